@@ -1,5 +1,5 @@
-//! Tells the program which commit it is built from: what `GIT_COMMIT` says, else, in a release
-//! build, what git says. Other builds don't ask: a commit would mean to compile everything anew.
+//! Sets the commit that the program is built from: `GIT_COMMIT` if set, else, in a release build, what git says.
+//! Other builds don't ask: every commit would then recompile everything.
 use std::{env, process::Command};
 
 fn main() {
@@ -14,9 +14,9 @@ fn main() {
     }
 }
 
-/// The commit that is checked out; `None` outside of a repository, as in an archive of the sources.
+/// The commit that is checked out; `None` outside of a repository, for example in a source archive.
 fn commit() -> Option<String> {
-    // A source archive inside of somebody else's repository is none of its commits.
+    // A source archive inside another repository does not belong to its commits.
     git(&["ls-files", "--error-unmatch", "build.rs"])?;
     // It grows with every commit and every change of branch.
     let log = git(&["rev-parse", "--git-path", "logs/HEAD"])?;

@@ -37,7 +37,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// The names of it and its binding.
+    /// The name of the policy and of its binding.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Suspend => SUSPEND,
@@ -73,7 +73,7 @@ impl Policy {
         }
     }
 
-    /// Where that is possible.
+    /// The Kubernetes version that has it.
     const fn since(self) -> &'static str {
         match self {
             Self::Suspend => {
@@ -139,7 +139,7 @@ impl Finding {
         }
     }
 
-    /// Logs it: as a warning if somebody wanted the policy and does not have it.
+    /// Logs it: as a warning if the policy was asked for but is not in force.
     fn log(&self) {
         let advice = self.advice().unwrap_or_default();
         match self.standing {
@@ -178,8 +178,8 @@ pub async fn report(client: kube::Client) {
     }
 }
 
-/// Which of them are worth reporting: where unsuspended Jobs are refused, nobody needs the policy that suspends them;
-/// and a missing refusal does not matter unless it was asked for.
+/// The findings worth reporting: where unsuspended Jobs are refused, the policy that suspends them is not needed, and
+/// a missing refusal does not matter unless it was asked for.
 fn told([suspend, guard, refuse]: [Finding; 3]) -> Vec<Finding> {
     let refused = refuse.standing == Standing::InForce;
     let suspend = (!refused || suspend.standing != Standing::Absent).then_some(suspend);
@@ -217,7 +217,7 @@ fn binds(policy: Policy, binding: &Value) -> bool {
     spec["policyName"] == policy.name() && (policy == Policy::Suspend || denies())
 }
 
-/// Whether a policy has a list of operators, and this one is not in it.
+/// Whether a policy has a list of operators that does not include this one.
 fn takes_for_a_user(policy: &Value, user: &str) -> bool {
     let conditions = policy["spec"]["matchConditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();
@@ -236,7 +236,7 @@ mod tests {
     const ALL: [Policy; 3] = [Policy::Suspend, Policy::Guard, Policy::Refuse];
     const USER: &str = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
 
-    /// The policy and the binding that are shipped.
+    /// The shipped policy and its binding.
     fn shipped(policy: Policy) -> [Value; 2] {
         let text = match policy {
             Policy::Suspend => include_str!("../config/policies/suspend.yaml"),
@@ -352,7 +352,7 @@ mod tests {
             let advice = finding.advice().unwrap();
             assert!(advice.contains(&format!("add '{USER}'")), "{advice}");
         }
-        // Somebody wrote it in another way.
+        // A customised policy without this condition.
         let finding = judged(Policy::Guard, |[read, _]| {
             read["spec"]["matchConditions"] = json!([]);
         });

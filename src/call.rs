@@ -10,8 +10,8 @@ use consul_client::clock::Moment;
 /// How long a call may take.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How objects are changed: under a name that `metadata.managedFields` shows, for tools and people that need to know
-/// who wrote what. Without one the API server calls the writer `unknown`.
+/// How objects are changed: under a name that `metadata.managedFields` shows, so that tools and people can see who
+/// wrote what. Without one the API server calls the writer `unknown`.
 pub(crate) fn patch_params() -> PatchParams {
     PatchParams {
         field_manager: Some(env!("CARGO_PKG_NAME").to_owned()),
@@ -25,13 +25,13 @@ pub(crate) enum CallError {
     /// With an answer, or without a connection.
     #[error(transparent)]
     Failed(#[from] Box<kube::Error>),
-    /// There was no answer in time; it may have been done.
+    /// There was no answer in time; the call may have taken effect.
     #[error("the API server did not answer within {0:?}")]
     Silent(Duration),
 }
 
 impl CallError {
-    /// The HTTP status of the API server's refusal, and its words.
+    /// The HTTP status and message of the API server's refusal.
     pub(crate) fn refusal(&self) -> Option<(u16, &str)> {
         match self {
             Self::Failed(error) => match error.as_ref() {
@@ -42,21 +42,21 @@ impl CallError {
         }
     }
 
-    /// Whether the API server will refuse it again: the refusal is neither a conflict with another version of the
-    /// object nor about too many requests.
+    /// Whether the API server will refuse it again: the refusal is neither a version conflict nor about too many
+    /// requests.
     pub(crate) fn is_refused_for_good(&self) -> bool {
         let code = self.refusal().map(|(code, _)| code);
         code.is_some_and(|code| (400..500).contains(&code) && code != 409 && code != 429)
     }
 }
 
-/// Makes a call that may take [`CALL_TIMEOUT`]. The client's own repetitions are within that time.
+/// Makes a call that may take [`CALL_TIMEOUT`], including the client's own retries.
 pub(crate) async fn call<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
     call_until(Moment::now() + CALL_TIMEOUT, call).await
 }
 
-/// Makes a call that sends nothing, retries included, from `end` on: even if this process slept before, or between any
-/// two steps of the call. A timer alone would fire too late.
+/// Makes a call that sends nothing, retries included, from `end` on, even if this process slept before or during the
+/// call. A timer alone would fire too late.
 pub(crate) async fn call_until<T>(
     end: Moment,
     call: impl Future<Output = kube::Result<T>>,

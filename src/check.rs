@@ -1,17 +1,16 @@
-//! What works and what does not, line by line, with what to do: for people and scripts that set the
-//! operator up, or look why something does not go.
+//! Reports line by line what works and what does not, with what to do about it: for people and scripts that set the
+//! operator up or diagnose a problem.
 //!
-//! In Kubernetes it only reads. In Consul it tries what the operator does: on the external node that owns the
-//! operator's sessions, which it registers as the operator would, and on scratch keys and a scratch session of which
-//! nothing is left.
+//! In Kubernetes it only reads. In Consul it tries what the operator does: it registers the external node that owns
+//! the operator's sessions, as the operator would, and uses scratch keys and a scratch session, which it removes.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `report` | lines, as text and as JSON |
-//! | `consul`, `kubernetes`, `semaphore` | what is read, and tried |
-//! | `api_server` | one question to the API server |
+//! | `consul`, `kubernetes`, `semaphore` | what is read and tried |
+//! | `api_server` | one request to the API server |
 //! | `rights` | what the operator must be allowed in Kubernetes: a table |
-//! | `judge` | from what was read to lines, without IO |
+//! | `judge` | turns the facts into lines, without IO |
 
 mod api_server;
 mod consul;
@@ -33,14 +32,14 @@ use consul_client::{Client, Config, ConfigError};
 use consul_semaphore as algorithm;
 use consul_semaphore_api::{annotations::is_object_name, scope::Namespaces};
 
-/// What is to be looked at.
+/// What to check.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// How the operator is set up.
     pub operator: controller::Settings,
-    /// A semaphore to look at closely.
+    /// A semaphore to check closely.
     pub semaphore: Option<Name>,
-    /// As which user it is asked what the operator may do; as that of the kubeconfig without.
+    /// The user whose rights are checked; the kubeconfig's if there is none.
     pub as_user: Option<String>,
     /// How long each answer may take.
     pub timeout: Duration,
@@ -55,7 +54,7 @@ pub struct Name {
     pub name: String,
 }
 
-/// The text is no [`Name`].
+/// The text is not a [`Name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("give NAMESPACE/NAME, such as batch/db-migrations")]
 pub struct InvalidName;
@@ -75,7 +74,7 @@ impl FromStr for Name {
     }
 }
 
-/// Looks at everything. `None` if it is asked to stop before that is done; nothing is left then either.
+/// Checks everything. `None` if it is interrupted; nothing is left behind then either.
 pub async fn check(
     settings: Settings,
     consul: Config,
@@ -99,16 +98,16 @@ pub async fn check(
     looked
 }
 
-/// Who the operator is in Consul.
+/// The operator's identity in Consul.
 struct Operator {
-    /// Its cluster; the id is empty where it is not known.
+    /// Its cluster; the id is empty if it is unknown.
     cluster: algorithm::Cluster,
-    /// The external node of its sessions, if it is known.
+    /// The external node of its sessions, if known.
     node: Option<String>,
 }
 
 impl Operator {
-    /// `id` is the cluster's, if it is known.
+    /// `id` is the cluster's, if known.
     fn new(settings: &Settings, id: Option<&str>) -> Self {
         let node = settings.operator.consul_node.clone();
         let name = settings.operator.cluster_name.clone();
@@ -130,7 +129,7 @@ async fn look(
     scratch: &Scratch,
 ) -> Report {
     let cluster = Cluster::find(settings).await;
-    // First, for the cluster's id is a part of names in Consul.
+    // First, because names in Consul contain the cluster's id.
     let kubernetes = match &cluster {
         Ok(cluster) => Ok(cluster.look(settings).await),
         Err(why) => Err(why.clone()),
@@ -139,7 +138,7 @@ async fn look(
     let operator = Operator::new(settings, id);
 
     let mut lines = Vec::new();
-    // Consul, if somebody can answer there.
+    // Consul, if it answers.
     let mut answering = None;
     match consul {
         Ok(client) => {
@@ -162,7 +161,7 @@ async fn look(
     Report { lines }
 }
 
-/// The folder of some namespace that the operator works in.
+/// The folder of one of the namespaces that the operator works in.
 fn tenants_keys(settings: &Settings, cluster: Option<&Cluster>) -> Keys {
     let asked = settings.semaphore.as_ref();
     let asked = asked.map(|name| name.namespace.as_str());

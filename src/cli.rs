@@ -57,12 +57,12 @@ pub(crate) enum Command {
     Version,
 }
 
-/// What has no flag.
+/// Settings that have no flag.
 fn environment() -> String {
     format!("{CONSUL_ENVIRONMENT}\n\n{ENVIRONMENT}")
 }
 
-/// The same, but for Consul's.
+/// The same, except for Consul's.
 const ENVIRONMENT: &str = "\
 For --traces-exporter=otlp, with the meaning that OpenTelemetry gives them (docs/traces.md):
   OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS,
@@ -115,7 +115,7 @@ pub(crate) struct Run {
     pub(crate) consul: ConsulFlags,
 }
 
-/// Who the operator is in Consul, and what it lets others do there.
+/// The operator's identity in Consul, and what it lets others do there.
 #[derive(Args, Debug)]
 pub(crate) struct OperatorFlags {
     /// The name of this cluster in Consul, for people [default: the first 8 characters of the cluster's id]
@@ -154,7 +154,7 @@ pub(crate) struct ScopeFlags {
     pub(crate) semaphore_selector: Option<SemaphoreSelector>,
 }
 
-/// Which of several replicas works.
+/// Which of several replicas leads.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Leader election (one replica works, the others stand by)")]
 pub(crate) struct ElectionFlags {
@@ -194,7 +194,7 @@ pub(crate) enum LeaderElection {
 }
 
 impl ElectionFlags {
-    /// The same for the election.
+    /// The settings of the election for the library.
     pub(crate) fn settings(self) -> leader::Settings {
         let mode = match self.leader_election {
             LeaderElection::Kubernetes => leader::Mode::Kubernetes,
@@ -211,7 +211,7 @@ impl ElectionFlags {
     }
 }
 
-/// A name that no other process has. In a container the host's name is the pod's.
+/// A name that no other process has. In a container the host's name is the pod's name.
 fn some_identity() -> String {
     let uname = rustix::system::uname();
     format!(
@@ -231,7 +231,7 @@ pub(crate) enum TracesExporter {
     Otlp,
 }
 
-/// How a log line looks.
+/// Format of the log lines.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum Format {
     /// For people
@@ -251,8 +251,8 @@ impl From<Format> for LogFormat {
 }
 
 impl Run {
-    /// The part of the cluster that is asked for. The operators of two parts can't share an election: one of them would
-    /// stand by for ever, and nobody would look after its part.
+    /// The part of the cluster that is asked for. Operators of different parts can't share an election: one of them
+    /// would stand by for ever, and its part would have no operator.
     pub(crate) fn scope(&self) -> Result<Scope, clap::Error> {
         let scope = self.scope.scope();
         let elects = !matches!(self.election.leader_election, LeaderElection::Off);
@@ -268,7 +268,7 @@ impl Run {
 }
 
 impl ScopeFlags {
-    /// The same for the library.
+    /// The scope for the library.
     fn scope(&self) -> Scope {
         Scope {
             namespaces: self.namespaces.clone(),
@@ -278,7 +278,7 @@ impl ScopeFlags {
 }
 
 impl OperatorFlags {
-    /// The same for the library.
+    /// The settings for the library.
     pub(crate) fn settings(self, scope: Scope, election: leader::Settings) -> controller::Settings {
         controller::Settings {
             cluster_name: self.cluster_name,

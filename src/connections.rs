@@ -29,7 +29,7 @@ use tokio::{
     time::timeout,
 };
 
-/// Between tries while the system has no connection to give, as when file descriptors ran out.
+/// Between retries while the system can't accept a connection, for example when file descriptors run out.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
 
 /// How long sent data may stay unacknowledged, in milliseconds.
@@ -39,23 +39,23 @@ const UNHEARD: u32 = 30_000;
 /// Limits of connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// How many there may be at once. One more replaces another one: see [`Connections::make_room`].
+    /// How many there may be at once. A new one beyond that replaces another: see [`Connections::make_room`].
     pub(crate) most: usize,
-    /// How long the request's head may take.
+    /// How long the request's head may take to arrive.
     pub(crate) head: Duration,
     /// How long a connection may last.
     pub(crate) lasts: Duration,
-    /// How long answers that have begun may take when the server ends.
+    /// How long unfinished answers may take when the server shuts down.
     pub(crate) grace: Duration,
 }
 
-/// A connection, as its request finds it among its extensions.
+/// A connection, passed to its request in the extensions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Connection(Arc<Progress>);
 
 #[derive(Debug, Default)]
 struct Progress {
-    /// Its request has come.
+    /// Its request has arrived.
     asked: AtomicBool,
     /// It is not closed to make room.
     kept: AtomicBool,
@@ -134,12 +134,12 @@ impl Connections {
         let connection = Connection::default();
         let answer = answer(stream, self.routes.clone(), self.bounds, connection.clone());
         self.open.push_back((connection, self.tasks.spawn(answer)));
-        // In a flood, requests that have come are read before their connections are counted as silent.
+        // In a flood, first read the requests that have arrived, so that their connections do not count as silent.
         yield_now().await;
     }
 
-    /// Makes room for one more; false if all connections are kept. It closes the oldest connection whose request has not
-    /// come, or else the oldest that is being answered: clients that send or read nothing can't block others.
+    /// Makes room for one more; false if all connections are kept. It closes the oldest connection whose request has
+    /// not arrived, or else the oldest that is being answered: clients that send or read nothing can't block others.
     async fn make_room(&mut self) -> bool {
         while self.tasks.try_join_next().is_some() {}
         self.open.retain(|(_, task)| !task.is_finished());
@@ -154,7 +154,7 @@ impl Connections {
             if let Some((_, task)) = self.open.remove(at) {
                 task.abort();
             }
-            // This one, or one that has ended by itself.
+            // This one, or one that has already ended.
             self.tasks.join_next().await;
         }
         true
@@ -196,10 +196,10 @@ mod tests {
 
     use super::*;
 
-    /// Nothing ends by itself within a test.
+    /// Nothing times out within a test.
     const ENDLESS: Duration = Duration::from_hours(1);
 
-    /// How long something may take that must happen.
+    /// How long an expected event may take.
     const PATIENCE: Duration = Duration::from_mins(1);
 
     const MOST: usize = 4;
@@ -211,7 +211,7 @@ mod tests {
         grace: Duration::ZERO,
     };
 
-    /// `/` is answered at once, `/never` never, and `/kept` says that it is kept and ends no more.
+    /// `/` answers at once, `/never` never; `/kept` says that it is kept and never ends.
     async fn server() -> SocketAddr {
         let kept = async |Extension(connection): Extension<Connection>| {
             connection.keep();
@@ -238,10 +238,10 @@ mod tests {
         says(address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await
     }
 
-    /// All that comes until the connection is closed.
+    /// Everything received until the connection is closed.
     async fn hears(mut stream: TcpStream) -> String {
         let mut heard = Vec::new();
-        // One that is closed with something unread in it is reset.
+        // A connection that is closed with unread data is reset.
         let _ = timeout(PATIENCE, stream.read_to_end(&mut heard))
             .await
             .expect("it is closed");
@@ -253,7 +253,7 @@ mod tests {
         assert!(answer.ends_with("\r\n\r\nok"), "{answer:?}");
     }
 
-    /// Waits until no more of these are open than there may be.
+    /// Waits until no more of these are open than allowed.
     async fn are_closed(streams: Vec<TcpStream>) {
         let mut open: JoinSet<_> = streams.into_iter().map(hears).collect();
         while open.len() > MOST {
@@ -273,7 +273,7 @@ mod tests {
         are_closed(silent).await;
     }
 
-    /// A head that drips in is no request.
+    /// A head that arrives in drips is not a request.
     #[tokio::test]
     async fn those_who_do_not_come_to_an_end_keep_nobody_from_an_answer() {
         let address = server().await;
@@ -292,7 +292,7 @@ mod tests {
         for _ in 0..MOST {
             asked.push(asks(address, "/never").await);
         }
-        // The oldest makes room for the first of these, which then make room for each other.
+        // The first of these replaces the oldest; the others then replace each other.
         for _ in 0..MOST {
             is_answered(address).await;
         }
@@ -338,7 +338,7 @@ mod tests {
     async fn a_request_that_has_come_is_not_taken_for_silence() {
         let address = server().await;
         let mut requests = Vec::new();
-        // This runtime has one thread: the server sees none of these before all are there.
+        // This runtime has one thread: the server sees none of these before all have been sent.
         for _ in 0..20 {
             requests.push(std::net::TcpStream::connect(address).unwrap());
         }

@@ -1,17 +1,18 @@
-//! The Kubernetes side: watches come in, the engine decides, Jobs are written to.
+//! The Kubernetes side: watches deliver objects, the engine decides, Jobs are updated.
 //!
 //! One Job's path through this module:
-//! `watches` (its events) → `index` (its place in a queue) → `shell` (shows the
-//! [engine](consul_semaphore::engine) what happened, and makes the calls that it asks for) → `crate::workload` (it
-//! is started) → the shell again (its pods are gone, its slot is given back).
+//! `watches` (its events) → `index` (its place in a queue) → `shell` (passes events to the
+//! [engine](consul_semaphore::engine), and makes the calls that it asks for) → `crate::workload` (it is started) →
+//! the shell again (its pods have ended, its slot is given back).
 //!
-//! Beside that: `semaphore` is a `ConsulSemaphore` without its slots (finalizer, status, access to Consul, the watch of
-//! its prefix), `session_manager` renews sessions, `events` writes events, `intake` reports Jobs that name no semaphore
-//! of this operator, `advisor` reports annotations that nobody reads, and `ungranted` suspends what runs without a
-//! grant. `consul_target` says where in Consul a semaphore lives, and `secret` reads the token of one that brings its
-//! own. `watching` reports the health of the watches of the API server, and `bench` shows the index to benchmarks.
+//! Beside that: `semaphore` handles a `ConsulSemaphore` apart from its slots (finalizer, status, access to Consul,
+//! the watch of its prefix), `session_manager` renews sessions, `events` writes events, `intake` reports Jobs that
+//! name no semaphore of this operator, `advisor` reports annotations that have no effect, and `ungranted` suspends
+//! Jobs that run without a grant. `consul_target` says where in Consul a semaphore lives, and `secret` reads the
+//! token of a semaphore that has its own. `watching` reports the health of the watches of the API server, and `bench`
+//! exposes the index to benchmarks.
 //!
-//! [`check`](crate::check) reads specs and Secrets as it is done here.
+//! [`check`](crate::check) uses the same code to read specs and Secrets.
 
 mod advisor;
 #[cfg(feature = "bench")]
@@ -53,11 +54,11 @@ use consul_client::{self as consul, Observer, text::one_line};
 use consul_semaphore::{Cluster, holding::retry_until_ok};
 use consul_semaphore_api::{scope::Scope, tenancy::Tenancy};
 
-/// How long the events that are due may take at the end.
+/// How long pending events may take at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
-/// How long work that nobody waits for is delayed, such as an event or the end of a session, so that urgent work at the
-/// same time comes first: usually the start of a Job.
+/// How long low-priority work is delayed, such as an event or the end of a session, so that urgent work at the same
+/// time, usually the start of a Job, comes first.
 const LOW_PRIORITY: Duration = Duration::from_millis(50);
 
 /// How the operator is set up.
@@ -69,33 +70,33 @@ pub struct Settings {
     pub consul_node: Option<String>,
     /// Which part of the cluster it works for.
     pub scope: Scope,
-    /// Which of several replicas works.
+    /// Which of several replicas leads.
     pub election: leader::Settings,
     /// Who may use which prefix with the operator's own token.
     pub tenancy: Tenancy,
-    /// For how long a free slot is left to those elsewhere whose turn it is; `None`: not at all.
+    /// How long a free slot is left to contenders elsewhere whose turn it is; `None`: not at all.
     pub fair: Option<Duration>,
 }
 
-/// What all terms of leading share.
+/// What all terms of leadership share.
 struct Shared {
     cluster: Cluster,
-    /// The external node that owns the sessions made with the operator's own token, so that no
-    /// restart of a Consul agent ends them.
+    /// The external node that owns the sessions made with the operator's own token, so that restarting a Consul agent
+    /// does not end them.
     node: Arc<str>,
     scope: Scope,
     tenancy: Tenancy,
     fair: Option<Duration>,
-    /// How long the other replicas wait for a leader that is gone; `None` where there is no election.
+    /// How long the other replicas wait for a dead leader; `None` if there is no election.
     lease: Option<Duration>,
     session_manager: SessionManager,
     events: Events,
     metrics: Metrics,
-    /// Where the spans of Jobs are sent.
+    /// Where traces of Jobs are sent.
     traces: Traces,
 }
 
-/// What belongs to one term of leading. The clients send no writes once it is over.
+/// The state of one term of leadership. The clients send no writes after the term.
 struct Context {
     shared: Arc<Shared>,
     client: Client,
@@ -104,10 +105,10 @@ struct Context {
     workloads: Workloads,
 }
 
-/// Runs the operator until it is asked to end. The slots of running Jobs stay as they are then.
+/// Runs the operator until it is asked to end. Running Jobs keep their slots.
 ///
 /// # Errors
-/// The cluster can't be reached at the start, or refuses what the operator must read at the start.
+/// The cluster can't be reached at the start, or refuses access to something that the operator must read then.
 pub async fn run(
     settings: Settings,
     consul: consul::Config,
@@ -196,7 +197,7 @@ pub async fn run(
     worked
 }
 
-/// The work of the leader. Each term reads anew what the terms do not share.
+/// The work of the leader. Each term reads everything again that [`Shared`] does not hold.
 struct LeaderTask {
     kubernetes: Config,
     consul: consul::Client,
@@ -205,7 +206,7 @@ struct LeaderTask {
 }
 
 impl LeaderTask {
-    /// Works until the process is asked to end, or the lead is lost. Then all running tasks are dropped, and nothing
+    /// Works until the process is asked to end or the lead is lost. Then all running tasks are dropped, and nothing
     /// more is written except events for completed work.
     fn work(
         &self,
@@ -252,7 +253,7 @@ impl LeaderTask {
     }
 }
 
-/// Which cluster this is: asked until it is answered.
+/// Which cluster this is: retried until there is an answer.
 async fn cluster(client: &Client, name: Option<String>, health: &Health) -> Cluster {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let part = health.part("cluster");

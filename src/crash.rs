@@ -1,17 +1,17 @@
 //! Crash points: named places, one after each kind of write to Consul or Kubernetes, at which a test has the operator
-//! killed or frozen. (There is none after a finalizer is removed, or a Job that must not wait is deleted: nothing is
-//! left to do then.)
+//! killed or frozen. (There is none after a finalizer is removed, or after a Job that must not wait is deleted:
+//! nothing is left to do then.)
 //!
-//! A normal build does not have their names and does nothing at them. With the cargo feature `crash-points` the
-//! environment variable `CRASH_POINTS` arms some:
+//! A normal build does not contain their names and does nothing at them. With the cargo feature `crash-points` the
+//! environment variable `CRASH_POINTS` arms some of them:
 //! ```text
 //! CRASH_POINTS="kill granted@team-a released@team-b#2"
 //! ```
-//! is what to do (`kill`: end at once, as SIGKILL does; `stop`: SIGSTOP, so that SIGCONT wakes the
-//! process; `panic`: in the task that gets there last), and for each point the namespace whose work is meant (nothing for work that is done for
-//! no namespace) and the how manyth time (the first without a number). Work that gets to an armed
-//! point waits there; when all of them have been got to, it happens. So one process dies, or sleeps,
-//! at many points at once, each in a namespace of its own.
+//! The first word is what to do: `kill` ends the process at once, as SIGKILL does; `stop` sends SIGSTOP, so that
+//! SIGCONT wakes the process; `panic` panics in the task that gets there last. Each point has the namespace whose
+//! work is meant (empty for work that is done for no namespace) and the number of the visit (without one, the first).
+//! Work that gets to an armed point waits there; when all of them have been reached, it happens. So one process dies,
+//! or sleeps, at many points at once, each in its own namespace.
 
 #[cfg(feature = "crash-points")]
 mod armed;
@@ -42,11 +42,11 @@ macro_rules! points {
 }
 
 points! {
-    /// Our node is in Consul's catalog; no session is on it yet. Of no namespace.
+    /// Our node is in Consul's catalog; it has no session yet. For no namespace.
     NodeRegistered = "node-registered",
     /// A session is made; it has no contender yet.
     SessionMade = "session-made",
-    /// The limit is in the status as ours; it is not in Consul yet.
+    /// The limit is in the status as ours, but not in Consul yet.
     LimitRecorded = "limit-recorded",
     /// The limit is in Consul.
     LimitWritten = "limit-written",
@@ -54,7 +54,7 @@ points! {
     StatusWritten = "status-written",
     /// The contender is locked and its session holds a slot, by one transaction; the Job waits.
     Granted = "granted",
-    /// The evidence for the slot was found good; the PATCH that starts the Job is not sent yet.
+    /// The evidence for the slot was found valid; the PATCH that starts the Job is not sent yet.
     StartAllowed = "start-allowed",
     /// The Job is started; there is no event yet.
     Started = "started",
@@ -62,23 +62,23 @@ points! {
     EventWritten = "event-written",
     /// A running Job that lost its slot holds one under another session.
     Regranted = "regranted",
-    /// A running Job names its other session.
+    /// A running Job names its new session.
     Renamed = "renamed",
     /// A Job that lost its slot is suspended.
     Suspended = "suspended",
-    /// A Job that no grant started is suspended.
+    /// A Job that ran without a grant is suspended.
     Stopped = "stopped",
     /// A Job has the record that it gives its slot back; the slot is still held.
     GivenBack = "given-back",
     /// The Job is done, and the end of its slot's cooldown is written; there is no event yet.
     Cooling = "cooling",
-    /// The slot is free and the contender gone; its session lives, and there is no event yet.
+    /// The slot is free and the contender deleted; its session still exists, and there is no event yet.
     Released = "released",
-    /// The session of a slot that was given back is destroyed. Of no namespace.
+    /// The session of a slot that was given back is destroyed. For no namespace.
     SessionDestroyed = "session-destroyed",
-    /// A dead holder is dropped.
+    /// A dead holder is pruned.
     Pruned = "pruned",
-    /// The finalizer is on a new semaphore; nothing of it is in Consul.
+    /// The finalizer is on a new semaphore; nothing of it is in Consul yet.
     FinalizerAdded = "finalizer-added",
     /// A deleted semaphore's lock is unused, and is about to be removed.
     LockUnused = "lock-unused",

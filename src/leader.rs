@@ -1,19 +1,19 @@
-//! Leader election: which of several replicas works.
+//! Leader election: which of several replicas leads.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `term` | one term of leadership, and the gates that stop all writes after it |
 //! | `name` | the name of an election |
-//! | `board` | how it is reported: `/readyz`, the metric, the log |
-//! | `lease` | an election by a Lease in Kubernetes; `lease/record` has its rules, without IO |
+//! | `board` | how the election is reported: `/readyz`, the metric, the log |
+//! | `lease` | an election by a Lease in Kubernetes; `lease/record` has the rules, without IO |
 //! | `lock` | an election by a key in Consul that a session locks |
 //!
-//! The election only avoids double work. Consul's check-and-set keeps a semaphore's limit, and the version in each
+//! The election only avoids double work. Consul's check-and-set enforces a semaphore's limit, and the version in each
 //! PATCH keeps a Job from being started twice. So two leaders at once are harmless for a moment.
 //!
 //! No clock of another machine is trusted. A leader counts from when it sent its last successful renewal, and stops
-//! after two thirds of the lease; the others count from when they saw the last change, and wait for all of it. Both use
-//! [`Moment`], which goes on while a machine sleeps.
+//! after two thirds of the lease; the others count from when they saw the last change, and wait for the whole lease.
+//! Both use [`Moment`], which keeps counting while a machine sleeps.
 
 mod board;
 mod lease;
@@ -43,7 +43,7 @@ const END: Duration = Duration::from_secs(5);
 /// How long giving the lead back may take.
 const RESIGNATION: Duration = Duration::from_secs(2);
 
-/// How a replica comes to lead.
+/// How a replica becomes the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// By a Lease in Kubernetes.
@@ -59,8 +59,8 @@ pub enum Mode {
 pub struct Settings {
     /// Where it is held.
     pub mode: Mode,
-    /// The name of this replica. A process that finds its own name as the leader when it starts takes over at once: it
-    /// led before it was restarted.
+    /// The name of this replica. A process that finds its own name as the leader when it starts takes over at once:
+    /// it led before it was restarted.
     pub identity: String,
     /// The Lease's namespace; `None`: the one that this process runs in.
     pub namespace: Option<String>,
@@ -71,13 +71,13 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// How long the others wait for a leader that is gone; `None` where there is no election.
+    /// How long the others wait for a dead leader; `None` if there is no election.
     pub fn waits(&self) -> Option<Duration> {
         (self.mode != Mode::Off).then_some(self.lease)
     }
 }
 
-/// What is needed to hold an election.
+/// What an election needs.
 pub struct Election {
     /// How it is set up.
     pub settings: Settings,
@@ -96,12 +96,12 @@ pub struct Election {
 }
 
 impl Election {
-    /// Runs `work` whenever this replica leads, until `work` ends by itself: because the process is asked to end, or
-    /// has failed. It must end at once when its [`Term`] is over. `on` receives every change, after `work` has returned
-    /// its future. At the end the lead is given back, so that another replica can take it at once.
+    /// Runs `work` whenever this replica leads, until `work` ends because the process is asked to end or has failed.
+    /// It must end at once when its [`Term`] is over. `on` receives every change, after `work` has returned its
+    /// future. At the end the lead is given back, so that another replica can take it at once.
     ///
-    /// A replica that lost the lead stands by in the same process: nothing of a term stays in memory, and Kubernetes
-    /// would delay each restart longer.
+    /// A replica that lost the lead stands by in the same process: it keeps no state of a term in memory, and
+    /// Kubernetes would delay each restart longer.
     ///
     /// # Errors
     /// The error of `work`, or that it did not end when it had to: then the process must end.
@@ -167,7 +167,7 @@ async fn campaign<C: Candidate, F: Fn(&Standing), W: Future<Output = anyhow::Res
         };
         let ended = match worked {
             Some(worked) if worked.is_err() || term.lasts() => break worked,
-            // It ended because its term is over: the process goes on.
+            // It ended because its term is over: the process continues.
             Some(_) => true,
             None => false,
         };
@@ -186,7 +186,7 @@ async fn campaign<C: Candidate, F: Fn(&Standing), W: Future<Output = anyhow::Res
     worked
 }
 
-/// Durations as shares of the lease, the same as in client-go.
+/// Durations as fractions of the lease, the same as in client-go.
 #[derive(Clone, Copy, Debug)]
 struct Timing {
     lease: Duration,
@@ -209,8 +209,8 @@ impl Timing {
         self.lease / 3
     }
 
-    /// The pause before the next try, with jitter, so that replicas don't try together. It does not grow: a lead must be
-    /// renewed in time, and one that is free must be taken soon.
+    /// The pause before the next try, with jitter, so that replicas don't try together. It does not grow: a lead must
+    /// be renewed in time, and one that is free must be taken soon.
     fn pause(self) -> Duration {
         self.retry().mul_f64(fastrand::f64().mul_add(0.4, 0.8))
     }

@@ -7,27 +7,26 @@
 //! | [`admission`] | whether the admission policies are in force, and what to do if not | what the operator does |
 //! | [`controller`] | Kubernetes: streams in; observe, decide, apply, report; sessions | |
 //! | [`check`] | what works and what does not, line by line: it reads, and leaves nothing behind | |
-//! | [`leader`] | which of several replicas works: a Lease or a lock in Consul | what the work is |
+//! | [`leader`] | which of several replicas leads: a Lease or a lock in Consul | what the work is |
 //! | [`telemetry`] | metrics, traces, health, the HTTP endpoints | all other modules |
 //! | `workload` | the workloads of the cluster: watched, read, written to | the controller, slots |
 //! | [`web`] | a page that shows the semaphores, and who may see it | the controller, Consul, the algorithm |
 //! | `call`, `watch_scope` | calls to the API server, bounded in time; which namespaces a watch sees | |
 //! | `connections` | HTTP connections, bounded in number and time | |
-//! | `streamed` | watches whose list is streamed, so that its objects take no memory together | what is watched |
+//! | `streamed` | watches with streamed lists, so that not all objects are in memory at once | what is watched |
 //! | [`crash`] | named points at which tests kill or freeze the operator | |
 //!
-//! Below it are five crates: [`consul_client`], which knows no semaphores, [`consul_semaphore`], the algorithm,
-//! which knows no Kubernetes, [`consul_semaphore_api`], what users write and read, and
-//! [`consul_semaphore_workload`], which alone knows what a `batch/v1` Job is. `command_line` is what the program
-//! `consul-semaphore` uses as well.
+//! Below it are five crates: [`consul_client`], which knows no semaphores, [`consul_semaphore`], the algorithm, which
+//! knows no Kubernetes, [`consul_semaphore_api`], the API types for users, and [`consul_semaphore_workload`], which
+//! alone knows what a `batch/v1` Job is. `command_line` is shared with the program `consul-semaphore`.
 //!
 //! The program itself is beside this library: `main.rs` reads the command line (`cli.rs`), sets the process up
-//! (`run.rs`, `report.rs`) and listens for the signals to end (`shutdown.rs`).
+//! (`run.rs`, `report.rs`) and listens for signals (`shutdown.rs`).
 //!
-//! Everything points one way: [`check`] uses the [`controller`], and no module uses [`check`];
-//! [`controller`] uses the others but [`web`]. Text from outside is parsed once, at the edge, into
-//! types that can't hold what is not valid. `tests/modules.rs` checks what a module must not know;
-//! `docs/ARCHITECTURE.md` follows one Job through the code.
+//! Dependencies point one way: [`check`] uses the [`controller`], and no module uses [`check`]; [`controller`] uses
+//! all others except [`web`]. Text from outside is parsed once, at the edge, into types that can't hold invalid
+//! values. `tests/modules.rs` checks what a module must not know; `docs/ARCHITECTURE.md` follows one Job through the
+//! code.
 
 pub mod admission;
 mod call;

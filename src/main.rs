@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     done.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
 }
 
-/// Writes to stdout. It is no failure if the reader has closed it, as `head` does.
+/// Writes to stdout. A reader that has closed it, as `head` does, is not an error.
 fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -51,7 +51,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
             };
         }
     }
-    // If this can't be written, there is no other place for it.
+    // If this can't be written, there is nowhere else to report it.
     let _ = writeln!(io::stderr(), "error: {text}");
     ExitCode::FAILURE
 }

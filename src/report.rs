@@ -1,4 +1,4 @@
-//! `check` as a process: what it prints, and what its exit code says.
+//! The `check` command: its output and its exit code.
 use std::{
     env,
     io::{self, IsTerminal as _},
@@ -16,14 +16,14 @@ use crate::{
     failed, print, shutdown,
 };
 
-/// Says what works and what does not.
+/// Reports what works and what does not.
 pub(crate) fn check(flags: cli::Check) -> ExitCode {
     let consul = flags
         .consul
         .config::<cli::Cli>()
         .unwrap_or_else(|error| error.exit());
     let consul = consul::Config {
-        // As the operator that it looks for.
+        // The same as for the operator that is checked.
         token_file_may_come: true,
         ..consul
     };
@@ -32,7 +32,7 @@ pub(crate) fn check(flags: cli::Check) -> ExitCode {
 
 fn report(flags: cli::Check, consul: consul::Config) -> anyhow::Result<ExitCode> {
     logs::init(LogFormat::Text, logs::parse_filter(&flags.log_filter)?)?;
-    // An error says that it is there already.
+    // `Err` means a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let output = flags.output;
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -55,7 +55,7 @@ fn report(flags: cli::Check, consul: consul::Config) -> anyhow::Result<ExitCode>
     })
 }
 
-/// Colours are for people at a terminal who have not said that they want none (<https://no-color.org>).
+/// Colours are for a terminal whose user has not disabled them (<https://no-color.org>).
 fn is_coloured() -> bool {
     let unwanted = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     io::stdout().is_terminal() && !unwanted

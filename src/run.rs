@@ -13,13 +13,14 @@ use tokio::{sync::oneshot, time};
 
 use crate::{cli, shutdown};
 
-/// How long the controller may take to end once it was asked to.
+/// How long the controller may take to end after it was asked to.
 const GRACE: Duration = Duration::from_secs(8);
 
-/// How long the spans that are due may take at the end.
+/// How long pending spans may take at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
-/// Threads that run tasks. The work is waiting for answers; a thread for each of a large node's cores would only cost memory.
+/// Threads that run tasks. The work mostly waits for answers; a thread for each core of a large node would only cost
+/// memory.
 const THREADS: usize = 2;
 
 /// Runs the operator until it is asked to end.
@@ -42,7 +43,7 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
         flags.log_format.into(),
         logs::parse_filter(&flags.log_filter)?,
     )?;
-    // An error says that it is there already.
+    // `Err` means a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let settings = flags.operator.settings(scope, flags.election.settings());
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -97,13 +98,13 @@ async fn operate(
     drop(controller_ended);
     server.await.context("the HTTP server failed")?;
     if let Some(sending) = sending {
-        // Those that are not sent by then are lost, and nobody is left to count them.
+        // Spans that are not sent by then are lost, and not counted.
         let _ = time::timeout(SHUTDOWN_GRACE, sending).await;
     }
     done
 }
 
-/// Serves the page. It ends with the process, and takes nothing else along if it can't go on.
+/// Serves the page. It ends with the process, and its failure does not end the process.
 async fn show(page: Page, telemetry: Telemetry, shutdown: impl Future<Output = ()>) {
     if let Err(error) = page.serve(telemetry, shutdown).await {
         tracing::warn!(%error, "the web page is not served");

@@ -1,5 +1,5 @@
-//! Watches that receive their first list as a stream of objects, so that large objects of others don't decide how much
-//! memory a list takes.
+//! Watches that receive their first list as a stream of objects, so that a list with other people's large objects
+//! does not need much memory.
 
 use futures::{Stream, StreamExt as _, future};
 use kube::{
@@ -11,12 +11,12 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-/// How many objects a page of a list has, where the API server can't stream it. An object has up to some
-/// 9 MiB: 1.5 MiB, whose characters may be escaped.
+/// How many objects a page of a list has if the API server can't stream it. An object takes up to about 9 MiB: 1.5
+/// MiB, whose characters may be escaped.
 const PAGE: u32 = 5;
 
-/// Watches these objects, with backoff: the list is streamed, or comes in small pages where the API server
-/// can't do that. By default those before Kubernetes 1.34 can't.
+/// Watches these objects, with backoff: the list is streamed, or arrives in small pages if the API server can't do
+/// that. By default those before Kubernetes 1.34 can't.
 pub(crate) fn watch<K>(
     api: Api<K>,
     config: watcher::Config,

@@ -1,4 +1,4 @@
-//! How the operator reports on itself: metrics, traces, health, and the HTTP server.
+//! How the operator reports its own state: metrics, traces, health, and the HTTP server.
 //!
 //! It knows nothing of Kubernetes, Consul or semaphores: other modules pass plain values.
 mod build;

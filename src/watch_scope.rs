@@ -1,4 +1,4 @@
-//! How far a watch reaches.
+//! The scope of a watch: the cluster or a namespace.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -19,17 +19,17 @@ use crate::{
 };
 use consul_semaphore_api::scope::Namespaces;
 
-/// How far a watch reaches. One of the whole cluster needs a `ClusterRole`, one of a namespace a `Role` there.
+/// The scope of a watch. The whole cluster needs a `ClusterRole`, a namespace needs a `Role` there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WatchScope {
-    /// Over all namespaces.
+    /// All namespaces.
     Cluster,
-    /// Over this one.
+    /// This namespace.
     Namespace(Arc<str>),
 }
 
 impl WatchScope {
-    /// The reaches of the watches that together see these namespaces.
+    /// The scopes of the watches that together cover these namespaces.
     pub(crate) fn over(namespaces: &Namespaces) -> Vec<Self> {
         match namespaces {
             Namespaces::All => vec![Self::Cluster],
@@ -40,7 +40,7 @@ impl WatchScope {
         }
     }
 
-    /// The objects of a kind as far as this reaches.
+    /// The API for a kind in this scope.
     fn api<K>(&self, client: Client) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType: Default>,
@@ -51,8 +51,8 @@ impl WatchScope {
         }
     }
 
-    /// The events of a watch of a kind. A deleted namespace takes the rights in it along, so the watch is refused and
-    /// does not report that nothing is left: this reports it.
+    /// The events of a watch of a kind. A deleted namespace takes its Roles with it, so the watch is refused instead
+    /// of reporting the deletions: this reports them.
     pub(crate) fn watch<K>(
         &self,
         client: &Client,
@@ -82,7 +82,7 @@ impl WatchScope {
         events.flat_map(stream::iter).boxed()
     }
 
-    /// Whether it reaches into a namespace.
+    /// Whether it includes a namespace.
     pub(crate) fn covers(&self, namespace: &str) -> bool {
         match self {
             Self::Cluster => true,
@@ -90,7 +90,7 @@ impl WatchScope {
         }
     }
 
-    /// Whether the one namespace of this scope is gone. If it may not be read, or could not be, it counts as existing.
+    /// Whether the namespace of this scope is deleted. If it can't be read, it counts as existing.
     async fn is_gone(&self, client: &Client) -> bool {
         match self {
             Self::Cluster => false,
@@ -101,7 +101,7 @@ impl WatchScope {
         }
     }
 
-    /// What is watched so far, for people: `jobs`, or `jobs in team-a`.
+    /// What is watched, for people: `jobs`, or `jobs in team-a`.
     pub(crate) fn of(&self, what: &'static str) -> String {
         match self {
             Self::Cluster => what.to_owned(),

@@ -1,12 +1,12 @@
-//! A page for people: who holds the slots of each semaphore, who waits and why, as it happens.
+//! A page for people: who holds the slots of each semaphore, who waits and why, live.
 //!
-//! It shows the status of each `ConsulSemaphore`, from a watch of its own. So every replica shows the same, leader or
-//! not, and the controller neither knows of the page nor waits for it.
+//! It shows the status of each `ConsulSemaphore`, from its own watch. So every replica shows the same, leader or not,
+//! and the controller neither knows of the page nor waits for it.
 //!
 //! | module | subject |
 //! |---|---|
 //! | `watch` | the watch of the API server, which updates the picture |
-//! | `picture` | the current state of all semaphores, and what changed since a reader's last look |
+//! | `picture` | the current state of all semaphores, and what changed since a reader's last read |
 //! | `view` | one semaphore as JSON; `holder` reads who holds a slot, `trend` keeps its recent use |
 //! | `guard` | who may see which namespaces; `reviews` asks the API server about it |
 //! | `places` | how many pages may be open |
@@ -45,7 +45,7 @@ const BOUNDS: Bounds = Bounds {
     grace: Duration::ZERO,
 };
 
-/// A connection to the API server that is silent for so long is given up.
+/// How long a connection to the API server may be silent before it is given up.
 const SILENCE: Duration = Duration::from_mins(5);
 
 /// Settings of the page.
@@ -113,7 +113,7 @@ impl Page {
     /// Serves it until `shutdown` ends.
     ///
     /// # Errors
-    /// No cluster is known.
+    /// The cluster is not configured.
     pub async fn serve(
         self,
         telemetry: Telemetry,
@@ -125,7 +125,7 @@ impl Page {
             scope,
         } = self.settings;
         let mut config = kube::Config::infer().await.context("no cluster is known")?;
-        // Without retries, so that the page can show at once what is wrong.
+        // No retries, so that the page shows at once what is wrong.
         config.default_retry = false;
         // The API server ends a watch before that, so a longer silence means a dead connection.
         config.read_timeout = Some(SILENCE);

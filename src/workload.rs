@@ -1,4 +1,4 @@
-//! The workloads of a cluster as the API server has them: watched, read and written. What they say, and what is
+//! The workloads of a cluster in the API server: watched, read and written. Parsing them, and composing what is
 //! written to them, is in [`consul_semaphore_workload`].
 
 mod list;
@@ -29,7 +29,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PostParams, Preconditions},
 };
 
-/// How many of the pods that are left are named.
+/// How many of the remaining pods are named.
 const NAMED: u32 = 10;
 
 /// A workload as events refer to it.
@@ -47,21 +47,21 @@ pub(crate) fn reference(namespace: &str, name: &str, uid: &Uid) -> ObjectReferen
 /// How a write failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WriteError {
-    /// The workload has changed since; this is how it is now (`None`: it is gone).
+    /// The workload has changed since; this is its current state (`None`: it was deleted).
     #[error("the Job has changed in the meantime")]
     Outdated(Option<Box<TrackedWorkload>>),
-    /// The API server will not have it, however often it is tried.
+    /// The API server refuses it, and would refuse every retry.
     #[error("{message}")]
     Refused {
-        /// Its words.
+        /// The API server's message.
         message: String,
-        /// Whether it is not about this workload: the operator may write to none.
+        /// Whether it is not about this workload: the operator may write to no workload there.
         forbidden: bool,
     },
-    /// It may have been done, or not.
+    /// It may have taken effect, or not.
     #[error("{0}")]
     Unanswered(String),
-    /// It was not sent: what allows it would have ended before it was answered.
+    /// It was not sent: the evidence that allows it would have ended before the answer.
     #[error("the evidence for the slot was too old to start the Job")]
     TooLate,
 }
@@ -69,13 +69,13 @@ pub(crate) enum WriteError {
 /// A write to a workload, ready to be sent.
 pub(crate) struct WorkloadWrite {
     pub(crate) namespace: Arc<str>,
-    /// What it was decided on.
+    /// The version that the decision is based on.
     pub(crate) target: Target,
     pub(crate) request: Request,
     pub(crate) urgency: Urgency,
     /// How long it may take.
     pub(crate) timeout: Duration,
-    /// When what allows it ends; it is sent only if it can be answered before.
+    /// When the evidence that allows it ends; it is sent only if it can be answered before.
     pub(crate) deadline: Option<Moment>,
 }
 
@@ -97,10 +97,10 @@ impl Workloads {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// Writes to a workload. The answer is what is there now: `None` once it is deleted.
+    /// Writes to a workload. Returns its current state: `None` once it is deleted.
     ///
     /// # Errors
-    /// See [`WriteError`]. Whatever went wrong, the workload was read again if it could be.
+    /// See [`WriteError`]. After any failure the workload is read again if possible.
     pub(crate) async fn write(
         &self,
         write: WorkloadWrite,
@@ -146,7 +146,7 @@ impl Workloads {
         Ok(now.map(Some).ok_or(WriteError::Outdated(None)))
     }
 
-    /// Deletes a workload as it was decided on; its pods, if there are any, go after it.
+    /// Deletes a workload in the version of the decision; its pods, if there are any, are deleted after it.
     async fn delete(
         &self,
         namespace: &str,
@@ -165,7 +165,7 @@ impl Workloads {
         })))
     }
 
-    /// What it means that a write failed, by the workload as it is now.
+    /// What a failed write means, given the current state of the workload.
     async fn find_out(&self, namespace: &str, target: &Target, error: &CallError) -> WriteError {
         let conflict = matches!(error.refusal(), Some((404 | 409, _)));
         let failed = match error.refusal() {
@@ -182,16 +182,16 @@ impl Workloads {
             Err(_) => return failed,
         };
         match now {
-            // A conflict with the version that is still there is somebody's refusal, such as a webhook's.
+            // A conflict although the version is still current: somebody refuses the write, such as a webhook.
             Some(now) if target.is_still(&now.workload) => failed,
             // Another version answers the question; so does another workload under the same name.
             now => WriteError::Outdated(now.map(Box::new)),
         }
     }
 
-    /// Whether the operator may write to workloads of a namespace at all; `None` if that can't be found out.
-    /// Admission policies and webhooks refuse one workload or another with 403, too: only the API server's
-    /// authorizer can tell which it was.
+    /// Whether the operator may write to workloads of a namespace at all; `None` if that can't be determined.
+    /// Admission policies and webhooks refuse single workloads with 403, too: only the API server's authorizer can
+    /// tell the two apart.
     pub(crate) async fn may_write(&self, namespace: &str) -> Option<bool> {
         let review = SelfSubjectAccessReview {
             spec: SelfSubjectAccessReviewSpec {
@@ -209,13 +209,13 @@ impl Workloads {
         let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
         match call(reviews.create(&PostParams::default(), &review)).await {
             Ok(review) => Some(review.status?.allowed),
-            // It does not even know who asks.
+            // The API server does not even know this user.
             Err(error) if matches!(error.refusal(), Some((401, _))) => Some(false),
             Err(_) => None,
         }
     }
 
-    /// Reads a workload; `None` if it is gone, another one under its name, or no concern of the operator's.
+    /// Reads a workload; `None` if it was deleted, replaced under its name, or does not concern the operator.
     async fn read(
         &self,
         namespace: &str,
@@ -229,7 +229,7 @@ impl Workloads {
         Ok(found.and_then(|found| TrackedWorkload::read(&found, seen)))
     }
 
-    /// The workload as it is now, and the pods of it that are left, for people. Never a cache.
+    /// The current state of the workload, and its remaining pods, for people. Never from a cache.
     pub(crate) async fn prove(
         &self,
         namespace: &str,

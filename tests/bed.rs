@@ -1,5 +1,5 @@
-//! The test bed itself, where a defect of it would not show in the tests that use it: what it leaves behind, and what
-//! it says when it does not start.
+//! Tests of the test bed itself, for defects that would not show in the tests that use it: what it leaves behind, and
+//! what it reports when it does not start.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -15,7 +15,7 @@ use std::{
 use serde_json::json;
 use testbed::{ApiServer, Consul, Kubernetes, Policy, eventually, same};
 
-/// One that is in force says nothing of another one.
+/// One policy being in force says nothing about another.
 #[tokio::test]
 async fn each_admission_policy_is_waited_for_by_itself() {
     const SUSPEND: &str = "config/policies/suspend.yaml";
@@ -82,7 +82,7 @@ fn a_missing_server_says_what_to_do() {
     assert!(complaint.contains("run `make servers`"), "{complaint}");
 }
 
-/// Here one that starts for ever: its account may not even read what the cluster's id is.
+/// Here with an operator that starts for ever: its account may not even read the cluster's id.
 #[tokio::test]
 async fn the_operator_of_a_pod_goes_with_it_also_while_it_starts() {
     let kubernetes = Kubernetes::start_with_deployments().await;
@@ -132,13 +132,13 @@ async fn nothing_is_left_when_a_part_is_dropped() {
     nothing_is_left(&ids, &folder).await;
 }
 
-/// A SIGKILL runs no destructor; a terminal's Ctrl-C and a plain `kill` run none either.
+/// A SIGKILL runs no destructor; a terminal's Ctrl-C and a plain `kill` don't either.
 #[tokio::test]
 async fn nothing_is_left_when_the_parent_is_killed() {
     for signal in ["KILL", "INT", "TERM"] {
         let (mut parent, ids, folder) = another_process_with_servers();
 
-        // To wait for a process closes its stdin, which would have this one panic beside its end.
+        // Waiting for a process closes its stdin, which would make this one panic as it ends.
         let stdin = parent.stdin.take();
         kill(signal, parent.id());
 

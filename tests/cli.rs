@@ -1,5 +1,4 @@
-//! The program as its user meets it: flags, environment, exit codes, and the HTTP endpoints.
-//! No server is needed.
+//! The program as a user runs it: flags, environment, exit codes, and the HTTP endpoints. No server is needed.
 #![allow(clippy::expect_used, reason = "a test that cannot go on says so")]
 
 use std::{
@@ -58,7 +57,7 @@ fn bad_values_say_what_is_allowed() {
     }
 }
 
-/// Found by the library that sends them, not by the command line.
+/// The library that sends them reports the error, not the command line.
 #[test]
 fn traces_that_cannot_be_sent_are_refused() {
     let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a b")];
@@ -87,7 +86,7 @@ fn a_check_says_what_it_can_be_asked() {
     }
 }
 
-/// Nobody answers: that is told by lines, as everything is, and by the exit code.
+/// If nothing answers, the report says so line by line, and the exit code too.
 #[test]
 fn a_check_of_nothing_has_failed() {
     let free = testbed::lasting_port().expect("a free port");
@@ -121,7 +120,7 @@ fn a_check_of_nothing_has_failed() {
     }
 }
 
-/// A token file that is not there is a line like any other: the rest is looked at all the same.
+/// A missing token file is a line like any other: everything else is still checked.
 #[test]
 fn a_check_with_settings_that_cannot_be_used_says_so() {
     let variables = [
@@ -197,7 +196,7 @@ fn flags_that_contradict_each_other_say_what_to_do() {
     assert_says(&said, &advice);
 }
 
-/// Without a login whoever reaches the page sees all.
+/// Without a login everybody who can reach the page sees everything.
 #[test]
 fn a_page_without_a_login_is_for_loopback_alone() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
@@ -207,7 +206,7 @@ fn a_page_without_a_login_is_for_loopback_alone() {
         &[],
     );
     assert_says(&said, &["loopback", "--web-address=127.0.0.1:8081"]);
-    // What is not refused gets as far as the address, which is taken.
+    // What is not refused gets as far as binding the address, which is taken.
     for page in ["--web-address=127.0.0.1:0", "--web-address=[::1]:0"] {
         let address = format!("--http-address={taken}");
         let output = PROGRAM.run(&["run", "--web-auth=none", page, &address], &[]);
@@ -225,7 +224,7 @@ fn a_page_without_a_login_is_for_loopback_alone() {
 /// The operator of one part would stand by while that of another part leads.
 #[test]
 fn operators_of_parts_of_a_cluster_do_not_share_an_election() {
-    // What is not refused gets as far as the address, which is taken.
+    // What is not refused gets as far as binding the address, which is taken.
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = taken.local_addr().expect("an address");
     let address = format!("--http-address={address}");
@@ -335,9 +334,9 @@ fn crd_prints_the_file_that_is_shipped() {
     );
 }
 
-/// A server of its own on a free port, for as long as the test's runtime lives.
+/// A server on a free port, for as long as the test's runtime lives.
 async fn serve(telemetry: &Telemetry) -> SocketAddr {
-    // The client wants a provider even when it speaks no TLS. An error says that there is one.
+    // The client needs a provider even without TLS. `Err` means a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let listener = telemetry::bind((Ipv4Addr::LOCALHOST, 0).into())
         .await

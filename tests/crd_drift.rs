@@ -1,5 +1,5 @@
-//! The shipped CRD is the one that the types in `crates/api/src` make; so is the chart's, which can hold no file of another
-//! folder.
+//! The shipped CRD matches the types in `crates/api/src`; so does the chart's copy, which is needed because a chart
+//! can't contain files of another folder.
 
 use consul_semaphore_api::crd_yaml;
 use std::{env, fs, path::Path};

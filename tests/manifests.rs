@@ -1,4 +1,4 @@
-//! The manifests in `config/` fit the program that they start. No server is needed.
+//! The manifests in `config/` match the program that they start. No server is needed.
 #![allow(clippy::expect_used, reason = "a test that cannot go on says so")]
 
 use std::{fs, net::TcpListener, path::Path, process::Command};
@@ -38,14 +38,15 @@ fn container_of(path: &str) -> Container {
     pod.containers.into_iter().next().expect("a container")
 }
 
-/// The deployment's own arguments and variables get as far as the address, which is taken: 1. Not understood: 2.
+/// The deployment's own arguments and variables get as far as binding the address, which is taken: exit code 1. If
+/// they are not understood: 2.
 #[test]
 fn the_program_understands_its_deployment() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("an address").to_string();
     let container = operator_container();
     let mut variables = container.env.unwrap_or_default();
-    // A patch that is not asked for by default.
+    // A patch that is not applied by default.
     variables.extend(container_of("web/deployment.yaml").env.unwrap_or_default());
     let output = Command::new(env!("CARGO_BIN_EXE_consul-semaphore-operator"))
         .args(container.args.unwrap_or_default())
@@ -84,7 +85,7 @@ fn the_image_is_this_version() {
     assert!(include_str!("../Dockerfile").contains(&label), "{label}");
 }
 
-/// A tag can be another image tomorrow. That goes for a frontend too, which `# syntax=` would have run.
+/// A tag can be another image tomorrow. The same holds for a frontend, which `# syntax=` would run.
 #[test]
 fn the_dockerfile_takes_every_image_by_its_digest() {
     let dockerfile = include_str!("../Dockerfile");
@@ -139,8 +140,8 @@ fn the_operator_may_read_no_secret_and_has_no_wildcard() {
     }
 }
 
-/// The Lease may be written only where the deployment is, and only the one of this name; `create`
-/// can't be confined to a name.
+/// The Lease may be written only where the deployment is, and only the one with this name; `create` can't be
+/// restricted to a name.
 #[test]
 fn the_lease_is_in_the_deployments_namespace() {
     let deployment: Deployment = manifest("manager/deployment.yaml");
@@ -165,7 +166,7 @@ fn the_lease_is_in_the_deployments_namespace() {
     }
 }
 
-/// The words in quotes of an expression of a policy.
+/// The quoted words in an expression of a policy.
 fn quoted(expression: &Value) -> Vec<String> {
     let expression = expression.as_str().expect("an expression");
     let words = expression.split('\'').skip(1).step_by(2);
@@ -193,7 +194,7 @@ fn both_policies_know_all_that_only_the_operator_writes() {
     }
 }
 
-/// Where docs/admission.md and who follows it replace it: first.
+/// It comes first in the list, where docs/admission.md replaces it.
 #[test]
 fn the_guard_knows_the_account_that_the_operator_runs_as() {
     let guard: Value = first("policies/guard.yaml");

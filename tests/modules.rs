@@ -1,9 +1,8 @@
-//! What a module must never know, checked in its sources where the compiler does not see to it: what a crate does
-//! not depend on it can't know.
+//! What a module must not know, checked in the sources where the compiler does not check it: a crate can't know what
+//! it does not depend on.
 //!
-//! The check reads words, not types: it looks for paths such as `tokio::time` or `crate::controller`,
-//! also in grouped imports, everywhere but in comments. That is enough to notice a wall that was
-//! broken through, and simple enough to trust.
+//! The check reads words, not types: it looks for paths such as `tokio::time` or `crate::controller`, also in grouped
+//! imports, everywhere except in comments. That is enough to notice a broken boundary, and simple enough to trust.
 #![allow(clippy::expect_used, reason = "a test that cannot go on says so")]
 
 use std::{
@@ -15,7 +14,7 @@ use std::{
 #[test]
 fn the_algorithm_has_no_io_no_clock_and_no_async() {
     let files = sources(&folder("crates/consul-semaphore/src"));
-    // Who holds a slot talks to Consul: in folders of its own.
+    // The part that holds slots talks to Consul: it has folders of its own.
     let talks = |part: &OsStr| {
         ["holding", "holder", "holder.rs"]
             .iter()
@@ -83,7 +82,7 @@ fn what_a_workload_says_is_read_without_io() {
     );
 }
 
-/// Everybody else uses `WorkloadObject`, and asks the crate what it says.
+/// All others use `WorkloadObject`, and ask the crate what it says.
 #[test]
 fn one_crate_knows_the_kind_of_a_workload() {
     for module in [
@@ -123,8 +122,8 @@ fn telemetry_knows_nothing_of_what_it_reports() {
     );
 }
 
-/// It shows what the operator has published, and judges nothing by itself. (Its unit tests read what the
-/// algorithm writes.)
+/// The page shows what the operator has published, and judges nothing itself. (Its unit tests read what the algorithm
+/// writes.)
 #[test]
 fn the_page_shows_only_what_is_published() {
     assert_module_avoids(
@@ -222,7 +221,7 @@ fn those_who_judge_the_operator_share_no_code_with_it() {
     }
 }
 
-/// Fails with `file:line` of every mention of a forbidden path in the sources below a folder.
+/// Fails with `file:line` of every use of a forbidden path in the sources below a folder.
 #[track_caller]
 fn assert_module_avoids(module: &str, forbidden: &[&str]) {
     assert_files_avoid(module, sources(&folder(module)), forbidden);
@@ -276,8 +275,8 @@ fn mentions<'a>(source: &str, forbidden: &[&'a str]) -> Vec<(usize, &'a str)> {
     found
 }
 
-/// All paths of a source with the lines they end on; a single word is a path of one.
-/// What a module reaches through `super` counts as reached through `crate`: that can only find too much.
+/// All paths of a source with the lines they end on; a single word is a path with one part. What a module reaches
+/// through `super` counts as reached through `crate`: that can only find too much.
 fn paths(source: &str) -> Vec<(usize, Vec<&str>)> {
     let tokens = tokens(source);
     let mut rest = tokens.as_slice();
@@ -296,7 +295,7 @@ fn paths(source: &str) -> Vec<(usize, Vec<&str>)> {
 
 type Token<'a> = (usize, &'a str);
 
-/// Reads one path, or a group of them, that continues `prefix`; gives what is left. Always takes a token.
+/// Reads one path, or a group of paths, that continues `prefix`; returns the rest. Always consumes a token.
 fn read_path<'t, 's>(
     tokens: &'t [Token<'s>],
     prefix: &[&'s str],
@@ -332,7 +331,7 @@ fn read_path<'t, 's>(
     rest
 }
 
-/// Words, `::`, and every other character by itself, with their lines. Comments and spaces are left out.
+/// Words, `::`, and every other character as separate tokens, with their lines. Comments and spaces are left out.
 fn tokens(source: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     for (number, line) in (1..).zip(source.lines()) {

@@ -1,4 +1,4 @@
-//! What a pass knows of a semaphore whose slots are all taken and for which workloads wait.
+//! What a pass knows of a semaphore whose slots are all taken and that has waiting workloads.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,13 +20,13 @@ use serde_json::{Value, json};
 const NAMESPACE: &str = "batch";
 const SEMAPHORE: &str = "db";
 
-/// How many operations Consul takes in a transaction.
+/// How many operations Consul accepts in a transaction.
 const OPERATIONS: usize = 128;
 
-/// The present, for intervals.
+/// The current time, for intervals.
 const NOW: Moment = Moment::from_boot(Duration::from_secs(1000));
 
-/// How a body names those who hold.
+/// How a body lists the holders.
 #[derive(Clone, Copy)]
 pub(crate) enum Shape {
     /// As Consul's Go client does.
@@ -47,7 +47,7 @@ pub(crate) struct Facts {
     nothing: Nothing,
 }
 
-/// What there is none of.
+/// The parts that are empty.
 #[derive(Default)]
 struct Nothing {
     deaths: Deaths,
@@ -57,7 +57,7 @@ struct Nothing {
 }
 
 impl Facts {
-    /// So many workloads hold all slots, and so many wait.
+    /// This many workloads hold all slots, and this many wait.
     pub(crate) fn new(holders: u32, waiting: usize) -> Self {
         let settings = settings(holders);
         let queue = Queue::new(NAMESPACE, SEMAPHORE, settings.prefix.clone());
@@ -130,17 +130,17 @@ impl Facts {
         self
     }
 
-    /// The line of the semaphore.
+    /// The queue of the semaphore.
     pub(crate) fn queue(&self) -> &Queue {
         &self.queue
     }
 
-    /// The workloads that a pass looks at: those that were started, and the head of the line.
+    /// The workloads that a pass reads: those that were started, and the head of the queue.
     pub(crate) fn slice(&self) -> (Vec<Arc<Workload>>, Vec<Arc<Workload>>) {
         self.queue.slice(self.settings.limit, OPERATIONS)
     }
 
-    /// All of it, with these workloads.
+    /// Everything observed, with these workloads.
     pub(crate) fn observed<'a>(
         &'a self,
         (bound, line): &'a (Vec<Arc<Workload>>, Vec<Arc<Workload>>),
@@ -172,7 +172,7 @@ impl Facts {
     }
 }
 
-/// The entry of `.lock` with so many holders, as many as the limit.
+/// The entry of `.lock` with this many holders, as many as the limit.
 pub(crate) fn lock(holders: u32, shape: Shape) -> Entry {
     let sessions = (0..holders).map(|number| session(&Uid::from(uid("held", number).as_str())));
     let holders_there: Value = match shape {
@@ -186,7 +186,7 @@ pub(crate) fn lock(holders: u32, shape: Shape) -> Entry {
     entry("semaphores/batch/db/.lock", None, body.to_string().into())
 }
 
-/// One of the workloads that wait, with another priority than the others have.
+/// One of the waiting workloads, with a different priority than the others.
 pub(crate) fn changed(number: usize) -> batch::Job {
     let mut workload = waits(number);
     let annotations = workload.metadata.annotations.get_or_insert_default();
@@ -235,7 +235,7 @@ fn uid(kind: &str, number: impl std::fmt::Display) -> String {
     format!("{kind:08x}-0000-4000-8000-{number:0>12}")
 }
 
-/// The session that is made for a workload.
+/// The session for a workload.
 fn session(workload: &Uid) -> SessionId {
     workload.as_ref().replace("-4000-", "-5000-").into()
 }
@@ -257,7 +257,7 @@ fn ours(settings: &Settings, workload: &Arc<Workload>) -> OwnContender {
     }
 }
 
-/// The prefix with a contender for each of these, and all of them in `.lock`.
+/// The prefix with a contender for each of these, all of them in `.lock`.
 fn reading(settings: &Settings, ours: &[OwnContender]) -> Reading {
     let contender = |ours: &OwnContender| {
         let body = ContenderBody::new(
@@ -293,7 +293,7 @@ fn entry(key: &str, session: Option<&SessionId>, value: Vec<u8>) -> Entry {
     }
 }
 
-/// A workload that waits, as the API server shows it.
+/// A waiting workload, as the API server shows it.
 pub(crate) fn waits(number: usize) -> batch::Job {
     workload("waits", &number.to_string(), |_| {})
 }
@@ -318,7 +318,7 @@ fn running(number: u32) -> batch::Job {
     })
 }
 
-/// The same one when it is complete.
+/// The same workload when it is complete.
 fn complete(number: u32) -> batch::Job {
     let mut workload = running(number);
     workload.status = Some(batch::JobStatus {

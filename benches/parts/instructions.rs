@@ -1,5 +1,5 @@
-//! How many instructions the parts of a pass take that wait for nobody, counted by callgrind: the same
-//! on every run, however busy the machine is. `make bench-micro` prints it.
+//! How many instructions the parts of a pass take that don't wait for IO, counted by callgrind: the same on every
+//! run, however busy the machine is. `make bench-micro` prints it.
 
 #![expect(clippy::expect_used, reason = "a benchmark ends when something fails")]
 #![expect(missing_docs, reason = "the macros make public modules")]
@@ -17,7 +17,7 @@ use k8s_openapi::api::batch::v1 as batch;
 
 use self::facts::{Facts, Shape, changed, lock};
 
-/// What is made for a benchmark stays: its end is not counted.
+/// Leaks what a benchmark creates, so that dropping it is not counted.
 fn kept<T>(made: T) -> &'static T {
     Box::leak(Box::new(made))
 }
@@ -74,7 +74,7 @@ fn writing_a_body(body: &'static LockBody) -> Vec<u8> {
     body.encode()
 }
 
-/// A semaphore of three slots, and one of the workloads that wait for it, changed.
+/// A semaphore of three slots, and a change of one of the workloads that wait for it.
 fn line(waiting: usize) -> (&'static Facts, &'static batch::Job) {
     (kept(Facts::new(3, waiting)), kept(changed(waiting / 2)))
 }
@@ -107,7 +107,7 @@ fn pass_over_10000_who_wait((facts, workload): (&'static Facts, &'static batch::
     pass(facts, workload)
 }
 
-/// All of a pass over one change that waits for nobody.
+/// All of a pass over one change, without IO.
 fn pass(facts: &Facts, workload: &batch::Job) -> Plan {
     facts.queue().put(workload);
     let slice = facts.slice();
@@ -126,7 +126,7 @@ library_benchmark_group!(
     benchmarks = [putting_a_change_into_a_line, taking_a_slice_of_a_line]
 );
 
-// The second beside the first.
+// The second benchmark is compared with the first.
 library_benchmark_group!(
     name = passes,
     compare_by_id = true,

@@ -1,4 +1,4 @@
-//! How long the parts of a pass take that wait for nobody: `make bench-micro`.
+//! How long the parts of a pass take that don't wait for IO: `make bench-micro`.
 
 #![expect(clippy::expect_used, reason = "a benchmark ends when something fails")]
 
@@ -22,7 +22,7 @@ fn main() {
     divan::main();
 }
 
-/// Decides, with all facts there.
+/// Decides, with all facts available.
 #[divan::bench_group]
 mod deciding {
     use super::{Bencher, Facts, HOLDERS, WAITING, black_box, decide};
@@ -88,12 +88,12 @@ mod lock_body {
     }
 }
 
-/// The line of a semaphore of three slots.
+/// The queue of a semaphore of three slots.
 #[divan::bench_group]
 mod queue {
     use super::{Bencher, Facts, WAITING, batch, black_box, changed, decide, waits};
 
-    /// A workload that is changed and changed back again, for ever: a change that is none costs less.
+    /// A workload that is changed and changed back, for ever: an update without a change costs less.
     fn changes(number: usize) -> impl Iterator<Item = &'static batch::Job> {
         let workloads: &'static [_; 2] = Box::leak(Box::new([changed(number), waits(number)]));
         workloads.iter().cycle()
@@ -115,7 +115,7 @@ mod queue {
         bencher.bench_local(|| black_box(&facts).slice());
     }
 
-    /// All of a pass that waits for nobody.
+    /// All of a pass, without IO.
     #[divan::bench(args = WAITING)]
     fn pass_over_a_change(bencher: Bencher<'_, '_>, waiting: usize) {
         let facts = Facts::new(3, waiting);

@@ -1,10 +1,10 @@
-//! A burst: many Jobs wait, and then there is room for all of them at once.
+//! A burst: many Jobs wait, and then slots become free for all of them at once.
 //!
-//! A rate is the number of Jobs by the time from the change that makes the room until a watch of this
-//! program's own has shown the last of them started. Ours: from the answer to the PATCH that raises the
-//! limit, while another Job holds the one slot there was. The floor: the PATCH that starts each Job and
-//! nothing else, over as many connections as the goal has; each is a client of its own, which sends one
-//! request after another. Batches of both take turns, each after the pods of the last one are gone.
+//! A rate is the number of Jobs divided by the time from the change that frees the slots until this program's own
+//! watch has shown the last Job started. Ours: from the answer to the PATCH that raises the limit, while another Job
+//! holds the only slot. The floor: the PATCH that starts each Job and nothing else, over as many connections as the
+//! goal has; each is a separate client, which sends one request after another. Batches of both take turns, each after
+//! the pods of the last one are gone.
 
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ pub(crate) const JOBS: usize = 500;
 /// How long each of them runs: none ends before the last has started.
 pub(crate) const RUNS: &str = "600s";
 const CONNECTIONS: usize = 8;
-/// Of the usual length, as the key is.
+/// Of the usual length, like the key.
 const SESSION: &str = "8a4ff4d6-3d0c-6b0c-8e3f-5a7d3c1f9b20";
 const KEY: &str = "semaphores/floor-7xk2p/db/8a4ff4d6-3d0c-6b0c-8e3f-5a7d3c1f9b20";
 
@@ -47,7 +47,7 @@ pub(crate) async fn rows(runs: usize) -> Vec<Row> {
     )]
 }
 
-/// Starts a batch of Jobs by the operator.
+/// Starts a batch of Jobs with the operator.
 pub(crate) async fn our_batch(bed: &Bed) -> f64 {
     let team = bed.namespace("ours").await;
     let db = team.semaphore("db").limit(1).create().await;
@@ -64,7 +64,7 @@ pub(crate) async fn our_batch(bed: &Bed) -> f64 {
     rate
 }
 
-/// Starts a batch of Jobs by the least that it takes.
+/// Starts a batch of Jobs with the fewest possible requests.
 async fn floor_batch(bed: &Bed) -> f64 {
     let team = bed.namespace("floor").await;
     let mut events = follow(&team);
@@ -86,7 +86,7 @@ async fn floor_batch(bed: &Bed) -> f64 {
     rate
 }
 
-/// A connection of its own to Kubernetes, which is open.
+/// A separate, open connection to Kubernetes.
 async fn connection(bed: &Bed, team: &Namespace) -> Api<Job> {
     let kubernetes = bed.kubernetes().expect("a Kubernetes of the bed's own");
     let jobs: Api<Job> = Api::namespaced(kubernetes.client().await, team.name());
@@ -95,7 +95,7 @@ async fn connection(bed: &Bed, team: &Namespace) -> Api<Job> {
     jobs
 }
 
-/// So many Jobs a second, when all have started.
+/// Jobs per second, once all have started.
 pub(crate) async fn rate(events: &mut mpsc::Receiver<Sight>, opened: Instant) -> f64 {
     let mut started = 0;
     loop {

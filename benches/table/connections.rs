@@ -1,5 +1,5 @@
-//! What a thousand semaphores cost Consul in connections, and those in time whose prefix has no
-//! connection to wait for changes on: it is read again and again.
+//! How many connections to Consul a thousand semaphores cost, and how much time it costs the semaphores whose prefix
+//! has no connection to wait for changes: it is read periodically.
 
 use std::{
     net::SocketAddr,
@@ -24,16 +24,16 @@ use crate::{
 /// How many semaphores there are, with a Job that waits for each.
 const SEMAPHORES: usize = 1000;
 
-/// Of how many a slot is freed in a run, one after another.
+/// How many slots are freed in a run, one after another.
 const GRANTS: usize = 50;
 
-/// How many are freed all at once in a run.
+/// How many slots are freed at once in a run.
 const AT_ONCE: usize = 50;
 
-/// How many connections there may be beside those that wait for changes.
+/// How many connections there may be besides those that wait for changes.
 const BESIDE: u32 = 16;
 
-/// Between two looks at the connections.
+/// Between two counts of the connections.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(crate) async fn rows(runs: usize) -> Vec<Row> {
@@ -78,7 +78,7 @@ pub(crate) async fn rows(runs: usize) -> Vec<Row> {
     ]
 }
 
-/// The most connections of the operator to Consul that were seen at once.
+/// The most connections from the operator to Consul that were seen at once.
 struct MostConnections {
     seen: Arc<AtomicUsize>,
     watching: AbortHandle,
@@ -104,7 +104,7 @@ impl MostConnections {
         }
     }
 
-    /// The most since this was last asked.
+    /// The most since the last call.
     fn take(&self) -> f64 {
         self.seen.swap(0, Ordering::Relaxed) as f64
     }
@@ -116,7 +116,7 @@ impl Drop for MostConnections {
     }
 }
 
-/// Semaphores of which each has a Job that waits for the slot that somebody else has.
+/// Semaphores, each with a Job that waits for the slot that another program holds.
 struct Grants {
     team: Namespace,
     taken: Taken,
@@ -135,7 +135,7 @@ impl Grants {
             .saturating_duration_since(freed)
     }
 
-    /// Many such, all at once.
+    /// Many of them at once.
     async fn at_once(&mut self, many: usize) {
         for _ in 0..many {
             self.free().await;

@@ -1,9 +1,9 @@
-//! Beside `consul lock -n 3`: processes that wait for the same kind of slots as our Jobs do, and the same
+//! Compared with `consul lock -n 3`: processes that wait for the same kind of slots as our Jobs, and the same
 //! processes under `exec`.
 //!
-//! All of them wait before the slots are let go. A hand-over is from the end of one child to the start
-//! of the next, as the children note them down themselves, with the first and the last thing that they
-//! do: it has in it that a child is started, which a Job's has not.
+//! All of them wait before the slots are released. A hand-over is from the end of one child to the start of the next,
+//! as the children themselves record as their first and last action: it includes starting a child, which a Job's does
+//! not.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -76,7 +76,7 @@ async fn processes(bed: &Bed, name: &str, waits: impl Fn(&str) -> TakerBuilder) 
     Times::of(hand_overs.collect())
 }
 
-/// When the children did this, in order, since the epoch.
+/// When the children recorded this, in order, since the epoch.
 fn noted(notes: &Path, what: &str) -> Vec<Duration> {
     let notes = fs::read_to_string(notes).expect("the children's notes");
     let mut times: Vec<Duration> = notes

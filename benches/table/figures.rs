@@ -5,9 +5,9 @@ use std::time::Duration;
 /// What a ratio must be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Goal {
-    /// At most so many times the floor.
+    /// At most this many times the floor.
     AtMost(f64),
-    /// At least so many times the peer.
+    /// At least this many times the peer.
     AtLeast(f64),
     /// It is only shown.
     None,
@@ -31,24 +31,24 @@ impl Goal {
     }
 }
 
-/// A line of the table: what was measured of ours and of what it is held against, once in each run.
+/// A row of the table: the figures of ours and of what it is compared with, one for each run.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     what: String,
     unit: &'static str,
     ours: Vec<f64>,
-    /// Empty if there is nothing to hold it against but a number: the ratio is then to 1.
+    /// Empty if ours is only compared with a number: the ratio is then to 1.
     other: Vec<f64>,
     against: String,
     goal: Goal,
-    /// Whether a larger figure is the better one.
+    /// Whether a larger figure is better.
     rate: bool,
     /// Whether the goal is about ours, and not about the ratio.
     goal_is_ours: bool,
 }
 
 impl Row {
-    /// Figures of which less is better, such as times: one of ours and one of the other for each run.
+    /// Figures where less is better, such as times: one of ours and one of the other for each run.
     pub(crate) fn of(
         what: impl Into<String>,
         unit: &'static str,
@@ -68,7 +68,7 @@ impl Row {
         }
     }
 
-    /// Figures that stand alone: the goal is about themselves.
+    /// Figures without a comparison: the goal is about the figures themselves.
     pub(crate) fn alone(
         what: impl Into<String>,
         unit: &'static str,
@@ -78,7 +78,7 @@ impl Row {
         Self::of(what, unit, ours, ("", Vec::new()), goal)
     }
 
-    /// The ratio is how many times faster ours is: the other's figure by ours.
+    /// The ratio is how many times faster ours is: the other's figure divided by ours.
     #[must_use]
     pub(crate) fn how_many_times_faster(mut self) -> Self {
         self.rate = true;
@@ -108,7 +108,7 @@ impl Row {
         pairs.map(ratio).collect()
     }
 
-    /// The line, in Markdown.
+    /// The row in Markdown.
     fn line(&self) -> String {
         let (ours, ratios) = (Spread::of(&self.ours), Spread::of(&self.ratios()));
         let judged = if self.goal_is_ours { &ours } else { &ratios };
@@ -143,7 +143,7 @@ pub(crate) fn print(rows: &[Row]) {
     }
 }
 
-/// The median of some runs, with the least and the most.
+/// The median of several runs, with the minimum and the maximum.
 struct Spread {
     least: f64,
     median: f64,
@@ -176,7 +176,7 @@ impl Spread {
     }
 }
 
-/// Three digits that count.
+/// Rounded to three significant digits.
 fn short(figure: f64) -> String {
     match figure.abs() {
         size if size >= 100.0 => format!("{figure:.0}"),
@@ -185,7 +185,7 @@ fn short(figure: f64) -> String {
     }
 }
 
-/// The times of one run, in ms: what half of them, and 99 of 100, did not exceed.
+/// The times of one run, in ms: p50 and p99.
 pub(crate) struct Times {
     pub(crate) p50: f64,
     pub(crate) p99: f64,

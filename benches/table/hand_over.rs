@@ -1,8 +1,8 @@
-//! A hand-over: a Job ends, the next one is started.
+//! A hand-over: a Job ends, and the next one is started.
 //!
-//! `ours`: from a Job's Complete event to the event that shows the next Job of the queue started, as a
-//! watch of this program's own sees both. The floor: the same for Jobs that this program hands over
-//! itself, with one raw transaction and one raw PATCH. Batches of both take turns.
+//! `ours`: from a Job's Complete event to the event that shows the next Job of the queue started, both seen by this
+//! program's own watch. The floor: the same for Jobs that this program hands over itself, with one raw transaction
+//! and one raw PATCH. Batches of both take turns.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -33,7 +33,7 @@ pub(crate) async fn rows(runs: usize) -> Vec<Row> {
     rows_of_times(&what, &ours, ("raw txn + PATCH", &floor), Goal::AtMost(1.3))
 }
 
-/// Hands over a batch of Jobs by the operator.
+/// Hands over a batch of Jobs with the operator.
 pub(crate) async fn our_batch(bed: &Bed) -> Times {
     let team = bed.namespace("ours").await;
     let db = team.semaphore("db").limit(3).paused(true).create().await;
@@ -41,7 +41,7 @@ pub(crate) async fn our_batch(bed: &Bed) -> Times {
     batch(&team, &db, "job-").await
 }
 
-/// Hands over a batch of Jobs on a semaphore that is paused, of which [`SLOTS`] slots are free.
+/// Hands over a batch of Jobs on a paused semaphore, of which [`SLOTS`] slots are free.
 pub(crate) async fn batch(team: &Namespace, db: &Semaphore, prefix: &str) -> Times {
     let mut events = follow(team);
     create(team, prefix, BATCH, |job| {
@@ -54,8 +54,8 @@ pub(crate) async fn batch(team: &Namespace, db: &Semaphore, prefix: &str) -> Tim
     Times::of(timeline.hand_overs(SLOTS))
 }
 
-/// Hands over a batch of Jobs by the least that it takes, while so many others hold slots beside them:
-/// transactions one after another, as each goes by the one before, and each PATCH beside the others.
+/// Hands over a batch of Jobs with the fewest possible requests, while this many others hold slots beside them: the
+/// transactions one after another, because each depends on the one before, and the PATCHes concurrently.
 pub(crate) async fn floor_batch(bed: &Bed, others: usize) -> Times {
     let team = bed.namespace("floor").await;
     let mut events = follow(&team);

@@ -1,4 +1,4 @@
-//! What the operator asks of the servers while nothing happens: counted by proxies before them.
+//! What the operator requests from the servers while nothing happens: counted by proxies in front of them.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const WAITING: usize = 10_000;
 /// The TTL of the sessions.
 const TTL: Duration = Duration::from_secs(30);
 
-/// How long it is counted: as long as three renewals of each session take.
+/// How long calls are counted: as long as three renewals of each session take.
 const WINDOW: Duration = TTL;
 
 pub(crate) async fn rows(runs: usize) -> Vec<Row> {
@@ -103,13 +103,13 @@ fn is_lease(call: &Call) -> bool {
     call.path.contains("/leases/")
 }
 
-/// Whether it is none of those that are made for ever.
+/// Whether it is not one of the permanent background calls.
 fn is_about_something(call: &Call) -> bool {
     !is_watch(call) && !is_lease(call)
 }
 
-/// Waits until each Job has its event that it waits: they are written one after another. For five minutes
-/// at the most: what is still asked then is not for what has happened.
+/// Waits until each Job has the event that it waits: they are written one after another. For five minutes at most:
+/// later calls are not caused by what has happened.
 async fn all_events_are_written(kubernetes: &Proxy) {
     let mut silent = 0;
     for _ in 0..300 {
@@ -141,7 +141,7 @@ impl Rates {
         Self(counted)
     }
 
-    /// How many a second were of this kind, in each run.
+    /// How many calls per second were of this kind, in each run.
     fn of(&self, kind: impl Fn(&Call) -> bool) -> Vec<f64> {
         let runs = self.0.iter();
         runs.map(|calls| calls.iter().filter(|call| kind(call)).count() as f64)

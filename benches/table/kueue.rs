@@ -1,8 +1,8 @@
-//! Beside Kueue, a queue for Jobs within one cluster: the same loads on the same bed, by turns. While the
-//! one works, the other has nothing to do.
+//! Compared with Kueue, a queue for Jobs within one cluster: the same loads on the same bed, in turns. While one
+//! works, the other has nothing to do.
 //!
-//! A hand-over is measured as in `hand_over.rs`, a burst as in `burst.rs`: Kueue's begins with the answer
-//! to the PATCH that opens a held queue which has room for all.
+//! A hand-over is measured as in `hand_over.rs`, a burst as in `burst.rs`: Kueue's starts with the answer to the
+//! PATCH that opens a held queue with enough quota for all.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::{
     timeline::{Timeline, create, follow},
 };
 
-/// How many Jobs it hands over in a run: fewer than ours, because three of them take it a second.
+/// How many Jobs it hands over in a run: fewer than ours, because it takes a second for three of them.
 const BATCH: usize = 45;
 
 pub(crate) async fn rows(runs: usize) -> Vec<Row> {

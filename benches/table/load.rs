@@ -1,4 +1,4 @@
-//! Much at once: thousands of Jobs and semaphores.
+//! Heavy load: thousands of Jobs and semaphores.
 
 use std::time::Instant;
 
@@ -11,13 +11,13 @@ use tokio::sync::mpsc;
 
 use crate::timeline::{Seen, Sight};
 
-/// How many objects are created, or looked at, at once.
+/// How many objects are created, or read, at once.
 const AT_ONCE: usize = 16;
 
 /// How many prefixes are taken in one transaction.
 const TAKEN: usize = 30;
 
-/// So much of a load as `SCALE` says: all of it, or with `SCALE=0.1` a tenth, to try a part out.
+/// The part of a load that `SCALE` says: all of it, or with `SCALE=0.1` a tenth, to try something out.
 pub(crate) fn scaled(all: usize) -> usize {
     let scale = std::env::var("SCALE").ok();
     let scale: f64 = scale.map_or(1.0, |scale| scale.parse().expect("SCALE is a number"));
@@ -30,14 +30,14 @@ pub(crate) fn scaled(all: usize) -> usize {
     scaled
 }
 
-/// What becomes of each number below `count`, a few at once, in their order.
+/// The results for each number below `count`, a few at once, in order.
 pub(crate) async fn each<F: Future>(count: usize, made: impl Fn(usize) -> F) -> Vec<F::Output> {
     let making = stream::iter(0..count).map(made);
     making.buffered(AT_ONCE).collect().await
 }
 
-/// Creates so many Jobs, suspended, and waits until Kubernetes shows all so; `describe` says what each
-/// is more, by its number. Their names are `<prefix>00000` and so on.
+/// Creates this many suspended Jobs, and waits until Kubernetes shows all of them as suspended; `describe` adds to
+/// each by its number. Their names are `<prefix>00000` and so on.
 pub(crate) async fn jobs(
     team: &Namespace,
     prefix: &str,
@@ -61,8 +61,8 @@ fn is_idle(job: &v1::Job) -> bool {
         .any(|condition| condition.status == "True" && condition.type_ == "Suspended")
 }
 
-/// So many semaphores of limit 1, `db-0` and so on, which another program has taken, and so many Jobs
-/// that wait for each of them.
+/// This many semaphores of limit 1, `db-0` and so on, each held by another program, and this many Jobs that wait for
+/// each of them.
 pub(crate) async fn full_semaphores(
     consul: &Consul,
     team: &Namespace,
@@ -87,7 +87,7 @@ pub(crate) async fn full_semaphores(
     taken
 }
 
-/// Slots that another program holds: one of each of many semaphores, all by one session.
+/// Slots held by another program: one of each of many semaphores, all under one session.
 pub(crate) struct Taken {
     consul: Consul,
     session: String,
@@ -95,7 +95,7 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// Takes a slot at each of these prefixes, where nobody is yet.
+    /// Takes a slot at each of these prefixes, which are unused.
     pub(crate) async fn new(consul: &Consul, prefixes: &[String], limit: usize) -> Self {
         let session = json!({ "TTL": "24h", "Behavior": "delete" });
         let session = consul.create_session(session).await;
@@ -114,7 +114,7 @@ impl Taken {
         taken
     }
 
-    /// Gives the slot at this prefix back.
+    /// Gives back the slot at this prefix.
     pub(crate) async fn give_back(&self, prefix: &str) {
         self.write(vec![
             self.lock(prefix, false),
@@ -151,7 +151,7 @@ impl Taken {
     }
 }
 
-/// When so many more Jobs had been seen to start.
+/// When this many more Jobs had been seen to start.
 pub(crate) async fn started(events: &mut mpsc::Receiver<Sight>, jobs: usize) -> Instant {
     let mut left = jobs;
     loop {

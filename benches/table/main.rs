@@ -1,8 +1,8 @@
-//! How fast it is, and how little it needs, beside a floor or a peer that is measured in the same run:
-//! the table of `docs/performance.md`, which also says how each row is measured.
+//! Speed and resource use, compared with a floor or a peer that is measured in the same run: the table of
+//! `docs/performance.md`, which also says how each row is measured.
 //!
-//! `make bench` runs all of it; `make bench ROWS="hand-over burst"` some parts. `RUNS` says how often each
-//! measurement is made (5): the table has the median, and the least and the most.
+//! `make bench` runs all of it; `make bench ROWS="hand-over burst"` runs some parts. `RUNS` says how often each
+//! measurement is made (5): the table has the median, the minimum and the maximum.
 
 #![expect(
     clippy::expect_used,
@@ -35,7 +35,7 @@ use std::pin::Pin;
 
 use self::figures::Row;
 
-/// A part of the table: its name, and what measures it so many times.
+/// A part of the table: its name, and what measures it this many times.
 type Part = (
     &'static str,
     fn(usize) -> Pin<Box<dyn Future<Output = Vec<Row>>>>,

@@ -1,5 +1,5 @@
-//! A semaphore with as many holders as a limit allows: its `.lock` has a body of 200 KiB, and its prefix
-//! thousands of keys.
+//! A semaphore with as many holders as a limit allows: its `.lock` has a body of 200 KiB, and its prefix thousands of
+//! keys.
 
 use std::{collections::BTreeSet, time::Instant};
 
@@ -77,7 +77,7 @@ pub(crate) async fn rows(runs: usize) -> Vec<Row> {
     rows
 }
 
-/// Has so many Jobs started at once; returns how many that were in a second.
+/// Starts this many Jobs at once; returns how many per second that was.
 async fn fill(team: &Namespace, db: &Semaphore, jobs: usize) -> f64 {
     let mut events = follow(team);
     load::jobs(team, "holds-", jobs, |_, job| {
@@ -90,7 +90,7 @@ async fn fill(team: &Namespace, db: &Semaphore, jobs: usize) -> f64 {
     jobs as f64 / last.saturating_duration_since(resumed).as_secs_f64()
 }
 
-/// The Jobs with the generations of their specs: one that is stopped, and started again, has another.
+/// The Jobs with the generations of their specs: stopping and restarting one changes its generation.
 async fn generations(team: &Namespace) -> BTreeSet<(Option<String>, Option<i64>)> {
     let jobs: Api<Job> = team.api();
     let jobs = jobs.list(&ListParams::default()).await.expect("a list");

@@ -1,7 +1,7 @@
-//! What the operator keeps in memory, as the system says it.
+//! How much memory the operator uses, as the system reports it.
 //!
-//! Each load is measured as it has come to be, and after a restart beside it: then all of it comes at
-//! once. A run is such a restart.
+//! Each load is measured after it was built up, and after a restart: then everything arrives at once. A run is such a
+//! restart.
 
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use kube::{Api, ResourceExt as _, api::PostParams};
@@ -16,16 +16,16 @@ use crate::{
 
 const UNIT: &str = "MiB";
 
-/// How many Jobs wait, at the most.
+/// How many Jobs wait at most.
 const WAITING: usize = 10_000;
 
-/// How much may be resident then.
+/// How many MiB may be resident then.
 const MOST: f64 = 64.0;
 
 /// How many Jobs are not ours.
 const OTHERS: usize = 100_000;
 
-/// How much more may be resident beside them.
+/// How many more MiB may be resident with them.
 const MORE: f64 = 5.0;
 
 pub(crate) async fn rows(runs: usize) -> Vec<Row> {
@@ -52,7 +52,7 @@ pub(crate) async fn rows(runs: usize) -> Vec<Row> {
     rows
 }
 
-/// The same beside many Jobs that ask for nothing, each with a pod.
+/// The same with many Jobs that ask for no slot, each with a pod.
 pub(crate) async fn rows_beside_others(runs: usize) -> Vec<Row> {
     let bed = Bed::start().await;
     let without = Sizes::measure(&bed, runs).await;
@@ -65,7 +65,7 @@ pub(crate) async fn rows_beside_others(runs: usize) -> Vec<Row> {
     with.less(&without).rows(&what, Goal::AtMost(MORE))
 }
 
-/// A Job that no controller touches, and a pod of it that nobody runs.
+/// A Job that no controller touches, with a pod that does not run.
 async fn create_with_a_pod(team: &Namespace, number: usize) {
     let name = format!("other-{number:06}");
     let containers = json!([{ "name": "work", "image": "none" }]);
@@ -104,13 +104,13 @@ async fn create_with_a_pod(team: &Namespace, number: usize) {
     pod.expect("a pod is created");
 }
 
-/// What was resident, in MiB.
+/// The resident memory, in MiB.
 struct Sizes {
-    /// When all had come.
+    /// After everything had arrived.
     grown: f64,
     /// After each restart, at rest.
     restarted: Vec<f64>,
-    /// At the most, since each restart.
+    /// The peak since each restart.
     peaks: Vec<f64>,
 }
 
@@ -133,7 +133,7 @@ impl Sizes {
         sizes
     }
 
-    /// By how much these are larger.
+    /// How much larger these are.
     fn less(&self, others: &Self) -> Self {
         let less = |ours: &[f64], others: &[f64]| {
             let pairs = ours.iter().zip(others);

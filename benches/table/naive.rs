@@ -1,10 +1,10 @@
-//! The naive form, for the reader: the same Jobs, started by what one writes first after reading Consul's
+//! The naive form, for comparison: the same Jobs, started by the first program one would write after reading Consul's
 //! guide to semaphores.
 //!
-//! Each Job has a pass of its own, which lists the prefix, looks whether there is room, makes a session
-//! and a contender, and tries to write itself into `.lock`. Where there is no room, or another one was
-//! quicker, it does as the guide says: it waits for a change at the prefix with a blocking query, and
-//! tries again. When the Job has ended, its holder, its contender and its session go one after another.
+//! Each Job has its own pass, which lists the prefix, checks whether a slot is free, creates a session and a
+//! contender, and tries to write itself into `.lock`. If no slot is free, or another one was quicker, it does what
+//! the guide says: it waits for a change at the prefix with a blocking query, and tries again. When the Job has
+//! ended, its holder, its contender and its session are removed one after another.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -71,7 +71,7 @@ async fn naive_batch(bed: &Bed) -> Times {
     Times::of(timeline.hand_overs(SLOTS))
 }
 
-/// What all passes of a semaphore have in common.
+/// What all passes of a semaphore share.
 struct Naive {
     http: reqwest::Client,
     consul: String,
@@ -79,13 +79,13 @@ struct Naive {
     jobs: Api<Job>,
 }
 
-/// What a list of the prefix shows.
+/// The content of a list of the prefix.
 struct Listing {
-    /// The live ones of those that `.lock` names.
+    /// The live holders in `.lock`.
     holders: Vec<String>,
-    /// The `ModifyIndex` of `.lock`; 0 if it is not there.
+    /// The `ModifyIndex` of `.lock`; 0 if there is none.
     lock: u64,
-    /// Of the answer: to wait for a change since.
+    /// The index of the answer, to wait for later changes.
     index: u64,
 }
 
@@ -143,7 +143,7 @@ impl Naive {
         answer(self.request(Method::PUT, &destroyed)).await;
     }
 
-    /// Makes a session and its contender.
+    /// Creates a session and its contender.
     async fn contend(&self) -> String {
         let session = json!({ "TTL": "600s", "Behavior": "delete" });
         let created = self.request(Method::PUT, "session/create").json(&session);
@@ -161,7 +161,7 @@ impl Naive {
         let answer = answer.expect("an answer");
         let index = answer.headers()["X-Consul-Index"].to_str();
         let index = index.expect("an index").parse().expect("an index");
-        // Nothing is there yet: an answer without a body.
+        // Nothing exists yet: an answer without a body.
         let entries: Vec<Value> = answer.json().await.unwrap_or_default();
         let lock = format!("{}/.lock", self.prefix);
         let lock = entries.iter().find(|entry| entry["Key"] == lock);
@@ -176,7 +176,7 @@ impl Naive {
         }
     }
 
-    /// Writes `.lock` with these holders, if it is as it was seen. Whether it was.
+    /// Writes `.lock` with these holders if it is unchanged. Returns whether it was.
     async fn write(&self, seen: &Listing) -> bool {
         let path = format!("kv/{}/.lock?cas={}", self.prefix, seen.lock);
         let body = json!({ "Limit": SLOTS, "Holders": seen.holders });
@@ -189,13 +189,13 @@ impl Naive {
     }
 }
 
-/// The answer's JSON.
+/// The JSON of the answer.
 async fn answer(request: RequestBuilder) -> Value {
     let answer = request.send().await.expect("an answer");
     answer.json().await.expect("JSON")
 }
 
-/// The holders in the body of `.lock`, in the guide's shape.
+/// The holders in the body of `.lock`, in the guide's format.
 fn holders_of(lock: &Value) -> Vec<String> {
     let body = lock["Value"].as_str().unwrap_or_default();
     let body: Value = serde_json::from_slice(&BASE64.decode(body).expect("base64")).expect("JSON");

@@ -1,7 +1,7 @@
-//! What a change costs the operator: the processor time of its process for many of them, less what it
-//! takes in the same time when nothing happens.
+//! What a change costs the operator: the CPU time of its process for many changes, minus what it takes in the same
+//! time when nothing happens.
 //!
-//! Once among few waiting Jobs and once among many, on one semaphore, which grows in between.
+//! Measured with few waiting Jobs and with many, on one semaphore, which grows in between.
 
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ const MANY: usize = 10_000;
 /// How many changes a run has.
 const CHANGES: u32 = 500;
 
-/// Between two of them: far more than a pass takes, so that none stands for two.
+/// Between two changes: far more than a pass takes, so that one pass never handles two.
 const PACE: Duration = Duration::from_millis(20);
 
 /// What is changed on a waiting Job.
 struct Change {
     what: &'static str,
-    /// An annotation, and the value that it has after the change of this number.
+    /// An annotation, and its value after the change with this number.
     annotation: &'static str,
     value: fn(u32) -> String,
 }
@@ -88,7 +88,7 @@ async fn costs(bed: &Bed, job: &Job, runs: usize) -> Vec<Vec<f64>> {
     costs
 }
 
-/// The processor time of one change, in microseconds.
+/// The CPU time of one change, in microseconds.
 async fn cost(process: &Process, job: &Job, change: &Change) -> f64 {
     let idle = took(process, sleep(PACE * CHANGES)).await;
     let busy = took(process, async {
@@ -103,7 +103,7 @@ async fn cost(process: &Process, job: &Job, change: &Change) -> f64 {
     (busy.as_secs_f64() - idle.as_secs_f64()) * 1e6 / f64::from(CHANGES)
 }
 
-/// The processor time that the process takes meanwhile.
+/// The CPU time that the process takes meanwhile.
 async fn took(process: &Process, meanwhile: impl Future<Output = ()>) -> Duration {
     let before = process.processor_time();
     meanwhile.await;

@@ -1,4 +1,4 @@
-//! What a process takes, as the system says it.
+//! Resources of a process, as the system reports them.
 
 use std::{collections::HashSet, net::SocketAddr, time::Duration};
 
@@ -6,17 +6,17 @@ use procfs::process::FDTarget;
 use testbed::{Bed, Operator};
 use tokio::time::sleep;
 
-/// A process that takes less than this in a second does nothing but what it always does.
+/// The CPU time per second below which a process does only its permanent background work.
 const AT_REST: Duration = Duration::from_millis(100);
 
 /// How many such seconds have to follow each other.
 const SECONDS_AT_REST: u32 = 3;
 
-/// A process that runs.
+/// A running process.
 pub(crate) struct Process(procfs::process::Process);
 
 impl Process {
-    /// The operator as it was started last.
+    /// The operator as it was last started.
     pub(crate) async fn of(operator: &Operator) -> Self {
         let [id, _guard] = operator.ids().await.expect("the operator runs");
         Self::with_id(id)
@@ -27,12 +27,12 @@ impl Process {
         Self(procfs::process::Process::new(id).expect("a process"))
     }
 
-    /// The memory that is resident, in MiB.
+    /// The resident memory, in MiB.
     pub(crate) fn resident(&self) -> f64 {
         mebibytes(self.status().vmrss)
     }
 
-    /// The most that has been resident so far, in MiB.
+    /// The peak of the resident memory so far, in MiB.
     pub(crate) fn peak(&self) -> f64 {
         mebibytes(self.status().vmhwm)
     }
@@ -41,7 +41,7 @@ impl Process {
         self.0.status().expect("a process' status")
     }
 
-    /// The time that its threads have run, all together. Those that have ended are not counted.
+    /// The total CPU time of its threads. Threads that have ended are not counted.
     pub(crate) fn processor_time(&self) -> Duration {
         let threads = self.0.tasks().expect("a process' threads");
         let times = threads.filter_map(|thread| thread.ok()?.schedstat().ok());
@@ -65,7 +65,7 @@ impl Process {
             .count()
     }
 
-    /// Waits until it does nothing but what it always does.
+    /// Waits until it does only its permanent background work.
     pub(crate) async fn rests(&self) {
         let mut seconds = 0;
         while seconds < SECONDS_AT_REST {
@@ -77,7 +77,7 @@ impl Process {
     }
 }
 
-/// Waits until Kubernetes has done what there was to do: the controllers, the scheduler, and the nodes' part.
+/// Waits until Kubernetes has no work left: the controllers, the scheduler, and the nodes.
 pub(crate) async fn kubernetes_rests(bed: &Bed) {
     let kubernetes = bed.kubernetes().expect("a Kubernetes of the bed's own");
     let [_, _, workers @ ..] = kubernetes.processes();
@@ -87,7 +87,7 @@ pub(crate) async fn kubernetes_rests(bed: &Bed) {
     }
 }
 
-/// Waits until Kubernetes and the operator have done what there was to do.
+/// Waits until Kubernetes and the operator have no work left.
 pub(crate) async fn all_rests(bed: &Bed) {
     kubernetes_rests(bed).await;
     Process::of(bed.operator()).await.rests().await;

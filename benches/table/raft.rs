@@ -1,7 +1,7 @@
-//! What a Job costs Consul: raft entries from the Job's creation to the end of its session, as Consul's own
-//! index counts them, less those that an idle Consul writes in the same time.
+//! What a Job costs Consul: raft entries from the Job's creation to the end of its session, counted by Consul's own
+//! index, minus those that an idle Consul writes in the same time.
 //!
-//! What others write meanwhile is not ours: they reach Consul through a proxy, which counts it.
+//! Foreign writes are not included: they reach Consul through a proxy, which counts them.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::{
 
 /// How long an idle Consul is watched.
 const IDLE: Duration = Duration::from_secs(30);
-/// How many grants the peer takes.
+/// How many grants the peer makes.
 const GRANTS: u32 = 50;
 
 pub(crate) async fn rows(runs: usize) -> Vec<Row> {
@@ -53,8 +53,8 @@ async fn ours(bed: &Bed, idle: f64, jobs: usize) -> f64 {
     entries.so_far().await / jobs as f64
 }
 
-/// Entries for each of our Jobs, so many of them at once: the operator is stopped while they end, as ends
-/// gather while a Consul takes longer to answer.
+/// Entries for each of our Jobs, this many of them at once: the operator is paused while they end, because ends
+/// accumulate while Consul is slow to answer.
 async fn ours_at_once(bed: &Bed, idle: f64, slots: usize, rounds: usize) -> f64 {
     let team = bed.namespace("raft").await;
     let entries = Entries::start(bed.consul(), idle).await;
@@ -74,8 +74,8 @@ async fn ours_at_once(bed: &Bed, idle: f64, slots: usize, rounds: usize) -> f64 
     entries.so_far().await / (slots * rounds) as f64
 }
 
-/// Entries for each of our Jobs while another one wants the slot, too, by Consul's Go client: it waits
-/// whenever a Job ends. Also entries for each of its grants.
+/// Entries for each of our Jobs while Consul's Go client competes for the slot: it waits whenever a Job ends. Also
+/// entries for each of its grants.
 async fn ours_beside_another(bed: &Bed, idle: f64, jobs: usize) -> (f64, f64) {
     let team = bed.namespace("raft").await;
     let prefix = team.semaphore("db").lock_prefix();
@@ -92,19 +92,19 @@ async fn ours_beside_another(bed: &Bed, idle: f64, jobs: usize) -> (f64, f64) {
     (ours / jobs as f64, theirs / grants)
 }
 
-/// Whether a call puts an entry into the raft log. A renewal does not: only the leader notes it.
+/// Whether a call writes an entry to the raft log. A renewal does not: only the leader records it.
 fn is_entry(call: &Call) -> bool {
     call.method != "GET" && !call.is_renewal()
 }
 
-/// Hands over so many Jobs one by one, and waits until nothing of them is left in Consul.
+/// Hands over this many Jobs one by one, and waits until nothing of them is left in Consul.
 async fn hand_over(bed: &Bed, team: &Namespace, jobs: usize) {
     let mut events = line_up(team, 1, jobs, "200ms").await;
     Timeline::until_complete(&mut events, "job-", jobs).await;
     ours_are_gone(bed.consul()).await;
 }
 
-/// Has so many Jobs wait, and then lets them go.
+/// Queues this many Jobs, and then releases them.
 async fn line_up(team: &Namespace, slots: usize, jobs: usize, runs: &str) -> mpsc::Receiver<Sight> {
     let slots = i64::try_from(slots).expect("a limit");
     let db = team.semaphore("db").limit(slots).paused(true);
@@ -131,7 +131,7 @@ async fn note(timeline: &mut Timeline, events: &mut mpsc::Receiver<Sight>) {
     timeline.note(seen, at);
 }
 
-/// Waits until no session of the operator's is left.
+/// Waits until the operator has no sessions left.
 async fn ours_are_gone(consul: &Consul) {
     sessions_are_gone(consul, |session| session["Node"] != "bed").await;
 }
@@ -146,7 +146,7 @@ async fn sessions_are_gone(consul: &Consul, such: impl Fn(&serde_json::Value) ->
     .await;
 }
 
-/// How many entries a second there are while nobody wants anything.
+/// How many entries per second there are while nobody uses Consul.
 async fn idle(bed: &Bed) -> f64 {
     process::all_rests(bed).await;
     let entries = Entries::start(bed.consul(), 0.0).await;
@@ -159,7 +159,7 @@ struct Entries<'a> {
     consul: &'a Consul,
     first: u64,
     since: Instant,
-    /// How many a second are nobody's.
+    /// How many per second come from an idle Consul.
     idle: f64,
 }
 

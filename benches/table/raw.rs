@@ -1,4 +1,4 @@
-//! The floor: the same writes as raw requests, on connections that are kept alive, and nothing else.
+//! The floor: the same writes as raw requests, on persistent connections, and nothing else.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use testbed::{Bed, Namespace};
 /// As long as the operator's body of a contender.
 const BODY: usize = 280;
 
-/// A semaphore of its own, and Jobs that it starts.
+/// A semaphore, and the Jobs that it starts.
 pub(crate) struct Raw {
     http: reqwest::Client,
     url: String,
@@ -27,7 +27,7 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// With a session for each Job, made ahead.
+    /// With a session for each Job, created ahead.
     pub(crate) async fn new(bed: &Bed, team: &Namespace, limit: usize, jobs: usize) -> Self {
         let mut sessions = Vec::new();
         for _ in 0..jobs {
@@ -45,7 +45,7 @@ impl Raw {
         }
     }
 
-    /// One transaction: out with the one, in with the other. How long it took.
+    /// One transaction that replaces one holder by another. Returns how long it took.
     pub(crate) async fn hand_over(
         &self,
         slots: &[usize],
@@ -76,7 +76,7 @@ impl Raw {
         took
     }
 
-    /// One PATCH: the Job is started, with the sequencer on its template. How long it took.
+    /// One PATCH that starts the Job, with the sequencer on its template. Returns how long it took.
     pub(crate) async fn start(&self, name: &str, number: usize) -> Duration {
         let session = &self.sessions[number];
         let key = format!("{}/{session}", self.prefix);

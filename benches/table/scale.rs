@@ -1,7 +1,7 @@
-//! A hand-over among much else: a thousand semaphores with ten thousand waiting Jobs, a thousand keys.
+//! A hand-over under load: a thousand semaphores with ten thousand waiting Jobs, a thousand keys.
 //!
-//! The servers have more to do then, too, and share this machine with the operator. So it is also shown
-//! how many times the floor a hand-over takes, with the floor measured beside both.
+//! The servers have more to do then, too, and share this machine with the operator. So the table also shows how many
+//! times the floor a hand-over takes, with the floor measured under both loads.
 
 use serde_json::json;
 use testbed::{Bed, Consul, Namespace, Semaphore};
@@ -22,7 +22,7 @@ const WAITING: usize = 10;
 /// How many semaphores there are.
 const SEMAPHORES: usize = 1000;
 
-/// How many keys are held beside the one that is measured.
+/// How many keys are held besides the one that is measured.
 const KEYS: usize = 1000;
 
 /// How many Jobs are handed over on a key in a run.
@@ -65,7 +65,7 @@ pub(crate) async fn rows(runs: usize) -> Vec<Row> {
     rows
 }
 
-/// What was measured beside so many others.
+/// What was measured beside this many others.
 struct Side {
     ours: Vec<Times>,
     floor: Vec<Times>,
@@ -91,7 +91,7 @@ impl Side {
     }
 }
 
-/// Hand-overs on one key of a keyed semaphore, alone and beside many keys, by turns.
+/// Hand-overs on one key of a keyed semaphore, alone and beside many keys, in turns.
 pub(crate) async fn keyed_rows(runs: usize) -> Vec<Row> {
     let bed = Bed::start().await;
     let keys = scaled(KEYS);
@@ -105,7 +105,7 @@ pub(crate) async fn keyed_rows(runs: usize) -> Vec<Row> {
     rows_of_times(&what, &many, ("that key alone", &one), GOAL)
 }
 
-/// A keyed semaphore, of which so many keys are held by another program.
+/// A keyed semaphore, with this many keys held by another program.
 struct Keyed {
     consul: Consul,
     team: Namespace,
@@ -126,8 +126,8 @@ impl Keyed {
         Self { consul, team, db }
     }
 
-    /// Hands over a batch of Jobs on a key whose slots were held by others until all were in line: a
-    /// pause would be news to all keys.
+    /// Hands over a batch of Jobs on a key whose slots were held by others until all were queued: pausing would be a
+    /// change for all keys.
     async fn batch(&self, run: usize) -> Times {
         let Self { consul, team, db } = self;
         let prefix = format!("{}/measured", db.lock_prefix());

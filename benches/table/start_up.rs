@@ -1,4 +1,4 @@
-//! The operator's start: with much to take up, and with nothing; and how large its program is.
+//! The start of the operator: with much existing state, and with none; and the size of its program.
 
 use std::{
     fmt::Debug,
@@ -27,10 +27,10 @@ use crate::{
 const RUNNING: usize = 1000;
 const WAITING: usize = 10_000;
 
-/// How many objects a list asks for at once.
+/// How many objects one page of a list has.
 const PAGE: u32 = 500;
 
-/// Where the program is that is shipped, once `make bench` has built it.
+/// The path of the shipped program, once `make bench` has built it.
 const SHIPPED: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/target/release/consul-semaphore-operator"
@@ -42,7 +42,7 @@ pub(crate) async fn rows(runs: usize) -> Vec<Row> {
     rows
 }
 
-/// From the process's start to `/readyz`, with nothing to take up.
+/// From the process's start to `/readyz`, without existing state.
 async fn ready_row(runs: usize) -> Row {
     let bed = Bed::start().await;
     let mut times = Vec::new();
@@ -69,8 +69,8 @@ fn size_row() -> Row {
     Row::alone("size of the program", "MiB", vec![size], Goal::AtMost(15.0))
 }
 
-/// From the process's start to the first grant that was due then: on a semaphore that is free, and on
-/// the one that all others run and wait at.
+/// From the process's start to the first grant that was due then: on a free semaphore, and on the one that all other
+/// Jobs use.
 async fn first_grant_rows(runs: usize) -> Vec<Row> {
     let mut stage = Stage::build().await;
     let (mut elsewhere, mut here, mut lists) = (Vec::new(), Vec::new(), Vec::new());
@@ -97,7 +97,7 @@ async fn first_grant_rows(runs: usize) -> Vec<Row> {
     ]
 }
 
-/// A semaphore with many Jobs that run and more that wait, and another one that is free.
+/// A semaphore with many running and more waiting Jobs, and another one that is free.
 struct Stage {
     bed: Bed,
     team: Namespace,
@@ -136,7 +136,7 @@ impl Stage {
         }
     }
 
-    /// Restarts the operator. While it is down a slot becomes free, and a Job comes that has one.
+    /// Restarts the operator. While it is down, a slot becomes free, and a Job arrives whose slot is free.
     async fn restart(&mut self, run: usize) -> First {
         let operator = self.bed.operator();
         operator.stop().await;
@@ -154,7 +154,7 @@ impl Stage {
         First { elsewhere, here }
     }
 
-    /// How long it takes to read all that a start has to know, once and one after another.
+    /// How long it takes to read everything that a start has to know, once and sequentially.
     async fn list_all(&self) -> Duration {
         let kubernetes = self
             .bed
@@ -175,7 +175,7 @@ impl Stage {
     }
 }
 
-/// Lists all there is, a page after another, and keeps it.
+/// Lists all objects, page by page, and keeps them.
 async fn list<K>(api: Api<K>, what: &ListParams) -> Vec<K>
 where
     K: Clone + DeserializeOwned + Debug,
@@ -192,7 +192,7 @@ where
     }
 }
 
-/// When the first Job whose name begins so was seen to start, and the first of another name.
+/// When the first Job whose name begins like this was seen to start, and the first with another name.
 async fn first_starts(events: &mut mpsc::Receiver<Sight>, prefix: &str) -> [Instant; 2] {
     let (mut such, mut other) = (None, None);
     loop {

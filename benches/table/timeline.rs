@@ -26,10 +26,10 @@ pub(crate) enum Seen {
     Complete,
 }
 
-/// A Job's name, what its events showed, and when that came in.
+/// A Job's name, what its events showed, and when that arrived.
 pub(crate) type Sight = (String, Seen, Instant);
 
-/// The starts and ends of a namespace's Jobs, as they are seen.
+/// The starts and ends of a namespace's Jobs, as a watch shows them.
 pub(crate) fn follow(team: &Namespace) -> mpsc::Receiver<Sight> {
     let (sender, receiver) = mpsc::channel(1024);
     let jobs: Api<Job> = team.api();
@@ -86,7 +86,7 @@ impl Timeline {
         }
     }
 
-    /// Notes what is seen until so many of the Jobs whose names begin so are complete.
+    /// Records what is seen until this many of the Jobs whose names begin like this are complete.
     pub(crate) async fn until_complete(
         events: &mut mpsc::Receiver<Sight>,
         prefix: &str,
@@ -102,7 +102,7 @@ impl Timeline {
         timeline
     }
 
-    /// Every end makes room for one start, beyond the first ones.
+    /// Every end allows one start, beyond the first ones.
     pub(crate) fn hand_overs(&self, first: usize) -> Vec<Duration> {
         let starts = self.started.iter().skip(first);
         starts
@@ -112,8 +112,8 @@ impl Timeline {
     }
 }
 
-/// Creates so many Jobs, suspended, and waits until all are shown so; `describe` says what they are more.
-/// Their names are `<prefix>0000` and so on.
+/// Creates this many suspended Jobs, and waits until all are shown as suspended; `describe` adds to each. Their names
+/// are `<prefix>0000` and so on.
 pub(crate) async fn create(
     team: &Namespace,
     prefix: &str,

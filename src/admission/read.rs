@@ -12,8 +12,8 @@ use tokio::time::timeout;
 use super::{Answer, Finding, Policy, judge, told};
 use consul_client::text::one_line;
 
-/// The state of the policies. It takes a moment, and never fails. `operator` is the operator's user name, if known;
-/// `patience` is how long each answer may take, with the client's own retries.
+/// Reads the state of the policies. It never fails. `operator` is the operator's user name, if known; `patience` is
+/// how long each answer may take, including the client's own retries.
 pub async fn look(client: &Client, operator: Option<&str>, patience: Duration) -> Vec<Finding> {
     let find = |policy| find(client, policy, operator, patience);
     let suspend = find(Policy::Suspend).await;
@@ -55,7 +55,7 @@ async fn get(client: &Client, kind: &str, plural: &str, name: &str) -> Answer {
     }
 }
 
-/// This process's user name, as the API server knows it. Everybody may ask that.
+/// This process's user name, as the API server knows it. Every user may ask that.
 pub(super) async fn user(client: &Client, patience: Duration) -> Option<String> {
     let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
     let (params, review) = (PostParams::default(), SelfSubjectReview::default());

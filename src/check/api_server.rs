@@ -1,5 +1,5 @@
-//! Requests to the API server, each with a timeout. Answers are plain JSON: only a few fields are read, and a server of
-//! another version may have more or fewer.
+//! Requests to the API server, each with a timeout. Answers are plain JSON: only a few fields are read, and another
+//! version of the server may have more or fewer.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use consul_client::text::one_line;
 
-/// How much of a message from others is repeated.
+/// How much of a message from elsewhere is repeated.
 const LONGEST: usize = 300;
 
 /// Why there is no answer.
@@ -44,7 +44,7 @@ impl Refusal {
 /// An answer, or why there is none.
 pub(super) type Answer<T = Value> = Result<T, Refusal>;
 
-/// The API server, asked by one user.
+/// The API server, used as one user.
 #[derive(Clone)]
 pub(super) struct ApiServer {
     /// A typed client.

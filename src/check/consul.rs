@@ -1,7 +1,7 @@
-//! Reads Consul, and tries each step of the operator's with its token.
+//! Reads Consul, and tries each step of the operator with its token.
 //!
-//! A scratch key exists only within one transaction, which also deletes it. The scratch session is destroyed even when
-//! this program is interrupted; if that fails, it expires.
+//! A scratch key exists only within one transaction, which also deletes it. The scratch session is destroyed even
+//! when this program is interrupted; if that fails, it expires.
 
 use std::time::Duration;
 
@@ -16,32 +16,32 @@ use consul_client::{Client, Error, ExternalNode, NewSession, Op, SessionId, Stat
 /// The TTL that is tried first: the shortest that Consul accepts by default, and that a spec can have.
 const SHORTEST: Duration = Duration::from_secs(10);
 
-/// Everything that was read of a Consul that could be asked.
+/// What was read from a Consul with usable settings.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Seen {
     pub(super) status: Result<Status, Error>,
     /// How far its clock is ahead of ours.
     pub(super) ahead: Option<SignedDuration>,
-    /// `None` where there was no answer before.
+    /// `None` if an earlier request got no answer.
     pub(super) version: Option<Result<String, Error>>,
     /// What was tried; `None` if Consul does not answer.
     pub(super) tried: Option<Tried>,
-    /// What was tried for an election in Consul, if there is to be one.
+    /// What was tried for an election in Consul, if one is configured.
     pub(super) election: Option<Tried>,
 }
 
-/// What the operator does in Consul.
+/// A step of the operator in Consul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// It registers the external node.
     Register,
-    /// It makes a session there.
+    /// It creates a session there.
     Make,
     /// It renews it.
     Renew,
     /// It lists and reads keys.
     List,
-    /// It writes keys, also on a condition, and deletes them.
+    /// It writes keys, with and without a condition, and deletes them.
     Write,
     /// It locks keys, and unlocks them.
     Lock,
@@ -63,11 +63,11 @@ pub(super) enum Outcome {
 /// What was tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tried {
-    /// On which external node.
+    /// The external node that was used.
     pub(super) node: Option<String>,
     /// Whether the node existed before; `None` if unknown.
     pub(super) known: Option<bool>,
-    /// Below which keys, and the prefix that an ACL rule for it would have.
+    /// The keys that were used.
     pub(super) keys: Keys,
     pub(super) steps: Vec<(Step, Outcome)>,
     /// The shortest TTL that Consul accepts.
@@ -77,9 +77,9 @@ pub(super) struct Tried {
 /// Where keys are tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keys {
-    /// The folder of the scratch key, with the slash at its end.
+    /// The folder of the scratch key, with a slash at its end.
     pub(super) folder: String,
-    /// The prefix in a rule of Consul's ACL: that folder, or one above it.
+    /// The prefix in a Consul ACL rule: that folder, or one above it.
     pub(super) rule: String,
 }
 
@@ -95,11 +95,11 @@ struct Session {
 }
 
 impl Scratch {
-    /// Destroys those that may be left, even if the answer to their creation was lost.
+    /// Destroys the remaining sessions, even if the answer to their creation was lost.
     pub(super) async fn end(&self) {
         let left = std::mem::take(&mut *self.0.lock());
         for Session { client, node, name } in left {
-            // Where this fails, the TTL ends it.
+            // If this fails, the session expires by its TTL.
             let sessions = client.node_sessions(&node).await.unwrap_or_default();
             for session in sessions.iter().filter(|session| session.name == name) {
                 let _ = client.destroy_session(&session.id).await;
@@ -107,7 +107,7 @@ impl Scratch {
         }
     }
 
-    /// The session of this name does not exist, or no longer.
+    /// The session of this name was not created, or is destroyed.
     fn forget(&self, name: &str) {
         self.0.lock().retain(|session| session.name != name);
     }
@@ -144,7 +144,7 @@ pub(super) async fn look(
     seen
 }
 
-/// Where elections are held for a cluster.
+/// Where a cluster's elections are held.
 fn elections(cluster: &str) -> Keys {
     let rule = "service/consul-semaphore-operator/".to_owned();
     Keys {
@@ -153,7 +153,7 @@ fn elections(cluster: &str) -> Keys {
     }
 }
 
-/// Asks what everybody may ask, and reads Consul's clock.
+/// Reads what needs no token, and Consul's clock.
 async fn status(client: &Client) -> (Result<Status, Error>, Option<SignedDuration>) {
     let asked = clock::time();
     let status = client.status().await;
@@ -210,7 +210,7 @@ pub(super) async fn try_all(
     tried
 }
 
-/// Tries what an election in Consul needs of keys.
+/// Tries the key operations of an election in Consul.
 async fn try_keys(client: &Client, keys: Keys) -> Tried {
     let key = format!("{}{}", keys.folder, scratch_name());
     let mut tried = Tried {
@@ -230,7 +230,7 @@ fn scratch_name() -> String {
     format!("check-{:016x}", fastrand::u64(..))
 }
 
-/// The name in Consul of the session with this scratch name.
+/// The session's name in Consul for this scratch name.
 fn session_name(name: &str) -> String {
     format!("consul-semaphore-operator {name}")
 }
@@ -244,7 +244,7 @@ impl Tried {
         self.steps.push((step, outcome));
     }
 
-    /// Registers the node, and makes a session there that is renewed.
+    /// Registers the node, and creates and renews a session there.
     async fn begin(
         &mut self,
         client: &Client,
@@ -284,7 +284,7 @@ impl Tried {
         session
     }
 
-    /// Makes a session with the shortest possible TTL.
+    /// Creates a session with the shortest possible TTL.
     async fn make(&mut self, client: &Client, node: &str, name: &str) -> Result<SessionId, Error> {
         let mut request = NewSession {
             name: session_name(name),

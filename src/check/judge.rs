@@ -13,12 +13,12 @@ use consul_semaphore::{Reading, plan::Taker};
 const ALIVE: &str = "see that the operator runs, and what it logs: kubectl get pods -A -l \
                                 app.kubernetes.io/name=consul-semaphore-operator";
 
-/// Who a session belongs to, as far as its contender says so.
+/// Who owns a session, as far as its contender says so.
 fn holder(reading: &Reading, session: &SessionId) -> String {
     Taker::new(session, reading.contender(session)).describe(None)
 }
 
-/// Names as a list for people, no longer than a line.
+/// A list of names for people, at most one line long.
 fn named<T: ToString>(names: impl ExactSizeIterator<Item = T>) -> String {
     const NAMED: usize = 5;
     let more = names.len().saturating_sub(NAMED);

@@ -16,17 +16,17 @@ use crate::{
 };
 use consul_semaphore_api::GROUP;
 
-/// How many rights are asked for at once.
+/// How many rights are checked at once.
 const AT_ONCE: usize = 8;
 
 /// How `system:serviceaccount:<namespace>:<name>` begins.
 const ACCOUNT: &str = "system:serviceaccount:";
 
-/// A cluster that has not been asked anything yet.
+/// A cluster before any request.
 pub(super) struct Cluster {
-    /// As the user of the kubeconfig.
+    /// Used as the user of the kubeconfig.
     pub(super) server: ApiServer,
-    /// The user whose rights are checked.
+    /// Used as the user whose rights are checked.
     asker: ApiServer,
     /// The Lease of the election, if there is one.
     lease: Option<Lease>,
@@ -41,11 +41,11 @@ pub(super) struct Cluster {
 pub(super) struct Seen {
     pub(super) url: String,
     pub(super) version: Answer<String>,
-    /// What else was read, if there was an answer.
+    /// Everything else, if the API server answered.
     pub(super) rest: Option<Rest>,
 }
 
-/// What was read of an API server that answers.
+/// What was read from an API server that answers.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rest {
     /// The uid of `kube-system`.
@@ -53,20 +53,20 @@ pub(super) struct Rest {
     /// The plurals of the kinds in our version of our group.
     pub(super) served: Answer<Vec<String>>,
     pub(super) definition: Answer<Definition>,
-    /// Whose rights were checked.
+    /// The user whose rights were checked.
     pub(super) asker: Answer<String>,
     pub(super) rights: Vec<Right>,
     /// The state of the admission policies.
     pub(super) policies: Vec<Finding>,
 }
 
-/// The answer to a question.
+/// The answer to a question about a right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Right {
     pub(super) question: Question,
     /// The verbs that are refused.
     pub(super) denied: Vec<&'static str>,
-    /// Why some of it is unknown.
+    /// Why part of it is unknown.
     pub(super) unknown: Option<Refusal>,
 }
 
@@ -121,7 +121,7 @@ impl Cluster {
         let version = self.server.get("/version").await;
         let version = version.map(|info| text(&info["gitVersion"]));
         let rest = match version {
-            // If nothing answers, each question would run into its timeout.
+            // If the API server does not answer, each question would run into its timeout.
             Err(Refusal::Failed(_)) => None,
             _ => Some(self.look_closer(settings).await),
         };
@@ -141,7 +141,7 @@ impl Cluster {
             resources.map(|kind| text(&kind["name"])).collect()
         };
         let asker = self.who_asks().await;
-        // The guard must know the operator, which is a service account; no other user matters.
+        // The guard must know the operator, which is a service account; other users do not matter.
         let operator = asker.as_deref().ok().filter(|user| is_account(user));
         let policies = admission::look(&server.client, operator, server.patience).await;
         Rest {
@@ -162,7 +162,7 @@ impl Cluster {
         serde_json::from_value(definition).map_err(|error| Refusal::Failed(error.to_string()))
     }
 
-    /// Every user may ask who it is.
+    /// The user whose rights are checked: every user may ask for its own name.
     async fn who_asks(&self) -> Answer<String> {
         let review =
             json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
@@ -197,7 +197,7 @@ impl Cluster {
         }
     }
 
-    /// Whether the user may do that.
+    /// Whether the user has this right.
     pub(super) async fn may(&self, question: &Question, verb: &str) -> Answer<bool> {
         let rule = question.rule;
         let (resource, subresource) = rule.resource.split_once('/').unwrap_or((rule.resource, ""));
@@ -220,8 +220,8 @@ impl Cluster {
     }
 }
 
-/// The Lease by which the operator is elected: in the namespace of the flag, or of the account that is checked, or
-/// where the operator would look for it.
+/// The Lease of the operator's election: in the namespace of the flag, of the account that is checked, or where the
+/// operator would look for it.
 fn lease(election: &leader::Settings, as_user: Option<&str>, config: &Config) -> Option<Lease> {
     if election.mode != leader::Mode::Kubernetes {
         return None;
@@ -239,7 +239,7 @@ fn lease(election: &leader::Settings, as_user: Option<&str>, config: &Config) ->
     })
 }
 
-/// The namespace of a `ServiceAccount`, by its user's name.
+/// The namespace of a `ServiceAccount`, from its user name.
 fn account_namespace(user: &str) -> Option<String> {
     let (namespace, _) = user.strip_prefix(ACCOUNT)?.split_once(':')?;
     Some(namespace.to_owned())

@@ -1,4 +1,4 @@
-//! The report: lines, each with an outcome, and what to do about it.
+//! The report: lines, each with an outcome and what to do about it.
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use consul_client::text::one_line;
 
-/// How long a message and a piece of advice can be, in characters: they may repeat messages of others.
+/// How long a message and a piece of advice can be, in characters: they may repeat foreign messages.
 const LONGEST: usize = 1000;
 
 /// The outcome of a check.
@@ -54,7 +54,7 @@ pub enum Area {
     Consul,
     /// The API server, and what the operator may do there.
     Kubernetes,
-    /// The semaphore that was asked about.
+    /// The semaphore to check.
     Semaphore,
 }
 
@@ -68,10 +68,10 @@ impl Area {
     }
 }
 
-/// One thing that was checked.
+/// One check and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Line {
-    /// What it belongs to.
+    /// The area it belongs to.
     pub area: Area,
     /// What was checked.
     pub what: String,
@@ -100,7 +100,7 @@ impl Line {
         }
     }
 
-    /// The same with what to do.
+    /// The same line with what to do.
     pub(super) fn todo(self, todo: impl Display) -> Self {
         let todo = one_line(&todo.to_string(), LONGEST);
         Self {
@@ -110,7 +110,7 @@ impl Line {
     }
 }
 
-/// All lines, in the order in which they are read.
+/// All lines, in the order of the output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// The lines.

@@ -13,7 +13,7 @@ pub(super) struct Rule {
     pub(super) place: Place,
     /// What does not work without it.
     pub(super) without: &'static str,
-    /// Whether slots are still granted and given back without it.
+    /// Whether slots are still granted and released without it.
     pub(super) optional: bool,
 }
 
@@ -24,7 +24,7 @@ pub(super) enum Place {
     Scope,
     /// For the one namespace `kube-system`.
     KubeSystem,
-    /// For each of the namespaces that the operator works in, if not in all.
+    /// In each of the namespaces that the operator works in, unless it works in all.
     Namespaces,
     /// In the namespace of the Lease, for any name: a new object has none yet.
     Election,
@@ -66,8 +66,8 @@ const fn policy(resource: &'static str, name: &'static str) -> Rule {
     ))
 }
 
-/// All of them: what `config/rbac` gives the operator's `ServiceAccount`. That it uses each is shown by
-/// `tests/journeys/access_of_the_operator.rs`.
+/// All rules: what `config/rbac` gives the operator's `ServiceAccount`. `tests/journeys/access_of_the_operator.rs`
+/// shows that it uses each.
 pub(super) const RULES: &[Rule] = &[
     rule(
         "",
@@ -140,7 +140,7 @@ pub(super) const RULES: &[Rule] = &[
     policy("validatingadmissionpolicybindings", admission::REFUSE),
 ];
 
-/// What needs an extra rule: the token of a `ConsulSemaphore`.
+/// The extra rule for the token of a `ConsulSemaphore`.
 pub(super) static SECRET: Rule = rule(
     "",
     "secrets",
@@ -149,13 +149,13 @@ pub(super) static SECRET: Rule = rule(
     "its token can't be read, so nothing is granted",
 );
 
-/// A rule at one place.
+/// A rule to check in one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Question {
     pub(super) rule: &'static Rule,
-    /// `None`: in all of them.
+    /// `None`: all namespaces.
     pub(super) namespace: Option<String>,
-    /// `None`: any.
+    /// `None`: any object.
     pub(super) name: Option<String>,
 }
 
@@ -166,7 +166,7 @@ pub(super) struct Lease {
     pub(super) name: String,
 }
 
-/// The rights to check for an operator that works in these namespaces, and is elected by this Lease, if by any.
+/// The rights to check for an operator that works in these namespaces, and is elected by this Lease, if any.
 pub(super) fn questions(namespaces: &Namespaces, lease: Option<&Lease>) -> Vec<Question> {
     let of = |rule: &'static Rule| -> Vec<Question> {
         let question = |namespace: Option<String>, name: Option<String>| Question {
@@ -194,8 +194,8 @@ pub(super) fn questions(namespaces: &Namespaces, lease: Option<&Lease>) -> Vec<Q
                 let name = Some(lease.name.clone());
                 vec![question(Some(lease.namespace.clone()), name)]
             }
-            // A user that may list in the whole cluster needs no extra right to see that a namespace is gone, and
-            // operators of single namespaces work without the policies' rights.
+            // A user that may list in the whole cluster needs no extra right to see that a namespace was deleted, and
+            // operators of single namespaces work without the rights for the policies.
             (Place::Namespaces, Namespaces::All, _)
             | (Place::Election | Place::Lease, _, None)
             | (Place::Policy(_), Namespaces::Only(_), _) => Vec::new(),
@@ -216,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// What a rule allows, one each: the kind of role, group, resource, name and verb.
+    /// Single permissions: the kind of role, group, resource, name and verb.
     type Allowed = BTreeSet<[String; 5]>;
 
     /// All objects in `config/rbac`.
@@ -240,7 +240,7 @@ mod tests {
             .collect()
     }
 
-    /// What the bindings there give the operator's account.
+    /// The permissions that the bindings there give to the operator's account.
     fn given() -> Allowed {
         let objects = shipped();
         let operator = |binding: &&Value| {
@@ -286,7 +286,7 @@ mod tests {
         for rule in RULES {
             let (kind, name) = match rule.place {
                 Place::Scope => ("ClusterRole", ""),
-                // docs/scope.md gives it.
+                // docs/scope.md documents it.
                 Place::Namespaces => continue,
                 Place::KubeSystem => ("ClusterRole", "kube-system"),
                 Place::Election => ("Role", ""),

@@ -32,16 +32,16 @@ pub(super) struct Way {
 /// What was read.
 pub(super) struct Seen {
     pub(super) semaphore: ConsulSemaphore,
-    /// Whether this operator looks after it.
+    /// Whether this operator manages it.
     pub(super) in_scope: bool,
-    /// What it asks for.
+    /// The settings in its spec.
     pub(super) settings: algorithm::Settings,
     /// Why the operator's own token must not be used for it.
     pub(super) barred: Option<String>,
     /// Its own token.
     pub(super) token: Option<Token>,
     pub(super) jobs: Answer<Vec<TrackedWorkload>>,
-    /// What was read in Consul, if it was asked.
+    /// What was read in Consul, if Consul was read.
     pub(super) prefix: Option<Prefix>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Prefix {
     pub(super) tried: Tried,
     /// How many operations a transaction may have.
     pub(super) operations: usize,
-    /// When everything had been read, as a clock for intervals and as the time for people.
+    /// When everything had been read: as a moment for intervals, and as a time for people.
     pub(super) now: Moment,
     pub(super) time: jiff::Timestamp,
 }
@@ -76,7 +76,7 @@ pub(super) enum Unknown {
     Sessions(#[from] Error),
 }
 
-/// Reads it.
+/// Reads the semaphore.
 pub(super) async fn look(
     settings: &Settings,
     name: &Name,
@@ -163,7 +163,7 @@ async fn look_at_prefix(
     };
     // First, so that everything is read at about the same time. Only contenders and `.lock` matter there.
     let tried = try_all(consul, node.as_deref(), keys, scratch).await;
-    // A session's name has the cluster's id: without the id, our sessions can't be distinguished from others.
+    // A session's name contains the cluster's id: without it, our sessions can't be told apart from others.
     let node = node.filter(|_| !asked.cluster.id.is_empty());
     let sessions = match node.ok_or(Unknown::Cluster) {
         Ok(node) => consul.node_sessions(&node).await.map_err(Unknown::from),

@@ -10,7 +10,7 @@ use consul_semaphore_operator::check;
 
 use super::{ConsulFlags, ElectionFlags, OperatorFlags, ScopeFlags, filter};
 
-/// What the exit code says, and what else is read.
+/// What the exit code means, and which other settings are read.
 pub(super) const HELP: &str = "\
 Exit code: 0 nothing has failed, 1 something has, 2 a flag can't be used. Warnings, and what is not
 known, are no failure.
@@ -23,12 +23,12 @@ Consul's own environment variables and KUBECONFIG are read as `run` reads them: 
 
 #[derive(Args, Debug)]
 pub(crate) struct Check {
-    /// Look closely at this ConsulSemaphore: its prefix, who holds, who waits, and why the first Job does not run
+    /// Check this ConsulSemaphore closely: its prefix, holders, queue, and why the first Job does not run
     #[arg(long, value_name = "NAMESPACE/NAME")]
     semaphore: Option<check::Name>,
 
-    /// Ask the API server as this user what the operator may do, such as
-    /// system:serviceaccount:<namespace>:<name>: that of its ServiceAccount [default: the kubeconfig's]
+    /// Check the rights of this user, such as the operator's ServiceAccount: system:serviceaccount:<namespace>:<name>
+    /// [default: the kubeconfig's]
     #[arg(long = "as", value_name = "USER", value_parser = user)]
     as_user: Option<String>,
 
@@ -36,7 +36,7 @@ pub(crate) struct Check {
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     timeout: Seconds<1, 300>,
 
-    /// How the lines look
+    /// Format of the report
     #[arg(long, short = 'o', value_enum, value_name = "FORMAT", default_value_t)]
     pub(crate) output: Output,
 
@@ -57,7 +57,7 @@ pub(crate) struct Check {
     pub(crate) consul: ConsulFlags,
 }
 
-/// How the lines look.
+/// Format of the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     /// For people
@@ -68,7 +68,7 @@ pub(crate) enum Output {
 }
 
 impl Check {
-    /// The same for the library.
+    /// The settings for the library.
     pub(crate) fn settings(self) -> check::Settings {
         check::Settings {
             operator: self
@@ -81,7 +81,7 @@ impl Check {
     }
 }
 
-/// The name of a user, as it can stand in a header.
+/// The name of a user, valid in a header.
 fn user(text: &str) -> Result<String, String> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(

@@ -28,16 +28,16 @@ pub(crate) struct WebFlags {
 /// Who may see the page.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum WebAuth {
-    /// Whoever logs in with a token that the API server knows, as far as its user may list ConsulSemaphores
+    /// Everybody who logs in with a token that the API server knows, as far as its user may list ConsulSemaphores
     #[default]
     Kubernetes,
-    /// Whoever reaches it, which must be a loopback address: by kubectl port-forward
+    /// Everybody who can reach it; the address must be a loopback address: use kubectl port-forward
     None,
 }
 
 impl WebFlags {
-    /// The page that is asked for. Without a login it is for those alone who reach the loopback of this
-    /// machine, or of this pod.
+    /// The settings of the page. Without a login only clients that can reach the loopback of this machine, or of this
+    /// pod, may see it.
     pub(crate) fn settings(&self, scope: &Scope) -> Result<Option<web::Settings>, clap::Error> {
         let Some(address) = self.web_address else {
             return Ok(None);

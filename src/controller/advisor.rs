@@ -1,4 +1,4 @@
-//! Warns of annotations that nobody reads: misspelt ones, and those in another place.
+//! Warns of annotations that have no effect: misspelt ones, and those in the wrong place.
 //!
 //! It remembers only workloads with a problem, so all others cost three lookups each.
 
@@ -15,7 +15,7 @@ use consul_semaphore::Uid;
 pub(super) struct Advisor {
     events: Events,
     reported: HashMap<Uid, Reported>,
-    /// How many lists of all workloads have begun.
+    /// How many lists of all workloads have started.
     lists: u64,
 }
 
@@ -34,23 +34,23 @@ impl Advisor {
         }
     }
 
-    /// A list of all workloads begins.
+    /// A list of all workloads starts.
     pub(super) fn list_begins(&mut self) {
         self.lists += 1;
     }
 
-    /// The list is complete: workloads that are not in it are gone.
+    /// The list is complete: workloads that are not in it were deleted.
     pub(super) fn list_ends(&mut self) {
         let lists = self.lists;
         self.reported.retain(|_, reported| reported.list == lists);
     }
 
-    /// A workload is gone.
+    /// A workload was deleted.
     pub(super) fn forget(&mut self, uid: &Uid) {
         self.reported.remove(uid);
     }
 
-    /// A workload as the watch shows it: emits an event about what is wrong, once.
+    /// Handles a workload from the watch: emits an event about what is wrong, once.
     pub(super) fn on_update(&mut self, workload: &Sighting) {
         let Sighting {
             namespace,
@@ -112,7 +112,7 @@ mod tests {
             advisor.on_update(&workload("write this for that"));
         }
         advisor.list_ends();
-        // The watch begins anew.
+        // The watch restarts.
         advisor.list_begins();
         advisor.on_update(&workload("write this for that"));
         advisor.list_ends();
@@ -123,7 +123,7 @@ mod tests {
         advisor.on_update(&workload("this means nothing"));
         assert!(emitted.next().unwrap().contains("this means nothing"));
 
-        // A list without it: it is gone, and nothing is remembered.
+        // A list without it: it was deleted, and nothing is remembered.
         advisor.list_begins();
         advisor.list_ends();
         assert!(advisor.reported.is_empty());

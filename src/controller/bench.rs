@@ -1,4 +1,4 @@
-//! The index as benchmarks outside of this crate use it: one semaphore, and workloads as a watch shows them.
+//! The index for benchmarks outside of this crate: one semaphore, and workloads from a watch.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use consul_semaphore::{
 };
 use consul_semaphore_workload::{TrackedWorkload, WorkloadObject};
 
-/// A workload as a pass sees it; `None` if it has nothing to do with us.
+/// A workload as a pass sees it; `None` if it does not concern the operator.
 pub fn read(workload: &WorkloadObject) -> Option<Arc<Workload>> {
     TrackedWorkload::read(workload, Moment::default()).map(|workload| workload.workload)
 }
@@ -35,15 +35,15 @@ impl Queue {
         Self { index, queue }
     }
 
-    /// A workload as the watch shows it.
+    /// Adds or updates a workload from the watch.
     pub fn put(&self, workload: &WorkloadObject) {
         let uid = workload.metadata.uid.as_deref().unwrap_or_default();
         let workload = TrackedWorkload::read(workload, Moment::default());
         self.index.put(&Uid::from(uid), workload);
     }
 
-    /// What a pass takes out that can write so many operations: the workloads that were started, and the head of
-    /// the queue.
+    /// The slice for a pass that can write this many operations: the workloads that were started, and the head of the
+    /// queue.
     pub fn slice(&self, limit: u32, operations: usize) -> (Vec<Arc<Workload>>, Vec<Arc<Workload>>) {
         let head = head(limit, operations, 0);
         let slice = self.index.slice(&self.queue, head);

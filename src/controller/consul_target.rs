@@ -1,4 +1,4 @@
-//! Client, scope and node for one semaphore.
+//! Client, scope and node in Consul for one semaphore.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use consul_semaphore_api::ConsulSemaphore;
 /// A part of Consul, with a client that may use it.
 #[derive(Clone, Debug)]
 pub(super) struct ConsulTarget {
-    /// A client with that token, of that part.
+    /// A client with that token, for that part.
     pub(super) consul: Client,
     /// Which part it is.
     pub(super) place: Scope,
@@ -34,9 +34,9 @@ impl Context {
         }
     }
 
-    /// The target of a semaphore that has this token of its own. A session's ACL matches the name of its node, so the
-    /// node has the namespace in its name. Tenants can't end each other's sessions, and a session on their node proves
-    /// nothing about anybody else's.
+    /// The target of a semaphore with this token of its own. A session's ACL matches the name of its node, so the
+    /// node has the namespace in its name. Tenants can't end each other's sessions, and a session on their node
+    /// proves nothing about other tenants' sessions.
     pub(super) fn tenants_target(
         &self,
         semaphore: &ConsulSemaphore,
@@ -52,14 +52,14 @@ impl Context {
     }
 }
 
-/// The external node that owns the operator's sessions, where no other one is given (`--consul-node`).
+/// The external node that owns the operator's sessions by default (without `--consul-node`).
 pub(crate) fn default_node(cluster_id: &str) -> String {
     format!("k8s-{cluster_id}")
 }
 
-/// The external node that owns the sessions made with the token of a namespace. Namespaces have no colon in their
-/// names, nor can a node that somebody chooses (`--consul-node`, `exec --node`). So no other node of this program has
-/// the same name: the one colon separates the operator's name from the namespace.
+/// The external node that owns the sessions made with the token of a namespace. Neither namespaces nor chosen node
+/// names (`--consul-node`, `exec --node`) contain a colon. So no other node of this program has the same name: the
+/// one colon separates the operator's name from the namespace.
 pub(crate) fn tenants_node(own: &str, namespace: &str) -> String {
     format!("{own}:{namespace}")
 }
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// As made from the clusters' ids, and as set with `--consul-node`.
+    /// The default from the cluster's id, or a name set with `--consul-node`.
     fn own() -> impl Strategy<Value = String> {
         prop_oneof![
             "k8s-[01]{2}(-[ab]{1,2}){0,2}",
@@ -104,9 +104,9 @@ mod tests {
         ) {
             let (one, other) = (tenants_node(&a, &in_a), tenants_node(&b, &in_b));
             prop_assert_eq!(one == other, (&a, &in_a) == (&b, &in_b));
-            // An operator's own node, or one that `exec` is given, is nobody's tenant's.
+            // An operator's own node, or one given to `exec`, never belongs to a tenant.
             prop_assert_ne!(&one, &b);
-            // A rule for all tenants of a cluster, `session_prefix "<own>:"`, is for no other cluster's.
+            // A rule for all tenants of a cluster, `session_prefix "<own>:"`, does not cover another cluster's.
             let of_b = tenants_node(&b, "");
             prop_assert_eq!(one.starts_with(&of_b), a == b);
         }

@@ -1,4 +1,4 @@
-//! Events on workloads and semaphores, written one after another beside everything else.
+//! Events on workloads and semaphores, written one after another in the background.
 
 use std::{
     collections::HashMap,
@@ -27,7 +27,7 @@ use crate::{
 use consul_client::{Backoff, clock, text::one_line};
 use consul_semaphore::{CronJob, Uid};
 
-/// How many events may be due at once; more are dropped, and counted.
+/// How many events may be pending; more are dropped, and counted.
 const QUEUE: usize = 4096;
 
 /// How many events are taken from the queue at once.
@@ -36,10 +36,10 @@ const BATCH: usize = 256;
 /// Between tries to write an event.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
 
-/// How often an event is tried again. All others wait behind it.
+/// How often a failed event is retried. All others wait behind it.
 const RETRIES: u32 = 3;
 
-/// How many events are remembered, to be counted when they repeat.
+/// How many events are remembered, so that repetitions can be counted.
 const COUNTED: usize = 1024;
 
 /// The reason of an event, as `kubectl describe` shows it.
@@ -123,14 +123,14 @@ impl Reason {
     }
 }
 
-/// Where events are handed in; clones share one queue.
+/// Where events are submitted; clones share one queue.
 #[derive(Clone)]
 pub(super) struct Events {
     queue: mpsc::Sender<Due>,
     metrics: Metrics,
 }
 
-/// An event that is to be written.
+/// An event to be written.
 struct Due {
     about: ObjectReference,
     event: Event,
@@ -139,7 +139,7 @@ struct Due {
 }
 
 impl Events {
-    /// The queue, and the task that writes its events until every handle to it is gone.
+    /// The queue, and the task that writes its events until every handle to the queue is dropped.
     pub(super) fn new(client: Client, metrics: Metrics) -> (Self, impl Future<Output = ()>) {
         let (queue, mut due) = mpsc::channel::<Due>(QUEUE);
         let reporter = Reporter {
@@ -163,7 +163,7 @@ impl Events {
         (Self { queue, metrics }, write)
     }
 
-    /// Emits an event on a workload, which may be gone by now.
+    /// Emits an event on a workload, which may have been deleted by now.
     pub(super) fn workload(
         &self,
         namespace: &str,
@@ -175,7 +175,7 @@ impl Events {
         self.emit(reference(namespace, name, uid), reason, note);
     }
 
-    /// Emits an event on a workload, and not again while that event exists, also from another replica or after a
+    /// Emits an event on a workload, unless that event exists already, also from another replica or from before a
     /// restart.
     pub(super) fn workload_once(
         &self,
@@ -208,7 +208,7 @@ impl Events {
         self.put(about, reason, note, false);
     }
 
-    /// Emits an event on an object, and not again while that event exists.
+    /// Emits an event on an object, unless that event exists already.
     pub(super) fn emit_once(&self, about: ObjectReference, reason: Reason, note: String) {
         self.put(about, reason, note, true);
     }
@@ -230,7 +230,7 @@ impl Events {
         }
     }
 
-    /// A queue that nobody writes from, and what is put into it.
+    /// A queue whose events are not written, and what is put into it.
     #[cfg(test)]
     pub(super) fn captured() -> (Self, Captured) {
         let (queue, due) = mpsc::channel(QUEUE);
@@ -254,7 +254,7 @@ impl Captured {
 /// Writes events, and remembers the last one for each reason and object.
 ///
 /// A recorder counts repetitions as one event, and ignores their notes: the session of a second grant would never be
-/// shown. So another note gets another recorder.
+/// shown. So a different note gets a different recorder.
 struct Writer {
     client: Client,
     reporter: Reporter,
@@ -355,7 +355,7 @@ impl Writer {
     }
 }
 
-/// One line, and not more than the 1024 bytes that the API server takes.
+/// Shortens a note to one line of at most the 1024 bytes that the API server accepts.
 fn shorten(mut note: String) -> String {
     const LONGEST: usize = 1000;
     note = one_line(&note, LONGEST);

@@ -1,8 +1,8 @@
-//! The workloads that concern the operator, by the queue that they are in: a semaphore's, or one of a keyed
-//! semaphore's, which has one for each key.
+//! The workloads that concern the operator, by their queue: a semaphore's, or one of a keyed semaphore's, which has
+//! one for each key.
 //!
-//! Watch events go in; the queues that they concern are marked, and a pass takes out their slice. An event costs O(log
-//! n); only a change of the semaphores themselves goes through all workloads.
+//! Watch events update the index and mark the queues that they concern, and a pass takes out their slice. An event
+//! costs O(log n); only a change of the semaphores themselves visits all workloads.
 
 mod contenders;
 mod lists;
@@ -28,7 +28,7 @@ use consul_semaphore::{
 };
 use consul_semaphore_workload::TrackedWorkload;
 
-/// How many workloads that must not wait a slice has from behind the head of a queue.
+/// How many workloads that must not wait a slice includes from behind the head of a queue.
 const SKIPPABLE: usize = 64;
 
 /// Who is in a queue now.
@@ -36,7 +36,7 @@ const SKIPPABLE: usize = 64;
 pub(super) struct Queued {
     /// How many wait for a slot.
     pub(super) waiting: usize,
-    /// Those that have one, and have not been seen to be started yet.
+    /// Those that have one, but were not seen to start yet.
     pub(super) starting: Vec<Uid>,
 }
 
@@ -58,7 +58,7 @@ struct State {
     /// The semaphores by their namespace and prefix; two can have the same.
     by_prefix: HashMap<(Arc<str>, String), BTreeSet<SemaphoreRef>>,
     unclaimed: BTreeSet<Uid>,
-    /// The workloads that run though no grant started them, and ask for a slot.
+    /// The workloads that run without a grant, and ask for a slot.
     ungranted: BTreeSet<Uid>,
     contenders: Contenders,
     lists: Lists,
@@ -69,10 +69,10 @@ struct State {
 struct Semaphore {
     prefix: Prefix,
     keyed: bool,
-    /// Whether this operator looks after it, and not another one.
+    /// Whether this operator manages it, and not another one.
     ours: bool,
     queues: HashMap<Option<Key>, IndexedQueue>,
-    /// All who wait, over all queues.
+    /// All waiting workloads, over all queues.
     waiting: BTreeMap<Place, Uid>,
 }
 
@@ -82,16 +82,16 @@ struct IndexedQueue {
     /// Those of them that must not wait: a pass decides about them at any place in the queue.
     skippable: BTreeMap<Place, Uid>,
     bound: BTreeSet<Uid>,
-    /// Workloads that were queued since this was last asked.
+    /// Workloads that were queued since these were last taken.
     newcomers: BTreeSet<Uid>,
-    /// Workloads of which a pod has ended since this was last asked.
+    /// Workloads with a pod that has ended since these were last taken.
     touched: BTreeSet<Uid>,
-    /// What has changed since this was last asked; `None`: anything may have.
+    /// What has changed since these were last taken; `None`: anything may have.
     changes: Option<Changes>,
 }
 
 impl IndexedQueue {
-    /// A workload has changed that was started here or has a contender here.
+    /// Notes a change of a workload that was started here or has a contender here.
     fn note(&mut self, uid: &Uid) {
         if let Some(changes) = &mut self.changes {
             changes.workloads.insert(uid.clone());
@@ -122,7 +122,7 @@ impl Index {
         self.0.state.lock()
     }
 
-    /// A list of all workloads there begins; those that are not in it are gone when it ends.
+    /// A list of all workloads there starts; workloads that are not in it when it ends were deleted.
     pub(super) fn list_begins(&self, reach: &WatchScope) {
         self.state().lists.begin(reach);
     }
@@ -143,7 +143,7 @@ impl Index {
         self.0.unclaimed_changed.notify_one();
     }
 
-    /// A workload as the watch shows it; `None` if it does not concern the operator (any more).
+    /// A workload from the watch; `None` if it does not concern the operator (any more).
     pub(super) fn put(&self, uid: &Uid, tracked: Option<TrackedWorkload>) {
         let mut state = self.state();
         match tracked {
@@ -156,12 +156,12 @@ impl Index {
         self.notify(&state, uid);
     }
 
-    /// A workload as the answer to a write shows it; `None` if it is gone.
+    /// A workload from the answer to a write; `None` if it was deleted.
     pub(super) fn written(&self, uid: &Uid, now: Option<TrackedWorkload>) {
         self.answered(uid, now, None);
     }
 
-    /// A workload as it was read; `None` if it is gone.
+    /// A workload as it was read; `None` if it was deleted.
     pub(super) fn reread(&self, uid: &Uid, now: Option<TrackedWorkload>) {
         let asked = now.as_ref().map(|now| now.workload.seen);
         self.answered(uid, now, asked);
@@ -179,7 +179,7 @@ impl Index {
         }
     }
 
-    /// A workload is gone.
+    /// A workload was deleted.
     pub(super) fn remove(&self, uid: &Uid) {
         self.state().remove(uid);
     }
@@ -193,8 +193,8 @@ impl Index {
         }
     }
 
-    /// A pod of a workload has ended, or is gone. While the workload runs that proves nothing: the workload itself
-    /// shows its end.
+    /// A pod of a workload has ended, or was deleted. While the workload runs, that proves nothing: the workload
+    /// itself shows its end.
     pub(super) fn pod_ended(&self, namespace: &str, lock_key: &str, workload: &Uid) {
         let mut state = self.state();
         let known = state.workloads.get(workload);
@@ -220,8 +220,8 @@ impl Index {
         self.state().marks.take()
     }
 
-    /// A callback for changes of a session of a queue, other than one more renewal: it makes a pass due. A session may
-    /// be renewed for longer than this index exists, so the callback does not own the index.
+    /// A callback for changes of a session of a queue, except renewals: it makes a pass due. A session may be renewed
+    /// for longer than this index exists, so the callback does not own the index.
     pub(super) fn on_session_change(&self, queue: QueueRef) -> impl Fn() + Send + Sync + 'static {
         let shared = Arc::downgrade(&self.0);
         move || {
@@ -236,13 +236,13 @@ impl Index {
         }
     }
 
-    /// What has changed since this was last asked; `None`: anything may have.
+    /// What has changed since the last call; `None`: anything may have.
     pub(super) fn changes(&self, queue: &QueueRef) -> Option<Changes> {
         let mut state = self.state();
         state.queue_mut(queue)?.changes.replace(Changes::default())
     }
 
-    /// The other queues in its namespace whose slots stand in this lock key.
+    /// The other queues in the namespace that use this lock key.
     pub(super) fn neighbours(&self, queue: &QueueRef, lock_key: &str) -> Vec<QueueRef> {
         let namespace = &queue.semaphore.namespace;
         let mut there = self.state().queues_at(namespace, lock_key);
@@ -250,7 +250,7 @@ impl Index {
         there
     }
 
-    /// There is a semaphore, which this operator looks after if it is `ours`.
+    /// A semaphore exists; this operator manages it if it is `ours`.
     pub(super) fn add_semaphore(
         &self,
         reference: &SemaphoreRef,
@@ -291,7 +291,7 @@ impl Index {
         })
     }
 
-    /// Opens a queue: from now on it is marked when something happens that concerns it.
+    /// Opens a queue: from now on it is marked when something that concerns it changes.
     pub(super) fn open(&self, queue: &QueueRef) {
         let mut state = self.state();
         if let Some(semaphore) = state.semaphores.get_mut(&queue.semaphore) {
@@ -299,7 +299,7 @@ impl Index {
         }
     }
 
-    /// Forgets a queue without workloads; says whether it had none.
+    /// Forgets a queue if it has no workloads; returns whether it had none.
     pub(super) fn close(&self, queue: &QueueRef) -> bool {
         let mut state = self.state();
         let Some(semaphore) = state.semaphores.get_mut(&queue.semaphore) else {
@@ -315,33 +315,33 @@ impl Index {
         empty
     }
 
-    /// All semaphores that are there have been added.
+    /// All existing semaphores have been added.
     pub(super) fn semaphores_are_known(&self, reach: &WatchScope) {
         self.state().lists.know_semaphores(reach);
         self.places_changed();
     }
 
-    /// A semaphore is gone.
+    /// A semaphore was deleted.
     pub(super) fn remove_semaphore(&self, reference: &SemaphoreRef) {
         let mut state = self.state();
         state.forget_semaphore(reference);
         self.rearrange(state, &reference.namespace);
     }
 
-    /// Finds the places of a namespace's workloads anew, and notifies those that handle workloads without a queue.
+    /// Rearranges a namespace's workloads, and notifies those that handle workloads without a queue.
     fn rearrange(&self, mut state: MutexGuard<'_, State>, namespace: &str) {
         state.rearrange(namespace);
         drop(state);
         self.places_changed();
     }
 
-    /// Which workloads are unclaimed or ungranted may have changed.
+    /// The set of unclaimed or ungranted workloads may have changed.
     fn places_changed(&self) {
         self.0.unclaimed_changed.notify_one();
         self.0.ungranted_changed.notify_one();
     }
 
-    /// The workloads of a queue: `head` of those that wait, and some of those behind them that are not to wait.
+    /// The workloads of a queue: `head` of the waiting ones, and some of those behind them that must not wait.
     pub(super) fn slice(&self, queue: &QueueRef, head: usize) -> Slice {
         let state = self.state();
         let Some(queue) = state.queue(queue) else {
@@ -357,7 +357,7 @@ impl Index {
         }
     }
 
-    /// The workloads that wait, as in a slice.
+    /// The waiting workloads, as in a slice.
     pub(super) fn waiting(&self, queue: &QueueRef, head: usize) -> Vec<Arc<Workload>> {
         let state = self.state();
         let queue = state.queue(queue);
@@ -376,7 +376,7 @@ impl Index {
         self.state().workload(uid)
     }
 
-    /// The workloads that were queued since this was last asked and that are in it still.
+    /// The workloads that were queued since the last call and still are.
     pub(super) fn newcomers(&self, reference: &QueueRef) -> Vec<TrackedWorkload> {
         let mut state = self.state();
         let Some(queue) = state.queue_mut(reference) else {
@@ -393,7 +393,7 @@ impl Index {
             .collect()
     }
 
-    /// The workloads of which a pod has ended since this was last asked.
+    /// The workloads with a pod that has ended since the last call.
     pub(super) fn touched(&self, queue: &QueueRef) -> BTreeSet<Uid> {
         let mut state = self.state();
         let queue = state.queue_mut(queue);
@@ -402,7 +402,7 @@ impl Index {
             .unwrap_or_default()
     }
 
-    /// The first who wait for a semaphore, over all its queues, at most so many.
+    /// The first waiting workloads of a semaphore, over all its queues, at most this many.
     pub(super) fn head(&self, reference: &SemaphoreRef, most: usize) -> Vec<Arc<Workload>> {
         let state = self.state();
         let semaphore = state.semaphores.get(reference);
@@ -413,7 +413,7 @@ impl Index {
         workloads.map(|tracked| tracked.workload.clone()).collect()
     }
 
-    /// Who is in a queue, where these workloads hold slots.
+    /// Who is in a queue, given these workloads that hold slots.
     pub(super) fn queued<'a>(
         &self,
         queue: &QueueRef,
@@ -423,7 +423,7 @@ impl Index {
         let Some(queue) = state.queue(queue) else {
             return Queued::default();
         };
-        // Holders are many, and nearly all of them run.
+        // There are many holders, and nearly all of them run.
         let is_in_it = |uid: &&Uid| {
             let workload = state.workloads.get(*uid).map(|tracked| &tracked.workload);
             workload.is_some_and(|workload| {
@@ -437,12 +437,12 @@ impl Index {
         }
     }
 
-    /// All who wait in a queue, in order.
+    /// All waiting workloads of a queue, in order.
     pub(super) fn all_waiting(&self, queue: &QueueRef) -> Vec<Arc<Workload>> {
         self.slice(queue, usize::MAX).waiting
     }
 
-    /// Whether a workload asks for a keyed semaphore and does not say which key.
+    /// Whether a workload asks for a keyed semaphore without naming a key.
     pub(super) fn lacks_key(&self, tracked: &TrackedWorkload) -> bool {
         let state = self.state();
         let requests = tracked.workload.requests.iter();
@@ -453,15 +453,15 @@ impl Index {
         })
     }
 
-    /// The workloads that no semaphore looks after, where all semaphores are known.
+    /// The workloads that no semaphore claims, in namespaces whose semaphores are all known.
     pub(super) fn unclaimed(&self) -> Vec<TrackedWorkload> {
         let state = self.state();
         let unclaimed = state.unclaimed.iter().filter_map(|uid| state.placed(uid));
         unclaimed.cloned().collect()
     }
 
-    /// Some of the workloads that run though no grant started them, whether a semaphore looks after them or
-    /// not, where all semaphores are known: at most so many, of those whose turn it is.
+    /// Some of the workloads that run without a grant, whether a semaphore claims them or not, in namespaces whose
+    /// semaphores are all known: at most this many, of those whose turn it is.
     pub(super) fn ungranted(
         &self,
         most: usize,
@@ -473,17 +473,17 @@ impl Index {
         tracked.take(most).cloned().collect()
     }
 
-    /// Whether a workload runs though no grant started it.
+    /// Whether a workload runs without a grant.
     pub(super) fn is_ungranted(&self, uid: &Uid) -> bool {
         self.state().ungranted.contains(uid)
     }
 
-    /// Waits until other workloads may be unclaimed.
+    /// Waits until the unclaimed workloads may have changed.
     pub(super) async fn unclaimed_changed(&self) {
         self.0.unclaimed_changed.notified().await;
     }
 
-    /// Waits until there may be other workloads that run without a grant.
+    /// Waits until the workloads that run without a grant may have changed.
     pub(super) async fn ungranted_changed(&self) {
         self.0.ungranted_changed.notified().await;
     }

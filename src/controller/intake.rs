@@ -1,5 +1,5 @@
-//! Workloads that no semaphore looks after: their semaphore does not exist, their annotations can't be read, or
-//! something else manages them. They get an event.
+//! Workloads that no semaphore claims: their semaphore does not exist, their annotations can't be read, or something
+//! else manages them. They get an event.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,7 +13,7 @@ use consul_semaphore::Uid;
 use consul_semaphore_api::annotations::{KEY, SEMAPHORE};
 use consul_semaphore_workload::{Obstacle, TrackedWorkload};
 
-/// How long a semaphore may come after its workloads if both are made together.
+/// How much later than its workloads a semaphore may arrive if both are created together.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// How long changes are collected.
@@ -43,7 +43,7 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-/// Emits the event for each workload, once. Returns when the next one will be due.
+/// Emits the event for each workload, once. Returns how long until the next one is due.
 fn report(
     context: &Context,
     unclaimed: &[TrackedWorkload],
@@ -85,8 +85,8 @@ fn report(
     next
 }
 
-/// The event for a workload, and how long to wait before it is emitted. `lacks_key`: its semaphore exists and is keyed,
-/// and the workload names no key.
+/// The event for a workload, and how long to wait before it is emitted. `lacks_key`: its semaphore is keyed, and the
+/// workload names no key.
 fn explain(tracked: &TrackedWorkload, lacks_key: bool) -> (Reason, String, Duration) {
     if tracked.obstacle.is_none()
         && let Some(granted) = &tracked.workload.granted

@@ -1,6 +1,6 @@
-//! The Consul token of a `ConsulSemaphore` that brings its own: read from its Secret now and then.
+//! The Consul token of a `ConsulSemaphore` that has its own: read from its Secret periodically.
 //!
-//! By GET and not by a watch, so that the right to `get` this one Secret is all that it takes.
+//! By GET and not by a watch, so that it needs only the right to `get` this one Secret.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -16,24 +16,23 @@ use consul_client::{Backoff, TokenCell, clock::Moment};
 use consul_semaphore::engine::SemaphoreRef;
 use consul_semaphore_api::{TokenSecretRef, annotations::is_object_name};
 
-/// How often a Secret is read that nothing is wrong with, before jitter. A token that Consul denies
-/// is looked for sooner.
+/// How often a Secret without problems is read, before jitter. After Consul denies a token the Secret is read sooner.
 const INTERVAL: Duration = Duration::from_mins(5);
 
-/// A token that is read again and again for as long as this exists. The last good one stays in use when its Secret is
-/// gone: a namespace that is deleted loses its Secrets first.
+/// A token that is read periodically for as long as this exists. The last good one stays in use when its Secret is
+/// deleted: a namespace that is deleted loses its Secrets first.
 pub(super) struct SecretToken {
     cell: TokenCell,
     state: watch::Receiver<State>,
     reading: AbortHandle,
 }
 
-/// What the last reading came to.
+/// The result of the last reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct State {
-    /// Why there is no token to be read, and what to do.
+    /// Why no token can be read, and what to do.
     problem: Option<String>,
-    /// How many tokens have been read, one after another.
+    /// How many different tokens have been read.
     tokens: u64,
 }
 
@@ -44,7 +43,7 @@ impl Drop for SecretToken {
 }
 
 impl SecretToken {
-    /// Begins to read the token that a semaphore refers to.
+    /// Starts to read the token that a semaphore refers to.
     pub(super) fn read(context: Arc<Context>, of: SemaphoreRef, from: TokenSecretRef) -> Self {
         let cell = TokenCell::default();
         let (sender, state) = watch::channel(State::default());
@@ -62,7 +61,7 @@ impl SecretToken {
         }
     }
 
-    /// The token, as soon as there is one.
+    /// The token, once it was read.
     pub(super) fn token(&self) -> Option<TokenCell> {
         self.cell.is_set().then(|| self.cell.clone())
     }
@@ -82,7 +81,7 @@ impl SecretToken {
 pub(super) struct TokenChanges(watch::Receiver<State>);
 
 impl TokenChanges {
-    /// Waits until there is another token, or another problem; says `false` when it is read no more.
+    /// Waits until there is another token, or another problem; returns `false` when it is no longer read.
     pub(super) async fn next(&mut self) -> bool {
         self.0.changed().await.is_ok()
     }
@@ -131,21 +130,21 @@ impl Reader {
         }
     }
 
-    /// Reads the Secret; says whether its token is another one than before.
+    /// Reads the Secret; returns whether its token has changed.
     async fn look(&self) -> Result<bool, String> {
         let namespace = &self.of.namespace;
         take_token(&self.context.client, namespace, &self.from, &self.cell).await
     }
 }
 
-/// Reads a token from its Secret into a cell; says whether it is another one than before.
+/// Reads a token from its Secret into a cell; returns whether it has changed.
 pub(crate) async fn take_token(
     client: &Client,
     namespace: &str,
     from: &TokenSecretRef,
     into: &TokenCell,
 ) -> Result<bool, String> {
-    /// The little of a Secret that is looked at.
+    /// The fields of a Secret that are used.
     #[derive(Deserialize)]
     struct Read {
         #[serde(default)]
@@ -158,7 +157,7 @@ pub(crate) async fn take_token(
     let secrets = Request::new(Secret::url_path(&(), Some(namespace)));
     let request = secrets.get(name, &GetParams::default());
     let request = request.map_err(|error| format!("the Secret {name} can't be read: {error}"))?;
-    // As text: an answer that it can't read is logged by the client, with all that it says.
+    // As text: when the client can't parse an answer, it logs the answer with its contents.
     let text = call(client.request_text(request)).await;
     let text = text.map_err(|error| explain(&error, namespace, name))?;
     let Ok(Read { data }) = serde_json::from_str(&text) else {

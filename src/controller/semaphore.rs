@@ -1,5 +1,5 @@
-//! One `ConsulSemaphore` without its slots: the object in the API server with its finalizer and its status, its access
-//! to Consul, and the watch of its prefix. The engine has the slots.
+//! One `ConsulSemaphore` apart from its slots: the object in the API server with its finalizer and its status, its
+//! access to Consul, and the watch of its prefix. The engine handles the slots.
 
 #![expect(
     clippy::ref_option,
@@ -71,7 +71,7 @@ fn as_reported(conclusion: &Conclusion) -> Conclusion {
     conclusion
 }
 
-/// How many calls of Consul the queues of one semaphore make at once.
+/// How many calls to Consul the queues of one semaphore make at once.
 const TURNS: usize = 32;
 
 /// How long a new object has no status while Consul does not answer: it answers sooner as a rule, and one write does.
@@ -94,24 +94,24 @@ pub(super) struct SemaphoreController {
     reported: Reported,
     announced: Announced,
     inputs: mpsc::Sender<Input>,
-    /// They send the shell what changes here.
+    /// They send changes of this semaphore to the shell.
     notifiers: JoinSet<()>,
 }
 
-/// What the status is made of.
+/// The parts of the status.
 #[derive(Default)]
 struct Reported {
     keys: Keys,
     tenures: BTreeMap<Option<Key>, Tenures>,
-    /// The keys of which something may be different.
+    /// The keys whose state may have changed.
     changed: BTreeSet<Option<Key>>,
-    /// Limits that are to be recorded, and which report says so.
+    /// Limits to be recorded, and the number of the report that contains them.
     recording: Option<(u64, Vec<u32>)>,
-    /// Whether the status is about what this process has seen.
+    /// Whether the status reflects what this process has read.
     begun: bool,
 }
 
-/// What has been logged or emitted already.
+/// What has already been logged or emitted.
 #[derive(Default)]
 struct Announced {
     readiness: Readiness,
@@ -119,14 +119,14 @@ struct Announced {
     ttl: Option<String>,
     /// That the finalizer can't be added.
     finalizer: bool,
-    /// That sessions without a contender can't be looked for.
+    /// That sessions without a contender can't be listed.
     sessions: bool,
     /// What is left in Consul.
     left_behind: bool,
 }
 
 impl SemaphoreController {
-    /// Takes up a semaphore as it is; changes are sent to `inputs`.
+    /// Starts to handle a semaphore; changes are sent to `inputs`.
     pub(super) fn new(
         context: Arc<Context>,
         semaphore: Arc<ConsulSemaphore>,
@@ -159,7 +159,7 @@ impl SemaphoreController {
         this
     }
 
-    /// Which object of the API server it is.
+    /// The object in the API server.
     pub(super) fn object(&self) -> Object {
         Object {
             semaphore: self.reference.clone(),
@@ -167,7 +167,7 @@ impl SemaphoreController {
         }
     }
 
-    /// What it asks for.
+    /// The spec for the engine.
     pub(super) fn spec(&self) -> Spec {
         let object = self.object.borrow();
         Spec {
@@ -177,7 +177,7 @@ impl SemaphoreController {
         }
     }
 
-    /// What its status says from before.
+    /// What an earlier status says.
     pub(super) fn known(&self) -> Known {
         let object = self.object.borrow();
         let status = object.status.clone().unwrap_or_default();
@@ -207,7 +207,7 @@ impl SemaphoreController {
         &self.labels
     }
 
-    /// The object has changed. Returns the new access to Consul, if it is different.
+    /// The object has changed. Returns the new access to Consul if it has changed.
     pub(super) fn update(&mut self, semaphore: Arc<ConsulSemaphore>) -> Option<ConsulAccess> {
         let suits = self.access.suits(&semaphore);
         self.object.send_replace(semaphore);
@@ -220,7 +220,7 @@ impl SemaphoreController {
         self.regain_access()
     }
 
-    /// The access to Consul has changed, or its problem. Returns the new access, if it is different.
+    /// The access to Consul has changed, or its problem. Returns the new access if it has changed.
     pub(super) fn regain_access(&mut self) -> Option<ConsulAccess> {
         self.reported.all_changed();
         if self.access.is_pending() {
@@ -295,7 +295,7 @@ impl SemaphoreController {
         watching.is_some_and(|watching| watching.is(number))
     }
 
-    /// Something may be different about a key.
+    /// The state of a key may have changed.
     pub(super) fn changed(&mut self, key: &Option<Key>) {
         self.reported.changed.insert(key.clone());
     }
@@ -340,7 +340,7 @@ impl SemaphoreController {
         self.reported.recording = Some((0, limits));
     }
 
-    /// The limits that are recorded by now, if any were to be.
+    /// The limits that have been recorded, if any were to be.
     pub(super) fn take_recorded(&mut self) -> Option<Vec<u32>> {
         let written = self.reporter.written();
         let recording = &mut self.reported.recording;
@@ -348,7 +348,7 @@ impl SemaphoreController {
         Some(limits)
     }
 
-    /// Takes over the current state of a key. Conclusions under an earlier spec do not count for this one.
+    /// Updates the state of a key. Conclusions under an earlier spec do not count for this one.
     fn see(&mut self, semaphore: &Semaphore, key: &Option<Key>) {
         let Some(QueueState {
             queue, concluded, ..
@@ -437,9 +437,9 @@ impl SemaphoreController {
 
     /// How long a watch waits for a change before it answers anyway.
     ///
-    /// A reading counts from when it was asked for, and the next one comes after another wait: so it is up to two waits
-    /// old. Workloads whose pods end slowly are suspended when their evidence is half a TTL old: the TTL of the spec or
-    /// of the shortest session.
+    /// A reading counts from when it was requested, and the next one comes after another wait, so it is up to two
+    /// waits old. Workloads whose pods end slowly are suspended when their evidence is half a TTL old: the TTL of the
+    /// spec or of the shortest session.
     fn watch_wait(&self, queue: &Queue) -> Duration {
         let lives = queue
             .sessions()
@@ -452,7 +452,7 @@ impl SemaphoreController {
         ttls.chain([span]).min().unwrap_or(IDLE) / 5
     }
 
-    /// Composes the report on what is known and decided. A limit counts as ours only once it is in the status.
+    /// Composes the report from the current state. A limit counts as ours only once it is in the status.
     fn compose(&self, semaphore: &Semaphore) -> Report {
         let spec = semaphore.spec();
         let (keys, totals) = (&self.reported.keys, self.reported.keys.totals());
@@ -511,7 +511,7 @@ impl SemaphoreController {
         findings
     }
 
-    /// Reports who still uses the old limit after it was moved.
+    /// Reports who still uses the old limit after it was changed.
     pub(super) fn report_moved_limit(&self, moved: Moved, key: Option<&Key>) {
         let Moved { from, to, others } = moved;
         let of_key = key.map_or(String::new(), |key| format!(" of key {key}"));
@@ -531,7 +531,7 @@ impl SemaphoreController {
         events.emit(about, events::Reason::OthersRefused, note);
     }
 
-    /// Logs once that sessions without a contender can't be searched.
+    /// Logs once that sessions without a contender can't be listed.
     pub(super) fn report_session_listing(&mut self, answer: &Result<Vec<Session>, consul::Error>) {
         let before = std::mem::replace(&mut self.announced.sessions, answer.is_err());
         if let Err(error) = answer
@@ -541,7 +541,7 @@ impl SemaphoreController {
         }
     }
 
-    /// Warns once of a TTL that is shorter than a change of the leader may take.
+    /// Warns once of a TTL that is shorter than a change of leader may take.
     fn warn_of_short_ttl(&mut self) {
         let ttl = self.object.borrow().spec.session.ttl.get();
         let note = short_ttl(ttl, self.context.shared.lease);
@@ -559,7 +559,7 @@ impl SemaphoreController {
 }
 
 impl Reported {
-    /// Something may be different about each key.
+    /// The state of every key may have changed.
     fn all_changed(&mut self) {
         self.changed.extend(self.keys.names());
     }

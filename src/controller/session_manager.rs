@@ -1,4 +1,4 @@
-//! The sessions of this process: they are made, renewed, and ended here.
+//! Creates, renews and ends the sessions of this process.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -23,10 +23,10 @@ use consul_semaphore::{
     holding::{KnownLife, OnChange, Renewal, backoff},
 };
 
-/// How long a replica that leads again renews what it left before and has not adopted.
+/// How long a replica that leads again renews earlier sessions that it has not adopted.
 pub(super) const SETTLED: Duration = Duration::from_mins(10);
 
-/// Makes, renews and ends the sessions of this operator; clones share one.
+/// Creates, renews and ends the sessions of this operator; clones share one.
 #[derive(Clone)]
 pub(super) struct SessionManager(Arc<Shared>);
 
@@ -38,26 +38,26 @@ struct Shared {
     metrics: Metrics,
 }
 
-/// The sessions that are tracked. One may be there twice for a moment: for a semaphore that is being deleted, and for
-/// the next one of its name.
+/// The tracked sessions. One may be there twice for a moment: for a semaphore that is being deleted, and for the next
+/// one with its name.
 type Tracked = HashMap<SessionId, Vec<KnownLife>>;
 
-/// The sessions that are still renewed when the lead is lost, until a replica leads again. A renewal changes nothing,
-/// and without a leader nobody else would renew them: an outage of the API server that is longer than a TTL must not
-/// cost a slot.
+/// The sessions that are still renewed after the lead is lost, until a replica leads again. A renewal changes
+/// nothing, and without a leader nobody else would renew them: an outage of the API server that is longer than a TTL
+/// must not cost a slot.
 #[derive(Default)]
 struct Left {
-    /// Whether sessions that are dropped now are renewed on.
+    /// Whether sessions that are dropped now are still renewed.
     leaving: bool,
     renewing: HashMap<SessionId, AbortHandle>,
 }
 
-/// How long a session lasts, and how long its keys stay locked.
+/// How long a session lives, and how long its keys stay locked.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
     /// How long it lives without a renewal; `None`: for ever.
     pub(super) ttl: Option<Duration>,
-    /// How long nobody else may lock a key that it held when it died.
+    /// How long nobody else may lock a key that it held when it ended.
     pub(super) lock_delay: Duration,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Span {
 /// session in Consul.
 pub(super) struct Session {
     id: SessionId,
-    /// A client with the token that renews it, whatever token its semaphore has now.
+    /// A client with the token that renews it, even if its semaphore has another token now.
     consul: Client,
     renewal: Renewal,
     /// Whether it is still renewed when the lead is lost.
@@ -114,7 +114,7 @@ impl SessionManager {
         self.left().leaving = true;
     }
 
-    /// This replica leads again: it renews what it adopts, and until then what it left running.
+    /// This replica leads again: it renews what it adopts, and until then the sessions that it left renewing.
     pub(super) fn come_back(&self) {
         self.left().leaving = false;
     }
@@ -126,8 +126,8 @@ impl SessionManager {
         }
     }
 
-    /// Waits until this replica has led for so long that it has adopted what it can ([`SETTLED`]). What is left over
-    /// from the time before it lost the lead expires: its semaphore is gone.
+    /// Waits until this replica has led long enough to have adopted what it can ([`SETTLED`]). Then the remaining
+    /// sessions from before it lost the lead expire: their semaphores were deleted.
     pub(super) async fn settle_in(self, settled: Duration) {
         sleep(settled).await;
         self.hand_over();
@@ -137,15 +137,15 @@ impl SessionManager {
         self.0.left.lock()
     }
 
-    /// Stops a renewal that was left running: somebody else renews the session, or nobody is to.
+    /// Stops a renewal that was left running: somebody else renews the session, or nobody should.
     fn take_back(&self, id: &SessionId) {
         if let Some(renewing) = self.left().renewing.remove(id) {
             renewing.abort();
         }
     }
 
-    /// Makes a session of this name, on the node of this target, and renews it. `on_change` is called when something
-    /// about the session changes.
+    /// Creates a session with this name, on the node of this target, and renews it. `on_change` is called when
+    /// something about the session changes.
     pub(super) async fn create(
         &self,
         target: &ConsulTarget,
@@ -180,7 +180,7 @@ impl SessionManager {
         Ok((id, session))
     }
 
-    /// Renews a session that was found: the first renewal is sent at once.
+    /// Renews an existing session: the first renewal is sent at once.
     pub(super) fn adopt(&self, consul: &Client, id: SessionId, on_change: OnChange) -> Session {
         self.track(consul, id, SessionState::Unknown, on_change)
     }
@@ -220,7 +220,7 @@ impl SessionManager {
         }
     }
 
-    /// Registers the node where it was not registered yet.
+    /// Registers the node if it was not registered yet.
     async fn register(&self, target: &ConsulTarget) -> Result<(), consul::Error> {
         let here = (target.place.clone(), target.node.clone());
         if self.registered(|registered| registered.contains(&here)) {
@@ -247,7 +247,7 @@ impl SessionManager {
         self.tracked().contains_key(id)
     }
 
-    /// What is known of a session that this process renews, for whichever semaphore.
+    /// What is known of a session that this process renews, for any semaphore.
     pub(super) fn life(&self, id: &SessionId) -> Option<SessionState> {
         let tracked = self.tracked();
         Some(tracked.get(id)?.last()?.get())
@@ -275,8 +275,8 @@ impl SessionManager {
     }
 }
 
-/// Makes a call that may have to wait for long: thousands of sessions may be made or ended before it. Each attempt that
-/// was not sent has waited nearly as long as a call may take.
+/// Makes a call that may have to wait long for its turn: thousands of sessions may be created or ended before it.
+/// Each attempt that was not sent has waited nearly as long as a call may take.
 async fn in_turn<T, F>(call: impl Fn() -> F) -> Result<T, consul::Error>
 where
     F: Future<Output = Result<T, consul::Error>>,

@@ -1,8 +1,7 @@
-//! The shell around the engine: it passes on what happens, and carries out what the engine asks for. It decides
-//! nothing.
+//! The shell around the engine: it passes on events, and carries out what the engine asks for. It decides nothing.
 //!
-//! All semaphores are in one engine, so one loop feeds it. Calls are tasks of their own, bounded in time, and none of
-//! them waits for another one: a call that hangs delays nothing but what depends on its answer.
+//! All semaphores are in one engine, so one loop feeds it. Calls are tasks of their own, bounded in time, and do not
+//! wait for each other: a call that hangs delays only what depends on its answer.
 
 mod calls;
 mod duties;
@@ -46,7 +45,7 @@ use consul_semaphore::{
 use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::TrackedWorkload;
 
-/// How many inputs may wait for the loop; senders of more wait.
+/// How many inputs may wait for the loop; then senders wait.
 const INPUTS: usize = 16;
 
 /// How long the loop makes passes, and then statuses, before it takes new inputs.
@@ -54,12 +53,12 @@ const STRETCH: Duration = Duration::from_millis(5);
 
 /// Something that happened.
 pub(super) enum Input {
-    /// A semaphore is there, or has changed.
+    /// A semaphore exists, or has changed.
     Put(Arc<ConsulSemaphore>),
     /// This operator no longer manages a semaphore; the sender waits until that is done. Its state in Consul stays as
     /// it is, for the next operator that takes it up.
     Removed(SemaphoreRef, oneshot::Sender<()>),
-    /// The watch of a semaphore's prefix with this number brought something.
+    /// The watch of a semaphore's prefix with this number returned something.
     Listed(SemaphoreRef, u64, Result<Listing, consul::Error>),
     /// The access to Consul may have changed.
     AccessChanged(SemaphoreRef),
@@ -67,14 +66,14 @@ pub(super) enum Input {
     StatusWritten(SemaphoreRef),
 }
 
-/// What is under way for a queue.
+/// The running work for a queue.
 #[derive(Default)]
 struct AtWork {
     /// The sessions that are renewed for it.
     sessions: IdMap<SessionId, Session>,
     /// The call to Consul that the engine waits for.
     awaited: Option<AbortHandle>,
-    /// Whether the waiting workloads have the event that the semaphore is being deleted.
+    /// Whether the waiting workloads have received the event that the semaphore is being deleted.
     deletion_announced: bool,
 }
 
@@ -104,7 +103,7 @@ impl Drop for Shell {
     }
 }
 
-/// What happens.
+/// Events and inputs.
 impl Shell {
     pub(super) fn new(context: Arc<Context>) -> Self {
         Self {
@@ -124,7 +123,7 @@ impl Shell {
         self.inputs.0.clone()
     }
 
-    /// Works for ever.
+    /// Runs for ever.
     pub(super) async fn run(mut self) {
         let mut inputs = Vec::new();
         loop {
@@ -154,8 +153,8 @@ impl Shell {
         let now = Moment::now();
         let report = self.reports.next();
         let times = self.engine.next_timeout(now).into_iter().chain(report);
-        // Timers stop while the machine sleeps, sessions do not: so check the time now and then, which costs nothing if
-        // nothing is due.
+        // Timers stop while the machine sleeps, but sessions do not: so check the time now and then, which costs
+        // nothing if nothing is due.
         times.fold(now + LATE, Ord::min)
     }
 
@@ -238,8 +237,8 @@ impl Shell {
         }
     }
 
-    /// A semaphore has another access to Consul from now on, or none. Earlier sessions are renewed with the token that
-    /// they were made with.
+    /// A semaphore has another access to Consul from now on, or none. Earlier sessions are renewed with the token
+    /// that created them.
     fn reach(&mut self, semaphore: &SemaphoreRef, access: ConsulAccess) {
         // Calls with the old access are aborted.
         for (_, at_work) in self.queues_of(semaphore) {
@@ -256,7 +255,7 @@ impl Shell {
         self.watch(semaphore);
     }
 
-    /// What is under way for the queues of a semaphore.
+    /// The running work for the queues of a semaphore.
     fn queues_of(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -266,7 +265,7 @@ impl Shell {
         queues.take_while(move |(queue, _)| queue.semaphore == *semaphore)
     }
 
-    /// Lets the sessions end that were made ahead for a semaphore, and have no contender.
+    /// Lets sessions expire that were made ahead for a semaphore and have no contender.
     fn expire_ahead(&mut self, semaphore: &SemaphoreRef) {
         let Some(state) = self.engine.semaphore(semaphore) else {
             return;
@@ -331,7 +330,7 @@ impl Shell {
             return;
         };
         let trouble = queue.trouble();
-        // While an answer is waited for there is nothing to decide.
+        // While an answer is pending there is nothing to decide.
         if passed.certain || (trouble.is_some() && !queue.is_blocked()) {
             let result = trouble.map_or(Ok(()), |trouble| Err(trouble.error.reason()));
             self.context.shared.metrics.pass(took, result);
@@ -377,7 +376,7 @@ impl Shell {
         }
     }
 
-    /// The status was written: a limit that had to be recorded first may be in it now.
+    /// The status was written: it may now have a limit that had to be recorded first.
     fn confirm(&mut self, semaphore: &SemaphoreRef) {
         let Some(controller) = self.semaphores.get_mut(semaphore) else {
             return;
@@ -515,9 +514,9 @@ impl Shell {
     }
 }
 
-/// What the answers are.
+/// Answers to calls.
 impl Shell {
-    /// Shows the engine how a call ended.
+    /// Passes the result of a call to the engine.
     fn settle(&mut self, ended: Result<(CallId, Done), JoinError>) {
         let (id, done) = match ended {
             Ok(ended) => ended,
@@ -552,7 +551,7 @@ impl Shell {
         self.carry_out();
     }
 
-    /// Consul may take fewer operations than was known.
+    /// Consul may accept fewer operations than was known.
     fn note_capacity(&mut self, call: CallId, queue: &QueueRef) {
         let controller = self.semaphores.get(&queue.semaphore);
         let target = controller.and_then(SemaphoreController::target);

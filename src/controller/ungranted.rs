@@ -1,5 +1,5 @@
-//! Workloads that run though no grant started them: created unsuspended where the admission policy is not installed, or
-//! unsuspended by somebody. They are suspended, whatever the state of their semaphore.
+//! Workloads that run without a grant: created unsuspended without the admission policy, or unsuspended by somebody.
+//! They are suspended, whatever the state of their semaphore.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -19,7 +19,7 @@ use consul_client::clock::Moment;
 use consul_semaphore::{Uid, holding::Setback, plan::Stop};
 use consul_semaphore_workload::{self as workload, TrackedWorkload};
 
-/// How many of them are written to at once.
+/// How many of them are suspended at once.
 const CONCURRENCY: usize = 16;
 
 /// Suspends them, and never returns.
@@ -63,7 +63,7 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-/// Why a workload is not suspended.
+/// Why a workload was not suspended.
 enum Undone {
     /// Somebody else has changed it in the meantime.
     Conflict,
@@ -71,7 +71,7 @@ enum Undone {
     Failed,
 }
 
-/// Suspends one, unless that is not needed any more.
+/// Suspends a workload, unless that is no longer needed.
 async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Undone> {
     let TrackedWorkload {
         namespace,

@@ -1,4 +1,4 @@
-//! What comes in from the API server: workloads, the pods of workloads that hold slots, and semaphores.
+//! The watches of the API server: workloads, the pods of workloads that hold slots, and semaphores.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -43,7 +43,7 @@ pub(super) fn reference_of(semaphore: &impl Resource) -> SemaphoreRef {
     }
 }
 
-/// The watches of one reach, which are about to begin.
+/// The watches of one scope, before they start.
 pub(super) struct Begun {
     reach: WatchScope,
     workloads: Watching,
@@ -51,7 +51,8 @@ pub(super) struct Begun {
     semaphores: Watching,
 }
 
-/// The watches that together see these namespaces. From now on the operator is not ready until everything was listed.
+/// The watches that together cover these namespaces. From now on the operator is not ready until everything was
+/// listed.
 pub(super) fn begin(namespaces: &Namespaces, health: &Health, metrics: &Metrics) -> Vec<Begun> {
     let reaches = WatchScope::over(namespaces).into_iter();
     let begun = reaches.map(|reach| {
@@ -68,7 +69,7 @@ pub(super) fn begin(namespaces: &Namespaces, health: &Health, metrics: &Metrics)
     begun.collect()
 }
 
-/// Watches and works until `shutdown`; everything that was begun ends with it.
+/// Watches and works until `shutdown`, and then stops everything.
 pub(super) async fn run(
     context: Arc<Context>,
     watches: Vec<Begun>,
@@ -102,7 +103,7 @@ pub(super) async fn run(
     tasks.spawn(ungranted::run(context));
     let worked = tokio::select! {
         () = shutdown => Ok(()),
-        // None of them ends by itself.
+        // None of them ends normally.
         ended = tasks.join_next() => Err(anyhow::anyhow!("a part of the operator has failed: {ended:?}")),
     };
     tasks.shutdown().await;
@@ -123,7 +124,7 @@ async fn next<K>(
             }
         };
         match event {
-            // The begin of a list does not show yet that the list is allowed.
+            // The start of a list does not show yet that the list is allowed.
             Ok(Event::Init) => return Some(Event::Init),
             Ok(Event::InitDone) => {
                 watching.synced();
@@ -171,8 +172,8 @@ async fn watch_workloads(
     }
 }
 
-/// Tells the index when pods of workloads that hold slots end. The pods are not stored: a proof reads them from the API
-/// server.
+/// Notifies the index when pods of workloads that hold slots end. The pods are not stored: a proof reads them from
+/// the API server.
 async fn watch_pods(context: Arc<Context>, reach: WatchScope, mut watching: Watching) {
     let mut events = workload::watch_pods(&reach, &context.client);
     while let Some(event) = next(&mut events, &mut watching).await {
@@ -188,7 +189,7 @@ async fn watch_pods(context: Arc<Context>, reach: WatchScope, mut watching: Watc
     }
 }
 
-/// Tells the shell of each semaphore that the operator looks after, once all workloads are known.
+/// Sends the shell each semaphore that the operator manages, once all workloads are known.
 async fn watch_semaphores(
     context: Arc<Context>,
     reach: WatchScope,
@@ -210,7 +211,7 @@ async fn watch_semaphores(
     .await;
 }
 
-/// Who looks after a semaphore.
+/// Who manages a semaphore.
 #[derive(PartialEq, Eq)]
 enum LookedAfter {
     /// This operator, and it has this uid.
@@ -221,7 +222,7 @@ enum LookedAfter {
 struct Semaphores {
     context: Arc<Context>,
     reach: WatchScope,
-    /// All semaphores that there are.
+    /// All existing semaphores.
     known: HashMap<SemaphoreRef, LookedAfter>,
     inputs: mpsc::Sender<Input>,
 }
@@ -301,8 +302,8 @@ impl Semaphores {
         self.context.index.remove_semaphore(reference);
     }
 
-    /// Ends the work on a semaphore; says whether there was any. It has ended before the index knows another semaphore
-    /// of that name, so that no workload that waits for the new one gets a slot of the old one.
+    /// Ends the work on a semaphore; returns whether there was any. It has ended before the index knows another
+    /// semaphore with that name, so that no workload that waits for the new one gets a slot of the old one.
     async fn dismiss(&mut self, reference: &SemaphoreRef) -> bool {
         let ours = matches!(self.known.remove(reference), Some(LookedAfter::Here(_)));
         if ours {
@@ -318,7 +319,7 @@ impl Semaphores {
         let _ = self.inputs.send(input).await;
     }
 
-    /// The schema admits nothing that can't be read, so this one was stored before the schema.
+    /// The schema rejects what can't be read, so this object was stored before the schema.
     fn report_invalid(&self, invalid: &kube::core::error_boundary::InvalidObject) {
         let labels = invalid.metadata.labels.clone().unwrap_or_default();
         if !self.context.shared.scope.semaphores.matches(&labels) {

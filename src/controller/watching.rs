@@ -15,14 +15,14 @@ use consul_client::{
     text::one_line,
 };
 
-/// A watch that is quiet for so long after an error works again: it is restarted within half a minute, and nothing is
-/// sent while nothing changes.
+/// A watch that is quiet for this long after an error works again: it is restarted within half a minute, and nothing
+/// is sent while nothing changes.
 const QUIET: Duration = Duration::from_mins(2);
 
-/// A trouble that lasts is logged again after so long, then after twice that, and so on.
+/// An error that persists is logged again after this time, then after twice that, and so on.
 const REMINDER: Duration = Duration::from_mins(1);
 
-/// The longest time between two lines about one trouble.
+/// The longest time between two log lines about one problem.
 const LONGEST: Duration = Duration::from_hours(1);
 
 /// How much of an error is shown, in characters.
@@ -30,31 +30,31 @@ const SHOWN: usize = 400;
 
 /// The state of a watch.
 pub(super) struct Watching {
-    /// What is watched, as the API calls it.
+    /// The resource, as the API calls it.
     what: &'static str,
-    /// The same, with how far it is watched.
+    /// The same with its scope.
     title: String,
     part: Part,
     metrics: Metrics,
-    /// Whether all was listed once.
+    /// Whether everything was listed once.
     synced: bool,
     trouble: Option<Trouble>,
 }
 
-/// Errors in a row.
+/// Consecutive errors.
 struct Trouble {
     /// The HTTP status of the API server's refusal, if it was one.
     code: Option<u16>,
-    /// When the first one was, for people.
+    /// When the first error came, for people.
     since: jiff::Timestamp,
-    /// When the last one was.
+    /// When the last error came.
     last: Moment,
-    /// When it is logged again, and how long that is after the previous time.
+    /// When it is logged again, and how long after the previous time.
     reminder: (Moment, Duration),
 }
 
 impl Watching {
-    /// A watch that begins. The operator is not ready before all was listed.
+    /// A watch that starts. The operator is not ready before everything was listed.
     pub(super) fn begin(
         what: &'static str,
         reach: &WatchScope,
@@ -72,7 +72,7 @@ impl Watching {
         }
     }
 
-    /// All was listed.
+    /// Everything was listed.
     pub(super) fn synced(&mut self) {
         self.synced = true;
         self.part.ready();
@@ -89,7 +89,7 @@ impl Watching {
         }
     }
 
-    /// Ready when a trouble is over because no more errors came.
+    /// Completes when a problem is over because no more errors came.
     pub(super) async fn quiet(&self) {
         let last = self.trouble.as_ref().map(|trouble| trouble.last);
         match last.filter(|_| self.synced) {
@@ -98,8 +98,8 @@ impl Watching {
         }
     }
 
-    /// The watch has failed, and restarts by itself. This does not end readiness if the watch worked before: no other
-    /// replica could do better, and a restart would not help.
+    /// The watch has failed, and restarts automatically. This does not end readiness if the watch worked before: no
+    /// other replica could do better, and a restart would not help.
     pub(super) fn failed(&mut self, error: &watcher::Error) {
         self.metrics.watch_failed(self.what);
         let now = Moment::now();
@@ -118,8 +118,8 @@ impl Watching {
 }
 
 impl Trouble {
-    /// One more error. Returns since when there are errors, and whether to log this one: the first, one of another
-    /// kind, and one that comes when a reminder is due.
+    /// Records one more error. Returns since when there are errors, and whether to log this one: the first, one of
+    /// another kind, and one that comes when a reminder is due.
     fn note(trouble: &mut Option<Self>, code: Option<u16>, now: Moment) -> (jiff::Timestamp, bool) {
         let Some(known) = trouble else {
             let since = clock::time();

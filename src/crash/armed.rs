@@ -12,7 +12,7 @@ use super::Point;
 /// The variable that arms points.
 const VARIABLE: &str = "CRASH_POINTS";
 
-/// Far longer than a signal to the own process takes to arrive.
+/// Far longer than a signal to this process takes to arrive.
 const ARRIVAL: Duration = Duration::from_millis(200);
 
 static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| {
@@ -40,7 +40,7 @@ enum End {
 /// Where to wait, and what happens when all wait.
 struct Armed {
     end: End,
-    /// Those that nobody waits at yet.
+    /// Those that have not been reached yet.
     places: Mutex<Vec<Place>>,
     /// Whether it has happened.
     past: watch::Sender<bool>,
@@ -51,11 +51,11 @@ struct Armed {
 struct Place {
     point: Point,
     namespace: String,
-    /// How often it is to be passed before.
+    /// How many visits to let pass.
     passed: usize,
 }
 
-/// Gets to a point in the work for something of this namespace: waits there if it is armed.
+/// Called when work for this namespace gets to a point: waits there if the point is armed.
 pub(crate) async fn reach(point: Point, namespace: &str) {
     let Some(armed) = ARMED.as_ref() else { return };
     if !armed.take(point, namespace) {
@@ -64,7 +64,7 @@ pub(crate) async fn reach(point: Point, namespace: &str) {
     if armed.is_last() {
         tracing::info!("all crash points are reached");
         armed.end.happen();
-        // It is sent to the whole process: this thread could run on for a moment.
+        // The signal is sent to the whole process: this thread could run on for a moment.
         std::thread::sleep(ARRIVAL);
         armed.past.send_replace(true);
     }
@@ -97,7 +97,7 @@ impl Armed {
             places[position].passed = left;
             return false;
         }
-        // Whoever takes the last one ends this process: by then it is told of all others.
+        // Logged before the place is taken: once the last one is taken the process ends.
         tracing::info!(?point, namespace, "got to a crash point");
         places.remove(position);
         true

@@ -13,12 +13,12 @@ pub enum Standing {
     Leading,
     /// It stands by.
     Standby {
-        /// Who leads, as far as is known.
+        /// Who leads, if known.
         leader: Option<String>,
     },
 }
 
-/// Reports the state of this replica, which is ready as soon as it knows it.
+/// Reports the state of this replica, which is ready as soon as the state is known.
 pub(super) struct Board<F> {
     identity: String,
     part: Part,
@@ -72,7 +72,7 @@ impl<F: Fn(&Standing)> Board<F> {
         self.metrics.leader(false);
     }
 
-    /// It stands by; this is the leader, if there is one.
+    /// It stands by, and this is the leader, if there is one.
     pub(super) fn follows(&self, leader: Option<&str>) {
         let standing = Standing::Standby {
             leader: leader.map(str::to_owned),

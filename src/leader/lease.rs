@@ -1,7 +1,7 @@
 //! An election by a Lease in Kubernetes.
 //!
 //! No published crate follows these rules: the clock of another machine is not trusted, and every write names the
-//! version that it was decided on.
+//! version that the decision was based on.
 
 mod record;
 
@@ -22,7 +22,7 @@ use self::record::Sighting;
 use super::{Candidate, LeaseName, Settings, Standing, Term, Timing, board::Board};
 use consul_client::clock::{self, Moment};
 
-/// A replica that stands for election by a Lease.
+/// A replica that is a candidate in an election by a Lease.
 pub(super) struct LeaseCandidate {
     leases: Api<Lease>,
     namespace: String,
@@ -30,7 +30,7 @@ pub(super) struct LeaseCandidate {
     identity: String,
     timing: Timing,
     seen: Option<Sighting>,
-    /// The acquire time that it last tried to write. By it, it knows its own record from that of another process with the
+    /// The acquire time that it last tried to write. It tells its own record from that of another process with the
     /// same name, even when the answer was lost.
     claim: Option<MicroTime>,
 }
@@ -69,7 +69,7 @@ impl LeaseCandidate {
         })
     }
 
-    /// Takes note of the Lease.
+    /// Records the current Lease.
     fn note(&mut self, lease: Option<Lease>) -> &Sighting {
         let seen = Sighting::after(self.seen.take(), lease, Moment::now());
         self.seen.insert(seen)
@@ -139,7 +139,7 @@ impl LeaseCandidate {
 impl Candidate for LeaseCandidate {
     async fn win<F: Fn(&Standing)>(&mut self, board: &Board<F>) -> Moment {
         // The watch makes a hand-over quick. When it is broken and silent, the lease runs out by our clock, and the
-        // attempt to take it finds out that it was renewed.
+        // attempt to take it shows that it was renewed.
         let mut changes = std::pin::pin!(watch_object(self.leases.clone(), self.name.as_ref()));
         loop {
             let free = self.seen.as_ref().map_or(Moment::END, |seen| {
@@ -219,7 +219,7 @@ impl Candidate for LeaseCandidate {
 }
 
 impl LeaseCandidate {
-    /// Reads the Lease. `None` if this replica has it, else why not.
+    /// Reads the Lease. Returns `None` if this replica has it, else why not.
     async fn held(&mut self) -> Result<Option<String>, Failure> {
         let (identity, claim) = (self.identity.clone(), self.claim.clone());
         let seen = self.look().await?;
@@ -234,7 +234,7 @@ impl LeaseCandidate {
     }
 }
 
-/// The wall clock, for people who read the record; nothing is decided by it. To the microsecond, as it is stored.
+/// The wall clock, for people who read the record; no decision depends on it. In microseconds, as it is stored.
 fn present() -> MicroTime {
     let now = clock::time();
     MicroTime(Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now))
@@ -244,7 +244,7 @@ fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_not_found())
 }
 
-/// The API server's message, without the watcher's.
+/// The API server's message, without what the watcher adds.
 fn cause(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) => {

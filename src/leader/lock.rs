@@ -20,16 +20,16 @@ const SHORTEST: Duration = Duration::from_secs(10);
 /// Consul's longest lock-delay.
 const LONGEST_DELAY: Duration = Duration::from_mins(1);
 
-/// A replica that stands for election by a lock.
+/// A replica that is a candidate in an election by a lock.
 pub(super) struct LockCandidate {
     consul: Client,
     key: String,
     node: String,
     me: Leader,
     timing: Timing,
-    /// The session that this replica made, from its first attempt on.
+    /// The session that this replica created, from its first attempt on.
     session: Option<SessionId>,
-    /// Nothing has been read yet since the process began.
+    /// Whether nothing has been read yet since the process started.
     new: bool,
 }
 
@@ -42,14 +42,14 @@ struct Leader {
     cluster_id: String,
 }
 
-/// What a reading of the key says to a candidate.
+/// What a reading of the key means to a candidate.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
     /// Nobody holds it.
     Free,
     /// This replica holds it: an answer was lost, or it was cut off for a while.
     Mine,
-    /// A process of this name held it before this one began, by this session.
+    /// A process of this name held it before this one started, by this session.
     Before(SessionId),
     /// Another replica holds it.
     Other(String),
@@ -85,7 +85,7 @@ impl LockCandidate {
         }
     }
 
-    /// What this entry of the key, or its absence, means.
+    /// What this entry of the key, or a missing one, means.
     fn judge(&self, entry: Option<&Entry>) -> Seen {
         let held = entry.and_then(|entry| Some((entry, entry.session.as_ref()?)));
         let Some((entry, session)) = held else {
@@ -119,7 +119,7 @@ impl LockCandidate {
         self.consul.readings(&self.key, options)
     }
 
-    /// Tries to lock the key with a live session. `None` if Consul refuses: somebody was faster, or the lock-delay runs.
+    /// Tries to lock the key with a live session. `None` if Consul refuses: another was faster, or the lock-delay runs.
     async fn acquire(&mut self) -> Result<Option<Moment>, consul::Error> {
         let (session, sent) = self.live_session().await?;
         let acquired = self.write(PutMode::Acquire(session.clone())).await;
@@ -129,7 +129,7 @@ impl LockCandidate {
         Ok(acquired?.then(|| sent + self.timing.certain()))
     }
 
-    /// A session of this replica, and since when it is known to live.
+    /// A session of this replica, and since when it is known to exist.
     async fn live_session(&mut self) -> Result<(SessionId, Moment), consul::Error> {
         if let Some(session) = self.session.clone() {
             match self.consul().renew_session(&session).await {
@@ -162,7 +162,7 @@ impl LockCandidate {
         self.consul.by(Moment::now() + self.timing.call())
     }
 
-    /// Destroys a session, without a second try: it expires by itself.
+    /// Destroys a session, without a retry: it expires anyway.
     async fn end(&self, session: &SessionId) {
         if let Err(error) = self.consul().destroy_session(session).await {
             tracing::debug!(%session, %error, "can't destroy the session of the leader election");
@@ -266,7 +266,7 @@ impl Candidate for LockCandidate {
 }
 
 impl LockCandidate {
-    /// Renews the session until it is gone.
+    /// Renews the session until it no longer exists.
     async fn renew(&self, session: &SessionId, term: &Term) {
         let usual = self.timing.lease / 3;
         let (mut from, mut pause) = (Moment::now(), usual);
@@ -287,7 +287,7 @@ impl LockCandidate {
         }
     }
 
-    /// Waits until this replica does not hold the key any more, and returns why.
+    /// Waits until this replica no longer holds the key, and returns why.
     async fn lose(&self) -> String {
         let mut readings = self.watch();
         while let Some(reading) = readings.recv().await {
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(judged, Seen::Mine);
         let judged = candidate.judge(Some(&entry(&other, Some("theirs"))));
         assert_eq!(judged, Seen::Other("other".to_owned()));
-        // Our name in another session: ours if it was there when we began.
+        // Our name in another session: ours if it existed when we started.
         let before = entry(&me, Some("old"));
         assert_eq!(candidate.judge(Some(&before)), Seen::Before("old".into()));
         candidate.new = false;

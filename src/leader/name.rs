@@ -2,11 +2,11 @@
 
 use std::{fmt, str::FromStr};
 
-/// The name of a Lease, and the place in Consul of the lock that stands for it.
+/// The name of a Lease, and of the corresponding lock in Consul.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseName(String);
 
-/// The text is no [`LeaseName`].
+/// The text is not a [`LeaseName`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "give 1 to 63 lower case letters, digits, '-' or '.', with a letter or digit at both ends, and not \"leader\""
@@ -14,10 +14,10 @@ pub struct LeaseName(String);
 pub struct InvalidLeaseName;
 
 impl LeaseName {
-    /// The default: the election of an operator that has a cluster for itself.
+    /// The default: the election of the only operator of a cluster.
     pub const DEFAULT: &'static str = "consul-semaphore-operator";
 
-    /// The default's name in Consul, after the program's name.
+    /// The last part of the default key in Consul.
     const LEADER: &'static str = "leader";
 
     /// Whether this is the default.

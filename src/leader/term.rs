@@ -21,14 +21,14 @@ pub struct NotLeading;
 
 /// One term of leadership: it lasts until a moment that every renewal extends, or until it is ended. Clones share it.
 ///
-/// Tasks are dropped when it is over, but not instantly: on a machine that wakes from sleep with an expired lease, every
-/// task that is ready goes on first. So all writes go through [`Term::kubernetes`] and [`Term::consul`], which stop them
-/// from then on.
+/// Tasks are dropped when it is over, but not instantly: on a machine that wakes from sleep with an expired lease,
+/// every task that is ready continues first. So all writes pass through [`Term::kubernetes`] and [`Term::consul`],
+/// which block them from then on.
 #[derive(Clone, Debug)]
 pub struct Term(Arc<watch::Sender<Moment>>);
 
 impl Term {
-    /// A term that lasts until then, if it is not extended.
+    /// A term that lasts until this moment, unless it is extended.
     pub(super) fn new(until: Moment) -> Self {
         Self(Arc::new(watch::Sender::new(until)))
     }
@@ -38,7 +38,7 @@ impl Term {
         Moment::now() < *self.0.borrow()
     }
 
-    /// It lasts until then at least, unless it has been ended.
+    /// Extends it at least until this moment, unless it has been ended.
     pub(super) fn extend(&self, until: Moment) {
         self.0.send_if_modified(|end| {
             let longer = *end != Moment::default() && until > *end;
@@ -49,7 +49,7 @@ impl Term {
         });
     }
 
-    /// It is over, for good.
+    /// Ends it for good.
     pub(super) fn end(&self) {
         self.0.send_replace(Moment::default());
     }
@@ -63,7 +63,7 @@ impl Term {
                 return;
             }
             tokio::select! {
-                // `self` keeps the sender.
+                // `self` holds the sender.
                 _ = end.changed() => {}
                 () = sleep(left) => {}
             }
@@ -117,7 +117,7 @@ mod tests {
         let term = Term::new(Moment::now());
         assert!(!term.lasts());
         term.over().await;
-        // A renewal that was answered late, of a time before that of the end.
+        // A renewal that is answered late, for a time before the end.
         term.extend(Moment::default());
         assert!(!term.lasts());
     }
@@ -172,7 +172,7 @@ mod tests {
         let refusal = post().await.unwrap_err();
         assert!(refusal.to_string().contains("does not lead"), "{refusal}");
         assert_eq!(read().await.unwrap(), "true");
-        // Renewing a session changes nothing; what is answered here is no session.
+        // Renewing a session changes nothing; this answer does not contain a session.
         let renewal = consul.renew_session(&"s".into()).await;
         assert!(
             matches!(renewal, Err(consul::Error::Decode(_))),

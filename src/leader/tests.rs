@@ -7,10 +7,10 @@ use std::{
 
 use super::*;
 
-/// What happens to a candidate, in this order.
+/// What happens to a candidate, in order.
 enum Act {
     Wins,
-    /// For so long.
+    /// For this long.
     WinsFor(Duration),
     Loses,
 }
@@ -43,8 +43,8 @@ impl Candidate for Puppet {
     }
 }
 
-/// Holds an election of these acts, with work that ends when its term is over. The process is asked
-/// to end when as many terms have begun. Returns what happened, and what `/readyz` said of it.
+/// Holds an election that follows this script, with work that ends when its term is over. The process is asked to end
+/// when as many terms have begun. Returns what happened, and what `/readyz` said about it.
 async fn election(
     acts: impl Into<VecDeque<Act>>,
     terms: usize,
@@ -105,7 +105,7 @@ async fn a_replica_that_lost_the_lead_drops_its_work_and_stands_for_election_aga
     assert_eq!(remarks, expected);
 }
 
-/// Timers are no finer than a millisecond: of two that wait for one moment either may be the first.
+/// Timers are no finer than a millisecond: of two that wait for one moment, either may come first.
 #[tokio::test]
 async fn work_that_sees_the_end_of_its_term_first_is_no_reason_to_end() {
     let puppet = Puppet {

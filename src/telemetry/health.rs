@@ -35,7 +35,7 @@ impl Health {
         Self(Arc::new(watch::Sender::new(Parts::new())))
     }
 
-    /// Adds a part that has to be ready, and is not yet. A second part of the same name replaces the first.
+    /// Adds a part that has to be ready, and is not ready yet. A second part of the same name replaces the first.
     pub fn part(&self, name: impl Into<Cow<'static, str>>) -> Part {
         let part = Part {
             name: name.into(),
@@ -54,7 +54,7 @@ impl Health {
         self.obstacles().is_empty()
     }
 
-    /// One line for each part that is not ready, in the order of their names: `jobs: not synced yet`. Empty when ready.
+    /// One line for each part that is not ready, sorted by name: `jobs: not synced yet`. Empty when ready.
     pub fn obstacles(&self) -> String {
         let parts = self.0.borrow();
         if parts.is_empty() {

@@ -1,7 +1,7 @@
-//! The operator's metrics, as Prometheus reads them (`OpenMetrics`).
+//! The operator's metrics in Prometheus format (`OpenMetrics`).
 //!
-//! Names follow Prometheus' conventions: one prefix, base units, the unit at the end. Labels are bounded: the namespaces
-//! and names of existing semaphores, and fixed words.
+//! Names follow Prometheus' conventions: one prefix, base units, the unit at the end. Labels are bounded: the
+//! namespaces and names of existing semaphores, and fixed words.
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
@@ -16,12 +16,13 @@ use super::{build, process::Process, traces};
 
 const PREFIX: &str = "consul_semaphore_operator";
 
-/// Seconds a reconcile or one Consul call takes: a local round trip to a timeout.
+/// Buckets for the seconds that a reconcile or one Consul call takes: from a local round trip to a timeout.
 const DURATION_BUCKETS: [f64; 13] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
 ];
 
-/// Seconds a Job waits for a slot: at once, 1 s, 5 s, 30 s, 1 min, 5 min, 15 min, 1 h, 4 h, 12 h, 1 d, 3 d, 7 d.
+/// Buckets for the seconds that a Job waits for a slot: at once, 1 s, 5 s, 30 s, 1 min, 5 min, 15 min, 1 h, 4 h, 12
+/// h, 1 d, 3 d, 7 d.
 const WAIT_BUCKETS: [f64; 13] = [
     0.25, 1.0, 5.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0,
     604_800.0,
@@ -166,7 +167,7 @@ impl Metrics {
         Self(Arc::new(inner))
     }
 
-    /// A pass over a semaphore ended: well, or for a reason of the errors' bounded vocabulary.
+    /// A pass over a semaphore ended: successfully, or with a reason from the errors' bounded vocabulary.
     pub fn pass(&self, took: Duration, result: Result<(), &'static str>) {
         self.0.reconciles.inc();
         self.0.reconcile_duration.observe(took.as_secs_f64());
@@ -198,7 +199,7 @@ impl Metrics {
     }
 
     /// What a pass saw of a semaphore: how many of its Jobs wait here, for how many of them a slot is free, and the
-    /// number of holders everywhere and the limit, if they are known.
+    /// number of holders everywhere and the limit, if known.
     pub fn semaphore(
         &self,
         semaphore: &SemaphoreLabels,
@@ -222,7 +223,7 @@ impl Metrics {
         }
     }
 
-    /// Whether slots of a semaphore can be granted and released, and the reason, one of a fixed set of words. There is
+    /// Whether slots of a semaphore can be granted and released, and the reason, from a fixed set of words. There is
     /// one series for each semaphore.
     pub fn ready(&self, semaphore: &SemaphoreLabels, ready: bool, reason: &'static str) {
         let of = |reason| readiness(semaphore, reason);
@@ -233,7 +234,7 @@ impl Metrics {
         }
     }
 
-    /// A semaphore was deleted: so are its series.
+    /// A semaphore was deleted: removes its series.
     pub fn forget(&self, semaphore: &SemaphoreLabels) {
         if let Some(reason) = self.0.reasons.lock().remove(semaphore) {
             self.0.ready.remove(&readiness(semaphore, reason));
@@ -284,7 +285,7 @@ impl Metrics {
             .observe(took.as_secs_f64());
     }
 
-    /// A watch of this resource failed, and is started again.
+    /// A watch of this resource failed, and is restarted.
     pub fn watch_failed(&self, resource: &'static str) {
         self.0
             .watch_errors

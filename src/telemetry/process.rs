@@ -20,7 +20,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// For a process that starts now.
+    /// For a process that has just started.
     #[expect(clippy::disallowed_methods, reason = "for people")]
     pub(super) fn new() -> Self {
         let started = SystemTime::now().duration_since(UNIX_EPOCH);

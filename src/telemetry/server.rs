@@ -13,7 +13,8 @@ use tokio::net::TcpListener;
 use super::Telemetry;
 use crate::connections::{self, Bounds};
 
-/// Answers are short, and so is the time for them. No connection is kept, so a probe is always answered at once.
+/// Answers are short, and so is the time for them. Connections are never kept open, so a probe is always answered at
+/// once.
 const BOUNDS: Bounds = Bounds {
     most: 64,
     head: Duration::from_secs(2),

@@ -35,13 +35,13 @@ const QUEUE: usize = 2048;
 /// How many spans are sent at once.
 const BATCH: usize = 512;
 
-/// How long spans are collected into one export. Work that happens at the same time goes first.
+/// How long spans are collected for one export. Other work at the same time takes precedence.
 const COALESCE: Duration = Duration::from_millis(200);
 
 /// The longest timeout of an export, whatever the environment allows: all others wait for it.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Why a span was dropped: the queue was full, because the collector took none.
+/// Why a span was dropped: the queue was full, because the collector did not accept spans.
 pub(super) const QUEUE_FULL: &str = "queue_full";
 
 /// Why a span was dropped: the collector refused it.
@@ -79,13 +79,13 @@ pub struct Span {
     pub error: Option<&'static str>,
 }
 
-/// Where spans are recorded; clones share one queue. The default has none, and drops all spans.
+/// Where spans are recorded; clones share one queue. The default has no queue, and drops all spans.
 #[derive(Clone, Debug, Default)]
 pub struct Traces(Option<(mpsc::Sender<Span>, Metrics)>);
 
 impl Traces {
-    /// A queue of spans, and the task that sends them to the collector that the environment names, until
-    /// every handle to the queue is gone.
+    /// A queue of spans, and the task that sends them to the collector that the environment names, until every handle
+    /// to the queue is dropped.
     ///
     /// # Errors
     /// The environment variables are not valid.
@@ -141,7 +141,7 @@ async fn send(exporter: SpanExporter, mut due: mpsc::Receiver<Span>, metrics: Me
     }
 }
 
-/// The error as text; the library leaves addresses and headers out of it.
+/// The error as text; the library omits addresses and headers.
 fn problem(sent: OTelSdkResult) -> Option<String> {
     sent.err().map(|error| error.to_string())
 }

@@ -9,21 +9,21 @@ use axum::{
 
 use super::reviews::{Reviews, User};
 
-/// The header with the page's token. Unlike `Authorization` the API server's own proxy passes it on, and no form or
-/// image of another site can make a browser send it.
+/// The header with the page's token. Unlike `Authorization`, it passes through the API server's own proxy, and no
+/// form or image of another site can make a browser send it.
 const TOKEN: HeaderName = HeaderName::from_static("x-consul-semaphore-token");
 
 /// The longest accepted token, in bytes.
 const LONGEST: usize = 16 * 1024;
 
-/// The header in which a browser names the page that a request comes from.
+/// The header in which a browser states where a request comes from.
 const FETCHED_FROM: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Who decides who may see what.
+/// Who decides what a client may see.
 pub(super) enum Guard {
     /// The API server.
     Asks(Box<Reviews>),
-    /// Nobody: everybody who can reach a loopback address is let in.
+    /// No check: everybody who can reach a loopback address is let in.
     Open,
 }
 
@@ -51,7 +51,7 @@ pub(super) enum Refusal {
         "the API server does not know this token: it has expired, or is for another cluster or audience"
     )]
     Unknown,
-    /// The API server can't be asked.
+    /// The API server gave no usable answer.
     #[error("the API server can't be asked who may see this page: {0}")]
     Unable(String),
     /// The request is for another site, or from one.
@@ -93,7 +93,7 @@ impl Guard {
         }
     }
 
-    /// Checks again whether the client would be accepted.
+    /// Checks again whether the client is still accepted.
     pub(super) async fn renew(&self, pass: &mut Pass) -> Result<(), Refusal> {
         if let (Self::Asks(reviews), Pass::Bearer { token, user }) = (self, pass) {
             *user = reviews.user(token).await?;
@@ -152,7 +152,8 @@ fn comes_from_here(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// A site can let its own name resolve to this machine (DNS rebinding), and read what a browser gets under that name.
+/// A site can let its own name resolve to this machine (DNS rebinding), and read what a browser receives under that
+/// name.
 fn is_for_loopback(headers: &HeaderMap) -> Result<(), Refusal> {
     let host = headers
         .get(header::HOST)
@@ -171,7 +172,7 @@ impl Refusal {
         Self::Unable(why.to_owned())
     }
 
-    /// No answer came in time.
+    /// There was no answer in time.
     pub(super) fn silent() -> Self {
         Self::unable("it does not answer in time")
     }

@@ -1,5 +1,5 @@
-//! Who holds a slot: the text in the status, in one of three forms, parsed for people. Nothing is decided by it, because
-//! anybody who may write a contender's key can claim to be anybody.
+//! Who holds a slot: the text in the status, in one of three forms, parsed for people. No decision depends on it,
+//! because anybody who may write a contender's key can claim any identity.
 
 use serde::Serialize;
 
@@ -10,8 +10,7 @@ pub(super) struct Holder<'a> {
     /// Its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
-    /// Where it runs: the cluster of a Job, the host of a process, the Consul node of another program's
-    /// session.
+    /// Where it runs: the cluster of a Job, the host of a process, the Consul node of another program's session.
     #[serde(skip_serializing_if = "Option::is_none")]
     place: Option<&'a str>,
 }
@@ -20,11 +19,11 @@ pub(super) struct Holder<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Kind {
-    /// A Job of some cluster with this operator.
+    /// A Job of a cluster with this operator.
     Job,
-    /// A command in a slot, by `consul-semaphore exec`.
+    /// A command that runs in a slot, by `consul-semaphore exec`.
     Process,
-    /// Somebody else's program.
+    /// Another program.
     Program,
     /// Only the session is known.
     Unknown,
@@ -62,7 +61,7 @@ mod tests {
         (kind, name, place)
     }
 
-    /// What this program writes of its own contenders is read back.
+    /// What this program writes into its own contenders is read back.
     #[test]
     fn jobs_and_processes_are_known_by_their_bodies() {
         let cluster = Cluster {

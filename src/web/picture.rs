@@ -1,7 +1,8 @@
-//! The current state of all semaphores, and what changed since a reader's last look.
+//! The current state of all semaphores, and what changed since a reader's last read.
 //!
-//! Each change has a number. A reader names the last number that it has seen, and gets what changed since, in its current
-//! state: what changed twice is given once. So a slow browser misses steps in between, and costs no more than a fast one.
+//! Each change has a number. A reader passes the last number that it has seen, and gets what changed since, in its
+//! current state: what changed twice is sent once. So a slow browser misses intermediate states, and costs no more
+//! than a fast one.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -33,7 +34,7 @@ pub(super) struct Picture {
     gone: VecDeque<(u64, Name)>,
     /// Deletions up to this change are forgotten.
     forgotten: u64,
-    /// The problem of each watch; none once it has listed everything.
+    /// The problem of each watch; `None` once it has listed everything.
     watches: BTreeMap<String, Option<String>>,
 }
 
@@ -54,14 +55,14 @@ pub(super) struct Shown {
 /// Some of the changes, the oldest first.
 #[derive(Debug)]
 pub(super) struct Changes {
-    /// The number of the last of them.
+    /// The number of the last of these changes.
     pub(super) number: u64,
     /// The current state of the semaphores; `None` for a deleted one.
     pub(super) semaphores: Vec<(Name, Option<Arc<Shown>>)>,
 }
 
 impl Picture {
-    /// A watch is incomplete, and why.
+    /// A watch is incomplete, for this reason.
     pub(super) fn awaits(&mut self, watch: &str, why: &str) {
         let why = format!("{watch}: {why}");
         self.watches.insert(watch.to_owned(), Some(why));
@@ -83,7 +84,7 @@ impl Picture {
         (!lines.is_empty()).then(|| lines.join("\n"))
     }
 
-    /// A semaphore's current state; returns whether it has changed.
+    /// Sets a semaphore's current state; returns whether it has changed.
     pub(super) fn put(&mut self, name: &Name, view: &View<'_>, now: i64) -> bool {
         let Ok(is) = to_raw_value(view) else {
             // Text keys and plain values: writing them cannot fail.
@@ -115,7 +116,7 @@ impl Picture {
             && let Some((number, name)) = self.gone.pop_front()
         {
             self.forgotten = number;
-            // It may be there again.
+            // It may have been created again.
             if self.changes.get(&number) == Some(&name) {
                 self.changes.remove(&number);
                 self.semaphores.remove(&name);
@@ -133,7 +134,7 @@ impl Picture {
         there.map(|(name, _)| name.clone()).collect()
     }
 
-    /// At most this many changes after this one; `None` if it is too long ago, so that the reader must start again.
+    /// At most this many changes after this one; `None` if it is too old, so that the reader must start again.
     pub(super) fn after(&self, number: u64, most: usize) -> Option<Changes> {
         if number > 0 && number < self.forgotten {
             return None;
@@ -192,7 +193,7 @@ mod tests {
         picture.put(&name(called), &View::of(&semaphore, &none), now)
     }
 
-    /// Names with how many slots are held, and the number to go on from.
+    /// Names with how many slots are held, and the number to continue from.
     fn after(picture: &Picture, number: u64, most: usize) -> (Vec<(String, Option<i64>)>, u64) {
         let changes = picture.after(number, most).unwrap();
         let held = |shown: Arc<Shown>| {

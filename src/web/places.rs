@@ -1,22 +1,22 @@
-//! How many pages may be open: in all, and by one tenant.
+//! How many pages may be open: in total, and by one tenant.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use parking_lot::Mutex;
 
-/// How many there may be.
+/// How many pages may be open in total.
 pub(super) const ALL: usize = 64;
 
-/// How many of them one tenant may have. Without authentication all clients share all of them.
+/// How many of them one tenant may open. Without authentication all clients share them.
 pub(super) const EACH: usize = 12;
 
 /// The prefix of every `ServiceAccount`'s user name, before its namespace.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
-/// Who shares places. Groups are not tenants: one user is in many, and some contain everybody.
+/// Who shares places. Groups are not tenants: a user can be in many, and some contain everybody.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Tenant {
-    /// All `ServiceAccounts` of a namespace: who may create one there may create a hundred.
+    /// All `ServiceAccounts` of a namespace: anybody who may create one there may create a hundred.
     Namespace(Arc<str>),
     /// A user.
     User(Arc<str>),
@@ -126,7 +126,7 @@ mod tests {
         taken.clear();
         assert!(places.0.lock().is_empty());
 
-        // They are many, or may be.
+        // Without authentication there may be many clients.
         taken.extend((0..ALL).map(|_| places.take(None).ok().unwrap()));
         assert!(places.take(None).is_err());
     }

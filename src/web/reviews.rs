@@ -1,4 +1,4 @@
-//! Reviews by the API server: whose a token is (`TokenReview`), and in which namespaces that user may list and watch
+//! Reviews by the API server: who owns a token (`TokenReview`), and in which namespaces that user may list and watch
 //! `ConsulSemaphores` (`SubjectAccessReview`).
 //!
 //! An answer is valid for half a minute. Wrong tokens cost the API server little: each holds one of a few turns for a
@@ -51,7 +51,7 @@ pub(super) struct Reviews {
     turns_of_strangers: Semaphore,
 }
 
-/// Whose a token is, and until when that is valid.
+/// The user of a token, and until when that is valid.
 #[derive(Clone)]
 struct Known {
     user: Option<Arc<User>>,
@@ -80,7 +80,7 @@ impl Reviews {
         }
     }
 
-    /// Whose a token is.
+    /// The user of a token.
     pub(super) async fn user(&self, token: &Token) -> Result<Arc<User>, Refusal> {
         let before = self.tokens.lock().get(token).cloned();
         if let Some(known) = before.as_ref().filter(|known| known.until > Moment::now()) {
@@ -122,7 +122,7 @@ impl Reviews {
         Ok(sees)
     }
 
-    /// Asks whose a token is; `before` is whose it was. An unknown client with a wrong token waits.
+    /// Asks for the user of a token; `before` is its earlier user. An unknown client with a wrong token waits.
     async fn review(
         &self,
         token: &Token,
@@ -134,7 +134,7 @@ impl Reviews {
         };
         // Never closed.
         let _turn = turns.acquire().await;
-        // A token for this page, or one for the API server, which every client of it has.
+        // A token for this page, or one for the API server, which every client of the API server has.
         for audience in [Some(AUDIENCE), None] {
             let answer = self.ask(&token_review(token, audience)).await?;
             let user = answer
@@ -155,7 +155,7 @@ impl Reviews {
         let now = Moment::now();
         let mut tokens = self.tokens.lock();
         if tokens.len() >= TOKENS && !tokens.contains_key(token) {
-            // Wrong tokens don't push out known ones.
+            // Wrong tokens don't evict known ones.
             tokens.retain(|_, known| known.user.is_some());
             if tokens.len() >= TOKENS {
                 let oldest = tokens.iter().min_by_key(|(_, known)| known.until);
@@ -167,7 +167,7 @@ impl Reviews {
         tokens.insert(token.clone(), Known { user, until });
     }
 
-    /// One review. Its text, and that of the answer, which may repeat it, are never shown.
+    /// Makes one review. Neither its text nor that of the answer, which may repeat it, is ever shown.
     async fn ask<K>(&self, question: &K) -> Result<K, Refusal>
     where
         K: kube::Resource<DynamicType = ()>
@@ -183,8 +183,8 @@ impl Reviews {
 }
 
 impl User {
-    /// The user in the answer to a review, if the token is valid. An API server that does not support audiences does not
-    /// confirm this one.
+    /// The user in the answer to a review, if the token is valid. An API server that does not support audiences does
+    /// not confirm this one.
     fn read(status: TokenReviewStatus, audience: Option<&str>) -> Option<Self> {
         let meant = audience.is_none_or(|audience| {
             let audiences = status.audiences.iter().flatten();
@@ -245,13 +245,13 @@ fn allows(status: &SubjectAccessReviewStatus) -> bool {
     status.allowed && status.denied != Some(true)
 }
 
-/// Why the API server did not answer, and what to do, without the review's text.
+/// Why the API server did not answer, and what to do, without the text of the review.
 fn explain(error: &kube::Error) -> Refusal {
     match error {
         kube::Error::Api(status) if status.is_forbidden() => Refusal::unable(
             "the operator may not ask it: give it the rules in config/web/role.yaml",
         ),
-        // The text that can't be parsed may contain the token.
+        // Text that can't be parsed may contain the token.
         kube::Error::SerdeError(_) => Refusal::unable("its answer can't be understood"),
         error => Refusal::unable(&one_line(&error.to_string(), 200)),
     }
@@ -315,9 +315,9 @@ pub(super) mod tests {
         (server, reviews)
     }
 
-    /// They ask the API server at this address.
+    /// Reviews that ask the API server at this address.
     pub(in crate::web) fn reviews_by(uri: &str) -> Reviews {
-        // An error says that it is there already.
+        // `Err` means a provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut config = kube::Config::new(uri.parse::<Uri>().unwrap());
         config.default_retry = false;
@@ -375,7 +375,7 @@ pub(super) mod tests {
         let (_server, reviews) = api_server().await;
         let known = Token::of("for-the-page");
         let user = reviews.user(&known).await.unwrap();
-        // An answer that is old still says that this one is no stranger.
+        // An expired answer still shows that this is not an unknown client.
         reviews.tokens.lock().get_mut(&known).unwrap().until = Moment::now();
         for number in 0..2 * TOKENS {
             reviews.remember(&Token::of(&number.to_string()), None);
@@ -392,7 +392,7 @@ pub(super) mod tests {
         );
     }
 
-    /// Nobody is let in by an API server that does not answer.
+    /// Without an answer from the API server nobody is let in.
     #[tokio::test]
     async fn without_an_answer_nobody_is_let_in() {
         let reviews = reviews_by("http://127.0.0.1:1");

@@ -18,8 +18,7 @@ const HTML: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// What an answer allows a browser to do with it. The page consists of its three files only, and text can't become
-/// markup.
+/// What a browser may do with an answer. The page consists of its three files only, and text can't become markup.
 const HEADERS: [(HeaderName, &str); 6] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -75,7 +74,7 @@ async fn secure(mut response: Response) -> Response {
 mod tests {
     use super::*;
 
-    /// What the policy would refuse, so that it is noticed here and not in a browser.
+    /// Checks for what the policy would refuse, so that it is noticed here and not in a browser.
     #[test]
     fn the_page_is_made_of_its_three_files_alone() {
         for inline in [
@@ -98,7 +97,7 @@ mod tests {
         }
     }
 
-    /// Text of others is written as text.
+    /// Foreign text is written as text.
     #[test]
     fn the_script_makes_no_html_of_text() {
         for sink in [

@@ -1,7 +1,7 @@
 //! One open page: server-sent events with what its user may see, and with its changes.
 //!
-//! Nothing is queued for a browser. When it has taken the last event it gets what changed since, in its current state; so
-//! a slow browser delays nobody.
+//! Nothing is queued for a browser. When it has taken the last event, it gets what changed since, in its current
+//! state; so a slow browser delays nobody.
 //!
 //! | event | data |
 //! |---|---|
@@ -39,10 +39,10 @@ const PACE: Duration = Duration::from_millis(250);
 /// How often the state of this replica is checked.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// How often it is checked what the user may see. Answers are valid for a shorter time.
+/// How often the user's rights are checked. Answers are valid for a shorter time.
 const CHECK: Duration = Duration::from_secs(45);
 
-/// A comment as often as this shows that the connection lives.
+/// How often a comment shows that the connection lives.
 const ALIVE: Duration = Duration::from_secs(10);
 
 /// When the browser reconnects: well before its connection is closed.
@@ -77,9 +77,9 @@ struct Begin<'a> {
 
 /// What the user of a page may see.
 struct Sight {
-    /// All namespaces.
+    /// Whether it is all namespaces.
     all: bool,
-    /// Single namespaces, as far as they were asked about.
+    /// Single namespaces, as far as they were checked.
     others: HashMap<Arc<str>, bool>,
 }
 
@@ -156,7 +156,7 @@ impl Open {
             return Ok(Some(self.begin()));
         }
         loop {
-            // Without a pause before everything was sent once.
+            // No pause before everything was sent once.
             if std::mem::take(&mut self.pause) {
                 sleep(PACE).await;
             }
@@ -188,7 +188,7 @@ impl Open {
                 return Ok(Some(event("complete", &())));
             }
             tokio::select! {
-                // It outlives every page, so there is no error.
+                // The sender outlives every page, so there is no error.
                 _ = self.picture.changed() => {}
                 () = sleep(LOOK) => {}
             }
@@ -223,7 +223,7 @@ impl Open {
         news.then(|| event("operator", &self.told))
     }
 
-    /// Finds out whether its user may see the namespaces of these.
+    /// Checks whether the user may see the namespaces of these changes.
     async fn ask_about(&mut self, changes: &Changes) -> Result<(), Refusal> {
         if self.sees.all {
             return Ok(());
@@ -238,7 +238,7 @@ impl Open {
         Ok(())
     }
 
-    /// Whether its user is still accepted and may see the same as before. If not, everything is sent again.
+    /// Whether the user is still accepted and may see the same as before. If not, everything is sent again.
     async fn sees_the_same(&mut self) -> Result<bool, Refusal> {
         self.check = Moment::now() + CHECK;
         let guard = &self.app.guard;
@@ -263,7 +263,7 @@ impl Open {
         try_join_all(asked.map(|namespace| guard.shows(&self.pass, Some(namespace)))).await
     }
 
-    /// The part of this that its user may see, if any.
+    /// The part of these changes that the user may see, if any.
     fn change(&self, changes: &Changes) -> Option<Event> {
         let mut change = Change {
             semaphores: Vec::new(),
@@ -286,7 +286,7 @@ impl Open {
 }
 
 impl Operator {
-    /// The same for a user who may see nothing: that there is something, but not what.
+    /// The same for a user who may see nothing: that there is a problem, but not which.
     fn in_brief(self) -> Self {
         let is_fine = self.obstacles.is_empty();
         let obstacles = if is_fine {
@@ -302,7 +302,7 @@ impl Operator {
     }
 }
 
-/// JSON has line breaks only in escapes, so it is one line of an event.
+/// JSON has line breaks only in escapes, so it fits in one line of an event.
 fn event(kind: &str, data: &impl Serialize) -> Event {
     let data = serde_json::to_string(data).unwrap_or_default();
     Event::default().event(kind).data(data)

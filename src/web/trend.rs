@@ -10,7 +10,7 @@ const SPAN: i64 = 900;
 /// The least time between samples, in seconds: of faster changes the last one is kept.
 const STEP: i64 = 5;
 
-/// How many slots were held from this second on, and how many there were, if that is known.
+/// How many slots were held from this second on, and how many there were, if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct Sample(i64, i32, Option<i32>);
 
@@ -19,7 +19,8 @@ struct Sample(i64, i32, Option<i32>);
 pub(super) struct Trend(VecDeque<Sample>);
 
 impl Trend {
-    /// The numbers of held slots and of slots from `now` on. If the clock was set back, it counts as standing still.
+    /// Adds the numbers of held slots and of slots from `now` on. If the clock was set back, time counts as standing
+    /// still.
     pub(super) fn add(&mut self, now: i64, held: i32, limit: Option<i32>) {
         let samples = &mut self.0;
         if let Some(Sample(_, last_held, last_limit)) = samples.back()
@@ -31,7 +32,7 @@ impl Trend {
             Some(last) if now < last.0 + STEP => *last = Sample(last.0, held, limit),
             _ => samples.push_back(Sample(now, held, limit)),
         }
-        // The last one before the span is its first value.
+        // The last sample before the span gives its first value.
         while samples.get(1).is_some_and(|next| next.0 <= now - SPAN) {
             samples.pop_front();
         }

@@ -28,7 +28,7 @@ pub(super) struct View<'a> {
     /// The condition Ready; missing until the operator has processed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     ready: Option<Ready<'a>>,
-    /// Of how many slots: Consul's limit, or before there is one the spec's.
+    /// How many slots there are: Consul's limit, or the spec's before there is one.
     limit: i32,
     held: i32,
     held_here: i32,
@@ -72,7 +72,7 @@ struct Waiting<'a> {
 }
 
 impl<'a> View<'a> {
-    /// What is shown; `none` stands for a missing status.
+    /// What is shown; `none` replaces a missing status.
     pub(super) fn of(semaphore: &'a ConsulSemaphore, none: &'a ConsulSemaphoreStatus) -> Self {
         let status = semaphore.status.as_ref().unwrap_or(none);
         let ready = conditions::find(&status.conditions, ConditionType::Ready);
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(shown["ready"]["message"], "spec.paused is true: long text");
     }
 
-    /// The page writes it as text; here it stays what it is, in one line.
+    /// The page writes it as text; here it stays unchanged, in one line.
     #[test]
     fn what_others_write_stays_text() {
         let mut shown = semaphore();

@@ -26,7 +26,7 @@ use consul_semaphore_api::{
 /// How much of an error is shown, in characters.
 const SHOWN: usize = 400;
 
-/// A watch that is quiet for so long after an error works again: no event says that nothing has changed.
+/// A watch that is quiet for this long after an error works again: no event says that nothing has changed.
 const QUIET: Duration = Duration::from_mins(2);
 
 type Semaphores = Api<DeserializeGuard<ConsulSemaphore>>;
@@ -37,11 +37,11 @@ pub(super) struct Watch {
     namespace: Option<String>,
     selector: SemaphoreSelector,
     picture: Arc<Shared>,
-    /// Those seen so far, during a list.
+    /// Those seen so far in the current list.
     listed: BTreeSet<Name>,
     /// Whether everything was listed once.
     synced: bool,
-    /// Whether it has failed since then, without an event after that.
+    /// Whether it has failed since then, without a later event.
     fails: bool,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn over(scope: &Scope, client: &Client, picture: &Arc<Shared>) -> Vec
             synced: false,
             fails: false,
         };
-        // Before the first reader, so that nobody takes an empty list for everything.
+        // Before the first reader, so that nobody takes an empty list for a complete one.
         watch.awaits("being listed");
         watch
     };
@@ -155,7 +155,7 @@ impl Watch {
         });
     }
 
-    /// Whether it is shown. One that can't be read, or belongs to another operator, is not.
+    /// Whether it is shown. A semaphore that can't be read, or belongs to another operator, is not.
     fn put(&self, name: &Name, DeserializeGuard(read): DeserializeGuard<ConsulSemaphore>) -> bool {
         let semaphore = read.ok().filter(|it| self.selector.matches(it.labels()));
         let none = ConsulSemaphoreStatus::default();
@@ -169,7 +169,7 @@ impl Watch {
         semaphore.is_some()
     }
 
-    /// Wakes the readers if something changed.
+    /// Changes the picture, and wakes the readers if something changed.
     fn paint(&self, change: impl FnOnce(&mut Picture, &Self) -> bool) {
         self.picture
             .send_if_modified(|picture| change(picture, self));

@@ -1,4 +1,4 @@
-//! All workloads of a namespace that concern the operator, for who looks once.
+//! All workloads of a namespace that concern the operator, for a single read.
 
 use kube::{Api, Client, api::ListParams};
 
@@ -11,7 +11,7 @@ const PAGE: u32 = 500;
 /// A list of them, page by page. The caller bounds each page's time.
 pub(crate) struct Pages {
     api: Api<WorkloadObject>,
-    /// What to ask for next; `None` after the last page.
+    /// The parameters of the next page; `None` after the last page.
     next: Option<ListParams>,
 }
 

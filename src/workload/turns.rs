@@ -1,7 +1,7 @@
-//! Turns to write to workloads: they bound how many requests are under way at once.
+//! Turns to write to workloads: they bound how many requests run at once.
 //!
-//! An admission webhook can hold up all writes in the namespaces that it is for. So one namespace has only a few of the
-//! turns, and what suspends a workload has turns of its own: it must not wait behind thousands of starts.
+//! An admission webhook can block all writes in its namespaces. So one namespace has only a few of the turns, and
+//! writes that suspend a workload have turns of their own: they must not wait behind thousands of starts.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -23,13 +23,13 @@ pub(crate) enum Urgency {
     Usual,
 }
 
-/// A turn. It is over when it is dropped.
+/// A turn, until it is dropped.
 pub(super) struct Turn {
     _of_namespace: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
 
-/// The turns that there are.
+/// All turns.
 #[derive(Default)]
 pub(super) struct Turns {
     suspending: Lane,
@@ -54,7 +54,7 @@ impl Turns {
     /// Waits for a turn to write in a namespace.
     ///
     /// # Errors
-    /// Never: no semaphore of these is closed.
+    /// Never: these semaphores are never closed.
     pub(super) async fn take(
         &self,
         namespace: &Arc<str>,
@@ -73,7 +73,7 @@ impl Turns {
 }
 
 impl Lane {
-    /// The turns of a namespace. Those of namespaces that use none are forgotten.
+    /// The turns of a namespace. Namespaces that use none are forgotten.
     fn of(&self, namespace: &Arc<str>) -> Arc<Semaphore> {
         let mut by_namespace = self.by_namespace.lock();
         by_namespace.retain(|_, turns| Arc::strong_count(turns) > 1);
@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// A turn, if there is one now.
+    /// A turn, if one is free.
     fn take(turns: &Turns, namespace: &str, urgency: Urgency) -> Option<Turn> {
         let turn = turns.take(&namespace.into(), urgency).now_or_never()?;
         Some(turn.unwrap())

@@ -20,14 +20,14 @@ pub(crate) struct Sighting {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: Uid,
-    /// What is kept of it; `None` if it does not concern the operator (any more).
+    /// What the operator keeps of it; `None` if it does not concern the operator (any more).
     pub(crate) tracked: Option<TrackedWorkload>,
-    /// What to tell its users about annotations that nobody reads.
+    /// The warning for its users about annotations that have no effect.
     pub(crate) advice: Option<String>,
 }
 
 impl Sighting {
-    /// Reads a workload that was received now.
+    /// Reads a workload that was just received.
     pub(crate) fn of(object: WorkloadObject) -> Option<Self> {
         let tracked = TrackedWorkload::read(&object, Moment::now());
         let advice = advice(&object);
@@ -42,7 +42,7 @@ impl Sighting {
     }
 }
 
-/// The workloads in reach.
+/// The workloads in the scope.
 pub(crate) fn watch(
     reach: &WatchScope,
     client: &Client,
@@ -51,7 +51,7 @@ pub(crate) fn watch(
     events.map(|event| event.map(|event| read(event, Sighting::of)))
 }
 
-/// The pods in reach of workloads that hold slots.
+/// The pods of workloads that hold slots, in the scope.
 pub(crate) fn watch_pods(
     reach: &WatchScope,
     client: &Client,

@@ -1,4 +1,4 @@
-//! What an admin may do, and has to mean.
+//! What an admin may do, but only on purpose.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::stage::{
     BOTH, GUARD, OPERATOR, Person, STARTS, annotated, bed, is_refused, leave_out, unsuspended,
 };
 
-/// What the words after `kubectl` of a command of docs/admission.md are, with these names in place of its own.
+/// The arguments of a `kubectl` command in docs/admission.md, with these names in place of its own.
 fn documented(beginning: &str, names: &[(&str, &str)]) -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/admission.md");
     let page = fs::read_to_string(page)
@@ -72,7 +72,7 @@ async fn to_act_as_the_operator_has_to_be_meant_and_is_not_for_everybody() {
     assert!(refusal.contains("cannot impersonate"), "{refusal}");
 
     run(&bed, &[], &start).await.expect("an admin may");
-    // The operator knows better.
+    // The operator suspends it anyway.
     is_warned(&waits, "RanWithoutSlot", "it ran without a slot of db").await;
     waits.is_waiting().await;
     queue_is(&db, [&waits]).await;

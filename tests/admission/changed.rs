@@ -1,4 +1,4 @@
-//! What users and admins may change of a Job, and what only the operator may.
+//! Which changes of a Job are open to users and admins, and which only to the operator.
 
 use k8s_openapi::api::batch::v1 as batch;
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ fn suspended() -> Value {
     json!({ "spec": { "suspend": true } })
 }
 
-/// Two changes in one.
+/// Both changes in one.
 fn together(mut one: Value, other: &Value) -> Value {
     for (part, fields) in other.as_object().expect("an object") {
         for (name, value) in fields.as_object().expect("an object") {
@@ -53,7 +53,7 @@ async fn only_the_operator_starts_a_job_that_waits() {
     let team = bed.namespace("starts").await;
     let db = taken(&bed, &team).await;
     let waits = team.job("waits").semaphore("db").runs("1h").create().await;
-    // By its priority: both may be of the same second.
+    // Behind by priority: both may have been created in the same second.
     let lies_behind = team.job("lies-behind").semaphore("db");
     let lies_behind = lies_behind.annotation(PRIORITY, "-1").create().await;
     queue_is(&db, [&waits, &lies_behind]).await;
@@ -66,7 +66,7 @@ async fn only_the_operator_starts_a_job_that_waits() {
         let mut replaced = present(&team, "waits").await;
         replaced.spec.as_mut().expect("a spec").suspend = Some(false);
         is_refused(person.replace(replaced).await, STARTS);
-        // What would take it out of the line has to be said apart.
+        // Taking it out of the queue must be a separate change.
         let unnamed = annotated(SEMAPHORE, None);
         is_refused(
             person
@@ -94,7 +94,7 @@ async fn only_the_operator_starts_a_job_that_waits() {
         Some(false)
     );
 
-    // All else is its user's.
+    // Everything else is up to its user.
     for (who, person) in &people {
         let allowed = async |change: Value| {
             let changed = person.change("waits", change.clone()).await;
@@ -120,7 +120,7 @@ async fn only_the_operator_starts_a_job_that_waits() {
         allowed(json!({ "spec": { "parallelism": 1 } })).await;
     }
 
-    // To have it run without a slot is to have it ask for none.
+    // To run it without a slot, remove its request for one.
     let [(_, user), _] = &people;
     user.change("waits", annotated(SEMAPHORE, None))
         .await
@@ -169,7 +169,7 @@ async fn only_the_operator_writes_what_tells_of_the_slot() {
         ];
         for change in places {
             let refusal = format!("{WRITES}{name},");
-            // One that asks for no slot yet could prepare itself for the head of the line.
+            // A Job that does not ask for a slot yet could prepare itself for the head of the queue.
             for job in ["waits", "stranger"] {
                 is_refused(user.change(job, change.clone()).await, &refusal);
                 is_refused(admin.would_change(job, change.clone()).await, &refusal);
@@ -186,7 +186,7 @@ async fn only_the_operator_writes_what_tells_of_the_slot() {
     let refusal = format!("{WRITES}{}, {}", REPORTS[0], REPORTS[4]);
     is_refused(user.change("waits", both).await, &refusal);
 
-    // Those that are there stay.
+    // Existing ones stay.
     for person in [&user, &admin] {
         for value in [Some("another"), Some(""), None] {
             is_refused(
@@ -242,7 +242,7 @@ async fn a_job_that_holds_a_slot_stays_with_its_semaphore() {
     for (_, person) in &people {
         for change in &changes {
             is_refused(person.change("holder", change.clone()).await, HOLDS);
-            // Its pods are not gone at once.
+            // Its pods do not end at once.
             let at_once = together(change.clone(), &suspended());
             is_refused(person.change("holder", at_once).await, HOLDS);
         }
@@ -256,7 +256,7 @@ async fn a_job_that_holds_a_slot_stays_with_its_semaphore() {
             .expect("it is its user's");
     }
 
-    // As the message says: suspend it, wait until it is on hold, change the annotation, have it go on.
+    // As the message says: suspend it, wait until it is on hold, change the annotation, resume it.
     let [(_, user), (_, admin)] = &people;
     user.change("holder", suspended())
         .await
@@ -271,7 +271,7 @@ async fn a_job_that_holds_a_slot_stays_with_its_semaphore() {
     for person in [user, admin] {
         is_refused(person.change("holder", changes[0].clone()).await, HOLDS);
         is_refused(person.change("holder", unsuspended()).await, STARTS);
-        // The template can be changed now. Its pods are found by the label.
+        // The template can be changed now, but not this label: it finds the pods.
         for value in [Some("another"), None] {
             let label = json!({ "metadata": { "labels": { REPORTS[5]: value } } });
             let label = json!({ "spec": { "template": label } });
@@ -291,7 +291,7 @@ async fn a_job_that_holds_a_slot_stays_with_its_semaphore() {
     runs_in_a_slot(&bed, &other, &holder).await;
     nothing_is_left(&bed, &team, &db).await;
 
-    // Once it has ended nothing depends on it.
+    // Once it has ended, nothing depends on it.
     pods_end(&team, &holder, End::Succeeded).await;
     holder.is_complete().await;
     for change in changes {
@@ -331,7 +331,7 @@ async fn a_job_that_runs_is_suspended_when_it_is_annotated() {
             .contains(&"RanWithoutSlot".to_owned())
     );
 
-    // Or before, in a change of its own.
+    // Or earlier, in a separate change.
     user.create(&unnamed("another")).await.expect("a Job");
     let another = team.job("another");
     another.is_running().await;
@@ -347,7 +347,7 @@ async fn a_job_that_runs_is_suspended_when_it_is_annotated() {
     nothing_is_left(&bed, &team, &db).await;
 }
 
-/// Whoever may change a Job, and not delete it, can't have the operator do that.
+/// A user who may change a Job but not delete it can't make the operator delete it.
 #[tokio::test]
 async fn only_a_job_that_was_made_so_is_skipped() {
     let bed = bed().await;
@@ -360,7 +360,7 @@ async fn only_a_job_that_was_made_so_is_skipped() {
     let asks_for_nothing = stranger("stranger", Some(true));
     user.create(&asks_for_nothing).await.expect("a Job");
     for (_, person) in &people {
-        // Those of later versions too, and one that can't be read.
+        // Also values of later versions, and one that can't be read.
         for word in ["Skip", "Fail", "ReplaceWaiting", "ReplaceRunning", "skip"] {
             let change = annotated(ON_CONTENTION, Some(word));
             for job in ["waits", "stranger"] {
@@ -378,7 +378,7 @@ async fn only_a_job_that_was_made_so_is_skipped() {
     all_is_decided(&team, &db).await;
     queue_is(&db, [&waits]).await;
 
-    // Nobody looks at one that has ended.
+    // A Job that has ended is not checked.
     pods_end(&team, &team.job("holder"), End::Succeeded).await;
     waits.is_complete().await;
     let skip = annotated(ON_CONTENTION, Some("Skip"));
@@ -419,7 +419,7 @@ async fn a_job_is_skipped_by_what_it_was_made_with() {
     }
     queue_is(&later, [&skips]).await;
 
-    // As the message says.
+    // The fix that the message suggests.
     let waits = json!({ "metadata": { "annotations": { SEMAPHORE: "db", ON_CONTENTION: null } } });
     user.change("skips", waits).await.expect("it waits");
     queue_is(&db, [&skips]).await;

@@ -1,4 +1,4 @@
-//! Controllers that make, change and delete Jobs: those of Kubernetes, and one of somebody else.
+//! Controllers that create, change and delete Jobs: those of Kubernetes, and a foreign one.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use testbed::{
 
 use crate::stage::{Person, STARTS, annotated, bed, is_refused, job, suspend, unsuspended};
 
-/// Longer than the minute that a schedule may need to come round.
+/// Longer than the minute until a schedule is due.
 pub(crate) const SCHEDULE: Duration = Duration::from_mins(3);
 
-/// The first Job that a `CronJob` makes.
+/// The first Job that a `CronJob` creates.
 pub(crate) async fn first_job(team: &Namespace) -> Job {
     let first = eventually_within(SCHEDULE, "the CronJob makes a Job", || async {
         team.jobs().await.into_iter().next()
@@ -24,7 +24,7 @@ pub(crate) async fn first_job(team: &Namespace) -> Job {
     team.job(&first.await)
 }
 
-/// Nobody wrote `suspend: true`, and no Job runs without a slot.
+/// Nobody wrote `suspend: true`, and still no Job runs without a slot.
 #[tokio::test]
 async fn the_jobs_of_a_cron_job_wait_for_their_slots() {
     let bed = bed().await;
@@ -59,7 +59,8 @@ async fn the_jobs_of_a_cron_job_wait_for_their_slots() {
     assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
 }
 
-/// It makes a Job for an object of its own, has it run, keeps a finalizer on it, and its object owns it.
+/// The controller creates a Job for an object of its own, which owns the Job, unsuspends it, and keeps a finalizer on
+/// it.
 #[tokio::test]
 async fn a_controller_of_others_does_all_but_start_it() {
     let bed = bed().await;
@@ -94,7 +95,7 @@ async fn a_controller_of_others_does_all_but_start_it() {
         .expect("its own annotation");
     pods_end(&team, &holder, End::Succeeded).await;
     runs_in_a_slot(&bed, &db, &child).await;
-    // It runs, as the controller wanted.
+    // It runs, as the controller intended.
     controller
         .change("child", unsuspended())
         .await
@@ -135,7 +136,7 @@ async fn those_of_kubernetes_are_not_hindered() {
     let short = job("short").runs("1s").ttl_after_finished(0).create().await;
     short.is_gone().await;
 
-    // The garbage collector takes finalizers of its own away.
+    // The garbage collector removes its own finalizers.
     let foreground = job("foreground").create().await;
     runs_in_a_slot(&bed, &db, &foreground).await;
     let waits = job("waits").create().await;
@@ -151,7 +152,7 @@ async fn those_of_kubernetes_are_not_hindered() {
     waits.is_gone().await;
     nothing_is_left(&bed, &team, &db).await;
 
-    // A Job that fails, is tried again, and fails for good.
+    // A Job that fails, is retried, and fails for good.
     let fails = job("fails")
         .runs("1s")
         .fails()

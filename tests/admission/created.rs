@@ -1,4 +1,4 @@
-//! What becomes of a Job when it is made.
+//! What happens to a Job when it is created.
 
 use std::fs;
 
@@ -34,7 +34,7 @@ async fn whoever_makes_it_and_however_it_is_made_suspended() {
             json!({ "generateName": "made-", "annotations": { SEMAPHORE: "db" } });
         let made = person.create(&nameless).await.expect("a name is made");
         assert_eq!(suspend(&made), Some(true));
-        // What can't be followed is corrected while it is suspended.
+        // Invalid annotations are corrected while it is suspended.
         let mut malformed = job("", Some(false));
         malformed["metadata"] =
             json!({ "generateName": "malformed-", "annotations": { SEMAPHORE: "" } });
@@ -56,7 +56,7 @@ async fn whoever_makes_it_and_however_it_is_made_suspended() {
         let made = team.job(name).get().await.expect("it is made");
         assert_eq!(suspend(&made), Some(true), "{how}");
     }
-    // The operator finds nothing to suspend, and the Job controller has never made a pod.
+    // The operator finds nothing to suspend, and the Job controller has never created a pod.
     let names = team.jobs().await;
     assert_eq!(names.len(), 13, "{names:?}");
     for name in names {
@@ -121,7 +121,7 @@ async fn a_copy_brings_nothing_of_the_operators_with_it() {
     }
 
     let mut labels = of_template.labels.expect("labels");
-    // These belong to the one Job, and the API server refuses them on another.
+    // These belong to the original Job, and the API server refuses them on another.
     labels.retain(|label, _| !label.contains("controller-uid") && !label.contains("job-name"));
     let mut copy = job("copy", Some(false));
     copy["metadata"]["annotations"] = json!(of_job.annotations);
@@ -141,7 +141,7 @@ async fn a_copy_brings_nothing_of_the_operators_with_it() {
         "db"
     );
 
-    // One that does not name a semaphore any more has no use for them either.
+    // A copy that no longer names a semaphore does not keep them either.
     copy["metadata"]["name"] = "stranger".into();
     let annotations = copy["metadata"]["annotations"].as_object_mut();
     annotations.expect("annotations").remove(SEMAPHORE);
@@ -168,7 +168,7 @@ fn bears_no_report(job: &batch::Job) {
     }
 }
 
-/// They are what they are in a namespace that is left out.
+/// The policies change nothing about them, as in a namespace that is left out.
 #[tokio::test]
 async fn jobs_that_name_no_semaphore_are_not_touched() {
     let bed = bed().await;
@@ -211,7 +211,7 @@ async fn jobs_that_name_no_semaphore_are_not_touched() {
     team.job("stranger").is_running().await;
 }
 
-/// All of a Job that does not come from its being another one.
+/// The parts of a Job that do not depend on its identity.
 fn in_common(job: &batch::Job) -> String {
     let mut job = serde_json::to_value(job).expect("a Job");
     let metadata = job["metadata"].as_object_mut().expect("metadata");
@@ -269,7 +269,7 @@ async fn what_something_else_starts_is_left_to_it() {
         let made = user.create(&job).await.expect("a Job");
         assert_eq!(suspend(&made), Some(false), "{name}");
         bears_no_report(&made);
-        // Its manager suspends and starts it, and its user may have it wait for another semaphore.
+        // Its manager suspends and starts it, and its user may make it wait for another semaphore.
         for person in [&user, &admin] {
             for change in [
                 json!({ "metadata": { "annotations": { SEMAPHORE: "other" } } }),
@@ -281,7 +281,7 @@ async fn what_something_else_starts_is_left_to_it() {
             }
         }
     }
-    // The built-in controller by its name is as good as no name.
+    // Naming the built-in controller is the same as naming none.
     let mut built_in = job("built-in", Some(false));
     built_in["spec"]["managedBy"] = "kubernetes.io/job-controller".into();
     let made = user.create(&built_in).await.expect("a Job");

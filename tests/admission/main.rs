@@ -1,8 +1,7 @@
-//! The admission policies of `config/policies`, on a real API server and beside the real controllers, which
-//! run here with an admin's rights: what becomes of Jobs that users, admins, controllers and the operator
-//! make and change.
+//! The admission policies of `config/policies`, on a real API server with the real controllers, which run here with
+//! an admin's rights: what happens to Jobs that users, admins, controllers and the operator create and change.
 //!
-//! They hold for the whole cluster, so this program has a bed of its own.
+//! The policies apply to the whole cluster, so this program has its own bed.
 #![allow(
     clippy::expect_used,
     clippy::panic,

@@ -1,4 +1,4 @@
-//! Manifests that a tool applies again and again.
+//! Manifests that a tool applies repeatedly.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use testbed::{
 
 use crate::stage::{GUARD, STARTS, bed, job};
 
-/// Applies a manifest by the real kubectl; the error is what it complains about.
+/// Applies a manifest with the real kubectl; the error is kubectl's message.
 async fn apply(bed: &Bed, team: &Namespace, how: &[&str], job: &Value) -> Result<String, String> {
     let file = format!(
         "{}-{}.json",

@@ -1,5 +1,5 @@
-//! Before Kubernetes 1.36, where nothing has Jobs made suspended: a bed of its own with `guard.yaml` and `refuse.yaml`
-//! alone.
+//! Before Kubernetes 1.36, where no policy can make Jobs suspended: a separate bed with `guard.yaml` and
+//! `refuse.yaml` only.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::api::ListParams;
@@ -76,7 +76,7 @@ async fn what_is_made_running_is_refused() {
         leave_out(&bed, &without, &INSTALLED, out).await;
     }
 
-    // Who made a CronJob hears of it there; mended, it makes Jobs that wait.
+    // The CronJob's events show the refusal; once corrected, it makes Jobs that wait.
     let db = team.semaphore("db").limit(1).create().await;
     let template = team.job("report").semaphore("db").unsuspended().runs("1h");
     template

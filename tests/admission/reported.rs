@@ -1,5 +1,5 @@
-//! What the operator logs about the policies at its start, and which it then works with: on a bed of its own,
-//! where they come and go.
+//! What the operator logs about the policies when it starts, and that it works with each state: on a separate bed,
+//! where the policies are installed and removed.
 
 use std::fs;
 
@@ -83,7 +83,7 @@ async fn the_operator_says_at_its_start_how_they_stand() {
     let unbound = [(SUSPEND, "WARN", "not bound"), (GUARD, "WARN", "not bound")];
     says(&bed, "unbound", unbound).await.stop().await;
 
-    // The guard is for others: this operator can start nothing, and says what to do.
+    // The guard trusts others: this operator can't start anything, and says what to do.
     let (team, other) = (bed.namespace("team").await, bed.namespace("other").await);
     let elsewhere = ("consul-semaphore-system", "elsewhere");
     let only = format!("[{}]", team.name());
@@ -101,7 +101,7 @@ async fn the_operator_says_at_its_start_how_they_stand() {
     assert!(refused.contains(STARTS), "{refused}");
     operator.stop().await;
 
-    // Both are known, and the other namespace is none of the policies' business.
+    // Both are known, and the policies don't apply to the other namespace.
     apply_overlay(&bed, &[teams]).await;
     team.guard_lets(OPERATOR, true).await;
     other.policies_are(&[]).await;
@@ -118,7 +118,7 @@ async fn the_operator_says_at_its_start_how_they_stand() {
     assert_eq!(suspend(&made.expect("it can be made")), Some(false));
     operator.stop().await;
 
-    // Who may not see them works as well.
+    // An operator that may not read the policies works as well.
     let role = "consul-semaphore-operator";
     let rules = bed
         .kubectl(["get", "clusterrole", role, "-o", "json"])

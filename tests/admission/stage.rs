@@ -1,4 +1,4 @@
-//! The bed with the policies in force, and who acts on it.
+//! The bed with the policies in force, and the people who use it.
 
 use std::fmt::Debug;
 
@@ -18,10 +18,10 @@ pub(crate) const OPERATOR: &str =
 /// The policies of `kubectl apply -k config/policies`.
 pub(crate) const BOTH: [Policy; 2] = [Policy::Suspend, Policy::Guard];
 
-/// What the policy says that refused a change.
+/// The beginning of the policy's message when it refuses a change.
 pub(crate) const GUARD: &str = "ValidatingAdmissionPolicy 'guard.consul-semaphore.io'";
 
-/// What is refused to everybody but the operator, and the beginning of why.
+/// What is refused to everybody except the operator, and the beginning of the reason.
 pub(crate) const STARTS: &str = "only the operator starts a Job that names a semaphore";
 pub(crate) const WRITES: &str = "only the operator writes ";
 pub(crate) const HOLDS: &str = "this Job holds a slot, and keeps it until its pods are gone";
@@ -29,7 +29,7 @@ pub(crate) const RUNS: &str = "this Job runs: suspend it first, or in the same c
 pub(crate) const WAITS: &str = "a Job that exists can't be made one that is not to wait";
 pub(crate) const SKIPS: &str = "this Job is not to wait";
 
-/// What only the operator writes.
+/// What only the operator may write.
 pub(crate) const REPORTS: [&str; 6] = [
     "consul-semaphore.io/session",
     "consul-semaphore.io/lock-key",
@@ -39,7 +39,7 @@ pub(crate) const REPORTS: [&str; 6] = [
     "consul-semaphore.io/holder",
 ];
 
-/// The bed of all stories here, with the policies in force.
+/// The bed that all tests here share, with the policies in force.
 pub(crate) async fn bed() -> Bed {
     static IN_FORCE: OnceCell<()> = OnceCell::const_new();
     let bed = Bed::shared().await;
@@ -53,7 +53,7 @@ pub(crate) async fn install(bed: &Bed) {
     bed.namespace("in-force").await.policies_are(&BOTH).await;
 }
 
-/// Leaves a namespace out, or not any more, as docs/admission.md says, and waits until these policies go by that.
+/// Excludes a namespace, or includes it again, as docs/admission.md says, and waits until these policies apply that.
 pub(crate) async fn leave_out(bed: &Bed, team: &Namespace, policies: &[Policy], out: bool) {
     let label = "consul-semaphore.io/admission";
     let label = if out {
@@ -66,16 +66,16 @@ pub(crate) async fn leave_out(bed: &Bed, team: &Namespace, policies: &[Policy], 
     team.policies_are(if out { &[] } else { policies }).await;
 }
 
-/// Somebody who makes and changes Jobs in a namespace.
+/// Somebody who creates and changes Jobs in a namespace.
 pub(crate) struct Person(Api<batch::Job>);
 
 impl Person {
-    /// Who may do everything.
+    /// An admin, who may do everything.
     pub(crate) fn admin(bed: &Bed, team: &Namespace) -> Self {
         Self::with(bed.client().clone(), team)
     }
 
-    /// Who may edit what is in the namespace.
+    /// A user, who may edit what is in the namespace.
     pub(crate) async fn user(bed: &Bed, team: &Namespace) -> Self {
         let name = "user";
         team.kubectl(["create", "serviceaccount", name]).await;
@@ -103,12 +103,12 @@ impl Person {
         Self(Api::namespaced(client, team.name()))
     }
 
-    /// Makes a Job; the error is the API server's message.
+    /// Creates a Job; the error is the API server's message.
     pub(crate) async fn create(&self, job: &Value) -> Result<batch::Job, String> {
         self.make(job, false).await
     }
 
-    /// What would be made of a Job: a dry run.
+    /// The Job that would be created: a dry run.
     pub(crate) async fn would_create(&self, job: &Value) -> Result<batch::Job, String> {
         self.make(job, true).await
     }
@@ -130,7 +130,7 @@ impl Person {
         self.patch(job, change, PatchParams::default()).await
     }
 
-    /// What a change would make of a Job: a dry run.
+    /// The Job after a change: a dry run.
     pub(crate) async fn would_change(
         &self,
         job: &str,
@@ -156,7 +156,7 @@ impl Person {
         deleted.map(drop).map_err(|error| error.to_string())
     }
 
-    /// Changes a Job by replacing it, whatever its version is by now.
+    /// Changes a Job by replacing it, whatever its current version.
     pub(crate) async fn replace(&self, mut job: batch::Job) -> Result<batch::Job, String> {
         job.metadata.resource_version = None;
         let name = job.metadata.name.clone().expect("a name");
@@ -165,7 +165,7 @@ impl Person {
     }
 }
 
-/// Whoever is no operator: a user and an admin, with what they are called.
+/// Those who are not the operator: a user and an admin, with their names.
 pub(crate) async fn people(bed: &Bed, team: &Namespace) -> [(&'static str, Person); 2] {
     [
         ("a user", Person::user(bed, team).await),
@@ -215,7 +215,7 @@ pub(crate) fn unsuspended() -> Value {
     json!({ "spec": { "suspend": false } })
 }
 
-/// The change that sets an annotation of a Job, or takes it away.
+/// The change that sets or removes an annotation of a Job.
 pub(crate) fn annotated(name: &str, value: Option<&str>) -> Value {
     json!({ "metadata": { "annotations": { name: value } } })
 }

@@ -1,5 +1,5 @@
-//! Jobs that the operator brings through all of their lives with the policies in force: none of its writes
-//! is refused, and no Job runs without a slot, though each is made running.
+//! Jobs that the operator takes through their whole lives with the policies in force: none of its writes is refused,
+//! and no Job runs without a slot, though each is created unsuspended.
 
 use serde_json::json;
 use testbed::{
@@ -40,8 +40,8 @@ impl Stage {
         job.create().await
     }
 
-    /// Ends the Job, and waits until nothing is left. No Job of these was ever caught without a slot, nor
-    /// was one refused to the operator.
+    /// Ends the Job, and waits until nothing is left. None of these Jobs ever ran without a slot, and no write of the
+    /// operator was refused.
     async fn ends_well(&self, last: &Job, jobs: &[&Job]) {
         pods_end(&self.team, last, End::Succeeded).await;
         last.is_complete().await;
@@ -85,7 +85,7 @@ async fn they_wait_run_and_end() {
     stage.ends_well(&c, &[&a, &b, &c]).await;
 }
 
-/// The operator names the new session on a Job that runs.
+/// The operator names the new session on a running Job.
 #[tokio::test]
 async fn one_has_its_slot_again_under_another_session() {
     let stage = Stage::new("renamed", "Reacquire").await;
@@ -104,7 +104,7 @@ async fn one_has_its_slot_again_under_another_session() {
     stage.ends_well(&a, &[&a]).await;
 }
 
-/// The operator suspends a Job, and starts it once more.
+/// The operator suspends a Job, and starts it again.
 #[tokio::test]
 async fn one_loses_its_slot_and_is_started_again() {
     let stage = Stage::new("lost", "Suspend").await;
@@ -126,7 +126,7 @@ async fn one_loses_its_slot_and_is_started_again() {
     stage.ends_well(&b, &[&a, &b]).await;
 }
 
-/// The operator clears the grant of a Job that its user suspends, puts it on hold, and starts it once more.
+/// The operator clears the grant of a Job that its user suspends, puts it on hold, and starts it again.
 #[tokio::test]
 async fn one_is_suspended_by_its_user_and_goes_on_later() {
     let stage = Stage::new("suspended", "Reacquire").await;
@@ -152,7 +152,7 @@ async fn one_is_suspended_by_its_user_and_goes_on_later() {
     stage.ends_well(&a, &[&a, &b]).await;
 }
 
-/// The operator deletes a Job that is not to wait.
+/// The operator deletes a Job that must not wait.
 #[tokio::test]
 async fn one_that_is_not_to_wait_is_deleted() {
     let stage = Stage::new("skipped", "Reacquire").await;

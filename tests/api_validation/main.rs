@@ -1,4 +1,4 @@
-//! What a real API server refuses, fills in, keeps and shows of a `ConsulSemaphore`.
+//! What a real API server refuses, defaults, keeps and shows of a `ConsulSemaphore`.
 
 #![expect(
     clippy::expect_used,

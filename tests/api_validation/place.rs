@@ -1,4 +1,4 @@
-//! Where a semaphore lives: it is checked when it is made, and never changes.
+//! Where a semaphore lives: it is validated on creation, and never changes.
 
 use consul_semaphore::Prefix;
 use serde_json::{Value, json};
@@ -109,7 +109,7 @@ async fn checks_the_token_reference(api: &Semaphores) {
     api.refuse([spec(json!({}))], &format!("{path}.name"), "Required value")
         .await;
 
-    // Another token is no other place.
+    // Another token does not move it.
     let (with, other, without) = (
         spec(json!({ "name": "a", "key": "k" })),
         spec(json!({ "name": "b", "key": "k" })),
@@ -122,8 +122,8 @@ async fn checks_the_token_reference(api: &Semaphores) {
     }
 }
 
-/// Each field that says where the semaphore lives is neither changed, added nor removed: alone, and
-/// together with the `consul` object around it.
+/// Each field that says where the semaphore lives can't be changed, added or removed: alone, or together with the
+/// `consul` object around it.
 async fn keeps_a_semaphore_in_its_place(api: &Semaphores) {
     let bare = json!({ "limit": 1 });
     let prefix = |prefix: Value| json!({ "limit": 1, "prefix": prefix });

@@ -1,4 +1,4 @@
-//! `ConsulSemaphore`s as anybody can write them.
+//! `ConsulSemaphore`s as users can write them.
 
 use consul_semaphore_api::{ConsulSemaphore, ConsulSemaphoreStatus, crd_yaml};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -9,7 +9,7 @@ use kube::{
 use serde_json::{Value, json};
 use testbed::eventually;
 
-/// The resource as anybody can write it, with nothing that our own types would prevent.
+/// The resource without the checks of our own types.
 pub(crate) struct Semaphores {
     untyped: Api<DynamicObject>,
     typed: Api<ConsulSemaphore>,
@@ -41,7 +41,7 @@ impl Semaphores {
         self.untyped.create(&PostParams::default(), &object).await
     }
 
-    /// Creates one with the first spec and replaces that by the second.
+    /// Creates one with the first spec and replaces it with the second.
     pub(crate) async fn update(
         &self,
         before: &Value,
@@ -68,7 +68,7 @@ impl Semaphores {
         written.expect("the status is valid")
     }
 
-    /// What the API server makes of a valid spec, read by our types.
+    /// The stored form of a valid spec, read by our types.
     pub(crate) async fn accept(&self, spec: Value) -> ConsulSemaphore {
         let made = self
             .create(&spec)
@@ -78,8 +78,8 @@ impl Semaphores {
             .unwrap_or_else(|error| panic!("{spec}: {error}"))
     }
 
-    /// Asserts that the API server calls each spec invalid, in a message that names the field and
-    /// says what is allowed.
+    /// Asserts that the API server calls each spec invalid, in a message that names the field and says what is
+    /// allowed.
     pub(crate) async fn refuse(
         &self,
         specs: impl IntoIterator<Item = Value>,
@@ -91,8 +91,8 @@ impl Semaphores {
         }
     }
 
-    /// Asserts that the API server refuses each change of a spec into another one, because this
-    /// field says where the semaphore lives.
+    /// Asserts that the API server refuses each change from one spec to the other, because this field says where the
+    /// semaphore lives.
     pub(crate) async fn refuse_to_move(
         &self,
         changes: impl IntoIterator<Item = (&Value, &Value)>,

@@ -19,7 +19,7 @@ pub(crate) async fn is_what_the_operator_reports(api: &Semaphores, server: &ApiS
     explains_fields(server).await;
 }
 
-/// The status that the operator applies is kept whole, and what it leaves out the next time is gone.
+/// The status that the operator applies is stored completely, and fields that it omits the next time are removed.
 async fn keeps_the_status(api: &Semaphores) {
     let name = api.accept(json!({ "limit": 3 })).await.name_any();
     for status in [a_status(), ConsulSemaphoreStatus::default()] {
@@ -85,7 +85,7 @@ async fn explains_fields(server: &ApiServer) {
         ("csem.spec.consul.namespace", "Needs Consul Enterprise"),
         ("csem.status.queue.since", "When it came in line."),
     ] {
-        // What explains is published a moment after the resource.
+        // The schema for `explain` is published a moment after the resource.
         let args = ["explain", field];
         let text = eventually("the field is explained", || kubectl(server, &args)).await;
         let text: Vec<_> = text.split_whitespace().collect();
@@ -97,7 +97,7 @@ async fn explains_fields(server: &ApiServer) {
     }
 }
 
-/// What kubectl prints; its error when it fails.
+/// The output of kubectl; its error if it fails.
 async fn kubectl(server: &ApiServer, args: &[&str]) -> Result<String, String> {
     let kubeconfig = server.kubeconfig();
     let output = Command::new(testbed::servers().join("kubectl"))
@@ -105,7 +105,7 @@ async fn kubectl(server: &ApiServer, args: &[&str]) -> Result<String, String> {
         .arg("--request-timeout=30s")
         .env_clear()
         .env("KUBECONFIG", kubeconfig)
-        // Where it looks for settings, and keeps what it has learned about the server.
+        // Where kubectl looks for settings, and caches what it has learned about the server.
         .env("HOME", kubeconfig.parent().expect("a folder"))
         .kill_on_drop(true)
         .output()

@@ -1,4 +1,4 @@
-//! What the operator does for a semaphore: limits, policies and times.
+//! The behaviour of a semaphore: limits, policies and times.
 
 use consul_semaphore_api::{Cooldown, LockDelay, Ttl};
 use kube::ResourceExt as _;

@@ -1,5 +1,5 @@
-//! A headless Chromium, spoken to over a pipe in its `DevTools` protocol: JSON, each with a zero byte at
-//! its end. It reaches nothing but loopback, and ends when its pipe does.
+//! A headless Chromium, controlled over a pipe with its `DevTools` protocol: JSON messages, each ended by a zero
+//! byte. It can reach only loopback, and ends when the pipe is closed.
 
 use std::{
     env,
@@ -22,7 +22,7 @@ use tokio::{
 /// How long one command may take.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// What it may be called.
+/// The possible names of the program.
 const NAMES: [&str; 4] = [
     "chromium-headless-shell",
     "chromium",
@@ -30,7 +30,7 @@ const NAMES: [&str; 4] = [
     "google-chrome",
 ];
 
-/// Words of the tests, for the scripts that look at the page.
+/// Helpers for the scripts that inspect the page.
 const WORDS: &str = "globalThis.text = (element) => element.textContent;
     globalThis.card = (name) => [...document.querySelectorAll('article')]
         .find((article) => article.querySelector('h2').textContent.endsWith('/' + name));";
@@ -50,7 +50,7 @@ struct Pipe {
     events: Vec<Value>,
 }
 
-/// A page in it.
+/// A page in the browser.
 pub(crate) struct Page<'a> {
     browser: &'a Chromium,
     session: String,
@@ -116,7 +116,7 @@ impl Chromium {
         page
     }
 
-    /// Has it do something, and gives what it answers.
+    /// Sends a command, and returns the answer.
     async fn call(&self, session: Option<&str>, method: &str, params: Value) -> Value {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let mut command = json!({ "id": id, "method": method, "params": params });
@@ -155,7 +155,7 @@ impl Page<'_> {
         self.browser.call(Some(&self.session), method, params).await
     }
 
-    /// What a script comes to.
+    /// Runs a script, and returns its result.
     pub(crate) async fn run(&self, script: &str) -> Value {
         let script = json!({ "expression": script, "returnByValue": true, "awaitPromise": true });
         let mut answer = self.call("Runtime.evaluate", script).await;
@@ -164,7 +164,7 @@ impl Page<'_> {
         answer["result"]["value"].take()
     }
 
-    /// Waits until a script says true. What it throws, because something is not there yet, is false.
+    /// Waits until a script returns true. An exception, because something does not exist yet, counts as false.
     pub(crate) async fn until(&self, what: &str, script: &str) {
         let script = format!(
             "(() => {{ try {{ return Boolean({script}); }} catch {{ return false; }} }})()"
@@ -179,20 +179,20 @@ impl Page<'_> {
         .await;
     }
 
-    /// How large the window is.
+    /// Sets the size of the window.
     pub(crate) async fn window(&self, width: u32, height: u32) {
         let size =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.call("Emulation.setDeviceMetricsOverride", size).await;
     }
 
-    /// Whether its user likes it light or dark.
+    /// Sets whether the user prefers light or dark colours.
     pub(crate) async fn colours(&self, scheme: &str) {
         let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
         self.call("Emulation.setEmulatedMedia", media).await;
     }
 
-    /// A picture of the window, as PNG.
+    /// A screenshot of the window, as PNG.
     pub(crate) async fn picture(&self) -> Vec<u8> {
         let answer = self
             .call("Page.captureScreenshot", json!({ "format": "png" }))
@@ -201,13 +201,13 @@ impl Page<'_> {
         BASE64_STANDARD.decode(data).expect("base64")
     }
 
-    /// What the browser refused because the page's policy forbids it, and what its scripts threw.
+    /// What the browser refused because of the page's policy, and what its scripts threw.
     pub(crate) async fn violations(&self) -> Vec<String> {
-        // All events from before this is read by then.
+        // All earlier events are read by then.
         self.run("0").await;
         let pipe = self.browser.pipe.lock().await;
         let is_wrong = |event: &&Value| match event["method"].as_str() {
-            // A server that is away, and a refused login, are logged as well: by the network.
+            // The network also logs a server that is away, and a refused login.
             Some("Log.entryAdded") => {
                 let entry = &event["params"]["entry"];
                 entry["level"] == "error" && entry["source"] != "network"
@@ -220,7 +220,7 @@ impl Page<'_> {
     }
 }
 
-/// Where it is.
+/// The path of the program.
 fn program() -> PathBuf {
     if let Some(path) = env::var_os("CHROMIUM") {
         return path.into();

@@ -1,7 +1,7 @@
-//! The web page in a real browser, headless Chromium: what a person sees of it.
+//! The web page in a real browser, headless Chromium: what a user sees.
 //!
-//! It is no part of `make test`, because it needs a Chromium: `make web-test` runs it. The pictures in
-//! `docs/` are taken here, with `UPDATE_PICTURES=1`.
+//! It is not part of `make test`, because it needs a Chromium: `make web-test` runs it. With `UPDATE_PICTURES=1` it
+//! updates the screenshots in `docs/`.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -19,7 +19,7 @@ use crate::{
     scene::Scene,
 };
 
-/// A login, a hand-over, a restart of the operator: seen on one page that is never loaded again.
+/// A login, a hand-over, a restart of the operator: seen on one page that is never reloaded.
 #[tokio::test]
 #[expect(
     clippy::too_many_lines,
@@ -145,7 +145,7 @@ async fn a_person_sees_what_happens() {
     )
     .await;
     assert_eq!(page.violations().await, Vec::<String>::new());
-    // That nothing is there could mean that nothing is heard.
+    // Make sure that violations would be noticed.
     page.run("console.error('told'); setTimeout(() => { throw new Error('thrown') })")
         .await;
     page.run("new Promise((done) => setTimeout(done, 10))")
@@ -153,7 +153,7 @@ async fn a_person_sees_what_happens() {
     assert_eq!(page.violations().await.len(), 2);
 }
 
-/// Events that end with a refusal: it is shown, and each try is later than the one before.
+/// Events that end with a refusal: it is shown, and each retry comes later than the one before.
 async fn refused_while_open(page: &Page<'_>) {
     page.run(
         r#"globalThis.asked = fetch;
@@ -183,7 +183,7 @@ async fn log_in(page: &Page<'_>, token: &str) {
     .await;
 }
 
-/// Whether the first or the second table of a card has a row about this Job.
+/// Whether a card has a row about this Job in its first or second table.
 fn card(semaphore: &str, job: &str, list: &str) -> String {
     let caption = if list == "holder" {
         "Holders"
@@ -196,8 +196,8 @@ fn card(semaphore: &str, job: &str, list: &str) -> String {
     )
 }
 
-/// How it looks, by day, by night and on a phone: what can be checked of it is, and the rest is for the
-/// eye of whoever looks at the pictures.
+/// The appearance: light, dark and on a phone. What can be checked is checked, and the rest is for people who look at
+/// the screenshots.
 async fn pictures(page: &Page<'_>) {
     // The first two semaphores.
     page.window(1200, 654).await;
@@ -222,7 +222,7 @@ async fn pictures(page: &Page<'_>) {
     page.window(1200, 1000).await;
 }
 
-/// Kept beside what is built; with `UPDATE_PICTURES=1` it is the one in `docs/` from now on.
+/// Stores the screenshot beside the build output, or with `UPDATE_PICTURES=1` in `docs/`.
 fn keep(name: &str, picture: &[u8]) {
     assert!(picture.starts_with(b"\x89PNG"));
     fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name), picture).unwrap();

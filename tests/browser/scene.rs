@@ -1,5 +1,5 @@
-//! What there is to be seen: semaphores in use, one that is shared with a program of others, one that is
-//! paused, one with keys.
+//! The contents of the page: semaphores in use, one that is shared with a foreign program, one that is paused, one
+//! with keys.
 
 use serde_json::json;
 use testbed::{
@@ -7,12 +7,12 @@ use testbed::{
     web::{free_address, may_review, somebody, token},
 };
 
-/// Whether the pictures in `docs/` are taken anew.
+/// Whether to update the screenshots in `docs/`.
 pub(crate) fn pictures_are_taken() -> bool {
     std::env::var_os("UPDATE_PICTURES").is_some()
 }
 
-/// An operator with the page, and what it shows.
+/// An operator with the page, and the objects that it shows.
 pub(crate) struct Scene {
     pub(crate) bed: Bed,
     pub(crate) address: String,
@@ -85,7 +85,7 @@ impl Scene {
         second.is_running().await;
         for number in [3, 4] {
             migration(number).create().await;
-            // Their order is that of their names within a second, and of their ages else.
+            // Within a second they are ordered by name, otherwise by age.
             eventually("it is in line", || async {
                 testbed::same(
                     db.status().await["waiting"].as_u64(),
@@ -106,7 +106,7 @@ impl Scene {
     }
 }
 
-/// Jobs that are done, so that there is something to be seen of the last minutes.
+/// Finished Jobs, so that the last minutes are not empty.
 async fn past(batch: &Namespace) {
     let runs = ["30s", "12s", "25s", "18s", "14s", "35s", "11s"];
     for (number, runs) in runs.iter().enumerate() {

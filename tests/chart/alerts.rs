@@ -6,7 +6,7 @@ use testbed::{Folder, servers};
 
 use crate::chart::{RELEASE, objects, template};
 
-/// Of the `ReplicaSet` in `alerts.yaml`.
+/// The hash of the `ReplicaSet` in `alerts.yaml`.
 const HASH: &str = "7d9c4f8b56";
 
 #[tokio::test]
@@ -14,20 +14,20 @@ async fn each_alert_fires_when_it_should() {
     fire_as_they_should(RELEASE).await;
 }
 
-/// As long as it may be: Kubernetes leaves characters out of its pods' names.
+/// The longest allowed name: Kubernetes truncates it in the names of its pods.
 #[tokio::test]
 async fn also_where_the_name_is_long() {
     fire_as_they_should(&"operator-".repeat(6)[..51]).await;
 }
 
-/// What a pod of a Deployment is called without its random end, as Kubernetes has it.
+/// The name of a Deployment's pods in Kubernetes, without the random suffix.
 fn pods_of(deployment: &str) -> String {
     let mut name = format!("{deployment}-{HASH}-");
     name.truncate(58);
     name
 }
 
-/// The alerts of a release whose Deployment is called so.
+/// The alerts of a release whose Deployment has this name.
 #[expect(clippy::print_stderr, reason = "what is left out is told")]
 async fn fire_as_they_should(name: &str) {
     if env::var_os("WITHOUT_PROMTOOL").is_some() {

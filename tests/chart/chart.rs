@@ -9,14 +9,14 @@ use anyhow::Result;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-/// The chart's folder, as helm is told it: it runs in the workspace's root.
+/// The chart's folder for helm, which runs in the root of the workspace.
 pub(crate) const CHART: &str = "charts/consul-semaphore-operator";
 
-/// The release that docs/install.md makes, and its namespace.
+/// The release in docs/install.md, and its namespace.
 pub(crate) const RELEASE: &str = "consul-semaphore-operator";
 pub(crate) const NAMESPACE: &str = "consul-semaphore-system";
 
-/// What `helm template` is told of the cluster, which it does not ask.
+/// The description of the cluster for `helm template`, which does not read it from one.
 const CLUSTER: [&str; 8] = [
     "--kube-version=1.36.3",
     "--api-versions=monitoring.coreos.com/v1/ServiceMonitor",
@@ -40,12 +40,12 @@ pub(crate) fn read(path: &str) -> String {
 
 /// A values file of `ci/`.
 pub(crate) struct Case {
-    /// Of `ci/<name>-values.yaml`.
+    /// The name in `ci/<name>-values.yaml`.
     pub(crate) name: String,
     pub(crate) path: String,
 }
 
-/// All of them, in order.
+/// All values files, in order.
 pub(crate) fn cases() -> Vec<Case> {
     let entries = fs::read_dir(file("ci")).expect("the values files");
     let names = entries.map(|entry| entry.expect("an entry").file_name());
@@ -68,25 +68,25 @@ impl Case {
         serde_yaml_ng::from_str(&text).expect("the values are YAML")
     }
 
-    /// What `helm template` makes of it.
+    /// The output of `helm template` with it.
     pub(crate) async fn text(&self) -> String {
         let rendered = template(&["--values", &self.path]).await;
         rendered.unwrap_or_else(|error| panic!("{}: {error:#}", self.name))
     }
 
-    /// The objects of it.
+    /// The rendered objects.
     pub(crate) async fn objects(&self) -> Vec<Value> {
         objects(&self.text().await)
     }
 }
 
-/// Runs `helm template` in a cluster that has all that the chart asks for.
+/// Runs `helm template` for a cluster that has everything that the chart needs.
 pub(crate) async fn template(args: &[&str]) -> Result<String> {
     let all = ["template", RELEASE, CHART].into_iter().chain(CLUSTER);
     testbed::helm_alone(all.chain(args.iter().copied())).await
 }
 
-/// What `helm install` says to whoever runs it.
+/// The notes that `helm install` prints.
 pub(crate) async fn notes(values: &str) -> String {
     let install = ["install", RELEASE, CHART, "--namespace", NAMESPACE];
     let install = install
@@ -98,7 +98,7 @@ pub(crate) async fn notes(values: &str) -> String {
     notes.to_owned()
 }
 
-/// The objects of some YAML.
+/// The objects in a YAML text.
 pub(crate) fn objects(text: &str) -> Vec<Value> {
     let documents = serde_yaml_ng::Deserializer::from_str(text);
     let objects = documents.map(|document| Value::deserialize(document).expect("YAML"));

@@ -1,4 +1,4 @@
-//! Each flag of `run` can be set by a value of the chart.
+//! Each flag of `run` can be set with a value of the chart.
 
 use std::{collections::BTreeSet, process::Command};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::chart::{cases, read};
 
-/// The flags that `run --help` shows, with the environment variables that stand for them.
+/// The flags in `run --help`, with their environment variables.
 fn flags() -> Vec<(String, Option<String>)> {
     let help = Command::new(env!("CARGO_BIN_EXE_consul-semaphore-operator"))
         .args(["run", "--help"])

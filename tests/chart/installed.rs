@@ -1,5 +1,5 @@
-//! The chart's way on a real API server, by the commands of docs/install.md: installed, upgraded twice, once with a
-//! changed `CustomResourceDefinition`, uninstalled, installed again. The operators of its pods do their work meanwhile.
+//! The life of the chart on a real API server, with the commands of docs/install.md: installed, upgraded twice, once
+//! with a changed `CustomResourceDefinition`, uninstalled, installed again. The operators of its pods work meanwhile.
 
 use std::{fs, path::Path};
 
@@ -17,7 +17,7 @@ const TOKEN: &str = "55555555-6666-4777-8888-999999999999";
 
 const CRD: &str = "crd/consulsemaphores.consul-semaphore.io";
 
-/// The commands of the first block on a page that has these words, for this Consul.
+/// The commands of the first block on a page that contains these words, for this Consul.
 fn commands(page: &str, words: &str, consul: &Consul) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
     let text = fs::read_to_string(path).expect("the page");
@@ -30,7 +30,7 @@ fn commands(page: &str, words: &str, consul: &Consul) -> String {
         .replace("token=...", &format!("token={TOKEN}"))
 }
 
-/// As [`commands`], of docs/install.md.
+/// Like [`commands`], from docs/install.md.
 fn documented(words: &str, consul: &Consul) -> String {
     commands("docs/install.md", words, consul)
 }
@@ -59,7 +59,7 @@ impl Stage {
         Release::new(&self.kubernetes, NAMESPACE, RELEASE).await
     }
 
-    /// The chart of another version, whose `CustomResourceDefinition` says something else.
+    /// The chart of another version, with a different `CustomResourceDefinition`.
     fn changed_chart(&self) -> String {
         let chart = self.kubernetes.folder().path().join("changed-chart");
         copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join(CHART), &chart);
@@ -76,7 +76,7 @@ impl Stage {
         chart.display().to_string()
     }
 
-    /// All that bears the release's label, of the kinds that the chart makes.
+    /// All objects with the release's label, of the kinds that the chart creates.
     async fn objects(&self) -> Vec<String> {
         let kinds = "deployments,replicasets,pods,services,serviceaccounts,poddisruptionbudgets,roles,rolebindings,\
                      clusterroles,clusterrolebindings,customresourcedefinitions,\
@@ -89,7 +89,7 @@ impl Stage {
     }
 }
 
-/// A folder, with all that is in it.
+/// Copies a folder with its content.
 pub(crate) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
     for entry in fs::read_dir(from).expect("a folder") {
@@ -141,7 +141,7 @@ async fn installed_upgraded_uninstalled() {
     for word in ["keys: write", "in force", " 0 failed"] {
         assert!(printed.contains(word), "{printed}");
     }
-    // Helm leaves it where it is, for whoever reads its log.
+    // Helm leaves it there, so that its log can be read.
     kubernetes
         .kubectl(["delete", "pod", &check, "-n", NAMESPACE])
         .await;
@@ -154,7 +154,7 @@ async fn installed_upgraded_uninstalled() {
     long.is_running().await;
     let session = long.session().await;
 
-    // Other arguments: all pods are replaced, and the Job goes on.
+    // Different arguments: all pods are replaced, and the Job continues.
     let before = release.pods().await;
     stage.documented("helm upgrade").await;
     let after = release.pods().await;
@@ -170,7 +170,7 @@ async fn installed_upgraded_uninstalled() {
     );
     a_job_goes_its_way(&team, "db", "second").await;
 
-    // Another CustomResourceDefinition: no pod is replaced.
+    // A different CustomResourceDefinition: no pod is replaced.
     shows(kubernetes, &[CRD], ".spec.names.shortNames", r#"["csem"]"#).await;
     let upgrade = documented("helm upgrade", &stage.consul).replace(CHART, &stage.changed_chart());
     kubernetes.shell(&upgrade).await;
@@ -196,7 +196,7 @@ async fn installed_upgraded_uninstalled() {
     comes_back_to_it(&stage, &team).await;
 }
 
-/// As in a rolling update: those of the new pods are there before the old ones end.
+/// As in a rolling update: the new pods start before the old ones end.
 async fn run_in_place_of(
     stage: &Stage,
     before: Vec<testbed::Container>,
@@ -210,7 +210,7 @@ async fn run_in_place_of(
     containers
 }
 
-/// Uninstalled, the release leaves its `CustomResourceDefinition`, and nothing else of its own.
+/// After it is uninstalled, only the release's `CustomResourceDefinition` is left.
 async fn leaves_what_users_made(stage: &Stage, team: &Namespace) {
     let uninstall = documented("helm uninstall", &stage.consul);
     let uninstall = uninstall
@@ -232,7 +232,7 @@ async fn leaves_what_users_made(stage: &Stage, team: &Namespace) {
     assert!(db.is_some(), "the ConsulSemaphores stay");
 }
 
-/// Installed again, as the README says, it takes up what is there; and it goes as docs/install.md says.
+/// Installed again, as the README says, it takes over what exists; then it is removed as docs/install.md says.
 async fn comes_back_to_it(stage: &Stage, team: &Namespace) {
     let install = commands("README.md", "helm install", &stage.consul);
     stage.kubernetes.shell(&install).await;
@@ -248,7 +248,7 @@ async fn comes_back_to_it(stage: &Stage, team: &Namespace) {
     assert!(crate::operator::is_empty(&crds), "{crds}");
 }
 
-/// A cluster in which kustomize has installed it.
+/// A cluster where the operator was installed with kustomize.
 #[tokio::test]
 async fn from_kustomize_to_helm() {
     let stage = Stage::new().await;

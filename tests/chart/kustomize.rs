@@ -1,4 +1,4 @@
-//! The chart's defaults are the objects of config/default and, where the API server has such, of config/policies.
+//! The chart's defaults are the objects of config/default and, if the API server supports them, of config/policies.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::chart::{CHART, cases, objects, read};
 
-/// What only Helm says of its objects, and what only kustomize does.
+/// What only Helm sets on its objects, and what only kustomize sets.
 const BESIDE: [&str; 6] = [
     "app.kubernetes.io/instance",
     "app.kubernetes.io/managed-by",
@@ -16,7 +16,7 @@ const BESIDE: [&str; 6] = [
     "helm.sh/resource-policy",
 ];
 
-/// Takes out what is beside the point, and what is empty without it.
+/// Removes these differences, and what is empty without them.
 fn strip(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -31,7 +31,8 @@ fn strip(value: &mut Value) {
     }
 }
 
-/// The objects by kind, namespace and name. `helm install --create-namespace` makes the namespace, and only Helm has tests.
+/// The objects by kind, namespace and name. `helm install --create-namespace` creates the namespace, and only Helm
+/// has tests.
 fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
     let others = objects
         .into_iter()
@@ -74,7 +75,7 @@ async fn the_defaults_are_those_of_kustomize() {
     }
 }
 
-/// Helm reads no files outside of the chart.
+/// Helm can't read files outside of the chart.
 #[test]
 fn the_charts_policies_are_those_of_config() {
     for name in ["suspend.yaml", "guard.yaml", "refuse.yaml"] {

@@ -1,5 +1,4 @@
-//! The Helm chart: what it renders and refuses, that it goes with the program, and what comes of it on a real
-//! API server.
+//! The Helm chart: what it renders and refuses, that it matches the program, and that it works on a real API server.
 #![expect(
     clippy::expect_used,
     clippy::panic,

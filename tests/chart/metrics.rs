@@ -1,4 +1,4 @@
-//! The dashboard is rendered as it is written, and the alerts lead to pages that there are.
+//! The dashboard is rendered as it is in its file, and the alerts link to existing pages.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -23,7 +23,7 @@ async fn the_dashboard_is_the_file() {
     panic!("no values file turns the dashboard on");
 }
 
-/// What GitHub calls a heading in links.
+/// GitHub's link anchor for a heading.
 fn anchor(heading: &str) -> String {
     let title = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');

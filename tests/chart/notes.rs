@@ -1,4 +1,4 @@
-//! What is said after an installation fits what was installed.
+//! The notes after an installation match what was installed.
 
 use crate::chart::{NAMESPACE, RELEASE, notes};
 
@@ -54,7 +54,7 @@ async fn it_asks_where_it_works() {
     assert!(!example.contains("default"), "{example}");
 }
 
-/// A dry run asks no cluster.
+/// A dry run does not read from a cluster.
 #[tokio::test]
 async fn it_says_that_a_policy_was_left_out() {
     for (values, said) in [

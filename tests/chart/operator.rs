@@ -7,7 +7,7 @@ use kube::{Api, Client, ResourceExt, api::ListParams};
 use serde_json::{Value, json};
 use testbed::{Consul, Container, Kubernetes, Namespace, eventually, eventually_within, same};
 
-/// The pods of a release's Deployment, which is called as the release.
+/// The pods of a release's Deployment, which has the release's name.
 pub(crate) struct Release {
     pub(crate) namespace: String,
     pub(crate) name: String,
@@ -23,7 +23,7 @@ impl Release {
         }
     }
 
-    /// Waits until all pods are of the Deployment's newest template, and names them.
+    /// Waits until all pods are from the Deployment's newest template, and returns their names.
     pub(crate) async fn pods(&self) -> Vec<String> {
         let deployments = Api::<Deployment>::namespaced(self.client.clone(), &self.namespace);
         let pods = Api::<Pod>::namespaced(self.client.clone(), &self.namespace);
@@ -69,12 +69,12 @@ impl Release {
     }
 }
 
-/// Waits until one replica leads, whose name is its pod's, and the others stand by.
+/// Waits until one replica leads, under its pod's name, and the others stand by.
 async fn one_leads(containers: &[Container]) {
     eventually("one leads", || async {
         let mut leaders = Vec::new();
         for container in containers {
-            // Not 200 while none leads.
+            // Not 200 while no replica leads.
             let says = container.try_get("/readyz").await;
             let says = says.map_err(|error| format!("{error:#}"))?;
             if says.contains(&format!("{} (this replica) leads", container.name())) {
@@ -86,7 +86,7 @@ async fn one_leads(containers: &[Container]) {
     .await;
 }
 
-/// Asks all to end, as when their pods are deleted; they give back what they have.
+/// Asks all of them to end, as when their pods are deleted; they give back the lead.
 pub(crate) async fn stop(containers: Vec<Container>) {
     for container in containers {
         let name = container.name().to_owned();
@@ -95,7 +95,7 @@ pub(crate) async fn stop(containers: Vec<Container>) {
     }
 }
 
-/// A Job goes its way: it has a slot, its pods run, and the slot is given back.
+/// Takes a Job through its life: it has a slot, its pods run, and the slot is given back.
 pub(crate) async fn a_job_goes_its_way(team: &Namespace, semaphore: &str, name: &str) {
     let job = team.job(name).semaphore(semaphore).create().await;
     job.is_complete().await;
@@ -110,14 +110,14 @@ pub(crate) async fn make_token(consul: &Consul, secret: &str) {
     consul.put_json("acl/token", token).await;
 }
 
-/// What the operator may do in Consul: docs/consul-acl.md says it more narrowly, and other tests try that.
+/// The operator's rules in Consul: docs/consul-acl.md has narrower ones, which other tests try.
 pub(crate) const RULES: &str = r#"
 key_prefix "semaphores/" { policy = "write" }
 node_prefix "k8s-" { policy = "write" }
 session_prefix "k8s-" { policy = "write" }
 "#;
 
-/// Waits until a field of an object is as it should be.
+/// Waits until a field of an object has this value.
 pub(crate) async fn shows(kubernetes: &Kubernetes, get: &[&str], path: &str, value: &str) {
     let path = format!("-o=jsonpath={{{path}}}");
     let what = format!("{get:?} has {value} at {path}");
@@ -132,7 +132,7 @@ pub(crate) async fn shows(kubernetes: &Kubernetes, get: &[&str], path: &str, val
     .await;
 }
 
-/// Whether there is something.
+/// Whether a list is empty.
 pub(crate) fn is_empty(list: &Value) -> bool {
     list["items"].as_array().is_none_or(Vec::is_empty)
 }

@@ -1,4 +1,4 @@
-//! A chart with a mistake in it does not run: what the other tests show, they could also miss.
+//! A chart with a mistake does not run: without this, the other tests could miss mistakes, too.
 
 use std::{fs, path::Path};
 
@@ -6,7 +6,7 @@ use testbed::Kubernetes;
 
 use crate::{chart::file, installed::copy, operator::Release};
 
-/// Where the mistake is made, and what is said of it.
+/// Where the mistake is, and what is reported about it.
 struct Mistake {
     name: &'static str,
     file: &'static str,
@@ -55,7 +55,7 @@ impl Mistake {
             .expect("the file with the mistake");
     }
 
-    /// What running a pod of it says.
+    /// What is reported when a pod of it runs.
     async fn outcome(&self, kubernetes: &Kubernetes) -> String {
         let chart = kubernetes.folder().path().join(self.name);
         self.plant(&chart);

@@ -23,7 +23,7 @@ fn its_commands_are_those_of_the_other_pages() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
         fs::read_to_string(path).expect(name)
     };
-    // By those these are run.
+    // These are the pages whose commands are run.
     let others = page("README.md") + &page("docs/install.md") + &page("docs/check.md");
     let readme = readme();
     let mut compared = 0;

@@ -1,4 +1,4 @@
-//! Values that can't be meant: they are refused, with what is wrong and what to do.
+//! Values that make no sense are refused, with what is wrong and what to do.
 
 use crate::chart::template;
 
@@ -173,7 +173,7 @@ async fn values_that_do_not_go_together_are_refused() {
     }
 }
 
-/// What looks like one of the above, and is right.
+/// Values that look like one of the above, but are valid.
 #[tokio::test]
 async fn values_that_go_together_are_taken() {
     for values in [
@@ -216,7 +216,7 @@ async fn a_cluster_without_what_is_asked_for_is_refused() {
             "set it to auto or false",
         ),
     ] {
-        // Told nothing of the cluster, helm takes it for one with Kubernetes' own kinds.
+        // Without information about the cluster, helm assumes one with only Kubernetes' own kinds.
         let value = format!("{value}.enabled=true");
         let args = ["template", "a", crate::chart::CHART, "--set", &value];
         let refusal = testbed::helm_alone(args).await.expect_err("no such kind");

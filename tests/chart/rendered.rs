@@ -1,5 +1,5 @@
-//! What the chart makes of its values files: with two of them compared with what is stored, which shows a reviewer
-//! what a change of a template does.
+//! What the chart renders from its values files: for two of them compared with a stored snapshot, which shows a
+//! reviewer the effect of a template change.
 
 use std::{env, fs, path::Path};
 
@@ -7,7 +7,7 @@ use consul_semaphore_operator::telemetry;
 
 use crate::chart::{CHART, cases, file, read};
 
-/// The values files whose outcome is stored: the rest differ by what their own tests look at.
+/// The values files with a stored snapshot: the others differ in what their own tests check.
 const STORED: [&str; 2] = ["default", "everything"];
 
 const AGAIN: &str = "write it anew with: UPDATE_SNAPSHOTS=1 cargo test --test chart";
@@ -36,7 +36,7 @@ async fn it_is_what_is_stored() {
     );
 }
 
-/// Without what is brought as it is in `files/`, and compared with that elsewhere.
+/// Without what is copied unchanged from `files/`, and compared elsewhere.
 fn abridged(rendered: &str) -> String {
     let brought = ["templates/crds.yaml", "templates/grafana-dashboard.yaml"];
     let mut kept = String::new();
@@ -73,7 +73,7 @@ async fn helm_has_nothing_to_say_against_it() {
     }
 }
 
-/// A Secret with a certificate authority may have the authority's key in it, too.
+/// A Secret with a certificate authority may also contain the authority's key.
 #[tokio::test]
 async fn the_pod_has_only_those_files_of_a_secret_that_it_reads() {
     let mut whole = 0;
@@ -85,7 +85,7 @@ async fn the_pod_has_only_those_files_of_a_secret_that_it_reads() {
                 _ => continue,
             };
             let volumes = pod["volumes"].as_array().into_iter().flatten();
-            // The others are their users'.
+            // The others are set by users.
             let own = volumes.filter(|volume| {
                 let name = volume["name"].as_str().unwrap_or_default();
                 name.starts_with("consul-")
@@ -107,7 +107,7 @@ fn its_version_is_the_programs() {
     assert_eq!(chart["appVersion"], telemetry::VERSION);
 }
 
-/// A file of the chart that is not rendered is missed by nobody else.
+/// Nothing else notices a file of the chart that is never rendered.
 #[tokio::test]
 async fn each_template_is_in_a_snapshot() {
     let mut rendered = String::new();

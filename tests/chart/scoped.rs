@@ -1,4 +1,4 @@
-//! A release for some namespaces, with next to no rights in the cluster; it logs in to Consul by TLS.
+//! A release for some namespaces, with almost no rights in the cluster; it logs in to Consul over TLS.
 
 use std::fs;
 
@@ -18,18 +18,18 @@ use crate::{
 const MANAGEMENT: &str = "00000000-1111-4222-8333-444444444444";
 const TENANT: &str = "22222222-1111-4222-8333-444444444444";
 
-/// What the release and its account are called.
+/// The name of the release and of its account.
 const NAME: &str = "semaphores";
 
 struct Stage {
     kubernetes: Kubernetes,
     consul: ConsulServer,
-    /// By TLS.
+    /// Its TLS address.
     address: String,
 }
 
 impl Stage {
-    /// Consul shows the API server's own certificate, and gives tokens to the release's account.
+    /// Consul uses the API server's own certificate, and gives tokens to the release's account.
     async fn new(home: &str) -> Self {
         let kubernetes = Kubernetes::start_with_deployments().await;
         let certificate = kubernetes.authority_file();
@@ -130,7 +130,7 @@ async fn with_a_token_of_its_own(stage: &Stage, team: &Namespace) {
     a_job_goes_its_way(team, "shared", "b").await;
 }
 
-/// With the token of its pod.
+/// Checked with the token of its pod.
 async fn may_do_no_more(stage: &Stage, container: &Container, [team, other]: [&Namespace; 2]) {
     let kubeconfig = container.kubeconfig().display().to_string();
     let asks = async |args: &[&str]| {
@@ -167,7 +167,7 @@ async fn may_do_no_more(stage: &Stage, container: &Container, [team, other]: [&N
     }
 }
 
-/// The API server says by which `FlowSchema` it took a request.
+/// The API server reports the `FlowSchema` of a request.
 async fn has_a_level_of_its_own(stage: &Stage, container: &Container, team: &Namespace) {
     let kubeconfig = Kubeconfig::read_from(container.kubeconfig()).expect("a kubeconfig");
     let options = KubeConfigOptions::default();

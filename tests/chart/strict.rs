@@ -1,4 +1,4 @@
-//! What the chart makes of each values file is what a real API server takes, with no field that it does not know.
+//! A real API server accepts what the chart renders from each values file, without unknown fields.
 
 use std::{collections::BTreeSet, fs};
 
@@ -7,10 +7,10 @@ use testbed::ApiServer;
 
 use crate::chart::{NAMESPACE, cases};
 
-/// What others than Kubernetes itself serve.
+/// An API group that Kubernetes itself does not serve.
 const OF_OTHERS: &str = "monitoring.coreos.com/";
 
-/// A pod is refused for what it names and is not there, its template is not.
+/// The API server refuses a pod that names missing objects, but accepts such a template.
 fn template_of(object: &mut Value) {
     if object["kind"] == "Pod" {
         let pod = object.take();

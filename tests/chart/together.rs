@@ -1,4 +1,4 @@
-//! The objects of a release go together: what one names is what the other has.
+//! The objects of a release match: each object refers to what the others define.
 
 use std::collections::BTreeSet;
 
@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 
 use crate::chart::{CHART, cases, objects, template};
 
-/// Those of a kind.
+/// The objects of a kind.
 fn of<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
     let of = |object: &&Value| object["kind"] == kind;
     objects.iter().filter(of).collect()
 }
 
-/// Whether labels are found by a selector.
+/// Whether a selector matches labels.
 fn is_found(labels: &Value, selector: &Value) -> bool {
     let wanted = selector["matchLabels"].as_object().expect("labels");
     let mut expressions = selector["matchExpressions"]
@@ -50,7 +50,7 @@ async fn prometheus_scrapes_the_metrics_and_not_the_page() {
     assert!(scraped > 0, "no values file turns the ServiceMonitor on");
 }
 
-/// The pod of `helm test` is where the operator's are, and reaches what they reach; and it is not taken for one.
+/// The pod of `helm test` runs where the operator's pods do, reaches what they reach, and is not mistaken for one.
 #[tokio::test]
 async fn helm_tests_where_the_operator_runs() {
     for case in cases() {
@@ -110,7 +110,7 @@ async fn helm_tests_where_the_operator_runs() {
     }
 }
 
-/// Kubernetes puts a variable's value in place of its name only where it comes before.
+/// Kubernetes substitutes a variable's value only after its definition.
 #[tokio::test]
 async fn variables_name_those_before_them() {
     let mut named = 0;
@@ -136,7 +136,7 @@ async fn variables_name_those_before_them() {
     assert!(named > 0, "no values file names a variable");
 }
 
-/// What is there once in a cluster is one release's; it is left out here.
+/// What can exist only once in a cluster belongs to one release; it is left out here.
 const ALL_BUT_WHAT_IS_THERE_ONCE: &str = "crds.install=false,rbac.userRoles=false,\
     admissionPolicies.suspend.enabled=false,admissionPolicies.guard.enabled=false,\
     web.enabled=true,flowControl.enabled=true,rbac.tokenSecrets.team={token},networkPolicy.enabled=true,\
@@ -144,7 +144,7 @@ const ALL_BUT_WHAT_IS_THERE_ONCE: &str = "crds.install=false,rbac.userRoles=fals
     prometheusRule.enabled=true,prometheusRule.namespace=monitoring,\
     grafanaDashboard.enabled=true,grafanaDashboard.namespace=monitoring";
 
-/// Two operators of one cluster, each a release of the same name.
+/// Two operators in one cluster, each a release with the same name.
 #[tokio::test]
 async fn releases_of_one_name_share_nothing() {
     for scope in ["scope.namespaces={team}", "scope.semaphoreSelector=shard=a"] {
@@ -165,7 +165,7 @@ async fn releases_of_one_name_share_nothing() {
     }
 }
 
-/// The `NetworkPolicy` lets the pods reach what they are told to talk to.
+/// The `NetworkPolicy` lets the pods reach the servers that they are configured for.
 #[tokio::test]
 async fn the_way_to_consul_and_to_the_collector_is_open() {
     let collector = "traces.exporter=otlp,traces.endpoint=http://collector";
@@ -211,7 +211,7 @@ async fn the_way_to_consul_and_to_the_collector_is_open() {
     }
 }
 
-/// In place of the registry that the repository names, if it names one.
+/// Replaces the registry in the repository, if there is one.
 #[tokio::test]
 async fn the_image_comes_from_the_registry_of_all_parts() {
     let everywhere = "global.imageRegistry=registry.example.com:5000";
@@ -268,7 +268,7 @@ fn names_in(value: &Value, path: &str) -> usize {
     names
 }
 
-/// Kubernetes takes numbers for names, and YAML takes such names for numbers.
+/// Kubernetes accepts digits as names, and YAML reads such names as numbers.
 #[tokio::test]
 async fn names_are_texts() {
     let numbers = "nameOverride=1,fullnameOverride=2e3,consul.token.secretName=4,consul.token.secretKey=5,\
@@ -290,7 +290,7 @@ async fn names_are_texts() {
     let rendered = testbed::helm_alone(args).await.expect("the chart");
     let mut names = 0;
     for object in objects(&rendered) {
-        // What is brought as it is.
+        // Copied unchanged.
         if object["kind"] != "CustomResourceDefinition" {
             names += names_in(&object, object["kind"].as_str().expect("a kind"));
         }

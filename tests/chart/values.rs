@@ -1,4 +1,4 @@
-//! values.yaml and values.schema.json say the same, and each value has a comment and is tried.
+//! values.yaml and values.schema.json agree, and each value has a comment and is tested.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::chart::{Case, cases, file, notes, read, template};
 
-/// What a chart may set that this one is a part of; it has no default.
+/// A value for a parent chart; it has no default.
 const OF_OTHERS: [&str; 1] = ["enabled"];
 
 fn properties(schema: &Value) -> Option<&Map<String, Value>> {
@@ -17,12 +17,12 @@ fn schema() -> Value {
     serde_json::from_str(&read("values.schema.json")).expect("the schema is JSON")
 }
 
-/// All values by their paths, such as `consul.token.file`: the schema says what is one, and what is a group.
+/// All values by their paths, such as `consul.token.file`: the schema says what is a value, and what is a group.
 pub(crate) fn paths() -> BTreeSet<String> {
     fn add(schema: &Value, path: &str, paths: &mut BTreeSet<String>) {
         match properties(schema) {
             Some(properties) => {
-                // What other charts have there is theirs.
+                // The values of other charts are their own business.
                 assert!(
                     schema["additionalProperties"] == false || path == "global",
                     "{path} takes anything"
@@ -51,7 +51,7 @@ fn at<'a>(values: &'a Value, path: &str) -> Option<&'a Value> {
         .try_fold(values, |values, name| values.get(name))
 }
 
-/// A line of values.yaml with a key.
+/// A line of values.yaml that has a key.
 struct Line {
     path: String,
     /// The line before it.
@@ -84,7 +84,7 @@ fn lines() -> Vec<Line> {
 fn each_value_has_a_default_and_a_comment() {
     let lines = lines();
     for path in paths() {
-        // Of Kubernetes' own fields: nothing in them is the default of most.
+        // Groups of Kubernetes' own fields: most of their fields are empty by default.
         let (group, _) = path.rsplit_once('.').unwrap_or_default();
         let of = if ["affinity", "resources"].contains(&group) {
             group
@@ -112,7 +112,7 @@ fn each_value_is_tried_in_a_values_file() {
     );
 }
 
-/// The groups and values below a schema, with whether they have to be there.
+/// The groups and values below a schema, and whether they are required.
 fn with_required(schema: &Value, path: &str, found: &mut Vec<(String, bool, Value)>) {
     let Some(properties) = properties(schema) else {
         return;
@@ -130,7 +130,7 @@ fn with_required(schema: &Value, path: &str, found: &mut Vec<(String, bool, Valu
     }
 }
 
-/// In Helm `null` takes a value's default away. A number or a switch would be 0 or false then, which nobody means.
+/// In Helm `null` removes a value's default. A number or a switch would then be 0 or false, which is never intended.
 #[test]
 fn numbers_and_switches_have_to_be_there() {
     let mut values = Vec::new();
@@ -157,7 +157,7 @@ async fn what_does_not_have_to_be_there_can_be_taken_away() {
         .filter(|value| value != "enabled=null" && value != "global=null")
         .collect();
     assert!(optional.len() > 70, "only {}", optional.len());
-    // The budget needs one of its two.
+    // The budget needs one of its two values.
     let none = optional.join(",") + ",podDisruptionBudget.maxUnavailable=1";
     let monitoring =
         "serviceMonitor.enabled=true,prometheusRule.enabled=true,grafanaDashboard.enabled=true";

@@ -1,4 +1,4 @@
-//! Consul: what its token may do, and how it is set up.
+//! Consul: the rights of the token, and the setup.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ const MANAGEMENT: &str = "00000000-1111-4222-8333-444444444444";
 
 const NODE: [&str; 2] = ["--consul-node", "k8s-72ae35f8-3282-451b-b1ca-51957e931009"];
 
-/// The rules that docs/consul-acl.md gives an operator, one each, for the node that it names there.
+/// The rules that docs/consul-acl.md gives an operator, one each, for the node name in the document.
 fn documented_rules() -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/consul-acl.md");
     let page = fs::read_to_string(page).unwrap();
@@ -37,7 +37,7 @@ async fn token(consul: &Consul, name: &str, rules: &[&String]) -> Consul {
     consul.with_token(token["SecretID"].as_str().unwrap())
 }
 
-/// No session and no key is there.
+/// No session and no key exists.
 async fn nothing_is_left(consul: &Consul) {
     assert_eq!(consul.sessions().await, Vec::<Value>::new());
     assert_eq!(consul.list("").await, []);
@@ -54,7 +54,7 @@ async fn the_documented_rules_suffice_and_each_is_named_when_it_is_missing() {
             .filter(|rule| !rule.starts_with(kind))
             .collect::<Vec<_>>()
     };
-    // The node first: as long as it is not there, it has to be registered.
+    // The node first: it must be registered until it exists.
     let cases = [
         ("node ", vec!["external node"]),
         ("session ", vec!["session: make"]),
@@ -79,7 +79,7 @@ async fn the_documented_rules_suffice_and_each_is_named_when_it_is_missing() {
         said.each_failure_says_what_to_do();
         assert_eq!(said.code, Some(1));
         nothing_is_left(&consul).await;
-        // From now on it is there.
+        // From now on it exists.
         Said::of(&NODE, &variables(&whole)).await;
     }
     let said = Said::of(&NODE, &variables(&whole)).await;
@@ -113,7 +113,7 @@ async fn a_token_that_consul_does_not_know_is_reported() {
     said.each_failure_says_what_to_do();
 }
 
-/// Without a cluster and without a name for the node there is nobody whose sessions they could be.
+/// Without a cluster and without a node name, no node could own the sessions.
 #[tokio::test]
 async fn without_a_node_no_session_is_tried() {
     let consul = Consul::start().await;
@@ -217,7 +217,7 @@ async fn clocks_that_differ_are_reported() {
     );
 }
 
-/// The sessions that checks have made.
+/// The sessions that checks have created.
 async fn scratch(consul: &Consul) -> Vec<Value> {
     let mut sessions = consul.sessions().await;
     sessions.retain(|session| {
@@ -227,7 +227,7 @@ async fn scratch(consul: &Consul) -> Vec<Value> {
     sessions
 }
 
-/// One that is ended while it tries what its token may do; with this signal.
+/// A check that this signal ends while it tries its token.
 async fn ended_by(signal: &str) -> (ConsulServer, Option<i32>) {
     let consul = Consul::start().await;
     let proxy = Proxy::start(consul.address()).await;
@@ -256,7 +256,7 @@ async fn ended_by(signal: &str) -> (ConsulServer, Option<i32>) {
     (consul, output.status.code())
 }
 
-/// It is tried once more at the end.
+/// It is tried again at the end.
 #[tokio::test]
 async fn nothing_is_left_where_an_end_is_refused() {
     let consul = Consul::start().await;
@@ -280,7 +280,7 @@ async fn nothing_is_left_by_one_that_is_interrupted() {
     }
 }
 
-/// Nobody can end its session then, but Consul.
+/// Then only Consul can end its session.
 #[tokio::test]
 async fn nothing_is_left_for_long_by_one_that_is_killed() {
     let (consul, code) = ended_by("KILL").await;

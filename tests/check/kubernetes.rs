@@ -22,8 +22,8 @@ async fn apply(bed: &Bed, name: &str, object: &Value) {
         .await;
 }
 
-/// What is said once each of these lines has its outcome and its words: what was changed counts a moment later, and not
-/// for all questions at once.
+/// The report once each of these lines has its outcome and words: a change takes effect a moment later, and not for
+/// all questions at once.
 async fn says(bed: &Bed, lines: &[(&str, &str, &str)]) -> Said {
     eventually(&format!("{lines:?}"), async || {
         let said = as_operator(bed).await;
@@ -53,9 +53,9 @@ async fn what_is_shipped_suffices_and_what_is_missing_is_reported() {
     bed.end().await.unwrap();
 }
 
-/// An admin asks what the operator may do, and the operator what it may do itself.
+/// An admin checks the operator's rights, and the operator checks its own.
 async fn what_is_shipped(bed: &Bed) {
-    // Roles that were bound just now take a moment.
+    // New role bindings take a moment.
     let said = eventually("what is shipped suffices", async || {
         let said = as_operator(bed).await;
         if said.bad("kubernetes") == POLICIES {
@@ -128,7 +128,7 @@ async fn a_right_that_is_missing(bed: &Bed) {
     assert_eq!(said.code, Some(1));
 }
 
-/// An operator of some namespaces needs its rights there, and its own Lease.
+/// An operator for some namespaces needs its rights there, and its own Lease.
 async fn a_part_of_the_cluster(bed: &Bed) {
     let arguments = [
         "--as",
@@ -172,7 +172,7 @@ fn policy(kind: &str, name: &str, spec: &Value) -> Value {
     })
 }
 
-/// What the policies say is nothing to a check: whether they are there, and bound, is.
+/// A check does not read the content of the policies: only whether they exist and are bound.
 async fn policies(bed: &Bed) {
     let [_, name] = POLICIES;
     let rules = json!([{

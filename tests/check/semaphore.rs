@@ -1,4 +1,4 @@
-//! One semaphore: who holds, who waits, and why the first of them does not run.
+//! One semaphore: who holds, who waits, and why the first workload in the queue does not run.
 
 use serde_json::json;
 use testbed::{Bed, Namespace, Semaphore, eventually, same};
@@ -10,7 +10,7 @@ async fn look(bed: &Bed, team: &Namespace, semaphore: &str) -> Said {
     Said::of_bed(bed, bed.kubeconfig(), &["--semaphore", &name]).await
 }
 
-/// Looks until the first Job in line waits for this reason.
+/// Checks until the first Job in the queue waits for this reason.
 async fn first_waits(bed: &Bed, team: &Namespace, db: &Semaphore, job: &str, why: &str) -> Said {
     let what = format!("first: {job}");
     eventually(&format!("{job} waits because {why}"), async || {
@@ -76,7 +76,7 @@ async fn a_semaphore_that_works_is_reported() {
     said.assert("semaphore", "Jobs on hold", "ok", &["held"]);
     assert_eq!(said.bad("semaphore"), Vec::<String>::new());
     assert_eq!(said.code, Some(0), "{said:#?}");
-    // What was tried there has left nothing.
+    // The attempts have left nothing behind.
     let left = bed
         .consul()
         .list(&format!("{}/check-", db.lock_prefix()))
@@ -185,7 +185,7 @@ async fn without_an_operator_the_report_says_what_it_would_do() {
     );
     assert_eq!(said.code, Some(0), "{said:#?}");
 
-    // Its limit is in Consul, as one that is agreed on.
+    // Its limit is in Consul, and agreed on.
     let consul = bed.consul();
     let dead = consul.take_slot(&db.lock_prefix(), 1).await;
     consul.destroy_session(&dead).await;
@@ -209,8 +209,8 @@ async fn without_an_operator_the_report_says_what_it_would_do() {
     assert_eq!(sessions, Vec::<serde_json::Value>::new());
 }
 
-/// With the operator's token a semaphore must be in its namespace's folder; with one of its own Consul
-/// decides, if the operator may read it.
+/// With the operator's token a semaphore must be in its namespace's folder; with a token of its own Consul decides,
+/// if the operator may read that token.
 #[tokio::test]
 async fn the_report_says_whose_token_it_is_and_where_it_may_be_used() {
     let bed = Bed::shared().await;

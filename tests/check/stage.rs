@@ -1,4 +1,4 @@
-//! The program, run as a check, and what it said.
+//! Runs the program as a check, and reads its output.
 
 use std::{
     path::Path,
@@ -9,7 +9,7 @@ use serde_json::Value;
 use testbed::{Bed, Consul, PATIENCE};
 use tokio::{process::Command, time::timeout};
 
-/// Where Consul is, and as whom it is asked.
+/// The address of Consul, and the token.
 pub(crate) fn variables(consul: &Consul) -> Vec<(&'static str, String)> {
     let mut variables = vec![("CONSUL_HTTP_ADDR", consul.address().to_owned())];
     variables.extend(
@@ -20,9 +20,9 @@ pub(crate) fn variables(consul: &Consul) -> Vec<(&'static str, String)> {
     variables
 }
 
-/// The program, not started yet. It knows of no Kubernetes unless a variable says so.
+/// The program, not started yet. It has no Kubernetes unless a variable names one.
 pub(crate) fn program(arguments: &[&str], variables: &[(&'static str, String)]) -> Command {
-    // Whoever runs the tests in the background of a shell would have it ignore SIGINT.
+    // Started in the background of a shell, the tests would make it ignore SIGINT.
     let mut command = Command::new("env");
     command
         .arg("--default-signal=INT")
@@ -40,7 +40,7 @@ pub(crate) fn program(arguments: &[&str], variables: &[(&'static str, String)]) 
     command
 }
 
-/// What a check said.
+/// The output of a check.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) code: Option<i32>,
@@ -54,11 +54,11 @@ impl Said {
         Self::read(&ran.await.expect("it comes to an end").expect("it starts"))
     }
 
-    /// Of a bed, as the user of this kubeconfig.
+    /// Runs a check of a bed, as the user of this kubeconfig.
     pub(crate) async fn of_bed(bed: &Bed, kubeconfig: &Path, arguments: &[&str]) -> Self {
         let mut variables = variables(bed.consul());
         variables.push(("KUBECONFIG", kubeconfig.display().to_string()));
-        // As the bed's operator has it.
+        // The same as for the bed's operator.
         variables.push(("TRUSTED_NAMESPACES", "*".to_owned()));
         Self::of(arguments, &variables).await
     }
@@ -72,33 +72,33 @@ impl Said {
         }
     }
 
-    /// The line about this.
+    /// The line with this name.
     #[track_caller]
     fn line(&self, area: &str, what: &str) -> &Value {
         let found = self.find(area, what);
         found.unwrap_or_else(|| panic!("no {area} {what} in {self:#?}"))
     }
 
-    /// The line about this, if there is one.
+    /// The line with this name, if there is one.
     pub(crate) fn find(&self, area: &str, what: &str) -> Option<&Value> {
         let mut lines = self.lines.iter();
         lines.find(|line| line["area"] == area && line["what"] == what)
     }
 
-    /// Checks how something stands, and that the message or the advice has these words.
+    /// Checks the outcome of a line, and that its message or advice contains these words.
     #[track_caller]
     pub(crate) fn assert(&self, area: &str, what: &str, outcome: &str, words: &[&str]) {
         let line = self.line(area, what);
         assert_eq!(line["outcome"], outcome, "{line:#}");
         let text = format!("{} -> {}", line["message"], line["todo"]);
-        // As JSON, quotes are escaped.
+        // Quotes are escaped in JSON.
         let text = text.replace("\\\"", "\"");
         for word in words {
             assert!(text.contains(word), "{word:?} is not in {text}");
         }
     }
 
-    /// What is not ok in an area.
+    /// The lines of an area that are not ok.
     pub(crate) fn bad(&self, area: &str) -> Vec<String> {
         let bad = self
             .lines
@@ -108,7 +108,7 @@ impl Said {
             .collect()
     }
 
-    /// Checks that whatever has failed says what to do.
+    /// Checks that each failed line says what to do.
     pub(crate) fn each_failure_says_what_to_do(&self) {
         for line in &self.lines {
             let helps = line["outcome"] != "failed" || line["todo"].is_string();

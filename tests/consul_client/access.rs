@@ -42,7 +42,7 @@ fn set(key: &str) -> Op {
     }
 }
 
-/// Everything is denied, and the denial names this rule: from Consul 1.12 on.
+/// Everything is denied, and the error names this rule: from Consul 1.12 on.
 fn assert_denied<T: std::fmt::Debug>(result: Result<T, Error>, rule: &str, token: &str) {
     let error = result.unwrap_err();
     let text = error.to_string();
@@ -108,12 +108,12 @@ async fn entries_that_must_not_be_read_are_a_denial_and_not_an_empty_prefix() {
 
     assert_eq!(client.list("ours/").await.unwrap().entries.len(), 1);
     assert!(client.list("ours/none/").await.unwrap().entries.is_empty());
-    // Before 1.11 it tells nobody that it left some out of a listing of more.
+    // Before 1.11 Consul does not report that it filtered a larger listing.
     let more = (consul_minor().unwrap() >= 11).then_some("");
     for prefix in ["theirs/", "theirs/none/"].into_iter().chain(more) {
         assert_denied(client.list(prefix).await, "'key:read'", &secret);
     }
-    // Consul does not tell those who bring no token that it left entries out.
+    // Consul does not tell clients without a token that it left entries out.
     let nobody = crate::server::client(&[("CONSUL_HTTP_ADDR", consul.address())]);
     assert_denied(nobody.list("ours/").await, "'key:read'", ROOT);
     let mut readings = pin!(nobody.watch("ours/", WatchOptions::default()));
@@ -145,8 +145,8 @@ async fn the_policy_that_is_documented_is_enough() {
     client.destroy_session(&session).await.unwrap();
 }
 
-/// Each with the rules that are documented for it, on nodes that are called as an operator's, as two of its
-/// tenants', and as one of `exec`.
+/// Each has the rules that are documented for it, on nodes named like an operator's, like two of its tenants', and
+/// like one of `exec`.
 #[tokio::test]
 async fn nobody_ends_sessions_of_another_node() {
     let (consul, _root) = with_acls().await;
@@ -210,7 +210,7 @@ async fn a_token_file_is_read_again_when_it_changes() {
         .await
         .expect("the new token is used");
 
-    // While the file is being written, or is missing, the token before is kept.
+    // While the file is being written, or is missing, the previous token is kept.
     for away in [
         |file: &Path| fs::write(file, ""),
         |file: &Path| fs::remove_file(file),
@@ -242,7 +242,7 @@ async fn a_token_file_that_comes_later_is_taken_up() {
         client.put("k", b"", 0, PutMode::Set).await
     })
     .await;
-    // A name that nothing will ever come to.
+    // A path that will never exist.
     config.token_file = Some(consul.folder().path().join("no/token"));
     assert!(Client::new(config).is_err());
 }
@@ -262,13 +262,13 @@ async fn a_consul_without_enterprise_refuses_its_places_in_every_call() {
         name: "k8s-1".to_owned(),
         address: "127.0.0.1".to_owned(),
     };
-    // Before 1.11 Consul has never heard of partitions, and ignores them.
+    // Before 1.11 Consul does not know partitions, and ignores them.
     let refused = usize::from(consul_minor().unwrap() >= 11) + 1;
     for scope in [namespace, partition].into_iter().take(refused) {
         let scoped = client.scoped(scope);
         let unsupported = |error: Error| matches!(error, Error::Unsupported(_));
         assert!(unsupported(scoped.list("p/").await.unwrap_err()));
-        // Consul itself would ignore the place in a transaction, and write elsewhere.
+        // Consul itself would ignore the partition in a transaction, and write elsewhere.
         assert!(unsupported(
             scoped.transaction(&[set("k")]).await.unwrap_err()
         ));

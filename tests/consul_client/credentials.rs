@@ -1,4 +1,4 @@
-//! Certificates that are exchanged while the client works.
+//! Certificates that are replaced while the client works.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use crate::{
     server::{DEADLINE, config, free_port, is_old},
 };
 
-/// The configuration of a server that lets in whom its CA knows, and answers at this port.
+/// The configuration of a server that accepts clients with a certificate of its CA, on this port.
 pub(crate) fn over_tls(ca: &Path, certificate: &Path, key: &Path, port: u16) -> serde_json::Value {
     let verify = if is_old() {
         "verify_incoming_https"
@@ -33,7 +33,7 @@ pub(crate) fn over_tls(ca: &Path, certificate: &Path, key: &Path, port: u16) -> 
     configuration
 }
 
-/// What is exchanged, in this order.
+/// The files that are replaced, in this order.
 const FILES: [&str; 3] = ["ca", "certificate", "key"];
 
 fn of_server(of: &Certificates) -> [PathBuf; 3] {
@@ -83,7 +83,7 @@ async fn exchanged_certificates_are_used_by_new_connections_and_end_none() {
     assert_eq!(reading.unwrap().entries.len(), 1);
     let before = link.made();
 
-    // The certificate before its key: nobody can use that, and who has the ones before goes on with them.
+    // The certificate without its key: a new client can't use it, and an existing client continues with the old pair.
     exchange(&of_client(&second)[..2], &clients);
     let Err(refused) = Client::new(config) else {
         panic!("taken");
@@ -99,7 +99,7 @@ async fn exchanged_certificates_are_used_by_new_connections_and_end_none() {
         same(link.made() > before, true)
     })
     .await;
-    // The one that waits is not disturbed.
+    // The waiting call is not disturbed.
     assert!(client.put("p/b", b"", 0, PutMode::Set).await.unwrap());
     let reading = timeout(DEADLINE, readings.recv()).await.unwrap().unwrap();
     assert_eq!(reading.unwrap().entries.len(), 2);
@@ -107,7 +107,7 @@ async fn exchanged_certificates_are_used_by_new_connections_and_end_none() {
     watched.retain(|(kind, _)| *kind == "kv_watch");
     assert_eq!(watched, [("kv_watch", "ok"); 2]);
 
-    // Nothing of the old ones is left to live on.
+    // No old connection is left that could live on.
     link.cut();
     link.mend();
     eventually("it is trusted both ways", async || {

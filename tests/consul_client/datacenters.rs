@@ -12,7 +12,7 @@ use crate::{
     server::{DEADLINE, config},
 };
 
-/// A datacenter that does not notice that another one hangs: a real WAN takes half a minute and more.
+/// A datacenter that does not notice that another one hangs: a real WAN takes half a minute or more.
 async fn datacenter(name: &str) -> ConsulServer {
     let patient = json!({ "probe_interval": "10m", "probe_timeout": "5m" });
     let config = json!({ "datacenter": name, "gossip_wan": patient });
@@ -64,7 +64,7 @@ async fn one_that_hangs_takes_nothing_from_the_other() {
             (renewed.is_ok(), written.is_ok())
         });
     }
-    // What may have been sent and was not answered: the server itself answers all the time.
+    // The calls that may have been sent and were not answered: the server itself answers all the time.
     eventually("forwarded calls are not answered in time", async || {
         let calls = calls.all();
         let silent = |kind| calls.contains(&(kind, "ConsulUnreachable"));

@@ -1,5 +1,4 @@
-//! What a real Consul can't be made to show at will: answers that were seen from one, from a server
-//! that says them on demand.
+//! Answers that a real Consul can't be made to give on demand: recorded from a real one, and sent by a mock server.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -172,10 +171,10 @@ async fn what_may_be_done_twice_is() {
         .await;
     let began = Moment::now();
     let renewed = client.renew_session(&SessionId::from("s")).await.unwrap();
-    // The request that was answered is the proof, not one before it that failed: between them is a pause.
+    // The proof is the request that was answered, not the failed one before it: there is a pause between them.
     assert!(renewed.sent > began + Duration::from_millis(90));
     let session = renewed.session;
-    // More than was asked for is what Consul grants.
+    // Consul grants a longer TTL than requested.
     assert_eq!(session.ttl, Some(Duration::from_secs(30)));
     assert_eq!(calls.all().len(), 2);
 }
@@ -183,7 +182,7 @@ async fn what_may_be_done_twice_is() {
 const SESSION: &str =
     r#"[{"ID":"s","Name":"","Node":"n","TTL":"30s","LockDelay":0,"CreateIndex":1}]"#;
 
-/// A server that has just become the leader has not replayed all of its log.
+/// A new leader has not replayed all of its log.
 #[tokio::test]
 async fn a_session_is_gone_when_a_consistent_read_says_so() {
     for (found, end) in [("[]", Err(Error::Gone)), (SESSION, Ok(()))] {
@@ -210,7 +209,7 @@ async fn a_session_is_gone_when_a_consistent_read_says_so() {
     }
 }
 
-/// The same of a prefix: what was seen is not lost because a new leader has not replayed it yet.
+/// The same for a prefix: what was seen is not lost because a new leader has not replayed it yet.
 #[tokio::test]
 async fn a_reading_that_went_back_is_read_again_consistently() {
     let (server, client, _) = bed().await;
@@ -273,7 +272,7 @@ async fn reads_go_to_the_next_address_at_once() {
         .await;
     client.list("p/").await.unwrap();
     client.list("p/").await.unwrap();
-    // The second read begins where the first one ended.
+    // The second read begins when the first one ends.
     let expected = ["NoLeader", "ok", "ok"];
     assert_eq!(calls.all(), expected.map(|result| ("kv_list", result)));
 }
@@ -336,7 +335,7 @@ async fn an_enterprise_consul_is_told_the_place_in_every_call_and_operation() {
         .await;
     scoped.transaction(&[set()]).await.unwrap();
     scoped.transaction(&[set()]).await.unwrap();
-    // Whether it is Enterprise is asked once.
+    // Whether it is Enterprise is read once.
     assert_eq!(
         calls.all(),
         [("kv_get", "ok"), ("txn", "ok"), ("txn", "ok")]

@@ -1,4 +1,4 @@
-//! Who waits behind whom when Consul's raft is slow.
+//! Which calls wait behind which when Consul's raft is slow.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ fn set() -> [Op; 1] {
     }]
 }
 
-/// A Consul that does not come to commit, and as many transactions as are sent to it at once, and more.
+/// A Consul that never commits, with as many transactions as are sent to it at once, and more.
 async fn without_commits() -> (MockServer, Client, Arc<Calls>, JoinSet<()>) {
     let (server, client, calls) = bed().await;
     let never = || says(200, "true").set_delay(10 * DEADLINE);

@@ -14,13 +14,13 @@ use crate::server::{config, is_old, session_on_node};
 const MANY: usize = 40;
 
 const ROOT: &str = "7a1c0e5e-0000-4000-8000-000000000001";
-/// Kubernetes has this `ServiceAccount` for pods that name none. Without the controllers the test makes it.
+/// Kubernetes uses this `ServiceAccount` for pods that name none. Without the controllers the test creates it.
 const ACCOUNT: [&str; 2] = ["default", "guest"];
 const RULES: &str = r#"key_prefix "ours/" { policy = "write" }
     node "k8s-1" { policy = "write" }
     session "k8s-1" { policy = "write" }"#;
 
-/// An API server and a Consul that gives tokens to those who have one of the API server's.
+/// An API server, and a Consul that gives tokens to clients with one of the API server's tokens.
 struct House {
     consul: ConsulServer,
     server: ApiServer,
@@ -84,7 +84,7 @@ impl House {
         (Client::new(config).unwrap(), calls)
     }
 
-    /// The tokens that logins came to, by their accessors.
+    /// The tokens that logins returned, by their accessors.
     async fn given(&self) -> Vec<String> {
         let tokens = self.consul.get("acl/tokens").await;
         let given = tokens.as_array().unwrap().iter();
@@ -122,7 +122,7 @@ async fn put(client: &Client) -> Result<bool, Error> {
     client.put("ours/a", b"", 0, PutMode::Set).await
 }
 
-/// Waits until a client has what it needs, and returns when it has written.
+/// Waits until a client has the rights that it needs, and returns when it has written.
 async fn is_let_in(client: &Client) {
     eventually("it is let in", || async { put(client).await }).await;
 }
@@ -149,7 +149,7 @@ async fn who_has_a_signed_token_is_let_in_and_leaves_nothing() {
 async fn leaves_nothing(by: AuthMethod) {
     let house = House::for_guests(by).await;
     let (client, calls) = house.guest();
-    // Many want a token at once; one login is enough.
+    // Many calls need a token at once; one login is enough.
     let puts = join_all((0..MANY).map(|_| put(&client))).await;
     assert!(puts.iter().all(|put| *put == Ok(true)), "{puts:?}");
     assert_eq!(calls.of("acl_login", "ok"), 1);
@@ -159,7 +159,7 @@ async fn leaves_nothing(by: AuthMethod) {
     let noted = token["Description"].as_str().unwrap();
     assert!(noted.contains(r#""pod":"guest-1""#), "{noted}");
 
-    // It may what its rules say, and a rule that it lacks is no reason to log in again.
+    // It may do what its rules say, and a missing rule is no reason to log in again.
     let denied = client.put("theirs/a", b"", 0, PutMode::Set).await;
     let denied = denied.unwrap_err().to_string();
     let named = denied.contains(r#"'key:write' on "theirs/a""#);
@@ -167,7 +167,7 @@ async fn leaves_nothing(by: AuthMethod) {
     put(&client).await.unwrap();
     assert_eq!(house.given().await, given);
 
-    // A client with another token has no part in it.
+    // A client with another token is not affected.
     client
         .with_token(consul::TokenCell::default())
         .log_out()
@@ -194,11 +194,11 @@ async fn a_token_that_was_deleted_is_had_anew_and_nobody_notices() {
     assert!(puts.iter().all(|put| *put == Ok(true)), "{puts:?}");
     assert!(calls.of("kv_put", "PermissionDenied") > 0);
     assert_eq!(calls.of("acl_login", "ok"), 2, "one login for all");
-    // What was made with the token before lives on with the new one.
+    // A session created with the old token lives on with the new one.
     client.renew_session(&session).await.unwrap();
     client.destroy_session(&session).await.unwrap();
 
-    // Reads notice as writes do.
+    // Reads notice a lost token like writes.
     house.delete_given().await;
     assert_eq!(client.list("ours/").await.unwrap().entries.len(), 1);
     let last = house.given().await;
@@ -236,7 +236,7 @@ async fn what_is_missing_for_a_login_is_said_and_heals() {
     house.invite().await;
     is_let_in(&client).await;
 
-    // The file is read for each login: one that can't be used is told, and the next one is taken up.
+    // The file is read for each login: an unusable one is reported, and the next one is used.
     house.bring("n0t.a.t0ken");
     house.delete_given().await;
     let refused = put(&client).await;
@@ -267,7 +267,7 @@ async fn an_auth_method_that_is_not_there_is_named() {
     });
     let client = Client::new(config).unwrap();
     assert_login_fails(put(&client).await, &[r#""nowhere" not found"#]);
-    // Nothing to give back is no problem.
+    // Having no token to give back is no problem.
     client.log_out().await;
     assert_eq!(put(&client).await, Err(Error::NoToken));
 }

@@ -1,4 +1,4 @@
-//! What a real Consul can't be made to show of a login: answers that were seen from one.
+//! Answers to a login that a real Consul can't be made to give on demand: recorded from a real one.
 
 use std::fs;
 
@@ -26,7 +26,7 @@ async fn guest(folder: &Folder) -> (MockServer, Client) {
     (server, Client::new(config).unwrap())
 }
 
-/// The next login comes to this token, which lives so many seconds.
+/// The next login returns this token, which lives this many seconds.
 async fn gives(server: &MockServer, secret: &str, seconds: Option<u32>) {
     let mut given = json!({ "AccessorID": "a", "SecretID": secret });
     if let Some(seconds) = seconds {
@@ -40,7 +40,7 @@ async fn gives(server: &MockServer, secret: &str, seconds: Option<u32>) {
         .await;
 }
 
-/// So often, Consul does not know a token that is asked for this.
+/// For this many requests at this path, Consul does not know the token.
 async fn knows_not(server: &MockServer, secret: &str, at: &str, times: u64) {
     Mock::given(header("X-Consul-Token", secret))
         .and(path(at))
@@ -50,7 +50,7 @@ async fn knows_not(server: &MockServer, secret: &str, at: &str, times: u64) {
         .await;
 }
 
-/// Whoever asks with this token is answered well.
+/// Requests with this token succeed.
 async fn knows(server: &MockServer, secret: &str) {
     Mock::given(any())
         .and(header("X-Consul-Token", secret))
@@ -59,7 +59,7 @@ async fn knows(server: &MockServer, secret: &str) {
         .await;
 }
 
-/// What was asked, in order, and with which token.
+/// The requests, in order, and their tokens.
 async fn asked(server: &MockServer) -> Vec<(String, String)> {
     let requests = server.received_requests().await.unwrap();
     let token = |request: &wiremock::Request| {
@@ -99,7 +99,7 @@ async fn a_new_token_is_not_used_before_the_server_knows_it() {
     );
 }
 
-/// Another server has not heard of it: the leader has, so it is no reason to log in again.
+/// Another server does not know it yet, but the leader does: no reason to log in again.
 #[tokio::test]
 async fn a_token_that_the_leader_knows_is_not_lost() {
     let folder = Folder::new().unwrap();
@@ -134,7 +134,7 @@ async fn a_token_is_exchanged_before_it_expires_and_given_back() {
     assert_eq!(last, ("/v1/kv/k".to_owned(), "long".to_owned()));
 }
 
-/// No answer of a proxy's, nor one that can't be read, shows a secret.
+/// Secrets are not repeated, neither from a proxy's answer nor from one that can't be read.
 #[tokio::test]
 async fn no_secret_is_repeated() {
     for (status, body) in [

@@ -1,5 +1,5 @@
-//! The client of Consul's HTTP API, against a real Consul and, for what a real one can't be made to
-//! show, against answers that were seen from one.
+//! The client of Consul's HTTP API, against a real Consul and, for what a real one can't be made to show, against
+//! recorded answers.
 
 #![allow(
     clippy::unwrap_used,

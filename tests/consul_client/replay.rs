@@ -1,5 +1,5 @@
-//! All Consul servers are killed and come back: the one that leads first has its log to replay, and
-//! answers by what it has replayed so far to those who don't ask for more.
+//! All Consul servers are killed and come back: the one that leads first has its log to replay, and answers from what
+//! it has replayed so far unless a client asks for more consistency.
 
 use std::{pin::pin, time::Duration};
 
@@ -9,7 +9,7 @@ use testbed::{Consul, eventually};
 
 use crate::server::{client, session_on_node};
 
-/// So many transactions of so many keys take a while to replay.
+/// This many transactions with this many keys take a while to replay.
 const LOG: (usize, usize) = (600, 64);
 
 #[tokio::test]
@@ -19,7 +19,7 @@ async fn what_a_new_leader_has_not_replayed_is_not_gone() {
     let addresses: Vec<_> = addresses.collect();
     let client = client(&[("CONSUL_HTTP_ADDR", &addresses.join(","))]);
     for _ in 0..LOG.0 {
-        // The leader may change meanwhile, and the same once more does no harm.
+        // The leader may change meanwhile, and writing the same again does no harm.
         eventually("it is in the log", || async {
             client.transaction(&load(LOG.1)).await
         })
@@ -65,7 +65,7 @@ async fn what_a_new_leader_has_not_replayed_is_not_gone() {
     assert_eq!(listed, 1);
 }
 
-/// A transaction that writes so many keys.
+/// A transaction that writes this many keys.
 fn load(keys: usize) -> Vec<Op> {
     let set = |number| Op::Set {
         key: format!("load/{number}"),

@@ -1,4 +1,4 @@
-//! What several of these tests need.
+//! Helpers that several of these tests need.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use testbed::{Consul, ConsulServer, Folder};
 /// How long anything may take: far more than it does.
 pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
-/// A Consul of a test's own, and a client of it.
+/// A separate Consul for a test, and a client of it.
 pub(crate) async fn start() -> (ConsulServer, Client) {
     let consul = Consul::start().await;
     let client = client(&[("CONSUL_HTTP_ADDR", consul.address())]);
     (consul, client)
 }
 
-/// One that answers at a unix socket too, and where that is.
+/// One that also listens on a unix socket, and its address.
 pub(crate) async fn start_at(folder: &Folder) -> (ConsulServer, String) {
     let socket = socket(folder);
     let both = format!("127.0.0.1 {socket}");
@@ -24,12 +24,12 @@ pub(crate) async fn start_at(folder: &Folder) -> (ConsulServer, String) {
     (consul, socket)
 }
 
-/// Where a Consul will answer that [`start_at`] this folder.
+/// The address of a Consul that is started with [`start_at`] for this folder.
 pub(crate) fn socket(folder: &Folder) -> String {
     format!("unix://{}", folder.path().join("http.sock").display())
 }
 
-/// Ends it at once, and returns when it has ended.
+/// Kills it, and returns when it has ended.
 pub(crate) async fn kill(consul: &ConsulServer) {
     consul.process().signal("KILL").unwrap();
     let ended = async || match consul.process().exit_status() {
@@ -52,12 +52,12 @@ pub(crate) fn config(variables: &[(&str, &str)]) -> Config {
     Config::from_lookup(lookup).unwrap()
 }
 
-/// One where nobody listens.
+/// A port where nothing listens.
 pub(crate) fn free_port() -> u16 {
     testbed::lasting_port().unwrap()
 }
 
-/// A session on the server's own node, that nothing but its destruction ends.
+/// A session on the server's own node, which ends only when it is destroyed.
 pub(crate) fn on_server() -> NewSession {
     NewSession {
         name: "holder".to_owned(),
@@ -67,7 +67,7 @@ pub(crate) fn on_server() -> NewSession {
     }
 }
 
-/// A session of this TTL on the external node `k8s-1`, which is registered before.
+/// A session with this TTL on the external node `k8s-1`, which is registered first.
 pub(crate) async fn session_on_node(client: &Client, ttl: Duration) -> SessionId {
     let node = ExternalNode {
         name: "k8s-1".to_owned(),
@@ -83,8 +83,8 @@ pub(crate) async fn session_on_node(client: &Client, ttl: Duration) -> SessionId
     client.create_session(&request).await.unwrap()
 }
 
-/// Whether the Consul is one from before 1.14: it takes fewer operations in a transaction, has TLS
-/// configured otherwise, and sends whoever asks for a path like `a//b` to a tidier one.
+/// Whether the Consul is older than 1.14: it accepts fewer operations in a transaction, configures TLS differently,
+/// and redirects requests for a path like `a//b` to a cleaner one.
 pub(crate) fn is_old() -> bool {
     testbed::consul_minor().unwrap() < 14
 }

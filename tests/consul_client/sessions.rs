@@ -32,7 +32,7 @@ async fn a_session_is_made_renewed_read_and_destroyed() {
     assert_eq!(client.node_sessions("other").await.unwrap(), []);
     assert_eq!(client.sessions().await.unwrap(), all);
 
-    // What it holds goes with it.
+    // Its locked key is deleted with it.
     assert!(
         client
             .put("k", b"", 0, PutMode::Acquire(id.clone()))

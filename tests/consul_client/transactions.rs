@@ -74,7 +74,7 @@ async fn a_contender_is_locked_and_the_lock_body_made_in_one_step() {
         .iter()
         .map(|entry| (entry.key.as_str(), entry.value.as_slice()))
         .collect();
-    // Two checks, the unlock, the read and the write; what was deleted has no entry.
+    // Two checks, the unlock, the read and the write; deleted keys have no entry.
     assert_eq!(
         answered,
         [

@@ -1,4 +1,4 @@
-//! The ways to a Consul.
+//! The ways to reach a Consul.
 
 use std::{fs, net::TcpListener, pin::pin, time::Duration};
 
@@ -27,7 +27,7 @@ async fn past_an_address_where_nobody_listens() {
     let named = consul.address().replace("127.0.0.1", "localhost");
     let addresses = format!("127.0.0.1:{}, {named}", free_port());
     let client = client(&[("CONSUL_HTTP_ADDR", &addresses)]);
-    // Also a write, because nothing was sent to the first.
+    // A write moves on as well, because nothing was sent to the first.
     assert!(client.put("k", b"1", 0, PutMode::Set).await.unwrap());
     assert_eq!(client.list("k").await.unwrap().entries.len(), 1);
 }
@@ -35,7 +35,7 @@ async fn past_an_address_where_nobody_listens() {
 #[tokio::test]
 async fn past_a_server_that_hangs() {
     let (consul, _) = start().await;
-    // Connections are taken by the system, and nobody ever reads from them.
+    // The system accepts connections, and nobody ever reads from them.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let deaf = deaf.local_addr().unwrap();
     let addresses = format!("{deaf},{}", consul.address());
@@ -57,7 +57,7 @@ async fn from_a_server_that_ends_to_one_that_stays() {
     let first = timeout(DEADLINE, readings.next()).await.unwrap().unwrap();
     assert_eq!(first.unwrap().entries[0].key, "p/one");
     kill(&one).await;
-    // Nobody can say of a connection that ends whether it has carried a write before.
+    // When a connection ends, it is unknown whether it has carried a write.
     let written = async { while client.put("p/two", b"", 0, PutMode::Set).await != Ok(true) {} };
     timeout(DEADLINE, written)
         .await
@@ -75,8 +75,8 @@ async fn from_a_server_that_ends_to_one_that_stays() {
         .expect("the watch goes on at the other");
 }
 
-/// Whether a connection is free again when its answer has been read is decided by a task of its own, which
-/// has a thread of its own here, as in the operator.
+/// A separate task decides whether a connection is free again after its answer was read. Here that task has its own
+/// thread, as in the operator.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn over_as_many_connections_as_calls_at_once() {
     let (consul, _) = start().await;
@@ -96,7 +96,7 @@ async fn over_as_many_connections_as_calls_at_once() {
     assert!(made <= 15, "{made} connections");
 }
 
-/// The variables of one that is let in.
+/// The variables of a client that is accepted.
 fn with_tls<'a>(address: &'a str, files: &'a [String; 3]) -> Vec<(&'static str, &'a str)> {
     vec![
         ("CONSUL_HTTP_ADDR", address),
@@ -133,14 +133,14 @@ async fn over_tls_with_certificates_on_both_sides() {
             .collect::<Vec<_>>()
     };
 
-    // TLS by CONSUL_HTTP_SSL, to a name that the certificate bears.
+    // TLS by CONSUL_HTTP_SSL, to a name in the certificate.
     let mut by_flag = but("CONSUL_HTTP_ADDR");
     by_flag.extend([
         ("CONSUL_HTTP_ADDR", bare.as_str()),
         ("CONSUL_HTTP_SSL", "true"),
     ]);
     assert_eq!(get(&by_flag).await.unwrap(), b"1");
-    // Another name than the address's, which it bears or not.
+    // Another name than the address's, which the certificate has or lacks.
     let mut named = all.clone();
     named.push(("CONSUL_TLS_SERVER_NAME", "server.dc1.consul"));
     assert_eq!(get(&named).await.unwrap(), b"1");
@@ -155,7 +155,7 @@ async fn over_tls_with_certificates_on_both_sides() {
     by_folder.push(("CONSUL_CAPATH", cas.path().to_str().unwrap()));
     assert_eq!(get(&by_folder).await.unwrap(), b"1");
 
-    // A server that is not trusted, unless nobody asks.
+    // A server that is not trusted, unless verification is off.
     let other = folder.path().join("other");
     let other = Certificates::make(&other).await.unwrap();
     let other_ca = other.authority().display().to_string();
@@ -167,7 +167,7 @@ async fn over_tls_with_certificates_on_both_sides() {
     distrusting.push(("CONSUL_HTTP_SSL_VERIFY", "false"));
     assert_eq!(get(&distrusting).await.unwrap(), b"1");
 
-    // A client that is not known.
+    // An unknown client.
     let mut unknown = all.clone();
     unknown.retain(|v| !v.0.starts_with("CONSUL_CLIENT"));
     let error = get(&unknown).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! What a watch makes of answers that a real Consul can't be made to give at will.
+//! How a watch handles answers that a real Consul can't be made to give on demand.
 
 use std::{pin::pin, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     server::DEADLINE,
 };
 
-/// Readings at these indexes, one after the other, from a store whose own index is `store`.
+/// Readings at these indexes, one after another, from a store whose own index is `store`.
 async fn indexes(readings: &[u64], store: u64) -> (Vec<(u64, bool)>, Vec<Option<String>>) {
     let (server, client, _) = bed().await;
     let of_store = says(404, "").insert_header("X-Consul-Index", store.to_string().as_str());
@@ -32,7 +32,7 @@ async fn indexes(readings: &[u64], store: u64) -> (Vec<(u64, bool)>, Vec<Option<
             .await;
     }
     let watch = pin!(client.watch("p/", WatchOptions::default()));
-    // One that goes back is read once more before it is believed.
+    // A reading that goes back is read again before it is believed.
     let back = readings.windows(2).filter(|pair| pair[1] < pair[0]);
     let seen = watch
         .take(readings.len() - back.count())
@@ -112,7 +112,7 @@ async fn a_watch_whose_readings_return_at_once_is_slowed_down() {
         same(calls.all().len() >= 5, true)
     })
     .await;
-    // The sixth comes after ten seconds, and so do more on a machine that sleeps.
+    // The sixth comes after ten seconds; more may come on a machine that sleeps.
     tokio::time::sleep(Duration::from_secs(2)).await;
     reading.abort();
     assert!(calls.all().len() <= 6, "{}", calls.all().len());

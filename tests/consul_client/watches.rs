@@ -9,7 +9,7 @@ use tokio::{sync::watch, time::timeout};
 
 use crate::server::{DEADLINE, client, config, kill, on_server, socket, start, start_at};
 
-/// The first reading that is as wanted.
+/// The first reading that matches.
 async fn until(
     readings: &mut (impl Stream<Item = Result<Listing, Error>> + Unpin),
     wanted: impl Fn(&Listing) -> bool,
@@ -69,7 +69,7 @@ async fn a_watch_reports_that_consul_is_away_and_that_it_has_lost_its_data() {
     let folder = Folder::new().unwrap();
     let addresses = format!("{},{}", one.address(), socket(&folder));
     let client = client(&[("CONSUL_HTTP_ADDR", &addresses)]);
-    // So that its index is well above that of the other.
+    // To raise its index well above that of the other.
     for _ in 0..100 {
         client.put("p/a", b"1", 0, PutMode::Set).await.unwrap();
     }
@@ -95,7 +95,7 @@ async fn a_watch_reports_that_consul_is_away_and_that_it_has_lost_its_data() {
     assert!(!filled.reset);
 }
 
-/// Beyond so many watches at once the others read again, soon where somebody waits for a change.
+/// Watches beyond the maximum read periodically, and soon if somebody waits for a change.
 #[tokio::test]
 async fn a_watch_that_may_not_wait_for_changes_reads_again_when_it_is_urgent() {
     let consul = Consul::start().await;

@@ -1,4 +1,4 @@
-//! Requests that come late, answers that are lost, and starts that are refused for good.
+//! Late requests, lost answers, and starts that are refused for good.
 
 use std::{
     collections::BTreeSet,
@@ -28,7 +28,7 @@ async fn answers_come_late_or_never() {
     let (api, kubeconfig) = bed.proxy_to_kubernetes().await;
     let operator = behind(&bed, "distant", &consul, &kubeconfig);
     operator.start().await;
-    // One after another: each has the proxies for itself.
+    // One after another: each has the proxies to itself.
     lost_answers_of_grant_and_release(&bed, &consul).await;
     a_lost_answer_of_a_start(&bed, &api).await;
     a_start_that_lands_late(&bed, &api).await;
@@ -41,7 +41,7 @@ async fn answers_come_late_or_never() {
     a_replica_that_sees_late(&bed, &late, &api).await;
 }
 
-/// An operator that has both behind proxies.
+/// An operator that reaches Consul and the API server through proxies.
 fn behind(bed: &Bed, name: &str, consul: &Proxy, kubeconfig: &Path) -> Operator {
     let env = [
         ("KUBECONFIG", kubeconfig.display().to_string()),
@@ -50,7 +50,7 @@ fn behind(bed: &Bed, name: &str, consul: &Proxy, kubeconfig: &Path) -> Operator 
     bed.another_operator(name, ALWAYS_ACTIVE, env)
 }
 
-/// Does this to the first call of a kind.
+/// Applies this fault to the first call of a kind.
 fn once(
     fault: Fault,
     is: impl Fn(&Call) -> bool + Send + Sync + 'static,
@@ -59,7 +59,7 @@ fn once(
     move |call| (is(call) && !met.swap(true, Ordering::Relaxed)).then(|| fault.clone())
 }
 
-/// Waits until so many calls have met with a fault.
+/// Waits until this many calls have met a fault.
 async fn has_met(proxy: &Proxy, count: usize) {
     eventually("the fault has happened", || async {
         let met = proxy.met();
@@ -68,7 +68,7 @@ async fn has_met(proxy: &Proxy, count: usize) {
     .await;
 }
 
-/// Whether a transaction has an operation of this verb on a key of this namespace.
+/// Whether a transaction has an operation with this verb on a key of this namespace.
 fn has(call: &Call, verb: &str, namespace: &str) -> bool {
     let of = format!("/{namespace}/");
     let mut operations = call.operations().into_iter();
@@ -106,7 +106,7 @@ async fn lost_answers_of_grant_and_release(bed: &Bed, consul: &Proxy) {
         assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
         db.shows(json!({ "held": 0, "waiting": 0 })).await;
         consul.heal();
-        // The session whose release nobody heard of may be left to expire.
+        // The session whose release got no answer may be left to expire.
         eventually_within(EXPIRY, "no session is left", || async {
             same(sessions(bed, team.name()).await, Vec::new())
         })
@@ -138,7 +138,7 @@ async fn a_start_that_lands_late(bed: &Bed, api: &Proxy) {
     api.faults(move |call| starts_a(call, &name).then_some(Fault::Stray));
     let a = team.job("a").semaphore("db").priority(1).create().await;
     has_met(api, before + 1).await;
-    // Nobody knows whether it will be started, so the slot stays its own.
+    // It is unknown whether it will be started, so it keeps the slot.
     let b = team.job("b").semaphore("db").runs("1h").create().await;
     b.has_event("SlotWaiting").await;
     assert_eq!(bed.consul().holders(&db.lock_prefix()).await.len(), 1);
@@ -178,7 +178,7 @@ async fn a_limit_that_lands_late(bed: &Bed, consul: &Proxy) {
     assert_eq!(bed.consul().limit(&db.lock_prefix()).await, Some(3));
 }
 
-/// Somebody's policy, by which Jobs with the label `forbidden` are not started in this namespace.
+/// A foreign policy that refuses to start Jobs with the label `forbidden` in this namespace.
 struct Policy {
     name: String,
     policies: Api<ValidatingAdmissionPolicy>,
@@ -221,7 +221,7 @@ impl Policy {
         this.policies.create(&params, &policy).await.unwrap();
         let binding = serde_json::from_value(binding).unwrap();
         this.bindings.create(&params, &binding).await.unwrap();
-        // It takes the API server a moment to go by it.
+        // The API server takes a moment to apply it.
         let labels = json!({ "metadata": { "labels": { "forbidden": "" } } });
         let probe = team.job("probe").with(labels).create().await;
         eventually("the policy is in force", || async {
@@ -270,7 +270,7 @@ async fn a_start_that_a_policy_refuses(bed: &Bed) {
     assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
 }
 
-/// As by a webhook that answers 409: nobody has changed the Job.
+/// For example from a webhook that answers 409: nobody has changed the Job.
 async fn a_start_that_is_a_conflict_with_nothing(bed: &Bed, api: &Proxy) {
     let team = bed.namespace("conflict").await;
     let db = team.semaphore("db").limit(1).create().await;
@@ -295,9 +295,9 @@ async fn a_start_that_is_a_conflict_with_nothing(bed: &Bed, api: &Proxy) {
     assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
 }
 
-/// Many Jobs are deleted, and nobody says whether pods of them are left: all other slots change hands.
+/// Many Jobs are deleted, and it is unknown whether they still have pods: all other slots change hands.
 async fn lists_of_pods_that_hang(bed: &Bed, api: &Proxy) {
-    /// So many that they can't be asked about at once.
+    /// Too many to ask about at once.
     const DELETED: i64 = 35;
     let team = bed.namespace("hanging-lists").await;
     let db = team.semaphore("db").limit(DELETED + 1).create().await;
@@ -325,7 +325,7 @@ async fn lists_of_pods_that_hang(bed: &Bed, api: &Proxy) {
     has_met(api, before + 1).await;
     other.finish().await;
     next.is_running().await;
-    // Nobody has waited for them: to ask about all of them would have taken some timeouts.
+    // The others have not waited for them: asking about all of them would have taken several timeouts.
     let asked = api.met() - before;
     assert!(asked < deleted.len(), "{asked} lists came first");
     api.heal();
@@ -333,7 +333,7 @@ async fn lists_of_pods_that_hang(bed: &Bed, api: &Proxy) {
     db.shows(json!({ "held": 0, "waiting": 0 })).await;
 }
 
-/// A second operator takes over that has not heard of Jobs for a while.
+/// A second operator takes over whose view of the Jobs is out of date.
 async fn a_replica_that_sees_late(bed: &Bed, late: &Operator, api: &Proxy) {
     let team = bed.namespace("sees-late").await;
     let db = team.semaphore("db").limit(1).create().await;
@@ -357,7 +357,7 @@ async fn a_replica_that_sees_late(bed: &Bed, late: &Operator, api: &Proxy) {
             Fault::AnswerHeld
         })
     });
-    // It has listed the Jobs as they are now, waiting, but has no slot to give: another program has.
+    // It has listed the Jobs as they are now, waiting, but has no slot to grant: another program holds it.
     let other = bed.consul().take_slot(&db.lock_prefix(), 1).await;
     late.start().await;
     has_met(api, met + 2).await;
@@ -370,8 +370,8 @@ async fn a_replica_that_sees_late(bed: &Bed, late: &Operator, api: &Proxy) {
     bed.operator().kill().await;
 
     late.resume().await;
-    // It holds the slot's session itself if the other one granted the slot to the contender that it had
-    // made ahead; else it adopts it. Renewing is the first that it does.
+    // It owns the slot's session already if the other one granted the slot to the contender that it had made ahead;
+    // else it adopts it. The first thing that it does is to renew it.
     let renewals = async || {
         let page = late.get("/metrics").await;
         let name = "consul_calls_total{kind=\"session_renew\",result=\"ok\"}";

@@ -1,9 +1,9 @@
-//! The operator dies, and sleeps for longer than a TTL, at every crash point; its answers come late
-//! or never; two of it work at once. Real servers throughout.
+//! The operator dies, or sleeps for longer than a TTL, at every crash point; its answers come late or never; two
+//! operators run at once. On real servers throughout.
 //!
-//! A scene is a crash point with a namespace of its own, in which work gets to that point. One
-//! operator process is armed with all points and dies, or sleeps, when every scene is at its own: so
-//! a round goes over all of them in the time of one. `scene.rs` says how work gets to each point.
+//! A scene is a crash point with a namespace of its own, in which work gets to that point. One operator process is
+//! armed with all points and dies, or sleeps, when every scene is at its own: so a round covers all of them in the
+//! time of one. `scene.rs` says how work gets to each point.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -27,20 +27,20 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use self::scene::Scene;
 
-/// Consul ends a session between one TTL and two after its last renewal, and looks when it has time.
+/// Consul ends a session between one TTL and two after its last renewal, and checks when it has time.
 const EXPIRY: Duration = Duration::from_mins(2);
 
-/// What every operator here is started with: nothing but Consul's word keeps it from doing another
-/// one's work, and one that slept goes on as if nothing had been.
+/// The flags of every operator here: only Consul's answers keep it from doing another operator's work, and an
+/// operator that slept continues as if nothing had happened.
 const ALWAYS_ACTIVE: [&str; 2] = ["--leader-election", "off"];
 
-/// A bed of which no operator runs.
+/// A bed without a running operator.
 async fn bed() -> Bed {
     let bed = Bed::builder().operator_args(ALWAYS_ACTIVE);
     bed.without_operator().start().await
 }
 
-/// Each of these tests has some twenty semaphores at work at once: one after another they are fast.
+/// Each of these tests uses about twenty semaphores at once: one after another they are fast.
 async fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::const_new(());
     TURN.lock().await
@@ -102,7 +102,7 @@ async fn it_sleeps_and_another_takes_over(bed: &Bed) {
     bed.operator().stop().await;
 }
 
-/// In a task that nobody waits for: without more, the others would go on.
+/// In a background task: without special handling, the others would continue.
 #[tokio::test]
 async fn a_panic_ends_the_process_and_a_restart_adopts() {
     let _turn = turn().await;
@@ -136,7 +136,7 @@ async fn a_panic_ends_the_process_and_a_restart_adopts() {
     bed.operator().stop().await;
 }
 
-/// Starts an operator that waits at every point, and has work get to each of them.
+/// Starts an operator that waits at every point, and brings work to each of them.
 async fn bring_to_their_points(bed: &Bed, what: &str) -> (Operator, Vec<Scene>) {
     static ROUND: AtomicU32 = AtomicU32::new(1);
     let scenes = join_all(Point::ALL.iter().map(|point| Scene::new(bed, *point))).await;
@@ -145,7 +145,7 @@ async fn bring_to_their_points(bed: &Bed, what: &str) -> (Operator, Vec<Scene>) 
     let round = ROUND.fetch_add(1, Ordering::Relaxed);
     let name = format!("crashing-{round}");
     let operator = bed.another_operator(&name, ALWAYS_ACTIVE, [("CRASH_POINTS", points)]);
-    // What is done once for all scenes must be waited for in its own.
+    // What is done once for all scenes must be waited for in the scene that does it.
     let (first, others) = scenes.split_first().expect("there are points");
     assert!(first.point == Point::NodeRegistered);
     first.begin(bed).await;
@@ -178,7 +178,7 @@ async fn all_sessions_end(bed: &Bed) {
     .await;
 }
 
-/// The names of the operator's sessions that are of this namespace, or of any.
+/// The names of the operator's sessions for this namespace, or for any.
 async fn sessions(bed: &Bed, namespace: &str) -> Vec<String> {
     let sessions = bed.consul().sessions().await;
     let names = sessions

@@ -1,4 +1,4 @@
-//! A crash point with a namespace of its own, and how work gets to it.
+//! A crash point with its own namespace, and how work gets to it.
 
 use std::collections::BTreeSet;
 
@@ -9,25 +9,25 @@ use testbed::{Bed, Job, LimitWatch, Namespace, SEMAPHORE_FLAGS, Semaphore, event
 /// How work gets to a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Two Jobs pass through one slot.
+    /// Two Jobs use one slot, one after the other.
     Work,
     /// The same, and the slot cools after each of them.
     Cooldown,
-    /// A running Job loses its slot, and has it again.
+    /// A running Job loses its slot, and gets it again.
     Loss,
     /// A running Job loses its slot, and is suspended.
     LossAndSuspension,
     /// A running Job is suspended by its user.
     Stop,
-    /// Two Jobs wait behind a holder that is dead.
+    /// Two Jobs wait behind a dead holder.
     DeadHolder,
     /// The semaphore is deleted when its Jobs are done.
     Deletion,
-    /// A running Job asks for a semaphore that is not there.
+    /// A running Job asks for a semaphore that does not exist.
     Stray,
 }
 
-/// The one place that knows it: a point without a way does not compile.
+/// The only place that defines this: a point without a way does not compile.
 fn way(point: Point) -> Way {
     match point {
         Point::NodeRegistered
@@ -68,7 +68,7 @@ pub(crate) struct Scene {
 /// A slot that another program has taken.
 pub(crate) struct Taken {
     session: String,
-    /// The pods that there were at that time.
+    /// The pods that existed at that time.
     pods: BTreeSet<String>,
 }
 
@@ -104,7 +104,7 @@ impl Scene {
         }
     }
 
-    /// What arms its point.
+    /// The text that arms its point.
     pub(crate) fn place(&self) -> String {
         let namespace = if is_shared(self.point) {
             ""
@@ -122,7 +122,7 @@ impl Scene {
         self.team.job(name).semaphore("db")
     }
 
-    /// Makes what is there at the beginning.
+    /// Creates the initial objects.
     pub(crate) async fn begin(&self, bed: &Bed) {
         match self.way() {
             Way::Work | Way::Cooldown | Way::Deletion => {
@@ -150,7 +150,7 @@ impl Scene {
         }
     }
 
-    /// Has the work go on to the point.
+    /// Lets the work continue to the point.
     pub(crate) async fn gets_to_its_point(&self, bed: &Bed) {
         let (a, b) = (self.team.job("a"), self.team.job("b"));
         match self.way() {
@@ -172,8 +172,8 @@ impl Scene {
         }
     }
 
-    /// While the operator sleeps and Consul has ended its session, another program sees a dead
-    /// holder and takes the slot. Nothing, where no slot was held.
+    /// While the operator sleeps and Consul has ended its session, another program sees a dead holder and takes the
+    /// slot. `None` if no slot was held.
     pub(crate) async fn slot_is_taken(&self, bed: &Bed) -> Option<Taken> {
         let (consul, prefix) = (bed.consul(), self.db.lock_prefix());
         if consul.holders(&prefix).await.is_empty() {
@@ -189,8 +189,7 @@ impl Scene {
         })
     }
 
-    /// Waits until nothing runs beside the program that has the slot, and checks that nothing was
-    /// started beside it.
+    /// Waits until nothing runs beside the program that has the slot, and checks that nothing was started meanwhile.
     pub(crate) async fn nothing_runs(&self, taken: &Taken) {
         eventually("the operator is awake and has looked", || async {
             let late = self.job("late").try_create().await;
@@ -219,7 +218,7 @@ impl Scene {
         names
     }
 
-    /// Every Job comes to its end, the limit was kept all the time, and nothing is left.
+    /// Every Job completes, the limit was kept all the time, and nothing is left.
     pub(crate) async fn comes_to_its_end(&self, bed: &Bed) {
         let a = self.team.job("a");
         match self.way() {

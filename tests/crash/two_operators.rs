@@ -1,4 +1,4 @@
-//! Two operators at once, neither of which knows of the other.
+//! Two operators at once that don't know of each other.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -28,7 +28,7 @@ async fn two_active_operators_keep_the_limit_and_start_each_job_once() {
     let mut observers = Vec::new();
     for limit in [2_u8, 3, 5] {
         let name = format!("db-{limit}");
-        // Nobody starts before all wait: so all slots are taken at once, however slowly Jobs are created.
+        // No Job starts before all wait: so all slots are taken at once, however slowly Jobs are created.
         let db = team.semaphore(&name).limit(limit.into()).paused(true);
         let db = db.create().await;
         observers.push((limit, bed.watch_limit(&db.lock_prefix()).await, db));
@@ -49,7 +49,7 @@ async fn two_active_operators_keep_the_limit_and_start_each_job_once() {
     for (_, _, db) in &observers {
         db.resume().await;
     }
-    // The last of each line come last: a minute is for one, not for all.
+    // The last of each queue come last: a minute is for one, not for all.
     for job in &jobs {
         job.is_complete().await;
     }
@@ -87,7 +87,7 @@ async fn two_active_operators_keep_the_limit_and_start_each_job_once() {
         db.is_gone().await;
     }))
     .await;
-    // Both had a part in it, or this shows nothing.
+    // Both must have taken part, or this proves nothing.
     for operator in [bed.operator(), &second] {
         let granted = operator.logs().matches(" granted ").count();
         assert!(granted > 0, "{granted}");
@@ -95,12 +95,12 @@ async fn two_active_operators_keep_the_limit_and_start_each_job_once() {
     second.stop().await;
 }
 
-/// Who had two slots, and in which versions of the lock.
+/// Jobs that had two slots, and in which versions of the lock.
 #[derive(Clone, Default)]
 struct TwoSlots(Arc<Mutex<HashMap<Vec<String>, Vec<u64>>>>);
 
 impl TwoSlots {
-    /// Looks at a semaphore again and again.
+    /// Reads a semaphore repeatedly.
     async fn follow(self, consul: Consul, prefix: String) {
         loop {
             let entries = consul.list(&format!("{prefix}/")).await;
@@ -123,7 +123,7 @@ impl TwoSlots {
         }
     }
 
-    /// Those that kept both over a write to the lock: whoever writes it has seen both.
+    /// Those that kept both over a write to the lock: the writer has seen both.
     fn lasting(&self) -> Vec<String> {
         let seen = self.0.lock();
         let lasting = seen

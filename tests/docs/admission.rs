@@ -44,7 +44,7 @@ async fn admission() {
     let left: serde_json::Value = serde_json::from_str(&left).expect("JSON");
     assert_eq!(left["items"], json!([]));
 
-    // What older versions of Kubernetes can have in their place.
+    // The alternative for older versions of Kubernetes.
     shell
         .run("kubectl label namespace demo consul-semaphore.io/admission-")
         .await;

@@ -2,7 +2,7 @@ use testbed::{Bed, Consul, eventually};
 
 use crate::{page::Page, shell::Shell};
 
-/// Both ways to log in, made by the commands of the page: who has the operator's account logs in and may
+/// Both ways to log in, set up by the commands of the page: a client with the operator's account logs in and may
 /// write semaphores.
 #[tokio::test]
 async fn consul_acl() {
@@ -38,7 +38,7 @@ async fn consul_acl() {
     let token = shell.run("kubectl create token reviewer").await;
     shell.set("REVIEWER_TOKEN", token.trim());
 
-    // Before it a proxy, so that Consul may ask for the keys as it may where they are public.
+    // Behind a proxy, so that Consul may read the keys, as it may where they are public.
     let _proxy = shell.start("kubectl proxy --port=0", "proxy.log");
     let address = eventually("a proxy", || async {
         let log = shell.run("cat proxy.log").await;

@@ -33,7 +33,7 @@ async fn exec() {
     );
     consul.give_back("tasks/b", &another).await;
 
-    // In a slot, and in none.
+    // One with a slot, and one without.
     let step = page.commands("# before the step");
     shell.program("./step", &format!("{step}echo done"));
     let held = "consul-semaphore exec --prefix db --limit 1 -- ./step";

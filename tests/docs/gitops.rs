@@ -6,7 +6,7 @@ use testbed::{Bed, Namespace, Policy};
 use crate::{page::Page, shell::Shell};
 
 const PAGE: &str = "docs/gitops.md";
-/// For the bed's fake node.
+/// An annotation for the bed's fake node.
 const LONG: &str = "  template:\n    metadata: {annotations: {bed.consul-semaphore.io/runs: 1h}}\n";
 
 #[tokio::test]
@@ -33,7 +33,7 @@ async fn gitops() {
     let policy = "kind: MutatingAdmissionPolicy\n";
     assert!(rendered.contains(policy), "{rendered}");
 
-    // What Git does not have, no apply touches.
+    // An apply does not touch fields that are not in Git.
     let migrate = team.job("migrate");
     shell.run("kubectl apply -f migrate.yaml").await;
     migrate.has_event("SlotGranted").await;
@@ -41,7 +41,7 @@ async fn gitops() {
     assert_eq!(shell.run(owner).await, "consul-semaphore-operator\n");
     let again = shell.run("kubectl apply -f migrate.yaml").await;
     assert!(again.contains("unchanged"), "{again}");
-    // What it has is a user's word.
+    // Fields that are in Git are a user's decision.
     shell.run("kubectl apply -f suspend.yaml").await;
     migrate.is_on_hold().await;
 
@@ -86,7 +86,7 @@ async fn helm(team: &Namespace, shell: &mut Shell, page: &mut Page, long: &str) 
         .create()
         .await;
     paused.has_condition("Ready", "False", "Paused").await;
-    // Made suspended: one that the operator suspends has started before, for Helm.
+    // Created suspended: to Helm, a Job that the operator suspends has already started.
     let waits = long.replace("semaphore: db-migrations", "semaphore: paused");
     let waits = waits.replacen("spec:\n", "spec:\n  suspend: true\n", 1);
     shell.write("batch/templates/job.yaml", &waits);
@@ -97,14 +97,14 @@ async fn helm(team: &Namespace, shell: &mut Shell, page: &mut Page, long: &str) 
         ("--wait=legacy --wait-for-jobs", "1"),
     ] {
         let name = format!("waits{}", wait.replace("--", "-").replace([' ', '='], ""));
-        // What has nothing to wait for may take its time all the same.
+        // A wait that succeeds may take long nevertheless.
         let timeout = if code == "0" { "100s" } else { "3s" };
         let install = format!("helm install {name} ./batch {wait} --timeout {timeout}");
         let [ended, _, error] = shell.end_of(&install).await;
         assert_eq!(ended, code, "{wait}: {error}");
     }
 
-    // One whose chart says that it is suspended, and that runs.
+    // A Job that runs although its chart says suspended.
     let suspended = long.replacen("spec:\n", "spec:\n  suspend: true\n", 1);
     shell.write("batch/templates/job.yaml", &suspended);
     shell.run("helm install runs ./batch").await;
@@ -114,7 +114,7 @@ async fn helm(team: &Namespace, shell: &mut Shell, page: &mut Page, long: &str) 
     assert!(conflict.contains(".spec.suspend"), "{conflict}");
 }
 
-/// The first row of the page's table, and the last one, with the admission policies.
+/// The first and the last row of the page's table, with the admission policies.
 #[tokio::test]
 async fn what_git_does_not_have_no_apply_touches() {
     let bed = Bed::start().await;
@@ -191,6 +191,6 @@ async fn the_deadline_of_a_job_stands_still_while_it_waits() {
     job.annotate("consul-semaphore.io/hold", None).await;
     job.is_running().await;
     let again = job.get().await.and_then(|job| job.status?.start_time);
-    // Of another start: there was none in between. Times are whole seconds.
+    // Of a later start, if there was one in between. Times are whole seconds.
     assert!(again >= started, "{again:?} after {started:?}");
 }

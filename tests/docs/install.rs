@@ -2,7 +2,7 @@ use testbed::{Consul, Kubernetes, eventually};
 
 use crate::{page::Page, shell::Shell};
 
-/// The samples of the docs go their way with the operator that runs.
+/// The samples of the docs work with the running operator.
 async fn works(shell: &Shell) {
     eventually("the kind is served", || async {
         let [code, _, error] = shell.end_of("kubectl get csem").await;
@@ -51,7 +51,7 @@ async fn readme() {
     assert_eq!(consul.limit("semaphores/guide").await, Some(2));
 }
 
-/// That the operators of these pods do their work is shown by the tests of the chart.
+/// The tests of the chart show that the operators of these pods work.
 #[tokio::test]
 async fn install() {
     let management = "11111111-2222-3333-4444-555555555555";
@@ -74,7 +74,7 @@ async fn install() {
     removed(&shell).await;
 
     shell.write("ca.crt", "its authority");
-    // The Secret of the authority, and then all of it.
+    // The Secret of the authority, and then everything.
     for _ in 0..2 {
         page.run(&shell, "kubectl apply -f config/manager/namespace.yaml")
             .await;

@@ -1,10 +1,10 @@
-//! Each link within the documentation leads somewhere.
+//! Each link within the documentation leads to an existing place.
 
 use std::{collections::BTreeSet, path::Path};
 
 use crate::page::{pages, root, text_of};
 
-/// The text without code blocks, in which `](` and `#` mean something else.
+/// The text without code blocks, in which `](` and `#` have another meaning.
 fn prose(page: &Path) -> String {
     let text = text_of(page);
     let mut code = false;
@@ -16,7 +16,7 @@ fn prose(page: &Path) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// What GitHub calls the headings of a page in links.
+/// GitHub's link anchors for the headings of a page.
 fn anchors(page: &Path) -> BTreeSet<String> {
     let text = prose(page);
     let headings = text.lines().filter(|line| line.starts_with('#'));

@@ -1,10 +1,10 @@
-//! What the docs tell to `make` is there to be made.
+//! The `make` targets that the docs mention exist.
 
 use std::{collections::BTreeSet, process::Command};
 
 use crate::page::{pages, root, text_of};
 
-/// The targets that a text tells to make: in `code`, or at the beginning of a command.
+/// The targets that a text mentions: in `code`, or at the beginning of a command.
 fn targets_of(text: &str) -> BTreeSet<String> {
     let mut targets = BTreeSet::new();
     for line in text.lines() {

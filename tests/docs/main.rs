@@ -1,9 +1,9 @@
-//! The documentation: its links lead somewhere, its manifests are what the API server takes, and its commands
-//! are run.
+//! The documentation: its links lead to existing places, the API server accepts its manifests, and its commands are
+//! run.
 //!
-//! What stands in a block ```` ```sh ```` is run, by the scene of its page: a test that makes what the page takes
-//! for granted, and runs the page's commands as a reader types them. What stands in a block ```` ```console ````
-//! is what a reader sees, and is not run. A page with commands needs a scene, and a scene has to run all of them.
+//! A block ```` ```sh ```` is run by the scene of its page: a test that sets up what the page assumes, and runs the
+//! page's commands as a reader types them. A block ```` ```console ```` shows what a reader sees, and is not run. A
+//! page with commands needs a scene, and a scene has to run all of them.
 #![allow(
     clippy::expect_used,
     clippy::panic,

@@ -13,7 +13,7 @@ async fn migrate() {
     shell.write("locks-db.yaml", &Page::file(PAGE, "locks-db.yaml"));
     shell.program("./migrate", "exit 0");
 
-    // Somebody holds a slot already.
+    // Another program holds a slot already.
     let session = bed.consul().take_slot("locks/db", 2).await;
     let seen = page.run(&shell, "consul kv get locks/db/.lock").await;
     assert!(seen.contains(&session), "{seen}");

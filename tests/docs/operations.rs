@@ -11,7 +11,7 @@ async fn operations() {
     let mut shell = Shell::with(&bed, team.name()).await;
     let mut page = Page::open("docs/operations.md");
 
-    // Somebody took a slot and is gone.
+    // A holder took a slot and died.
     let session = consul.take_slot("semaphores/old", 1).await;
     shell.set("SESSION", &session);
     page.run(&shell, "curl -X PUT").await;
@@ -36,7 +36,7 @@ async fn operations() {
     let left = consul.sessions().await;
     assert!(!left.iter().any(|left| left["ID"] == session), "{left:?}");
 
-    // A semaphore that waits for its Job is to go at once.
+    // A semaphore that waits for its Job must be deleted at once.
     let db = team.semaphore("db-migrations").limit(1).create().await;
     let holder = team.job("holder").semaphore("db-migrations").runs("1h");
     holder.create().await.is_running().await;

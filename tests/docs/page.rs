@@ -1,4 +1,4 @@
-//! What stands in the pages.
+//! The content of the pages.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use crate::shell::Shell;
 /// A block of a page.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
-    /// What it is: `sh`, `console`, `yaml`.
+    /// Its language: `sh`, `console`, `yaml`.
     pub(crate) kind: String,
     pub(crate) text: String,
 }
@@ -64,7 +64,7 @@ pub(crate) fn blocks(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// A page whose commands are run. When it is dropped, all of them have to be.
+/// A page whose commands are run. When it is dropped, all of them must have been run.
 pub(crate) struct Page {
     name: &'static str,
     blocks: Vec<Block>,
@@ -76,7 +76,7 @@ impl Page {
         Self { name, blocks }
     }
 
-    /// The commands of the block that begins like this, which are taken for run.
+    /// The commands of the block that begins like this, which count as run.
     #[track_caller]
     pub(crate) fn commands(&mut self, beginning: &str) -> String {
         let mut blocks = self.blocks.iter();
@@ -95,7 +95,7 @@ impl Page {
         async move { shell.run(&commands).await }
     }
 
-    /// The block of a page that says in its first line, in a comment, that it is the file of this name.
+    /// The block of a page whose first line is a comment with this file name.
     pub(crate) fn file(page: &str, name: &str) -> String {
         let first = format!("# {name}\n");
         let blocks = blocks(&text_of(Path::new(page)));

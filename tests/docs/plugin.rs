@@ -24,7 +24,8 @@ async fn plugin() {
 
     let target = operator_program().expect("the operator's program");
     let target = target.parent().expect("its folder").display().to_string();
-    // Not the one package: of its libraries, which others use too, some would be built once more without their features.
+    // Not only this package: some of its dependencies, which others use too, would be built again with fewer
+    // features.
     let build = format!(
         "cargo build --locked --quiet --manifest-path {}/Cargo.toml --workspace --bins #",
         root().display()

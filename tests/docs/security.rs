@@ -12,7 +12,7 @@ async fn security() {
     assert!(!rights.contains("secrets"), "{rights}");
 }
 
-/// What the table of its rights says of a Job that is suspended.
+/// What the table of rights says about a suspended Job.
 #[tokio::test]
 async fn of_a_suspended_job_it_can_change_where_it_runs_and_not_what() {
     let bed = Bed::shared().await;

@@ -1,4 +1,4 @@
-//! Where a reader types.
+//! The shell of a reader.
 
 use std::{
     env, fs,
@@ -19,8 +19,8 @@ use crate::page::root;
 /// How long one block may take.
 const PATIENCE: Duration = Duration::from_mins(4);
 
-/// A bash in a folder in which the project's manifests are. On its path are the programs of the docs, with
-/// those that the scene adds ([`Self::program`]). It ends at the first command that fails.
+/// A bash in a folder with the project's manifests. Its path has the programs of the docs, and those that the scene
+/// adds ([`Self::program`]). It ends at the first command that fails.
 pub(crate) struct Shell {
     folder: Folder,
     env: Vec<(String, String)>,
@@ -28,7 +28,7 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    /// One that knows no server.
+    /// A shell without servers.
     pub(crate) fn new() -> Self {
         let folder = Folder::new().expect("a folder");
         let here = folder.path();
@@ -61,7 +61,7 @@ impl Shell {
         shell
     }
 
-    /// With this Consul, and the token that it is asked with.
+    /// With this Consul, and the token for it.
     pub(crate) fn with_consul(consul: &Consul) -> Self {
         let mut shell = Self::new();
         shell.set("CONSUL_HTTP_ADDR", consul.address());
@@ -80,12 +80,12 @@ impl Shell {
         shell
     }
 
-    /// With a bed's servers, as their admin; kubectl stands in the namespace.
+    /// With a bed's servers, as their admin; kubectl uses the namespace.
     pub(crate) async fn with(bed: &Bed, namespace: &str) -> Self {
         Self::on(bed.kubeconfig(), bed.consul(), namespace).await
     }
 
-    /// As [`Self::with`], where no bed holds the servers.
+    /// Like [`Self::with`], for servers without a bed.
     pub(crate) async fn on(kubeconfig: &Path, consul: &Consul, namespace: &str) -> Self {
         let mut shell = Self::with_consul(consul);
         let original = kubeconfig;
@@ -100,7 +100,7 @@ impl Shell {
         shell
     }
 
-    /// Where it stands.
+    /// Its folder.
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -110,7 +110,7 @@ impl Shell {
         self.env.push((name.to_owned(), value.to_owned()));
     }
 
-    /// Puts a folder, relative to where it stands, before all others on the path.
+    /// Puts a folder, relative to the shell's, first on the path.
     pub(crate) fn put_on_path(&mut self, folder: &str) {
         let folder = self.path().join(folder).display().to_string();
         let path = self.env.iter_mut().find(|(name, _)| name == "PATH");
@@ -118,17 +118,17 @@ impl Shell {
         *path = format!("{folder}:{path}");
     }
 
-    /// What the docs call so is called otherwise here: addresses, and what `...` stands for.
+    /// Replaces what has another name here than in the docs: addresses, and what `...` means.
     pub(crate) fn instead_of(&mut self, documented: &str, real: &str) {
         self.instead.push((documented.to_owned(), real.to_owned()));
     }
 
-    /// Writes a file where it stands.
+    /// Writes a file into its folder.
     pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.path().join(name), text).expect(name);
     }
 
-    /// Adds a program of the reader's own: a script. One with a slash in its name is not on the path.
+    /// Adds a program of the reader: a script. A name with a slash is not on the path.
     pub(crate) fn program(&self, name: &str, script: &str) {
         let file = match name.strip_prefix("./") {
             Some(name) => self.path().join(name),
@@ -138,14 +138,14 @@ impl Shell {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect(name);
     }
 
-    /// Runs commands, and returns what they print on stdout. They have to end well.
+    /// Runs commands, and returns their stdout. They must succeed.
     pub(crate) async fn run(&self, commands: &str) -> String {
         let [code, out, err] = self.end_of(commands).await;
         assert_eq!(code, "0", "{commands}\n{out}\n{err}");
         out
     }
 
-    /// Runs commands, and returns their exit code, and what they print on stdout and stderr.
+    /// Runs commands, and returns their exit code, stdout and stderr.
     pub(crate) async fn end_of(&self, commands: &str) -> [String; 3] {
         let mut bash = self.bash(commands);
         let output = bash.stdout(Stdio::piped()).stderr(Stdio::piped()).output();
@@ -161,8 +161,8 @@ impl Shell {
         [code, text(output.stdout), text(output.stderr)]
     }
 
-    /// Starts one command that goes on until what is returned is dropped. What it prints goes into the file
-    /// `log`, where it stands.
+    /// Starts one command that runs until the returned value is dropped. Its output is written to the file `log` in
+    /// the shell's folder.
     pub(crate) fn start(&self, command: &str, log: &str) -> Child {
         let log = fs::File::create(self.path().join(log)).expect("a log");
         let mut bash = self.bash(&format!("exec env {}", command.trim()));

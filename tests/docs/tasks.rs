@@ -33,7 +33,7 @@ async fn tasks() {
     report.is_running().await;
     shell.run("kubectl apply -f migrate.yaml").await;
     let db = team.semaphore("db-migrations");
-    // Not only how many: `report` waited like this too, and a status may be that old.
+    // Not only the number: `report` waited like this too, and a status may be that old.
     let behind_both = json!({ "held": 2, "waiting": 1, "queue": [{ "job": "migrate" }] });
     db.shows(behind_both.clone()).await;
     let shown = page.run(&shell, "kubectl get csem,jobs").await;

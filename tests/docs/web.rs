@@ -14,7 +14,7 @@ async fn web() {
     page.run(&shell, "kubectl -n consul-semaphore-system set env")
         .await;
 
-    // What the page says to write.
+    // The text that the page says to write.
     let component = "components: [../web]\n";
     let edit = format!(
         "cp -rL config edited && rm config && mv edited config && echo '{component}' >> config/default/kustomization.yaml"

@@ -1,4 +1,4 @@
-//! The manifests in the docs are what the API server takes, and what the files hold that they name.
+//! The API server accepts the manifests in the docs, and they match the files that they name.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::{
     shell::Shell,
 };
 
-/// What this API server has not: objects of other programs, and kustomize's own.
+/// Kinds that this API server does not have: those of other programs, and kustomize's own.
 const OTHERS: [&str; 4] = [
     "kustomize.config.k8s.io/",
     "argoproj.io/",
@@ -28,7 +28,7 @@ fn documents(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The manifest, if it is one for the API server: also one of which only the `spec` is shown.
+/// The manifest, if it is one for the API server, even if only the `spec` is shown.
 fn manifest(mut document: Value) -> Option<Value> {
     if document["spec"]["limit"].is_number() && document["kind"].is_null() {
         document["apiVersion"] = "consul-semaphore.io/v1alpha1".into();
@@ -52,7 +52,7 @@ async fn the_manifests_are_what_the_api_server_takes() {
                 continue;
             }
             for mut manifest in documents(&block.text).into_iter().filter_map(manifest) {
-                // The documented one is not there, or another scene's.
+                // The documented namespace does not exist, or belongs to another scene.
                 if manifest["metadata"]["namespace"].is_string() {
                     manifest["metadata"]["namespace"] = team.name().into();
                 }

@@ -1,6 +1,6 @@
-//! The image, without an engine: the steps of the Dockerfile's first stage are run in an empty folder, and what
-//! its last stage would copy is tried by itself. It takes a release build, so it is no part of `make test`:
-//! `make image-test` runs it, as root, on Debian.
+//! The image, without a container engine: the steps of the Dockerfile's first stage are run in an empty folder, and
+//! what its last stage would copy is tested. It needs a release build, so it is not part of `make test`: `make
+//! image-test` runs it, as root, on Debian.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -13,7 +13,7 @@ use std::{
     process::Command,
 };
 
-/// What `gcr.io/distroless/cc` has of libraries, with the loaders of both platforms.
+/// The libraries in `gcr.io/distroless/cc`, with the loaders of both platforms.
 const LIBRARIES: [&str; 5] = [
     "libc.so.6",
     "libgcc_s.so.1",
@@ -25,7 +25,7 @@ const LIBRARIES: [&str; 5] = [
 /// The programs that are in the image.
 const PROGRAMS: [&str; 2] = ["consul-semaphore-operator", "consul-semaphore"];
 
-/// Which commit the build is told.
+/// The commit that is passed to the build.
 const COMMIT: &str = "c0ffee0000000000000000000000000000c0ffee";
 
 /// The user of the image.
@@ -47,7 +47,7 @@ fn instructions(text: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What a command prints, which succeeds.
+/// The output of a command, which must succeed.
 fn run(command: &mut Command) -> String {
     let output = command.output().expect("it starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -59,7 +59,7 @@ fn run(command: &mut Command) -> String {
     text(&output.stdout)
 }
 
-/// An empty folder, which stays for whoever looks at what was made.
+/// An empty folder, which is kept so that its content can be inspected.
 fn empty(platform: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("image-{platform}"));
     let _none = fs::remove_dir_all(&folder);
@@ -67,7 +67,7 @@ fn empty(platform: &str) -> PathBuf {
     folder
 }
 
-/// As `COPY . .` does: all that git knows, but what `.dockerignore` leaves out.
+/// Like `COPY . .`: everything that git knows, except what `.dockerignore` leaves out.
 fn copy_context(to: &Path) {
     let ignored = fs::read_to_string(root().join(".dockerignore")).expect(".dockerignore");
     let ignored: Vec<_> = ignored.lines().collect();
@@ -114,7 +114,7 @@ fn build(stage: &[(String, String)], folder: &Path, platform: &str) {
     }
 }
 
-/// What the first stage makes for a platform, which is what the last one copies: the folder.
+/// The output of the first stage for a platform, which the last one copies: the folder.
 fn built(platform: &str) -> PathBuf {
     let dockerfile = fs::read_to_string(root().join("Dockerfile")).expect("the Dockerfile");
     let instructions = instructions(&dockerfile);
@@ -183,7 +183,7 @@ fn assert_fits(program: &Path, machine: &str) {
     }
 }
 
-/// Puts what the program needs of libraries where the image has them.
+/// Copies the libraries that the program needs to where the image has them.
 fn bring_libraries(out: &Path, program: &Path) {
     for line in run(Command::new("ldd").arg(program)).lines() {
         let Some(path) = line.split_whitespace().find(|word| word.starts_with('/')) else {

@@ -1,4 +1,4 @@
-//! Programs of others as contenders and holders: they are seen, waited for, woken and outlived.
+//! Foreign programs as contenders and holders: they are seen, waited for, woken and outlived.
 
 use serde_json::{Value, json};
 use testbed::{Bed, Entry, SEMAPHORE_FLAGS, eventually, same};
@@ -104,13 +104,13 @@ async fn contenders_of_others_are_never_written_to() {
     db.is_ready().await;
     let holder = bed.go_semaphore("holder", &prefix, 1).start().await;
     holder.holds().await;
-    // One that waits, as a script may have it: with flags and a body of its own.
+    // A contender that waits, as from a script: with its own flags and body.
     let session = consul
         .create_session(json!({ "Behavior": "delete", "TTL": "24h" }))
         .await;
     let key = format!("kv/{prefix}/{session}?acquire={session}&flags=42");
     consul.put_json(&key, json!({ "mine": [1, 2] })).await;
-    // And what is no contender.
+    // And a key that is not a contender.
     consul
         .put(&format!("{prefix}/note"), SEMAPHORE_FLAGS, "keep me")
         .await;

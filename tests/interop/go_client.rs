@@ -1,8 +1,7 @@
-//! The Go client's own tests of its semaphore pass while an operator is at work on the same prefix.
+//! The Go client's own tests of its semaphore pass while an operator uses the same prefix.
 //!
-//! Each of them starts the `consul` that is first on its PATH. Here that is a script which stands in for
-//! an agent: it passes on what is asked of it to a Consul that was started before, with an operator at
-//! work, so that no test begins before both are.
+//! Each of them starts the first `consul` on its PATH. Here that is a script which replaces an agent: it forwards
+//! requests to a Consul that was started before, with a running operator, so that no test starts before both.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, process::Stdio, time::Duration};
 
@@ -27,7 +26,7 @@ struct Case {
     prefix: &'static str,
     mode: &'static str,
     limit: i64,
-    /// How many Jobs want slots of it while the test runs.
+    /// How many Jobs compete for its slots while the test runs.
     jobs: usize,
 }
 
@@ -41,10 +40,10 @@ const fn case(test: &'static str, prefix: &'static str, limit: i64, jobs: usize)
     }
 }
 
-/// All of them. Two look at a prefix that a `ConsulSemaphore` can't have, `test/sema/.lock`: the
-/// operator is on the one above it, whose lock key the client sees in its listing. In the one that
-/// removes the semaphore nobody else may hold a slot of it. The last one holds a mutex on the key that it
-/// wants a semaphore on then, so the operator's is one, too.
+/// All tests. Two use a prefix that a `ConsulSemaphore` can't have, `test/sema/.lock`: the operator uses the one
+/// above it, whose lock key the client sees in its listing. In the one that removes the semaphore nobody else may
+/// hold a slot of it. The last one holds a mutex on the key and then tries to use it as a semaphore, so the
+/// operator's is a mutex, too.
 const CASES: [Case; 9] = [
     case("AcquireRelease", "test/semaphore", 2, 6),
     case("ForceInvalidate", "test/semaphore", 2, 6),
@@ -70,7 +69,7 @@ async fn the_go_clients_own_tests_pass_beside_jobs() {
     fs::write(&consul, CONSUL).unwrap();
     fs::set_permissions(&consul, fs::Permissions::from_mode(0o700)).unwrap();
     for case in &CASES {
-        // They have deadlines of a second, for which this machine may be too slow now and then.
+        // They have deadlines of a second, for which this machine may sometimes be too slow.
         let mut failures = Vec::new();
         while let Err(said) = Box::pin(passes(&bed, &team, case, failures.len())).await {
             failures.push(said);
@@ -79,7 +78,7 @@ async fn the_go_clients_own_tests_pass_beside_jobs() {
     }
 }
 
-/// Runs one of the tests, after it has failed so often; what it said if it fails.
+/// Runs one of the tests, after this many failures; returns its output if it fails.
 async fn passes(bed: &Bed, team: &Namespace, case: &Case, failed: usize) -> Result<(), String> {
     let name = format!("{}-{failed}", case.test.to_lowercase());
     // As the tests would start it.
@@ -114,8 +113,8 @@ async fn passes(bed: &Bed, team: &Namespace, case: &Case, failed: usize) -> Resu
     if passed { Ok(()) } else { Err(said) }
 }
 
-/// Waits until a semaphore's lock key is there, which a test may have removed at last; a mutex that
-/// nobody holds has none.
+/// Waits until a semaphore's lock key exists, which a test may have removed at the end; a mutex that nobody holds has
+/// none.
 async fn lock_key_is_as_it_should(consul: &Consul, case: &Case) {
     let limit = u64::try_from(case.limit).ok();
     let expected = limit.filter(|_| case.mode == "Semaphore");
@@ -125,7 +124,7 @@ async fn lock_key_is_as_it_should(consul: &Consul, case: &Case) {
     .await;
 }
 
-/// Runs one of the tests. What it said, and whether it passed.
+/// Runs one of the tests. Returns its output, and whether it passed.
 async fn run(bed: &Bed, test: &str, consul: &str) -> (String, bool) {
     let bin = bed.folder().path().join("bin");
     let path = std::env::var("PATH").unwrap();

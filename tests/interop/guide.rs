@@ -1,10 +1,10 @@
-//! Scripts that do what `HashiCorp`'s guide says, step by step, beside Jobs: holders are a list, and its
-//! `?cas=` leaves no flags. Consul's Go client can't read such a semaphore, with or without Jobs in it.
+//! Scripts that follow `HashiCorp`'s guide step by step, beside Jobs: holders are a list, and its `?cas=` leaves no
+//! flags. Consul's Go client can't read such a semaphore, with or without Jobs in it.
 
 use serde_json::{Value, json};
 use testbed::{Bed, Consul, eventually};
 
-/// A contender as the guide has it.
+/// A contender as in the guide.
 struct Contender<'a> {
     consul: &'a Consul,
     prefix: &'a str,
@@ -12,7 +12,7 @@ struct Contender<'a> {
 }
 
 impl<'a> Contender<'a> {
-    /// Its session and its contender entry.
+    /// Creates its session and its contender entry.
     async fn new(consul: &'a Consul, prefix: &'a str) -> Self {
         let session = consul
             .create_session(json!({ "Name": "db-semaphore" }))
@@ -40,7 +40,7 @@ impl<'a> Contender<'a> {
         self.consul.put_json(&path, body.clone()).await == json!(true)
     }
 
-    /// Takes a slot as soon as there is one. What it reads of others it leaves in.
+    /// Takes a slot as soon as one is free. It keeps what it reads of others.
     async fn acquire(&self) {
         eventually("a slot is free for the guide's contender", || async {
             let (mut body, index) = self.lock().await;
@@ -52,7 +52,7 @@ impl<'a> Contender<'a> {
         .await;
     }
 
-    /// Its session out of the holders; then its contender key and its session go.
+    /// Removes its session from the holders, then deletes its contender key and its session.
     async fn release(self) {
         eventually("the guide's contender has released its slot", || async {
             let (mut body, index) = self.lock().await;
@@ -91,7 +91,7 @@ async fn the_guides_steps_beside_jobs() {
     let expected = json!({ "Limit": 2, "Holders": [first.session, ours] });
     assert_eq!(first.lock().await.0, expected);
 
-    // By turns, and many at once.
+    // In turns, and many at once.
     first.release().await;
     second.acquire().await;
     a.delete().await;

@@ -1,11 +1,11 @@
-//! A keyed semaphore of another kind: mutexes, and slots that cool.
+//! Keyed semaphores of other kinds: mutexes, and slots with a cooldown.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use serde_json::{Value, json};
 use testbed::{Bed, Job, Namespace, Semaphore, eventually, same};
 
-/// A keyed semaphore with this in its spec.
+/// A keyed semaphore with these additions to its spec.
 async fn keyed(team: &Namespace, more: Value) -> Semaphore {
     let tasks = team.semaphore("tasks").spec(json!({ "keyed": true }));
     tasks.spec(more).create().await
@@ -17,7 +17,7 @@ fn job(team: &Namespace, name: &str, key: &str) -> Job {
     job.annotation("consul-semaphore.io/key", key)
 }
 
-/// Waits until just these keys are below the semaphore's prefix.
+/// Waits until exactly these keys are below the semaphore's prefix.
 async fn keys_are(bed: &Bed, tasks: &Semaphore, expected: &[&str]) {
     let prefix = tasks.lock_prefix();
     eventually("nothing but what is used is in Consul", || async {
@@ -61,7 +61,7 @@ async fn each_key_can_be_a_mutex_that_api_lock_takes_too() {
     }
     keys_are(&bed, &tasks, &[]).await;
 
-    // What `api.Lock` leaves behind goes when nobody wants it.
+    // What `api.Lock` leaves behind is deleted when nobody uses it.
     let last = bed
         .go_lock("last", &key("one"))
         .times(3)
@@ -102,7 +102,7 @@ async fn the_slot_of_each_key_cools_by_itself() {
         job.finish().await;
         job.has_event("SlotCooling").await;
     }
-    // A key is left alone as long as its slot cools, and not longer.
+    // A key is left alone while its slot cools, but not longer.
     keys_are(&bed, &tasks, &[]).await;
     tasks.shows(json!({ "held": 0, "keysInUse": 0 })).await;
 }

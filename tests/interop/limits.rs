@@ -1,9 +1,9 @@
-//! Programs that go by another limit, or take the key for another use.
+//! Programs with another limit, or with another use for the key.
 
 use serde_json::{Value, json};
 use testbed::{Bed, Semaphore};
 
-/// What Ready says.
+/// The message of Ready.
 async fn message(semaphore: &Semaphore) -> String {
     let ready = semaphore.condition("Ready").await;
     ready["message"].as_str().unwrap_or_default().to_owned()
@@ -27,7 +27,7 @@ async fn another_limit_of_theirs_is_reported_and_not_touched() {
         .await;
     job.is_waiting().await;
 
-    // Who comes with ours is refused by theirs, as we are.
+    // A contender with our limit is refused by theirs, as we are.
     let same_as_ours = bed.go_semaphore("other", &prefix, 3).start().await;
     same_as_ours
         .fails_with("semaphore limit conflict (lock: 5, local: 3)")
@@ -39,8 +39,8 @@ async fn another_limit_of_theirs_is_reported_and_not_touched() {
     job.is_complete().await;
 }
 
-/// Contenders of others on a semaphore of 2 whose one slot left is taken by a Job, and how a change of an event reports
-/// the limit.
+/// Foreign contenders on a semaphore of limit 2 whose last free slot a Job takes, and how an event reports a change
+/// of the limit.
 async fn refused(semaphore: &Semaphore, change: Value) -> String {
     semaphore.patch(change).await;
     semaphore.has_event("OthersRefused").await
@@ -91,7 +91,7 @@ async fn a_limit_that_is_enforced_says_how_many_of_the_others_will_be_refused() 
     assert!(note.contains("from 5 to 3"), "{note}");
     assert!(note.contains("1 contender of other"), "{note}");
     db.is_ready().await;
-    // Who holds already keeps its slot and gives it back.
+    // An existing holder keeps its slot and gives it back.
     go.stop().await;
     assert_eq!(go.errors(), Vec::<String>::new());
     db.shows(json!({ "limit": 3, "held": 0 })).await;

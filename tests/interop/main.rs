@@ -1,5 +1,5 @@
-//! One semaphore for everything that speaks Consul: Jobs of this operator, of one in another cluster,
-//! and programs of others on one prefix. One file a story; those that can share one bed.
+//! One semaphore for all users of Consul: Jobs of this operator, of one in another cluster, and foreign programs on
+//! one prefix. One file per story; they share one bed where they can.
 //!
 //! `make test-consul-1.8` runs all of them on the oldest Consul.
 #![allow(

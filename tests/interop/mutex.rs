@@ -1,4 +1,4 @@
-//! `api.Lock`, `consul lock` of one holder and Jobs of a mutex, together and at once on one key.
+//! `api.Lock`, `consul lock` with one holder and Jobs of a mutex, concurrently on one key.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ async fn mutex(team: &Namespace) -> Semaphore {
     db
 }
 
-/// Who guards the mutex: looks at both sides again and again, and at what is true of them at once.
+/// Guards the mutex: reads both sides repeatedly, and compares their states at the same time.
 struct Guard<'a> {
     consul: &'a Consul,
     team: &'a Namespace,
     key: String,
-    /// How often a pod was seen at work, and how often another program.
+    /// How often a pod was seen running, and how often another program.
     seen: [u32; 2],
 }
 
@@ -33,15 +33,14 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Looks until it is dropped.
+    /// Checks until it is dropped.
     async fn watch(&mut self) -> ! {
         loop {
             self.look().await;
         }
     }
 
-    /// The pods that are at work while nobody locks or unlocks the key are those of the Job whose session
-    /// has it locked.
+    /// While nobody locks or unlocks the key, the running pods are those of the Job whose session has it locked.
     async fn look(&mut self) {
         let before = self.consul.kv(&self.key).await;
         let working = self.working().await;
@@ -60,7 +59,7 @@ impl<'a> Guard<'a> {
         self.seen[1] += u32::from(other);
     }
 
-    /// Whether a session that lives is none of the operator's.
+    /// Whether a live session is not the operator's.
     async fn is_of_another_program(&self, session: &str) -> bool {
         let info = self.consul.get(&format!("session/info/{session}")).await;
         let name = info[0]["Name"].as_str();
@@ -113,7 +112,7 @@ async fn jobs_and_programs_of_others_take_turns() {
             job.has_event("SlotReleased").await;
         }
         for other in &others {
-            // It panics at any word of an error.
+            // It panics at any error message.
             other.is_done().await;
         }
         db.shows(json!({ "held": 0, "waiting": 0 })).await;
@@ -127,7 +126,7 @@ async fn jobs_and_programs_of_others_take_turns() {
     assert!(pods > 0 && others > 0, "{pods}, {others}");
 }
 
-/// Whoever waits for a mutex owns no key: nobody sees him.
+/// A client that waits for a mutex has no key: nobody sees it.
 #[tokio::test]
 async fn who_waits_behind_a_long_line_has_his_turn_before_its_end() {
     let bed = Bed::shared().await;
@@ -155,7 +154,7 @@ async fn who_waits_behind_a_long_line_has_his_turn_before_its_end() {
         !waits.waits().is_empty()
     })
     .await;
-    // All at once: the line goes on meanwhile.
+    // All at once: the queue moves on meanwhile.
     let jobs = team.api::<batch::Job>().list(&ListParams::default()).await;
     let started = |job: &&batch::Job| {
         let status = job.status.as_ref();

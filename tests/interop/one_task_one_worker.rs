@@ -1,5 +1,5 @@
-//! The same `CronJob`s in two clusters: each task is done once, in one of them, also while the other is
-//! down. See docs/once.md.
+//! The same `CronJob`s in two clusters: each task is done once, in one of them, even while the other is down. See
+//! docs/once.md.
 
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
@@ -8,7 +8,7 @@ use kube::{Api, api::ListParams};
 use serde_json::{Value, json};
 use testbed::{Bed, Job, Namespace, Semaphore, eventually, same};
 
-/// Where its Jobs' semaphore is in Consul, in both clusters.
+/// The prefix of the Jobs' semaphore in Consul, in both clusters.
 const PREFIX: &str = "semaphores/batch/tasks";
 
 /// One of the clusters: its servers, and its part of the tasks.
@@ -36,7 +36,7 @@ impl Cluster {
         }
     }
 
-    /// A task of this key, in a `CronJob` of its name.
+    /// Creates a task with this key, in a `CronJob` with its name.
     async fn has(&self, task: &str, runs: &str) {
         let job = self.team.job(task).semaphore("tasks").runs(runs);
         let job = job
@@ -46,7 +46,7 @@ impl Cluster {
             .await;
     }
 
-    /// The Job that a `CronJob` makes at this time, with all that it would write there.
+    /// The Job that a `CronJob` creates at this time, with everything that it would contain.
     async fn at(&self, task: &str, time: Timestamp) -> Job {
         let name = format!("{task}-{}", time.as_second() / 60);
         let from = format!("--from=cronjob/{task}");
@@ -58,8 +58,8 @@ impl Cluster {
         self.team.job(&name)
     }
 
-    /// Whether the task's Job was done here, once that is decided: else it was deleted, because the other
-    /// cluster has the task.
+    /// Whether the task's Job was done here, once that is decided: else it was deleted, because the other cluster has
+    /// the task.
     async fn did(&self, job: &Job, other: &Self) -> bool {
         let done = eventually("the task is done here, or elsewhere", || async {
             match job.get().await {
@@ -76,8 +76,8 @@ impl Cluster {
         done
     }
 
-    /// Waits until a Job is deleted in favour of another, of which the Job and its `CronJob` have an event with the
-    /// same words, and returns these.
+    /// Waits until a Job is deleted in favour of another. The Job and its `CronJob` have an event with the same
+    /// message, which is returned.
     async fn skipped(&self, job: &Job) -> String {
         job.is_gone().await;
         let note = job.has_event("Skipped").await;
@@ -117,7 +117,7 @@ async fn one_task_one_worker() {
     a_worker_dies(&west, &east).await;
 }
 
-/// Whoever is first does it.
+/// The first one does it.
 async fn at_the_same_hour(west: &Cluster, east: &Cluster) {
     let hour = Timestamp::now();
     let tasks = ["reports", "backups", "invoices", "mails", "cleaning"];
@@ -136,7 +136,7 @@ async fn at_the_same_hour(west: &Cluster, east: &Cluster) {
     }
 }
 
-/// It takes half a second here, and the other cluster comes when it is done.
+/// It takes half a second here, and the other cluster starts when it is done.
 async fn one_is_slower(west: &Cluster, east: &Cluster) {
     tokio::join!(west.has("short", "500ms"), east.has("short", "500ms"));
     let hour = Timestamp::now();
@@ -154,7 +154,7 @@ async fn one_is_slower(west: &Cluster, east: &Cluster) {
     assert!(west.did(&fast, east).await);
 }
 
-/// When its operator is back, the other cluster's slot cools, or has cooled long ago.
+/// When its operator is back, the other cluster's slot is cooling, or has cooled long ago.
 async fn one_was_down_over_the_hour(west: &Cluster, east: &Cluster) {
     tokio::join!(west.has("cooling", "500ms"), east.has("cooling", "500ms"));
     tokio::join!(west.has("cooled", "500ms"), east.has("cooled", "500ms"));
@@ -186,7 +186,7 @@ async fn one_was_down_over_the_hour(west: &Cluster, east: &Cluster) {
     next.is_complete().await;
 }
 
-/// The task of a worker whose cluster is lost is another one's in the next hour.
+/// When a worker's cluster is lost, another one does its task in the next hour.
 async fn a_worker_dies(west: &Cluster, east: &Cluster) {
     tokio::join!(west.has("long", "1h"), east.has("long", "1h"));
     let lost = west.at("long", Timestamp::now()).await;

@@ -1,4 +1,4 @@
-//! Jobs, Consul's Go client and `consul lock` together and at once on one prefix.
+//! Jobs, Consul's Go client and `consul lock`, concurrently on one prefix.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ async fn jobs_and_programs_of_others_share_a_limit() {
     db.is_ready().await;
 }
 
-/// Whoever is first makes the lock key, and the others take it as it is.
+/// The first one creates the lock key, and the others use it unchanged.
 #[tokio::test]
 async fn the_lock_key_may_be_the_others() {
     let bed = Bed::shared().await;
@@ -72,7 +72,7 @@ async fn the_lock_key_may_be_the_others() {
     }
 }
 
-/// More than a transaction of an old Consul takes, which says so only then.
+/// More than a transaction of an old Consul accepts, which only reports that then.
 #[tokio::test]
 async fn eighty_jobs_have_slots_at_once() {
     let bed = Bed::shared().await;

@@ -1,4 +1,4 @@
-//! Two clusters on one Consul, with an operator each.
+//! Two clusters with one Consul, and one operator each.
 
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -46,11 +46,11 @@ async fn start(ttl: &str) -> [Cluster; 2] {
     [Cluster::new(west, ttl).await, Cluster::new(east, ttl).await]
 }
 
-/// A Job that was granted a slot: in which cluster, where it stood in the line of both, and its token.
+/// A Job that was granted a slot: its cluster, its place in the queue of both, and its token.
 type Granted<Place> = (usize, Place, u64);
 
-/// A Job that was started, with its place in line as docs/protocol.md has it for one priority: by the
-/// whole second that it was created in, then by name, then by uid.
+/// A Job that was started, with its place in the queue as docs/protocol.md defines it for one priority: by the whole
+/// second of its creation, then by name, then by uid.
 async fn granted(cluster: usize, job: &Job) -> Granted<[String; 3]> {
     let job = job.get().await.expect("the Job");
     let job = serde_json::to_value(job).unwrap_or_default();
@@ -61,7 +61,7 @@ async fn granted(cluster: usize, job: &Job) -> Granted<[String; 3]> {
     (cluster, place, token.parse().expect("a token"))
 }
 
-/// How many were granted a slot after one of the other cluster that stood behind them.
+/// How many were granted a slot after one of the other cluster that was behind them.
 fn overtaken<Place: Ord>(granted: &[Granted<Place>]) -> usize {
     let is_overtaken = |(cluster, place, token): &&Granted<Place>| {
         let mut others = granted.iter().filter(|(other, ..)| other != cluster);
@@ -152,7 +152,7 @@ async fn the_slots_of_an_operator_that_is_killed_come_to_the_other_cluster() {
     east.db.shows(json!({ "held": 3, "heldHere": 3 })).await;
     assert_eq!(east.observer.peak_holders(), 3);
 
-    // Back again, it finds that its Jobs have lost their slots: they wait for others.
+    // When it is back, it finds that its Jobs have lost their slots: they wait for others.
     west.bed.operator().start().await;
     for job in &of_west {
         job.is_suspended().await;

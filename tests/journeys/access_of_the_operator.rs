@@ -1,4 +1,4 @@
-//! What the operator's `ServiceAccount` may do in Kubernetes, and what not.
+//! What the operator's `ServiceAccount` may and may not do in Kubernetes.
 
 use std::{collections::BTreeSet, fmt, fs};
 
@@ -13,7 +13,7 @@ use testbed::{Bed, eventually, proof::nothing_is_left};
 const NAMESPACE: &str = "consul-semaphore-system";
 const ACCOUNT: &str = "consul-semaphore-operator";
 
-/// The API server's log of what the operator asked for, in the bed's folder.
+/// The API server's log of the operator's requests, in the bed's folder.
 const AUDIT_LOG: &str = "audit.log";
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn the_operator_may_do_no_more_than_it_needs() {
         as_operator(&args).await.expect("it is allowed");
     }
 
-    // Nothing beside: whoever is logged in may ask what he may do, and see what the server offers.
+    // Nothing else: every user may ask for its own rights, and see what the server offers.
     let rules = as_operator(&["auth", "can-i", "--list", "--no-headers"])
         .await
         .expect("its rules");
@@ -90,7 +90,7 @@ async fn the_operator_may_do_no_more_than_it_needs() {
         "namespaces [] [kube-system] [get]",
         "pods [] [] [list watch]",
     ];
-    // Its own admission policies alone, by name.
+    // Only its own admission policies, by name.
     let policies = [
         ("mutating", "suspend"),
         ("validating", "guard"),
@@ -134,7 +134,7 @@ impl fmt::Display for Right {
 }
 
 impl Right {
-    /// All that a rule allows.
+    /// Everything that a rule allows.
     fn of(rule: &PolicyRule) -> Vec<Self> {
         let names = rule.resource_names.iter().flatten().cloned().map(Some);
         let mut names: Vec<_> = names.collect();
@@ -157,7 +157,7 @@ impl Right {
         all
     }
 
-    /// Whether a request, as the audit log has it, needs it.
+    /// Whether a request in the audit log needs it.
     fn is_for(&self, request: &Value) -> bool {
         let object = &request["objectRef"];
         let word = |name: &str| object[name].as_str().unwrap_or_default();
@@ -173,7 +173,7 @@ impl Right {
     }
 }
 
-/// All that the cluster's bindings give the operator.
+/// Everything that the cluster's bindings give the operator.
 async fn rights(bed: &Bed) -> BTreeSet<Right> {
     let all = ListParams::default();
     let client = || bed.client().clone();
@@ -216,23 +216,23 @@ async fn rules(bed: &Bed, namespace: Option<&str>, role: &RoleRef) -> Vec<Policy
     rules.unwrap_or_default()
 }
 
-/// What the operator has asked the API server for so far.
+/// The operator's requests to the API server so far.
 fn requests(bed: &Bed) -> Vec<Value> {
     let log = bed.folder().path().join(AUDIT_LOG);
     let log = fs::read_to_string(log).unwrap_or_default();
-    // The last line may be half written.
+    // The last line may be incomplete.
     let lines = log.lines().map(serde_json::from_str);
     lines.filter_map(Result::ok).collect()
 }
 
-/// A right that no call needs serves only whoever steals the token. A new right brings its scene here.
+/// A right that no call needs helps only somebody who steals the token. A new right needs a scene here.
 #[tokio::test]
 async fn the_operator_uses_all_that_it_may_do() {
     let root = env!("CARGO_MANIFEST_DIR");
     let policy = format!("--audit-policy-file={root}/tests/journeys/audit_of_the_operator.yaml");
     let bed = Bed::builder()
         .without_operator()
-        // As before Kubernetes 1.34, where the operator has to ask for lists page by page.
+        // As before Kubernetes 1.34, where the operator has to read lists page by page.
         .api_server_args([
             policy,
             format!("--audit-log-path={AUDIT_LOG}"),
@@ -241,7 +241,7 @@ async fn the_operator_uses_all_that_it_may_do() {
         .start()
         .await;
     let team = bed.namespace("team").await;
-    // What is not in config/rbac: for tokens of tenants, and for the web page.
+    // The rights that are not in config/rbac: for tokens of tenants, and for the web page.
     let token = "--from-literal=token=00000000-0000-0000-0000-000000000001";
     team.kubectl(["create", "secret", "generic", "consul-token", token])
         .await;
@@ -287,7 +287,7 @@ async fn the_operator_uses_all_that_it_may_do() {
     nothing_is_left(&bed, &team, &db).await;
     db.delete().await;
     db.is_gone().await;
-    // Before it gives the Lease back it looks whether it has it.
+    // Before it gives the Lease back, it checks whether it has it.
     assert!(bed.operator().stop().await.success());
 
     eventually("each right has been used", || async {

@@ -1,4 +1,4 @@
-//! The annotation that names the semaphore, changed, taken away and added at any time.
+//! The annotation that names the semaphore, changed, removed and added at any time.
 use serde_json::json;
 use testbed::{
     Bed, Job,
@@ -32,8 +32,8 @@ async fn of_a_job_that_waits_moves_it_to_another_line_and_out_of_all_lines() {
     pods_end(&team, &m, End::Succeeded).await;
     runs_in_a_slot(&bed, &mail, &b).await;
 
-    // Without the annotation a Job is its user's alone: it stays as it is until he starts it, and
-    // then it runs in no slot.
+    // Without the annotation a Job belongs to its user alone: it stays as it is until the user starts it, and then it
+    // runs without a slot.
     let d = job("d", "db").create().await;
     queue_is(&db, [&d]).await;
     d.annotate(SEMAPHORE, None).await;
@@ -82,7 +82,7 @@ async fn of_a_job_that_runs_leaves_it_bound_to_its_slot() {
     let of_c = runs_in_a_slot(&bed, &db, &c).await;
     is_given_back(&bed, &db, &of_changed).await;
 
-    // Its end may also be that it is deleted.
+    // It may also end by being deleted.
     pods_run(&removed, 1).await;
     removed.delete().await;
     removed.is_gone().await;
@@ -141,7 +141,7 @@ async fn added_to_a_job_that_runs_suspends_it_until_it_has_a_slot() {
     nothing_is_left(&bed, &team, &db).await;
 }
 
-/// Its first pod is gone, so that what ends next is the pod that has a slot.
+/// Its first pod is gone, so the next pod that ends is the one with the slot.
 async fn done(job: &Job) {
     pods_run(job, 1).await;
     job.is("at rest but for one pod", |job| {

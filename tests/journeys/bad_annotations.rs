@@ -1,4 +1,4 @@
-//! Annotations that can't be followed.
+//! Annotations that are invalid.
 
 use testbed::{Bed, helpers::warning};
 
@@ -34,7 +34,7 @@ async fn a_job_with_bad_annotations_stays_suspended_until_they_are_corrected() {
     let mut jobs = Vec::new();
     for (name, annotation, value, correct, words) in cases {
         let job = team.job(name).semaphore("db").annotation(annotation, value);
-        // Half of them are made running, as by a user whose cluster has no admission policy.
+        // Half of them are created unsuspended, as in a cluster without the admission policy.
         let job = if jobs.len() % 2 == 0 {
             job
         } else {
@@ -48,7 +48,7 @@ async fn a_job_with_bad_annotations_stays_suspended_until_they_are_corrected() {
         assert!(note.contains(words), "{note}");
         job.is_waiting().await;
     }
-    // The Jobs beside them are not concerned.
+    // Other Jobs are not affected.
     team.job("good").semaphore("db").create().await;
     team.job("good").is_complete().await;
     for (job, ..) in &jobs {

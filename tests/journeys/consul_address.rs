@@ -1,4 +1,4 @@
-//! A wrong address of Consul is logged before there is any semaphore.
+//! A wrong address of Consul is logged even before there is a semaphore.
 
 use testbed::{Bed, eventually, same};
 
@@ -11,7 +11,7 @@ async fn an_address_at_which_nobody_answers_is_logged_at_the_start() {
         "--semaphore-selector",
         "nobody=has-it",
     ];
-    // Nothing listens at the discard port of loopback.
+    // Nothing listens on the discard port of loopback.
     let nowhere = [("CONSUL_HTTP_ADDR", "http://127.0.0.1:9".to_owned())];
     let operator = &bed.another_operator("elsewhere", args, nowhere);
     operator.start().await;

@@ -1,4 +1,4 @@
-//! Consul is not there, goes away, hangs, and comes back with its data.
+//! Consul does not exist yet, goes away, hangs, and comes back with its data.
 
 use kube::ResourceExt;
 use serde_json::json;
@@ -12,7 +12,7 @@ async fn unreachable(semaphore: &Semaphore) {
     }
 }
 
-/// The names of a Job's pods: others after a while mean that it was stopped in between.
+/// The names of a Job's pods: different ones later mean that it was stopped in between.
 async fn pods(job: &Job) -> Vec<String> {
     job.pods().await.iter().map(ResourceExt::name_any).collect()
 }
@@ -28,7 +28,7 @@ async fn jobs_wait_and_go_on_while_consul_is_away() {
     operator.start().await;
     let team = bed.namespace("consul-away").await;
 
-    // Nobody is there. A Job that must not run is suspended all the same.
+    // Consul is not running. A Job that must not run is suspended nevertheless.
     let db = team.semaphore("db").limit(2).ttl("300s");
     let db = db.create().await;
     let long = team.job("a-long").semaphore("db").runs("1h");
@@ -43,7 +43,7 @@ async fn jobs_wait_and_go_on_while_consul_is_away() {
     long.is_running().await;
     db.is_ready().await;
 
-    // It goes away: running Jobs go on, and end, and nobody takes their place.
+    // It goes away: running Jobs continue, and end, and no Job takes their place.
     let short = team.job("b-short").semaphore("db").runs("1h");
     let short = short.create().await;
     short.is_running().await;
@@ -59,7 +59,7 @@ async fn jobs_wait_and_go_on_while_consul_is_away() {
     let later = team.job("d-later").semaphore("db").create().await;
     later.has_event("SlotWaiting").await;
     next.is_waiting().await;
-    // A semaphore that is deleted meanwhile is let go once its sessions must have expired.
+    // A semaphore that is deleted meanwhile loses its finalizer once its sessions must have expired.
     quick.delete().await;
     quick.is_gone().await;
     eventually("it is said what may be left", || async {
@@ -82,7 +82,7 @@ async fn jobs_wait_and_go_on_while_consul_is_away() {
         (session, running)
     );
 
-    // It hangs: whoever asks it gets no answer.
+    // It hangs: requests get no answer.
     server.servers()[0].pause().await;
     let last = team.job("e-last").semaphore("db").create().await;
     unreachable(&db).await;

@@ -1,5 +1,5 @@
-//! The rules that docs/consul-acl.md gives, in a Consul that denies by default and restricts the
-//! listing of keys: with them all works, and each of them that is missing is named.
+//! The rules in docs/consul-acl.md, in a Consul that denies by default and restricts the listing of keys: with them
+//! everything works, and each missing rule is named.
 
 use serde_json::{Value, json};
 use testbed::{
@@ -23,7 +23,7 @@ struct Policy {
 struct Stage {
     bed: Bed,
     team: Namespace,
-    /// What stands in the rules for the things of this stage.
+    /// The placeholders in the rules, with their values here.
     names: [(&'static str, String); 3],
 }
 
@@ -47,7 +47,7 @@ impl Stage {
         Self { bed, team, names }
     }
 
-    /// A token with what these blocks of the documentation say.
+    /// A token with the rules in these blocks of the documentation.
     async fn policy(&self, name: &'static str, blocks: &[&str]) -> Policy {
         let names = self.names.each_ref().map(|(from, to)| (*from, &**to));
         let rules: Vec<_> = blocks
@@ -68,7 +68,7 @@ impl Stage {
         }
     }
 
-    /// Has a policy consist of these rules.
+    /// Sets the rules of a policy.
     async fn allow(&self, policy: &Policy, rules: &[&String]) {
         let rules: Vec<_> = rules.iter().map(|rule| rule.as_str()).collect();
         let rules = json!({ "Name": policy.name, "Rules": rules.join("\n") });
@@ -83,7 +83,7 @@ impl Stage {
     }
 }
 
-/// What Consul calls that which a rule allows: `'key:`, and the name.
+/// How Consul names the permission that a rule gives: `'key:`, and the name.
 fn denial(rule: &str) -> [String; 2] {
     let (kind, name) = rule.split_once(' ').expect("a kind");
     let name = name.split('"').nth(1).expect("a name");
@@ -114,7 +114,7 @@ async fn the_documented_rules_suffice_and_each_is_named_when_it_is_missing() {
     assert!(elected.stop().await.success());
 }
 
-/// Leaves out one of the rules after the other; a semaphore with this spec says so, and heals.
+/// Leaves out one rule after another; a semaphore with this spec reports it, and recovers.
 async fn each_is_named_when_it_is_missing(
     stage: &Stage,
     policy: &Policy,
@@ -123,7 +123,7 @@ async fn each_is_named_when_it_is_missing(
 ) {
     assert_eq!(rules.len(), 3, "{rules:?}");
     let mut order: Vec<_> = rules.iter().collect();
-    // A node that is registered is not registered again.
+    // A registered node is not registered again.
     order.sort_by_key(|rule| !rule.starts_with("node"));
     for (number, left_out) in order.iter().enumerate() {
         let rest: Vec<_> = policy
@@ -154,7 +154,7 @@ async fn each_is_named_when_it_is_missing(
     }
 }
 
-/// The same for a namespace that brings its own token.
+/// The same for a namespace with its own token.
 async fn tenants_rules(stage: &Stage) {
     let team = &stage.team;
     let tenant = stage.policy("tenant", &["tenant.hcl"]).await;
@@ -171,8 +171,7 @@ async fn tenants_rules(stage: &Stage) {
     each_is_named_when_it_is_missing(stage, &tenant, &tenant.rules, spec).await;
 }
 
-/// A dead holder of somebody else is pruned, Jobs pass one after the other, and in the end nothing
-/// is left.
+/// A foreign dead holder is pruned, Jobs get the slot one after another, and in the end nothing is left.
 async fn a_semaphore_lives_and_goes(stage: &Stage) {
     let (team, consul) = (&stage.team, stage.bed.consul());
     let quick = json!({ "session": { "lockDelay": "0s" } });
@@ -214,7 +213,7 @@ async fn others_take_part(stage: &Stage) {
     db.is_ready().await;
 }
 
-/// Somebody else holds the slot of one key by a session that the operator's token may not read.
+/// Another program holds the slot of one key with a session that the operator's token may not read.
 async fn others_take_part_in_one_of_many(stage: &Stage) {
     let (team, consul) = (&stage.team, stage.bed.consul());
     let tasks = team.semaphore("tasks").limit(1);

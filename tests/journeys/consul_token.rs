@@ -1,5 +1,5 @@
-//! The operator's token in a Consul that denies by default: what it needs, and what is said when
-//! something is missing.
+//! The operator's token in a Consul that denies by default: what it needs, and what is reported when something is
+//! missing.
 
 use std::{fs, path::PathBuf};
 
@@ -16,14 +16,14 @@ const UNKNOWN: &str = "0bad0bad-1111-4222-8333-444444444444";
 /// The operator's own.
 const OWN: &str = "5ec2e75e-1111-4222-8333-444444444444";
 
-/// What the documentation says that the operator needs, and no more: keys, node, sessions.
+/// What the operator needs according to the documentation, and no more: keys, node, sessions.
 fn tight(cluster_id: &str) -> [String; 3] {
     let names = [("72ae35f8-3282-451b-b1ca-51957e931009", cluster_id)];
     let rules = documented_rules("operator.hcl", &names);
     rules.try_into().expect("three rules")
 }
 
-/// A bed whose Consul denies by default, with a policy that can be changed under way.
+/// A bed whose Consul denies by default, with a policy that can be changed at any time.
 struct Access {
     bed: Bed,
     operator: Operator,
@@ -61,14 +61,14 @@ impl Access {
         }
     }
 
-    /// Has the token's policy consist of these lines.
+    /// Sets the rules of the token's policy.
     async fn allow(&self, rules: &[String]) {
         let path = format!("acl/policy/{}", self.policy);
         let rules = json!({ "Name": "operator", "Rules": rules.join("\n") });
         self.bed.consul().put_json(&path, rules).await;
     }
 
-    /// What the operator has logged, line by line.
+    /// The operator's log, line by line.
     fn log(&self) -> Vec<Value> {
         let logs = self.operator.logs();
         let lines = logs.lines().map(|line| {
@@ -77,14 +77,14 @@ impl Access {
         lines.collect()
     }
 
-    /// How many lines the log has of those that are there without being asked for.
+    /// How many lines the log has at the default level.
     fn plain_lines(&self) -> usize {
         let loud = |line: &&Value| line["level"] != "DEBUG" && line["level"] != "TRACE";
         self.log().iter().filter(loud).count()
     }
 }
 
-/// Waits until a semaphore is not ready because a rule is missing, and this is said.
+/// Waits until a semaphore is not ready because a rule is missing, and reports it.
 pub(crate) async fn denied(semaphore: &Semaphore, rule: &str) {
     for kind in ["Ready", "ConsulReachable"] {
         semaphore
@@ -109,10 +109,10 @@ async fn a_token_that_lacks_something_is_reported_and_heals() {
     let bed = &access.bed;
     let team = bed.namespace("token").await;
 
-    // Consul does not know the token: until its file has another one.
+    // Consul does not know the token until its file has another one.
     let db = team.semaphore("db").limit(2).create().await;
     let first = team.job("first").semaphore("db").create().await;
-    // Several, because each of them looks at the file while the others do.
+    // Several, because each of them checks the file while the others do.
     let mut crowd = Vec::new();
     for number in 0..12 {
         crowd.push(team.semaphore(&format!("crowd-{number}")).create().await);
@@ -122,14 +122,14 @@ async fn a_token_that_lacks_something_is_reported_and_heals() {
     }
     first.has_event("SlotWaiting").await;
     fs::write(&access.token_file, OWN).expect("the token's file");
-    // The tight policy is all that is needed.
+    // The tight policy is sufficient.
     first.is_complete().await;
     first.has_event("SlotReleased").await;
     for semaphore in crowd.iter().chain([&db]) {
         semaphore.is_ready().await;
     }
 
-    // Each line of the log is an object, with the facts at its top.
+    // Each line of the log is an object with the facts at its top level.
     let session = first.session().await.expect("its session");
     for word in ["granted", "released"] {
         let of_first = |line: &Value| {
@@ -212,7 +212,7 @@ async fn nothing_is_said_while_nothing_happens(access: &Access, team: &Namespace
             metric(&operator.get("/metrics").await, &calls).unwrap_or_default()
         }
     };
-    // Once more where a busy machine had something to say.
+    // Again if a busy machine caused some lines.
     eventually("nothing is said meanwhile", || async {
         let before = access.plain_lines();
         let (renewals, readings) = (calls("session_renew").await, calls("kv_watch").await);

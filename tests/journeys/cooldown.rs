@@ -1,4 +1,4 @@
-//! A slot stays taken for a while after its Job is done.
+//! A slot stays held for a while after its Job is done.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use testbed::{
     same,
 };
 
-/// The body of the one contender of a semaphore, once it says until when its slot cools.
+/// The body of the only contender of a semaphore, once it says until when its slot cools.
 async fn cooling(bed: &Bed, db: &Semaphore) -> Value {
     eventually("the slot cools", || async {
         let contenders = bed.consul().contenders(&db.lock_prefix()).await;
@@ -25,7 +25,7 @@ fn time(body: &Value, field: &str) -> Timestamp {
     time.parse().expect("a time")
 }
 
-/// When the slot that this Job runs in was granted.
+/// When the slot of this Job was granted.
 async fn granted_at(bed: &Bed, db: &Semaphore, job: &Job) -> Timestamp {
     job.is_running().await;
     let session = job.session().await.expect("it runs in a slot");
@@ -45,7 +45,7 @@ async fn a_slot_stays_taken_until_it_has_cooled() {
     let short = short.create().await;
     short.is_running().await;
     let session = short.session().await.expect("its session");
-    // What is asked for now is for the slots that are granted from now on.
+    // A changed cooldown applies to slots that are granted from now on.
     db.patch(json!({ "spec": { "cooldown": "0s" } })).await;
     let next = team.job("next").semaphore("db").runs("1h").create().await;
 
@@ -98,7 +98,7 @@ async fn a_slot_that_cools_is_shown_and_outlives_its_job() {
         "{message}"
     );
 
-    // Who deletes the semaphore waits for it, too, or frees the slot by hand.
+    // Deleting the semaphore waits for it, too, unless somebody frees the slot by hand.
     db.delete().await;
     db.has_condition("Ready", "False", "Terminating").await;
     let ready = db.condition("Ready").await;
@@ -126,7 +126,7 @@ async fn one_that_was_never_started_leaves_nothing_to_cool() {
         .await;
     stopped.is_running().await;
     let next = team.job("next").semaphore("db").create().await;
-    // Its user stops it: it gives the slot back, and has not done its work.
+    // Its user stops it: it gives the slot back, and is not done.
     stopped.suspend().await;
     stopped.is_on_hold().await;
     next.is_complete().await;

@@ -1,4 +1,4 @@
-//! A Job that is a copy of one that has a slot, with all that the operator wrote into it.
+//! A Job that is a copy of one with a slot, including everything that the operator wrote into it.
 use serde_json::json;
 use testbed::{
     Bed, Job, Namespace,
@@ -25,7 +25,7 @@ async fn a_copy_starts_in_line_like_any_other() {
     assert_eq!(grant_of(&suspended).await.as_ref(), Some(&of_original));
     suspended.has_event("SlotWaiting").await;
     queue_is(&db, [&suspended]).await;
-    // One that runs has no slot for all that it says.
+    // A running copy has no slot, whatever it says.
     let running = copy(&team, &original, "q", false).await.create().await;
     is_warned(&running, "RanWithoutSlot", "it ran without a slot of db").await;
     running.is_waiting().await;
@@ -46,7 +46,7 @@ async fn a_copy_starts_in_line_like_any_other() {
     nothing_is_left(&bed, &team, &db).await;
     assert_eq!(observer.peak_holders(), 1);
 
-    // The slot of its original is long given back.
+    // Its original gave the slot back long ago.
     let late = copy(&team, &original, "r", true).await.create().await;
     let of_late = runs_in_a_slot(&bed, &db, &late).await;
     assert_ne!(of_late.session, last.session);
@@ -54,12 +54,12 @@ async fn a_copy_starts_in_line_like_any_other() {
     nothing_is_left(&bed, &team, &db).await;
 }
 
-/// What `kubectl get -o yaml`, a new name and `kubectl create` make of a Job.
+/// The result of `kubectl get -o yaml`, a new name and `kubectl create`.
 async fn copy(team: &Namespace, original: &Job, name: &str, suspended: bool) -> Job {
     let original = original.get().await.expect("the original is there");
     let mut template = original.spec.unwrap_or_default().template;
     let metadata = template.metadata.get_or_insert_default();
-    // These belong to the one Job, and the API server refuses them on another.
+    // These belong to the original Job, and the API server refuses them on another.
     let labels = metadata.labels.get_or_insert_default();
     labels.retain(|label, _| !label.contains("controller-uid") && !label.contains("job-name"));
     team.job(name).with(json!({

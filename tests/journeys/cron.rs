@@ -12,7 +12,7 @@ use testbed::{
     },
 };
 
-/// Longer than the two minutes that a schedule may need to come round twice.
+/// Longer than the two minutes until a schedule was due twice.
 const SCHEDULE: Duration = Duration::from_mins(4);
 
 #[tokio::test]
@@ -46,12 +46,12 @@ async fn jobs_made_from_a_cron_job_by_hand() {
     assert_eq!(observer.peak_holders(), 1);
 }
 
-/// All on one schedule, so that its minutes pass once.
+/// All on one schedule, so that they share its minutes.
 #[tokio::test]
 async fn each_concurrency_policy_on_a_real_schedule() {
     let bed = Bed::shared().await;
     let team = bed.namespace("cron").await;
-    // What is made in this minute has some time before the next one.
+    // Leave some time before the next minute for what is created in this one.
     eventually_within(SCHEDULE, "the minute is young", || async {
         jiff::Timestamp::now().as_second() % 60 < 15
     })
@@ -63,7 +63,7 @@ async fn each_concurrency_policy_on_a_real_schedule() {
     );
 }
 
-/// Jobs pile up, and wait for one another all the same.
+/// Jobs accumulate, and still wait for each other.
 async fn allow(bed: &Bed, team: &Namespace) {
     let db = team.semaphore("allow").limit(1).create().await;
     let observer = bed.watch_limit(&db.lock_prefix()).await;
@@ -83,7 +83,7 @@ async fn allow(bed: &Bed, team: &Namespace) {
     assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
 }
 
-/// A Job that waits is a Job that is active: none is made beside it.
+/// A Job that waits counts as active: no other is created beside it.
 async fn forbid(bed: &Bed, team: &Namespace) {
     let db = team.semaphore("forbid").limit(1).create().await;
     let other = team
@@ -119,7 +119,7 @@ async fn forbid(bed: &Bed, team: &Namespace) {
     nothing_is_left(bed, team, &db).await;
 }
 
-/// The Job that runs is deleted for the next one, which waits until its pods are gone.
+/// The running Job is deleted for the next one, which waits until its pods are gone.
 async fn replace(bed: &Bed, team: &Namespace) {
     let db = team.semaphore("replace").limit(1).create().await;
     let observer = bed.watch_limit(&db.lock_prefix()).await;
@@ -144,10 +144,10 @@ async fn replace(bed: &Bed, team: &Namespace) {
     assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
 }
 
-/// A `CronJob` with a Job every minute that waits for a slot, if it is made suspended, and takes
-/// `terminates_in` to end when it is deleted. It rests until it is let go.
+/// A `CronJob` with a Job every minute that waits for a slot, if it is created suspended, and takes `terminates_in`
+/// to end when it is deleted. It creates nothing until [`schedule`].
 fn cron_job(name: &str, semaphore: &str, policy: &str, suspended: bool) -> Value {
-    // Only one that is never suspended while it runs may take its time to end.
+    // Only a Job that is never suspended while it runs may take long to end.
     let terminates_in = if policy == "Replace" { "1h" } else { "0s" };
     json!({
         "apiVersion": "batch/v1",
@@ -177,8 +177,8 @@ fn cron_job(name: &str, semaphore: &str, policy: &str, suspended: bool) -> Value
     })
 }
 
-/// Lets a `CronJob` go that makes its first Job at once, as after a while without a controller, and
-/// its second one when the next minute begins.
+/// Starts a `CronJob`, which creates its first Job at once, as after a while without a controller, and its second one
+/// when the next minute begins.
 pub(crate) async fn schedule(team: &Namespace, cron_job: &str) {
     let cron_jobs = team.api::<CronJob>();
     let change = async |subresource: bool, body: Value| {
@@ -196,7 +196,7 @@ pub(crate) async fn schedule(team: &Namespace, cron_job: &str) {
     change(false, json!({ "spec": { "suspend": false } })).await;
 }
 
-/// No more Jobs of it.
+/// Stops a `CronJob`.
 pub(crate) async fn stop(team: &Namespace, cron_job: &str) {
     let stop = Patch::Merge(json!({ "spec": { "suspend": true } }));
     let cron_jobs = team.api::<CronJob>();
@@ -206,7 +206,7 @@ pub(crate) async fn stop(team: &Namespace, cron_job: &str) {
     stopped.expect("an admin may change a CronJob");
 }
 
-/// Waits for a Job of a `CronJob` that is none of these.
+/// Waits for a Job of a `CronJob` that is not one of these.
 pub(crate) async fn job_of<const N: usize>(
     team: &Namespace,
     cron_job: &str,

@@ -16,7 +16,7 @@ async fn forty_jobs_pass_through_three_slots_and_nobody_is_forgotten() {
     let observer = bed.watch_limit(&db.lock_prefix()).await;
     db.is_ready().await;
     let job = |number: usize| team.job(&format!("job-{number:02}")).semaphore("db");
-    // At first all slots are held for as long as it takes to see that.
+    // At first all slots are held for long enough to see it.
     let first = join_all((0..3).map(|number| job(number).runs("1h").create())).await;
     for job in &first {
         job.is_running().await;
@@ -36,7 +36,7 @@ async fn forty_jobs_pass_through_three_slots_and_nobody_is_forgotten() {
     db.shows(json!({ "held": 0, "heldHere": 0, "waiting": 0, "holders": [], "queue": [] }))
         .await;
     let seen = observer.seen();
-    // Of a key Consul shows the latest state, not each: a holder that was short may be missed.
+    // Consul shows the latest state of a key, not every state: a short holder may be missed.
     assert!(seen.peak_holders <= 3, "{seen:?}");
     assert_eq!((seen.peak_jobs, seen.all_jobs.len()), (3, 40));
     assert_eq!(observer.errors(), Vec::<String>::new());
@@ -65,7 +65,7 @@ async fn two_semaphores_do_not_mind_each_other() {
     for number in 0..6 {
         for semaphore in ["db", "mail"] {
             let name = format!("{semaphore}-{number}");
-            // At first both slots of `db` are held for as long as it takes to see that.
+            // At first both slots of `db` are held for long enough to see it.
             let runs = if number < 2 { "1h" } else { "300ms" };
             jobs.push(
                 team.job(&name)

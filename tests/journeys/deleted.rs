@@ -1,4 +1,4 @@
-//! A Job that is deleted: its slot is kept until its pods are gone, or have ended, and no longer.
+//! A Job that is deleted: its slot stays held until its pods are gone, or have ended, and no longer.
 use serde_json::{Value, json};
 use testbed::{
     Bed, Job, LimitWatch, Namespace, Semaphore,
@@ -59,7 +59,7 @@ async fn while_it_runs_and_its_pods_become_orphans() {
     a.delete_and_orphan_pods().await;
     a.is_gone().await;
     scene.slot_is_kept(&of_a, &b).await;
-    // They work on, and nobody deletes them when they are done.
+    // They continue to run, and nobody deletes them when they are done.
     pods_end(&scene.team, &a, End::Succeeded).await;
     scene.slot_goes_to(&b, &a, &of_a).await;
     assert_eq!(a.pods().await.len(), 1, "an orphan stays, ended");
@@ -76,7 +76,7 @@ async fn while_it_runs_and_its_pods_are_removed_by_force() {
     scene.slot_goes_to(&b, &a, &of_a).await;
 }
 
-/// Kubernetes gives the pods of such a Job no label with its uid.
+/// Kubernetes does not label the pods of such a Job with its uid.
 #[tokio::test]
 async fn while_it_runs_with_a_selector_of_its_own() {
     for (name, orphans) in [("background", false), ("orphans", true)] {
@@ -97,7 +97,7 @@ async fn while_it_runs_with_a_selector_of_its_own() {
     }
 }
 
-/// A selector by a label that the Job brings itself.
+/// A selector by a label of the Job itself.
 fn manual_selector(name: &str) -> Value {
     let labels = json!({ "batch.kubernetes.io/job-name": name });
     json!({ "spec": {
@@ -129,12 +129,12 @@ async fn scene(namespace: &str) -> Scene {
 }
 
 impl Scene {
-    /// The pods of the one that runs take their time to end.
+    /// The pods of the running Job take long to end.
     async fn one_runs_and_one_waits(&self) -> (Job, Job, Grant) {
         self.one_runs_and_one_waits_with(json!({})).await
     }
 
-    /// The same with more in the manifest of the one that runs.
+    /// The same with additions to the manifest of the running Job.
     async fn one_runs_and_one_waits_with(&self, more: Value) -> (Job, Job, Grant) {
         let job = |name| self.team.job(name).semaphore("db").runs("1h");
         let a = job("a").terminates_in("1h").with(more).create().await;
@@ -145,7 +145,7 @@ impl Scene {
         (a, b, of_a)
     }
 
-    /// Waits until it would count that a Job which runs by now has no pods: it counts of one that was started
+    /// Waits until the absence of pods would count for a Job that runs by now: it counts for one that was started
     /// later, in another semaphore.
     async fn absence_of_pods_counts(&self) {
         let other = self.team.semaphore("other").limit(1).create().await;

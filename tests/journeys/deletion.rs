@@ -25,7 +25,7 @@ async fn a_deleted_semaphore_goes_when_its_last_job_is_done() {
     assert!(note.contains("db") && note.contains("deleted"), "{note}");
     assert_eq!(bed.consul().holders(&prefix).await, holders);
 
-    // A slot is free, and is granted to nobody; a Job that comes now gets the event as well.
+    // A slot is free, but is not granted; a new Job gets the event as well.
     a.finish().await;
     a.has_event("SlotReleased").await;
     let late = team.job("d").semaphore("db").create().await;
@@ -85,7 +85,7 @@ async fn a_deleted_semaphore_leaves_the_lock_to_those_who_use_it() {
     consul.destroy_session(&contender).await;
 }
 
-/// What the event `LeftBehind` of a semaphore says.
+/// The message of a semaphore's `LeftBehind` event.
 async fn left_behind(team: &Namespace, semaphore: &Semaphore) -> String {
     let events = team.api::<Event>();
     eventually("an event says what is left", || async {

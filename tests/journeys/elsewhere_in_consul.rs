@@ -1,4 +1,4 @@
-//! Parts of Consul that are not there.
+//! Parts of Consul that do not exist.
 
 use serde_json::json;
 use testbed::Bed;
@@ -44,14 +44,14 @@ async fn a_missing_part_of_consul_is_reported() {
         job.has_event("SlotWaiting").await;
         job.is_waiting().await;
     }
-    // This one is there, and says so itself.
+    // This one exists, and says so itself.
     let here = team.semaphore("here");
     let here = here.spec(json!({ "consul": { "datacenter": "dc1" } }));
     here.create().await.is_ready().await;
     team.job("here").semaphore("here").create().await;
     team.job("here").is_complete().await;
 
-    // What can't be corrected can be deleted. A datacenter may only be out of reach: that takes a TTL.
+    // What can't be corrected can be deleted. A datacenter may only be unreachable: that takes a TTL.
     for (semaphore, ..) in &all {
         semaphore.delete().await;
         semaphore.is_gone().await;

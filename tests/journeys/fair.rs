@@ -1,4 +1,4 @@
-//! Fair order among all who wait at a prefix: `docs/protocol.md` has the rule.
+//! Fair order among all contenders that wait at a prefix: `docs/protocol.md` has the rule.
 
 use serde_json::json;
 use testbed::{
@@ -6,18 +6,18 @@ use testbed::{
     proof::{End, PRIORITY, grant_of, pods_end},
 };
 
-/// How often a story is told, at the most: a turn is two seconds, and whoever sleeps for longer, on a
-/// machine that is busy, is passed over, and rightly so.
+/// How often a story is tried at most: a turn takes two seconds, and a contender that sleeps longer, on a busy
+/// machine, is rightly passed over.
 const ROUNDS: usize = 3;
 
-/// Two semaphores on one prefix work as two clusters would: neither sees the other's Jobs.
+/// Two semaphores on one prefix behave like two clusters: neither sees the other's Jobs.
 #[tokio::test]
 async fn the_first_of_two_clusters_goes_first() {
     let bed = Bed::shared().await;
     let mut tokens = [0; 4];
     for _ in 0..ROUNDS {
         tokens = Box::pin(tokens_of_two_clusters(&bed)).await;
-        // The last of them may not be seen yet when the one before it is granted its slot.
+        // The last of them may not be visible yet when the one before it is granted its slot.
         if tokens[..3].is_sorted() && tokens[1] < tokens[3] {
             return;
         }
@@ -25,7 +25,7 @@ async fn the_first_of_two_clusters_goes_first() {
     panic!("{tokens:?}");
 }
 
-/// The fencing tokens of four Jobs, in the order in which they are to have their slots.
+/// The fencing tokens of four Jobs, in the order in which they should get their slots.
 async fn tokens_of_two_clusters(bed: &Bed) -> [u64; 4] {
     let team = bed.namespace("fair").await;
     let prefix = format!("shared/{}", team.name());
@@ -41,7 +41,7 @@ async fn tokens_of_two_clusters(bed: &Bed) -> [u64; 4] {
     };
     let holder = team.job("holder").semaphore("x").runs("1h").create().await;
     holder.is_running().await;
-    // One after another, and each is seen by all before the next one comes.
+    // One after another, and all see each before the next one comes.
     let d = waits("d", "x", 0).await;
     let c = waits("c", "y", 5).await;
     let b = waits("b", "x", 0).await;
@@ -73,7 +73,7 @@ async fn tokens_of_two_clusters(bed: &Bed) -> [u64; 4] {
     tokens
 }
 
-/// Its Job comes back in line, and nothing tells that it had a slot.
+/// Its Job is queued again, and nothing suggests that it had a slot.
 #[tokio::test]
 async fn a_session_that_only_waited_gives_nothing_back() {
     let bed = Bed::shared().await;
@@ -125,7 +125,7 @@ async fn a_program_that_waits_longer_than_our_jobs_is_served_first() {
     panic!("our Job went first each time");
 }
 
-/// A program waits longer than our next Job: whether it has its slot first.
+/// A program waits longer than our next Job: returns whether it gets its slot first.
 async fn the_program_is_first(bed: &Bed) -> bool {
     let team = bed.namespace("fair-program").await;
     let db = team.semaphore("db").limit(2).create().await;
@@ -148,7 +148,7 @@ async fn the_program_is_first(bed: &Bed) -> bool {
         a.finish().await;
         next.is_running().await;
         let first = served.exists();
-        // Were it not for this, the program would wait for an hour.
+        // Otherwise the program would wait for an hour.
         next.finish().await;
         first
     };

@@ -1,10 +1,10 @@
-//! More semaphores than may be watched at once.
+//! More semaphores than watches.
 
 use std::time::Duration;
 
 use testbed::{Bed, Namespace, Operator};
 
-/// A bed whose operator watches one prefix at a time, and a namespace of this name.
+/// A bed whose operator watches one prefix at a time, and a namespace with this name.
 async fn watching_one(name: &str) -> (Bed, Operator, Namespace) {
     let bed = Bed::builder().without_operator().start().await;
     let operator = bed.another_operator(name, ["--consul-max-watches", "1"], []);
@@ -32,12 +32,12 @@ async fn slots_that_others_give_back_are_noticed_also_where_nobody_watches() {
     }
 }
 
-/// Where all who are known to take part are its own Jobs, an operator that does not watch the prefix may
-/// leave it unread for as long as a fifth of the TTL.
+/// If all known contenders are its own Jobs, an operator that does not watch the prefix may leave it unread for up to
+/// a fifth of the TTL.
 #[tokio::test]
 async fn one_who_comes_where_nobody_watches_does_not_wait_for_all_our_line() {
     let (bed, _operator, team) = watching_one("newcomer").await;
-    // One of them at the most is watched.
+    // At most one of them is watched.
     tokio::join!(
         a_newcomer_is_served(&bed, &team, "a"),
         a_newcomer_is_served(&bed, &team, "b")

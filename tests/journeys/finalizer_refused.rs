@@ -1,4 +1,4 @@
-//! Somebody's policy refuses the operator's finalizer: the status says so, and how it ends.
+//! A foreign policy refuses the operator's finalizer: the status reports that, and its end.
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use kube::{Api, api::DeleteParams};
@@ -49,7 +49,7 @@ async fn a_finalizer_that_is_refused_shows_in_the_status() {
     for object in policy(&team) {
         team.apply(object).await;
     }
-    // It takes the API server a moment to go by it.
+    // The API server takes a moment to apply it.
     let probe = |number: usize| {
         let probe = team.semaphore(&format!("probe-{number}"));
         probe.with(json!({ "metadata": { "finalizers": [FINALIZER] } }))

@@ -1,4 +1,4 @@
-//! Five Jobs pass through a semaphore of two slots, in order.
+//! Five Jobs use a semaphore of two slots, in order.
 use serde_json::json;
 use testbed::{
     Bed,
@@ -12,8 +12,8 @@ use testbed::{
 async fn five_jobs_pass_through_two_slots() {
     let bed = Bed::shared().await;
     let team = bed.namespace("hand-over").await;
-    // It grants nothing until all are in line: a Job that the Job controller has not seen at rest
-    // yet does not keep others waiting.
+    // It grants nothing until all are queued: a Job that the Job controller has not marked as suspended yet does not
+    // keep others waiting.
     let db = team.semaphore("db").limit(2).paused(true).create().await;
     let observer = bed.watch_limit(&db.lock_prefix()).await;
     let mut jobs = Vec::new();
@@ -59,7 +59,7 @@ async fn five_jobs_pass_through_two_slots() {
     for job in &jobs {
         job.has_event("SlotGranted").await;
         job.has_event("SlotReleased").await;
-        // What it was granted stays written on it.
+        // Its grant stays recorded on it.
         let grant = grant_of(job).await.expect("it was started by a grant");
         assert_eq!(job.session().await.as_ref(), Some(&grant.session));
     }

@@ -1,4 +1,4 @@
-//! A Job on hold stays out of the line, and others pass it.
+//! A Job on hold stays out of the queue, and others pass it.
 use testbed::{
     Bed,
     proof::{
@@ -15,7 +15,7 @@ async fn others_pass_a_job_on_hold_until_the_hold_is_taken_away() {
     let observer = bed.watch_limit(&db.lock_prefix()).await;
     let job = |name| team.job(name).semaphore("db").runs("1h");
 
-    // On hold from its making, it does not even take a slot that is free.
+    // On hold from the start, it does not even take a free slot.
     let held = job("x-held").hold().create().await;
     let a = job("a").create().await;
     runs_in_a_slot(&bed, &db, &a).await;
@@ -33,12 +33,12 @@ async fn others_pass_a_job_on_hold_until_the_hold_is_taken_away() {
             .all(|event| event.reason.as_deref() != Some("SlotWaiting"))
     );
 
-    // Put on hold while it is next, it leaves the line, and so does what was made for it ahead.
+    // Put on hold while it is next, it leaves the queue, and the session made ahead for it is destroyed.
     c.annotate(HOLD, Some("true")).await;
     queue_is(&db, []).await;
     has_no_session(&bed, &uid_of(&c).await).await;
 
-    // Off hold, it is in line.
+    // Off hold, it is queued.
     held.annotate(HOLD, None).await;
     held.has_event("SlotWaiting").await;
     queue_is(&db, [&held]).await;
@@ -48,7 +48,7 @@ async fn others_pass_a_job_on_hold_until_the_hold_is_taken_away() {
 
     c.annotate(HOLD, Some("false")).await;
     queue_is(&db, [&c]).await;
-    // A hold says nothing to a Job that runs.
+    // A hold does not affect a running Job.
     held.annotate(HOLD, Some("true")).await;
     all_is_decided(&team, &db).await;
     held.is_running().await;

@@ -1,21 +1,21 @@
-//! Somebody who may write to Consul and means harm: nothing is started, stopped or released that
-//! should not be, and what the operator says stays readable.
+//! Somebody who may write to Consul with bad intentions: nothing is wrongly started, stopped or released, and the
+//! operator's output stays readable.
 
 use serde_json::{Value, json};
 use testbed::{
     Bed, Entry, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually, helpers::cluster_id, same,
 };
 
-/// As much as Consul takes in one value, less the key's own bytes.
+/// As much as Consul accepts in one value, minus the length of the key.
 const LARGEST: usize = 512 * 1024;
 
-/// What would end a line of a log, clear a terminal and turn its text around.
+/// Text that would end a line of a log, clear a terminal and reverse its text.
 const ESCAPES: &str = "x\r\n2026-01-01T00:00:00Z  INFO forged\u{1b}[2J\u{0}\u{202e}";
 
-/// Entries of `Holders` that name no session, and are text that a shell runs.
+/// Entries of `Holders` that are not sessions, but text that a shell would run.
 const NO_SESSIONS: [&str; 2] = ["x;id>PWNED;#", "$(id>PWNED)"];
 
-/// A contender key of somebody else's, locked by its session, with this body.
+/// A foreign contender key, locked by its session, with this body.
 async fn contend(bed: &Bed, prefix: &str, session: Value, body: impl Into<Vec<u8>>) -> String {
     let consul = bed.consul();
     let session = consul.create_session(session).await;
@@ -38,7 +38,7 @@ fn body(cluster: &str, namespace: &str, name: &str, uid: &str, semaphore: &str) 
     })
 }
 
-/// Has these sessions hold slots.
+/// Makes these sessions hold slots.
 async fn let_hold(bed: &Bed, prefix: &str, limit: usize, sessions: &[String]) {
     let holders: serde_json::Map<_, _> = sessions
         .iter()
@@ -49,7 +49,7 @@ async fn let_hold(bed: &Bed, prefix: &str, limit: usize, sessions: &[String]) {
     bed.consul().put(&key, SEMAPHORE_FLAGS, lock).await;
 }
 
-/// The stage: an operator with a log of its own.
+/// The stage: an operator with its own log.
 struct Stage {
     bed: Bed,
     cluster: String,
@@ -94,7 +94,7 @@ impl Stage {
         let held_uid = uid(&held).await;
         let running_uid = uid(&running).await;
 
-        // Sessions that bear our name, on another node; and one on our node that bears another.
+        // Sessions with our name, on another node; and one on our node with another name.
         let name = |job: &str, uid: &str| {
             format!(
                 "consul-semaphore-operator/{cluster}/{}/db/{job}/{uid}",
@@ -130,7 +130,7 @@ impl Stage {
             session["Behavior"] = json!("delete");
             others.push(contend(bed, &prefix, session, body).await);
         }
-        // One whose holder says that it has held since before the calendar began, at great length.
+        // A holder that claims to have held since before the calendar began, in a very long text.
         let mut long = body(cluster, &"n".repeat(LARGEST / 4), ESCAPES, "u", "db");
         long["cluster"] = json!(format!("{ESCAPES}{}", "c".repeat(LARGEST / 4)));
         long["time"] = json!("-009999-06-01T00:00:00Z");
@@ -151,7 +151,7 @@ impl Stage {
         let_hold(bed, &prefix, 20, &all).await;
         db.shows(json!({ "held": all.len(), "heldHere": 1 })).await;
 
-        // It goes on as if nothing had happened.
+        // It continues as if nothing had happened.
         let next = team.job("next").semaphore("db").create().await;
         next.is_complete().await;
         next.has_event("SlotReleased").await;
@@ -177,7 +177,7 @@ impl Stage {
         }
     }
 
-    /// Entries that name no session take slots until they are pruned, and their content is not shown anywhere.
+    /// Entries that are not sessions take slots until they are pruned, and their content is never shown.
     async fn only_sessions_are_shown(&self) {
         let Self { bed, team, .. } = self;
         let rests = json!({ "session": { "lockDelay": "60s" } });
@@ -253,10 +253,10 @@ impl Stage {
             assert!(consul.kv(&key).await == *before, "{key} was touched");
         }
 
-        // What can be read is kept to the last digit.
+        // What can be parsed is kept to the last digit.
         let odd = team.semaphore("odd").limit(2);
         let key = format!("{}/.lock", odd.lock_prefix());
-        // Written back in a transaction, which takes less than a key does.
+        // Written back in a transaction, which accepts less than a single write.
         let half = LARGEST / 8;
         let deep = "[".repeat(half) + &"]".repeat(half);
         let rest = format!(r#""Limit":2,"cost":123456789012345678901234567890.10,"deep":{deep}}}"#);
@@ -292,7 +292,7 @@ impl Stage {
             same(notes.find(|note| note.chars().any(char::is_control)), None).map(drop)
         })
         .await;
-        // The rest of the operator does what it did.
+        // The rest of the operator works as before.
         let db = team.semaphore("db");
         db.shows(json!({ "held": 0 })).await;
         db.is_ready().await;

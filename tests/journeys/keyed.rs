@@ -1,4 +1,4 @@
-//! A keyed semaphore: one of its own for each value of the Jobs' annotation `key`.
+//! A keyed semaphore: a separate one for each value of the Jobs' annotation `key`.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ fn job(team: &Namespace, name: &str, key: &str) -> Job {
     job.annotation(KEY, key)
 }
 
-/// Waits until just these keys are below a prefix.
+/// Waits until exactly these keys are below a prefix.
 async fn keys_are(consul: &Consul, prefix: &str, expected: &[&str]) {
     eventually("nothing but what is used is in Consul", || async {
         let found = consul.list(&format!("{prefix}/")).await;
@@ -98,7 +98,7 @@ async fn a_key_is_switched_while_its_job_waits_and_not_while_it_holds() {
     waits.annotate(KEY, Some("other")).await;
     waits.is_running().await;
     assert_eq!(consul.holders(&format!("{prefix}/other")).await.len(), 1);
-    // What was made ahead for the line that it left is given up.
+    // What was made ahead for its old queue is removed.
     let left = format!("/{}/tasks:one/waits/", team.name());
     eventually("its first session is gone", || async {
         let sessions = consul.sessions().await;
@@ -109,7 +109,7 @@ async fn a_key_is_switched_while_its_job_waits_and_not_while_it_holds() {
     })
     .await;
 
-    // One that holds stays with the slot that it has.
+    // A holder keeps the slot that it has.
     let session = a.session().await.expect("its session");
     a.annotate(KEY, Some("third")).await;
     let next = job(&team, "next", "one").create().await;
@@ -149,7 +149,7 @@ async fn without_a_key_or_with_a_hostile_one_a_job_stays_suspended_alone() {
         assert!(note.contains("a key is from 1 to 63"), "{note}");
         hostile.push(job);
     }
-    // Nothing else is stopped by them.
+    // They don't stop anything else.
     let good = job(&team, "good", "one").create().await;
     good.is_running().await;
     for job in hostile.iter().chain([&missing]) {
@@ -159,7 +159,7 @@ async fn without_a_key_or_with_a_hostile_one_a_job_stays_suspended_alone() {
     }
     tasks.is_ready().await;
 
-    // Where there are no keys, none is heeded, whatever it is, and that is said.
+    // A semaphore that is not keyed ignores any key, and an event says so.
     let plain = team.semaphore("plain").limit(1).create().await;
     for (name, key) in [("b", "one"), ("c", "../..")] {
         let job = team.job(name).semaphore("plain").annotation(KEY, key);
@@ -188,7 +188,7 @@ async fn others_on_a_key_count_there_and_their_things_are_left_alone() {
         .shows(json!({ "held": 1, "heldHere": 0, "keysInUse": 1 }))
         .await;
     let holders = tasks.status().await["holders"].clone();
-    // Since when it holds is known if the operator saw it come.
+    // Since when it holds is known if the operator saw its grant.
     assert_eq!(holders.as_array().map(Vec::len), Some(1), "{holders}");
     assert_eq!(
         (&holders[0]["session"], &holders[0]["key"]),
@@ -206,7 +206,7 @@ async fn others_on_a_key_count_there_and_their_things_are_left_alone() {
         job.finish().await;
     }
     keys_are(consul, &prefix, &theirs).await;
-    // A limit that somebody left behind on a key is no conflict for the next one.
+    // A limit that another program left on a key is no conflict for the next one.
     consul
         .put(
             &format!("{prefix}/left/.lock"),

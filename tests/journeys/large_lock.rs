@@ -1,4 +1,4 @@
-//! A lock key that Consul takes from a single write, but not in a transaction.
+//! A lock key that Consul accepts as a single write, but not in a transaction.
 
 use testbed::{Bed, SEMAPHORE_FLAGS};
 
@@ -33,7 +33,7 @@ async fn a_lock_that_is_too_large_says_what_to_do() {
     consul.put(&key, SEMAPHORE_FLAGS, body(300 << 10)).await;
     job.is_complete().await;
     db.is_ready().await;
-    // One line for the trouble, and one for its end: whatever else the machine has it say.
+    // One line for the problem, and one for its end, whatever else a busy machine causes.
     let of = format!("semaphore={}/db", team.name());
     let logs = bed.operator().logs();
     let lines = |word: &str| {

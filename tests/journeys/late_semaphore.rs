@@ -1,4 +1,4 @@
-//! Jobs that ask for a semaphore that is not there: they wait for it, and get an event that says so.
+//! Jobs that ask for a semaphore that does not exist: they wait for it, and get an event that says so.
 
 use testbed::{Bed, helpers::warning};
 

@@ -30,8 +30,8 @@ async fn a_limit_is_raised_and_lowered_under_way() {
         .await;
     assert_eq!(bed.consul().limit(&prefix).await, Some(3));
 
-    // Lowered below what is held: nobody loses a slot by it, and a slot given back is not granted
-    // again before there is room.
+    // Lowered below the number of holders: no Job loses its slot, and a released slot is not granted again before
+    // there are fewer holders than the limit.
     let holders = bed.consul().holders(&prefix).await;
     db.set_limit(2).await;
     db.shows(json!({ "limit": 2, "appliedLimits": [2], "held": 3, "waiting": 3 }))
@@ -47,7 +47,7 @@ async fn a_limit_is_raised_and_lowered_under_way() {
     c.is_running().await;
     db.shows(json!({ "held": 2, "waiting": 2 })).await;
 
-    // Two changes in a row: what was written last counts, and nothing else is left as ours.
+    // Two changes in a row: the last one counts, and no other limit is left as ours.
     db.set_limit(4).await;
     db.set_limit(1).await;
     db.shows(json!({ "limit": 1, "appliedLimits": [1] })).await;

@@ -1,4 +1,4 @@
-//! Somebody else's limit in Consul.
+//! A foreign limit in Consul.
 
 use serde_json::{Value, json};
 use testbed::{Bed, Consul, SEMAPHORE_FLAGS, Semaphore};
@@ -39,7 +39,7 @@ async fn another_limit_is_refused_until_both_agree() {
     a.is_waiting().await;
     assert_eq!(consul.limit(&db.lock_prefix()).await, Some(5));
 
-    // The others come round.
+    // The others change it back.
     overwrite(consul, &db, 2).await;
     a.is_complete().await;
     db.is_ready().await;
@@ -49,7 +49,7 @@ async fn another_limit_is_refused_until_both_agree() {
     db.set_limit(4).await;
     db.is_ready().await;
 
-    // One beside it wants another limit.
+    // Another semaphore on the prefix wants another limit.
     let twin = team.semaphore("twin").prefix(&db.lock_prefix()).limit(7);
     let twin = twin.create().await;
     twin.has_condition("Ready", "False", "LimitConflict").await;
@@ -92,7 +92,7 @@ async fn an_enforced_limit_is_written_but_not_in_turn_for_ever() {
     db.is_ready().await;
     assert_eq!(consul.limit(&db.lock_prefix()).await, Some(2));
 
-    // Overwritten once, it is written again; overwritten twice, whoever does it means it.
+    // Overwritten once, it is written again; overwritten twice, it is left as the others want it.
     let written = || async { consul.limit(&db.lock_prefix()).await == Some(2) };
     overwrite(consul, &db, 5).await;
     testbed::eventually("the limit is written again", written).await;
@@ -106,7 +106,7 @@ async fn an_enforced_limit_is_written_but_not_in_turn_for_ever() {
         .await;
     a.is_waiting().await;
 
-    // A new spec is a new word.
+    // A new spec is enforced again.
     db.set_limit(3).await;
     db.is_ready().await;
     a.is_complete().await;

@@ -1,4 +1,4 @@
-//! A lock key that is no semaphore's, or can't be read: it is left alone.
+//! A lock key that does not belong to a semaphore, or can't be read: it is left alone.
 
 use serde_json::json;
 use testbed::{Bed, Entry, Job, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually, same};
@@ -6,12 +6,12 @@ use testbed::{Bed, Entry, Job, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually
 /// The flags of Consul's mutex.
 const MUTEX_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
 
-/// A semaphore that is refused, the key that is in its way, and a Job that waits.
+/// A semaphore that can't use its lock key, that key, and a waiting Job.
 struct Refused {
     semaphore: Semaphore,
     job: Job,
     before: Entry,
-    /// What its message has to say.
+    /// What its message must contain.
     words: &'static str,
 }
 
@@ -53,7 +53,7 @@ async fn a_lock_key_of_another_use_is_left_alone_until_it_goes() {
         consul.put(&key, flags, body).await;
         all.push(Refused::new(&bed, &team, name, words).await);
     }
-    // As `consul lock -n 1` and a script with ?acquire have it.
+    // As from `consul lock -n 1` or a script with ?acquire.
     let session = consul.create_session(json!({ "TTL": "24h" })).await;
     let key = lock_key(&team.semaphore("locked"));
     consul
@@ -76,7 +76,7 @@ async fn a_lock_key_of_another_use_is_left_alone_until_it_goes() {
         assert!(message.contains(words), "{message}");
         assert!(message.contains(&lock_key(semaphore)), "{message}");
     }
-    // Others are not concerned.
+    // Others are not affected.
     let other = team.semaphore("other").create().await;
     team.job("other").semaphore("other").create().await;
     team.job("other").is_complete().await;

@@ -1,4 +1,4 @@
-//! An operator that brings no token and logs in to Consul, with the token of its `ServiceAccount`.
+//! An operator without a token, which logs in to Consul with the token of its `ServiceAccount`.
 
 use std::{fs, path::PathBuf};
 
@@ -11,7 +11,7 @@ use testbed::{
 };
 
 const MANAGEMENT: &str = "00000000-1111-4222-8333-444444444444";
-/// Whose the operator is.
+/// The operator's account.
 const ACCOUNT: [&str; 2] = ["consul-semaphore-system", "consul-semaphore-operator"];
 
 /// A Consul that denies by default, and gives tokens to the operator's account.
@@ -49,7 +49,7 @@ impl House {
         }
     }
 
-    /// An operator that has everything in its log.
+    /// An operator with a full log.
     fn guest(&self, name: &str, election: &str) -> Operator {
         let file = self.bearer_token_file.display().to_string();
         let args = [
@@ -71,7 +71,7 @@ impl House {
         )
     }
 
-    /// The tokens that a replica has in Consul: accessors and secrets.
+    /// The tokens of a replica in Consul: accessors and secrets.
     async fn tokens_of(&self, replica: &str) -> Vec<(String, String)> {
         let tokens = self.bed.consul().get("acl/tokens").await;
         let of = format!(r#""replica":"{replica}""#);
@@ -86,7 +86,7 @@ impl House {
             .collect()
     }
 
-    /// Waits until a replica has exactly one token, and another one than this; returns it.
+    /// Waits until a replica has exactly one token, different from this one; returns it.
     async fn has_another(&self, replica: &str, before: &(String, String)) -> (String, String) {
         eventually("it has another token", || async {
             let tokens = self.tokens_of(replica).await;
@@ -99,7 +99,7 @@ impl House {
     }
 }
 
-/// Waits until the operator has renewed sessions so often more.
+/// Waits until the operator has renewed sessions this many more times.
 async fn renews(operator: &Operator, more: f64) {
     let name = r#"consul_calls_total{kind="session_renew",result="ok"}"#;
     let count = async || metric(&operator.get("/metrics").await, name).unwrap_or_default();
@@ -117,7 +117,7 @@ async fn an_operator_that_logs_in_works_on_when_its_token_is_lost_and_leaves_non
     operator.start().await;
     let bed = &house.bed;
     let team = bed.namespace("login").await;
-    // Three renewals that fail, and its slot is lost.
+    // After three failed renewals its slot is lost.
     let db = team.semaphore("db").limit(2).ttl("10s").create().await;
     team.job("first")
         .semaphore("db")
@@ -176,7 +176,7 @@ async fn replicas_log_in_each_for_itself_and_exchange_their_tokens_in_time() {
     let pods = running_pods(&job).await;
     let of_b = house.tokens_of("b").await.pop().expect("b has a token");
 
-    // The one that leads goes; the other takes the slot over, with its own token.
+    // The leader ends; the other takes the slot over, with its own token.
     let status = a.stop().await;
     assert!(status.success(), "{status}");
     assert_eq!(house.tokens_of("a").await, []);

@@ -1,5 +1,5 @@
-//! Somebody meddles in Consul, and a running Job's slot is lost: what becomes of the Job, and of
-//! those that wait behind it.
+//! Somebody interferes in Consul, and a running Job's slot is lost: what happens to the Job, and to those that wait
+//! behind it.
 
 use std::collections::BTreeSet;
 
@@ -14,15 +14,15 @@ use testbed::{
     same,
 };
 
-/// What somebody does to the slot of a Job.
+/// How somebody takes the slot of a Job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mischief {
-    /// The seeds' forced release.
+    /// The session is destroyed, which forces a release.
     SessionDestroyed,
     ContenderDeleted,
     /// `?release=`: the session lives.
     ContenderFreed,
-    /// Out of `Holders`: session and contender live.
+    /// Removed from `Holders`: session and contender live.
     TakenOut,
     LockDeleted,
 }
@@ -62,7 +62,7 @@ impl Mischief {
         }
     }
 
-    /// Whether the Job's session and contender outlive it.
+    /// Whether the Job's session and contender survive it.
     fn spares_the_contender(self) -> bool {
         matches!(self, TakenOut | LockDeleted)
     }
@@ -103,7 +103,7 @@ impl Stage {
         }
     }
 
-    /// Waits until `a` runs in a slot whose session this is not, or is, and returns which.
+    /// Waits until `a` runs in a slot whose session is, or is not, this one, and returns the session.
     async fn has_its_slot_again(&self, other: bool) -> String {
         let before = &self.grant.session;
         eventually("it has its slot again", || async {
@@ -163,7 +163,7 @@ async fn a_running_job_has_its_slot_again_before_any_waiting_one() {
         let now = stage
             .has_its_slot_again(!mischief.spares_the_contender())
             .await;
-        // Its holder and its contender were written at once.
+        // Its holder and its contender were written together.
         let prefix = db.lock_prefix();
         let consul = stage.bed.consul();
         let lock = consul.kv(&format!("{prefix}/.lock")).await.expect("a lock");
@@ -242,7 +242,7 @@ async fn a_job_whose_slot_was_taken_waits_first_in_line_until_there_is_one() {
     .await;
     consul.give_back(&db.lock_prefix(), &other).await;
     let again = runs_in_a_slot(&stage.bed, db, a).await;
-    // What was lost was not given back.
+    // A lost slot was not given back.
     gets_event(a, "Normal", "SlotGranted", &again.session).await;
     let events = a.events().await;
     let mut reasons = events.iter().filter_map(|event| event.reason.as_deref());
@@ -289,7 +289,7 @@ async fn a_running_job_has_its_slot_again_also_while_nothing_is_granted() {
         match reason {
             "Paused" => db.pause().await,
             "LimitConflict" => {
-                // By hand, and by one who means it.
+                // By hand, and on purpose.
                 let body = json!({ "Limit": 7, "Holders": { session.as_str(): true } });
                 let key = format!("{}/.lock", db.lock_prefix());
                 consul.put(&key, SEMAPHORE_FLAGS, body.to_string()).await;

@@ -1,5 +1,5 @@
-//! Jobs that are deleted and made again under the same name: each waits like any other, and none
-//! is started by what was decided for the one before.
+//! Jobs that are deleted and created again under the same name: each waits like any other, and no decision about the
+//! earlier one starts it.
 use testbed::{
     Bed,
     proof::{
@@ -52,15 +52,14 @@ async fn again_and_again_while_a_slot_is_free() {
     db.is_ready().await;
     let observer = bed.watch_limit(&db.lock_prefix()).await;
     let job = |name| team.job(name).semaphore("db").runs("1h");
-    // Wherever the operator is with the one before: before its grant, between that and its start,
-    // or after it.
+    // Wherever the operator is with the earlier Job: before its grant, between grant and start, or after it.
     for _ in 0..30 {
         let a = job("a").create().await;
         a.delete().await;
         a.is_gone().await;
     }
-    // Another name, because the Job controller itself can lose sight of a Job for minutes whose
-    // forerunner was deleted while pods were being made for it.
+    // Another name, because the Job controller itself can lose track of a Job for minutes if the previous one was
+    // deleted while its pods were being created.
     let mut before = None;
     for _ in 0..5 {
         let b = job("b").create().await;

@@ -1,5 +1,5 @@
-//! Whole journeys of Jobs, on a real Kubernetes and a real Consul. One file a journey; they share
-//! one bed and run side by side, each in a namespace of its own.
+//! Whole journeys of Jobs, on a real Kubernetes and a real Consul. One file per journey; they share one bed and run
+//! concurrently, each in its own namespace.
 #![allow(
     clippy::expect_used,
     clippy::panic,

@@ -39,7 +39,7 @@ async fn a_job_of_kueues_is_left_alone_until_the_label_is_removed() {
     pods_end(&team, &a, End::Succeeded).await;
     runs_in_a_slot(&bed, &db, &waits).await;
 
-    // What runs without a slot is suspended as soon as it is nobody else's.
+    // A Job that runs without a slot is suspended as soon as nobody else manages it.
     runs.patch(unqueued).await;
     is_warned(&runs, "RanWithoutSlot", "it ran without a slot of db").await;
     runs.is_waiting().await;
@@ -68,7 +68,7 @@ async fn a_job_of_another_controller_is_left_alone() {
     let unsuspended = unsuspended.unsuspended().create().await;
     is_warned(&unsuspended, "ManagedElsewhere", says).await;
 
-    // The built-in controller by its name is as good as no name.
+    // Naming the built-in controller is the same as naming none.
     let a = job("a")
         .with(managed_by("kubernetes.io/job-controller"))
         .create()

@@ -1,4 +1,4 @@
-//! Annotations that nobody reads: the Job is left alone, and an event says what is wrong.
+//! Annotations without effect: the Job is left alone, and an event says what is wrong.
 
 use k8s_openapi::api::events::v1::Event;
 use kube::api::ListParams;
@@ -43,12 +43,12 @@ async fn annotations_that_nobody_reads_are_reported() {
         "{warnings}"
     );
 
-    // They are as they would be without: nobody starts one, stops the other, or keeps the third.
+    // They behave as without them: nobody starts one, stops the other, or keeps the third.
     beside.is_running().await;
     misplaced.is_running().await;
     misspelt.is_waiting().await;
 
-    // Each change of the Jobs is checked, and no event comes twice.
+    // Each change of the Jobs is checked, and no event is repeated.
     misspelt.annotate("round", Some("2")).await;
     misspelt
         .annotate("consul-semaphore.io/semaphor", None)

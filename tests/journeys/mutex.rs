@@ -12,7 +12,7 @@ use testbed::{
 /// The flags of Consul's mutex.
 pub(crate) const MUTEX_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
 
-/// A mutex whose dead holders' lock-delay is this.
+/// A mutex with this lock-delay for dead holders.
 pub(crate) async fn mutex(team: &Namespace, lock_delay: &str) -> Semaphore {
     let spec = json!({ "mode": "Mutex", "session": { "lockDelay": lock_delay } });
     team.semaphore("db").spec(spec).create().await
@@ -22,8 +22,8 @@ pub(crate) fn key_of(db: &Semaphore) -> String {
     format!("{}/.lock", db.lock_prefix())
 }
 
-/// Waits until a Job runs with the mutex, and proves it on both sides: its template names the key,
-/// and Consul has it locked by that very session.
+/// Waits until a Job runs with the mutex, and checks both sides: its template names the key, and Consul has the key
+/// locked by that session.
 pub(crate) async fn runs_with(bed: &Bed, db: &Semaphore, job: &Job, flags: u64) -> Grant {
     job.is_running().await;
     let grant = grant_of(job).await.expect("the grant");
@@ -59,7 +59,7 @@ async fn is_next(bed: &Bed, team: &Namespace, job: &Job) {
     .await;
 }
 
-/// Waits until there is no key, and no session of this grant.
+/// Waits until the key and the session of this grant no longer exist.
 async fn nothing_is_left(bed: &Bed, db: &Semaphore, grant: &Grant) {
     eventually("nothing is left", || async {
         let ours = |session: &Value| session["ID"] == json!(grant.session);
@@ -104,7 +104,7 @@ impl Script {
     }
 }
 
-/// `consul lock` with one holder, whose command stays until it is told to go.
+/// `consul lock` with one holder, whose command runs until it is told to end.
 struct Visit {
     came: PathBuf,
     goes: PathBuf,
@@ -157,7 +157,7 @@ async fn consul_lock_and_jobs_take_turns() {
                 let name = session["Name"].as_str().unwrap_or_default();
                 name.contains(&db.lock_prefix()) && name.contains("onsul")
             };
-            // Ours name the namespace too, but not the prefix.
+            // Ours contain the namespace too, but not the prefix.
             same(sessions.iter().any(named), true)
         })
         .await;
@@ -174,14 +174,14 @@ async fn consul_lock_and_jobs_take_turns() {
         b
     };
     let ((), b) = tokio::join!(visit.run(&bed, &db), story);
-    // It destroys the key; no lock-delay is in the way.
+    // It destroys the key, and no lock-delay interferes.
     b.is_complete().await;
     let later = grant_of(&b).await.expect("its grant");
     assert!(later.fencing_token > grant.fencing_token);
     nothing_is_left(&bed, &db, &later).await;
     assert_eq!(observer.peak_jobs(), 1);
 
-    // It is as easy the other way round.
+    // It works the other way round as well.
     visit.run(&bed, &db).await;
     team.job("c")
         .semaphore("db")
@@ -240,7 +240,7 @@ async fn the_lock_delay_of_a_dead_holder_is_obeyed_and_wakes_nobody() {
     })
     .await;
     assert_eq!(db.condition("Ready").await["status"], "True");
-    // Consul would refuse it before.
+    // Consul would have refused it earlier.
     job.is_complete().await;
 }
 
@@ -264,10 +264,10 @@ async fn a_running_job_that_lost_the_mutex_has_it_again_or_is_suspended() {
     assert_ne!(session, before.session);
     assert_eq!(a.pods().await.len(), pods, "it was not stopped");
 
-    // Where Consul lets the key rest it can't have it at once.
+    // With a lock-delay it can't get the key back at once.
     let patch = json!({ "spec": { "session": { "lockDelay": "6s" } } });
     db.patch(patch).await;
-    // It goes by that: the next session is made with it.
+    // The change is in effect: the next session is created with it.
     db.is_ready().await;
     a.finish().await;
     let b = team.job("b").semaphore("db").runs("1h").create().await;
@@ -276,7 +276,7 @@ async fn a_running_job_that_lost_the_mutex_has_it_again_or_is_suspended() {
     c.has_event("SlotWaiting").await;
     bed.consul().destroy_session(&before.session).await;
     b.has_event("SlotLost").await;
-    // It is stopped, and started again when that is over, first in line.
+    // It is stopped, and started again after that, first in the queue.
     eventually("another grant has started it", || async {
         let grant = grant_of(&b).await.ok_or("no grant")?;
         (grant.session != before.session)
@@ -302,7 +302,7 @@ async fn a_semaphore_waits_until_nobody_holds_the_mutex() {
     let job = team.job("a").semaphore("db").create().await;
     db.has_condition("Ready", "False", "LockConflict").await;
     job.is_waiting().await;
-    // As api.Lock does: the key stays, with its flags.
+    // Like api.Lock: the key stays, with its flags.
     assert_eq!(script.asks("release", MUTEX_FLAGS).await, json!(true));
     job.is_complete().await;
     db.is_ready().await;
@@ -330,7 +330,7 @@ async fn a_mutex_waits_until_the_semaphore_is_gone() {
     let held = consul.kv(&key_of(&db)).await;
     job.is_waiting().await;
     assert_eq!(consul.kv(&key_of(&db)).await, held, "left as it was");
-    // As `consul lock -n 2` does when the last one leaves.
+    // Like `consul lock -n 2` when the last one leaves.
     consul.give_back(&prefix, &other).await;
     consul.delete(&key_of(&db)).await;
     job.is_complete().await;

@@ -1,5 +1,5 @@
-//! `ttl: None`: a slot stays held until its Job is done or a person frees it, whoever is away. And
-//! the other measure of a dead holder, the lock-delay.
+//! `ttl: None`: a slot stays held until its Job is done or a person frees it, whatever is down. And the other setting
+//! for a dead holder, the lock-delay.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ async fn session(bed: &Bed, id: &str) -> Option<Value> {
     sessions.into_iter().find(|session| session["ID"] == id)
 }
 
-/// The TTL of a session, as Consul has it: empty for none.
+/// The TTL of a session in Consul: empty for none.
 async fn ttl_of(bed: &Bed, id: &str) -> String {
     let session = session(bed, id).await.expect("the session");
     session["TTL"].as_str().unwrap_or_default().to_owned()
@@ -45,7 +45,7 @@ async fn a_slot_without_a_ttl_outlives_its_operator_until_somebody_frees_it() {
     .await;
     let pods = running_pods(&a).await;
 
-    // The operator dies: nobody can have the slot. It is back: all is as it was.
+    // The operator dies: nobody can get the slot. It is back: everything is as before.
     operator.kill().await;
     let refused = consul.get(&format!("kv/{prefix}/{}", grant.session)).await;
     assert_eq!(refused[0]["Session"], grant.session.as_str());
@@ -56,9 +56,9 @@ async fn a_slot_without_a_ttl_outlives_its_operator_until_somebody_frees_it() {
         [grant.session.clone()].into()
     );
 
-    // It dies for good, and a person frees the slot, by the id that the status shows. Another
-    // program has it now. What the operator had made for a Job that went again has ended before: of
-    // what it leaves, nothing would end but by its word.
+    // It dies for good, and a person frees the slot, by the id in the status. Another program has it now. The session
+    // that the operator had made ahead for a deleted Job has ended before: the sessions that it leaves end only when
+    // somebody destroys them.
     let of_db = format!("/{}/{}/", team.name(), db.name());
     eventually("its session is the only one", || async {
         let mut sessions = consul.sessions().await;
@@ -111,7 +111,7 @@ async fn a_ttl_can_come_and_go_while_jobs_hold_slots() {
         grants.push(grant.session);
         jobs.push((running_pods(&job).await, job));
     }
-    // One that expires is renewed for as long as its Job runs, whatever the spec says by now.
+    // A session with a TTL is renewed for as long as its Job runs, whatever the spec says by now.
     let renewed = eventually("it is renewed", || async {
         let page = bed.operator().get("/metrics").await;
         testbed::helpers::metric(
@@ -198,7 +198,7 @@ async fn so_do_those_of_keys_that_nobody_uses() {
     consul.destroy_session(&others).await;
 }
 
-/// A semaphore whose only slot is held by one who is dead, and a Job that waits for it.
+/// A semaphore whose only slot is held by a dead holder, and a Job that waits for it.
 async fn behind_a_dead_holder(bed: &Bed, db: Semaphore, lock_delay: &str) -> Semaphore {
     let spec = json!({ "session": { "lockDelay": lock_delay } });
     let db = db.spec(spec).create().await;
@@ -227,7 +227,7 @@ async fn a_dead_holders_slot_rests_for_the_lock_delay() {
         bed.consul().holders(&long.lock_prefix()).await,
         ["dead".to_owned()].into()
     );
-    // It was seen dead long ago, by the new measure.
+    // Under the new setting it has been dead long enough.
     long.patch(json!({ "spec": { "session": { "lockDelay": "0s" } } }))
         .await;
     waits.is_complete().await;

@@ -1,4 +1,4 @@
-//! Two `ConsulSemaphores` of one namespace on one prefix: they work as two clusters would.
+//! Two `ConsulSemaphores` of one namespace on one prefix: they behave like two clusters.
 
 use serde_json::json;
 use testbed::Bed;
@@ -50,14 +50,14 @@ async fn neither_of_two_semaphores_on_one_prefix_touches_the_others_contenders()
         semaphore.shows(json!({ "held": 2, "heldHere": 2 })).await;
     }
 
-    // The other's limit is somebody else's: no grants until both agree again.
+    // The other's limit is foreign: no grants until both agree again.
     x.set_limit(3).await;
     x.shows(json!({ "limit": 3, "appliedLimits": [3] })).await;
     y.has_condition("Ready", "False", "LimitConflict").await;
     y.set_limit(3).await;
     y.is_ready().await;
 
-    // One goes, and leaves the other's holder and the lock.
+    // One is deleted, and leaves the other's holder and the lock.
     of_y.finish().await;
     of_y.has_event("SlotReleased").await;
     y.delete().await;
@@ -72,7 +72,7 @@ async fn neither_of_two_semaphores_on_one_prefix_touches_the_others_contenders()
     assert_eq!(bed.consul().list(&format!("{prefix}/")).await, []);
 }
 
-/// Neither knows what the other says, as in two clusters.
+/// Neither knows the other's spec, as in two clusters.
 #[tokio::test]
 async fn two_that_enforce_different_limits_do_not_fight() {
     let bed = Bed::shared().await;
@@ -98,7 +98,7 @@ async fn two_that_enforce_different_limits_do_not_fight() {
     assert_eq!(bed.consul().limit(&prefix).await, Some(3));
     x.has_condition("Ready", "False", "LimitConflict").await;
 
-    // It has the word again when its spec says something new.
+    // It enforces its limit again when its spec changes.
     x.set_limit(3).await;
     a.is_complete().await;
 }

@@ -1,5 +1,5 @@
-//! An operator that is to work in some namespaces only, with no rights elsewhere: the bindings are those
-//! of docs/scope.md.
+//! An operator that should work in some namespaces only, without rights elsewhere: the bindings are those of
+//! docs/scope.md.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -11,14 +11,14 @@ use testbed::{
     same,
 };
 
-/// How long a backoff, and the life of a session after it, may take.
+/// How long a backoff and the remaining life of a session may take.
 const LONG: Duration = Duration::from_mins(4);
 
 const ACCOUNT: &str = "consul-semaphore-operator";
 
 struct Stage {
     bed: Bed,
-    /// Where the operator's account and its Lease are.
+    /// The namespace of the operator's account and of its Lease.
     home: Namespace,
     kubeconfig: PathBuf,
 }
@@ -50,7 +50,7 @@ impl Stage {
         }
     }
 
-    /// Lets the operator work in a namespace.
+    /// Gives the operator its rights in a namespace.
     async fn allow(&self, team: &Namespace) {
         let names = [
             ("consul-semaphore-system", self.home.name()),
@@ -72,7 +72,7 @@ impl Stage {
         bed.another_operator(name, args, [("KUBECONFIG", kubeconfig)])
     }
 
-    /// What the operator's account is told when it asks for Jobs there.
+    /// The answer to the operator's account when it reads Jobs there.
     async fn asks_for_jobs(&self, there: &str) -> anyhow::Result<String> {
         let kubeconfig = self.kubeconfig.display().to_string();
         let args = ["--kubeconfig", &kubeconfig, "get", "jobs", there];
@@ -117,7 +117,7 @@ async fn rights_in_its_namespaces_are_enough_and_others_are_left_alone() {
     assert!(!operator.logs().contains(other.name()));
     assert!(operator.stop().await.success());
 
-    // It is to work in both, and may in one of them only.
+    // It should work in both, but may in only one.
     let both = stage.operator("of-both", &[&team, &other]);
     let allow = async {
         let missing = format!("what=\"jobs in {}\"", other.name());
@@ -148,7 +148,7 @@ async fn what_a_namespace_held_is_given_back_though_its_end_is_not_shown() {
     let job = goes.job("a").semaphore("db").runs("1h").create().await;
     let grant = runs_in_a_slot(bed, &db, &job).await;
 
-    // Its rights go first, and no watch of before goes on.
+    // Its rights are deleted first, and no earlier watch continues.
     goes.kubectl(["delete", "rolebinding", ACCOUNT]).await;
     let server = bed.kubernetes().expect("the bed's own");
     server.kill().await;
@@ -168,7 +168,7 @@ async fn what_a_namespace_held_is_given_back_though_its_end_is_not_shown() {
     .await;
     goes.kubectl(["delete", "job", job.name(), "--wait=false"])
         .await;
-    // After an outage the controllers and kwok come back when they like.
+    // After an outage the controllers and kwok come back at their own pace.
     eventually_within(LONG, "the pod is gone", || async {
         same(job.pods().await.len(), 0)
     })
@@ -195,7 +195,7 @@ async fn what_a_namespace_held_is_given_back_though_its_end_is_not_shown() {
     assert!(operator.stop().await.success());
 }
 
-/// Jobs of all kinds are looked after in this namespace.
+/// Jobs of all kinds are handled in this namespace.
 async fn works_in(bed: &Bed, team: &Namespace) {
     let db = team.semaphore("db").limit(1).create().await;
     let unsuspended = team.job("unsuspended").semaphore("db").unsuspended();

@@ -1,10 +1,10 @@
-//! Other programs on the same prefix: their slots count, their things are left alone.
+//! Other programs on the same prefix: their slots count, their keys are left alone.
 
 use serde_json::{Value, json};
 use testbed::{Bed, Consul, eventually};
 use tokio::process::Command;
 
-/// A session as any program makes one.
+/// A session as any program creates one.
 async fn session(consul: &Consul) -> String {
     consul
         .create_session(json!({ "Behavior": "delete", "TTL": "24h" }))
@@ -27,7 +27,7 @@ async fn a_slot_of_another_program_counts_and_its_release_wakes_the_next() {
     b.has_event("SlotWaiting").await;
     db.shows(json!({ "held": 2, "heldHere": 1, "waiting": 1 }))
         .await;
-    // Consul knows of which node its session is.
+    // Consul knows the node of its session.
     eventually("the holder is named", || async {
         let holder = db.status().await["holders"][0].clone();
         let named = holder["holder"]
@@ -82,7 +82,7 @@ async fn the_shape_and_flags_of_another_program_are_kept() {
     let team = bed.namespace("guide").await;
     let prefix = team.semaphore("db").lock_prefix();
     let key = format!("{prefix}/.lock");
-    // As HashiCorp's guide has it: a list, and no flags; and something of its own.
+    // As in HashiCorp's guide: a list, and no flags; and a field of its own.
     let other = session(consul).await;
     consul
         .put_json(&format!("kv/{prefix}/{other}?acquire={other}"), json!({}))
@@ -104,7 +104,7 @@ async fn the_shape_and_flags_of_another_program_are_kept() {
     let expected = json!({ "Limit": 2, "Holders": [other, ours], "Owner": "guide" });
     assert_eq!(lock.json(), expected);
 
-    // It goes as it came.
+    // It gives the slot back in the same way.
     let body = json!({ "Limit": 2, "Holders": [ours], "Owner": "guide" });
     consul.put(&key, 0, body.to_string()).await;
     consul.destroy_session(&other).await;
@@ -142,7 +142,7 @@ async fn keys_that_are_no_contenders_are_left_alone() {
     let team = bed.namespace("neighbours").await;
     let outer = format!("nested/{}", team.name());
     let inner = format!("{outer}/deeper");
-    // A note, a note with a semaphore's flags, and a key that another's session has locked.
+    // A note, a note with a semaphore's flags, and a key that another program's session has locked.
     let other = session(consul).await;
     consul.put(&format!("{outer}/note"), 0, "keep me").await;
     consul
@@ -151,7 +151,7 @@ async fn keys_that_are_no_contenders_are_left_alone() {
     consul
         .put_json(&format!("kv/{outer}/theirs?acquire={other}"), json!({}))
         .await;
-    // A neighbour whose name starts alike.
+    // A neighbour whose name starts with the same text.
     consul.put(&format!("{outer}-too/.lock"), 0, "mine").await;
     let left_alone = || async {
         let mut keys = consul.list(&outer).await;
@@ -193,13 +193,13 @@ async fn keys_that_are_no_contenders_are_left_alone() {
         let prefix = semaphore.lock_prefix();
         assert_eq!(consul.limit(&prefix).await, Some(limit));
     }
-    // What is left of the Jobs themselves goes with their sessions.
+    // The remaining contenders of the Jobs are deleted with their sessions.
     eventually("no contender is left", || async {
         testbed::same(left_alone().await, before.clone())
     })
     .await;
 
-    // Deleted, the outer one takes its lock along and nothing else.
+    // Deleted, the outer one removes its lock and nothing else.
     a.delete().await;
     a.is_gone().await;
     assert_eq!(left_alone().await, before);

@@ -1,4 +1,4 @@
-//! A semaphore is paused: what runs goes on, what waits keeps waiting.
+//! A semaphore is paused: running Jobs continue, waiting Jobs keep waiting.
 
 use serde_json::json;
 use testbed::{Bed, eventually, same};
@@ -25,7 +25,7 @@ async fn a_paused_semaphore_grants_nothing_and_takes_nothing_away() {
     running.finish().await;
     running.has_event("SlotReleased").await;
     db.shows(json!({ "held": 0, "waiting": 1 })).await;
-    // A neighbour that comes later has had its turn, and this one still has not.
+    // A later Job of another semaphore has had its turn, and this one still has not.
     let other = team.semaphore("other").limit(1).create().await;
     let later = team.job("later").semaphore("other").create().await;
     later.is_complete().await;

@@ -1,4 +1,4 @@
-//! The order of the line: priority, then age, then name.
+//! The order of the queue: priority, then age, then name.
 use futures::future::join_all;
 use testbed::{
     Bed, Job,
@@ -14,7 +14,7 @@ async fn the_higher_first_then_the_older_then_by_name() {
     let first = team.job("first").semaphore("db").runs("1h").create().await;
     runs_in_a_slot(&bed, &db, &first).await;
 
-    // Some of them within one second, whatever order the API server takes them in.
+    // Some of them within one second, in whatever order the API server creates them.
     let made = [
         ("f", 0),
         ("e", 0),
@@ -38,7 +38,7 @@ async fn the_higher_first_then_the_older_then_by_name() {
     .await;
     queue_is(&db, in_order(&jobs).await.each_ref()).await;
 
-    // What is changed while they wait counts at once.
+    // Changes while they wait take effect at once.
     let [high, low, lowest] = ["high", "low", "lowest"].map(|name| team.job(name));
     low.annotate(PRIORITY, Some("100")).await;
     lowest.annotate(PRIORITY, None).await;
@@ -59,7 +59,7 @@ async fn the_higher_first_then_the_older_then_by_name() {
     assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
 }
 
-/// The order by what the API server says of them.
+/// The order according to the API server's data.
 async fn in_order(jobs: &[Job]) -> [Job; 9] {
     let mut places = Vec::new();
     for job in jobs {

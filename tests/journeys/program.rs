@@ -1,4 +1,4 @@
-//! What the program says of itself: `/livez`, `/readyz`, `/metrics` and its log.
+//! What the program reports about itself: `/livez`, `/readyz`, `/metrics` and its log.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ async fn the_endpoints_show_what_was_done() {
     })
     .await;
 
-    // These are of all semaphores of the bed.
+    // These are for all semaphores of the bed.
     let page = operator.get("/metrics").await;
     for (name, least) in [
         ("consul_calls_total{kind=\"txn\",result=\"ok\"}", 5.0),
@@ -103,7 +103,7 @@ async fn the_endpoints_show_what_was_done() {
     assert_eq!(metric(&page, &all), Some(5.0), "{page}");
     assert!(page.trim_end().ends_with("# EOF"), "it is OpenMetrics");
 
-    // What is gone has no figures.
+    // A deleted semaphore has no metrics.
     db.delete().await;
     db.is_gone().await;
     eventually("its figures are gone", || async {
@@ -153,7 +153,7 @@ async fn the_log_has_one_line_for_each_grant_and_release() {
             lines.retain(|line| !about(line));
         }
     }
-    // The limit is the only other thing that was done, but for what a slow server has it try again.
+    // Writing the limit is the only other action, except for retries on a slow server.
     lines.retain(|line| !line.contains(" WARN "));
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("limit written"), "{lines:?}");

@@ -1,4 +1,4 @@
-//! The operator is stopped, killed, and started again: slots stay where they are.
+//! The operator is stopped, killed, and started again: slots stay with their Jobs.
 
 use std::collections::BTreeSet;
 
@@ -42,14 +42,14 @@ impl End {
     }
 }
 
-/// Starts the operator, and returns where in its log that run begins.
+/// Starts the operator, and returns where in its log that run starts.
 async fn start_again(operator: &Operator) -> usize {
     let before = operator.logs().len();
     operator.start().await;
     before
 }
 
-/// The lines about a semaphore in the log of a run, without what comes before the message.
+/// The lines about a semaphore in the log of a run, without what precedes the message.
 fn log_lines(
     operator: &Operator,
     run: usize,
@@ -83,7 +83,7 @@ fn adopted_first(operator: &Operator, run: usize, team: &Namespace, sessions: &B
     );
 }
 
-/// The names of a Job's pods: others after a while mean that it was stopped in between.
+/// The names of a Job's pods: different ones later mean that it was stopped in between.
 async fn pods(job: &Job) -> Vec<String> {
     job.pods().await.iter().map(ResourceExt::name_any).collect()
 }
@@ -127,14 +127,14 @@ async fn slots_outlive_the_operator(bed: &Bed, end: End) {
     db.shows(json!({ "held": 2, "heldHere": 2, "waiting": 1 }))
         .await;
 
-    // All goes on as before.
+    // Everything continues as before.
     a.finish().await;
     d.is_running().await;
     d.finish().await;
     d.has_event("SlotReleased").await;
     c.finish().await;
     db.shows(json!({ "held": 0, "waiting": 0 })).await;
-    // Each once for each time that it leads.
+    // Each once for each term of leadership.
     let adopted = log_lines(operator, run, &team, " adopted");
     let known = |line: &str| holders.iter().any(|session| line.contains(session));
     assert!(adopted.iter().all(|(_, line)| known(line)), "{adopted:?}");
@@ -197,7 +197,7 @@ async fn a_job_deleted_meanwhile_gives_its_slot_back(bed: &Bed) {
     db.shows(json!({ "held": 0, "waiting": 0 })).await;
 }
 
-/// Puts into Consul what a grant writes, as an operator does that ends before it starts the Job.
+/// Writes to Consul what a grant writes, like an operator that ends before it starts the Job.
 async fn grant_without_start(bed: &Bed, team: &Namespace, db: &Semaphore, job: &Job) -> String {
     let (consul, cluster) = (bed.consul(), cluster_id(bed).await);
     let object = job.get().await.expect("the Job");
@@ -243,7 +243,7 @@ async fn a_start_cut_short_is_completed_or_given_back(bed: &Bed) {
     for name in ["completed", "on-hold"] {
         let semaphore = team.semaphore(name).limit(1).create().await;
         semaphore.is_ready().await;
-        // The node that sessions belong to is registered with the first.
+        // The node of the sessions is registered with the first.
         let first = team.job(&format!("first-{name}")).semaphore(name);
         first.create().await.has_event("SlotReleased").await;
         semaphores.push(semaphore);
@@ -253,7 +253,7 @@ async fn a_start_cut_short_is_completed_or_given_back(bed: &Bed) {
     let mut sessions = BTreeSet::new();
     for semaphore in &semaphores {
         let name = semaphore.name();
-        // By name and age this one is behind those that wait; its slot is what counts.
+        // By priority and age this one is behind those that wait; its slot is what counts.
         let ahead = team.job(&format!("ahead-{name}")).semaphore(name);
         let ahead = ahead.priority(5).create().await;
         let job = team.job(&format!("z-{name}")).semaphore(name).runs("1h");
@@ -279,7 +279,7 @@ async fn a_start_cut_short_is_completed_or_given_back(bed: &Bed) {
     completed.finish().await;
     behind.is_complete().await;
 
-    // Its user does not want it now: its slot goes to the next.
+    // Its user does not want it now: its slot is given to the next.
     next.is_complete().await;
     held.is_waiting().await;
     held.is_on_hold().await;

@@ -1,4 +1,4 @@
-//! Jobs of several pods: the slot is the Job's, from the first of its pods to the end of the last.
+//! Jobs with several pods: the slot belongs to the Job, from the start of its first pod to the end of its last.
 use serde_json::json;
 use testbed::{
     Bed, Job,

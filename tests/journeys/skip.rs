@@ -1,4 +1,4 @@
-//! Jobs that are not to wait: where one would have to, it is deleted.
+//! Jobs that must not wait: they are deleted instead.
 
 use k8s_openapi::api::{batch::v1::CronJob, core::v1::Event};
 use kube::{Api, ResourceExt as _, api::ListParams};
@@ -9,13 +9,13 @@ use crate::cron::{job_of, schedule, stop};
 
 const ON_CONTENTION: &str = "consul-semaphore.io/on-contention";
 
-/// A Job that is not to wait.
+/// A Job that must not wait.
 fn impatient(team: &Namespace, name: &str, semaphore: &str) -> Job {
     let job = team.job(name).semaphore(semaphore);
     job.annotation(ON_CONTENTION, "Skip")
 }
 
-/// Waits until a Job is deleted because it was not to wait, and returns the event's message.
+/// Waits until a Job is deleted because it must not wait, and returns the event's message.
 async fn is_skipped(job: &Job) -> String {
     job.is_gone().await;
     let note = job.has_event("Skipped").await;
@@ -38,7 +38,7 @@ async fn one_that_would_have_to_wait_is_deleted() {
         note.contains(&format!("{}/first (session {session})", team.name())),
         "{note}"
     );
-    // One that is to wait does, and the first goes on.
+    // A Job that may wait does, and the first continues.
     let waits = team.job("waits").semaphore("db").create().await;
     waits.has_event("SlotWaiting").await;
     let third = impatient(&team, "third", "db").create().await;
@@ -60,7 +60,7 @@ async fn of_two_for_one_slot_one_runs() {
     }
     db.shows(json!({ "waiting": 2 })).await;
     db.resume().await;
-    // They may be of the same second, or not: who comes first is the older one.
+    // They may be created in the same second, or not: the first one is the older one.
     let note = is_skipped(&b).await;
     assert!(note.contains("/a (session "), "{note}");
     a.is_running().await;
@@ -78,7 +78,7 @@ async fn another_programs_session_is_named() {
     assert!(note.contains(&session), "{note}");
 }
 
-/// All slots are taken, and yet.
+/// All slots are taken, and it still waits.
 #[tokio::test]
 async fn whatever_else_is_in_the_way_it_waits() {
     let bed = Bed::shared().await;
@@ -94,7 +94,7 @@ async fn whatever_else_is_in_the_way_it_waits() {
     conflict.set_limit(2).await;
     conflict.shows(json!({ "limit": 2 })).await;
     let other = bed.consul().take_slot(&conflict.lock_prefix(), 2).await;
-    // Somebody else's limit, and as many holders.
+    // A foreign limit, and as many holders.
     let key = format!("{}/.lock", conflict.lock_prefix());
     let lock = bed.consul().kv(&key).await.expect("a lock");
     let mut body = lock.json();
@@ -109,7 +109,7 @@ async fn whatever_else_is_in_the_way_it_waits() {
     for job in [&of_paused, &of_conflict] {
         job.has_event("SlotWaiting").await;
     }
-    // A neighbour that comes later has had its turn.
+    // A later Job of another semaphore has had its turn.
     let free = team.semaphore("free").limit(1).create().await;
     let later = impatient(&team, "later", "free").create().await;
     later.is_complete().await;
@@ -148,8 +148,8 @@ async fn while_consul_is_away_it_waits() {
     holder.is_running().await;
 }
 
-/// The same `CronJob` in two clusters, told in one: two `ConsulSemaphore`s of two namespaces on one
-/// prefix, which know nothing of each other.
+/// The same `CronJob` in two clusters, simulated in one: two `ConsulSemaphore`s of two namespaces on one prefix,
+/// which know nothing of each other.
 #[tokio::test]
 async fn one_task_one_worker() {
     let bed = Bed::shared().await;
@@ -165,7 +165,7 @@ async fn one_task_one_worker() {
     }
     let observer = bed.watch_limit(&prefix).await;
 
-    // It takes half a second in the one, and is not done again in the slower one.
+    // It takes half a second in one, and is not done again in the slower one.
     schedule(&east, "report").await;
     let report = job_of(&east, "report", []).await;
     stop(&east, "report").await;
@@ -184,7 +184,7 @@ async fn one_task_one_worker() {
         .await;
 }
 
-/// A cluster was down over the time, and over the cooldown.
+/// A cluster was down at the time of the schedule, and during the cooldown.
 #[tokio::test]
 async fn one_that_comes_too_late_is_deleted() {
     let bed = Bed::shared().await;
@@ -220,7 +220,7 @@ async fn one_that_comes_too_late_is_deleted() {
     hourly.shows(json!({ "held": 1 })).await;
 }
 
-/// Waits until a `CronJob` has the event that one of its Jobs was deleted, and returns what it says.
+/// Waits until a `CronJob` has the event that one of its Jobs was deleted, and returns the message.
 async fn cron_job_event(team: &Namespace, name: &str) -> String {
     let about = format!("involvedObject.kind=CronJob,involvedObject.name={name},reason=Skipped");
     eventually("the CronJob has the event", || async {
@@ -233,7 +233,7 @@ async fn cron_job_event(team: &Namespace, name: &str) -> String {
     .await
 }
 
-/// A `CronJob` whose Jobs are not to wait, and take half a second. It rests until it is let go.
+/// A `CronJob` whose Jobs must not wait, and take half a second. It creates nothing until it is scheduled.
 fn cron_job(name: &str) -> Value {
     json!({
         "apiVersion": "batch/v1",

@@ -1,4 +1,4 @@
-//! What `kubectl` shows of a semaphore: columns, holders, the line, conditions.
+//! What `kubectl` shows of a semaphore: columns, holders, the queue, conditions.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testbed::{Bed, Job, eventually, helpers::cluster_id, same};
 
-/// What `kubectl get csem` prints: each line's words, without the last column, the age.
+/// The output of `kubectl get csem`: each line's words, without the last column, the age.
 fn table(printed: &str) -> Vec<Vec<&str>> {
     printed
         .lines()
@@ -46,7 +46,7 @@ async fn the_status_says_who_holds_and_who_waits() {
     let team = bed.namespace("status").await;
     let db = team.semaphore("db").limit(1).create().await;
     let cluster: String = cluster_id(&bed).await.chars().take(8).collect();
-    // One after another, so that it is known who is older.
+    // One after another, so that their ages differ.
     let mut holders = Vec::new();
     for (limit, name) in [(1, "c"), (2, "a"), (3, "b")] {
         db.set_limit(limit).await;
@@ -191,7 +191,7 @@ async fn conditions_say_what_they_are_about() {
     db.has_condition("Ready", "False", "Paused").await;
     let paused = since("Ready").await;
     assert!(time(&paused) >= time(&ready));
-    // Not ready for another reason now, and as long as before.
+    // Not ready for another reason now, but since the same time.
     db.delete().await;
     db.has_condition("Ready", "False", "Terminating").await;
     assert_eq!(since("Ready").await, paused);
@@ -233,7 +233,7 @@ async fn the_status_is_not_written_for_every_change() {
         .await;
     watching.abort();
     let writes = written();
-    // About one a second, however long it takes.
+    // About one per second, however long it takes.
     let seconds = usize::try_from(began.elapsed().as_secs()).expect("a short time");
     let most = (JOBS / 2).max(seconds + 10);
     assert!(

@@ -1,5 +1,5 @@
-//! A Job that its user suspends while it runs wants to stop: its slot goes to the next one once its
-//! pods are gone, and it waits on hold until its user wants it to run again.
+//! A user suspends a running Job to stop it: its slot is given to the next one once its pods are gone, and it waits
+//! on hold until its user resumes it.
 use serde_json::json;
 use testbed::{
     Bed, Job,
@@ -30,7 +30,7 @@ async fn journey(namespace: &str, wants_to_run_again: impl AsyncFnOnce(&Job)) {
     let db = team.semaphore("db").limit(1).create().await;
     let observer = bed.watch_limit(&db.lock_prefix()).await;
     let job = |name| team.job(name).semaphore("db").runs("1h");
-    // Its name is the last one: what comes in line within one second is in order of names.
+    // Its name is the last one: Jobs created within one second are queued by name.
     let z = job("z").terminates_in("1h").create().await;
     let first = runs_in_a_slot(&bed, &db, &z).await;
     let a = job("a").create().await;
@@ -58,7 +58,7 @@ async fn journey(namespace: &str, wants_to_run_again: impl AsyncFnOnce(&Job)) {
     queue_is(&db, [&b]).await;
     assert_eq!(grant_of(&z).await, None);
 
-    // Its next pods end at once: unsuspended, it may have some before it is suspended again.
+    // Its next pods end at once: unsuspended, it may get some before it is suspended again.
     z.patch(
         json!({ "spec": { "template": { "metadata": { "annotations": {
         "bed.consul-semaphore.io/terminates-in": null,

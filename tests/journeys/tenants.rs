@@ -1,5 +1,5 @@
-//! Namespaces that share an operator and a Consul: where each may go with whose token, and that no
-//! token is ever shown.
+//! Namespaces that share an operator and a Consul: which prefixes each may use with which token, and that no token is
+//! ever shown.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use testbed::{
 const MANAGEMENT: &str = "00000000-1111-4222-8333-444444444444";
 /// The operator's own token.
 const OWN: &str = "0a0a5ec2-e75e-4222-8333-0123456789ab";
-/// The tokens that the namespace brings, one after the other.
+/// The tokens of the namespace, one after another.
 const FIRST: &str = "f1f15ec2-e75e-4222-8333-0123456789ab";
 const SECOND: &str = "5e5e5ec2-e75e-4222-8333-0123456789ab";
 const THIRD: &str = "3e3e5ec2-e75e-4222-8333-0123456789ab";
@@ -25,7 +25,7 @@ const THIRD: &str = "3e3e5ec2-e75e-4222-8333-0123456789ab";
 const UNKNOWN: &str = "0bad5ec2-e75e-4222-8333-0123456789ab";
 const BROKEN: &str = "b4b45ec2-e75e\u{1}4222-8333-0123456789ab";
 
-/// A Consul that denies by default, and an operator that confines namespaces to their folders.
+/// A Consul that denies by default, and an operator that restricts namespaces to their folders.
 struct Tenants {
     bed: Bed,
     operator: Operator,
@@ -41,7 +41,7 @@ impl Tenants {
             .start()
             .await;
         let node = format!("k8s-{}", cluster_id(&bed).await);
-        // It could go anywhere: what confines namespaces is not Consul.
+        // It could write anywhere: it is not Consul that restricts namespaces.
         token(&bed, OWN, &[r#"key_prefix "" { policy = "write" }"#], &node).await;
         let token_file = bed.folder().path().join("own-token");
         fs::write(&token_file, OWN).expect("the token's file");
@@ -55,7 +55,7 @@ impl Tenants {
         }
     }
 
-    /// The same operator, started anew with these arguments.
+    /// The same operator, restarted with these arguments.
     async fn restart(&mut self, name: &str, args: &[&str]) {
         let status = self.operator.stop().await;
         assert!(status.success(), "{status}");
@@ -70,7 +70,7 @@ impl Tenants {
     }
 }
 
-/// An operator that trusts no namespace, and has everything in its log.
+/// An operator that trusts no namespace, with a full log.
 fn operator(bed: &Bed, name: &str, token_file: &Path, args: &[&str]) -> Operator {
     let own = [
         "--consul-token-file".to_owned(),
@@ -85,7 +85,7 @@ fn operator(bed: &Bed, name: &str, token_file: &Path, args: &[&str]) -> Operator
     )
 }
 
-/// Makes a token that may do this, and what sessions on a node need.
+/// Creates a token with these rules, and those that sessions on a node need.
 async fn token(bed: &Bed, secret: &str, rules: &[&str], node: &str) -> String {
     let rules = rules.join("\n");
     let rules = format!(
@@ -99,7 +99,7 @@ async fn token(bed: &Bed, secret: &str, rules: &[&str], node: &str) -> String {
     made["AccessorID"].as_str().expect("an id").to_owned()
 }
 
-/// Waits until a semaphore is not ready for this reason, and its message says all of these words.
+/// Waits until a semaphore is not ready for this reason, with a message that contains all of these words.
 async fn refused(semaphore: &Semaphore, reason: &str, words: &[&str]) {
     semaphore.has_condition("Ready", "False", reason).await;
     eventually("the message says why", || async {
@@ -143,7 +143,7 @@ async fn a_namespace_stays_in_its_folder(tenants: &Tenants, team: &Namespace) {
         let job = team.job(name).semaphore(name).create().await;
         refusals.push((semaphore, job, prefix));
     }
-    // What could lead out of it on the way to Consul is no prefix at all.
+    // Anything that could lead out of it on the way to Consul is not a valid prefix.
     for tail in [
         "../default/db",
         "./db",
@@ -205,7 +205,7 @@ async fn a_namespace_stays_in_its_folder(tenants: &Tenants, team: &Namespace) {
     }
 }
 
-/// What Consul has logged: among other things every request.
+/// Consul's log, which contains every request.
 fn consul_log(bed: &Bed) -> String {
     fs::read_to_string(bed.folder().path().join("consul.log")).expect("Consul's log")
 }
@@ -219,7 +219,7 @@ async fn one_that_is_trusted_does_not(tenants: &mut Tenants, team: &Namespace) {
     team.job("shared").is_complete().await;
     team.job("shared").has_event("SlotReleased").await;
 
-    // Trusted no more.
+    // No longer trusted.
     let lasting = team.job("lasting").semaphore("shared").create().await;
     lasting.is_complete().await;
     tenants.restart("confined-again", &[]).await;
@@ -233,7 +233,7 @@ async fn put_secret(team: &Namespace, data: Value) {
     let metadata = json!({ "name": "consul-token" });
     let secret =
         json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data });
-    // Made anew: what is not in it any more is to go.
+    // Recreated, so that old keys are removed.
     team.kubectl(["delete", "secret", "consul-token", "--ignore-not-found"])
         .await;
     team.apply(secret).await;
@@ -297,7 +297,7 @@ async fn a_token_of_its_own_goes_where_consul_lets_it(tenants: &mut Tenants, tea
     a.is_waiting().await;
     assert_eq!(consul.list(&prefix).await, []);
 
-    // As `kubectl create secret --from-file` may have it, with a line's end.
+    // With a line break at the end, as `kubectl create secret --from-file` may store it.
     put_secret(team, json!({ "token": format!("{FIRST}\n") })).await;
     a.is_running().await;
     db.is_ready().await;
@@ -313,7 +313,7 @@ async fn a_token_of_its_own_goes_where_consul_lets_it(tenants: &mut Tenants, tea
     other_tokens(tenants, team, &db, &a, (&rule, &accessor)).await;
     let consul = tenants.bed.consul();
 
-    // The Secret goes, as when the namespace is deleted; the last token serves to clean up.
+    // The Secret is deleted, as with the namespace; the last token is used to clean up.
     team.kubectl(["delete", "secret", "consul-token"]).await;
     db.delete().await;
     a.delete().await;
@@ -324,8 +324,8 @@ async fn a_token_of_its_own_goes_where_consul_lets_it(tenants: &mut Tenants, tea
     .await;
 }
 
-/// Another token, and another reference, take the place of the first while `a` runs: `rule` is what
-/// each of them may do, `first` the accessor of the first.
+/// Another token, and another reference, replace the first while `a` runs: `rule` is what each of them may do,
+/// `first` the accessor of the first.
 async fn other_tokens(
     tenants: &mut Tenants,
     team: &Namespace,
@@ -352,8 +352,8 @@ async fn other_tokens(
         "it kept its slot"
     );
 
-    // Another reference: what holds a slot goes on with the token that it has, and after a restart
-    // with the new one, whose sessions are of the same node.
+    // Another reference: a holder continues with the token that it has, and after a restart with the new one, whose
+    // sessions are on the same node.
     token(bed, THIRD, &[rule], &node).await;
     put_secret(team, json!({ "token": SECOND, "other": THIRD })).await;
     let reference = json!({ "name": "consul-token", "key": "other" });
@@ -391,14 +391,14 @@ async fn no_token_is_anywhere(tenants: &Tenants, team: &Namespace) {
     for name in ["confined", "trusting", "confined-again", "other-token"] {
         let log = bed.folder().path().join(format!("{name}.log"));
         let log = fs::read_to_string(log).expect("a log");
-        // Libraries say all that they have to say.
+        // Libraries log everything, too.
         assert!(log.contains("TRACE"), "{name}");
         texts.push((name, log));
     }
     for (what, text) in texts {
         assert!(!text.is_empty(), "{what}");
         for token in [OWN, FIRST, SECOND, THIRD, UNKNOWN, BROKEN, MANAGEMENT] {
-            // Not even the part of it that no other id has, nor as Secrets have it.
+            // Not even the unique part of the token, nor its encoded form in Secrets.
             let encoded = BASE64_STANDARD.encode(&token[..12]);
             for marked in [&token[..13], &encoded] {
                 assert!(!text.contains(marked), "{marked} is in {what}");

@@ -1,4 +1,4 @@
-//! The ways of Jobs as traces, as a collector receives them.
+//! The lives of Jobs as traces, as a collector receives them.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -19,15 +19,15 @@ use testbed::{
 };
 use tokio::net::TcpListener;
 
-/// What the collector lets in.
+/// The header that the collector accepts.
 const SECRET: &str = "a-secret-of-the-collector";
 
-/// A collector that remembers what it was sent. Clones are the same.
+/// A collector that remembers what it received. Clones share it.
 #[derive(Clone, Default)]
 struct Collector(Arc<Mutex<Vec<ExportTraceServiceRequest>>>);
 
 impl Collector {
-    /// Begins to listen; the address is what users give as endpoint.
+    /// Starts to listen; the address is what users set as the endpoint.
     async fn start() -> (Self, String) {
         let (listener, endpoint) = listen().await;
         let collector = Self::default();
@@ -38,7 +38,7 @@ impl Collector {
         (collector, endpoint)
     }
 
-    /// The span of this name of a grant, once it has come.
+    /// The span with this name of a grant, once it has arrived.
     async fn span(&self, name: &str, job: &Job, session: &str) -> Span {
         let trace = id(&uid_of(job).await);
         let what = format!("a span {name} of {} has come", job.name());
@@ -63,7 +63,7 @@ impl Collector {
         scopes.flat_map(|scope| scope.spans.clone()).collect()
     }
 
-    /// What all that was sent says of its sender.
+    /// The senders in everything that was received.
     fn senders(&self, name: &str) -> BTreeSet<Option<String>> {
         let requests = self.0.lock();
         let resources = requests.iter().flat_map(|request| &request.resource_spans);
@@ -110,7 +110,7 @@ fn time(nanos: u64) -> Timestamp {
     Timestamp::from_nanosecond(nanos.into()).unwrap()
 }
 
-/// When the slot of a Job was granted, as its contender says.
+/// When the slot of a Job was granted, according to its contender.
 async fn granted_at(bed: &Bed, db: &Semaphore, session: &str) -> Timestamp {
     let key = format!("{}/{session}", db.lock_prefix());
     let body = bed.consul().kv(&key).await.expect("its contender").json();
@@ -155,7 +155,7 @@ async fn the_stages_of_a_job_are_one_trace_whichever_replica_emits_it() {
         Some(format!("{}/.lock", db.lock_prefix()))
     );
 
-    // Another operator than the one that granted the slot sees it given back.
+    // A different operator process than the one that granted the slot sees it given back.
     bed.operator().kill().await;
     bed.operator().start().await;
     pods_end(&team, &a, End::Succeeded).await;
@@ -200,10 +200,10 @@ async fn a_trace_says_why_a_slot_was_lost() {
     let status = holding.status.unwrap_or_default();
     assert_eq!(status.code(), StatusCode::Error);
     assert_eq!(status.message, "the slot was lost; the Job is suspended");
-    // The start of the Job stands in its status in whole seconds.
+    // The start in the Job's status has whole seconds.
     assert!(time(holding.start_time_unix_nano).as_second() >= since.as_second());
 
-    // It has a slot again, and waited for it since it was suspended.
+    // It has a slot again, and has waited since it was suspended.
     let again = eventually("it has another slot", || async {
         let session = a.session().await;
         session.filter(|session| *session != lost.session)
@@ -216,7 +216,7 @@ async fn a_trace_says_why_a_slot_was_lost() {
 
 #[tokio::test]
 async fn a_collector_that_never_answers_changes_nothing() {
-    // Connections are taken by the kernel, and nobody reads them.
+    // The kernel accepts connections, and nobody reads them.
     let (_deaf, endpoint) = listen().await;
     let bed = tracing_to(&endpoint)
         .operator_env("OTEL_EXPORTER_OTLP_TIMEOUT", "1000")
@@ -233,7 +233,7 @@ async fn a_collector_that_never_answers_changes_nothing() {
         job.has_event("SlotReleased").await;
     }
     nothing_is_left(&bed, &team, &db).await;
-    // Three waited and three held, and none of it was heard.
+    // Three spans of waiting and three of holding, and none was received.
     eventually("all spans are dropped", || async {
         let page = bed.operator().get("/metrics").await;
         let dropped = |reason| {

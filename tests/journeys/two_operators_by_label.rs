@@ -1,4 +1,4 @@
-//! Two operators of one cluster, each of which looks after the semaphores with its label.
+//! Two operators of one cluster, each of which manages the semaphores with its label.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ impl Stage {
     }
 }
 
-/// A semaphore of this shard, to be described further.
+/// A semaphore of this shard, to be configured further.
 fn semaphore(team: &Namespace, name: &str, shard: &str) -> Semaphore {
     let labels = json!({ "metadata": { "labels": { "shard": shard } } });
     team.semaphore(name).with(labels)
@@ -47,7 +47,7 @@ async fn relabel(db: &Semaphore, shard: &str) {
     db.patch(labels).await;
 }
 
-/// How many lines of an operator's log have all these words.
+/// How many lines of an operator's log contain all these words.
 fn lines(operator: &Operator, words: &[&str]) -> usize {
     let logs = operator.logs();
     let has_all = |line: &&str| words.iter().all(|word| line.contains(word));
@@ -105,7 +105,7 @@ async fn each_looks_after_its_own(stage: &Stage) {
     let keyed = semaphore(&team, "keyed", "b").spec(json!({ "keyed": true }));
     keyed.create().await;
 
-    // What one of them looks after is nothing to the other, also while the one is away.
+    // The semaphores of one do not concern the other, even while the one is away.
     assert!(b.stop().await.success());
     let runs = |name: &str, semaphore: &str| {
         let job = team.job(name).semaphore(semaphore);
@@ -170,7 +170,7 @@ async fn a_semaphore_changes_hands(stage: &Stage) {
     let holders = consul.holders(&prefix).await;
     let (session, pods_of_x) = (x.session().await, pods(&x).await);
 
-    // While they run.
+    // A change while they run.
     let of_db = format!("semaphore={}/db", team.name());
     let leaves = async |operator: &Operator| {
         eventually("it is left", || async {
@@ -188,7 +188,7 @@ async fn a_semaphore_changes_hands(stage: &Stage) {
     assert_eq!(lines(b, &[" granted", &of_z]), 1, "{}", b.logs());
     assert_eq!(lines(a, &[" granted", &of_z]), 0);
 
-    // To nobody: nothing is touched.
+    // To no operator: nothing is touched.
     db.shows(json!({ "held": 2, "waiting": 0 })).await;
     let before = untouched(bed, &db).await;
     relabel(&db, "nobody").await;
@@ -200,7 +200,7 @@ async fn a_semaphore_changes_hands(stage: &Stage) {
     assert_eq!(untouched(bed, &db).await, before);
     assert_eq!(event_reasons(&late).await, Vec::<String>::new());
 
-    // Back to where it was: what ended meanwhile gives its slot back, and all goes on.
+    // Back to its operator: what ended meanwhile gives its slot back, and everything continues.
     let (session, pods_of_z) = (z.session().await, pods(&z).await);
     relabel(&db, "a").await;
     adopts(a, &before.holders).await;
@@ -215,8 +215,8 @@ async fn a_semaphore_changes_hands(stage: &Stage) {
     assert_eq!(observer.errors(), Vec::<String>::new());
 }
 
-/// Those that were made ahead expire like those that hold slots. An operator that comes after that
-/// gives running Jobs their slots again.
+/// Sessions made ahead expire like those that hold slots. An operator that takes over after that gives running Jobs
+/// their slots again.
 async fn sessions_of_nobodys_semaphore_expire(stage: &Stage) {
     let team = stage.bed.namespace("expire").await;
     let db = semaphore(&team, "db", "a").limit(1).ttl("10s");
@@ -256,8 +256,8 @@ async fn adopts(operator: &Operator, sessions: &BTreeSet<String>) {
     .await;
 }
 
-/// Waits until nobody holds a slot or contends for one. Sessions that were made ahead when a semaphore
-/// changed hands are there until they expire.
+/// Waits until nobody holds a slot or contends for one. Sessions that were made ahead when a semaphore changed hands
+/// exist until they expire.
 async fn is_free(bed: &Bed, db: &Semaphore) {
     let (consul, prefix) = (bed.consul(), db.lock_prefix());
     eventually("nobody holds a slot", || async {
@@ -271,7 +271,7 @@ async fn is_free(bed: &Bed, db: &Semaphore) {
     .await;
 }
 
-/// What is to stay as it is while nobody looks after a semaphore.
+/// What must stay unchanged while nobody manages a semaphore.
 #[derive(Debug, PartialEq)]
 struct Untouched {
     holders: BTreeSet<String>,

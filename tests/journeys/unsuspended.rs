@@ -59,7 +59,7 @@ async fn unsuspended_without_a_slot_they_are_suspended_again_and_keep_their_plac
     queue_is(&db, [&b, &c]).await;
     holders_are(&bed, &db, [&of_a]).await;
 
-    // On hold it is not in line; to unsuspend it is to take the hold away.
+    // On hold it is not queued; unsuspending it removes the hold.
     let d = job("d").hold().create().await;
     all_is_decided(&team, &db).await;
     queue_is(&db, [&b, &c]).await;
@@ -82,8 +82,8 @@ async fn unsuspended_without_a_slot_they_are_suspended_again_and_keep_their_plac
     nothing_is_left(&bed, &team, &db).await;
 }
 
-/// The Job controller may be making pods while the Job is suspended again: those must go before it
-/// is started, else they would go on in a slot that they know nothing of.
+/// The Job controller may be creating pods while the Job is suspended again: they must be gone before it is started,
+/// or they would continue in a slot that they know nothing of.
 #[tokio::test]
 async fn unsuspended_while_a_slot_is_free_it_runs_with_that_slot() {
     let bed = Bed::shared().await;

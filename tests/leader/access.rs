@@ -1,5 +1,5 @@
-//! What the election may do, in a Consul that denies by default and in Kubernetes: the rules that are
-//! shipped, or that docs/consul-acl.md adds, suffice, and what is missing without them is said.
+//! What the election may do, in a Consul that denies by default and in Kubernetes: the rules that are shipped, or
+//! that docs/consul-acl.md adds, suffice, and what is missing without them is reported.
 
 use serde_json::json;
 use testbed::{
@@ -60,8 +60,8 @@ async fn one_rule_more_is_needed_for_a_lock_in_consul() {
     assert!(!a.logs().contains(OWN), "no token in the log");
 }
 
-/// Whoever leaves out the Role for the Lease is told so, and by which right; and nothing is to be
-/// restarted once it is there.
+/// If the Role for the Lease is left out, the operator reports which right is missing; and nothing has to be
+/// restarted once it exists.
 #[tokio::test]
 async fn a_right_that_is_missing_for_the_lease_is_named() {
     const NAMESPACE: &str = "consul-semaphore-system";

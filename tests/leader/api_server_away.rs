@@ -1,4 +1,4 @@
-//! The API server is away for longer than a TTL: nobody can lead, and no slot is lost.
+//! The API server is away for longer than a TTL: nobody can lead, but no slot is lost.
 
 use serde_json::json;
 use testbed::{Bed, Fault, eventually};
@@ -21,7 +21,7 @@ async fn sessions_are_renewed_while_nobody_can_lead() {
     })
     .await;
 
-    // A session of the same TTL that nobody renews shows when Consul would have ended it.
+    // A session with the same TTL that nobody renews shows when Consul would have ended it.
     let (consul, node) = (bed.consul(), "another");
     let register = json!({ "Node": node, "Address": "127.0.0.1" });
     consul.put_json("catalog/register", register).await;

@@ -44,7 +44,7 @@ async fn jobs_go_on_whatever_becomes_of_the_leader() {
 
     let leader = asleep(&all, leader, &mut load).await;
 
-    // Killed, with Jobs that come and go in the meantime.
+    // Killed, while Jobs are created and completed.
     let hold = load.hold().await;
     leader.kill().await;
     let rest = others(&all, leader);
@@ -52,7 +52,7 @@ async fn jobs_go_on_whatever_becomes_of_the_leader() {
     assert_eq!(load.hold().await, hold);
     load.goes_on().await;
 
-    // Its Lease deleted by hand.
+    // Its Lease is deleted by hand.
     let lease = ["-n", "consul-semaphore-system", "delete", "lease"];
     bed.kubectl(lease.into_iter().chain(["consul-semaphore-operator"]))
         .await;
@@ -63,7 +63,7 @@ async fn jobs_go_on_whatever_becomes_of_the_leader() {
 
 /// The leader sleeps longer than its lease, wakes with work waiting for it, and does none of it.
 async fn asleep<'a>(all: &[&'a Operator], leader: &'a Operator, load: &mut Load) -> &'a Operator {
-    // What it began for the Jobs so far is answered, and counted.
+    // All that it has started for the Jobs so far is answered, and counted.
     let changes = eventually("it changes nothing more", || async {
         let before = changes_in_consul(leader).await;
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -77,13 +77,13 @@ async fn asleep<'a>(all: &[&'a Operator], leader: &'a Operator, load: &mut Load)
     load.goes_on().await;
     let log = leader.logs().len();
     leader.resume().await;
-    // It has heard of all of this when it follows, and when one more round is done.
+    // It has received all of this by the time it follows and one more round is done.
     assert_eq!(leader_of(all).await.name(), next.name());
     load.goes_on().await;
     assert_eq!(changes_in_consul(leader).await, changes);
     let logs = leader.logs().split_off(log);
     assert!(logs.contains("lost the lead"), "{logs}");
-    // That nothing may be changed any more is no change, whatever words it takes to say so.
+    // It may report in any words that it may no longer change anything.
     let logged = logs
         .lines()
         .filter(|line| !line.contains("readiness: not ready "));

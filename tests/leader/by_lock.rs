@@ -36,7 +36,7 @@ async fn jobs_go_on_whatever_becomes_of_the_leader() {
     let all = [&a, &b, &c];
     let leader = leader_of(&all).await.name();
 
-    // What others see: a key that says who leads, locked by a session of our node.
+    // The view of others: a key that says who leads, locked by a session of our node.
     let id = cluster_id(&bed).await;
     let key = format!("service/consul-semaphore-operator/{}/leader", &id[..8]);
     let (entry, session) = locked(consul, &key).await;
@@ -52,7 +52,7 @@ async fn jobs_go_on_whatever_becomes_of_the_leader() {
         .expect("its session");
     assert_eq!(found["Node"], format!("k8s-{id}"));
 
-    // Released by hand: somebody has it again, and it may be the same.
+    // Released by hand: some replica gets it again, and it may be the same.
     let hold = load.hold().await;
     consul
         .put_json(&format!("kv/{key}?release={session}"), json!("by hand"))
@@ -67,7 +67,7 @@ async fn jobs_go_on_whatever_becomes_of_the_leader() {
     assert_eq!(load.hold().await, hold);
     load.goes_on().await;
 
-    // Its session destroyed by hand: Consul has all wait for the lock-delay.
+    // Its session is destroyed by hand: Consul makes all wait for the lock-delay.
     let (_, session) = locked(consul, &key).await;
     let log = leader.logs().len();
     consul.destroy_session(&session).await;
@@ -88,7 +88,7 @@ async fn jobs_go_on_whatever_becomes_of_the_leader() {
     leader.start().await;
     leader_of(&all).await;
 
-    // Cut off from Consul: the one that leads is `a` when the others are gone for a moment.
+    // Cut off from Consul: `a` becomes the leader by stopping the others for a moment.
     b.stop().await;
     c.stop().await;
     assert_eq!(leader_of(&[&a]).await.name(), "a");

@@ -1,5 +1,5 @@
-//! A lead that is given back is taken at once. With a lease of ten minutes, nothing that waits for
-//! it to run out ends in a test's time.
+//! A lead that is given back is taken at once. With a lease of ten minutes, a test that waits for it to run out would
+//! time out.
 
 use testbed::{Bed, Operator};
 
@@ -29,7 +29,7 @@ async fn whoever_ends_hands_over_at_once() {
         one_after_another(&all, load).await;
     }
 
-    // One that holds no election.
+    // One without an election.
     let alone = bed.another_operator("alone", ["--leader-election", "off"], []);
     alone.start().await;
     assert_eq!(alone.get("/readyz").await, "ok\nleader election: off\n");
@@ -42,8 +42,8 @@ async fn one_after_another(all: &[&Operator], load: &mut Load) {
     let leader = leader_of(all).await;
     load.goes_on().await;
 
-    // Killed, and started again under its name: nobody need wait for it. In Consul another replica
-    // may be quicker, because the key is free for a moment.
+    // Killed, and started again under its name: no replica has to wait. In Consul another replica may be quicker,
+    // because the key is free for a moment.
     leader.kill().await;
     leader.start().await;
     let leader = leader_of(all).await;
@@ -56,7 +56,7 @@ async fn one_after_another(all: &[&Operator], load: &mut Load) {
     assert_eq!(load.hold().await, hold);
     load.goes_on().await;
 
-    // One that stands by is missed by nobody.
+    // Losing a standby has no effect.
     for standby in others(&rest, leader) {
         assert!(standby.stop().await.success());
     }

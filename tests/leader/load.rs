@@ -1,9 +1,9 @@
-//! Jobs that go one after another through one slot, whoever leads.
+//! Jobs that use one slot one after another, whoever leads.
 
 use kube::ResourceExt;
 use testbed::{Bed, Job, LimitWatch, Namespace, Semaphore};
 
-/// One Job runs, the next one waits.
+/// One Job runs, and the next one waits.
 pub(crate) struct Load {
     team: Namespace,
     pub(crate) db: Semaphore,
@@ -13,7 +13,7 @@ pub(crate) struct Load {
     made: usize,
 }
 
-/// What a Job has that is not stopped: its session, and its pods.
+/// What a Job keeps if it is not stopped: its session, and its pods.
 type Hold = (Option<String>, Vec<String>);
 
 impl Load {
@@ -35,14 +35,14 @@ impl Load {
         }
     }
 
-    /// What the running Job has.
+    /// The session and pods of the running Job.
     pub(crate) async fn hold(&self) -> Hold {
         let pods = self.running.pods().await;
         let pods = pods.iter().map(ResourceExt::name_any).collect();
         (self.running.session().await, pods)
     }
 
-    /// The running Job is done, the waiting one gets its slot, and another one comes.
+    /// The running Job is done, the waiting one gets its slot, and another one is created.
     pub(crate) async fn goes_on(&mut self) {
         self.running.finish().await;
         self.waiting.is_running().await;

@@ -1,5 +1,5 @@
-//! Three replicas of the operator, of which one works: it is asked to end, killed, put to sleep, cut
-//! off, and its lead is taken away. Every story has a bed of its own.
+//! Three replicas of the operator, of which one leads: it is asked to end, killed, put to sleep, cut off, and its
+//! lead is taken away. Every story has its own bed.
 #![allow(
     clippy::expect_used,
     clippy::panic,

@@ -2,7 +2,7 @@
 
 use testbed::{Operator, eventually, helpers::metric, same};
 
-/// Calls of Consul that change something.
+/// Calls to Consul that change something.
 const CHANGES: [&str; 6] = [
     "txn",
     "kv_put",
@@ -37,7 +37,7 @@ pub(crate) async fn leader_of<'a>(replicas: &[&'a Operator]) -> &'a Operator {
     .await
 }
 
-/// What `/readyz` of a replica says when this one leads.
+/// The text of a replica's `/readyz` when this one leads.
 fn ready_text(leader: &Operator, replica: &Operator) -> String {
     let (leader, name) = (leader.name(), replica.name());
     if leader == name {
@@ -47,7 +47,7 @@ fn ready_text(leader: &Operator, replica: &Operator) -> String {
     }
 }
 
-/// The replicas but this one.
+/// The replicas except this one.
 pub(crate) fn others<'a>(replicas: &[&'a Operator], but: &Operator) -> Vec<&'a Operator> {
     let others = replicas.iter().filter(|other| other.name() != but.name());
     others.copied().collect()

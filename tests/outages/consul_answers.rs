@@ -1,5 +1,5 @@
-//! Consul is there, but what it answers is late, wrong or nothing: evidence for the slots of running
-//! Jobs ends, and each Job does what its semaphore says.
+//! Consul is up, but its answers are late, wrong or missing: the evidence for the slots of running Jobs ends, and
+//! each Job does what its semaphore says.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl Stage {
         [&self.reacquires, &self.suspends, &self.goes_on]
     }
 
-    /// Faults until the evidence has ended, and what is shown meanwhile; then all comes back.
+    /// Faults until the evidence has ended, and what is shown meanwhile; then everything recovers.
     async fn the_evidence_ends(
         &mut self,
         rule: impl Fn(&Call) -> Option<Fault> + Send + Sync + 'static,
@@ -73,14 +73,14 @@ impl Stage {
             }
         }
         self.goes_on.goes_on().await;
-        // Or more: what was under way may be answered yet, and is enough for a moment. A Job is seen to
-        // be suspended before the operator has the answer that it counts.
+        // Or more: pending calls may still be answered, and are enough for a moment. A Job may be seen suspended
+        // before the operator has the answer that it counts.
         eventually("each loss is counted", || async {
             let counted = self.losses().await - losses;
             if counted < 3 { Err(counted) } else { Ok(()) }
         })
         .await;
-        // Three semaphores and their sessions ask for seconds; a storm would be thousands.
+        // Three semaphores and their sessions make calls for seconds; a storm would be thousands.
         let asked = self.proxy.calls().len() - before;
         let most = most_calls(400, began);
         assert!(asked < most, "{asked} calls: {:?}", self.proxy.calls());
@@ -113,7 +113,7 @@ impl Stage {
 async fn evidence_ends_and_all_comes_back_by_itself() {
     let mut stage = Stage::new().await;
 
-    // Without blocking queries the prefixes are read all the same, at an easy pace.
+    // Without blocking queries the prefixes are still read, at a moderate pace.
     let before = stage.proxy.calls();
     stage
         .proxy
@@ -142,7 +142,7 @@ async fn evidence_ends_and_all_comes_back_by_itself() {
             &["UnexpectedAnswer"],
         )
         .await;
-    // Storms, a token that was revoked, a Consul that does not answer at all.
+    // Storms, a revoked token, a Consul that does not answer at all.
     for (status, text, reason) in [
         (429, "Your IP is issuing too many", "TooManyRequests"),
         (500, "rpc error making call: EOF", "UnexpectedAnswer"),
@@ -167,7 +167,7 @@ async fn evidence_ends_and_all_comes_back_by_itself() {
     }
 }
 
-/// Frozen for longer than Consul keeps the sessions with the short TTL, and one that holds longer.
+/// Frozen for longer than Consul keeps the sessions with the short TTL, while one with a long TTL holds.
 async fn an_operator_that_slept_asks_before_it_stops(stage: &mut Stage) {
     let holds = Held::new(&stage.bed, &stage.team, "Suspend", "45s").await;
     let sessions = stage.all().map(|held| held.db.lock_prefix());
@@ -193,10 +193,10 @@ async fn an_operator_that_slept_asks_before_it_stops(stage: &mut Stage) {
     nothing_is_left(&stage.bed, &stage.team, &holds.db).await;
 }
 
-/// A transaction that hangs does not keep the operator from suspending a Job in time.
+/// A transaction that hangs does not stop the operator from suspending a Job in time.
 async fn a_transaction_without_an_answer_delays_nothing(stage: &mut Stage) {
     let (bed, team) = (&stage.bed, &stage.team);
-    // Nine seconds: less than what a call may take, and enough for it to be sent.
+    // Nine seconds: less than the timeout of a call, and enough for it to be sent.
     let mut held = Held::with_grace(bed, team, "Suspend", "12s", 3).await;
     let next = stage.team.job("next").semaphore(held.db.name());
     let next = next.runs("1h").create().await;
@@ -233,7 +233,7 @@ async fn a_transaction_without_an_answer_delays_nothing(stage: &mut Stage) {
     }
 }
 
-/// Each answer takes seconds; a TTL that is long beside that outlives it, and Jobs pass through.
+/// Each answer takes seconds; a TTL that is long in comparison survives that, and Jobs get slots.
 async fn slow_answers_stop_nothing(stage: &Stage) {
     let held = Held::new(&stage.bed, &stage.team, "Reacquire", "60s").await;
     let next = stage.team.job("slow").semaphore(held.db.name());
@@ -257,9 +257,9 @@ async fn slow_answers_stop_nothing(stage: &Stage) {
     held.kept_the_limit();
 }
 
-/// With our external node go all sessions of it, under load.
+/// All sessions of our external node are deleted with it, under load.
 async fn our_node_is_deregistered(stage: &mut Stage) {
-    // Those with the short TTL may have been suspended by the slow answers.
+    // The slow answers may have caused the suspension of those with the short TTL.
     let team = &stage.team;
     for held in [&mut stage.reacquires, &mut stage.suspends] {
         held.runs_again(&stage.bed).await;

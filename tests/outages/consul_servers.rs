@@ -1,4 +1,4 @@
-//! Consul as it runs in earnest, three servers, and what can be lost of them.
+//! Consul as in production, with three servers, and which of them can be lost.
 
 use serde_json::json;
 use testbed::{
@@ -24,9 +24,9 @@ struct Stage {
     bed: Bed,
     operator: Operator,
     team: Namespace,
-    /// Its evidence ends in seconds.
+    /// Its evidence ends within seconds.
     short: Held,
-    /// It outlives an outage of a minute.
+    /// Its evidence outlives an outage of a minute.
     long: Held,
 }
 
@@ -66,7 +66,7 @@ impl Stage {
         self.proxies.iter().map(|proxy| proxy.calls().len()).sum()
     }
 
-    /// All is as it should be: no pod of the Job with the long TTL was stopped, and a new Job passes.
+    /// Everything is as it should be: no pod of the Job with the long TTL was stopped, and a new Job gets a slot.
     async fn all_is_well(&mut self, job: &str) {
         self.short.runs_again(&self.bed).await;
         self.long.shows("Ready", "True", &[]).await;
@@ -101,10 +101,10 @@ async fn servers_are_lost_and_come_back() {
     }
 }
 
-/// The one that the operator asks: the next of its addresses answers.
+/// The one that the operator uses: the next of its addresses answers.
 async fn one_of_three_is_killed(stage: &mut Stage) {
     let busiest = (0..3).max_by_key(|number| stage.proxies[*number].calls().len());
-    // The bed's own eyes are on the first.
+    // The bed itself reads from the first.
     let victim = busiest.filter(|number| *number != 0).unwrap_or(1);
     stage.proxies[0].faults(|_| Some(Fault::Refused(500, "gone")));
     stage.cluster.kill(victim).await;
@@ -114,7 +114,7 @@ async fn one_of_three_is_killed(stage: &mut Stage) {
     stage.proxies[0].heal();
 }
 
-/// An election; nobody notices.
+/// A new leader is elected, without any effect.
 async fn the_leader_is_lost(stage: &mut Stage) {
     let leader = stage.cluster.leader().await;
     stage.cluster.kill(leader).await;
@@ -123,8 +123,8 @@ async fn the_leader_is_lost(stage: &mut Stage) {
     stage.all_is_well("leader-killed").await;
 }
 
-/// Two of three hang: no leader, until the evidence with the short TTL has ended, and on, until that
-/// of a minute has.
+/// Two of three hang: no leader until the evidence with the short TTL has ended, and then until that with a TTL of a
+/// minute has.
 async fn no_server_leads_for_a_minute(stage: &mut Stage) {
     let mut minute = Held::new(&stage.bed, &stage.team, "Reacquire", "60s").await;
     let hangs = [1, 2];
@@ -141,7 +141,7 @@ async fn no_server_leads_for_a_minute(stage: &mut Stage) {
     let next = next.runs("1h").create().await;
     queue_is(&stage.short.db, [&stage.short.job, &next]).await;
     minute.is_suspended(0).await;
-    // Half a dozen semaphores and their sessions; each try of a call asks up to six times.
+    // Half a dozen semaphores and their sessions; each try of a call makes up to six requests.
     let asked = stage.asked() - before;
     assert!(asked < most_calls(1_500, began), "{asked} calls");
     next.is_waiting().await;
@@ -160,7 +160,7 @@ async fn no_server_leads_for_a_minute(stage: &mut Stage) {
     nothing_is_left(&stage.bed, &stage.team, &minute.db).await;
 }
 
-/// Others see Consul, and take what the operator can't renew.
+/// Others reach Consul, and take what the operator can't renew.
 async fn the_operator_alone_is_cut_off(stage: &mut Stage) {
     let before = stage.short.times_suspended().await;
     for proxy in &stage.proxies {
@@ -191,7 +191,7 @@ async fn the_operator_alone_is_cut_off(stage: &mut Stage) {
     stage.all_is_well("cut-off").await;
 }
 
-/// All at once, and back with what they knew.
+/// All at once, and back with their data.
 async fn all_are_killed(stage: &mut Stage) {
     let before = stage.short.times_suspended().await;
     for number in 0..3 {
@@ -204,7 +204,7 @@ async fn all_are_killed(stage: &mut Stage) {
     stage.all_is_well("all-killed").await;
 }
 
-/// All at once, and back without anything.
+/// All at once, and back without data.
 async fn the_data_is_lost(stage: &mut Stage) {
     let before = stage.short.times_suspended().await;
     for number in 0..3 {

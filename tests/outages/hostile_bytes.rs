@@ -1,4 +1,4 @@
-//! What tenants can write, at its largest: it takes neither the operator down nor the semaphores of others.
+//! The largest values that tenants can write: they neither crash the operator nor disturb the semaphores of others.
 
 use procfs::process::Process;
 use serde_json::json;
@@ -7,15 +7,15 @@ use testbed::{Bed, Namespace, Operator, PATIENCE, eventually_within, same};
 /// How much the operator may have resident at any time: half of the chart's limit.
 const MOST: u64 = 128 << 10;
 
-/// Jobs that ask for nothing. Each `<` takes six bytes where the API server lists it.
+/// Jobs that ask for no slot. Each `<` takes six bytes in the API server's lists.
 const JOBS: usize = 30;
 const ARGUMENT: usize = 1_200_000;
 
-/// Values below a prefix that are no semaphore's.
+/// Values below a prefix that belong to no semaphore.
 const VALUES: usize = 90;
 const VALUE: usize = 500_000;
 
-/// What the operator, as it was started last, has had resident at the most, in KiB.
+/// The peak of the operator's resident memory since it was last started, in KiB.
 async fn peak(operator: &Operator) -> u64 {
     let [id, _guard] = operator.ids().await.expect("it runs");
     let process = Process::new(id.try_into().expect("an id")).expect("a process");
@@ -58,8 +58,8 @@ async fn large_jobs_and_values_of_others_take_no_memory() {
     let job = team.job("job").semaphore("ok").create().await;
     bed.operator().start().await;
     for semaphore in &flooded {
-        // On a busy machine a listing that is cut off may take longer than a call, and each time the pause before
-        // the next one grows.
+        // On a busy machine a listing that is cut off may take longer than a call, and the pause before the next one
+        // grows each time.
         let what = "the prefix is known to be too large";
         eventually_within(4 * PATIENCE, what, || async {
             let ready = semaphore.condition("Ready").await;

@@ -1,5 +1,4 @@
-//! The API server is there, but lets the operator do nothing; or what the operator works on is taken
-//! away under it.
+//! The API server is up, but lets the operator do nothing; or the operator's objects are deleted.
 
 use std::{
     sync::{
@@ -43,7 +42,7 @@ async fn runs(job: &Job) {
     .await;
 }
 
-/// While nothing can be done the slot is kept, and once it can, the next Job runs.
+/// While nothing can be done, the slot stays held; once it can, the next Job runs.
 async fn while_nothing_can_be_done(
     bed: &Bed,
     name: &str,
@@ -91,8 +90,8 @@ async fn its_rights_are_taken_away(bed: &Bed) {
     Box::pin(while_nothing_can_be_done(bed, "no-rights", take, give)).await;
 }
 
-/// By priority and fairness: one seat for all that the operator asks, and three with its name who
-/// are mostly on it. Most of what it asks is answered with 429.
+/// Priority and fairness: one seat for all requests of the operator, mostly taken by three other clients with its
+/// name. Most of its requests are answered with 429.
 async fn it_gets_too_many_requests(bed: &Bed) {
     let level = json!({
         "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "PriorityLevelConfiguration",
@@ -131,7 +130,7 @@ async fn it_gets_too_many_requests(bed: &Bed) {
     .await;
 
     let team = bed.namespace("narrow").await;
-    // The operator may lose its lead by this; sessions that were made ahead then expire.
+    // This may cost the operator its lead; sessions that were made ahead then expire.
     let db = team.semaphore("db").limit(2).ttl("30s").create().await;
     let observer = bed.watch_limit(&db.lock_prefix()).await;
     let mut jobs = Vec::new();
@@ -154,7 +153,7 @@ async fn it_gets_too_many_requests(bed: &Bed) {
     assert!(observer.peak_jobs() <= 2);
 }
 
-/// Three with the operator's name who list Jobs without end for every other second, until this is dropped.
+/// Three clients with the operator's name that list Jobs constantly in every other second, until this is dropped.
 fn crowd(bed: &Bed, refused: &Arc<AtomicUsize>) -> JoinSet<()> {
     let kubeconfig = std::fs::read_to_string(bed.operator_kubeconfig()).expect("a kubeconfig");
     let kubeconfig: Value = serde_json::from_str(&kubeconfig).expect("JSON");
@@ -175,8 +174,8 @@ fn crowd(bed: &Bed, refused: &Arc<AtomicUsize>) -> JoinSet<()> {
         let (http, url, token, refused) =
             (http.clone(), url.clone(), token.clone(), refused.clone());
         crowd.spawn(async move {
-            // They rest together, by one clock, so that others have the seat for half of the time however
-            // long the machine takes for an answer.
+            // They pause together, by one clock, so that the seat is free half of the time, however long the machine
+            // takes to answer.
             loop {
                 if began.elapsed().as_secs() % 2 == 1 {
                     sleep(Duration::from_millis(20)).await;
@@ -192,8 +191,8 @@ fn crowd(bed: &Bed, refused: &Arc<AtomicUsize>) -> JoinSet<()> {
     crowd
 }
 
-/// All `ConsulSemaphore`s go with their definition, whatever finalizers say; the Jobs stay, and are
-/// looked after by those that are made again.
+/// All `ConsulSemaphore`s are deleted with their definition, despite their finalizers; the Jobs stay, and belong to
+/// the semaphores that are created again.
 async fn the_definition_is_deleted_and_made_again(bed: &Bed) {
     const CRD: &str = "consulsemaphores.consul-semaphore.io";
     let team = bed.namespace("no-kind").await;
@@ -204,7 +203,7 @@ async fn the_definition_is_deleted_and_made_again(bed: &Bed) {
     let manifest = held.db.get().await.expect("it is there")["spec"].clone();
 
     bed.kubectl(["delete", "crd", CRD, "--wait=false"]).await;
-    // It keeps its slots to the end, until somebody has no patience.
+    // It keeps its slots to the end, unless somebody removes its finalizer by hand.
     next.has_event("NoSemaphore").await;
     held.db.has_condition("Ready", "False", "Terminating").await;
     held.db
@@ -250,8 +249,8 @@ async fn the_definition_is_deleted_and_made_again(bed: &Bed) {
     held.kept_the_limit();
 }
 
-/// A slot is free when the pods are gone, and not when the namespace, its Jobs and its semaphore are
-/// marked for deletion.
+/// A slot becomes free when the pods are gone, and not when the namespace, its Jobs and its semaphore are marked for
+/// deletion.
 async fn a_namespace_is_deleted_with_running_jobs(bed: &Bed) {
     let stays = bed.namespace("stays").await;
     let goes = bed.namespace("goes").await;
@@ -273,7 +272,7 @@ async fn a_namespace_is_deleted_with_running_jobs(bed: &Bed) {
         same(pods.iter().filter(|pod| ends(pod)).count(), 1)
     })
     .await;
-    // It takes its time: by then much has been decided again.
+    // The deletion takes time: meanwhile many passes run.
     calls(bed.operator(), "kv_watch", "ok", 3.0).await;
     holders_are(bed, &here, [&grant]).await;
     b.is_waiting().await;

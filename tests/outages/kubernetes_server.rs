@@ -1,4 +1,4 @@
-//! The API server is away and comes back, and etcd forgets what was before.
+//! The API server goes away and comes back, and etcd loses its history.
 
 use kube::{
     Api,
@@ -21,7 +21,7 @@ async fn the_api_server_is_away_and_comes_back() {
     jobs_change_all_the_time(&bed).await;
 }
 
-/// Slots are kept for all who run, nobody is started, and what has ended meanwhile is seen.
+/// Slots are kept for all running Jobs, no Job is started, and what has ended meanwhile is noticed.
 async fn away_for_a_minute(bed: &Bed) {
     let (server, operator) = (bed.kubernetes().expect("the bed's own"), bed.operator());
     let team = bed.namespace("api-away").await;
@@ -52,8 +52,8 @@ async fn away_for_a_minute(bed: &Bed) {
     nothing_is_left(bed, &team, &held.db).await;
 }
 
-/// The operator sleeps, much happens, and the versions that it knows are gone when it wakes: 410. It
-/// stands for no election: with a lead that is lost its watches would be, too.
+/// The operator sleeps, much happens, and its versions are compacted when it wakes: 410. It runs without an election:
+/// losing the lead would end its watches, too.
 async fn watches_begin_again_after_a_compaction(bed: &Bed) {
     let server = bed.kubernetes().expect("the bed's own");
     bed.operator().stop().await;
@@ -94,7 +94,7 @@ async fn watches_begin_again_after_a_compaction(bed: &Bed) {
     bed.operator().start().await;
 }
 
-/// Somebody writes to the Jobs without end: conflicts are no reason to give up, nor to start twice.
+/// Somebody constantly writes to the Jobs: conflicts are no reason to give up, nor to start a Job twice.
 async fn jobs_change_all_the_time(bed: &Bed) {
     let team = bed.namespace("conflicts").await;
     let db = team.semaphore("db").limit(2).create().await;

@@ -1,5 +1,5 @@
-//! Consul or Kubernetes is away for long: each outage on a bed of its own, side by side, because
-//! most of the time is waiting.
+//! Consul or Kubernetes is away for long: each outage on its own bed, concurrently, because most of the time is
+//! waiting.
 #![allow(
     clippy::expect_used,
     clippy::panic,

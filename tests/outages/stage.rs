@@ -1,4 +1,4 @@
-//! What the stories of this program begin with.
+//! The starting points of the stories of this program.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 /// The event of a Job whose slot is lost and that is suspended.
 const SUSPENDED: &str = "suspended, first in line";
 
-/// How long a condition may take while much is away: backoff has grown by then.
+/// How long a condition may take during outages: backoff has grown by then.
 pub(crate) const LONG: Duration = Duration::from_mins(3);
 
 /// A semaphore of one slot and the Job that runs in it.
@@ -27,12 +27,12 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Its Job's pods end within a second, so that nearly all of the TTL can pass without news.
+    /// The pods of its Job end within a second, so that nearly all of the TTL can pass without a renewal.
     pub(crate) async fn new(bed: &Bed, team: &Namespace, policy: &str, ttl: &str) -> Self {
         Self::with_grace(bed, team, policy, ttl, 1).await
     }
 
-    /// Its Job's pods may take so many seconds to end.
+    /// The pods of its Job may take this many seconds to end.
     pub(crate) async fn with_grace(
         bed: &Bed,
         team: &Namespace,
@@ -57,12 +57,12 @@ impl Held {
         }
     }
 
-    /// Its Job has never been stopped, and holds its slot as it did.
+    /// Its Job has never been stopped, and still holds its slot.
     pub(crate) async fn goes_on(&self) {
         assert_eq!(running_pods(&self.job).await, self.pods, "it was stopped");
     }
 
-    /// How often the event that its Job is suspended was emitted up to now.
+    /// How often the event that its Job is suspended was emitted so far.
     pub(crate) async fn times_suspended(&self) -> i32 {
         times_emitted(&self.job, SUSPENDED).await
     }
@@ -78,13 +78,13 @@ impl Held {
         self.job.is_waiting().await;
     }
 
-    /// Waits until its Job was suspended once more, after `before` events. Where nothing is in its way it may run again
-    /// by then.
+    /// Waits until its Job was suspended once more, after `before` events. If nothing prevents it, the Job may run
+    /// again by then.
     pub(crate) async fn was_suspended(&self, before: i32) {
         is_emitted_again(&self.job, SUSPENDED, before).await;
     }
 
-    /// Waits until its Job runs in a slot, stopped or not in between, and goes by that from now on.
+    /// Waits until its Job runs in a slot, stopped in between or not, and uses that state from now on.
     pub(crate) async fn runs_again(&mut self, bed: &Bed) {
         let (pods, session) = eventually_within(LONG, "it runs in a slot again", || async {
             let session = self.job.session().await.ok_or("no session")?;
@@ -118,7 +118,8 @@ impl Held {
     }
 }
 
-/// How often this event of a lost slot was emitted on a Job up to now: the same text is one event that is counted.
+/// How often this event of a lost slot was emitted on a Job so far: repetitions of one text are one event with a
+/// count.
 pub(crate) async fn times_emitted(job: &Job, says: &str) -> i32 {
     let events = job.events().await;
     let about = events.iter().filter(|event| {
@@ -138,7 +139,7 @@ pub(crate) async fn is_emitted_again(job: &Job, says: &str, before: i32) {
     .await;
 }
 
-/// Waits until the operator has made so many more calls of a kind that had this result.
+/// Waits until the operator has made this many more calls of a kind with this result.
 pub(crate) async fn calls(operator: &Operator, kind: &str, result: &str, more: f64) {
     let name = format!("consul_calls_total{{kind=\"{kind}\",result=\"{result}\"}}");
     let count = async || metric(&operator.get("/metrics").await, &name).unwrap_or_default();
@@ -151,8 +152,8 @@ pub(crate) async fn calls(operator: &Operator, kind: &str, result: &str, more: f
     .await;
 }
 
-/// How many calls a few semaphores and their sessions may have made of Consul since then, each try of
-/// a call being one. A storm would be thousands, and grows with the time, too.
+/// How many calls to Consul a few semaphores and their sessions may have made since then, where each try counts. A
+/// storm would be thousands, and also grows with time.
 pub(crate) fn most_calls(at_least: usize, since: Instant) -> usize {
     let seconds = usize::try_from(since.elapsed().as_secs()).expect("minutes");
     at_least.max(25 * seconds)

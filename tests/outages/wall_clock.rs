@@ -1,4 +1,4 @@
-//! The wall clock jumps under the operator: it tells another time, and does nothing else differently.
+//! The wall clock of the operator jumps: it reports a different time, and does nothing else differently.
 
 use std::env;
 
@@ -29,7 +29,7 @@ async fn a_wall_clock_that_jumps_changes_only_what_is_shown() {
         passing.job.clone(),
         granted_at(&bed, &passing, &passing.grant.session).await,
     );
-    // As far back as the API server's certificate is old.
+    // As far back as the age of the API server's certificate.
     for jump in ["+30d", "-50m", "+0"] {
         clock.jump(jump).expect("the clock");
         calls(&operator, "session_renew", "ok", 4.0).await;
@@ -59,7 +59,7 @@ async fn a_wall_clock_that_jumps_changes_only_what_is_shown() {
     }
 }
 
-/// When a slot was granted, as its contender says: RFC 3339 in UTC, which sorts by time.
+/// When a slot was granted, according to its contender: RFC 3339 in UTC, which sorts by time.
 async fn granted_at(bed: &Bed, held: &Held, session: &str) -> String {
     let key = format!("{}/{session}", held.db.lock_prefix());
     let contender = bed.consul().kv(&key).await.expect("a contender");

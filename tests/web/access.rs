@@ -1,4 +1,4 @@
-//! Who sees what.
+//! Who may see what.
 
 use serde_json::json;
 use testbed::{
@@ -62,7 +62,7 @@ async fn a_user_sees_the_namespaces_that_it_may_list() {
     let reader = Reader::open(&address, Some(&own));
     reader.sees_exactly(&[]).await;
 
-    // Rights that are given and taken count without a new login.
+    // Granted and revoked rights take effect without a new login.
     may_look(&account, &a).await;
     reader.sees_exactly(&[&in_a]).await;
     may_look(&account, &b).await;
@@ -72,13 +72,13 @@ async fn a_user_sees_the_namespaces_that_it_may_list() {
     let user = format!("system:serviceaccount:{}:viewer", a.name());
     assert_eq!(reader.seen().user, json!(user));
 
-    // One who may list everywhere sees what others have in their namespaces, too.
+    // A user who may list everywhere sees all namespaces.
     let all = format!("{}-everywhere", a.name());
     let role = "--clusterrole=consul-semaphore-viewer";
     let whole = format!("--serviceaccount={}", somebody(&a, "all").await);
     bed.kubectl(["create", "clusterrolebinding", &all, role, &whole])
         .await;
-    // A token for the API server does as well as one for the page.
+    // A token for the API server works as well as one for the page.
     let for_api_server = ["create", "token", "all", "-n", a.name()];
     let for_api_server = bed.kubectl(for_api_server).await;
     let reader = Reader::open(&address, Some(for_api_server.trim()));
@@ -88,7 +88,7 @@ async fn a_user_sees_the_namespaces_that_it_may_list() {
         })
         .await;
 
-    // An account that is gone has no token any more.
+    // A deleted account no longer has a token.
     let reader = Reader::open(&address, Some(&own));
     reader.sees_exactly(&[&in_b]).await;
     a.kubectl(["delete", "serviceaccount", "viewer"]).await;
@@ -119,7 +119,7 @@ async fn a_right_that_the_operator_lacks_is_named() {
     assert_eq!(status, 503);
     assert!(words.contains("config/web/role.yaml"), "{words}");
 
-    // With a part of it, it is known who asks, and not what that one may see.
+    // With only a part of it, the user is known, but not the user's rights.
     let resource = "--resource=tokenreviews.authentication.k8s.io";
     let role = ["clusterrole", "half", "--verb=create", resource];
     let operator = "--serviceaccount=consul-semaphore-system:consul-semaphore-operator";
@@ -137,7 +137,7 @@ async fn a_right_that_the_operator_lacks_is_named() {
     let words = answer.text().await.unwrap();
     assert!(words.contains("config/web/role.yaml"), "{words}");
 
-    // Nothing is to be started again once it is there.
+    // Nothing has to be restarted once it exists.
     may_review(&bed).await;
     reader.sees_exactly(&[]).await;
 }
@@ -178,7 +178,7 @@ async fn nobody_takes_all_places() {
         somebody(&team, "greedy").await,
         somebody(&team, "alike").await,
     );
-    // Kept, because a namespace goes with its handle.
+    // Kept, because a namespace is deleted with its handle.
     let others = bed.namespace("other-places").await;
     let other = somebody(&others, "other").await;
     let (greedy, alike) = (token(&bed, &greedy).await, token(&bed, &alike).await);
@@ -190,7 +190,7 @@ async fn nobody_takes_all_places() {
         open.push(answer);
     }
 
-    // Whoever can make one ServiceAccount can make more.
+    // Anybody who can create one ServiceAccount can create more.
     for token in [&greedy, &alike] {
         let refused = events(&address, Some(token)).await.unwrap();
         assert_eq!(refused.status(), 503);
@@ -207,13 +207,13 @@ async fn nobody_takes_all_places() {
     .await;
 }
 
-/// The component does what docs/web.md says: a container port, a Service on it, and the two rules.
+/// The component does what docs/web.md says: a container port, a Service for it, and the two rules.
 #[tokio::test]
 async fn the_component_belongs_to_the_manifests() {
     let bed = Bed::shared().await;
     let folder = bed.folder().path().join("with-the-page");
     std::fs::create_dir(&folder).unwrap();
-    // A kustomization names others by relative paths alone.
+    // A kustomization can name others only by relative paths.
     let up = "../".repeat(folder.canonicalize().unwrap().components().count() - 1);
     let config = format!("{up}{}/config", &env!("CARGO_MANIFEST_DIR")[1..]);
     let kustomization = json!({ "resources": [format!("{config}/default")], "components": [format!("{config}/web")] });
@@ -228,7 +228,7 @@ async fn the_component_belongs_to_the_manifests() {
         "targetPort: web",
         "name: consul-semaphore-operator-web",
         "- subjectaccessreviews",
-        // What was there stays.
+        // What existed before stays.
         "- name: CONSUL_HTTP_ADDR",
         "- containerPort: 8080",
     ] {

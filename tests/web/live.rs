@@ -1,4 +1,4 @@
-//! What is seen, and when.
+//! What the page shows, and when.
 
 use serde_json::json;
 use testbed::{Bed, web::replica};
@@ -8,7 +8,7 @@ use crate::reader::Reader;
 #[tokio::test]
 async fn a_hand_over_is_seen_as_it_happens() {
     let bed = Bed::shared().await;
-    // A replica that stands by shows the same as the one that leads.
+    // A standby replica shows the same as the leader.
     let (operator, address) = replica(&bed, "stands-by", ["--web-auth", "none"]).await;
     assert!(operator.get("/readyz").await.contains("stands by"));
     let team = bed.namespace("live").await;
@@ -62,7 +62,7 @@ async fn a_hand_over_is_seen_as_it_happens() {
         "by the connection that was there"
     );
 
-    // Somebody else's program, on the same prefix.
+    // Another program, on the same prefix.
     c.delete().await;
     b.finish().await;
     let program = bed.go_semaphore("somebody-else", "shared/web-live", 1);

@@ -1,5 +1,5 @@
-//! The web page on real servers, read as a browser reads it: who sees what, and when. How it looks is
-//! shown by `tests/browser/`.
+//! The web page on real servers, read like a browser reads it: who sees what, and when. `tests/browser/` tests its
+//! appearance.
 #![allow(
     clippy::expect_used,
     clippy::panic,

@@ -1,4 +1,4 @@
-//! One who reads the page's events, and asks anew when they end, as the page does.
+//! A reader of the page's events, which reconnects when they end, like the page does.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use testbed::eventually_within;
 use tokio::task::AbortHandle;
 
-/// Longer than rights are believed after they were taken away.
+/// Longer than revoked rights may still be cached.
 const PATIENCE: Duration = Duration::from_mins(4);
 
 /// Reads until it is dropped.
@@ -25,16 +25,16 @@ pub(crate) struct Seen {
     listed: Vec<String>,
     /// How often a complete list was received.
     pub(crate) complete: usize,
-    /// The status of the last refusal, and its words; 200 if it came after the answer had begun.
+    /// The status and message of the last refusal; 200 if it came after the answer had begun.
     pub(crate) refusal: Option<(u16, String)>,
-    /// Whom the page is shown to.
+    /// The user of the page.
     pub(crate) user: Value,
-    /// What the replica said of itself.
+    /// What the replica reported about itself.
     pub(crate) operator: Value,
 }
 
 impl Reader {
-    /// Reads the page at this address, with a token or without.
+    /// Reads the page at this address, with or without a token.
     pub(crate) fn open(address: &str, token: Option<&str>) -> Self {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let reading = read_on(address.to_owned(), token.map(str::to_owned), seen.clone());
@@ -44,12 +44,12 @@ impl Reader {
         }
     }
 
-    /// What it has seen by now.
+    /// What it has seen so far.
     pub(crate) fn seen(&self) -> Seen {
         self.seen.lock().clone()
     }
 
-    /// Waits until what it has seen is as `met` says.
+    /// Waits until what it has seen satisfies `met`.
     pub(crate) async fn until(&self, what: &str, met: impl Fn(&Seen) -> bool) -> Seen {
         eventually_within(PATIENCE, what, || async {
             let seen = self.seen();
@@ -62,7 +62,7 @@ impl Reader {
         .await
     }
 
-    /// Waits until it has seen all that there is, and these are the semaphores.
+    /// Waits until it has seen everything, and these are the semaphores.
     pub(crate) async fn sees_exactly(&self, ids: &[&str]) {
         let what = format!("exactly {ids:?} are shown");
         self.until(&what, |seen| {
@@ -78,15 +78,15 @@ impl Drop for Reader {
     }
 }
 
-/// A client as a browser is one: it takes no proxy from the environment of the tests.
+/// A client like a browser: it takes no proxy from the environment of the tests.
 pub(crate) fn http() -> reqwest::Client {
-    // An error says that it is there already.
+    // `Err` means a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy();
     client.build().expect("a client")
 }
 
-/// Asks for the events.
+/// Requests the events.
 pub(crate) async fn events(
     address: &str,
     token: Option<&str>,
@@ -162,19 +162,19 @@ impl Seen {
         }
     }
 
-    /// What is shown of a semaphore, null if it is not.
+    /// What is shown of a semaphore; null if nothing is.
     pub(crate) fn is(&self, id: &str) -> &Value {
         self.semaphores
             .get(id)
             .map_or(&Value::Null, |semaphore| &semaphore["is"])
     }
 
-    /// The names of those that hold its slots.
+    /// The names of the holders of its slots.
     pub(crate) fn holders(&self, id: &str) -> Vec<&str> {
         names(&self.is(id)["holders"], "name")
     }
 
-    /// The Jobs in line for it.
+    /// The Jobs in its queue.
     pub(crate) fn queue(&self, id: &str) -> Vec<&str> {
         names(&self.is(id)["queue"], "job")
     }

@@ -20,10 +20,10 @@ const OLDEST: (u32, u32) = (1, 8);
 /// How far clocks may differ without a warning.
 const APART: SignedDuration = SignedDuration::from_secs(5);
 
-/// Where the rules are explained.
+/// Where the rules are documented.
 const RULES: &str = "docs/consul-acl.md has all rules";
 
-/// Settings with which no Consul can be asked.
+/// The line about invalid Consul settings.
 pub(in crate::check) fn unusable(error: &ConfigError) -> Line {
     line("settings", Outcome::Failed, error.to_string())
         .todo("correct the flag or the environment variable that is named")
@@ -295,7 +295,7 @@ mod tests {
         }
     }
 
-    /// A line about a problem, with what to do.
+    /// The lines that report a problem, with what to do.
     fn bad(seen: &Seen) -> Vec<(String, Outcome, String, String)> {
         let lines = lines("http://consul:8500", seen).into_iter();
         lines

@@ -1,4 +1,4 @@
-//! Whether the installed definition of the resource is this program's.
+//! Whether the installed definition of the resource matches this program.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition as Definition, CustomResourceDefinitionSpec as Spec,
@@ -8,15 +8,15 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 /// How an installed definition differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Difference {
-    /// It has not this version, or does not store it.
+    /// It lacks this version, or does not store it.
     Version,
-    /// It has not this property: the API server drops what is written there.
+    /// It lacks this property: the API server drops its values.
     Property(String),
-    /// Something else: what this program has in a line of its YAML, and what is there instead.
+    /// Something else: a line of this program's YAML, and the installed line instead.
     Line { ours: String, theirs: String },
 }
 
-/// The first of the most important differences.
+/// The most important difference.
 pub(super) fn difference(ours: &Definition, theirs: &Definition) -> Option<Difference> {
     let [version] = &ours.spec.versions[..] else {
         return Some(Difference::Version);
@@ -69,7 +69,7 @@ fn items(schema: &Schema) -> Option<&Schema> {
     }
 }
 
-/// A version as `crd` writes it: what the API server adds to it does not matter.
+/// A version as `crd` writes it, without what the API server adds.
 fn yaml(of: &Definition, version: &Version) -> String {
     let definition = Definition {
         spec: Spec {
@@ -134,7 +134,7 @@ mod tests {
         let missing = differs(|theirs| {
             let status = property(root(theirs), "status");
             status.properties.as_mut().unwrap().remove("appliedLimits");
-            // Another difference, which matters less.
+            // A second, less important difference.
             root(theirs).description = None;
         });
         let expected = Difference::Property(".status.appliedLimits".to_owned());

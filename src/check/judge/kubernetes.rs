@@ -19,14 +19,14 @@ use crate::{
 };
 use consul_semaphore_api::ConsulSemaphore;
 
-/// The oldest Kubernetes in which a Job becomes Complete or Failed only once its pods have ended. That is when its slot
-/// is given back.
+/// The oldest Kubernetes in which a Job becomes Complete or Failed only once its pods have ended. The slot is given
+/// back then.
 const OLDEST: (u32, u32) = (1, 31);
 
 const INSTALL: &str =
     "kubectl apply -k crds; or: consul-semaphore-operator crd | kubectl apply --server-side -f -";
 
-/// The lines about what was read; or why no cluster is known.
+/// The lines about what was read, or about why the cluster is unknown.
 pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
     let seen = match seen {
         Ok(seen) => seen,
@@ -63,7 +63,7 @@ fn line(what: &str, outcome: Outcome, message: impl std::fmt::Display) -> Line {
     Line::new(Area::Kubernetes, what, outcome, message)
 }
 
-/// The operator is correct without them.
+/// The line about a policy. The operator is correct without the policies.
 fn policy(finding: &Finding) -> Line {
     let outcome = match finding.standing {
         Standing::InForce => Outcome::Ok,
@@ -112,7 +112,7 @@ fn cluster(id: &Answer<String>) -> Line {
     }
 }
 
-/// Whether the definition of `ConsulSemaphore` exists, and is this program's.
+/// Whether the definition of `ConsulSemaphore` exists and matches this program.
 fn resource(rest: &Rest) -> Vec<Line> {
     let of = |outcome, message: String| line("ConsulSemaphore", outcome, message);
     match &rest.served {

@@ -1,7 +1,7 @@
 //! Why the first workload in the queue does not run: what the operator would decide, in words.
 //!
-//! Nothing is decided twice: the facts go to [`decide`](consul_semaphore::decide()), as in the operator, and the
-//! resulting plan is never carried out.
+//! Nothing is decided twice: the facts are passed to [`decide`](consul_semaphore::decide()), as in the operator, and
+//! the resulting plan is never carried out.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use consul_semaphore::{
 use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::TrackedWorkload;
 
-/// One lock key, and everything that is known of it.
+/// One lock key, and everything that is known about it.
 pub(super) struct Place {
     pub(super) settings: Settings,
     pub(super) reading: Reading,
@@ -29,7 +29,7 @@ pub(super) struct Place {
     defence: Defence,
     /// Our live contenders.
     ours: Vec<OwnContender>,
-    /// The workloads that run in its slots, or did.
+    /// The workloads that run in its slots, or ran.
     bound: Vec<Arc<Workload>>,
     /// A session for each slot that a queued workload asks for.
     sessions: BTreeMap<SlotId, SessionId>,
@@ -63,7 +63,7 @@ impl Place {
             .map(|workload| (&workload.uid, workload))
             .collect();
 
-        // Represents the session that the operator would make for a workload.
+        // Represents the session that the operator would create for a workload.
         let unmade = waiting.iter().flat_map(|workload| {
             let request = settings.request(workload);
             let slots = request.map_or(1, |request| request.slots.get());
@@ -108,7 +108,7 @@ impl Place {
         }
     }
 
-    /// What the operator would do now, if it knew only this.
+    /// What the operator would do now, with only this knowledge.
     pub(super) fn decide(&self, now: Moment, time: jiff::Timestamp, operations: usize) -> Plan {
         let (mut deaths, mut mutex) = (Deaths::default(), MutexMemory::default());
         let mut turns = Turns::new(self.settings.fair);
@@ -152,8 +152,8 @@ impl Place {
     }
 }
 
-/// Why the first workload in the queue does not run yet, and what to do. `all_known`: it is known whose each contender
-/// is.
+/// Why the first workload in the queue does not run yet, and what to do. `all_known`: the owner of each contender is
+/// known.
 pub(super) fn why_it_waits(
     place: &Place,
     plan: &Plan,

@@ -105,7 +105,7 @@ fn object(seen: &Seen) -> Line {
     }
 }
 
-/// What the operator says.
+/// The conditions that the operator reports.
 fn conditions(semaphore: &ConsulSemaphore) -> Vec<Line> {
     let status = semaphore.status.as_ref();
     let said = status.map_or(&[][..], |status| &status.conditions);
@@ -114,7 +114,7 @@ fn conditions(semaphore: &ConsulSemaphore) -> Vec<Line> {
         let meant = [Reason::Paused, Reason::Terminating].map(Reason::as_str);
         let outcome = match condition.status.as_str() {
             "True" => Outcome::Ok,
-            // Held slots are normal.
+            // Slots that are all held are normal.
             "False" if condition.reason == Reason::AllSlotsHeld.as_str() => Outcome::Ok,
             "False" if meant.contains(&condition.reason.as_str()) => Outcome::Warning,
             "False" => Outcome::Failed,
@@ -285,7 +285,7 @@ fn of_place(
     lines
 }
 
-/// `.lock`: whether it can be used, and whether all agree on its limit.
+/// The line about `.lock`: whether it can be used, and whether all agree on its limit.
 fn lock(place: &Place, plan: &Plan) -> Line {
     let Settings {
         prefix,
@@ -377,7 +377,7 @@ fn dead(place: &Place) -> Option<Line> {
     Some(line("dead holders", Outcome::Warning, message).todo(todo))
 }
 
-/// The contenders of others that wait.
+/// The waiting contenders of others.
 fn others(place: &Place, prefix: &Prefix) -> Option<Line> {
     let waiting: Vec<String> = place
         .others()

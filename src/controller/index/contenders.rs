@@ -1,5 +1,5 @@
-//! Which queues have a contender of which workload. A workload that has changed its key since it was granted a slot is
-//! looked after by the queue of the new one; the queue of the old one must be marked, too.
+//! Which queues have a contender of which workload. When a workload has changed its key since it was granted a slot,
+//! the queue of the new key manages it; the queue of the old one must be marked, too.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -19,10 +19,10 @@ pub(super) struct Contenders {
 }
 
 impl Contenders {
-    /// The workloads that a queue has contenders of, from now on.
+    /// Sets the workloads that a queue has contenders of.
     fn put(&mut self, queue: &QueueRef, workloads: &[&Uid]) {
         let known = self.by_queue.get_mut(queue);
-        // Of two contenders for one workload, whose workload stays known too long is woken in vain at the most.
+        // If one workload has two contenders, another may stay known too long: at worst it wakes the queue in vain.
         let same = known.as_deref().map_or(workloads.is_empty(), |known| {
             known.len() == workloads.len()
                 && workloads.iter().all(|workload| known.contains(*workload))
@@ -46,7 +46,7 @@ impl Contenders {
         }
     }
 
-    /// A queue has a contender of one more workload from now on, or of one less.
+    /// Records that a queue has, or no longer has, a contender of a workload.
     fn set(&mut self, queue: &QueueRef, workload: &Uid, has: bool) {
         if has {
             let workloads = self.by_queue.entry(queue.clone()).or_default();
@@ -74,7 +74,7 @@ impl Contenders {
         }
     }
 
-    /// A queue is gone.
+    /// A queue was closed.
     pub(super) fn forget(&mut self, queue: &QueueRef) {
         self.put(queue, &[]);
     }
@@ -86,8 +86,8 @@ impl Contenders {
 }
 
 impl Index {
-    /// The workloads that a queue has contenders of, each if it is there: from now on the queue is
-    /// marked when one of them changes, whoever looks after it.
+    /// Sets the workloads that a queue has contenders of, and returns those that exist. From now on the queue is
+    /// marked when one of them changes, whichever queue manages it.
     pub(in crate::controller) fn workloads_of(
         &self,
         queue: &QueueRef,
@@ -101,7 +101,7 @@ impl Index {
             .collect()
     }
 
-    /// A queue has a contender of one more workload, or of one less: the same as for all of them.
+    /// Records that a queue has, or no longer has, a contender of one workload.
     pub(in crate::controller) fn contends(
         &self,
         queue: &QueueRef,

@@ -1,5 +1,5 @@
-//! What the lists of the watches have shown so far. Each watch has its own: of the whole cluster, or of
-//! one namespace.
+//! What the lists of the watches have shown so far. Each watch has its own list: for the whole cluster, or for one
+//! namespace.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -13,26 +13,26 @@ use consul_semaphore::Uid;
 /// How far the lists have come.
 #[derive(Default)]
 pub(super) struct Lists {
-    /// While workloads are listed anew: since when, and those that were seen.
+    /// While workloads are listed again: since when, and those that were seen.
     workloads: HashMap<WatchScope, (Moment, BTreeSet<Uid>)>,
-    /// Where all semaphores are known: until then, that one is missing means nothing.
+    /// The scopes whose semaphores are all known: before that, a missing one means nothing.
     semaphores: HashSet<WatchScope>,
 }
 
 impl Lists {
-    /// A list of all workloads there begins.
+    /// A list of all workloads there starts.
     pub(super) fn begin(&mut self, reach: &WatchScope) {
         let list = (Moment::now(), BTreeSet::new());
         self.workloads.insert(reach.clone(), list);
     }
 
-    /// That list is complete; what was in it.
+    /// That list is complete; returns what was in it.
     pub(super) fn end(&mut self, reach: &WatchScope) -> Option<BTreeSet<Uid>> {
         let (_, listed) = self.workloads.remove(reach)?;
         Some(listed)
     }
 
-    /// Takes note of a workload that a watch shows; says when the list began, if it shows it in one.
+    /// Records a workload from a watch; returns when the list began, if it is part of one.
     pub(super) fn note(&mut self, namespace: &str, workload: &Uid) -> Option<Moment> {
         let mut lists = self.workloads.iter_mut();
         let (_, (began, listed)) = lists.find(|(reach, _)| reach.covers(namespace))?;

@@ -14,7 +14,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// A queue is due a pass.
+    /// Marks a queue as due a pass.
     pub(super) fn mark(&mut self, queue: QueueRef) {
         if self.queues.insert(queue) {
             self.wake.notify_one();
@@ -26,7 +26,7 @@ impl Marks {
         std::mem::take(&mut self.queues)
     }
 
-    /// Notified when there is one.
+    /// Notified when a queue is marked.
     pub(super) fn wake(&self) -> Arc<Notify> {
         self.wake.clone()
     }

@@ -1,4 +1,4 @@
-//! The place of each workload: its queue there, or among the unclaimed ones.
+//! The place of each workload: in its queue, or among the unclaimed ones.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use consul_semaphore::{
 use consul_semaphore_workload::TrackedWorkload;
 
 impl State {
-    /// A workload as it is, unless what is known of it is newer.
+    /// Stores a workload, unless what is known of it is newer.
     pub(super) fn put(&mut self, tracked: TrackedWorkload, announce: bool, asked: Option<Moment>) {
         let uid = tracked.workload.uid.clone();
         let mut is_new = true;
@@ -60,8 +60,8 @@ impl State {
         }
     }
 
-    /// Gives a workload its place; `announce` if an event is to say that it waits. Those of other operators have none
-    /// here.
+    /// Gives a workload its place; `announce` if an event should say that it waits. Workloads of other operators have
+    /// no place here.
     fn arrange(&mut self, tracked: &TrackedWorkload, announce: bool) {
         self.mark_concerned(tracked);
         if self.belongs_to_others(tracked) {
@@ -88,7 +88,7 @@ impl State {
         }
     }
 
-    /// Puts a workload into a queue; `announce` if an event is to say so.
+    /// Puts a workload into a queue; `announce` if an event should say so.
     fn enqueue(&mut self, workload: &Workload, reference: &QueueRef, announce: bool) {
         let (place, uid) = (workload.place(), &workload.uid);
         if let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore) {
@@ -116,7 +116,7 @@ impl State {
         }
     }
 
-    /// A new version of a workload has no other change: the next write must name that version.
+    /// A workload has a new version but no other change: the next write must name that version.
     fn note_started(&mut self, tracked: &TrackedWorkload) {
         if tracked.workload.granted.is_none() {
             return;
@@ -137,7 +137,7 @@ impl State {
         concerned.chain(contenders.cloned()).collect()
     }
 
-    /// A queue of a semaphore that is there; it is made if it is not.
+    /// A queue of an existing semaphore; it is created if necessary.
     pub(super) fn queue_entry(&mut self, reference: &QueueRef) -> Option<&mut IndexedQueue> {
         let semaphore = self.semaphores.get_mut(&reference.semaphore)?;
         if !semaphore.queues.contains_key(&reference.key) {
@@ -156,8 +156,7 @@ impl State {
         semaphore.queues.get_mut(&reference.key)
     }
 
-    /// The queues whose slots stand in this lock key: of the semaphores at its prefix, and of the keyed
-    /// ones above it.
+    /// The queues that use this lock key: of the semaphores at its prefix, and of the keyed ones above it.
     pub(super) fn queues_at(&self, namespace: &Arc<str>, lock_key: &str) -> Vec<QueueRef> {
         let Some((prefix, above)) = lock_key_parts(lock_key) else {
             return Vec::new();
@@ -178,7 +177,7 @@ impl State {
             .collect()
     }
 
-    /// Finds the places of a namespace's workloads anew, because its semaphores have changed.
+    /// Rearranges a namespace's workloads, because its semaphores have changed.
     pub(super) fn rearrange(&mut self, namespace: &str) {
         for (reference, semaphore) in &mut self.semaphores {
             if reference.namespace.as_ref() == namespace {
@@ -206,7 +205,7 @@ impl State {
         }
     }
 
-    /// The queues that look after a workload: those that started it, until its grant is cleared, else those that it asks
+    /// The queues that manage a workload: those that started it, until its grant is cleared, else those that it asks
     /// for.
     fn queues_for(&self, tracked: &TrackedWorkload) -> Vec<QueueRef> {
         let wanted = self.wanted(tracked);
@@ -221,7 +220,7 @@ impl State {
         if started.is_empty() { wanted } else { started }
     }
 
-    /// Whether another operator looks after a workload, or after the semaphore that it names.
+    /// Whether another operator manages a workload, or the semaphore that it names.
     fn belongs_to_others(&self, tracked: &TrackedWorkload) -> bool {
         let queue = self.queues_for(tracked).into_iter().next();
         let semaphore = queue.map(|queue| queue.semaphore).or_else(|| {
@@ -242,13 +241,13 @@ impl State {
             .then_some(tracked)
     }
 
-    /// Whether a semaphore is known to be another operator's, and as it is described.
+    /// Whether a semaphore is known to belong to another operator, with this prefix and kind.
     pub(super) fn is_others(&self, reference: &SemaphoreRef, prefix: &Prefix, keyed: bool) -> bool {
         let known = self.semaphores.get(reference);
         known.is_some_and(|known| !known.ours && known.prefix == *prefix && known.keyed == keyed)
     }
 
-    /// Forgets a semaphore and its queues. Its workloads are to be arranged anew.
+    /// Forgets a semaphore and its queues. Its workloads must be arranged again.
     pub(super) fn forget_semaphore(&mut self, reference: &SemaphoreRef) {
         let Some(semaphore) = self.semaphores.remove(reference) else {
             return;
@@ -266,7 +265,7 @@ impl State {
         }
     }
 
-    /// The queues of what a workload asks for; none, unless all of their semaphores are there.
+    /// The queues that a workload asks for; none, unless all of their semaphores exist.
     fn wanted(&self, tracked: &TrackedWorkload) -> Vec<QueueRef> {
         if tracked.obstacle.is_some() {
             return Vec::new();
@@ -286,7 +285,7 @@ impl State {
         queues.collect::<Option<_>>().unwrap_or_default()
     }
 
-    /// A semaphore that a workload asks for, if it is there.
+    /// A semaphore that a workload asks for, if it exists.
     pub(super) fn requested(
         &self,
         tracked: &TrackedWorkload,

@@ -31,7 +31,7 @@ fn add(index: &Index, name: &str, prefix: &str, keyed: bool) {
     index.add_semaphore(&reference(name), prefix.parse().unwrap(), keyed, true);
 }
 
-/// A semaphore that another operator looks after.
+/// A semaphore that another operator manages.
 fn add_others(index: &Index, name: &str, prefix: &str, keyed: bool) {
     index.add_semaphore(&reference(name), prefix.parse().unwrap(), keyed, false);
 }
@@ -87,7 +87,7 @@ fn with_db() -> Index {
     index
 }
 
-/// The workload, to be changed.
+/// The workload, for changes.
 fn workload(tracked: &mut TrackedWorkload) -> &mut Workload {
     Arc::make_mut(&mut tracked.workload)
 }
@@ -110,7 +110,7 @@ fn names_of(tracked: &[TrackedWorkload]) -> Vec<&str> {
         .collect()
 }
 
-/// Whether the queue of `db` is due a pass, and no other one.
+/// Whether the queue of `db` is due a pass, and no other.
 fn marked(index: &Index) -> bool {
     let marked = index.take_marked();
     assert!(marked.iter().all(|marked| *marked == queue("db")));
@@ -259,7 +259,7 @@ fn one_that_holds_a_slot_does_not_wait() {
     let index = with_db();
     put(&index, tracked("a", |_| {}));
     put(&index, tracked("b", |_| {}));
-    // Of the last one nothing is known.
+    // Nothing is known of the last one.
     let held = ["a", "gone"].map(Uid::from);
     let queued = || {
         let queued = index.queued(&queue("db"), held.iter());
@@ -290,7 +290,7 @@ fn an_older_version_changes_nothing() {
     assert_eq!(index.all_waiting(&queue("db")).len(), 0);
 }
 
-/// As after etcd was restored from a backup.
+/// For example after etcd was restored from a backup.
 #[test]
 fn a_version_that_went_back_counts_if_it_was_asked_for_later() {
     let held = |version: &str, seen: u64| {
@@ -304,7 +304,7 @@ fn a_version_that_went_back_counts_if_it_was_asked_for_later() {
     let index = with_db();
     let version = || index.workload(&uid).unwrap().version.to_string();
     put(&index, held("100", 1));
-    // What the watch and a write's answer bring may be late.
+    // What the watch and the answer to a write deliver may be late.
     put(&index, held("50", 2));
     index.written(&uid, Some(held("50", 2)));
     assert_eq!(version(), "100");
@@ -312,7 +312,7 @@ fn a_version_that_went_back_counts_if_it_was_asked_for_later() {
     assert_eq!(version(), "100", "it was asked for before");
     index.reread(&uid, Some(held("50", 2)));
     assert_eq!(version(), "50");
-    // So is an item of a list that began later.
+    // So may an item of a list that began later.
     index.list_begins(&WatchScope::Cluster);
     put(&index, held("40", 3));
     index.list_ends(&WatchScope::Cluster);
@@ -340,7 +340,7 @@ fn what_a_new_list_does_not_have_is_gone() {
     put(&index, tracked("b", |_| {}));
     index.list_begins(&WatchScope::Cluster);
     put(&index, tracked("b", |_| {}));
-    // An answer that comes in between is not part of the list.
+    // An answer that arrives meanwhile is not part of the list.
     index.written(
         &"a".into(),
         Some(tracked("a", |tracked| {
@@ -379,7 +379,7 @@ fn a_workload_stays_with_the_semaphore_that_started_it() {
     };
     put(&index, tracked("a", started));
     assert_eq!(names(&index.slice(&queue("db"), 9).bound), ["a"]);
-    // Its annotation is gone altogether.
+    // Its annotation was removed.
     put(
         &index,
         tracked("a", |tracked| {

@@ -12,7 +12,7 @@ use consul_client::clock::Moment;
 use consul_semaphore::engine::ConsulAccess;
 use consul_semaphore_api::{ConsulSemaphore, TokenSecretRef, conditions::Reason};
 
-/// An access as conditions describe it.
+/// An access for conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stated {
     problem: Option<(Reason, String)>,
@@ -20,12 +20,12 @@ pub(super) struct Stated {
 }
 
 impl Stated {
-    /// As [`Access::problem`].
+    /// See [`Access::problem`].
     pub(super) fn problem(&self) -> Option<(Reason, String)> {
         self.problem.clone()
     }
 
-    /// As [`Access::whose_token`].
+    /// See [`Access::whose_token`].
     pub(super) fn whose_token(&self) -> &str {
         &self.whose_token
     }
@@ -34,14 +34,14 @@ impl Stated {
 /// How a semaphore may use Consul now.
 pub(super) struct Access {
     kind: Kind,
-    /// Since when it is so.
+    /// When it last changed.
     since: Moment,
 }
 
 enum Kind {
     /// With the operator's own token.
     Own,
-    /// Not with the operator's own token; why, and what to do.
+    /// Not with the operator's own token: why not, and what to do.
     Barred(String),
     /// With the token of its Secret.
     Secret {
@@ -51,7 +51,7 @@ enum Kind {
 }
 
 impl Access {
-    /// How this semaphore may use Consul. If it has a token of its own, that is read from now on.
+    /// How this semaphore may use Consul. If it has its own token, reading it starts now.
     pub(super) fn new(context: &Arc<Context>, semaphore: &ConsulSemaphore) -> Self {
         let reference = reference_of(semaphore);
         let kind = if let Some(from) = secret_ref(semaphore) {
@@ -72,7 +72,7 @@ impl Access {
         }
     }
 
-    /// Whether it also fits this spec.
+    /// Whether it still fits this spec.
     pub(super) fn suits(&self, semaphore: &ConsulSemaphore) -> bool {
         match (&self.kind, secret_ref(semaphore)) {
             (Kind::Secret { from, .. }, Some(wanted)) => from == wanted,
@@ -122,7 +122,7 @@ impl Access {
         }
     }
 
-    /// The access as the engine sees it, with this target.
+    /// The access for the engine, with this target.
     pub(super) fn of_home(&self, target: Option<&ConsulTarget>) -> ConsulAccess {
         let since = self.since;
         match (target, &self.kind) {
@@ -134,7 +134,7 @@ impl Access {
         }
     }
 
-    /// Whether it is not known yet: the token is being read for the first time.
+    /// Whether it is still unknown: the token is being read for the first time.
     pub(super) fn is_pending(&self) -> bool {
         match &self.kind {
             Kind::Own | Kind::Barred(_) => false,

@@ -5,10 +5,10 @@ use consul_client as consul;
 use consul_semaphore_api::conditions::Reason;
 
 impl Observed<'_> {
-    /// The reason for a condition, and what a person can do about it.
+    /// The reason for a condition, and what a person can do about the error.
     pub(super) fn explain(&self, error: &consul::Error) -> (Reason, String) {
         if matches!(error, consul::Error::Denied(_)) {
-            // It may be an old token, because the new one can't be read.
+            // The token may be an old one, because the new one can't be read.
             if let Some((reason, message)) = self.access.problem() {
                 return (reason, format!("{error}, and {message}"));
             }

@@ -1,4 +1,4 @@
-//! What the conditions say of one queue, and what a person can do about it.
+//! The conditions of one queue, and what a person can do about them.
 
 use super::access::Stated;
 use crate::controller::index::Index;
@@ -10,13 +10,13 @@ use consul_semaphore::{
 };
 use consul_semaphore_api::conditions::{ConditionStatus, ConditionType, Finding, Reason};
 
-/// What the conditions of a queue are made of; or those of a keyed semaphore of which no key is in use.
+/// The facts behind the conditions of a queue, or of a keyed semaphore without a key in use.
 pub(super) struct Observed<'a> {
     pub(super) reference: &'a QueueRef,
     pub(super) settings: &'a Settings,
     /// Whether Consul may be used, and with whose token.
     pub(super) access: &'a Stated,
-    /// The node of the sessions that are made there; `None` while Consul can't be used.
+    /// The node of the sessions that are created; `None` while Consul can't be used.
     pub(super) node: Option<&'a str>,
     pub(super) index: &'a Index,
     /// What is wrong with Consul.
@@ -24,12 +24,12 @@ pub(super) struct Observed<'a> {
     /// Whether Consul has answered.
     pub(super) answered: bool,
     pub(super) went_back: bool,
-    /// The queue, if it is about one.
+    /// The queue, unless no key is in use.
     pub(super) queue: Option<&'a Queue>,
 }
 
 impl<'a> Observed<'a> {
-    /// One that is about this queue. `shown` says whether it was readable before.
+    /// The same for this queue. `shown` says whether it was readable before.
     pub(super) fn with_queue(self, queue: &'a Queue, shown: bool) -> Self {
         Self {
             settings: queue.settings(),
@@ -41,7 +41,7 @@ impl<'a> Observed<'a> {
         }
     }
 
-    /// One that is about what the watch of a semaphore's prefix shows.
+    /// The same for what the watch of a semaphore's prefix shows.
     pub(super) fn with_watch(self, semaphore: &'a Semaphore) -> Self {
         let watched = semaphore.watched();
         Self {
@@ -106,7 +106,7 @@ impl<'a> Observed<'a> {
         )
     }
 
-    /// What a semaphore that is being deleted waits for, and what to do if that never comes.
+    /// What a semaphore that is being deleted waits for, and what to do if that never happens.
     fn terminating(&self) -> String {
         let mut message =
             "being deleted: no slot is granted. It is removed when the last Job that \
@@ -296,12 +296,12 @@ impl<'a> Observed<'a> {
         self.queue?.reading().map(Reading::lock)
     }
 
-    /// How many slots cool.
+    /// How many slots are cooling.
     fn cooling(&self) -> usize {
         self.queue.map_or(0, |queue| queue.cooldowns().count())
     }
 
-    /// What can't be said while `.lock` can't be read.
+    /// The condition while `.lock` can't be read.
     fn unknown(&self, condition: ConditionType) -> Finding {
         let reason = match (self.error, self.lock()) {
             (Some(error), _) => self.explain(error).0,
@@ -321,7 +321,7 @@ impl<'a> Observed<'a> {
     }
 }
 
-/// The limit, and who holds, dead holders included; `None` if that can't be said.
+/// The limit, and who holds, dead holders included; `None` if they are unknown.
 pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
     match lock {
         Lock::Semaphore { body, .. } => Some((body.limit(), body.holders().collect())),
@@ -330,7 +330,7 @@ pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
     }
 }
 
-/// A name, and how many there are beside it.
+/// A name, and how many there are besides.
 fn others(name: &str, count: usize) -> String {
     match count {
         0 | 1 => name.to_owned(),

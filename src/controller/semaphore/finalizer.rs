@@ -1,4 +1,4 @@
-//! The finalizer on a `ConsulSemaphore` in the API server. When it is added and removed is for the engine to decide.
+//! The finalizer on a `ConsulSemaphore` in the API server. The engine decides when it is added and removed.
 
 use kube::{Api, Resource, ResourceExt, api::Patch};
 use serde_json::json;
@@ -39,8 +39,8 @@ impl SemaphoreController {
         }
     }
 
-    /// Reports that work can't begin because the finalizer can't be added. The rest of the status stays as it is,
-    /// because nothing is known yet, unless work has `begun`.
+    /// Reports that work can't begin because the finalizer can't be added. Unless work has `begun`, the rest of the
+    /// status stays as it is, because nothing is known yet.
     pub(in crate::controller) fn report_finalizer(
         &mut self,
         answer: &Result<(), CallError>,
@@ -81,7 +81,7 @@ impl SemaphoreController {
         });
     }
 
-    /// Reports what is left for others of a semaphore that is otherwise cleaned up.
+    /// Reports what a semaphore that is otherwise cleaned up leaves for others.
     pub(in crate::controller) fn report_leftovers(&mut self, semaphore: &Semaphore) {
         let queues = semaphore.queues().iter();
         let mut left = queues.filter_map(|(key, state)| {
@@ -101,7 +101,7 @@ impl SemaphoreController {
         ));
     }
 
-    /// Reports what may be left of a semaphore that can't clean up in Consul, before the finalizer is removed.
+    /// Reports what may remain of a semaphore that can't clean up in Consul, before the finalizer is removed.
     pub(in crate::controller) fn report_possible_leftovers(&mut self, semaphore: &Semaphore) {
         let problem = self.access.problem().map(|(_, why)| why);
         let Some(why) = semaphore.why_left_behind(problem) else {
@@ -181,7 +181,7 @@ fn lock_key(semaphore: &Semaphore, key: Option<&Key>) -> String {
     key.map_or_else(|| prefix.lock_key(), |key| prefix.of_key(key).lock_key())
 }
 
-/// Why a deleted semaphore leaves `.lock` in Consul; `None` if it is gone.
+/// Why a deleted semaphore leaves `.lock` in Consul; `None` if it was removed.
 fn why_left_to_others(reading: &Reading) -> Option<String> {
     let contenders = reading.contenders().count();
     match reading.lock() {

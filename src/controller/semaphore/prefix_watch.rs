@@ -14,8 +14,8 @@ use crate::controller::shell::Input;
 use consul_client::{Client, WatchOptions};
 use consul_semaphore::engine::SemaphoreRef;
 
-/// The number of the next watch. A listing may still be queued when its semaphore is gone and another one has its name:
-/// so no two watches have the same number.
+/// The number of the next watch. A listing may still be queued when its semaphore was deleted and another one has its
+/// name: so every watch has its own number.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// The watch of a prefix, until this is dropped.

@@ -17,12 +17,12 @@ enum LogEntry {
     Ready,
     /// Something is wrong.
     NotReady,
-    /// It is paused or being deleted, as somebody asked.
+    /// It is paused or being deleted, as requested.
     AtRest,
 }
 
 impl Readiness {
-    /// What to log of the condition Ready; `None` if it was logged before.
+    /// What to log for the condition Ready; `None` if it was logged before.
     fn note(&mut self, ready: &Finding) -> Option<LogEntry> {
         if ready.status == ConditionStatus::True {
             let was_not = !std::mem::take(&mut self.logged).is_empty();

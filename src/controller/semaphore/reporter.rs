@@ -1,5 +1,5 @@
-//! Writes the status of one `ConsulSemaphore`: at most about once a second, and the last report is never lost. What
-//! others write there is overwritten.
+//! Writes the status of one `ConsulSemaphore`: at most about once a second, and the last report is never lost.
+//! Foreign changes to the status are overwritten.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,19 +29,19 @@ use consul_semaphore_api::{
 /// How long changes of the status are collected.
 const COALESCE: Duration = Duration::from_secs(1);
 
-/// After how long without a foreign write the next one counts as the first again.
+/// How long without a foreign write until the next one counts as the first again.
 const CALM: Duration = Duration::from_mins(1);
 
 /// A status to be written.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Report {
-    /// The status, but for its conditions.
+    /// The status without its conditions.
     pub(super) status: ConsulSemaphoreStatus,
-    /// What the conditions are to say.
+    /// What the conditions should say.
     pub(super) findings: Vec<Finding>,
 }
 
-/// The only writer of one semaphore's status. Dropping it ends the writing.
+/// The only writer of one semaphore's status. Dropping it stops the writing.
 pub(super) struct Reporter {
     reports: watch::Sender<(u64, Report)>,
     written: watch::Receiver<u64>,
@@ -56,7 +56,7 @@ impl Drop for Reporter {
 }
 
 impl Reporter {
-    /// Starts to write the status of the semaphore that `seen` shows, in each of its versions.
+    /// Starts to write the status of the semaphore in `seen`, which follows its versions.
     pub(super) fn start(
         context: &Context,
         mut seen: watch::Receiver<Arc<ConsulSemaphore>>,
@@ -87,7 +87,7 @@ impl Reporter {
         }
     }
 
-    /// Hands a report in; it replaces one that is not written yet. Returns its number.
+    /// Submits a report; it replaces one that is not written yet. Returns its number.
     pub(super) fn publish(&self, report: Report) -> u64 {
         self.reports.send_if_modified(|(number, current)| {
             let news = *current != report;
@@ -100,17 +100,17 @@ impl Reporter {
         self.reports.borrow().0
     }
 
-    /// Has the last report written without delay.
+    /// Requests that the last report is written without delay.
     pub(super) fn hurry(&self) {
         self.urgent.notify_one();
     }
 
-    /// The number of the last report that has been written.
+    /// The number of the last report that was written.
     pub(super) fn written(&self) -> u64 {
         *self.written.borrow()
     }
 
-    /// Changes when another report has been written.
+    /// Changes when another report was written.
     pub(super) fn progress(&self) -> watch::Receiver<u64> {
         self.written.clone()
     }
@@ -160,8 +160,8 @@ impl Writer {
         }
     }
 
-    /// Waits until there is something to write: a new report, or the last one again. Returns `false` when the reporter
-    /// is gone.
+    /// Waits until there is something to write: a new report, or the last one again. Returns `false` when the
+    /// reporter was dropped.
     async fn is_to_write(&mut self) -> bool {
         loop {
             let (seen, mended) = (&mut self.seen, self.mended);
@@ -182,7 +182,7 @@ impl Writer {
         }
     }
 
-    /// Whether somebody else has written the status since. Reads the object for that: the watch may show an older
+    /// Whether somebody else has overwritten the status. Reads the object to find out: the watch may show an older
     /// version than what was written here.
     async fn is_overwritten(&mut self) -> bool {
         let seen = self.seen.borrow_and_update().status.clone();
@@ -217,14 +217,14 @@ impl Writer {
         overwritten
     }
 
-    /// Delays the next check for foreign writes, ever longer if they repeat.
+    /// Delays the next check for foreign writes, increasingly if they repeat.
     fn put_off(&mut self) {
         let now = Moment::now();
         let before = self.mended.filter(|before| now < before.until + CALM);
         self.mended = Some(Setback::after(before.as_ref(), now));
     }
 
-    /// Logs a refusal, once; an outage of the API server is reported elsewhere. Returns whether it has been logged.
+    /// Logs a refusal, once; an outage of the API server is reported elsewhere. Returns whether it was logged.
     fn log_failure(&self, error: &CallError, logged: bool) -> bool {
         let semaphore = format!("{}/{}", self.namespace, self.name);
         let refused = error.is_refused_for_good();
@@ -236,7 +236,7 @@ impl Writer {
         logged || refused
     }
 
-    /// The status as the last report has it. Conditions that it does not have stay as they are.
+    /// The status from the last report. Conditions that are not in the report stay as they are.
     fn status(&self) -> ConsulSemaphoreStatus {
         let (_, Report { status, findings }) = self.due.borrow().clone();
         let generation = status.observed_generation;
@@ -248,12 +248,12 @@ impl Writer {
         }
     }
 
-    /// Writes it, and returns the stored status; `None` if the semaphore is gone.
+    /// Writes the status, and returns the stored one; `None` if the semaphore was deleted.
     async fn write(
         &self,
         status: &ConsulSemaphoreStatus,
     ) -> Result<Option<ConsulSemaphoreStatus>, CallError> {
-        // The uid makes sure that it is not written to another semaphore of the same name.
+        // With the uid, so that it is not written to another semaphore of the same name.
         let body = Patch::Merge(json!({
             "metadata": { "uid": self.uid },
             "status": whole(status),
@@ -266,7 +266,7 @@ impl Writer {
     }
 }
 
-/// The status with every field that it can have: in a merge patch, what is left out stays.
+/// The status with every possible field: a merge patch leaves missing fields unchanged.
 fn whole(status: &ConsulSemaphoreStatus) -> Value {
     let mut whole = json!({
         "limit": null,

@@ -1,5 +1,5 @@
-//! Reads a `ConsulSemaphore`: the settings of its queues, what its status says of the limit, and whether its TTL is too
-//! short.
+//! Reads a `ConsulSemaphore`: the settings of its queues, what its status says of the limit, and whether its TTL is
+//! too short.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use consul_semaphore_api::{
     conditions::{self, ConditionType, Reason},
 };
 
-/// The warning about a TTL under twice the time that the election waits for a dead leader: until another replica leads
-/// nobody renews the sessions, and slots may be lost.
+/// The warning about a TTL of less than twice the time that the election waits for a dead leader: until another
+/// replica leads, nobody renews the sessions, and slots may be lost.
 pub(super) fn short_ttl(ttl: Option<Duration>, lease: Option<Duration>) -> Option<String> {
     let (ttl, lease) = (ttl?, lease?);
     (ttl < lease * 2).then(|| {
@@ -41,12 +41,12 @@ pub(crate) fn defence(semaphore: &ConsulSemaphore) -> Defence {
     Defence::resumed(recorded, given_up && !keyed)
 }
 
-/// What this spec asks for, with what the operator adds to it.
+/// The settings in this spec, with what the operator adds to them.
 pub(super) fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
     settings_of(&context.shared.cluster, context.shared.fair, semaphore)
 }
 
-/// What this spec asks for in a cluster.
+/// The settings in this spec, for a cluster.
 pub(crate) fn settings_of(
     cluster: &Cluster,
     fair: Option<Duration>,

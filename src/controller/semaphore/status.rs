@@ -1,4 +1,4 @@
-//! The status of a semaphore: what was last seen of each of its lock keys, folded into one.
+//! The status of a semaphore: the last known state of each of its lock keys, folded into one.
 
 #![expect(
     clippy::ref_option,
@@ -25,13 +25,13 @@ use consul_semaphore_api::{
     conditions::{ConditionStatus, ConditionType, Finding, Reason},
 };
 
-/// What Consul showed last; it stays in the status while Consul can't be read.
+/// The last reading from Consul; it stays in the status while Consul can't be read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shown {
     pub(super) limit: Option<u32>,
     pub(super) held: usize,
     pub(super) held_here: usize,
-    /// The oldest holders, each with the raft index at which it came.
+    /// The oldest holders, each with the raft index of its grant.
     pub(super) holders: Vec<(Option<u64>, HolderStatus)>,
 }
 
@@ -84,7 +84,7 @@ impl Shown {
     }
 }
 
-/// The limit, and who holds, dead holders included; `None` if that can't be said.
+/// The limit, and who holds, dead holders included; `None` if they are unknown.
 pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
     match lock {
         Lock::Semaphore { body, .. } => Some((body.limit(), body.holders().collect())),
@@ -93,11 +93,11 @@ pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
     }
 }
 
-/// Who is queued now, also if a slot was granted by the last pass.
+/// Who is queued now, including workloads that the last pass granted a slot.
 pub(super) fn queued(index: &Index, reference: &QueueRef, queue: &Queue) -> Queued {
     let holders = queue.reading().into_iter().flat_map(|reading| {
         let (_, held) = slots(reading.lock()).unwrap_or_default();
-        // One without a contender is dead, and its workload may wait for another slot.
+        // A holder without a contender is dead, and its workload may wait for another slot.
         let lives = |session: &&SessionId| reading.contender(session).is_some();
         held.into_iter().filter(lives)
     });
@@ -108,9 +108,9 @@ pub(super) fn queued(index: &Index, reference: &QueueRef, queue: &Queue) -> Queu
     index.queued(reference, own)
 }
 
-/// Whether what others do there matters to a waiting workload: they take part, or nothing can be granted as it
-/// is. Where all who take part are ours, their slots become free here first; but since the watch was
-/// last `seen` to show what we wrote, somebody may have come who is to go before the next one.
+/// Whether the actions of others there matter to a waiting workload: others take part, or nothing can be granted at
+/// the moment. If all who take part are ours, their slots become free here first; but since the watch last showed our
+/// own writes (`seen`), a contender may have come that goes before the next workload.
 pub(super) fn depends_on_others(queue: &Queue, conclusion: &Conclusion, seen: bool) -> bool {
     if queue.settings().fair.is_some() && !seen {
         return true;
@@ -127,24 +127,24 @@ pub(super) fn depends_on_others(queue: &Queue, conclusion: &Conclusion, seen: bo
         || sessions.any(|session| !matches!(queue.owner(session), Some(Owner::Own(_))))
 }
 
-/// Of which spec something is true.
+/// The spec that a statement applies to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SpecOf {
     pub(super) generation: Option<i64>,
-    /// What its limit is.
+    /// Its limit.
     pub(super) limit: u32,
 }
 
-/// What was last seen of one lock key.
+/// The last known state of one lock key.
 #[derive(Debug)]
 pub(super) struct KeyStatus {
     pub(super) spec: SpecOf,
     pub(super) shown: Shown,
     pub(super) queued: Queued,
     pub(super) findings: Vec<Finding>,
-    /// Whether a workload waits for what others may do there, or may have to let one go first who has come.
+    /// Whether a workload waits for others there, or may have to let a new contender go first.
     pub(super) awaits_others: bool,
-    /// How long the watch may wait for news.
+    /// How long the watch may wait for changes.
     pub(super) wait: Duration,
 }
 
@@ -159,30 +159,30 @@ impl KeyStatus {
 #[derive(Debug, Default)]
 pub(super) struct Keys(BTreeMap<Option<Key>, KeyStatus>);
 
-/// What is true of all keys together.
+/// The state of all keys together.
 #[derive(Debug, Default)]
 pub(super) struct Totals {
     pub(super) held: usize,
     pub(super) held_here: usize,
     pub(super) waiting: usize,
-    /// For how many of those who wait a slot of their key is free.
+    /// For how many waiting workloads a slot of their key is free.
     pub(super) idle: usize,
-    /// How many keys have a holder or somebody in line.
+    /// How many keys have a holder or a queued workload.
     pub(super) in_use: usize,
-    /// The workloads in line that hold a slot already.
+    /// The queued workloads that already hold a slot.
     pub(super) starting: BTreeSet<Uid>,
-    /// The limit in Consul, where all keys have the same.
+    /// The limit in Consul, if it is the same for all keys.
     pub(super) limit: Option<u32>,
-    /// The oldest spec that any of this is true of.
+    /// The oldest spec that any of this applies to.
     pub(super) spec: Option<SpecOf>,
-    /// Whether a workload of any key waits for what others may do.
+    /// Whether a workload of any key waits for others.
     pub(super) awaits_others: bool,
-    /// How long the watch may wait for news, for those who need them most.
+    /// How long the watch may wait for changes: the shortest wait of all keys.
     pub(super) wait: Option<Duration>,
 }
 
 impl Keys {
-    /// Takes what was seen of a key; it replaces what was seen before.
+    /// Stores the state of a key; it replaces the earlier one.
     pub(super) fn put(&mut self, key: Option<Key>, status: KeyStatus) {
         self.0.insert(key, status);
     }
@@ -192,7 +192,7 @@ impl Keys {
         self.0.remove(key);
     }
 
-    /// What was last seen of a key.
+    /// The last known state of a key.
     pub(super) fn get(&self, key: &Option<Key>) -> Option<&KeyStatus> {
         self.0.get(key)
     }
@@ -205,7 +205,7 @@ impl Keys {
         self.0.keys().cloned()
     }
 
-    /// What is true of all together.
+    /// The state of all keys together.
     pub(super) fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         let mut limits = BTreeSet::new();
@@ -230,7 +230,7 @@ impl Keys {
         totals
     }
 
-    /// Who holds, the oldest first, as many as are listed.
+    /// The holders, the oldest first, as many as are listed.
     pub(super) fn holders(&self) -> Vec<HolderStatus> {
         let keys = self.0.values();
         let mut holders: Vec<_> = keys.flat_map(|key| &key.shown.holders).collect();
@@ -239,7 +239,7 @@ impl Keys {
         oldest.map(|(_, holder)| holder.clone()).collect()
     }
 
-    /// What the conditions say of all keys together.
+    /// The conditions of all keys together.
     pub(super) fn findings(&self, limit: u32) -> Vec<Finding> {
         match self.0.get(&None) {
             Some(only) => only.findings.clone(),
@@ -248,8 +248,8 @@ impl Keys {
     }
 }
 
-/// The first who wait for a semaphore, in order, as many as are listed; nobody who is `starting`, because nobody is
-/// both a holder and in the queue.
+/// The first waiting workloads of a semaphore, in order, as many as are listed; those that are `starting` are left
+/// out, because nobody is both a holder and in the queue.
 pub(super) fn queue(
     index: &Index,
     reference: &SemaphoreRef,
@@ -319,7 +319,7 @@ impl<'a> Together<'a> {
         Self { keys, found }
     }
 
-    /// What the conditions say of all keys together.
+    /// The conditions of all keys together.
     fn findings(&self, limit: u32) -> Vec<Finding> {
         vec![
             self.ready(),
@@ -332,7 +332,7 @@ impl<'a> Together<'a> {
         ]
     }
 
-    /// False only if it is so for all keys: what stops one stops no other.
+    /// False only if it is false for all keys: a problem of one key does not stop the others.
     fn ready(&self) -> Finding {
         let bad = self.count_of(ConditionType::Ready, Phase::False);
         if bad == 0 || bad == self.keys.len() {
@@ -347,17 +347,17 @@ impl<'a> Together<'a> {
         finding
     }
 
-    /// What is worst of a condition; `fine` is the message if nothing is, or else that of some key.
+    /// The worst finding for a condition; if all are well the message is `fine`, or some key's if that is empty.
     fn worst(&self, type_: ConditionType, fine: &str) -> Finding {
         let mut found = self.of_type(type_);
         let some = found.next();
-        // A key that has just come to be used says nothing against the others.
+        // A key that has just come into use does not count against the others.
         let starting = |what: &(ConditionType, Phase, Reason)| {
             what.1 == Phase::Unknown && what.2 == Reason::Starting
         };
         let worst = match some {
             Some((what, _)) if starting(what) => found.next().or(some),
-            // Of those that are well, the one with something to say.
+            // All are well: take the one with something to say.
             Some(((_, Phase::True, _), _)) => self.of_type(type_).last(),
             some => some,
         };
@@ -382,7 +382,7 @@ impl<'a> Together<'a> {
         }
     }
 
-    /// That all slots of one key are held says nothing about others.
+    /// If all slots of one key are held, that says nothing about other keys.
     fn slots_available(&self, limit: u32) -> Finding {
         let type_ = ConditionType::SlotsAvailable;
         let full = (type_, Phase::False, Reason::AllSlotsHeld);
@@ -443,12 +443,12 @@ impl From<ConditionStatus> for Phase {
     }
 }
 
-/// Whether each key has that for itself.
+/// Whether a reason is about a single key.
 fn is_of_a_key(reason: Reason) -> bool {
     matches!(reason, Reason::LimitConflict | Reason::LockConflict)
 }
 
-/// A key, and how many there are beside it.
+/// A key, and how many there are besides.
 fn named(keys: &BTreeSet<&Option<Key>>) -> String {
     let first = keys.first().copied().and_then(Option::as_ref);
     let first = first.map(|key| format!("key {key}")).unwrap_or_default();
@@ -468,7 +468,7 @@ fn queue_status(workload: &Workload, semaphore: &str, keyed: bool) -> QueueStatu
     }
 }
 
-/// Times in a status have seconds, and the API server takes none before the year 0.
+/// Times in a status have whole seconds, and the API server accepts none before the year 0.
 fn whole_seconds(time: Timestamp) -> Option<Timestamp> {
     const YEAR_0: i64 = -62_167_219_200;
     Timestamp::from_second(time.as_second().max(YEAR_0)).ok()

@@ -1,4 +1,4 @@
-//! Since when the holders hold, as far as that was seen. It is only shown, and decides nothing.
+//! Since when the holders hold, as far as it was seen. It is only shown, and decides nothing.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use consul_semaphore::{Lock, Reading};
 pub(in crate::controller) struct Tenures {
     /// `None` for those that held when they were first seen.
     since: IdMap<SessionId, Option<Timestamp>>,
-    /// The `ModifyIndex` of `.lock` when the holders were last looked at.
+    /// The `ModifyIndex` of `.lock` when the holders were last read.
     seen: Option<u64>,
 }
 
@@ -22,7 +22,7 @@ impl Tenures {
         self.since.get(session).copied().flatten()
     }
 
-    /// Takes note of who holds now.
+    /// Records who holds now.
     pub(super) fn observe(&mut self, reading: &Reading) {
         let Lock::Semaphore { body, index } = reading.lock() else {
             return;

@@ -1,4 +1,4 @@
-//! The calls that the engine asks for: each is a task of its own, bounded in time, and none waits for another one.
+//! The calls that the engine asks for: each is a separate task, bounded in time, and none waits for another.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,10 +21,10 @@ use consul_semaphore::{
 };
 use consul_semaphore_workload::{TrackedWorkload, request};
 
-/// How many sessions are asked about one by one.
+/// Up to how many sessions are read one by one.
 const ASKED_APART: usize = 8;
 
-/// What a call is made with.
+/// What a call needs.
 #[derive(Clone)]
 pub(super) struct Means {
     pub(super) context: Arc<Context>,
@@ -41,9 +41,9 @@ pub(super) struct Means {
 pub(super) enum Done {
     /// The answer for the engine.
     Answer(Answer),
-    /// A session was made, and is renewed from now on.
+    /// A session was created, and is renewed from now on.
     Session(Result<(SessionId, Session), consul::Error>),
-    /// A write to a workload, with the workload as it is now.
+    /// A write to a workload, with its current state.
     Written(Write, Result<Option<TrackedWorkload>, WriteError>),
 }
 
@@ -107,7 +107,7 @@ impl Means {
         Done::Answer(consul)
     }
 
-    /// Calls Consul, when it is this queue's turn: a thousand keys may be seen for the first time at once. A call that
+    /// Calls Consul when it is this queue's turn: a thousand keys may be seen for the first time at once. A call that
     /// is too late by then is not sent, and one that becomes too late meanwhile gives up its turn.
     async fn in_turn<T>(
         &self,
@@ -212,7 +212,7 @@ impl Means {
     }
 }
 
-/// The point after a write; of a deletion there is none.
+/// The crash point after a write; a deletion has none.
 fn point_after(write: &Write) -> Option<Point> {
     match write {
         Write::Start(_) => Some(Point::Started),
@@ -223,15 +223,15 @@ fn point_after(write: &Write) -> Option<Point> {
     }
 }
 
-/// Those of these sessions that exist on our node: only they can be ours, and only their names identify them. There may
-/// be thousands, of all semaphores.
+/// Those of these sessions that exist on our node: only they can be ours, and only their names identify them. There
+/// may be thousands, of all semaphores.
 async fn resolve(
     target: &ConsulTarget,
     sessions: &[SessionId],
 ) -> Result<Vec<consul::Session>, consul::Error> {
     if sessions.len() <= ASKED_APART {
         match one_by_one(target, sessions).await {
-            // One of them is on another node, and our token need not allow us to read that.
+            // One of them is on another node, which our token need not be allowed to read.
             Err(consul::Error::Denied(_)) => {}
             named => return named,
         }

@@ -1,4 +1,4 @@
-//! Duties for semaphores as a whole, each a task of its own.
+//! Duties for semaphores as a whole, each a separate task.
 
 use tokio::task::JoinSet;
 
@@ -25,7 +25,7 @@ pub(super) enum DutyDone {
     Sessions(Result<Vec<consul::Session>, consul::Error>),
 }
 
-/// The duties that are under way.
+/// The running duties.
 #[derive(Default)]
 pub(super) struct Duties(JoinSet<(Object, DutyDone)>);
 
@@ -50,7 +50,7 @@ impl Duties {
         self.begin(of, async { DutyDone::RemovedFinalizer(removing.await) });
     }
 
-    /// Asks which sessions our node has.
+    /// Lists the sessions of our node.
     pub(super) fn list_sessions(&mut self, of: &SemaphoreController) {
         let target = of.target().cloned();
         self.begin(of, async {
@@ -62,7 +62,7 @@ impl Duties {
         });
     }
 
-    /// These limits are in the status as ours.
+    /// Marks that these limits are in the status as ours.
     pub(super) fn record(&mut self, of: &SemaphoreController, limits: Vec<u32>) {
         let namespace = of.object().semaphore.namespace;
         self.begin(of, async move {
@@ -71,7 +71,7 @@ impl Duties {
         });
     }
 
-    /// Waits until one has ended; `None` if there is none.
+    /// Waits until a duty has ended; `None` if there is none.
     pub(super) async fn next(&mut self) -> Option<(Object, DutyDone)> {
         match self.0.join_next().await? {
             Ok(ended) => Some(ended),

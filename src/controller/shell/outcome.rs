@@ -1,4 +1,4 @@
-//! The one place where an outcome becomes an event, a log line, a metric and a span. Nothing is decided here.
+//! The one place that turns an outcome into an event, a log line, a metric and a span. Nothing is decided here.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ impl Emitter<'_> {
             Outcome::LimitWritten { limit, enforced } => {
                 tracing::info!(%semaphore, limit, enforced, "limit written");
             }
-            // The event for it is on the semaphore.
+            // Its event is on the semaphore.
             Outcome::LimitMoved(_) => {}
             Outcome::Refused { workload, message } => {
                 tracing::warn!(workload = %workload.name, %semaphore, why = %message, "a write was refused");
@@ -241,7 +241,7 @@ impl Emitter<'_> {
         note
     }
 
-    /// Emits events on the workload that was deleted, and on the `CronJob` that made it.
+    /// Emits events on the deleted workload, and on the `CronJob` that created it.
     fn emit_skip(&self, skip: &Skip) {
         let Skip {
             workload,
@@ -262,7 +262,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Traces that a workload that still runs lost its slot.
+    /// Traces that a workload lost its slot while it still runs.
     fn trace_loss(&self, uid: &Uid, why: &'static str) {
         if let Some(workload) = self.context.index.workload(uid)
             && let Some(session) = workload.held_by().next()
@@ -271,8 +271,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Traces the end of a slot whose contender is gone. Only the workload's status says since when it ran: in seconds
-    /// since 1970.
+    /// Traces the end of a slot whose contender was deleted. Only the workload's status says since when it ran: in
+    /// seconds since 1970.
     fn trace_end(&self, workload: &Target, session: &SessionId, since: i64, error: &'static str) {
         if !self.context.shared.traces.are_on() {
             return;
@@ -368,7 +368,7 @@ impl Emitter<'_> {
     }
 }
 
-/// The slot of a workload is still held, because these pods have not ended.
+/// The note that a workload's slot is still held, because these pods have not ended.
 fn pods_remain(semaphore: &str, pods: &[String]) -> String {
     format!(
         "the slot of {semaphore} is kept because pods of this Job have not ended: {}. If a node \
@@ -377,7 +377,7 @@ fn pods_remain(semaphore: &str, pods: &[String]) -> String {
     )
 }
 
-/// Why a workload is not to wait.
+/// Why a workload must not wait.
 fn explain(semaphore: &str, why: &Skipped) -> String {
     match why {
         Skipped::Taken { by, others } => {

@@ -1,4 +1,4 @@
-//! When to make the status of each semaphore again: at once, or an interval after the last time.
+//! When to refresh the status of each semaphore: at once, or an interval after the last time.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -8,19 +8,19 @@ use std::{
 use consul_client::clock::Moment;
 use consul_semaphore::engine::SemaphoreRef;
 
-/// How often the status of a semaphore is made anew at most.
+/// How often the status of a semaphore is refreshed at most.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The semaphores whose status is to be made anew.
+/// The semaphores whose status must be refreshed.
 #[derive(Default)]
 pub(super) struct Reports {
-    /// When it was last made.
+    /// When it was last refreshed.
     last: HashMap<SemaphoreRef, Moment>,
     due: BTreeSet<(Moment, SemaphoreRef)>,
 }
 
 impl Reports {
-    /// Something is different.
+    /// Something has changed.
     pub(super) fn changed(&mut self, semaphore: SemaphoreRef) {
         let last = self.last.get(&semaphore);
         let due = last.map_or(Moment::default(), |last| *last + INTERVAL);
@@ -37,7 +37,7 @@ impl Reports {
         self.due.insert((Moment::default(), semaphore));
     }
 
-    /// It was made.
+    /// The status was refreshed.
     pub(super) fn made(&mut self, semaphore: &SemaphoreRef, now: Moment) {
         self.last.insert(semaphore.clone(), now);
     }
@@ -55,7 +55,7 @@ impl Reports {
         self.due.first().map(|(due, _)| *due)
     }
 
-    /// A semaphore is gone.
+    /// A semaphore was removed.
     pub(super) fn forget(&mut self, semaphore: &SemaphoreRef) {
         self.last.remove(semaphore);
         self.due.retain(|(_, other)| other != semaphore);

@@ -1,7 +1,7 @@
-//! A workload's stages as a trace: it waits for a slot, and it holds one.
+//! A workload's stages as a trace: it waits for a slot, and then holds one.
 //!
-//! No state is needed for it. The ids are derived: the trace id is the workload's uid, and the two spans of a grant
-//! have the halves of its session's id. The times are in the workload and its contender. So the trace is the same
+//! This needs no state. The ids are derived: the trace id is the workload's uid, and the two spans of a grant have
+//! the halves of its session's id. The times are in the workload and its contender. So the trace is the same
 //! whichever replica leads, and however often the operator was restarted.
 
 use jiff::Timestamp;
@@ -19,7 +19,7 @@ pub(super) struct Passage<'a> {
 }
 
 impl<'a> Passage<'a> {
-    /// A grant by the queue of these settings.
+    /// A grant by the queue with these settings.
     pub(super) fn new(
         settings: &Settings,
         workload: &str,
@@ -46,8 +46,7 @@ impl<'a> Passage<'a> {
 }
 
 impl Passage<'_> {
-    /// The workload waited from one time to another one; `links` are the spans that ended to make room for it, if
-    /// known.
+    /// The workload waited between these times; `links` are the spans whose end made room for it, if known.
     pub(super) fn waiting(
         self,
         since: Timestamp,
@@ -61,7 +60,7 @@ impl Passage<'_> {
         })
     }
 
-    /// The workload held its slot from one time to another one.
+    /// The workload held its slot between these times.
     pub(super) fn holding(self, granted: Timestamp, end: Timestamp) -> Option<Span> {
         let this = holding_of(self.uid, self.session)?;
         let parent = waiting_of(self.uid, self.session).map(|waiting| waiting.id);
@@ -71,7 +70,7 @@ impl Passage<'_> {
         })
     }
 
-    /// Clocks differ: make sure that a span does not begin after its end.
+    /// Clocks differ: make sure that a span does not start after its end.
     fn span(self, name: &'static str, this: SpanRef, start: Timestamp, end: Timestamp) -> Span {
         Span {
             this,
@@ -87,20 +86,20 @@ impl Passage<'_> {
     }
 }
 
-/// Which span says how a workload waited for the slot that it was granted under this session. `None` if
-/// either id is no UUID: those of Kubernetes and Consul are.
+/// The span for the wait of a workload for the slot that it was granted under this session. `None` if either id is
+/// not a UUID: those of Kubernetes and Consul are.
 fn waiting_of(uid: &Uid, session: &SessionId) -> Option<SpanRef> {
     let [waiting, _] = halves(uuid(session.as_str())?);
     span_ref(uid, waiting)
 }
 
-/// Which span says how it held that slot.
+/// The span for the time that it held that slot.
 fn holding_of(uid: &Uid, session: &SessionId) -> Option<SpanRef> {
     let [_, holding] = halves(uuid(session.as_str())?);
     span_ref(uid, holding)
 }
 
-/// OpenTelemetry takes no id of zeros only.
+/// OpenTelemetry rejects an id of only zeros.
 fn span_ref(uid: &Uid, id: u64) -> Option<SpanRef> {
     let trace = uuid(uid.as_ref())?;
     (trace != 0 && id != 0).then_some(SpanRef { trace, id })

@@ -1,5 +1,5 @@
-//! The rules of an election by a Lease, without IO: the same as those of Kubernetes' own programs,
-//! so that the record reads the same in every tool.
+//! The rules of an election by a Lease, without IO: the same as those of Kubernetes' own programs, so that the record
+//! reads the same in every tool.
 
 use std::time::Duration;
 
@@ -12,23 +12,22 @@ use consul_client::clock::Moment;
 
 /// The Lease as this replica last saw it, and since when it has not changed, by its own clock.
 ///
-/// The record's own times are another machine's and say nothing here. That they change is the sign
-/// of life.
+/// The record's times come from another machine and mean nothing here. That they change is the sign of life.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sighting {
-    /// `None` where there is none.
+    /// `None` if there is none.
     pub(super) lease: Option<Lease>,
     since: Moment,
-    /// It was there when this process began.
+    /// Whether it existed when this process started.
     first: bool,
 }
 
 impl Sighting {
-    /// What is known now, after a look.
+    /// The state after a read.
     pub(super) fn after(before: Option<Self>, lease: Option<Lease>, now: Moment) -> Self {
         let spec = |lease: &Option<Lease>| lease.as_ref().and_then(|lease| lease.spec.clone());
         match before {
-            // A label that somebody changes is no sign of life.
+            // A label that somebody changes is not a sign of life.
             Some(before) if spec(&before.lease) == spec(&lease) => Self { lease, ..before },
             before => Self {
                 lease,
@@ -45,12 +44,11 @@ impl Sighting {
         holder.filter(|holder| !holder.is_empty())
     }
 
-    /// When this replica may take it, if nothing changes until then. `claim` is what it wrote when
-    /// it last tried to, `usual` the length of a lease that does not say how long it is.
+    /// When this replica may take it, if nothing changes until then. `claim` is what it wrote when it last tried to,
+    /// `usual` the length of a lease that does not state its own.
     ///
-    /// A record of its own name that was there when the process began is its own from before a
-    /// restart, so it need not wait for itself to run out. One that comes later is of another
-    /// process that was given the same name.
+    /// A record with its own name that existed when the process started is its own from before a restart, so it need
+    /// not wait for the lease to run out. A later one belongs to another process with the same name.
     pub(super) fn free_at(
         &self,
         identity: &str,
@@ -77,11 +75,11 @@ impl Sighting {
         self.holder() == Some(identity) && claim.is_some() && acquired == claim
     }
 
-    /// The Lease in this replica's hands. Written back it names the version that was seen, so it is
-    /// refused when anybody has written it since.
+    /// The Lease with this replica as the holder. The write names the version that was seen, so it is refused if
+    /// anybody has written the Lease since.
     ///
-    /// One that this replica has already, by its `claim`, keeps that: a renewal whose answer was lost
-    /// may still arrive before this, and must be known as its own then.
+    /// If this replica has it already, by its `claim`, the claim stays: a renewal whose answer was lost may still
+    /// arrive before this, and must then be recognized as its own.
     pub(super) fn taken(
         &self,
         identity: &str,
@@ -115,7 +113,7 @@ impl Sighting {
         lease
     }
 
-    /// The Lease in nobody's hands.
+    /// The Lease without a holder.
     pub(super) fn given_back(&self, now: &MicroTime) -> Lease {
         let mut lease = self.renewed(now);
         let spec = lease.spec.get_or_insert_default();
@@ -172,7 +170,7 @@ mod tests {
 
     #[test]
     fn it_runs_out_by_our_clock_from_when_it_was_first_seen_so() {
-        // However long ago the holder says that it renewed it: its clock may be wrong.
+        // However long ago the holder claims to have renewed it: its clock may be wrong.
         let seen = first(Some(lease("other", 1, 2)), at(100));
         assert_eq!(seen.free_at("me", None, LENGTH), at(120));
         let seen = Sighting::after(Some(seen), Some(lease("other", 1, 2)), at(110));
@@ -211,10 +209,10 @@ mod tests {
     fn our_own_from_before_a_restart_is_free_at_once() {
         let seen = first(Some(lease("me", 1, 2)), at(100));
         assert_eq!(seen.free_at("me", None, LENGTH), Moment::default());
-        // Another process of this name renews it: it is alive, and not ours.
+        // Another process with this name renews it: it is alive, and not ours.
         let seen = Sighting::after(Some(seen), Some(lease("me", 1, 3)), at(102));
         assert_eq!(seen.free_at("me", None, LENGTH), at(122));
-        // One that comes later is not ours either.
+        // One that appears later is not ours either.
         let seen = first(Some(lease("other", 1, 2)), at(100));
         let seen = Sighting::after(Some(seen), Some(lease("me", 9, 9)), at(103));
         assert_eq!(seen.free_at("me", None, LENGTH), at(123));
@@ -237,7 +235,7 @@ mod tests {
         let seen = first(None, at(100));
         let claim = time(50);
         let ours = Sighting::after(Some(seen), Some(lease("me", 50, 50)), at(101));
-        // It is to be taken again, and the renewal that nobody waits for any more comes first.
+        // It is taken again, and the abandoned renewal arrives first.
         let again = ours.taken("me", Some(&claim), LENGTH, &time(61)).spec;
         let claim = again.and_then(|spec| spec.acquire_time);
         let late = Sighting::after(Some(ours), Some(lease("me", 50, 60)), at(112));

@@ -1,5 +1,5 @@
-//! Where replicas meet. During an upgrade those of an old and of a new build stand in one election: under two names
-//! both would lead, and do all work twice.
+//! Where replicas meet. During an upgrade those of an old and of a new build take part in one election: under two
+//! names both would lead, and do all work twice.
 
 use super::*;
 use crate::leader::LeaseName;
@@ -26,8 +26,8 @@ fn the_key_in_consul() {
     }
 }
 
-/// A replica that starts again finds by this value that it led before, and one of another cluster that it is a
-/// stranger.
+/// By this value, a replica that restarts finds that it led before, and a replica of another cluster finds that the
+/// key belongs to a different cluster.
 #[test]
 fn the_value_of_the_key() {
     let value = r#"{"identity":"operator-0","cluster":"prod-eu","clusterId":"7d0d3b5c-3c4f-4a5b-9f58-1c1f2f0c1a11"}"#;

@@ -119,7 +119,7 @@ async fn a_page_is_not_complete_before_all_was_listed() {
     assert_eq!(next(&mut events).await.0, "complete");
 }
 
-/// An API server that knows every token; `may` answers where its user may look, `None` refuses to say.
+/// An API server that knows every token; `may` answers where its user may look, `None` gives no answer.
 async fn asked(may: impl Fn(&str) -> Option<bool> + Send + Sync + 'static) -> MockServer {
     let server = MockServer::start().await;
     let answer = move |request: &Request| {
@@ -177,11 +177,11 @@ async fn who_may_see_all_is_asked_about_once() {
         put_in(&picture, &format!("team-{number}"), "db", number);
     }
     while next(&mut events).await.0 != "complete" {}
-    // Whose the token is, and whether that one may list and watch.
+    // One review of the token, and two of the rights to list and watch.
     assert_eq!(server.received_requests().await.unwrap().len(), 3);
 }
 
-/// What is wrong may name what is no business of everybody whom the API server knows.
+/// The problems may contain names that not every user of the API server should see.
 #[tokio::test]
 async fn who_may_see_nothing_hears_nothing_of_the_operator() {
     let server = asked(|namespace| Some(namespace == "team-a")).await;

@@ -152,7 +152,7 @@ fn limits_that_differ_are_a_conflict_for_all() {
         &["limit is 5", "spec.limit is 2", "limitPolicy"],
     );
     facts.assert("first: a", Outcome::Ok, &["the limits don't agree"]);
-    // A limit of ours, which may be moved.
+    // A limit of ours, which may be changed.
     facts.object["status"]["appliedLimits"] = json!([2, 5]);
     facts.assert("lock", Outcome::Warning, &["to write the limit 2"]);
 }

@@ -81,7 +81,7 @@ fn one_that_holds_stays_with_the_key_that_started_it_whatever_it_says() {
     );
     assert_eq!(names(&index.slice(&queue_of("db", "k1"), 9).bound), ["a"]);
     assert!(index.slice(&queue_of("db", "k2"), 9).bound.is_empty());
-    // Suspended because its slot was lost: that key lets it go first.
+    // Suspended because its slot was lost: it comes first at that key.
     let lost = |tracked: &mut TrackedWorkload| {
         started(tracked, "p/k1/.lock");
         workload(tracked).phase = Phase::Idle;
@@ -105,7 +105,7 @@ fn without_a_key_it_is_a_stray_of_a_keyed_semaphore_alone() {
         keyed("a", "k1", |tracked| workload(tracked).version = "11".into()),
     );
     assert!(index.unclaimed().is_empty());
-    // Where there are no keys, one says nothing.
+    // A semaphore that is not keyed ignores the key.
     add(&index, "plain", "q", false);
     let plain = keyed("b", "k1", |tracked| {
         workload(tracked).requests[0].semaphore = "plain".into();
@@ -133,7 +133,7 @@ fn two_semaphores_can_mean_the_same_lock_key() {
     );
     assert_eq!(names(&index.slice(&queue("plain"), 9).bound), ["a"]);
     assert_eq!(names(&index.slice(&queue_of("db", "k1"), 9).bound), ["b"]);
-    // A keyed one does not stand at its own prefix.
+    // A keyed semaphore does not use the lock key at its own prefix.
     let above = index.state().queues_at(&"batch".into(), "p/.lock");
     assert_eq!(above, []);
 }
@@ -151,7 +151,7 @@ fn who_has_a_contender_of_a_workload_hears_of_it_whatever_key_it_names() {
     let both: BTreeSet<_> = [old.clone(), new.clone()].into();
     put(&index, keyed("a", "k2", |_| {}));
     assert_eq!(index.take_marked(), both);
-    // It has its slot at the new key: what it left at the old one is done with.
+    // It has its slot at the new key: its slot at the old one is settled.
     put(
         &index,
         keyed("a", "k2", |tracked| started(tracked, "p/k2/.lock")),

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// As [`tracked`], in another namespace.
+/// Like [`tracked`], in another namespace.
 fn tracked_in(namespace: &str, name: &str) -> TrackedWorkload {
     tracked(name, |tracked| tracked.namespace = namespace.into())
 }
@@ -15,7 +15,7 @@ fn granted_at(tracked: &mut TrackedWorkload, lock_key: &str) {
     workload(tracked).granted = Some(Granted::by(&lock_key.replace(".lock", "s"), "s"));
 }
 
-/// Whether nothing is done about any workload.
+/// Whether no workload needs any action.
 fn leaves_all_alone(index: &Index) -> bool {
     index.unclaimed().is_empty() && ungranted(index).is_empty()
 }
@@ -42,7 +42,7 @@ fn the_workloads_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_the
             }),
         );
     }
-    // Its annotation was taken away while it ran in a slot of the other operator's.
+    // Its annotation was removed while it ran in a slot of the other operator.
     put(
         &index,
         tracked("unasked", |tracked| {

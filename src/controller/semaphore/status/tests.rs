@@ -1,6 +1,6 @@
 use super::*;
 
-/// The status of a key whose slots of limit 1 have been held since these indexes.
+/// The status of a key of limit 1, with holders since these indexes.
 fn status(key: &str, holders: &[u64], ready: (bool, Reason)) -> KeyStatus {
     let holder = |since: &u64| {
         let status = HolderStatus {

@@ -12,8 +12,8 @@ use crate::{
 use consul_client::{Entry, Error, Session, clock::Moment};
 use consul_semaphore::{Cluster, lock::SEMAPHORE_FLAGS, turns::WINDOW};
 
-/// The facts about a semaphore of two slots that agrees with Consul, and that nobody uses. Each test changes what it is
-/// about.
+/// The facts about a semaphore with two slots that agrees with Consul, and is not in use. Each test changes what it
+/// is about.
 pub(super) struct Facts {
     pub(super) object: Value,
     pub(super) jobs: Vec<Value>,
@@ -93,12 +93,12 @@ impl Facts {
         self.entry(&format!("{prefix}/.lock"), None, &body)
     }
 
-    /// Somebody else's live contender.
+    /// A foreign live contender.
     pub(super) fn contender(&mut self, session: &str) -> &mut Self {
         self.entry(&format!("semaphores/batch/db/{session}"), Some(session), "")
     }
 
-    /// A waiting Job with these annotations beside the semaphore's.
+    /// A waiting Job with these annotations in addition to the semaphore's.
     pub(super) fn job(&mut self, name: &str, mut annotations: Value) -> &mut Self {
         annotations["consul-semaphore.io/semaphore"] = "db".into();
         let job = json!({
@@ -172,7 +172,7 @@ impl Facts {
         lines(&name(), &Ok(seen))
     }
 
-    /// The one line of this name.
+    /// The one line with this name.
     #[track_caller]
     pub(super) fn says(&mut self, what: &str) -> (Outcome, String) {
         let lines = self.lines();
