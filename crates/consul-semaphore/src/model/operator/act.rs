@@ -157,7 +157,7 @@ impl Operator {
         went_through
     }
 
-    /// A PATCH, with the time of the reading that it was decided on, and its deadline.
+    /// A PATCH, with the time of the reading that it was decided on, and whether it is too late to send it.
     fn patch(
         &mut self,
         outside: &mut Outside,

@@ -58,7 +58,7 @@ impl Operator {
         if fair {
             canon.word(&turns.is_free());
         }
-        // A session counts only if its holder can be found dead, now or when it is a holder again.
+        // Only a holder can be found dead, whether it is one now or becomes one again.
         for session in canon.spoken_of() {
             let due = |since| now.since(since) >= settings.lock_delay;
             let may_hold = outside.consul.is_alive(&session) || outside.is_in_holders(&session);
