@@ -1,4 +1,4 @@
-//! Ids that others made, and that are compared often.
+//! Ids that others made, and that are often compared.
 
 use std::{
     cmp::Ordering,
@@ -10,14 +10,14 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// A map by id. With thousands of holders there are many look-ups, so ids are hashed by a quick function; each map has
-/// a seed of its own, because other programs choose ids, too.
+/// A map by id. With thousands of holders there are many look-ups, so ids are hashed by a quick function. Each map
+/// has its own seed, because other programs choose ids, too.
 pub type IdMap<K, V> = HashMap<K, V, IdHash>;
 
 /// Ids, hashed as in an [`IdMap`].
 pub type IdSet<K> = HashSet<K, IdHash>;
 
-/// How they are hashed.
+/// The hash of ids.
 pub type IdHash = foldhash::fast::RandomState;
 
 /// An id as text, a UUID as a rule. Clones share the text.
@@ -39,7 +39,7 @@ impl Id {
         &self.text
     }
 
-    /// Whether it is a UUID in its usual form. (The one that is all zeros is nobody's.)
+    /// Whether it is a UUID in its usual form. (No id is all zeros.)
     pub fn is_uuid(&self) -> bool {
         self.number != 0
     }
@@ -145,7 +145,7 @@ mod tests {
         hasher.finish()
     }
 
-    /// UUIDs that differ little, what is nearly one, and anything else.
+    /// UUIDs that differ little, texts that are almost UUIDs, and anything else.
     fn text() -> impl Strategy<Value = String> {
         let uuid = "[01f]{8}-0000-4000-8000-00000000000[09a]";
         prop_oneof![
