@@ -6,18 +6,18 @@ use consul_semaphore::{InvalidKey, Key, OnContention};
 
 /// On a Job, by its user: the name of the `ConsulSemaphore` in the Job's namespace to wait for.
 pub const SEMAPHORE: &str = "consul-semaphore.io/semaphore";
-/// On a Job, by its user: an integer; a higher one goes first. Default 0.
+/// On a Job, by its user: an integer; higher goes first. Default 0.
 pub const PRIORITY: &str = "consul-semaphore.io/priority";
-/// On a Job, by its user, and by the operator for one that its user suspends: `"true"` stays out of the line.
+/// On a Job, by its user, and by the operator when the user suspends the Job: `"true"` keeps it out of the queue.
 pub const HOLD: &str = "consul-semaphore.io/hold";
 /// On a Job, by its user: which semaphore of a keyed `ConsulSemaphore`.
 pub const KEY: &str = "consul-semaphore.io/key";
-/// On a Job, by its user: `Wait`, the default, or `Skip`: not to run at all if all slots are taken.
+/// On a Job, by its user: `Wait`, the default, or `Skip`, which never runs the Job if all slots are taken.
 pub const ON_CONTENTION: &str = "consul-semaphore.io/on-contention";
 /// On a Job and on its pod template, by the operator: the id of the Consul session that holds, or held, the slot.
 pub const SESSION: &str = "consul-semaphore.io/session";
-/// On the pod template, by the grant: the `Key` of Consul's sequencer, which the session has locked.
-/// It is the contender key; nobody locks the `.lock` of a semaphore.
+/// On the pod template, by the grant: the `Key` of Consul's sequencer, which the session has locked. It is the
+/// contender key; the `.lock` of a semaphore is never locked.
 pub const LOCK_KEY: &str = "consul-semaphore.io/lock-key";
 /// On the pod template, by the grant: the `LockIndex` of Consul's sequencer.
 pub const LOCK_INDEX: &str = "consul-semaphore.io/lock-index";
@@ -26,9 +26,9 @@ pub const FENCING_TOKEN: &str = "consul-semaphore.io/fencing-token";
 /// On the pod template, by the grant: the uid of the Job that was granted the slot.
 pub const GRANTED_TO: &str = "consul-semaphore.io/granted-to";
 
-/// A label on the pod template, by the grant: the uid of the Job that was granted the slot. The operator
-/// finds the Job's pods by it, also when the Job is gone; Kubernetes' own label with the uid is missing
-/// where `spec.manualSelector` is true.
+/// A label on the pod template, by the grant: the uid of the Job that was granted the slot. The operator finds the
+/// Job's pods by it, even after the Job is deleted; Kubernetes' own label with the uid is missing if
+/// `spec.manualSelector` is true.
 pub const HOLDER_LABEL: &str = "consul-semaphore.io/holder";
 
 /// The finalizer on a `ConsulSemaphore`.
@@ -39,22 +39,21 @@ pub const FINALIZER: &str = "consul-semaphore.io/finalizer";
 pub struct Request {
     /// The name of a `ConsulSemaphore` in the Job's namespace: a valid object name.
     pub semaphore: String,
-    /// A higher one goes first; 0 when the annotation is not there.
+    /// Higher goes first; 0 without the annotation.
     pub priority: i32,
-    /// Whether the Job stays out of the line.
+    /// Whether the Job stays out of the queue.
     pub hold: bool,
-    /// Which semaphore of a keyed `ConsulSemaphore`. One that can't be a key is no matter where there are
-    /// no keys.
+    /// Which semaphore of a keyed `ConsulSemaphore`. An invalid key does not matter if the semaphore is not keyed.
     pub key: Option<Result<Key, AnnotationError>>,
-    /// What becomes of the Job if all slots are taken when it comes.
+    /// What happens to the Job if all slots are taken when it arrives.
     pub on_contention: OnContention,
 }
 
-/// Why a Job's annotations can't be followed. Each says what to do, for an event on the Job; of the
-/// value it repeats the beginning only, because an annotation may be longer than an event's note.
+/// Why a Job's annotations can't be followed. Each says what to do, for an event on the Job. It quotes only the
+/// beginning of the value, because an annotation may be longer than an event's note.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum AnnotationError {
-    /// [`SEMAPHORE`] is there, without a value.
+    /// [`SEMAPHORE`] is set, without a value.
     #[error(
         "annotation {SEMAPHORE} is empty: set it to the name of a ConsulSemaphore in the Job's namespace, or remove it"
     )]
@@ -86,7 +85,7 @@ pub enum AnnotationError {
     OnContention(String),
 }
 
-/// What a Job's annotations ask for; `None` when [`SEMAPHORE`] is not among them: not our Job.
+/// What a Job's annotations ask for; `None` without [`SEMAPHORE`]: the Job is not ours.
 pub fn parse(annotations: &BTreeMap<String, String>) -> Option<Result<Request, AnnotationError>> {
     let semaphore = annotations.get(SEMAPHORE)?;
     Some(parse_request(semaphore, annotations))
@@ -146,7 +145,7 @@ fn parse_on_contention(text: &str) -> Result<OnContention, AnnotationError> {
     }
 }
 
-/// As much of a value as an error repeats.
+/// The part of a value that an error quotes.
 fn beginning(text: &str) -> String {
     const SHOWN: usize = 64;
     match text.char_indices().nth(SHOWN) {
@@ -174,7 +173,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever stands there is read, or refused with a note that is fit for an event.
+        /// Any value is read, or refused with a note that fits into an event.
         #[test]
         fn any_annotations_are_read_or_refused(values in prop::collection::vec((0..6_usize, hostile::text()), 0..7)) {
             let names = [SEMAPHORE, PRIORITY, HOLD, SESSION, KEY, ON_CONTENTION];

@@ -20,7 +20,7 @@ pub enum ConditionType {
 }
 
 impl ConditionType {
-    /// All of them, in the order in which they stand in a status.
+    /// All of them, in their order in a status.
     pub const ALL: [Self; 4] = [
         Self::Ready,
         Self::ConsulReachable,
@@ -42,11 +42,11 @@ impl ConditionType {
 /// The status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConditionStatus {
-    /// It is so.
+    /// The condition holds.
     True,
-    /// It is not so.
+    /// The condition does not hold.
     False,
-    /// It can't be said.
+    /// It is not known whether the condition holds.
     Unknown,
 }
 
@@ -67,12 +67,12 @@ impl From<bool> for ConditionStatus {
     }
 }
 
-/// The reason of a condition. For an error of Consul's it is the word that metrics use, too.
+/// The reason of a condition. For an error of Consul's, metrics use the same word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// All is as the spec says.
+    /// Everything is as the spec says.
     Reconciled,
-    /// The operator has not yet read what Consul holds, or not yet taken over what it holds there.
+    /// The operator has not yet read Consul, or not yet adopted what it holds there.
     Starting,
     /// Consul answers.
     Reachable,
@@ -86,23 +86,23 @@ pub enum Reason {
     UnexpectedAnswer,
     /// Consul's ACL refuses something that is needed.
     PermissionDenied,
-    /// The Consul has no such datacenter.
+    /// Consul has no such datacenter.
     UnknownDatacenter,
-    /// The spec names a Consul namespace or partition, and the Consul is not an Enterprise one.
+    /// The spec names a Consul namespace or partition, and this Consul is not Enterprise.
     EnterpriseOnly,
     /// The limit in Consul is the spec's.
     LimitsMatch,
     /// Consul holds another limit, which is not ours.
     LimitConflict,
-    /// The lock key belongs to another use, or can't be read.
+    /// The lock key is in use for something else, or can't be read.
     LockConflict,
-    /// `.lock` is larger than what Consul takes in a transaction.
+    /// `.lock` is larger than Consul accepts in a transaction.
     LockTooLarge,
-    /// The prefix is not one that this namespace may use.
+    /// This namespace may not use the prefix.
     PrefixNotAllowed,
     /// The token that the spec names can't be read.
     TokenNotFound,
-    /// Consul refuses the operator's login, or what the operator is to log in with is not there.
+    /// Consul refuses the operator's login, or the credentials for it are missing.
     LoginFailed,
     /// The API server refuses one start of a Job after another.
     StartsRefused,
@@ -116,7 +116,7 @@ pub enum Reason {
     SlotsFree,
     /// All slots are held.
     AllSlotsHeld,
-    /// Running Jobs lost their slots and go on, as the spec says.
+    /// Running Jobs lost their slots and continue, as the spec says.
     RunningWithoutSlot,
     /// Consul's raft index went back: it lost its data, and fencing tokens start again.
     IndexWentBack,
@@ -173,12 +173,12 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What is to be said of one condition now.
+/// The current state of one condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Which condition.
     pub type_: ConditionType,
-    /// Whether it is so.
+    /// Whether it holds.
     pub status: ConditionStatus,
     /// Why, for programs.
     pub reason: Reason,
@@ -187,7 +187,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding of these parts.
+    /// A finding with these fields.
     pub fn new(
         type_: ConditionType,
         status: impl Into<ConditionStatus>,
@@ -203,7 +203,7 @@ impl Finding {
     }
 }
 
-/// How long a message can be, in characters: it may repeat the words of others.
+/// How long a message can be, in characters: it may quote texts of others.
 const MESSAGE: usize = 2048;
 
 /// The condition of this type.
@@ -213,11 +213,11 @@ pub fn find(conditions: &[Condition], type_: ConditionType) -> Option<&Condition
         .find(|condition| condition.type_ == type_.as_str())
 }
 
-/// The conditions after `findings`, made at `now` on a spec of this generation.
+/// The conditions after `findings`, which were made at `now` on a spec of this generation.
 ///
-/// `lastTransitionTime` changes only with the status. Our types come first, in the order of
-/// [`ConditionType::ALL`]; of these, one without a finding stays as it was. Conditions of other
-/// types are somebody else's: they stay, behind ours, in their order.
+/// `lastTransitionTime` changes only with the status. Our types come first, in the order of [`ConditionType::ALL`];
+/// one without a finding stays as it was. Conditions of other types are somebody else's: they stay after ours, in
+/// their order.
 pub fn merge(
     old: &[Condition],
     findings: &[Finding],
