@@ -244,7 +244,7 @@ pub struct ConsulSpec {
     pub token_secret_ref: Option<TokenSecretRef>,
 }
 
-/// Where a token stands.
+/// Where a token is stored.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenSecretRef {

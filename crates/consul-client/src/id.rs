@@ -22,9 +22,8 @@ pub type IdHash = foldhash::fast::RandomState;
 
 /// An id as text, a UUID as a rule. Clones share the text.
 ///
-/// A UUID in its usual form (lower case, with hyphens) is compared and hashed as the number that it is: a
-/// pass over thousands of holders does so many times for each, and would wait for memory each time. The
-/// order is that of the texts.
+/// A UUID in its usual form (lower case, with hyphens) is compared and hashed as a number: a pass over thousands of
+/// holders does so many times for each, and would otherwise wait for memory each time. Ids are ordered by their text.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct Id {

@@ -109,9 +109,9 @@ impl Client {
         Ok((listing, answer.server))
     }
 
-    /// The index of the whole store, or the denial of a prefix that the token may not read. It goes back only when
-    /// Consul loses data, while the index of a prefix also goes back when Consul forgets, after some minutes, that
-    /// keys below it were deleted.
+    /// The index of the whole store; denied if the token may not read the prefix. It goes back only when Consul loses
+    /// data, while the index of a prefix also goes back when Consul forgets, after some minutes, that keys below it
+    /// were deleted.
     pub(super) async fn table_index(&self, kind: &'static str, prefix: &str) -> Result<u64, Error> {
         let absent = key_path(&format!("{prefix}.absent"))?;
         let answer = self.send(Call::get(kind, absent).consistent()).await?;

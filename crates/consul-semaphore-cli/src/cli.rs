@@ -158,8 +158,8 @@ pub(crate) struct Exec {
     )]
     cooldown: Seconds<0, LONGEST_COOLDOWN>,
 
-    /// Whether slots are granted by priority and age across everyone who waits at the prefix; false: first come,
-    /// first served
+    /// Whether slots are granted by priority and age across everyone who waits at the prefix; false: they go to the
+    /// fastest client
     #[arg(long, env = "CONSUL_SEMAPHORE_FAIR_ORDER", value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     fair_order: bool,
 

@@ -267,7 +267,7 @@ async fn a_consul_that_is_away_is_waited_for_unless_nobody_waits() {
     let said = patient.ends_with(69).await;
     assert!(said.contains("; waiting"), "{said}");
 
-    // The wait continues once Consul is back.
+    // The command starts once Consul is back.
     stage.consul.pause().await;
     let mut waiting = stage.exec("", "note back");
     waiting.says("Consul cannot be reached").await;

@@ -9,7 +9,7 @@ use super::{consul::Consul, workloads::Workloads};
 use crate::{ContenderBody, Granted, Uid};
 use consul_client::{Entry, SessionId, clock::Moment};
 
-/// Hashes what it is given of a state, in the order of these workloads.
+/// Hashes the given parts of a state, in the order of these workloads.
 pub(super) struct Canon<'a> {
     consul: &'a Consul,
     workloads: &'a [Uid],

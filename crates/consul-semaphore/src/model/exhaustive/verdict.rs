@@ -64,7 +64,7 @@ impl State {
     }
 }
 
-/// What must be seen to happen.
+/// What a check must see happen.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Showing {
     AllDone,
