@@ -31,7 +31,7 @@ pub(super) enum Flaw {
     RegrantsNobody,
     /// Nobody is granted a free slot.
     GrantsNobody,
-    /// Slots of other programs' and other operators' dead holders are never pruned.
+    /// Dead holders are never pruned.
     PrunesNobody,
     /// A slot is left to earlier contenders for as long as they do not take it.
     StandsBackForEver,
