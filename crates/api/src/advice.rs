@@ -1,5 +1,5 @@
-//! What is wrong with annotations of this program's domain that nobody reads: misspelt ones, and
-//! those that stand in another place than on the Job.
+//! What is wrong with annotations of this program's domain that have no effect: misspelt ones, and those in another
+//! place than on the Job.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::annotations::{
 /// What users write on a Job.
 const OF_USERS: [&str; 5] = [SEMAPHORE, PRIORITY, HOLD, KEY, ON_CONTENTION];
 
-/// What the operator writes on a Job or on its pod template. A copy of a Job may bear it.
+/// What the operator writes on a Job or on its pod template. A copy of a Job may have it.
 const OF_THE_OPERATOR: [&str; 6] = [
     SESSION,
     LOCK_KEY,
@@ -21,18 +21,18 @@ const OF_THE_OPERATOR: [&str; 6] = [
     HOLDER_LABEL,
 ];
 
-/// What the names of all of them begin with.
+/// The beginning of all these names.
 const DOMAIN: &str = "consul-semaphore.io/";
 
-/// How many mistakes are told at once.
+/// How many mistakes one advice lists.
 const MOST: usize = 3;
 
-/// How alike a known name is, from 0 to 1, that is likely to have been meant.
+/// How similar a known name must be, from 0 to 1, to be suggested.
 const ALIKE: f64 = 0.7;
 
 type Map = BTreeMap<String, String>;
 
-/// The places of a Job at which people write such names.
+/// The places in a Job where people write such names.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a> {
     /// The Job's annotations: the place where they are read.
@@ -43,8 +43,8 @@ pub struct Places<'a> {
     pub template: &'a Map,
 }
 
-/// What is to be said of a Job's annotations that nobody reads, for an event on the Job; `None`
-/// where there are none. The cost is that of looking the domain up in each place.
+/// The advice about a Job's annotations that have no effect, for an event on the Job; `None` if there are none. It
+/// costs as much as looking the domain up in each place.
 pub fn advise(places: Places<'_>) -> Option<String> {
     let Places {
         annotations,
@@ -68,7 +68,7 @@ pub fn advise(places: Places<'_>) -> Option<String> {
             if !OF_USERS.contains(&name) {
                 return unknown(what, name);
             }
-            // The same on both is no mistake: somebody wants to find the pods by it.
+            // The same name on both is no mistake: it lets users select the pods.
             (!annotations.contains_key(name)).then(|| {
                 format!(
                     "{what} {name} {place}, where it has no effect: make it an annotation of the Job \
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(advice(&others, &others, &others), None);
         assert_eq!(advice(&OF_USERS, &[], &[]), None);
         assert_eq!(advice(&OF_USERS, &[SEMAPHORE], &OF_USERS), None);
-        // What the operator wrote stays on a Job that asks for nothing any more, and on its copies.
+        // What the operator wrote stays on a Job that no longer asks for a slot, and on its copies.
         assert_eq!(advice(&[SESSION], &[], &OF_THE_OPERATOR), None);
     }
 
@@ -218,7 +218,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever stands there, the advice is fit for an event.
+        /// Whatever the annotations are, the advice fits into an event.
         #[test]
         fn any_names_are_told_or_not(
             names in prop::collection::vec((0..3_usize, "[A-Za-z0-9._-]{1,63}"), 0..9),

@@ -42,22 +42,21 @@ pub const FINALIZER: &str = "consul-semaphore.io/finalizer";
 pub struct Request {
     /// The name of a `ConsulSemaphore` in the Job's namespace: a valid object name.
     pub semaphore: String,
-    /// A higher one goes first; 0 when the annotation is not there.
+    /// Higher goes first; 0 without the annotation.
     pub priority: i32,
-    /// Whether the Job stays out of the line.
+    /// Whether the Job stays out of the queue.
     pub hold: bool,
-    /// Which semaphore of a keyed `ConsulSemaphore`. One that can't be a key is no matter where there are
-    /// no keys.
+    /// Which semaphore of a keyed `ConsulSemaphore`. An invalid key does not matter if the semaphore is not keyed.
     pub key: Option<Result<Key, AnnotationError>>,
-    /// What becomes of the Job if all slots are taken when it comes.
+    /// What happens to the Job if all slots are taken when it arrives.
     pub on_contention: OnContention,
 }
 
-/// Why a Job's annotations can't be followed. Each says what to do, for an event on the Job; of the
-/// value it repeats the beginning only, because an annotation may be longer than an event's note.
+/// Why a Job's annotations can't be followed. Each says what to do, for an event on the Job. It quotes only the
+/// beginning of the value, because an annotation may be longer than an event's note.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum AnnotationError {
-    /// [`SEMAPHORE`] is there, without a value.
+    /// [`SEMAPHORE`] is set, without a value.
     #[error(
         "annotation {SEMAPHORE} is empty: set it to the name of a ConsulSemaphore in the Job's namespace, or remove it"
     )]
@@ -89,7 +88,7 @@ pub enum AnnotationError {
     OnContention(String),
 }
 
-/// What a Job's annotations ask for; `None` when [`SEMAPHORE`] is not among them: not our Job.
+/// What a Job's annotations ask for; `None` without [`SEMAPHORE`]: the Job is not ours.
 pub fn parse(annotations: &BTreeMap<String, String>) -> Option<Result<Request, AnnotationError>> {
     let semaphore = annotations.get(SEMAPHORE)?;
     Some(parse_request(semaphore, annotations))
@@ -149,7 +148,7 @@ fn parse_on_contention(text: &str) -> Result<OnContention, AnnotationError> {
     }
 }
 
-/// As much of a value as an error repeats.
+/// The part of a value that an error quotes.
 fn beginning(text: &str) -> String {
     const SHOWN: usize = 64;
     match text.char_indices().nth(SHOWN) {
@@ -177,7 +176,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever stands there is read, or refused with a note that is fit for an event.
+        /// Any value is read, or refused with a note that fits into an event.
         #[test]
         fn any_annotations_are_read_or_refused(values in prop::collection::vec((0..6_usize, hostile::text()), 0..7)) {
             let names = [SEMAPHORE, PRIORITY, HOLD, SESSION, KEY, ON_CONTENTION];

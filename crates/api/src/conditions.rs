@@ -24,7 +24,7 @@ pub enum ConditionType {
 }
 
 impl ConditionType {
-    /// All of them, in the order in which they stand in a status.
+    /// All of them, in their order in a status.
     pub const ALL: [Self; 4] = [
         Self::Ready,
         Self::ConsulReachable,
@@ -46,11 +46,11 @@ impl ConditionType {
 /// The status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConditionStatus {
-    /// It is so.
+    /// The condition holds.
     True,
-    /// It is not so.
+    /// The condition does not hold.
     False,
-    /// It can't be said.
+    /// It is not known whether the condition holds.
     Unknown,
 }
 
@@ -71,7 +71,7 @@ impl From<bool> for ConditionStatus {
     }
 }
 
-/// The reason of a condition. For an error of Consul's it is the word that metrics use, too.
+/// The reason of a condition. For an error of Consul's, metrics use the same word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// Slots are granted and released.
@@ -197,12 +197,12 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What is to be said of one condition now.
+/// The current state of one condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Which condition.
     pub type_: ConditionType,
-    /// Whether it is so.
+    /// Whether it holds.
     pub status: ConditionStatus,
     /// Why, for programs.
     pub reason: Reason,
@@ -211,7 +211,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding of these parts.
+    /// A finding with these fields.
     pub fn new(
         type_: ConditionType,
         status: impl Into<ConditionStatus>,
@@ -227,7 +227,7 @@ impl Finding {
     }
 }
 
-/// How long a message can be, in characters: it may repeat the words of others.
+/// How long a message can be, in characters: it may quote texts of others.
 const MESSAGE: usize = 2048;
 
 /// The condition of this type.
@@ -237,11 +237,11 @@ pub fn find(conditions: &[Condition], type_: ConditionType) -> Option<&Condition
         .find(|condition| condition.type_ == type_.as_str())
 }
 
-/// The conditions after `findings`, made at `now` on a spec of this generation.
+/// The conditions after `findings`, which were made at `now` on a spec of this generation.
 ///
-/// `lastTransitionTime` changes only with the status. Our types come first, in the order of
-/// [`ConditionType::ALL`]; of these, one without a finding stays as it was. Conditions of other
-/// types are somebody else's: they stay, behind ours, in their order.
+/// `lastTransitionTime` changes only with the status. Our types come first, in the order of [`ConditionType::ALL`];
+/// one without a finding stays as it was. Conditions of other types are somebody else's: they stay after ours, in
+/// their order.
 pub fn merge(
     old: &[Condition],
     findings: &[Finding],

@@ -1,4 +1,4 @@
-//! The custom resource definition as it is shipped.
+//! The custom resource definition as released.
 
 use super::ConsulSemaphore;
 use kube::CustomResourceExt;
@@ -72,8 +72,8 @@ mod tests {
         }
     }
 
-    /// The API server drops a null where it is not allowed, as if the field was not set; where it is
-    /// allowed, the null would be a value that can be added and removed.
+    /// Where a null is not allowed, the API server drops it, as if the field was not set. Where it is allowed, it
+    /// would be a value that can be added and removed.
     #[test]
     fn no_property_may_be_null() {
         let nullable = properties()
@@ -87,7 +87,7 @@ mod tests {
         );
     }
 
-    /// The API server bounds what a rule may cost by the length of what it reads.
+    /// The API server estimates the cost of a rule from the length of its input.
     #[test]
     fn every_text_of_the_spec_is_bounded() {
         for (path, property) in properties()

@@ -1,19 +1,19 @@
 //! What users write and read: the `ConsulSemaphore` resource, the annotations on Jobs, the conditions.
 //!
-//! Types and pure functions only. Nothing here knows how a semaphore works, asks a clock or does IO:
-//! text from outside is parsed here, once, into types that can't hold what is not valid.
+//! Types and pure functions only. Nothing here knows how a semaphore works, reads a clock or does IO: text from
+//! outside is parsed here, once, into types that can't hold invalid values.
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`advice`] | what is wrong with annotations that nobody reads |
+//! | [`advice`] | what is wrong with annotations that have no effect |
 //! | [`annotations`] | what users ask for on a Job, and the names that a grant writes |
 //! | [`conditions`] | the types and reasons of `status.conditions`, and how new ones replace old ones |
 //! | [`ConsulSemaphore`] | the custom resource: spec, status, validation rules |
 //! | [`crd`] | the custom resource definition as YAML |
-//! | [`Ttl`], [`Seconds`] | values of the spec with rules of their own |
+//! | [`Ttl`], [`Seconds`] | values of the spec with their own rules |
 //! | [`scope`] | which part of a cluster an operator works for; [`SemaphoreSelector`] is its selector |
 //! | [`tenancy`] | which prefixes a namespace may use |
-//! | [`waiting`] | why a Job in line has no slot yet, in words |
+//! | [`waiting`] | why a queued Job has no slot yet, in words |
 
 pub mod advice;
 pub mod annotations;

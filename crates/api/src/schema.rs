@@ -3,9 +3,8 @@
 use schemars::{Schema, transform::transform_subschemas};
 use serde_json::Value;
 
-/// Makes plain text of every description, which is Markdown in the source: one line of each
-/// paragraph, because `kubectl explain` breaks lines itself and keeps breaks that are there, and no
-/// backticks, because it shows them.
+/// Makes plain text of every description, which is Markdown in the source. Each paragraph becomes one line, because
+/// `kubectl explain` wraps lines itself and keeps existing breaks. Backticks are removed, because it shows them.
 pub(super) fn plain_descriptions(schema: &mut Schema) {
     if let Some(Value::String(description)) = schema.get_mut("description") {
         let text = description.replace('`', "");

@@ -10,10 +10,9 @@ use super::{
 /// Which part of a cluster an operator works for; all of it by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// Where it works. It knows nothing of what is elsewhere.
+    /// Where it works. It sees nothing of other namespaces.
     pub namespaces: Namespaces,
-    /// The `ConsulSemaphores` there that it looks after. It knows of the others that they are another
-    /// operator's.
+    /// The `ConsulSemaphores` there that it manages. It knows that the others are another operator's.
     pub semaphores: SemaphoreSelector,
 }
 
@@ -27,7 +26,7 @@ impl Scope {
 /// Namespaces: names joined by commas, or `*` for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Namespaces {
-    /// All that there are, and will be.
+    /// All namespaces, including later ones.
     #[default]
     All,
     /// These, at least one.
@@ -47,7 +46,7 @@ impl Namespaces {
 impl FromStr for Namespaces {
     type Err = InvalidNamespace;
 
-    /// Nothing is not all: a variable that was to be filled in may be empty.
+    /// An empty text does not mean all: it may be a variable that was not filled in.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let names = namespaces(text)?;
         if names.is_empty() {

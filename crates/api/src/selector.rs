@@ -1,4 +1,4 @@
-//! Which `ConsulSemaphores` an operator looks after, by their labels.
+//! Which `ConsulSemaphores` an operator manages, by their labels.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -6,12 +6,12 @@ use kube::core::{Expression, Selector, SelectorExt as _};
 
 use super::annotations::is_object_name;
 
-/// A label selector as `kubectl -l` takes it: requirements joined by commas, all of which must be met.
-/// Without any, the default, it selects all.
+/// A label selector as `kubectl -l` accepts it: requirements joined by commas, all of which must be met. Without any,
+/// the default, it selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SemaphoreSelector(Selector);
 
-/// The text is no [`SemaphoreSelector`].
+/// The text is not a [`SemaphoreSelector`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a requirement on labels: give one or more of key=value, key!=value, key in (a,b), key notin (a,b), \
@@ -25,7 +25,7 @@ impl SemaphoreSelector {
         self.0.matches(labels)
     }
 
-    /// Whether every object is.
+    /// Whether every object is selected.
     pub fn selects_all(&self) -> bool {
         self.0.selects_all()
     }
@@ -85,7 +85,7 @@ fn parse(text: &str) -> Option<Expression> {
     Some(Expression::Equal(key(name)?, value(wanted)?))
 }
 
-/// What can be the key of a label: a word, after a prefix such as `example.com/` or without one.
+/// A valid key of a label: a word, with or without a prefix such as `example.com/`.
 fn key(text: &str) -> Option<String> {
     let text = text.trim();
     let (prefix, name) = match text.split_once('/') {
@@ -96,7 +96,7 @@ fn key(text: &str) -> Option<String> {
     valid.then(|| text.to_owned())
 }
 
-/// What can be the value of a label: a word, or nothing.
+/// A valid value of a label: a word, or nothing.
 fn value(text: &str) -> Option<String> {
     let text = text.trim();
     (text.is_empty() || is_word(text)).then(|| text.to_owned())
@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// Of these semaphores, those that a selector selects.
+    /// The ones of these semaphores that a selector selects.
     fn selected(selector: &str) -> Vec<&'static str> {
         let selector: SemaphoreSelector = selector.parse().unwrap();
         let semaphores: [(_, &[_]); 4] = [
@@ -191,7 +191,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is accepted says the same again when it is shown.
+        /// An accepted selector still means the same after it was printed and parsed again.
         #[test]
         fn any_text_is_read_or_refused(text in "[a-b!=, ()]{0,9}|(a|b|shard|=|==|!=|!| |in|notin|,|\\(|\\)){0,9}") {
             if let Ok(selector) = text.parse::<SemaphoreSelector>() {

@@ -18,8 +18,8 @@ use kube::{
 use serde::{Deserialize, Serialize};
 
 /// What the user wants of a semaphore.
-// Optional fields have `with`: without it the schema calls them nullable, and a null, which stands
-// for "not set" everywhere in Kubernetes, would be kept as a value.
+// Optional fields have `with`: without it the schema calls them nullable, and the API server would keep a null, which
+// means "not set" everywhere in Kubernetes, as a value.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = plain_descriptions)]
@@ -207,7 +207,7 @@ impl Default for SessionSpec {
     }
 }
 
-/// Consul's own default.
+/// The same as Consul's own default.
 fn lock_delay() -> LockDelay {
     LockDelay::new(15).unwrap_or(LockDelay::MAX)
 }
@@ -273,13 +273,13 @@ fn token_key() -> String {
     "token".to_owned()
 }
 
-/// A rule for the spec: this optional field, given by its path, is neither changed, added nor removed.
+/// A rule for the spec: this optional field, given by its path, can't be changed, added or removed.
 ///
-/// A rule on the field itself would not be asked when the field comes or goes, nor one on `consul`
-/// when that does. The field's own rules refuse an empty text, so that can stand for "not there".
-/// (Shorter with CEL's optional values, but the API server can't bound the cost of comparing these.)
+/// A rule on the field itself would not be checked when the field is added or removed, nor one on `consul` when that
+/// is. The field's own rules refuse an empty text, so an empty text can represent a missing field. (CEL's optional
+/// values would be shorter, but the API server can't bound the cost of comparing them.)
 fn immutable(field: &str) -> Rule {
-    // A word that CEL reserves is written so in a rule.
+    // How a rule must write a word that CEL reserves.
     let field_in_cel = field.replace("namespace", "__namespace__");
     let value_in = |spec: &str| {
         let path = format!("{spec}.{field_in_cel}");
@@ -294,7 +294,7 @@ fn immutable(field: &str) -> Rule {
     unchanged(field, same)
 }
 
-/// A rule for the spec: `same`, in CEL, says whether this field is as it was.
+/// A rule for the spec: `same`, in CEL, is true if this field has not changed.
 fn unchanged(field: &str, same: String) -> Rule {
     Rule::new(same)
         .message(Message::Message(format!(

@@ -1,4 +1,4 @@
-//! The status of a `ConsulSemaphore`: what the operator last saw. A report, never the truth.
+//! The status of a `ConsulSemaphore`: what the operator last saw. It is a report, not the source of truth.
 
 #![expect(
     unreachable_pub,
@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 pub const LISTED: usize = 20;
 
 /// What the operator last saw of the semaphore.
-// What is unknown is left out, so it must be written whole, by server-side apply or replace: a merge
-// patch would keep the old value.
+// Unknown fields are left out, so the status must be written whole, by server-side apply or replace: a merge patch
+// would keep the old value.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = plain_descriptions)]

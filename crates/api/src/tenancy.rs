@@ -4,18 +4,18 @@ use std::{collections::BTreeSet, fmt, str::FromStr};
 
 use consul_semaphore::Prefix;
 
-/// What stands for the namespace of a `ConsulSemaphore`.
+/// The placeholder for the namespace of a `ConsulSemaphore`.
 const NAMESPACE: &str = "{namespace}";
 
-/// What stands for all namespaces.
+/// The name for all namespaces.
 pub(super) const ALL: &str = "*";
 
-/// The folder of Consul's that belongs to a namespace: a [`Prefix`] in which `{namespace}` stands
-/// for the namespace's name, such as `semaphores/{namespace}/`. The slash at its end may be left out.
+/// The folder in Consul that belongs to a namespace: a [`Prefix`] in which `{namespace}` is replaced by the
+/// namespace's name, such as `semaphores/{namespace}/`. The slash at its end may be left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantPrefix(String);
 
-/// The text is no [`TenantPrefix`].
+/// The text is not a [`TenantPrefix`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} must be segments of letters, digits, '.', '_', '-' and {{namespace}} joined by '/', none of only dots, \
@@ -24,10 +24,10 @@ pub struct TenantPrefix(String);
 pub struct InvalidTenantPrefix(String);
 
 impl TenantPrefix {
-    /// The default: where a `ConsulSemaphore` lives whose spec names no prefix.
+    /// The default: the folder of each `ConsulSemaphore` whose spec names no prefix.
     pub const DEFAULT: &'static str = "semaphores/{namespace}/";
 
-    /// The folder of this namespace, with the slash at its end.
+    /// The folder of this namespace, with a slash at its end.
     fn of(&self, namespace: &str) -> String {
         format!("{}/", self.0.replace(NAMESPACE, namespace))
     }
@@ -38,7 +38,7 @@ impl FromStr for TenantPrefix {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let folder = text.strip_suffix('/').unwrap_or(text);
-        // What a namespace is called decides nothing about what is valid: it is a label of DNS.
+        // Any namespace gives the same result: its name is a DNS label.
         let valid = folder.replace(NAMESPACE, "n").parse::<Prefix>().is_ok();
         valid
             .then(|| Self(folder.to_owned()))
@@ -92,7 +92,7 @@ pub(super) fn namespaces(text: &str) -> Result<BTreeSet<String>, InvalidNamespac
     names.map(name).collect()
 }
 
-/// Whether this is a label of DNS, as the names of namespaces are.
+/// Whether this is a DNS label, as the names of namespaces are.
 pub fn is_namespace(name: &str) -> bool {
     let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=63).contains(&name.len())
@@ -101,16 +101,16 @@ pub fn is_namespace(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
-/// Who may use which prefix with the operator's own token.
+/// Which namespaces may use which prefixes with the operator's own token.
 #[derive(Clone, Debug)]
 pub struct Tenancy {
     /// The folder of each namespace.
     pub prefix: TenantPrefix,
-    /// The namespaces that are not confined to theirs.
+    /// The namespaces that are not confined to their folders.
     pub trusted: TrustedNamespaces,
 }
 
-/// The prefix is outside of the namespace's folder. Says what is allowed and what to do.
+/// The prefix is outside the namespace's folder. Says what is allowed and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the prefix {prefix} is not below {folder}, where the semaphores of the namespace {namespace} live. Nothing is read \
@@ -126,13 +126,13 @@ pub struct PrefixNotAllowed {
 }
 
 impl Tenancy {
-    /// The folder of a namespace, with the slash at its end.
+    /// The folder of a namespace, with a slash at its end.
     pub fn folder(&self, namespace: &str) -> String {
         self.prefix.of(namespace)
     }
 
-    /// The folder that the folders of all namespaces are in, with the slash at its end; empty where
-    /// they have none in common.
+    /// The folder that contains the folders of all namespaces, with a slash at its end; empty if they have none in
+    /// common.
     pub fn common_folder(&self) -> String {
         let folder = self.prefix.to_string();
         let common = folder.split(NAMESPACE).next().unwrap_or_default();
@@ -142,8 +142,8 @@ impl Tenancy {
 
     /// Whether a `ConsulSemaphore` of this namespace may use the prefix.
     ///
-    /// Prefixes are compared byte by byte, as Consul compares keys, and with the slash, so that
-    /// `semaphores/team` has no part in `semaphores/team-b`.
+    /// Prefixes are compared byte by byte, as Consul compares keys, and with the slash, so that `semaphores/team`
+    /// does not include `semaphores/team-b`.
     pub fn check(&self, namespace: &str, prefix: &Prefix) -> Result<(), PrefixNotAllowed> {
         let folder = self.folder(namespace);
         if self.trusted.contains(namespace) || prefix.as_str().starts_with(&folder) {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is accepted for one namespace is refused for every other one.
+        /// A prefix that one namespace may use is refused to every other namespace.
         #[test]
         fn no_two_namespaces_share_a_prefix(
             one in "[a-z0-9]([a-z0-9-]{0,6}[a-z0-9])?",

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use consul_semaphore::{InvalidSeconds, Seconds};
 
-/// What stands for no TTL at all.
+/// The text for no TTL at all.
 const NONE: &str = "None";
 
 /// The time to live of Consul sessions: whole seconds from 10s to 24h, which is what Consul allows
@@ -15,7 +15,7 @@ const NONE: &str = "None";
 pub enum Ttl {
     /// Consul ends a session this long after its last renewal, or up to twice as long.
     After(Seconds<10, 86_400>),
-    /// A session never expires: somebody must end it.
+    /// A session never expires: it must be ended explicitly.
     Never,
 }
 
@@ -35,7 +35,7 @@ impl Default for Ttl {
     }
 }
 
-/// The text is no [`Ttl`].
+/// The text is not a [`Ttl`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("ttl {0}, or None")]
 pub struct InvalidTtl(#[from] InvalidSeconds);

@@ -1,7 +1,7 @@
-//! Why a Job in line has no slot yet, as far as the status of its semaphore tells.
+//! Why a queued Job has no slot yet, as far as the status of its semaphore says.
 //!
-//! It repeats what the operator has published, and judges nothing anew: where the status does not say
-//! enough, this says less. The status lists twenty holders and the head of the line.
+//! It repeats what the operator has published, and makes no judgement of its own: where the status does not say
+//! enough, this says less. The status lists twenty holders and the head of the queue.
 
 use std::collections::HashMap;
 
@@ -12,33 +12,33 @@ use super::{
     conditions::{self, ConditionStatus, ConditionType, Reason},
 };
 
-/// Why one Job in line has no slot yet.
+/// Why one queued Job has no slot yet.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Why<'a> {
     /// The operator has not reported on the semaphore.
     Unseen,
-    /// Nobody is granted a slot, as the condition Ready says.
+    /// Nothing is granted, as the condition Ready says.
     Stopped(&'a Condition),
-    /// It is the first in line; this condition says what it waits for.
+    /// It is first in the queue; this condition says what it waits for.
     First(&'a Condition),
-    /// It is the first in line for its key; `held` of `limit` slots are, if all holders are listed.
+    /// It is first in the queue for its key; `held` of `limit` slots are held, if all holders are listed.
     FirstOfKey {
         /// Its key.
         key: &'a str,
         /// How many slots of the key are held.
         held: Option<usize>,
-        /// How many there are of each key.
+        /// How many slots each key has.
         limit: i32,
     },
-    /// A slot is free for it. That it is being started, or that the slot is left to one elsewhere who has waited longer,
-    /// is not told apart by a status; the Job's events do.
+    /// A slot is free for it. The Job is being started, or the slot is left to a contender elsewhere that has waited
+    /// longer: the status does not say which, but the Job's events do.
     Free,
-    /// This Job goes before it.
+    /// This Job is before it.
     Behind(&'a str),
 }
 
 impl Why<'_> {
-    /// A word for programs, as the reason of a condition is.
+    /// A word for programs, like the reason of a condition.
     pub fn reason(&self) -> &str {
         match self {
             Self::Unseen => "Unseen",
@@ -48,7 +48,7 @@ impl Why<'_> {
         }
     }
 
-    /// For people; without what to do, unless the condition says it.
+    /// For people; without advice, unless the condition gives some.
     pub fn message(&self) -> String {
         match self {
             Self::Unseen => {
@@ -66,20 +66,20 @@ impl Why<'_> {
     }
 }
 
-/// The line of a semaphore, gone through in its order.
+/// The queue of a semaphore, read in order.
 #[derive(Debug)]
 pub struct Line<'a> {
     keyed: bool,
     limit: i32,
     status: Option<&'a ConsulSemaphoreStatus>,
-    /// For how many there is a slot: of all who wait, if nobody is before them elsewhere.
+    /// How many waiting Jobs have a slot, if nobody elsewhere is before them.
     free: usize,
-    /// The last one of each key, or of all.
+    /// The last Job so far of each key, or of all.
     last: HashMap<Option<&'a str>, &'a str>,
 }
 
 impl<'a> Line<'a> {
-    /// From its head.
+    /// Starts at the head of the queue.
     pub fn of(semaphore: &'a ConsulSemaphore) -> Self {
         let status = semaphore.status.as_ref();
         let limit = status.and_then(|status| status.limit);
@@ -91,7 +91,7 @@ impl<'a> Line<'a> {
             free: 0,
             last: HashMap::new(),
         };
-        // A mutex in its lock-delay is free, and can't be had.
+        // A mutex in its lock-delay is free but can't be locked.
         let available = line.condition(ConditionType::SlotsAvailable);
         if available.is_some_and(|it| it.reason == Reason::SlotsFree.as_str()) {
             let free = status.map_or(0, |status| limit.saturating_sub(status.held));
@@ -100,7 +100,7 @@ impl<'a> Line<'a> {
         line
     }
 
-    /// Why nobody at all is granted a slot.
+    /// Why nothing at all is granted.
     pub fn stop(&self) -> Option<Why<'a>> {
         match self.condition(ConditionType::Ready) {
             None => Some(Why::Unseen),
@@ -109,7 +109,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Why the next one waits, whose key this is.
+    /// Why the next Job waits, which has this key.
     pub fn next(&mut self, job: &'a str, key: Option<&'a str>) -> Why<'a> {
         if let Some(stop) = self.stop() {
             return stop;
@@ -130,7 +130,8 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// What the conditions say of slots holds for no key alone. Some keys may be in trouble, and Ready says so.
+    /// What the conditions say about slots does not apply to a single key. Some keys may be in trouble, and Ready
+    /// says so.
     fn first_of(&self, key: &'a str) -> Why<'a> {
         let ready = self.condition(ConditionType::Ready);
         if let Some(ready) = ready.filter(|ready| ready.reason != Reason::Reconciled.as_str()) {
@@ -163,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// What is said of each Job of the queue.
+    /// The reason and message for each Job of the queue.
     fn told(spec: &Value, status: &Value) -> Vec<String> {
         let semaphore: ConsulSemaphore = serde_json::from_value(json!({
             "apiVersion": "consul-semaphore.io/v1alpha1",
@@ -231,7 +232,7 @@ mod tests {
         assert_eq!(told[2], "Behind: behind b");
     }
 
-    /// It is free, and nobody can have it.
+    /// It is free, but nobody can lock it.
     #[test]
     fn a_mutex_in_its_lock_delay_says_so() {
         let status = json!({

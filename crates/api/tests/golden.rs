@@ -1,5 +1,5 @@
-//! The names in Kubernetes, as users, manifests, policies and other builds have them: a build that knows an object by
-//! another name does not know it.
+//! The names in Kubernetes, as users, manifests, policies and other builds use them: a build with another name for an
+//! object does not recognize it.
 
 use consul_semaphore_api::{ConsulSemaphore, GROUP, annotations};
 use kube::Resource as _;
@@ -17,7 +17,7 @@ fn what_users_write_on_a_job() {
     );
 }
 
-/// What the operator writes, and reads again after an upgrade. `crates/workload/tests/golden.rs` has where it stands.
+/// What the operator writes, and reads again after an upgrade. `crates/workload/tests/golden.rs` shows where.
 #[test]
 fn what_the_operator_writes_on_a_job_and_its_pods() {
     assert_eq!(annotations::SESSION, "consul-semaphore.io/session");
@@ -31,13 +31,14 @@ fn what_the_operator_writes_on_a_job_and_its_pods() {
     assert_eq!(annotations::HOLDER_LABEL, "consul-semaphore.io/holder");
 }
 
-/// A finalizer of another name stays on every `ConsulSemaphore` that is there: none of them can be deleted any more.
+/// With another name, the old finalizer stays on every existing `ConsulSemaphore`: none of them can be deleted any
+/// more.
 #[test]
 fn the_finalizer() {
     assert_eq!(annotations::FINALIZER, "consul-semaphore.io/finalizer");
 }
 
-/// Objects in etcd, and every manifest and role, name the resource so.
+/// Objects in etcd, and every manifest and role, use these names for the resource.
 #[test]
 fn the_resource() {
     assert_eq!(GROUP, "consul-semaphore.io");

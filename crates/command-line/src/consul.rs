@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, builder::NonEmptyStringValueParser, error::ErrorKind};
 use consul_client as consul;
 
-/// What has no flag, for the help of a program that has [`ConsulFlags`].
+/// The settings without a flag, for the help of a program that has [`ConsulFlags`].
 pub const CONSUL_ENVIRONMENT: &str = "\
 Environment without a flag, with the meaning that it has for Consul's own tools:
   CONSUL_HTTP_TOKEN        the token, where there is no file
@@ -23,7 +23,7 @@ Environment without a flag, with the meaning that it has for Consul's own tools:
   CONSUL_NAMESPACE, CONSUL_PARTITION
                            of Consul Enterprise";
 
-/// What overrides Consul's own environment variables, which are read as every Consul tool reads them.
+/// Flags that override Consul's own environment variables, which are read as every Consul tool reads them.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Consul (see the environment below, too)")]
 pub struct ConsulFlags {
@@ -53,10 +53,10 @@ pub struct ConsulFlags {
 }
 
 impl ConsulFlags {
-    /// Where Consul is: what the environment says, with these flags before it.
+    /// Where Consul is: the environment's settings, overridden by these flags.
     ///
     /// # Errors
-    /// Flags or variables contradict each other, or can't be used: as the program `C` tells it.
+    /// Flags or variables contradict each other, or can't be used: as an error of the program `C`.
     pub fn config<C: CommandFactory>(&self) -> Result<consul::Config, clap::Error> {
         let refuse = |kind, problem: String| C::command().error(kind, problem);
         let from_env = consul::Config::from_env();
@@ -96,7 +96,7 @@ impl ConsulFlags {
     }
 }
 
-/// What gives a token without a login, if anything does.
+/// The source of a token without a login, if there is one.
 fn given_token(config: &consul::Config, by_flag: bool) -> Option<&'static str> {
     match (&config.token_file, &config.token) {
         (Some(_), _) if by_flag => Some("--consul-token-file"),
@@ -106,7 +106,7 @@ fn given_token(config: &consul::Config, by_flag: bool) -> Option<&'static str> {
     }
 }
 
-/// The first address that is spoken to without TLS.
+/// The first address without TLS.
 fn without_tls(config: &consul::Config) -> Option<String> {
     let mut addresses = config.addresses.iter().map(ToString::to_string);
     addresses.find(|address| {

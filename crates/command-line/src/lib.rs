@@ -5,7 +5,7 @@
 //! | [`ConsulFlags`] | where Consul is, and with which token |
 //! | [`logs`] | log lines on stderr, for people or for machines |
 //!
-//! It knows nothing of Kubernetes or of semaphores.
+//! It knows nothing about Kubernetes or semaphores.
 
 mod consul;
 mod lines;
@@ -21,8 +21,8 @@ use clap::error::{ContextKind, ContextValue};
 
 pub use consul::{CONSUL_ENVIRONMENT, ConsulFlags};
 
-/// A panic in any task or thread ends the process: nothing goes on with work that is half done. Released builds
-/// abort by their profile; this does the same in all others.
+/// A panic in any task or thread ends the process: no work continues half done. Released builds abort by their
+/// profile; this does the same in all others.
 pub fn abort_on_panic() {
     let tell = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
@@ -34,7 +34,7 @@ pub fn abort_on_panic() {
 /// Reads the process's arguments and environment; ends the process with help, or with an error that says what to do.
 pub fn parse<C: clap::Parser>() -> C {
     C::try_parse().unwrap_or_else(|error| {
-        // Nobody is left to tell when these cannot be written.
+        // There is no other way to report an error that can't be written.
         let _ = error.print();
         if let Some(variable) = variable_at_fault::<C>(&error) {
             let _ = writeln!(
@@ -66,11 +66,11 @@ fn variable_at_fault<C: clap::Parser>(error: &clap::Error) -> Option<String> {
     (!on_command_line).then(|| variable.to_string_lossy().into_owned())
 }
 
-/// A name that can stand in a Consul key, node or session: 1 to 63 of `[A-Za-z0-9._-]`, not only dots. For clap's
+/// A name that is valid in a Consul key, node or session: 1 to 63 of `[A-Za-z0-9._-]`, not only dots. For clap's
 /// `value_parser`.
 ///
 /// # Errors
-/// It is none; the text says what is allowed.
+/// The text is not such a name; the error says what is allowed.
 pub fn name(text: &str) -> Result<String, String> {
     let allowed = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
     if !(1..=63).contains(&text.len())
@@ -82,10 +82,10 @@ pub fn name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Checks a log filter; the text is kept because the parsed one cannot be cloned. For clap's `value_parser`.
+/// Checks a log filter. Returns the text, because the parsed filter can't be cloned. For clap's `value_parser`.
 ///
 /// # Errors
-/// It can't be read; the text says what to give.
+/// The filter can't be parsed; the error says what is allowed.
 pub fn filter(text: &str) -> Result<String, String> {
     match logs::parse_filter(text) {
         Ok(_) => Ok(text.to_owned()),

@@ -1,12 +1,12 @@
-//! A log with one line for each event, whatever text from others is in it.
+//! A log with one line for each event, whatever text from others it contains.
 
 use std::io::{self, Write};
 
-/// Writes each event, which comes in one piece with a line's end, as one line: other control
-/// characters in it are escaped, as in the text of a program.
+/// Writes each event, which is passed in one piece with a line end, as one line. Other control characters in it are
+/// escaped, as in source code.
 pub(super) struct OneLine<W> {
     pub(super) to: W,
-    /// Whether escape sequences for colours are kept. Those in the events' text are escaped already where they are
+    /// Whether escape sequences for colours are kept. Those in the events' text are already escaped when the text is
     /// formatted.
     pub(super) colours: bool,
 }
@@ -43,7 +43,7 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// Characters that end a line for some programs, but are not control characters.
+/// Characters that end a line in some programs, but are not control characters.
 const LINE_ENDS: [char; 2] = ['\u{2028}', '\u{2029}'];
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::io::{self, IsTerminal as _, Write};
 use super::lines::OneLine;
 use tracing_subscriber::{EnvFilter, filter::ParseError, fmt, prelude::*, util::TryInitError};
 
-/// The default filter: our own lines, and warnings of libraries, without what kube logs about each failed call: we log
-/// the error that it returns.
+/// The default filter: our own lines, and warnings of libraries, without kube's log of each failed call, because we
+/// log the error that the call returns.
 pub const DEFAULT_FILTER: &str = "info,kube=warn,kube_runtime::watcher=off,kube_client::client=off,\
      kube_client::client::tls=warn,hyper=warn,h2=warn,reqwest=warn,rustls=warn,tower=warn";
 
@@ -15,14 +15,14 @@ pub enum LogFormat {
     /// For people: time, level, target, message and fields; in colours on a terminal.
     #[default]
     Text,
-    /// For machines: one JSON object a line, the event's fields at its top.
+    /// For machines: one JSON object a line, with the event's fields at its top level.
     Json,
 }
 
 /// Parses a filter in the syntax of `RUST_LOG`: `info`, or `info,consul_semaphore_operator=debug`. Empty means the default.
 ///
 /// # Errors
-/// It is not such a filter.
+/// The text is not such a filter.
 pub fn parse_filter(filter: &str) -> Result<EnvFilter, ParseError> {
     let filter = if filter.trim().is_empty() {
         DEFAULT_FILTER
@@ -35,15 +35,15 @@ pub fn parse_filter(filter: &str) -> Result<EnvFilter, ParseError> {
 /// Sends the process's logs to stderr.
 ///
 /// # Errors
-/// They go somewhere already.
+/// They already go somewhere else.
 pub fn init(format: LogFormat, filter: EnvFilter) -> Result<(), TryInitError> {
     init_to(format, filter, io::stderr)
 }
 
-/// The same by way of a writer of the program's own, which must write to stderr.
+/// The same through a writer of the program's own, which must write to stderr.
 ///
 /// # Errors
-/// They go somewhere already.
+/// They already go somewhere else.
 pub fn init_to<W: Write + 'static>(
     format: LogFormat,
     filter: EnvFilter,

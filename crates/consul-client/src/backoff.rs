@@ -1,9 +1,9 @@
-//! Pauses between tries of something that fails.
+//! Pauses between attempts of something that fails.
 
 use std::time::Duration;
 
-/// Pauses that double up to a longest one. Each is longer by a random share of itself, so that those who
-/// failed together do not try again together.
+/// Pauses that double up to a longest one. A random share is added to each, so that clients that failed together do
+/// not try again together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     shortest: Duration,
@@ -33,7 +33,7 @@ impl Backoff {
         self.pause_with(fastrand::f64())
     }
 
-    /// The same, longer by this share of it: from 0 to 1.
+    /// The same, with this share of it added: from 0 to 1.
     pub fn pause_with(&mut self, jitter: f64) -> Duration {
         let doubled = self.shortest.saturating_mul(1 << self.tries.min(16));
         self.tries = self.tries.saturating_add(1);

@@ -11,7 +11,7 @@ use crate::clock::Moment;
 /// One call of the API.
 pub(super) struct Call {
     pub(super) kind: &'static str,
-    /// Which other calls it may have to wait for. A blocking query has a turn of its own.
+    /// Which other calls it may have to wait for. A blocking query has a separate turn.
     pub(super) lane: Lane,
     pub(super) method: Method,
     /// From `/v1/` on, escaped.
@@ -20,18 +20,18 @@ pub(super) struct Call {
     pub(super) body: Option<Vec<u8>>,
     /// Whether it changes anything in Consul. Renewing a session does not.
     pub(super) changes: bool,
-    /// Whether it may be sent again although the first one may have been applied.
+    /// Whether it may be sent again even though the first one may have been applied.
     pub(super) idempotent: bool,
     /// For a blocking query.
     pub(super) wait: Option<Wait>,
 }
 
-/// The patience of a blocking query.
+/// How long a blocking query waits.
 pub(super) struct Wait {
     /// How long it may wait, on top of the client's timeout.
     pub(super) most: Duration,
     /// The server that its index is from. Another server may not reach this index for a long time, so the query is
-    /// never repeated there as it is.
+    /// never repeated there unchanged.
     pub(super) server: Arc<Target>,
 }
 
@@ -71,13 +71,13 @@ impl Call {
         }
     }
 
-    /// This read, answered by a leader that has replayed its whole log. Without this a new leader answers from what
-    /// it has replayed so far, which may be nothing for seconds after all servers were down.
+    /// This read, answered by a leader that has replayed its whole log. Otherwise a new leader answers from what it
+    /// has replayed so far, which may be nothing for seconds after all servers were down.
     pub(super) fn consistent(self) -> Self {
         self.with("consistent", "")
     }
 
-    /// Whether this is a blocking query that must not be asked there.
+    /// Whether this is a blocking query that must not be sent to this server.
     pub(super) fn is_for_another(&self, server: &Arc<Target>) -> bool {
         let wait = self.wait.as_ref();
         wait.is_some_and(|wait| !wait.server.is_same_server(server))
@@ -89,13 +89,13 @@ impl Call {
     }
 }
 
-/// An answer with status 200, or 404, whose meaning the call knows.
+/// An answer with status 200, or with a 404 that means something to the call.
 pub(super) struct Answer {
     pub(super) found: bool,
     /// `X-Consul-Index`, at least 1.
     pub(super) index: Option<u64>,
-    /// Entries were left out because the token may not read them. Consul says so since 1.11, and only if there is a
-    /// token.
+    /// Entries were left out because the token may not read them. Consul reports that since 1.11, and only if there
+    /// is a token.
     pub(super) filtered: bool,
     /// The server's clock, to the second.
     pub(super) date: Option<HeaderValue>,
@@ -103,7 +103,7 @@ pub(super) struct Answer {
     /// While this exists no other long answer is read.
     pub(super) _long: Option<OwnedSemaphorePermit>,
     pub(super) sent: Moment,
-    /// Who answered.
+    /// The server that answered.
     pub(super) server: Arc<Target>,
 }
 
@@ -124,7 +124,7 @@ impl Answer {
         }
     }
 
-    /// The 404 of something that is not Consul, such as a proxy.
+    /// A 404 from something other than Consul, such as a proxy.
     pub(super) fn not_found(&self) -> Error {
         match Error::from_answer(404, &self.body) {
             Error::Unexpected { status, message } if message.is_empty() => Error::Unexpected {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Client, Error, call::Call, kv::segment, lanes::Lane};
 
-/// What marks a node's meta as that of an external node.
+/// The entry in a node's meta that marks it as an external node.
 const EXTERNAL: (&str, &str) = ("external-node", "true");
 
 /// A node without an agent. Its sessions survive restarts of agents and servers, which leave the catalog together
@@ -35,7 +35,7 @@ impl Client {
         #[derive(Serialize)]
         #[serde(rename_all = "PascalCase")]
         struct Registration<'a> {
-            // Unlike all others, this call takes the datacenter from its body.
+            // Unlike all other calls, this one takes the datacenter from its body.
             #[serde(skip_serializing_if = "Option::is_none")]
             datacenter: Option<&'a str>,
             node: &'a str,

@@ -23,8 +23,8 @@ use crate::clock::Moment;
 
 /// Receives every request that was made, for metrics.
 pub trait Observer: Send + Sync {
-    /// A request of this kind (such as `kv_list`, `txn`, `session_renew`) had this result (`ok` or
-    /// [`Error::reason`]) and took so long. Both words are of fixed sets.
+    /// A request of this kind (such as `kv_list`, `txn`, `session_renew`) had this result (`ok` or [`Error::reason`])
+    /// and took so long. Kinds and results are from fixed sets.
     fn call(&self, kind: &'static str, result: &'static str, took: Duration);
 }
 
@@ -34,17 +34,17 @@ pub trait Gate: Send + Sync {
     fn is_open(&self) -> bool;
 }
 
-/// Consul's HTTP API. Clones share connections, the token and what is known of the servers.
+/// Consul's HTTP API. Clones share connections, the token and the state of the servers.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
     pub(super) scope: Arc<Scope>,
-    /// The scope's.
+    /// The datacenter of the scope.
     pub(super) datacenter: Arc<Datacenter>,
     pub(super) lanes: Arc<Lanes>,
     gate: Option<Arc<dyn Gate>>,
     token: Arc<TokenSource>,
-    /// When all calls end, beside the timeout.
+    /// When all calls end, in addition to the timeout.
     by: Moment,
 }
 
@@ -54,16 +54,16 @@ struct Shared {
     http_auth: Option<HttpAuth>,
     timeout: Duration,
     observer: Option<Arc<dyn Observer>>,
-    /// The turn of the one answer that may be long.
+    /// Permits one long answer at a time.
     long: Arc<Semaphore>,
 }
 
-/// How many tenths of its time may have passed when a call is sent. Later it could hardly be answered in time, so it
-/// is not sent and lets others go.
+/// How many tenths of its time may have passed when a call is sent. After that it would hardly be answered in time,
+/// so it is not sent and others go first.
 const LATEST: u32 = 9;
 
-/// The longest answer that is read, in bytes. A prefix with 5000 holders is some 10 MiB: for each a contender
-/// with a body of up to 1 KiB, which grows by a third on its way.
+/// The longest answer that is read, in bytes. A prefix with 5000 holders takes some 10 MiB: a contender each, with a
+/// body of up to 1 KiB, which grows by a third in transit.
 const LONGEST: usize = 16 << 20;
 
 /// Answers of at least this many bytes are read one at a time, so that what others write below their prefixes does
@@ -71,7 +71,7 @@ const LONGEST: usize = 16 << 20;
 const LONG: usize = 1 << 20;
 
 impl Client {
-    /// Reads the files that the settings name. It connects at the first call.
+    /// Reads the files that the settings name. The first call connects.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         install_crypto();
         config.validate()?;
@@ -131,8 +131,8 @@ impl Client {
         }
     }
 
-    /// The same client, whose calls wait for no others: for an election, which makes one call after the other beside
-    /// one watch.
+    /// The same client, with calls that wait for no others: for an election, which makes one call after the other
+    /// beside one watch.
     #[must_use]
     pub fn apart(&self) -> Self {
         Self {
@@ -175,7 +175,7 @@ impl Client {
         }
     }
 
-    /// Gives back the token from a login ([`Config::login`]); calls fail with [`Error::NoToken`] from then on. Takes
+    /// Gives back the token from a login ([`Config::login`]); from then on calls fail with [`Error::NoToken`]. Takes
     /// at most two seconds. Does nothing with any other token.
     pub async fn log_out(&self) {
         if let TokenSource::Login(login) = &*self.token {
@@ -192,7 +192,7 @@ impl Client {
         let time = Time {
             latest: began + limit / 10 * LATEST,
             deadline: began + limit,
-            // One server that hangs must leave time for another, unless hanging is what was asked for.
+            // A server that hangs must leave time for another one, except in a blocking query.
             patience: if call.idempotent && call.wait.is_none() {
                 limit / 2
             } else {
@@ -200,7 +200,7 @@ impl Client {
             },
         };
         let mut repeat = Repeat::new(time.latest);
-        // Only once: a token that is denied again is really unknown.
+        // Only once: if Consul denies the token again, it really does not know it.
         let mut rechecked = false;
         loop {
             let error = match self.attempt(&call, &mut repeat, &time).await {
@@ -236,7 +236,7 @@ impl Client {
             }
             Ok((token, _turn, target)) => {
                 repeat.tried.push(target.clone());
-                // Counted from here: having waited for other calls says nothing about the server.
+                // Starts here: a wait for other calls says nothing about the server.
                 let until = time.deadline.min(Instant::now() + time.patience);
                 self.ask_there(&target, call, token, until).await
             }
@@ -258,7 +258,7 @@ impl Client {
         call: &Call,
         time: &Time,
     ) -> Result<(Option<Token>, Option<Turn<'_>>, Arc<Target>), Error> {
-        // Before it takes a turn: a login that all wait for needs one, too.
+        // Before it takes a turn: a login that all calls wait for needs one, too.
         let token = timeout_at(time.latest, self.token.current()).await;
         let token = token.map_err(|_| interrupted("there was no token in time"))??;
         let turn = async {
@@ -290,7 +290,7 @@ impl Client {
             let servers = &self.datacenter.servers;
             tokio::select! {
                 result = asked => result,
-                // Nothing new about the server, so this does not count against it.
+                // This is nothing new about the server, so it does not count against it.
                 () = target.lost.notified() => return Err(interrupted("the server is lost")),
                 () = servers.lost.notified() => return Err(interrupted("the datacenter is silent")),
             }
@@ -306,8 +306,8 @@ impl Client {
         result
     }
 
-    /// Has another server be asked after this failure: for all datacenters if it is the server's own, as
-    /// when its connection fails, or if the server is `silent` and had nobody to ask.
+    /// Moves on to another server after this failure: for all datacenters if the failure is the server's own, as when
+    /// its connection fails, or if the server is `silent` and forwards to no other datacenter.
     fn leave(&self, target: &Arc<Target>, error: &Error, silent: bool) {
         let servers = &self.datacenter.servers;
         match error {
@@ -354,7 +354,7 @@ impl Client {
         if let Some(body) = &call.body {
             request = request.body(body.clone());
         }
-        // As late as possible: everything before may have taken long.
+        // As late as possible: everything before this may have taken long.
         if call.changes && self.gate.as_ref().is_some_and(|gate| !gate.is_open()) {
             return Err(Error::Withheld);
         }
@@ -376,17 +376,18 @@ impl Client {
             }
             if length > LONG && long.is_none() {
                 let turn = timeout_at(until, self.shared.long.clone().acquire_owned()).await;
-                // Never closed.
+                // The semaphore is never closed.
                 long = turn
                     .map_err(|_| interrupted("other long answers took too long"))?
                     .ok();
             }
             body.extend_from_slice(&part);
         }
-        // The pool gets its connection back in a task of its own. A call made before that would open another one.
+        // The pool takes back its connection in a separate task. A call made before that would open another
+        // connection.
         yield_now().await;
         if status != StatusCode::OK {
-            // A proxy may quote what it was sent.
+            // A proxy may quote the request.
             let hidden = token.map(|t| t.hide_in(&String::from_utf8_lossy(&body)).into_bytes());
             body = hidden.unwrap_or(body);
         }
@@ -407,9 +408,9 @@ impl Client {
     }
 }
 
-/// The time of one call.
+/// The time limits of one call.
 struct Time {
-    /// When it is sent at the latest.
+    /// When it must be sent at the latest.
     latest: Instant,
     deadline: Instant,
     /// How long one server may take.
@@ -430,7 +431,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// The call ends before a server could decide it.
+/// The call ends before a server could decide about it.
 fn interrupted(message: &str) -> Error {
     Error::Unreachable {
         message: message.to_owned(),
@@ -450,10 +451,10 @@ fn unreachable(target: &Target, error: &reqwest::Error) -> Error {
     }
 }
 
-/// TLS needs to know which cryptography it is built with, before the first client is made.
+/// TLS must know its cryptography provider before the first client is made.
 pub(super) fn install_crypto() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Another thread may have been quicker, which is as good.
+        // `Err` means that a provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// A moment on the machine's boot-time clock (Linux `CLOCK_BOOTTIME`), with nanosecond resolution.
 ///
-/// Evidence that a slot is held is judged on this clock: unlike [`std::time::Instant`] it goes on
-/// during a suspend, as Consul's timers do, and unlike the wall clock nobody can set it.
+/// Evidence that a slot is held is judged by this clock: unlike [`std::time::Instant`] it continues during a suspend,
+/// as Consul's timers do, and unlike the wall clock it can't be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment(Duration);
 
@@ -21,7 +21,7 @@ impl Moment {
         Self(Duration::new(seconds, nanos))
     }
 
-    /// The moment this long after the machine booted: for tests and models, which make their own time.
+    /// The moment this long after the machine booted: for tests and models, which have a clock of their own.
     pub const fn from_boot(since: Duration) -> Self {
         Self(since)
     }
@@ -38,7 +38,7 @@ impl Moment {
     }
 }
 
-/// What time it is, for people: in status, events, bodies and logs. Nothing is decided by it.
+/// The wall-clock time, for people: in status, events, bodies and logs. Nothing is decided by it.
 #[expect(clippy::disallowed_methods, reason = "the one place for the others")]
 pub fn time() -> jiff::Timestamp {
     jiff::Timestamp::now()

@@ -6,7 +6,7 @@ use reqwest::Url;
 
 use super::{AuthMethod, Observer};
 
-/// A setting that cannot be used: which, and what is allowed.
+/// A setting that cannot be used: which one, and what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{variable}: {problem}")]
 pub struct ConfigError {
@@ -46,7 +46,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// All that a [`Client`](super::Client) needs to know. The default is an agent on this machine.
+/// All settings of a [`Client`](super::Client). The default is an agent on this machine.
 #[derive(Clone)]
 pub struct Config {
     /// Servers or agents, in the order of preference; at least one (`CONSUL_HTTP_ADDR`).
@@ -56,10 +56,10 @@ pub struct Config {
     /// A file with the ACL token, read again when it changes (`CONSUL_HTTP_TOKEN_FILE`). It takes precedence over
     /// `token`, as in Consul's own tools.
     pub token_file: Option<PathBuf>,
-    /// Whether the file may appear later, as that of an optional Secret. Until then `token` is used, or none. Its folder
-    /// must exist.
+    /// Whether the file may appear later, as that of an optional Secret. Until then `token` is used, or none. Its
+    /// folder must exist.
     pub token_file_may_come: bool,
-    /// The login that gives the token; `token` and `token_file` are not used then.
+    /// The login for the token; `token` and `token_file` are not used then.
     pub login: Option<AuthMethod>,
     /// TLS.
     pub tls: Tls,
@@ -96,8 +96,7 @@ pub struct Tls {
     pub client_cert: Option<PathBuf>,
     /// The client's key in PEM (`CONSUL_CLIENT_KEY`); needs `client_cert`.
     pub client_key: Option<PathBuf>,
-    /// The name that the server's certificate must bear, instead of the address's host
-    /// (`CONSUL_TLS_SERVER_NAME`).
+    /// The name in the server's certificate, if it is not the address's host (`CONSUL_TLS_SERVER_NAME`).
     pub server_name: Option<String>,
 }
 
@@ -110,7 +109,7 @@ pub struct HttpAuth {
     pub password: Secret,
 }
 
-/// Which part of Consul's data a client works with. `None` keeps what the client has.
+/// The part of Consul's data that a client works with. `None` keeps the client's setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Scope {
     /// The datacenter.
@@ -148,7 +147,7 @@ impl FromStr for Address {
         let refuse = |why: &str| format!("{text:?} {ADDRESS_FORMS}{why}");
         let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
         if scheme != "unix" && rest.contains('@') {
-            // Not repeated in the message: it is a password.
+            // The message does not quote it: it is a password.
             return Err(format!(
                 "an address {ADDRESS_FORMS}; a user and a password belong into CONSUL_HTTP_AUTH"
             ));
@@ -293,8 +292,8 @@ const VARIABLES: [&str; 13] = [
 ];
 
 impl Config {
-    /// The default number of blocking queries at once: with the other calls they stay below what Consul accepts from one
-    /// address.
+    /// The default number of concurrent blocking queries: together with the other calls they stay below the number of
+    /// connections that Consul accepts from one address.
     pub const MAX_WATCHES: u32 = 100;
 
     /// The settings from the environment variables of Consul's own tools, with the same meaning. An empty variable counts
@@ -414,7 +413,7 @@ fn parse_addresses(list: &str) -> Result<Vec<Address>, ConfigError> {
         .map_err(|problem: String| ConfigError::new(HTTP_ADDR, problem))
 }
 
-/// The words that Consul's tools, written in Go, take for a boolean.
+/// The words that Consul's tools, which are written in Go, accept as a boolean.
 fn parse_bool(value: &str) -> Result<bool, String> {
     match value {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),

@@ -20,7 +20,7 @@ use super::{
     lanes::{ELSEWHERE, Lanes},
 };
 
-/// What is known of one datacenter. All its clients share this.
+/// The state of one datacenter. All its clients share this.
 pub(super) struct Datacenter {
     /// Which server is asked.
     pub(super) servers: Choice,
@@ -34,7 +34,7 @@ pub(super) struct Datacenter {
 /// The datacenters that have a client.
 pub(super) struct Datacenters {
     endpoints: Arc<Endpoints>,
-    /// That of the first client, which all others were made from.
+    /// The datacenter of the first client, which all others were made from.
     home: Option<String>,
     known: Mutex<HashMap<Option<String>, Weak<Datacenter>>>,
     watches: Arc<Semaphore>,

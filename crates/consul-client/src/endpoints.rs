@@ -1,4 +1,4 @@
-//! Which server is asked: the one that works, until it does not.
+//! Which server is asked: one that works, until it fails.
 //!
 //! Each configured address is one target, or, if it is a name, one target for each address that the name resolves to:
 //! a headless Service has all servers behind one name, and a server that accepts connections but does not answer must
@@ -26,10 +26,10 @@ use super::{
     tls::Trust,
 };
 
-/// The most targets that are kept, should a name resolve to more.
+/// The most targets that are kept if a name resolves to more.
 const MOST: usize = 32;
 
-/// One server, with connections of its own.
+/// One server, with its own connections.
 pub(super) struct Target {
     /// For messages: the address, and what its name resolved to.
     pub(super) name: String,
@@ -39,17 +39,17 @@ pub(super) struct Target {
     /// The beginning of every URL, without a slash at its end.
     base: String,
     key: Key,
-    /// What its connections are made with.
+    /// The certificates of its connections.
     trust: Arc<Trust>,
 }
 
 impl Target {
-    /// The URL of a path, which is escaped already.
+    /// The URL of a path that is already escaped.
     pub(super) fn url(&self, path: &str) -> Option<Url> {
         Url::parse(&format!("{}{path}", self.base)).ok()
     }
 
-    /// Whether both are the same server, perhaps by other connections.
+    /// Whether both are the same server, perhaps with different connections.
     pub(super) fn is_same_server(&self, other: &Self) -> bool {
         self.key == other.key
     }
@@ -64,7 +64,7 @@ pub(super) struct Endpoints {
     known: Mutex<HashMap<Key, Weak<Target>>>,
 }
 
-/// Which of the servers is asked, for one datacenter.
+/// The choice of the server to ask, for one datacenter.
 pub(super) struct Choice {
     endpoints: Arc<Endpoints>,
     /// Never locked across an await.
@@ -75,7 +75,7 @@ pub(super) struct Choice {
     pub(super) lost: Notify,
 }
 
-/// The targets of the last resolution, and which of them is asked.
+/// The targets of the last resolution, and the one that is asked.
 #[derive(Default)]
 struct List {
     targets: Vec<Arc<Target>>,
@@ -114,14 +114,14 @@ impl Choice {
         }
     }
 
-    /// The target that is asked now. May have to resolve names first, without a limit in time: the caller has one.
+    /// The target that is asked now. May have to resolve names first, without a time limit: the caller has one.
     pub(super) async fn current(&self) -> Result<Arc<Target>, Error> {
         let trust = self.endpoints.trust.current().await;
         if let Some(target) = self.target(&trust) {
             return Ok(target);
         }
         let _turn = self.resolving.lock().await;
-        // Another call may have done it meanwhile.
+        // Another call may have resolved them meanwhile.
         if self.list.lock().target().is_none() {
             let targets = self.endpoints.resolve(&trust).await?;
             *self.list.lock() = List { targets, at: 0 };
@@ -130,7 +130,7 @@ impl Choice {
         target.ok_or_else(|| unreachable("no address".to_owned()))
     }
 
-    /// The target did not work: the next one is asked from now on, unless another call has changed that already.
+    /// The target failed: from now on the next one is asked, unless another call has already moved on.
     pub(super) fn leave(&self, target: &Arc<Target>) {
         let mut list = self.list.lock();
         let current = list.targets.get(list.at);
@@ -139,14 +139,14 @@ impl Choice {
         }
     }
 
-    /// The target that the list is at, with connections that are made with these certificates.
+    /// The current target of the list, with connections that use these certificates.
     fn target(&self, trust: &Arc<Trust>) -> Option<Arc<Target>> {
         let mut list = self.list.lock();
         let target = list.target()?;
         if Arc::ptr_eq(&target.trust, trust) {
             return Some(target);
         }
-        // They were tried when they were read. Should they fail all the same, those before still work.
+        // They were tested when they were read. If they fail all the same, the previous ones still work.
         let renewed = self.endpoints.target(target.key, trust).unwrap_or(target);
         let at = list.at;
         if let Some(place) = list.targets.get_mut(at) {
@@ -169,7 +169,7 @@ impl Endpoints {
             connect_timeout: config.timeout / 4,
             known: Mutex::default(),
         };
-        // What cannot be used for TLS shows now, not with the first call.
+        // Certificates and keys that can't be used fail here and not at the first call.
         let trust = Arc::new(Trust::load(&config.tls)?);
         for (number, site) in endpoints.sites.iter().enumerate() {
             let made = endpoints.connect(site, (number, None), &trust);
@@ -203,7 +203,7 @@ impl Endpoints {
         targets.collect::<Result<_, _>>().map_err(unreachable)
     }
 
-    /// The target of this server, which all who ask it share.
+    /// The target of this server, which all its callers share.
     fn target(&self, key: Key, trust: &Arc<Trust>) -> Result<Arc<Target>, String> {
         let mut known = self.known.lock();
         if let Some(target) = known.get(&key).and_then(Weak::upgrade)
@@ -307,7 +307,7 @@ impl Site {
 }
 
 impl Dial {
-    /// What to connect to. The addresses of a name are shuffled, so that not all clients ask the same server.
+    /// The addresses to connect to. Those of a name are shuffled, so that not all clients ask the same server.
     async fn addresses(&self) -> std::io::Result<Vec<Option<SocketAddr>>> {
         Ok(match self {
             Self::Unix(_) => vec![None],
@@ -386,7 +386,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_that_is_not_found_is_named() {
-        // Too long for a label of DNS, so nobody is even asked.
+        // Too long for a DNS label, so no request is sent.
         let name = "x".repeat(64);
         let choice = choice(&[&format!("{name}:8500")]);
         let Err(error) = choice.current().await else {

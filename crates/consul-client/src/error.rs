@@ -28,10 +28,10 @@ pub enum Error {
         /// The leader was lost while it committed, so a write may have been applied.
         undecided: bool,
     },
-    /// The token is unknown or lacks a rule, which is named as Consul names it.
+    /// The token is unknown or lacks a rule, which is named as by Consul.
     #[error("Consul denies it: {0}")]
     Denied(String),
-    /// There is no token because the login for one fails; why. No call was made.
+    /// There is no token because the login for one fails, with the reason. No call was made.
     #[error("the login to Consul fails {0}")]
     LoginFailed(LoginFailure),
     /// There is no token, so no call was made.
@@ -56,7 +56,7 @@ pub enum Error {
     /// A namespace or a partition was named, and this Consul is not Consul Enterprise.
     #[error("not supported by this Consul: {0}")]
     Unsupported(String),
-    /// The datacenter is not known to Consul.
+    /// Consul does not know the datacenter.
     #[error("Consul knows no path to the datacenter")]
     UnknownDatacenter,
     /// The node of the session is not registered.
@@ -84,10 +84,10 @@ pub enum Error {
 /// Why a login failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoginFailure {
-    /// By which auth method, and why.
+    /// The auth method, and why it failed.
     pub(super) why: String,
-    /// Whether it may go away by itself: Consul, a proxy before it, or what Consul asks about the bearer token failed
-    /// and did not clearly refuse.
+    /// Whether it may be temporary: Consul, a proxy before it, or the service that checks the bearer token for Consul
+    /// failed and did not clearly refuse.
     pub passing: bool,
 }
 
@@ -131,7 +131,7 @@ fn list(errors: &[OpError]) -> String {
     errors.iter().map(each).collect::<Vec<_>>().join("; ")
 }
 
-/// How much of an answer's text a message repeats, in characters.
+/// How many characters of an answer's text a message quotes.
 const MESSAGE: usize = 512;
 
 impl Error {
@@ -186,13 +186,13 @@ impl Error {
         }
     }
 
-    /// Whether Consul does not know the token: it was deleted, it has expired, or it is so new that
-    /// this server has not heard of it. Nothing was done.
+    /// Whether Consul does not know the token: it was deleted, it has expired, or it is too new for this server.
+    /// Nothing was done.
     pub fn is_unknown_token(&self) -> bool {
         matches!(self, Self::Denied(message) if message.contains(UNKNOWN_TOKEN))
     }
 
-    /// Whether another server, or the same one later, may answer better.
+    /// Whether another server, or the same one later, may succeed.
     pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. }
@@ -204,8 +204,8 @@ impl Error {
         }
     }
 
-    /// What an answer other than success means. Consul tells errors apart by their text more than
-    /// by their status, and a server that forwarded the request puts words before that text.
+    /// The error in an answer other than success. Consul distinguishes errors by their text more than by their
+    /// status, and a server that forwarded the request puts words before that text.
     pub(super) fn from_answer(status: u16, body: &[u8]) -> Self {
         if status == 409
             && let Some(error) = refused_transaction(body)
@@ -237,7 +237,7 @@ impl Error {
     }
 }
 
-/// What servers answer without a leader, before anything was written.
+/// What servers without a leader answer before anything was written.
 const NO_LEADER: [&str; 7] = [
     "No cluster leader",
     "rpc error getting client",

@@ -1,7 +1,7 @@
 //! Files that are read again when they change: a token, certificates.
 //!
-//! What was read last is kept until something valid replaces it: a file that is being replaced is missing or half
-//! written for a moment, and a certificate may come before its key.
+//! The last valid content is kept until something valid replaces it: a file that is being replaced is missing or half
+//! written for a moment, and a certificate may arrive before its key.
 
 use std::{
     path::{Path, PathBuf},
@@ -23,7 +23,7 @@ use super::ConfigError;
 /// How often files are checked.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a check may take: the disk may not answer.
+/// How long a check may take: the disk may hang.
 pub(super) const LOOK: Duration = Duration::from_secs(2);
 
 /// Which files, and what is read from them. Its methods may block.
@@ -34,7 +34,7 @@ pub(super) trait Source: Send + Sync + 'static {
     const NAME: &'static str;
     /// The files.
     fn files(&self) -> Vec<PathBuf>;
-    /// Reads them, and makes sure that what they hold can be used.
+    /// Reads them, and makes sure that their content is usable.
     fn read(&self) -> Result<Self::Content, ConfigError>;
 }
 
@@ -42,7 +42,7 @@ pub(super) trait Source: Send + Sync + 'static {
 pub(super) struct Files<S: Source> {
     source: Arc<S>,
     last: Mutex<Last<S::Content>>,
-    /// It was found to be useless since the last check.
+    /// The content was found to be unusable since the last check.
     doubted: AtomicBool,
 }
 
@@ -50,21 +50,21 @@ struct Last<C> {
     content: C,
     stamps: Vec<Stamp>,
     looked: Instant,
-    /// A check that is under way, even if the call that began it was given up.
+    /// A check that is running, even if the call that began it was given up.
     look: Option<JoinHandle<Look<C>>>,
     /// What was wrong with the files at the last check.
     problem: Option<String>,
 }
 
-/// What changes when a file is written or, as Kubernetes does with Secrets, exchanged.
+/// What changes when a file is written or, as Kubernetes does with Secrets, replaced.
 type Stamp = (PathBuf, Option<(SystemTime, u64)>);
 
-/// The files as they are now, and what they hold; `None`: as before.
+/// The files as they are now, and their content; `None`: unchanged.
 type Look<C> = Option<(Vec<Stamp>, Result<C, ConfigError>)>;
 
 impl<S: Source> Files<S> {
     pub(super) fn read(source: S) -> Result<Self, ConfigError> {
-        // Before the content, so that what is written in between is read again.
+        // Taken before the content, so that anything written in between is read again.
         let stamps = stamps(&source.files());
         let content = source.read()?;
         Ok(Self::new(source, content, stamps))
@@ -103,7 +103,7 @@ impl<S: Source> Files<S> {
         last.content.clone()
     }
 
-    /// The content is useless: the files are checked before it is used again.
+    /// The content is unusable: the files are checked before it is used again.
     pub(super) fn doubt(&self) {
         self.doubted.store(true, Ordering::Relaxed);
     }
@@ -112,7 +112,7 @@ impl<S: Source> Files<S> {
 impl<C: Clone + Send + 'static> Last<C> {
     async fn look_again<S: Source<Content = C>>(&mut self, source: &Arc<S>) {
         self.looked = Instant::now();
-        // One that is still under way has had its time.
+        // A check that is still running has had its time.
         let patience = self.look.as_ref().map_or(LOOK, |_| Duration::ZERO);
         let look = self.look.get_or_insert_with(|| {
             let (source, before) = (source.clone(), self.stamps.clone());
@@ -206,7 +206,7 @@ mod tests {
         fs::remove_file(&file).unwrap();
     }
 
-    /// Its files are on a disk that hangs once they have been read.
+    /// Its files are on a disk that hangs after the first read.
     struct Hangs {
         looks: Arc<AtomicUsize>,
         disk: parking_lot::Mutex<mpsc::Receiver<()>>,

@@ -1,4 +1,4 @@
-//! Ids that others made, and that are compared often.
+//! Ids that others made, and that are often compared.
 
 use std::{
     cmp::Ordering,
@@ -10,21 +10,20 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// A map by id. With thousands of holders there are many look-ups, so ids are hashed by a quick function; each map has
-/// a seed of its own, because other programs choose ids, too.
+/// A map by id. With thousands of holders there are many look-ups, so ids are hashed by a quick function. Each map
+/// has its own seed, because other programs choose ids, too.
 pub type IdMap<K, V> = HashMap<K, V, IdHash>;
 
 /// Ids, hashed as in an [`IdMap`].
 pub type IdSet<K> = HashSet<K, IdHash>;
 
-/// How they are hashed.
+/// The hash of ids.
 pub type IdHash = foldhash::fast::RandomState;
 
 /// An id as text, a UUID as a rule. Clones share the text.
 ///
-/// A UUID in its usual form (lower case, with hyphens) is compared and hashed as the number that it is: a
-/// pass over thousands of holders does so many times for each, and would wait for memory each time. The
-/// order is that of the texts.
+/// A UUID in its usual form (lower case, with hyphens) is compared and hashed as a number: a pass over thousands of
+/// holders does so many times for each, and would otherwise wait for memory each time. Ids are ordered by their text.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct Id {
@@ -39,7 +38,7 @@ impl Id {
         &self.text
     }
 
-    /// Whether it is a UUID in its usual form. (The one that is all zeros is nobody's.)
+    /// Whether it is a UUID in its usual form. (No id is all zeros.)
     pub fn is_uuid(&self) -> bool {
         self.number != 0
     }
@@ -145,7 +144,7 @@ mod tests {
         hasher.finish()
     }
 
-    /// UUIDs that differ little, what is nearly one, and anything else.
+    /// UUIDs that differ little, texts that are almost UUIDs, and anything else.
     fn text() -> impl Strategy<Value = String> {
         let uuid = "[01f]{8}-0000-4000-8000-00000000000[09a]";
         prop_oneof![

@@ -29,11 +29,12 @@ pub enum PutMode {
 }
 
 impl Client {
-    /// All keys that begin with `prefix`, taken literally: end it with `/` to list one folder. Without any there is an
-    /// empty listing with an index. The read is consistent: no change that was answered before this call is missing.
+    /// All keys that begin with `prefix`, taken literally: end it with `/` to list one folder. If there are none, the
+    /// listing is empty and has an index. The read is consistent: no change that was answered before this call is
+    /// missing.
     ///
-    /// If the token may not read some of the entries it fails with [`Error::Denied`]: an incomplete listing would be
-    /// taken for the truth.
+    /// If the token may not read some of the entries it fails with [`Error::Denied`]: an incomplete listing would
+    /// pass for a complete one.
     pub async fn list(&self, prefix: &str) -> Result<Listing, Error> {
         let call = Call::get("kv_list", list_path(prefix)?).consistent();
         Ok(self.list_with(prefix, call).await?.0)
@@ -87,7 +88,7 @@ impl Client {
         self.send(call).await?.json()
     }
 
-    /// A listing by this call, which reads the prefix, and who answered.
+    /// The listing that this call reads of the prefix, and the server that answered.
     pub(super) async fn list_with(
         &self,
         prefix: &str,
@@ -102,15 +103,15 @@ impl Client {
         }
         let listing = decode_listing(&answer)?;
         if listing.entries.is_empty() {
-            // Not every Consul says that it left entries out. One key is denied aloud.
+            // Not every Consul reports that it left entries out, but it denies reading a single key explicitly.
             self.table_index(kind, prefix).await?;
         }
         Ok((listing, answer.server))
     }
 
-    /// The index of the whole store, or of a prefix that a token may not read the denial of it.
-    /// It goes back only when Consul loses data, while the index of a prefix also goes back when
-    /// Consul forgets, after some minutes, that keys below it were deleted.
+    /// The index of the whole store; denied if the token may not read the prefix. It goes back only when Consul loses
+    /// data, while the index of a prefix also goes back when Consul forgets, after some minutes, that keys below it
+    /// were deleted.
     pub(super) async fn table_index(&self, kind: &'static str, prefix: &str) -> Result<u64, Error> {
         let absent = key_path(&format!("{prefix}.absent"))?;
         let answer = self.send(Call::get(kind, absent).consistent()).await?;
@@ -172,7 +173,7 @@ pub(super) fn list_path(prefix: &str) -> Result<String, Error> {
         const FOLDERS: &AsciiSet = &PLAIN.remove(b'/');
         utf8_percent_encode(prefix, FOLDERS).to_string()
     } else {
-        // URLs are normalized on their way where segments are empty or dots: without slashes there is only one segment.
+        // URLs with empty segments or dots are normalized on the way: without slashes there is only one segment.
         segment(prefix)?
     };
     Ok(format!("/v1/kv/{escaped}"))
@@ -233,8 +234,8 @@ mod tests {
 
     use super::*;
 
-    /// The path that a request for this URL has for Consul, which unescapes it once: the key as it
-    /// is looked up, if nothing on the way tidies it up or sends the client elsewhere.
+    /// The key that Consul looks up for a request with this URL, which it unescapes once; `None` if something on the
+    /// way would normalize it or redirect the client.
     fn routed(path: &str) -> Option<String> {
         let url = reqwest::Url::parse(&format!("http://consul{path}")).ok()?;
         let decoded = percent_encoding::percent_decode_str(url.path())
@@ -247,7 +248,7 @@ mod tests {
     }
 
     proptest! {
-        /// No key, whatever it is, is taken for another one on its way to Consul.
+        /// No key is mistaken for another one on its way to Consul.
         #[test]
         fn any_key_arrives_as_it_is(key in prop_oneof![hostile::text(), "[a-z.%/ ?#\\\\]{0,12}", "(a|b|[.]{1,3}|%2e|%2F|/){0,8}"]) {
             match list_path(&key) {
@@ -256,8 +257,7 @@ mod tests {
             }
         }
 
-        /// What a prefix's keys look like, no server rewrites: no segment is empty or only dots, and
-        /// nothing is escaped.
+        /// No server rewrites keys like those of a prefix: no segment is empty or only dots, and nothing is escaped.
         #[test]
         fn keys_of_plain_segments_need_no_escapes(key in "[A-Za-z0-9_-][A-Za-z0-9._-]{0,5}(/[A-Za-z0-9_-][A-Za-z0-9._-]{0,5}){0,3}/?") {
             prop_assert_eq!(list_path(&key), Ok(format!("/v1/kv/{key}")));

@@ -1,4 +1,4 @@
-//! How many calls run at once: a limit for each kind, so that no kind waits for another.
+//! How many calls run at once: each kind has its own limit, so that no kind waits for another.
 //!
 //! A renewal is answered from the leader's memory, and a read without a raft commit. If they waited for transactions,
 //! a slow raft would cost holders their locks.
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// The kind of a call: calls wait only for those of their kind.
+/// The kind of a call: calls wait only for others of their kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     /// Renews a session.
@@ -36,14 +36,14 @@ pub(super) struct Lanes {
     write: Semaphore,
     /// Turns to wait for changes.
     watches: Arc<Semaphore>,
-    /// What all datacenters but the client's own share.
+    /// Shared by all datacenters except the client's own.
     elsewhere: Option<Arc<Semaphore>>,
 }
 
 /// The permission for one call.
 pub(super) type Turn<'a> = (SemaphorePermit<'a>, Option<SemaphorePermit<'a>>);
 
-/// Calls to all datacenters but the client's own: one that hangs takes a third of them.
+/// Calls to all datacenters except the client's own: a datacenter that hangs takes a third of them.
 pub(super) const ELSEWHERE: usize = 48;
 
 impl Lanes {
@@ -103,7 +103,7 @@ impl Lanes {
         Some((turn, shared))
     }
 
-    /// A turn to wait for changes; `None` while others have all of them.
+    /// A turn to wait for changes; `None` if all are in use.
     pub(super) fn watch_turn(&self) -> Option<SemaphorePermit<'_>> {
         self.watches.try_acquire().ok()
     }

@@ -1,6 +1,6 @@
 //! A client for Consul's HTTP API: keys and values, sessions, transactions, blocking queries.
 //!
-//! It knows nothing of Kubernetes or of semaphores: what the keys mean is up to its caller.
+//! It knows nothing about Kubernetes or semaphores: the meaning of the keys is up to its caller.
 //!
 //! | file | subject |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | `error` | what can go wrong, and how it is read from Consul's answers |
 //! | `call` | a request and its answer |
 //! | `client` | how every call is made: deadline, attempts, bounded answers |
-//! | `backoff` | pauses between tries, for all that fails |
+//! | `backoff` | pauses between attempts, for everything that fails |
 //! | `repeat` | when a call that failed is made again |
 //! | `lanes` | how many calls of each kind run at once |
 //! | `datacenter` | state of each datacenter |
@@ -23,9 +23,8 @@
 //! | [`id`] | ids that are quick to compare and hash |
 //! | [`text`] | text from others, made safe to show |
 //!
-//! What is repeated after a failure: reads and calls that say the same twice (renew, destroy,
-//! register) always; a write only when it is certain that nothing was written. Everything is bounded
-//! by the timeout of [`Config`].
+//! What is repeated after a failure: reads and calls that have the same effect twice (renew, destroy, register)
+//! always; a write only when it is certain that nothing was written. The timeout of [`Config`] limits everything.
 
 mod backoff;
 mod call;

@@ -1,7 +1,7 @@
 //! Login: Consul exchanges a bearer token for an ACL token, by one of its auth methods.
 //!
-//! One task logs in for all clones of the client: when a token is first needed, when Consul does not know the token any
-//! more, and in time before it expires. Calls that need a token wait for the task.
+//! One task logs in for all clones of the client: when a token is first needed, when Consul does not know the token
+//! any more, and before the token expires. Calls that need a token wait for the task.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -22,14 +22,14 @@ use super::{
 };
 use crate::clock::Moment;
 
-/// The auth method that a client logs in by, and what it needs for that.
+/// The auth method of a login, and what it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthMethod {
     /// The auth method's name in Consul.
     pub name: String,
     /// The file of the bearer token. It is read for each login, because Kubernetes replaces it.
     pub bearer_token_file: PathBuf,
-    /// What Consul notes in the description of the token, for people.
+    /// What Consul adds to the description of the token, for people.
     pub meta: BTreeMap<String, String>,
 }
 
@@ -38,23 +38,23 @@ impl AuthMethod {
     pub const BEARER_TOKEN_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 }
 
-/// The variable that carries the file's name.
+/// The variable that has the file's name.
 const BEARER_TOKEN_FILE: &str = "CONSUL_BEARER_TOKEN_FILE";
 
 /// Between logins that fail, or whose tokens are lost at once.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(30));
 
-/// A token that is lost after this time had worked.
+/// A token that is lost after this time did work before.
 const LASTING: Duration = Duration::from_secs(30);
 
 /// Between checks whether the server that is asked knows a new token. It usually takes some 100 ms, and an agent that
-/// is asked too early caches for 30 s that there is no such token.
+/// is asked too early caches for 30 s that the token does not exist.
 const PROBES: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_millis(500));
 
 /// How many checks there are.
 const LOOKS: usize = 10;
 
-/// The least time between checks of a token that was denied.
+/// The shortest time between checks of a token that was denied.
 const RECHECK: Duration = Duration::from_millis(250);
 
 /// How long giving the token back may take.
@@ -66,7 +66,7 @@ pub(super) struct Login {
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the task works with.
+/// The state of the task.
 struct Worker {
     method: AuthMethod,
     /// It sends no token.
@@ -78,16 +78,16 @@ struct Worker {
 
 #[derive(Clone, Default)]
 enum State {
-    /// Nobody has asked for a token yet.
+    /// No token is needed yet.
     #[default]
     Idle,
-    /// A token is being asked for.
+    /// A login is in progress.
     Asking,
     /// This is the token.
     In(Token),
-    /// There is none; why the last try failed.
+    /// There is no token; why the last attempt failed.
     Out(Error),
-    /// The token was given back, and there will be no other.
+    /// The token was given back, and there will be no other one.
     Over,
 }
 
@@ -95,7 +95,7 @@ enum State {
 struct Held {
     token: Token,
     since: Moment,
-    /// How long Consul lets it live, if not for ever.
+    /// How long Consul keeps it valid; `None`: for ever.
     life: Option<Duration>,
 }
 
@@ -123,7 +123,7 @@ impl Login {
         })
     }
 
-    /// The token, or why there is none. Waits while it is being asked for.
+    /// The token, or why there is none. Waits while a login is in progress.
     pub(super) async fn token(&self) -> Result<Token, Error> {
         self.begin();
         let mut state = self.worker.state.subscribe();
@@ -135,7 +135,7 @@ impl Login {
         }
     }
 
-    /// Consul does not know the token. Waits until there is another one or none, or until Consul knows it after all.
+    /// Consul does not know the token. Waits until there is another one or none, or until Consul does know it.
     /// Returns whether to retry the call.
     pub(super) async fn recheck(&self) -> bool {
         let mut state = self.worker.state.subscribe();
@@ -146,7 +146,7 @@ impl Login {
         state.changed().await.is_ok()
     }
 
-    /// Gives the token back. There is none from then on.
+    /// Gives the token back. From then on there is none.
     pub(super) async fn end(&self) {
         self.worker.state.send_replace(State::Over);
         let task = self.task.lock().take();
@@ -182,7 +182,7 @@ impl Drop for Login {
 }
 
 impl Worker {
-    /// Keeps a valid token until it is not needed any more, and gives the last one back.
+    /// Keeps a valid token until none is needed any more, and gives the last one back.
     async fn run(self: Arc<Self>) {
         let mut held: Option<Held> = None;
         let mut relapses = BACKOFF;
@@ -198,7 +198,8 @@ impl Worker {
             if lasted {
                 relapses.reset();
             } else if lost {
-                // Logins whose tokens are unknown at once must not follow each other without a pause.
+                // If tokens are unknown as soon as they are used, the logins must not follow each other without a
+                // pause.
                 self.unless_over(relapses.wait()).await;
             }
         }
@@ -225,7 +226,7 @@ impl Worker {
             if told.as_ref() != Some(&error) {
                 tracing::warn!(%error, "not logged in to Consul: trying again");
             }
-            // One that is still valid is kept.
+            // The previous token is kept while it is still valid.
             if let Some(old) = held
                 && self.is_lost(&old.token).await
             {
@@ -246,7 +247,7 @@ impl Worker {
     async fn until_due(&self, held: &Held) -> bool {
         let expires = async {
             match held.life {
-                // Between 70 and 85 % of it: replicas that were started together spread out.
+                // After 70 to 85 % of it: replicas that started together spread out.
                 Some(life) => sleep(life.mul_f64(fastrand::f64().mul_add(0.15, 0.7))).await,
                 None => std::future::pending().await,
             }
@@ -267,7 +268,7 @@ impl Worker {
         }
     }
 
-    /// One login, up to the moment when the server that is asked knows the token.
+    /// One login, until the server that is asked knows the token.
     async fn log_in(&self) -> Result<Held, Error> {
         #[derive(Serialize)]
         #[serde(rename_all = "PascalCase")]
@@ -298,7 +299,7 @@ impl Worker {
         let answer = self.client.send(post("acl_login", "/v1/acl/login", body));
         let answer = answer.await.map_err(|error| self.explain(error, &bearer))?;
         let given: Result<Given, _> = answer.json();
-        // The reason is not repeated: it could contain the token.
+        // The message does not quote the error: it could contain the token.
         let unclear = || self.failed("the answer cannot be understood");
         let given = given.map_err(|_| unclear())?;
         let token = Token::parse(&given.secret).map_err(|_| unclear())?;
@@ -312,7 +313,7 @@ impl Worker {
         Ok(Held {
             token,
             since,
-            // Both times are of Consul's clock.
+            // Both times are from Consul's clock.
             life: life.and_then(|(from, to)| to.duration_since(from).try_into().ok()),
         })
     }
@@ -329,8 +330,8 @@ impl Worker {
         }
     }
 
-    /// Waits until the server that is asked knows the token without asking the leader. If it takes longer, the token is
-    /// used anyway.
+    /// Waits until the server that is asked knows the token without asking the leader. If that takes too long, the
+    /// token is used anyway.
     async fn probe(&self, token: &Token) {
         let client = self.client.with_fixed(token.clone());
         for pause in PROBES.pauses().take(LOOKS) {
@@ -358,13 +359,13 @@ impl Worker {
         }
     }
 
-    /// A failure of the login, for those who wait for a token.
+    /// A failure of the login, for the calls that wait for a token.
     fn explain(&self, error: Error, bearer: &Secret) -> Error {
         // A proxy may quote anything.
         let hide = |text: &str| text.replace(bearer.expose(), "<hidden>");
         match error {
             Error::Denied(_) | Error::Unexpected { .. } | Error::Decode(_) => {
-                // May be a refusal: Consul has the same status for a token that it can't verify.
+                // This may be a refusal: Consul has the same status for a token that it can't verify.
                 self.failure(&hide(&error.to_string()), error.is_transient())
             }
             Error::NoLeader { message, undecided } => Error::NoLeader {
@@ -400,7 +401,7 @@ impl Worker {
         matches!(*self.state.borrow(), State::Over)
     }
 
-    /// What it comes to; `None` if no token is wanted any more before that.
+    /// The result of this, or `None` if the login is over before that.
     async fn unless_over<T>(&self, doing: impl Future<Output = T>) -> Option<T> {
         let mut state = self.state.subscribe();
         tokio::select! {
@@ -410,7 +411,7 @@ impl Worker {
     }
 }
 
-/// What Consul knows of the token that asks.
+/// What Consul knows about the client's token.
 fn own_token() -> Call {
     Call {
         lane: Lane::Login,
@@ -418,7 +419,7 @@ fn own_token() -> Call {
     }
 }
 
-/// A login or logout. Never done again when its answer was lost.
+/// A login or logout. Never repeated when its answer was lost.
 fn post(kind: &'static str, path: &str, body: Vec<u8>) -> Call {
     Call {
         method: Method::POST,
@@ -432,7 +433,7 @@ mod tests {
     use super::*;
     use crate::Config;
 
-    /// What these answers to a login come to.
+    /// The message for these answers to a login.
     fn explained(status: u16, body: &str) -> Error {
         let worker = Worker {
             method: AuthMethod {

@@ -15,14 +15,14 @@ impl SessionId {
         self.0.as_str()
     }
 
-    /// Whether Consul can have made it: it makes UUIDs in lower case. Whoever may write a semaphore's
-    /// lock can put any other text where an id belongs, so nothing else is shown to people: they and
-    /// their shells use what they are shown.
+    /// Whether Consul can have made it: it makes UUIDs in lower case. Anybody with write access to a semaphore's lock
+    /// can put any other text in place of an id, so no other text is shown: people and their shells use what they are
+    /// shown.
     pub fn is_genuine(&self) -> bool {
         self.0.is_uuid()
     }
 
-    /// It, as people are told of it.
+    /// The id as it is shown to people.
     pub fn shown(&self) -> &str {
         if self.is_genuine() {
             self.as_str()
@@ -56,14 +56,14 @@ impl From<&str> for SessionId {
     }
 }
 
-/// A key with all that Consul keeps beside it.
+/// A key with everything that Consul stores for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The full key.
     pub key: String,
-    /// The value; empty where Consul has none. What a transaction wrote or checked has none either.
+    /// The value; empty where Consul has none, and for keys that a transaction wrote or checked.
     pub value: Vec<u8>,
-    /// A number of the writer's choice, by which clients mark what a key is for.
+    /// A number that the writer chooses, by which clients mark the purpose of a key.
     pub flags: u64,
     /// The session that holds the key's lock.
     pub session: Option<SessionId>,
@@ -71,8 +71,8 @@ pub struct Entry {
     pub lock_index: u64,
     /// The raft index of the write that made the key.
     pub create_index: u64,
-    /// The raft index of the last write: what a check-and-set names. It never goes back for a key,
-    /// not even when the key is deleted and made again.
+    /// The raft index of the last write, for a check-and-set. It never goes back for a key, not even when the key is
+    /// deleted and made again.
     pub modify_index: u64,
 }
 
@@ -81,7 +81,7 @@ pub struct Entry {
 pub struct Listing {
     /// The entries, ordered by key.
     pub entries: Vec<Entry>,
-    /// The index that a blocking query waits to be passed; at least 1.
+    /// The index for the next blocking query, which waits until it is passed; at least 1.
     pub index: u64,
     /// When the request was sent. The listing is at least as new.
     pub sent: Moment,
@@ -121,7 +121,7 @@ pub enum Op {
         value: Vec<u8>,
         /// Its flags.
         flags: u64,
-        /// The session that shall hold it.
+        /// The session that is to hold it.
         session: SessionId,
     },
     /// Writes the key and unlocks it, if the session holds it.
@@ -140,7 +140,7 @@ pub enum Op {
         /// The key.
         key: String,
     },
-    /// Deletes the key, if it is there.
+    /// Deletes the key, if it exists.
     Delete {
         /// The key.
         key: String,
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// What is shown of an id can stand anywhere: on a command line, in a table, in a page.
+        /// An id may be shown anywhere: on a command line, in a table, on a page.
         #[test]
         fn only_what_consul_makes_is_shown(
             text in prop_oneof![".{0,40}", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"],

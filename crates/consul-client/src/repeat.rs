@@ -1,4 +1,4 @@
-//! When a call that failed is made again.
+//! When a failed call is made again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,10 +12,10 @@ use super::{
 /// Between the attempts of one call.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
-/// How often one call pauses.
+/// How many pauses one call makes.
 const PAUSES: u32 = 5;
 
-/// The least pause after "too many requests".
+/// The shortest pause after "too many requests".
 const SLOW_DOWN: Duration = Duration::from_millis(500);
 
 /// The attempts of one call.
@@ -38,8 +38,8 @@ impl Repeat {
         }
     }
 
-    /// Waits until the next attempt; fails with the error when that would be too late. A server that this call has not
-    /// asked yet is asked at once.
+    /// Waits until the next attempt; fails with the error if that would be too late. A server that this call has not
+    /// tried yet is asked at once.
     pub(super) async fn pause(&mut self, error: Error, servers: &Choice) -> Result<(), Error> {
         let slow = matches!(error, Error::TooManyRequests(_));
         let fresh = match timeout_at(self.latest, servers.current()).await {

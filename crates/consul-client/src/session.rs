@@ -15,35 +15,35 @@ use crate::clock::Moment;
 /// A new session, with behavior `delete`: the keys that it holds are deleted with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewSession {
-    /// For people.
+    /// A name for people.
     pub name: String,
-    /// The node that it belongs to, which must be registered (see [`Client::register_node`]). The session has no checks
-    /// then: only its TTL and its node end it. `None`: the node of the agent that is asked, whose health (`serfHealth`)
-    /// ends it too, as soon as gossip considers that machine dead.
+    /// The node that it belongs to, which must be registered (see [`Client::register_node`]). Then the session has no
+    /// checks: only its TTL and its node end it. `None`: the node of the agent that is asked. Its health
+    /// (`serfHealth`) ends the session, too, as soon as gossip considers that machine dead.
     pub node: Option<String>,
-    /// How long it lives without a renewal, from 10 s (or what Consul is configured to) to 24 h.
-    /// Consul takes up to twice as long to notice. `None`: for ever.
+    /// How long it lives without a renewal, from 10 s (or Consul's configured minimum) to 24 h. Consul takes up to
+    /// twice as long to notice. `None`: for ever.
     pub ttl: Option<Duration>,
-    /// How long nobody else may lock a key that it held when it was ended, at most 60 s.
+    /// How long a key that it held can't be locked by another session after its end, at most 60 s.
     pub lock_delay: Duration,
 }
 
-/// A session as Consul has it.
+/// A session as Consul stores it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Session {
     /// Its id.
     #[serde(rename = "ID")]
     pub id: SessionId,
-    /// For people; may be empty.
+    /// A name for people; may be empty.
     #[serde(default)]
     pub name: String,
     /// The node that it belongs to.
     pub node: String,
-    /// How long it lives without a renewal: may be longer than was asked for.
+    /// How long it lives without a renewal: may be longer than requested.
     #[serde(rename = "TTL", default, deserialize_with = "ttl")]
     pub ttl: Option<Duration>,
-    /// How long nobody else may lock what it held when it was ended.
+    /// How long keys that it held can't be locked by another session after its end.
     #[serde(default, deserialize_with = "nanoseconds")]
     pub lock_delay: Duration,
     /// What happens to the keys that it holds when it ends.
@@ -57,7 +57,7 @@ pub struct Session {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Behavior {
-    /// They stay and are not locked any more.
+    /// They stay and are unlocked.
     #[default]
     Release,
     /// They are deleted.
@@ -67,10 +67,9 @@ pub enum Behavior {
 /// A session that was renewed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renewed {
-    /// The session as Consul has it.
+    /// The session as Consul stores it.
     pub session: Session,
-    /// When the request that was answered was sent, the last one of its call: the session lives for
-    /// its TTL from then on.
+    /// When the answered request was sent, the last one of its call: the session lives for its TTL from then on.
     pub sent: Moment,
 }
 
@@ -92,7 +91,7 @@ impl Client {
         Ok(created.id)
     }
 
-    /// As [`Self::create_session`], but registers an external node that Consul does not know yet. Consul requires an
+    /// As [`Self::create_session`], but registers an external node if Consul does not know it yet. Consul requires an
     /// address for it, and nothing connects to it.
     pub async fn create_session_on_node(&self, request: &NewSession) -> Result<SessionId, Error> {
         let created = self.create_session(request).await;
@@ -105,8 +104,8 @@ impl Client {
 
     /// Renews a session. [`Error::Gone`] if there is none, which is final: ids are never used again.
     ///
-    /// A new leader answers a renewal from what it has replayed of its log so far, so after all servers were down it may
-    /// not know a live session. A missing session is confirmed by a consistent read.
+    /// After all servers were down, a new leader answers a renewal from what it has replayed of its log so far, so it
+    /// may not know a live session. A consistent read confirms that a session is missing.
     pub async fn renew_session(&self, id: &SessionId) -> Result<Renewed, Error> {
         match self.renew_once(id).await {
             Err(Error::Gone) if self.look_up(id, Lane::Renew).await?.is_some() => {
@@ -148,8 +147,8 @@ impl Client {
         first(&answer)
     }
 
-    /// All sessions of a node, or [`Error::Denied`] if Consul says that it has left some out (before 1.12 it doesn't
-    /// say).
+    /// All sessions of a node, or [`Error::Denied`] if Consul reports that it has left some out (before 1.12 it
+    /// doesn't).
     pub async fn node_sessions(&self, node: &str) -> Result<Vec<Session>, Error> {
         let path = format!("/v1/session/node/{}", segment(node)?);
         let call = Call::get("session_node", path).consistent();
@@ -175,8 +174,7 @@ impl Client {
 }
 
 impl Error {
-    /// The shortest TTL that this Consul gives a session (`session_ttl_min`), if one was refused because
-    /// it was shorter.
+    /// The shortest TTL that this Consul allows (`session_ttl_min`), if it refused a shorter one.
     pub fn shortest_ttl(&self) -> Option<Duration> {
         let Self::Unexpected { message, .. } = self else {
             return None;
@@ -187,7 +185,7 @@ impl Error {
     }
 }
 
-/// A complete answer.
+/// The answer, if it is complete.
 fn readable(answer: Answer, of: &str) -> Result<Answer, Error> {
     if answer.filtered {
         let message = format!("the token lacks permission 'session:read' on {of:?}");

@@ -5,10 +5,10 @@ use serde::Deserialize;
 
 use super::{Client, Error, call::Call};
 
-/// What a server answers with any token or none.
+/// What a server answers with any token, or with none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Who leads; `None` during an election.
+    /// The address of the leader; `None` during an election.
     pub leader: Option<String>,
     /// The server's clock, to the second, if the answer has it.
     pub time: Option<Timestamp>,

@@ -16,7 +16,7 @@ use super::{
 
 /// Certificates and keys, read from their files.
 pub(super) struct Trust {
-    /// `None`: those of the system.
+    /// The certificates to trust; `None`: those of the system.
     roots: Option<Vec<Certificate>>,
     identity: Option<Identity>,
     verify: bool,
@@ -29,7 +29,7 @@ impl Source for Tls {
     fn files(&self) -> Vec<PathBuf> {
         let mut files = match (&self.ca_file, &self.ca_path) {
             (Some(file), _) => vec![file.clone()],
-            // One that can't be read is reported when it is used.
+            // A folder that can't be read is reported when it is used.
             (None, Some(folder)) => files_below(folder).unwrap_or_default(),
             (None, None) => Vec::new(),
         };
@@ -67,8 +67,8 @@ impl Trust {
         })
     }
 
-    /// Whether connections can be made with it: the certificate and the key may not match if one file was replaced
-    /// before the other.
+    /// Whether connections can use it: the certificate and the key may not match if one file was replaced before the
+    /// other.
     fn check(&self) -> Result<(), ConfigError> {
         let Some(identity) = &self.identity else {
             return Ok(());
@@ -84,7 +84,7 @@ impl Trust {
         })
     }
 
-    /// For connections with TLS.
+    /// Sets it up for connections with TLS.
     pub(super) fn apply(&self, mut builder: ClientBuilder) -> ClientBuilder {
         if let Some(roots) = &self.roots {
             builder = builder.tls_certs_only(roots.clone());
@@ -95,7 +95,7 @@ impl Trust {
         builder.tls_danger_accept_invalid_certs(!self.verify)
     }
 
-    /// For connections without. It does not look for the system's certificates: a small image may have none, which
+    /// For connections without TLS. It does not load the system's certificates: a small image may have none, which
     /// would be an error.
     pub(super) fn none(builder: ClientBuilder) -> ClientBuilder {
         builder.tls_certs_only([])

@@ -1,4 +1,4 @@
-//! The ACL token: fixed, in a file that is read again when it changes, set by its owner, or from a login.
+//! The ACL token: fixed, from a file that is read again when it changes, set by its owner, or from a login.
 
 use std::{
     fmt,
@@ -18,7 +18,7 @@ use super::{
     login::Login,
 };
 
-/// A token in the form that goes over the wire.
+/// A token as it is sent.
 #[derive(Clone)]
 pub(super) struct Token {
     secret: Secret,
@@ -43,7 +43,7 @@ impl Token {
     }
 }
 
-/// The text can't be sent as a token. It is not repeated.
+/// The text can't be sent as a token. The message does not quote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("holds characters that no token has")]
 pub struct InvalidToken;
@@ -59,7 +59,7 @@ struct Cell {
 }
 
 impl TokenCell {
-    /// Uses this token from now on; returns whether it differs from the one before.
+    /// Uses this token from now on; returns whether it differs from the previous one.
     pub fn set(&self, token: &Secret) -> Result<bool, InvalidToken> {
         let token = Token::parse(token.expose())?;
         let mut current = self.0.token.write();
@@ -75,7 +75,7 @@ impl TokenCell {
         self.get().is_some()
     }
 
-    /// Waits until Consul has denied something to the token since the last call of this.
+    /// Waits until Consul has denied something to the token since the previous call of this.
     pub async fn denied(&self) {
         self.0.denied.notified().await;
     }
@@ -105,8 +105,8 @@ pub(super) enum TokenSource {
 pub(super) struct TokenFile(PathBuf);
 
 impl Source for TokenFile {
-    /// `None` while there is no token, as in a file that was empty at the start: calls are made without one, as by
-    /// Consul's tools.
+    /// `None` while there is no token, as in a file that was empty at the start: calls are made without one, as
+    /// Consul's tools do.
     type Content = Option<Token>;
     const NAME: &'static str = "the Consul token";
 
@@ -120,7 +120,7 @@ impl Source for TokenFile {
         let text = std::fs::read_to_string(path)
             .map_err(|error| fail(format!("cannot read {}: {error}", path.display())))?;
         let problem = match text.trim() {
-            // Or it is being written.
+            // Or it is just being written.
             "" => "is empty".to_owned(),
             text => match Token::parse(text) {
                 Ok(token) => return Ok(Some(token)),
@@ -176,8 +176,8 @@ impl TokenSource {
         }
     }
 
-    /// Consul does not know the token. Waits for another one, for as long as the caller allows. Returns whether to retry
-    /// the call.
+    /// Consul does not know the token. Waits for another one, for as long as the caller allows. Returns whether to
+    /// retry the call.
     pub(super) async fn recheck(&self) -> bool {
         match self {
             Self::Login(login) => login.recheck().await,

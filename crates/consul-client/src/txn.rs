@@ -10,7 +10,7 @@ use super::{Client, Entry, Error, Op, Scope, call::Call, kv::WireEntry};
 /// What Consul accepts since 1.14.
 pub(super) const CAPACITY: usize = 128;
 
-/// What it accepts before.
+/// What it accepts before 1.14.
 const OLD_CAPACITY: usize = 64;
 
 impl Client {
@@ -51,8 +51,8 @@ impl Client {
         entries.map(WireEntry::decode).collect()
     }
 
-    /// How many operations a transaction may have: 128 until a Consul before 1.14 refuses so many,
-    /// then 64. All clients of the datacenter learn together.
+    /// How many operations a transaction may have: 128 until a Consul before 1.14 refuses so many, then 64. All
+    /// clients of the datacenter share what was learned.
     pub fn transaction_capacity(&self) -> usize {
         self.datacenter.capacity.load(Ordering::Relaxed)
     }
@@ -95,7 +95,7 @@ impl Client {
 }
 
 impl Op {
-    /// The check that a key is as it was read, with this `ModifyIndex`; 0: that there is none.
+    /// The check that a key still has this `ModifyIndex`; 0: that it does not exist.
     pub fn unchanged(key: String, index: u64) -> Self {
         match index {
             0 => Self::CheckNotExists { key },

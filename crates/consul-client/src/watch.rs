@@ -27,8 +27,8 @@ pub struct WatchOptions {
     /// counts once for each 25 entries, because Consul sends all of them for each change. It delays the next one by at
     /// most half of `wait`.
     pub rate: f64,
-    /// Whether changes are urgent. A watch beyond [`Config::max_watches`](super::Config::max_watches) polls: every second
-    /// if they are, and after `wait` if not.
+    /// Whether changes are urgent. A watch beyond [`Config::max_watches`](super::Config::max_watches) polls: every
+    /// second if they are, and after `wait` if not.
     pub urgent: watch::Receiver<bool>,
 }
 
@@ -43,13 +43,13 @@ impl Default for WatchOptions {
     }
 }
 
-/// How many entries a reading may have that counts once.
+/// How many entries a reading may have and still count once.
 const ENTRIES: u32 = 25;
 
 /// Between urgent readings of a watch that polls, shortened by up to a half.
 const POLL: Duration = Duration::from_millis(1500);
 
-/// The longest that Consul waits.
+/// The longest wait that Consul allows.
 const LONGEST: Duration = Duration::from_mins(10);
 
 /// Between readings that fail.
@@ -59,11 +59,11 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from
 const TOO_LARGE: Backoff = Backoff::new(Duration::from_secs(15), Duration::from_secs(15));
 
 impl Client {
-    /// Reads a prefix: at once, then after every change and after every `wait`. A reading without a change is yielded,
-    /// too: it is fresh evidence, see [`Listing::sent`]. An error is yielded after a few attempts; then the watch goes on
-    /// after a growing pause. The stream never ends; dropping it ends the watch.
+    /// Reads a prefix: at once, then after every change and after every `wait`. A reading without a change is
+    /// yielded, too: it is fresh evidence, see [`Listing::sent`]. An error is yielded after a few attempts; then the
+    /// watch continues after a growing pause. The stream never ends; dropping it ends the watch.
     ///
-    /// Watching a prefix without keys is expensive, because every write to the store counts as a change of it.
+    /// Watching a prefix without keys is expensive, because Consul counts every write to the store as a change of it.
     pub fn watch(
         &self,
         prefix: &str,
@@ -89,7 +89,7 @@ impl Client {
 }
 
 impl Client {
-    /// As [`Self::watch`], polled by a task of its own until the receiver is dropped: a stream that is not polled could
+    /// As [`Self::watch`], polled by a separate task until the receiver is dropped: a stream that is not polled could
     /// hold a lock that other calls of this client wait for.
     pub fn readings(
         &self,
@@ -124,12 +124,12 @@ struct Watch {
     since: Option<(u64, Arc<Target>)>,
     /// The index of the last reading.
     seen: u64,
-    /// How many times the next reading is expected to count.
+    /// The expected cost of the next reading: how many times it counts.
     cost: f64,
     bucket: Bucket,
     /// The pauses between readings, since the last one failed.
     failures: Option<Backoff>,
-    /// The longest pauses after waits that fail.
+    /// The longest pauses after failed waits.
     lost_waits: Backoff,
 }
 
@@ -172,7 +172,7 @@ impl Watch {
             }
             Some(Err(error)) if !error.is_transient() => return Err(error),
             Some(Err(_)) => {
-                // Only the wait is lost: a plain read may work, perhaps at another server. All watches of a server
+                // Only the wait failed: a plain read may work, perhaps at another server. All watches of a server
                 // fail together, and may fail again.
                 let pause = self.lost_waits.pause().min(self.wait);
                 sleep(pause.mul_f64(fastrand::f64())).await;
@@ -192,18 +192,18 @@ impl Watch {
         Ok(listing)
     }
 
-    /// What there is now, without a wait.
+    /// The current listing, without a wait.
     async fn list_now(&self) -> Result<(Listing, Arc<Target>), Error> {
         let call = self.call()?.consistent();
         self.client.list_with(&self.prefix, call).await
     }
 
-    /// Waits for as long as nothing need be known.
+    /// Waits while nothing is urgent, at most for `wait`.
     async fn pause(&mut self) {
         let shortened = |pause: Duration| pause.mul_f64(1.0 - fastrand::f64() / 2.0);
         let poll = POLL.min(self.wait);
         let rest = async {
-            // An error means that the sender is gone.
+            // An error means that the sender is dropped.
             let _ = self.urgent.wait_for(|urgent| *urgent).await;
             sleep(shortened(poll)).await;
         };

@@ -1,4 +1,4 @@
-//! The command line. Flags have environment variables, and defaults where there can be any.
+//! The command line. Flags have environment variables, and defaults where possible.
 #![allow(
     clippy::doc_markdown,
     reason = "these comments are the help, which is shown as it stands"
@@ -26,14 +26,14 @@ pub(crate) enum Command {
     /// Run a command in a slot of a semaphore, on any machine: wait for the slot, hold it, give it back
     #[command(after_help = format!("{HELP}\n\n{CONSUL_ENVIRONMENT}"))]
     Exec(Box<Exec>),
-    /// Say by the exit code whether a slot is still held
+    /// Report by the exit code whether a slot is still held
     #[command(after_help = format!("{HELD_HELP}\n\n{CONSUL_ENVIRONMENT}"))]
     Held(Box<Held>),
     #[command(hide = true)]
     Become(Become),
 }
 
-/// What the command finds, and what the exit code says.
+/// The command's environment, and the meaning of the exit code.
 const HELP: &str = "\
 The command finds in its environment what its slot is called in Consul:
   CONSUL_SEMAPHORE_LOCK_KEY, CONSUL_SEMAPHORE_SESSION, CONSUL_SEMAPHORE_LOCK_INDEX
@@ -55,10 +55,10 @@ Exit code: the command's own, 128 and the signal's number if a signal ended it, 
   126  the command can't be run
   127  the command is not found";
 
-/// The node that owns sessions where no local agent does, and no token says who may end them.
+/// The node that owns sessions without a local agent, if no token limits who may end them.
 const NODE: &str = "consul-semaphore-exec";
 
-/// By what Consul knows this program: whoever has these can do in Consul what it may do.
+/// This program's credentials for Consul: anybody who has these can do in Consul what it may do.
 const CREDENTIALS: [&str; 8] = [
     "CONSUL_HTTP_TOKEN",
     "CONSUL_HTTP_TOKEN_FILE",
@@ -70,7 +70,7 @@ const CREDENTIALS: [&str; 8] = [
     "CONSUL_LOGIN_META",
 ];
 
-/// The longest that a command that is asked to end may take, where nothing else is said.
+/// How long a command that was asked to end may take at most, by default.
 const KILL_AFTER: Duration = Duration::from_secs(10);
 
 #[derive(Args, Debug)]
@@ -94,7 +94,7 @@ pub(crate) struct Exec {
     )]
     mode: Mode,
 
-    /// A semaphore of its own below the prefix, as for a Job of a keyed ConsulSemaphore
+    /// A separate semaphore below the prefix, as for a Job of a keyed ConsulSemaphore
     #[arg(long, env = "CONSUL_SEMAPHORE_KEY", value_name = "KEY")]
     key: Option<Key>,
 
@@ -120,11 +120,11 @@ pub(crate) struct Exec {
     #[arg(long, env = "CONSUL_SEMAPHORE_WAIT_FOR", value_name = "DURATION")]
     wait_for: Option<Seconds<1, 2_592_000>>,
 
-    /// Do not wait, but for what a dead holder has left: if no slot is free, say who holds them and exit with 75
+    /// Do not wait, except for the slot of a dead holder: if no slot is free, report who holds them and exit with 75
     #[arg(long = "try", conflicts_with = "wait_for")]
     once: bool,
 
-    /// What becomes of the command when its slot is lost
+    /// What happens to the command when its slot is lost
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_ON_SLOT_LOST",
@@ -138,7 +138,7 @@ pub(crate) struct Exec {
     #[arg(long, env = "CONSUL_SEMAPHORE_KILL_AFTER", value_name = "DURATION")]
     kill_after: Option<Seconds<0, 43_200>>,
 
-    /// How long the slot outlives this program's last sign of life, 10s to 24h
+    /// How long the slot stays held after this program's last renewal, 10s to 24h
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_TTL",
@@ -147,7 +147,7 @@ pub(crate) struct Exec {
     )]
     ttl: Seconds<10, 86_400>,
 
-    /// How long the slot of a holder that died rests before it is used here, 0s to 60s
+    /// How long the slot of a dead holder stays unused before it is granted here, 0s to 60s
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_LOCK_DELAY",
@@ -156,8 +156,8 @@ pub(crate) struct Exec {
     )]
     lock_delay: Seconds<0, 60>,
 
-    /// How long the slot stays held once the command has ended, 0s to 24h: this program stays for as long, and then
-    /// passes the exit code on
+    /// How long the slot stays held after the command has ended, 0s to 24h: this program keeps running until then,
+    /// and exits with the command's exit code
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_COOLDOWN",
@@ -166,29 +166,31 @@ pub(crate) struct Exec {
     )]
     cooldown: Seconds<0, LONGEST_COOLDOWN>,
 
-    /// Whether slots go by priority and age among all who wait at the prefix; false: to whoever is faster
+    /// Whether slots are granted by priority and age across everyone who waits at the prefix; false: they go to the
+    /// fastest client
     #[arg(long, env = "CONSUL_SEMAPHORE_FAIR_ORDER", value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     fair_order: bool,
 
-    /// Leave the command in this process group, so that it can read the terminal; what the command starts is then
-    /// not ended with it
+    /// Leave the command in this process group, so that it can read the terminal; processes that the command starts
+    /// are then not ended with it
     #[arg(long)]
     foreground: bool,
 
-    /// What this host is called in Consul, for people [default: the host's name]
+    /// The name of this host in Consul, for people [default: the host's name]
     #[arg(long, env = "CONSUL_SEMAPHORE_NAME", value_name = "NAME", value_parser = name)]
     name: Option<String>,
 
-    /// The external Consul node that owns the session: one for all who may end each other's commands. Required with a
-    /// token and no local agent [default: the agent's own where Consul's address is local, else consul-semaphore-exec]
+    /// The external Consul node that owns the session: the same for everyone who may end each other's commands.
+    /// Required with a token and no local agent [default: the agent's own if Consul's address is local, else
+    /// consul-semaphore-exec]
     #[arg(long, env = "CONSUL_SEMAPHORE_NODE", value_name = "NAME", value_parser = name)]
     node: Option<String>,
 
-    /// With a local agent: let the session end by its TTL alone, and not because gossip takes this machine for dead
+    /// With a local agent: let only its TTL end the session, and not gossip that considers this machine dead
     #[arg(long)]
     no_node_checks: bool,
 
-    /// Leave in the command's environment what this program logs in to Consul with
+    /// Keep this program's credentials for Consul in the command's environment
     #[arg(long, env = "CONSUL_SEMAPHORE_PASS_CONSUL_CREDENTIALS")]
     pass_consul_credentials: bool,
 
@@ -204,7 +206,7 @@ pub(crate) struct Exec {
     command: Vec<OsString>,
 }
 
-/// How the slots stand in Consul.
+/// How the semaphore is stored in Consul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Mode {
     /// A body with a limit and the holders' sessions
@@ -214,18 +216,18 @@ enum Mode {
     Mutex,
 }
 
-/// What becomes of the command when its slot is lost.
+/// What happens to the command when its slot is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum OnSlotLost {
     /// It is ended
     #[default]
     Terminate,
-    /// It has a slot again if there is one, and goes on without one if there is none
+    /// It gets a slot again if one is free, and continues without one if not
     Continue,
 }
 
 impl Exec {
-    /// What is asked for.
+    /// The settings for `exec`.
     pub(crate) fn settings(self, consul: &consul::Config) -> Result<exec::Settings, clap::Error> {
         let refuse = |problem: String| Cli::command().error(ErrorKind::ValueValidation, problem);
         let prefix = match &self.key {
@@ -240,7 +242,7 @@ impl Exec {
             ));
         }
         let ttl = self.ttl.get();
-        // It is asked to end a second early, and must be gone by the end of the TTL.
+        // It is asked to end a second early, and must have ended by the end of the TTL.
         let longest = (ttl / 2).saturating_sub(Duration::from_secs(1));
         let kill_after = match self.kill_after.map(Seconds::get) {
             Some(asked) if asked > longest => {
@@ -313,7 +315,7 @@ pub(crate) struct Become {
     #[arg(long)]
     pub(crate) of: Option<u32>,
 
-    /// Start it instead, and end it with all of its process group
+    /// Start the command as a child, and end it with its whole process group
     #[arg(long, requires = "of")]
     pub(crate) guard: bool,
 
@@ -321,7 +323,7 @@ pub(crate) struct Become {
     pub(crate) command: Vec<OsString>,
 }
 
-/// What the exit code of `held` says.
+/// The meaning of `held`'s exit code.
 const HELD_HELP: &str = "Exit code: 0 the slot is held, 1 it is not, 2 that can't be told.";
 
 #[derive(Args, Debug)]
@@ -330,11 +332,11 @@ pub(crate) struct Held {
     #[arg(long, env = "CONSUL_SEMAPHORE_LOCK_KEY", value_name = "KEY")]
     lock_key: String,
 
-    /// The session that was given the slot
+    /// The session that was granted the slot
     #[arg(long, env = "CONSUL_SEMAPHORE_SESSION", value_name = "ID")]
     session: String,
 
-    /// The key's LockIndex when the slot was given
+    /// The key's LockIndex at the grant
     #[arg(long, env = "CONSUL_SEMAPHORE_LOCK_INDEX", value_name = "NUMBER")]
     lock_index: u64,
 
@@ -347,7 +349,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// What it is about.
+    /// The sequencer to check.
     pub(crate) fn sequencer(self) -> Sequencer {
         Sequencer {
             lock_key: self.lock_key,

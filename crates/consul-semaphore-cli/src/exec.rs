@@ -1,11 +1,11 @@
-//! A command in a slot: what `consul lock` does, by a [`consul_semaphore::holder`].
+//! A command in a slot: like `consul lock`, with a [`consul_semaphore::holder`].
 //!
 //! | file | subject |
 //! |---|---|
 //! | `process` | the process and its group: started, signalled, ended |
 //! | `guard` | what ends that group when this program can't |
-//! | `signals` | what this program is told by signals |
-//! | `failure` | why there is no exit code of the command's own, and which one there is instead |
+//! | `signals` | the signals that this program receives |
+//! | `failure` | why there is no exit code of the command, and which one there is instead |
 
 mod failure;
 mod guard;
@@ -33,29 +33,29 @@ use self::{
 };
 use crate::stderr::Stderr;
 
-/// For how long a signal may be one that was meant for the command: systemd and terminals send it to both.
+/// How long after the command's end a signal may be meant for the command: systemd and terminals send it to both.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What is to be run, and in which slot.
+/// The command to run, and its slot.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// The slot.
     pub(crate) slot: holder::Settings,
-    /// How long to wait for it; `None`: as long as it takes.
+    /// How long to wait for it; `None`: without a limit.
     pub(crate) patience: Option<Duration>,
     /// Whether only what goes wrong is reported.
     pub(crate) quiet: bool,
     /// Whether the command stays in this program's process group, so that it can read the terminal.
     pub(crate) foreground: bool,
-    /// Variables of the environment that the command does not find.
+    /// Environment variables that the command does not get.
     pub(crate) withheld: &'static [&'static str],
     /// The command and its arguments.
     pub(crate) command: Vec<OsString>,
 }
 
-/// Runs a command in a slot and gives the exit code: the command's own, 128 and the signal's number if a signal ended
-/// it, or a [`Failure`]'s. What is said to people goes to `stderr`. Must be called on the process's main thread and with
-/// a runtime that runs nothing elsewhere: the command ends with the thread that started it.
+/// Runs a command in a slot and returns the exit code: the command's own, 128 and the signal's number if a signal
+/// ended it, or a [`Failure`]'s. Messages go to `stderr`. Must be called on the process's main thread and with a
+/// single-threaded runtime: the command ends with the thread that started it.
 pub(crate) async fn exec(settings: Settings, consul: consul::Config, stderr: &Stderr) -> u8 {
     let failed = |failure: Failure| {
         stderr.say(&failure.to_string());
@@ -78,7 +78,7 @@ fn set_up(consul: consul::Config) -> Result<(Signals, Client), Failure> {
     Ok((signals, Client::new(consul)?))
 }
 
-/// A holder that says on stderr what happens.
+/// A holder that reports on stderr what happens.
 fn hold(settings: &Settings, consul: Client, stderr: &Stderr) -> Holder {
     let (prefix, stderr) = (settings.slot.prefix.clone(), stderr.clone());
     let quiet = settings.quiet;
@@ -141,7 +141,7 @@ async fn run(
         withheld: settings.withheld,
         slot: &granted.slot,
         foreground: settings.foreground,
-        // One that may go on without a slot may go on without this program.
+        // A command that may continue without a slot may also continue without this program.
         ends_with_us: settings.slot.on_slot_lost != OnSlotLost::Continue,
     })
     .map_err(Failure::System)?;
@@ -149,7 +149,7 @@ async fn run(
     attend(settings, holder, process, signals, stderr).await
 }
 
-/// What to say when there was no slot for as long as was to be waited.
+/// The error if there was no slot within the time to wait.
 fn out_of_patience(settings: &Settings, holder: &Holder) -> Failure {
     match (holder.why_waiting(), settings.patience) {
         (AcquireError::Taken { prefix, holders }, Some(patience)) => Failure::OutOfPatience {
@@ -161,7 +161,7 @@ fn out_of_patience(settings: &Settings, holder: &Holder) -> Failure {
     }
 }
 
-/// Sees to the process until it has ended.
+/// Attends to the process until it has ended.
 async fn attend(
     settings: &Settings,
     holder: &mut Holder,
@@ -185,15 +185,15 @@ async fn attend(
     Err(Failure::Lost(code.map_err(Failure::System)?))
 }
 
-/// Gives back what there is, once it has cooled if the process has run; says what can't be given back.
+/// Gives back the slot, after its cooldown if the process has run; reports what can't be given back.
 async fn leave(holder: &mut Holder, signals: &mut Signals, stderr: &Stderr) {
     holder.finished();
-    // Those that came with the end of the command were the command's.
+    // Signals that came with the end of the command were meant for it.
     signals.forget();
     let begun = Moment::now();
     let why = loop {
         tokio::select! {
-            // A signal cuts nothing short that is done.
+            // A signal does not interrupt a release that is complete.
             biased;
             released = holder.release() => match released {
                 Ok(()) => return,

@@ -1,11 +1,11 @@
-//! Whether a sequencer is still good.
+//! Whether a sequencer is still valid.
 
 use consul_client::{self as consul, Client, Listing, SessionId};
 use consul_semaphore::Prefix;
 use consul_semaphore::{Mode, Reading};
 
-/// What a holder was given with its slot: the key that its session has locked, and how often that key
-/// has been locked (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>).
+/// What a holder received with its slot: the key that its session has locked, and how often that key has been locked
+/// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>).
 #[derive(Clone, Debug)]
 pub(crate) struct Sequencer {
     /// The contender key.
@@ -19,17 +19,17 @@ pub(crate) struct Sequencer {
 /// Whether the slot is still held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is.
+    /// It is still held.
     Held,
-    /// It is not, and why.
+    /// It is not held any more, and why.
     NotHeld(String),
 }
 
-/// Asks Consul's leader whether the slot is still held by who was given it. The answer was true when it
-/// was given; a moment later it may not be.
+/// Asks Consul's leader whether the holder still has the slot. The answer was true when it was given; a moment later
+/// it may not be.
 ///
 /// # Errors
-/// Consul can't be asked, or does not answer; or the key can't be one of a semaphore's.
+/// Consul can't be asked, or does not answer; or the key can't belong to a semaphore.
 pub(crate) async fn held(consul: consul::Config, sequencer: &Sequencer) -> anyhow::Result<Verdict> {
     let (prefix, _) = sequencer
         .lock_key

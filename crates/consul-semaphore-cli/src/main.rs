@@ -7,7 +7,7 @@
 //! | `held` | whether a slot is still held |
 //! | `stderr` | stderr, for a program that must not wait for its reader |
 //!
-//! It knows nothing of Kubernetes. What holds the slot is [`consul_semaphore::holder`].
+//! It knows nothing about Kubernetes. [`consul_semaphore::holder`] holds the slot.
 
 mod cli;
 mod exec;
@@ -31,14 +31,14 @@ use crate::{
     stderr::Stderr,
 };
 
-/// What `held` says when it can't tell.
+/// The exit code of `held` if the answer is unknown.
 const UNKNOWN: u8 = 2;
 
-/// What shells say of a command that can't be run, and of one that is not found.
+/// The shells' exit codes for a command that can't be run, and for one that is not found.
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// How long the exit code waits for whoever reads stderr.
+/// How long the exit code waits for the reader of stderr.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -69,7 +69,7 @@ fn exec(flags: cli::Exec) -> ExitCode {
     }
 }
 
-/// Says whether a slot is still held.
+/// Reports whether a slot is still held.
 fn held(flags: cli::Held) -> ExitCode {
     let consul = flags
         .consul
@@ -115,8 +115,7 @@ fn set_up(filter: &str) -> anyhow::Result<Runtime> {
     Ok(runtime()?)
 }
 
-/// The same where whoever reads stderr must not be waited for: a slot is to be renewed, and a command to
-/// be ended in time.
+/// The same if nothing may wait for the reader of stderr: a slot must be renewed, and a command ended in time.
 fn set_up_beside_stderr(filter: &str) -> anyhow::Result<(Runtime, Stderr)> {
     let stderr = Stderr::start()?;
     let writer = stderr.clone();
@@ -126,14 +125,14 @@ fn set_up_beside_stderr(filter: &str) -> anyhow::Result<(Runtime, Stderr)> {
     Ok((runtime()?, stderr))
 }
 
-/// A runtime on this very thread: a command ends with the thread that started it.
+/// A runtime on the current thread: a command ends with the thread that started it.
 fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-/// Says how it ends, on stderr.
+/// Reports how it ends, on stderr.
 fn end(how: &(impl Display + ?Sized), code: u8) -> ExitCode {
-    // Nobody is left to tell when this cannot be written.
+    // There is no way to report that this can't be written.
     let _ = writeln!(io::stderr(), "{}: {how}", env!("CARGO_BIN_NAME"));
     code.into()
 }

@@ -1,4 +1,4 @@
-//! stderr, for a program that must not wait for whoever reads it.
+//! stderr, for a program that must not wait for its reader.
 
 use std::{
     io::{self, Write},
@@ -9,23 +9,23 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How many lines may wait to be written. Of more than that the last are lost.
+/// How many lines may wait to be written. If there are more, the last ones are lost.
 const QUEUE: usize = 1024;
 
-/// How often it is looked whether there is room in the queue.
+/// How often it is checked whether there is room in the queue.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// stderr, written to by a thread of its own: where nobody reads it, as at a stopped terminal or a full
-/// pipe, that thread waits and nobody else does. Clones write to one queue.
+/// stderr, written to by a separate thread: if nobody reads it, as at a stopped terminal or a full pipe, only that
+/// thread waits. Clones write to one queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Stderr(SyncSender<Message>);
 
-/// What the thread is told.
+/// A message to the thread.
 #[derive(Debug)]
 enum Message {
-    /// To write this.
+    /// Write this.
     Text(Vec<u8>),
-    /// To answer, once all that came before is written.
+    /// Answer once everything before this is written.
     Flush(SyncSender<()>),
 }
 
@@ -33,7 +33,7 @@ impl Stderr {
     /// Starts the thread.
     ///
     /// # Errors
-    /// There can be no thread.
+    /// The thread can't be started.
     pub(crate) fn start() -> io::Result<Self> {
         Self::to(io::stderr())
     }
@@ -45,12 +45,12 @@ impl Stderr {
         Ok(Self(sender))
     }
 
-    /// Tells a person something.
+    /// Writes a message for people.
     pub(crate) fn say(&self, text: &str) {
         self.queue(format!("{}: {text}\n", env!("CARGO_BIN_NAME")).into());
     }
 
-    /// Waits until all is written, but no longer than this.
+    /// Waits until everything is written, but no longer than this.
     pub(crate) fn flush_within(&self, limit: Duration) {
         let until = Instant::now() + limit;
         let (done, written) = sync_channel(1);
@@ -61,17 +61,17 @@ impl Stderr {
             thread::sleep(LOOK);
         }
         let left = until.saturating_duration_since(Instant::now());
-        // Nobody is left to tell when there is no end of it.
+        // There is no way to report that it did not finish.
         let _ = written.recv_timeout(left);
     }
 
     fn queue(&self, text: Vec<u8>) {
-        // It is lost where nobody reads: whoever speaks has more important things to do than to wait.
+        // The text is lost if nobody reads: the caller has more important things to do than to wait.
         let _ = self.0.try_send(Message::Text(text));
     }
 }
 
-/// Takes each piece as it comes: what belongs together is to be written at once.
+/// Passes on each piece as it comes: text that belongs together must be written in one call.
 impl Write for Stderr {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         self.queue(text.to_vec());
@@ -87,7 +87,7 @@ fn write(mut to: impl Write, messages: &Receiver<Message>) {
     for message in messages {
         match message {
             Message::Text(text) => {
-                // Nobody is left to tell when this cannot be written.
+                // There is no way to report that this can't be written.
                 let _ = to.write_all(&text);
             }
             Message::Flush(done) => {
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(text, "consul-semaphore: one\ntwo\n");
     }
 
-    /// It would not come to an end if anybody waited for the reader.
+    /// It would never end if anything waited for the reader.
     #[test]
     fn nobody_waits_for_a_reader_who_has_stopped() {
         let (reader, writer) = pipe().unwrap();
@@ -125,7 +125,7 @@ mod tests {
             stderr.say(&"x".repeat(1024));
         }
         stderr.flush_within(Duration::from_millis(1));
-        // What was kept is whole.
+        // What was kept is complete.
         drop(stderr);
         let mut lines = BufReader::new(reader).lines().map(Result::unwrap);
         assert!(lines.all(|line| line.ends_with("xxx")));

@@ -44,7 +44,7 @@ fn what_a_command_in_a_slot_needs_is_asked_for() {
         &PROGRAM.refusal(&exec(&["--try", "--wait-for=1s"]), &[]),
         &["--try", "cannot be used with"],
     );
-    // Where no token is given, anybody may end anybody's sessions.
+    // Without a token, anybody may end anybody's sessions.
     let elsewhere = ("CONSUL_HTTP_ADDR", "consul.example:8500");
     for (flags, variables) in [
         (vec![], vec![elsewhere, ("CONSUL_HTTP_TOKEN", "s3cr3t")]),

@@ -1,7 +1,7 @@
-//! What a hand-over costs in the engine, by step: `hand_over <holders> <waiting> [hand-overs]`.
+//! The cost of a hand-over in the engine, by step: `hand_over <holders> <waiting> [hand-overs]`.
 //!
-//! It plays the caller of one queue: workloads that end, Consul's answers, the API server's, and the watch. The least
-//! time that each step took is printed, in microseconds.
+//! It plays the caller of one queue: workloads that end, answers from Consul and from the API server, and the watch.
+//! It prints the shortest time of each step, in microseconds.
 
 #![expect(
     clippy::expect_used,
@@ -31,7 +31,7 @@ use consul_semaphore::{
 
 const OPERATIONS: usize = 128;
 
-/// Workloads as an index has them.
+/// Workloads as in an index.
 #[derive(Default)]
 struct Store {
     workloads: BTreeMap<Uid, Arc<Workload>>,
@@ -134,7 +134,7 @@ impl Lookup for Store {
     }
 }
 
-/// Consul in small.
+/// A minimal Consul.
 #[derive(Default)]
 struct Consul {
     entries: BTreeMap<String, Entry>,
@@ -191,7 +191,7 @@ impl Consul {
 
     fn session(&mut self) -> SessionId {
         self.sessions += 1;
-        // As unordered as Consul's.
+        // Unordered, as in Consul.
         let number =
             u128::from(self.sessions).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
         let mut id = format!("{number:032x}");
@@ -251,7 +251,7 @@ impl World {
         self.timed(step, |world| world.queue.handle(event, now, &world.store));
     }
 
-    /// Answers all calls, and what follows from them, each with a pass.
+    /// Answers all calls and the calls that follow from them, each with a pass.
     fn settle(&mut self) {
         while !self.calls.is_empty() {
             let (id, call) = self.calls.remove(0);
@@ -360,7 +360,7 @@ fn settings(limit: u32) -> Settings {
     }
 }
 
-/// A queue in which so many hold all slots and so many wait, as a process finds it that starts.
+/// A queue with this many holders in all slots and this many waiting workloads, as a new process finds it.
 fn world(holders: u32, waiting: u64) -> World {
     let settings = settings(holders);
     let mut consul = Consul {

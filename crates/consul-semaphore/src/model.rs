@@ -1,17 +1,18 @@
-//! The protocol, tried out in a small world: property tests of whole passes.
+//! Property tests of the protocol: whole passes against a small simulated world.
 //!
-//! A world has a Consul, workloads with their controller, users, other programs on the same prefix, and
-//! the operator, which sees late, is interrupted at every point, crashes, and is overtaken by
-//! another replica. Each script of random events is run against it:
+//! A world has a Consul, workloads with their controller, users, other programs on the same prefix, and the operator,
+//! which sees changes late, is interrupted at every point, crashes, and is overtaken by another replica. Each script
+//! of random events is run against it:
 //!
-//! - [`consul`], [`workloads`], [`requests`], [`foreign`]: the parts of the world, as their documentation has them
-//! - [`operator`]: the controller in small, which is also a description of the real one
+//! - [`consul`], [`workloads`], [`requests`], [`foreign`]: the parts of the world, as their documentation describes
+//!   them
+//! - [`operator`]: a small controller, which also describes the real one
 //! - [`observer`], [`sight`]: what must be true at every moment, and of every write
 //! - [`rules`]: what must be true of every plan
 //! - [`outside`], [`world`]: all of these together, everything that can happen, and what must be
 //!   true when nothing happens any more
 //! - [`script`]: the random scripts
-//! - [`flaws`], [`found`]: what is wrong with an algorithm, and the rules that it breaks in these worlds
+//! - [`flaws`], [`found`]: flawed algorithms, and the rules that they break in these worlds
 //!
 //! The seeds are fixed, so a run is the same everywhere. With `PROPTEST_CASES` set, that many scripts
 //! are tried from random seeds.
@@ -63,11 +64,11 @@ fn config(cases: u32) -> ProptestConfig {
         cases,
         rng_seed: RngSeed::Fixed(1),
         failure_persistence: None,
-        // The default one takes longer than the passes, without optimization.
+        // Without optimization, the default algorithm takes longer than the passes.
         rng_algorithm: RngAlgorithm::XorShift,
         ..default.clone()
     };
-    // The default one reads PROPTEST_CASES.
+    // The default config reads PROPTEST_CASES.
     let asked = default.cases != 256;
     if asked {
         ProptestConfig {
@@ -97,8 +98,8 @@ fn alone(limit: u32, operations: usize) -> Setup {
 proptest! {
     #![proptest_config(config(300))]
 
-    /// Whatever happens, every write keeps the rules, no workload runs without a slot of its own unless
-    /// somebody took it, and in the end nothing is left to do, no slot is idle and none is lost.
+    /// Whatever happens, every write keeps the rules, no workload runs without its own slot unless somebody took that
+    /// slot, and in the end nothing is left to do, no slot is idle and none is lost.
     #[test]
     fn any_script_comes_to_rest(
         setup in setup(),
@@ -107,20 +108,20 @@ proptest! {
         World::run(&setup, &script).settle();
     }
 
-    /// The same where some ask for several slots at once.
+    /// The same with workloads that ask for several slots at once.
     #[test]
     fn several_slots_for_one_come_to_rest(
         setup in setup(),
         slots in 2..4_u32,
         script in script([(6, workloads()), (2, clients()), (1, mischief()), (8, operator()), (1, rest())], 250),
     ) {
-        // More than the limit would never be there.
+        // A request for more than the limit is never granted.
         let slots = slots.min(setup.limit);
         let setup = Setup { slots: NonZeroU32::new(slots).unwrap(), ..setup };
         World::run(&setup, &script).settle();
     }
 
-    /// The same while calls are under way side by side, and are answered in another order, twice, late or not at all.
+    /// The same with concurrent calls, answered out of order, twice, late or not at all.
     #[test]
     fn any_order_of_answers_comes_to_rest((setup, script) in any_order()) {
         World::run(&setup, &script).settle();
@@ -135,8 +136,8 @@ proptest! {
         World::run(&setup, &script).settle();
     }
 
-    /// The same while two replicas take themselves for the active one, also about whether the
-    /// semaphore is being deleted.
+    /// The same while two replicas both act as the leader, and may disagree on whether the semaphore is being
+    /// deleted.
     #[test]
     fn two_replicas_at_once_keep_the_limit(
         setup in setup(),
@@ -151,8 +152,8 @@ proptest! {
         world.settle();
     }
 
-    /// The same with anything at all in `.lock`: what is not understood is left as it is, and all
-    /// goes on when it is gone.
+    /// The same with arbitrary data in `.lock`: what can't be parsed is left alone, and work resumes once it is
+    /// removed.
     #[test]
     fn what_is_not_understood_is_left_alone(
         setup in setup(),
@@ -170,7 +171,7 @@ proptest! {
         world.settle();
     }
 
-    /// All of these with a mutex, the lock-delay of dead holders, and others that lock it.
+    /// All of these with a mutex, the lock-delay of dead holders, and other programs that lock it.
     #[test]
     fn any_script_comes_to_rest_with_a_mutex(
         setup in mutex(),
@@ -212,8 +213,8 @@ proptest! {
         prop_assert!(left.lock.is_none() || !left.contenders.is_empty());
     }
 
-    /// Workloads that nobody interferes with are started in the order of the queue: the higher priority
-    /// first, then the older, within a second by name.
+    /// Undisturbed workloads start in the order of the queue: the higher priority first, then the older, and by name
+    /// within the same second.
     #[test]
     fn workloads_are_started_in_order(
         limit in 1..4_u32,
@@ -224,7 +225,7 @@ proptest! {
         let mut queue = Vec::new();
         for (position, (priority, later)) in workloads.into_iter().enumerate() {
             world.happen_at_once(&Event::Wait(later));
-            // Names fall as workloads get younger, so that they decide only within a second.
+            // Younger workloads get smaller names, so that the name decides only within a second.
             let name = format!("workload-{:02}", 99 - position);
             let workloads = &mut world.outside.workloads;
             let uid = workloads.create(&name, "db", priority);
@@ -240,7 +241,7 @@ proptest! {
         prop_assert_eq!(&world.outside.started, &expected);
     }
 
-    /// A limit that is changed twice around a crash ends as the spec's, wherever the crash comes.
+    /// A limit that is changed twice around a crash ends as the spec's limit, wherever the crash comes.
     #[test]
     fn a_limit_changed_around_a_crash_ends_as_the_specs(
         limits in vec(1..9_u32, 3),
@@ -264,7 +265,7 @@ proptest! {
     }
 }
 
-/// Workloads that come while others hold all slots, and overtake each other.
+/// Workloads that arrive while others hold all slots, and overtake each other.
 fn overtake(limit: u32, priorities: &[i32], flaw: Option<Flaw>) {
     let theirs = usize::try_from(limit).unwrap();
     let setup = Setup {
@@ -313,7 +314,7 @@ fn a_holder_that_comes_back_is_not_pruned() {
     assert_eq!(world.outside.sight().holding().count(), 1);
 }
 
-/// Whoever waits for a mutex can't be seen, and is served all the same before the queue ends.
+/// A foreign client that waits for a mutex is invisible, and still gets it before our queue is empty.
 #[test]
 fn nobody_starves_who_waits_for_a_mutex() {
     let mut world = World::new(&Setup {
@@ -344,7 +345,7 @@ fn nobody_starves_who_waits_for_a_mutex() {
     world.settle();
 }
 
-/// A limit that was to be moved, and is not any more, does not come by a late write.
+/// A late write does not apply a limit that the spec no longer asks for.
 #[test]
 fn a_late_write_of_a_limit_that_was_taken_back_is_refused() {
     let mut world = World::new(&alone(3, 64));
@@ -352,7 +353,7 @@ fn a_late_write_of_a_limit_that_was_taken_back_is_refused() {
     let script = [
         Event::SetLimit(5),
         Event::SeeConsul,
-        // It decides to record the limit, does so, decides to write it, and hears nothing.
+        // It decides to record the limit, does so, decides to write it, and gets no answer.
         Event::Step(None),
         Event::Step(None),
         Event::Step(None),
@@ -370,7 +371,7 @@ fn a_late_write_of_a_limit_that_was_taken_back_is_refused() {
     assert_eq!(world.outside.sight().body.unwrap().limit, 3);
 }
 
-/// The same if another write was on its way while the limit was recorded.
+/// The same if another write was in flight while the limit was recorded.
 #[test]
 fn a_late_write_of_a_limit_is_refused_whatever_was_written_before_it() {
     let mut world = World::new(&alone(3, 64));
@@ -391,7 +392,7 @@ fn a_late_write_of_a_limit_is_refused_whatever_was_written_before_it() {
     for event in &script {
         world.happen(event);
     }
-    // It decides to record the limit and to release the slot, does so, and hears nothing of what it does next.
+    // It decides to record the limit and to release the slot, does so, and gets no answer to what it does next.
     for _ in 0..20 {
         let released = world.outside.sight().holding().next().is_none();
         let done = released && world.outside.applied.contains(&5);
@@ -410,7 +411,7 @@ fn a_late_write_of_a_limit_is_refused_whatever_was_written_before_it() {
     assert_eq!(world.outside.sight().body.unwrap().limit, 3);
 }
 
-/// The PATCH before a release is what stops an older start that is still on its way.
+/// The PATCH before a release stops an older start that is still in flight.
 #[test]
 fn a_replica_that_was_overtaken_starts_nothing_without_a_slot() {
     let workload = Event::Create {
@@ -439,8 +440,8 @@ fn a_replica_that_was_overtaken_starts_nothing_without_a_slot() {
     assert!(world.outside.is_gone());
 }
 
-/// The same when the slot is given back because the API server refuses the start, though not if the
-/// replica that was overtaken asks for it.
+/// The same when the slot is given back because the API server refuses the start; the start of the overtaken replica
+/// is not refused.
 #[test]
 fn a_start_that_is_refused_one_replica_comes_too_late_by_another() {
     let workload = || Event::Create {
@@ -461,7 +462,7 @@ fn a_start_that_is_refused_one_replica_comes_too_late_by_another() {
     ];
     let mut world = World::run(&alone(1, 64), &script);
     assert!(world.straggler_starts());
-    // What was refused is tried again after a pause, so these come in one second.
+    // A refused call is retried after a pause, so all of this happens in one second.
     world.call_seconds = 0;
     while world.outside.started.is_empty() {
         world.happen_at_once(&Event::Pass);
@@ -475,11 +476,11 @@ fn a_start_that_is_refused_one_replica_comes_too_late_by_another() {
 }
 
 proptest! {
-    // The bigger a world, the fewer of them.
+    // The worlds are bigger, so there are fewer of them.
     #![proptest_config(config(12))]
 
-    /// However few operations Consul takes at once, the rest follows: as many workloads as fit are
-    /// started, then all of them come to their end.
+    /// However few operations Consul takes in one transaction, all work gets done: as many workloads as fit are
+    /// started, then all of them run to their end.
     #[test]
     fn what_does_not_fit_in_follows(
         (operations, workloads) in prop_oneof![
@@ -492,7 +493,7 @@ proptest! {
         later in operations(),
     ) {
         let mut world = World::new(&alone(limit, operations));
-        // There are hundreds of calls, and a workload that lost its slot has half a minute.
+        // There are hundreds of calls, and a workload that lost its slot has only half a minute.
         world.call_seconds = 0;
         for position in 0..workloads {
             world.outside.workloads.create(&format!("workload-{position:03}"), "db", 0);
@@ -501,8 +502,8 @@ proptest! {
         let running = world.running();
         prop_assert_eq!(running.len(), workloads.min(usize::try_from(limit).unwrap()));
 
-        // Many lose their slot at once: each has its own again, and nobody is suspended. Meanwhile Consul's
-        // servers are exchanged.
+        // Many lose their slot at once: each gets one again, and nobody is suspended. Meanwhile Consul's servers are
+        // replaced.
         world.happen(&Event::Capacity(later));
         for _ in 0..lost {
             world.happen_at_once(&Event::Expire(0));
@@ -511,7 +512,7 @@ proptest! {
         prop_assert_eq!(world.outside.started.len(), running.len());
         prop_assert_eq!(&world.running(), &running);
 
-        // All do, with nothing of them left in Consul but their contenders.
+        // All of them lose it, and nothing of theirs is left in Consul but their contenders.
         world.happen(&Event::DeleteLock);
         world.settle();
         prop_assert_eq!(world.outside.started.len(), running.len());
@@ -523,7 +524,7 @@ proptest! {
         prop_assert!(world.outside.is_gone());
     }
 
-    /// However many overtake each other, no more of them are shown to others than may be.
+    /// However many workloads overtake each other, no more contenders are shown than allowed.
     #[test]
     fn few_of_those_who_wait_are_shown((limit, priorities) in crowd()) {
         overtake(limit, &priorities, None);

@@ -1,9 +1,9 @@
-//! What stands in Consul, byte by byte.
+//! What is stored in Consul, byte by byte.
 //!
-//! Builds of different age share a prefix during every upgrade, and for good where two clusters are upgraded apart.
-//! Consul's Go client, `consul lock` and scripts read the same keys. So a literal here is a contract with programs that
-//! can't be changed together with this one. Add to what is written only what they all skip, and only where it is used:
-//! what is written today must stay as it is.
+//! Builds of different age share a prefix during every upgrade, and permanently where two clusters are upgraded
+//! independently. Consul's Go client, `consul lock` and scripts read the same keys. So a literal here is a contract
+//! with programs that can't be changed together with this one. Add only what all of them skip, and only where it is
+//! used: what is written today must stay as it is.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -23,7 +23,7 @@ use consul_semaphore::{
     SlotId, SlotRequest, Turns, Workload, decide, plan::Target, reading::Deaths,
 };
 
-/// What a wait or a grant of ours is made with.
+/// The session that our waits and grants are made with.
 const OURS: &str = "4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5";
 
 /// The session of another program.
@@ -76,7 +76,7 @@ impl Facts {
         }
     }
 
-    /// A command waits as `exec` has it wait.
+    /// A command waits as under `exec`.
     fn of_a_process() -> Self {
         Self {
             settings: process_settings(),
@@ -97,7 +97,7 @@ impl Facts {
         self
     }
 
-    /// Someone's contender.
+    /// The contender of a session.
     fn contender(mut self, session: &str, value: &str) -> Self {
         let key = format!("semaphores/batch/db/{session}");
         let flags = 0xe0f6_9a2b_aa41_4de0;
@@ -128,7 +128,7 @@ impl Facts {
         Reading::new(self.settings.prefix.clone(), self.settings.mode, listing)
     }
 
-    /// What a pass writes to Consul, an operation each.
+    /// The operations that a pass writes to Consul.
     fn writes(&self) -> Vec<String> {
         let reading = self.reading();
         let workload = [Arc::new(self.workload.clone())];
@@ -247,7 +247,7 @@ fn mutex_settings() -> Settings {
     }
 }
 
-/// As `exec` asks for them: on a host that stands for the cluster.
+/// The settings of `exec`: the host takes the place of the cluster.
 fn process_settings() -> Settings {
     Settings {
         cluster: Cluster {
@@ -286,8 +286,8 @@ fn read(body: &str) -> ContenderBody {
     ContenderBody::read(body.as_bytes()).expect("a body of ours")
 }
 
-/// Operators of other clusters tell a contender of ours from a stranger's by this body, and put its Job where it
-/// belongs in the order. People and tools see by it who holds.
+/// Operators of other clusters use this body to tell our contenders from foreign ones, and to put our Jobs into the
+/// order. People and tools use it to see who holds a slot.
 #[test]
 fn the_contender_of_a_job() {
     let lock = format!(r#"{{"Holders":{{"{OURS}":true}},"Limit":2}}"#);
@@ -311,7 +311,7 @@ fn the_contender_of_a_job() {
     assert_eq!(body.place(), None, "it does not wait");
 }
 
-/// The key stands in the path alone: the body is that of any Job, for readers that know of no keys.
+/// Only the path has the key: the body is that of any Job, for readers that do not know about keys.
 #[test]
 fn the_contender_of_a_job_of_a_keyed_semaphore() {
     let key = "customer-7".parse().expect("a key");
@@ -329,7 +329,7 @@ fn the_contender_of_a_job_of_a_keyed_semaphore() {
     );
 }
 
-/// An operator shows a command by its host: it knows it by `Process`, and by `-` where a Job has a namespace.
+/// An operator shows a command by its host: it recognizes it by `Process`, and by `-` where a Job has a namespace.
 #[test]
 fn the_contender_of_a_process() {
     let lock = format!(r#"{{"Holders":{{"{OURS}":true}},"Limit":2}}"#);
@@ -347,8 +347,8 @@ fn the_contender_of_a_process() {
     );
 }
 
-/// Whoever else waits goes by this claim: a build that does not find it there takes the Job for a program that says
-/// nothing of its place, and the fair order is gone.
+/// Other waiting contenders rely on this claim: a build that does not find it takes the Job for a program without a
+/// known place, and the fair order is lost.
 #[test]
 fn the_contender_of_a_job_that_waits() {
     let lock = format!(r#"{{"Limit":1,"Holders":{{"{THEIRS}":true}}}}"#);
@@ -378,8 +378,8 @@ fn the_contender_of_a_job_that_waits() {
     assert!(lost.workload.place() < waits.workload.place());
 }
 
-/// Others show until when a slot cools, and an operator that was restarted keeps it for as long: by a body of another
-/// form it would release the slot at once.
+/// Others show until when a slot cools, and a restarted operator keeps the slot until then. It would release the slot
+/// at once if the body had another form.
 #[test]
 fn the_contender_of_a_slot_that_cools() {
     let mut granted = Facts::new();
@@ -407,7 +407,7 @@ fn the_contender_of_a_slot_that_cools() {
     assert_eq!(body.cools_until, Some(time() + Duration::from_mins(1)));
 }
 
-/// Others show that only a hand ends it.
+/// Others show that only a person can end it.
 #[test]
 fn the_contender_of_a_job_whose_session_never_expires() {
     let mut facts = Facts::new();
@@ -417,15 +417,15 @@ fn the_contender_of_a_job_whose_session_never_expires() {
     assert!(read(HOLDS_FOR_EVER).endless);
 }
 
-/// A build that is to come may say more in a body: this one reads the rest.
+/// A later build may add to a body: this one ignores the addition.
 #[test]
 fn a_body_that_says_more_is_read() {
     let more = HOLDS.replace(r#","time""#, r#","slots":2,"of":{"x":[1]},"time""#);
     assert_eq!(read(&more), read(HOLDS));
 }
 
-/// By its session's name an operator knows its own contenders after a restart or an upgrade. Without that their slots
-/// are strangers' to it: never released, and its running Jobs are suspended for want of a slot.
+/// After a restart or an upgrade an operator recognizes its own contenders by the names of their sessions. Otherwise
+/// their slots would be foreign: never released, and its running Jobs suspended because they have no slot.
 #[test]
 fn names_of_sessions() {
     let job = Target::from(&workload());
@@ -448,7 +448,7 @@ fn names_of_sessions() {
         assert_eq!(identity.session_name(), name);
         assert_eq!(Identity::parse(name), Some(identity));
     }
-    // That of an election's leader is no contender's.
+    // The session of a leader election is no contender's.
     assert_eq!(
         Identity::parse("consul-semaphore-operator leader operator-0"),
         None
@@ -456,7 +456,7 @@ fn names_of_sessions() {
 }
 
 /// Every client of the prefix counts holders by this body, and writes it only with flags that it knows. Go reads the
-/// fields in any order; what another program has added is its own.
+/// fields in any order; fields that another program has added stay unchanged.
 #[test]
 fn the_body_of_lock() {
     let holds = |flags, value: &str| {
@@ -470,7 +470,7 @@ fn the_body_of_lock() {
             r#"cas semaphores/batch/db/.lock 0xe0f69a2baa414de0 9 {{"Holders":{{"{OURS}":true,"{THEIRS}":true}},"Limit":2}}"#
         )
     );
-    // As the guide "Distributed semaphore" has it.
+    // As in the guide "Distributed semaphore".
     let guide = format!(r#"{{"Limit": 2, "Holders": ["{THEIRS}"]}}"#);
     assert_eq!(
         holds(0, &guide),
@@ -487,7 +487,7 @@ fn the_body_of_lock() {
             r#"cas semaphores/batch/db/.lock 0xe0f69a2baa414de0 9 {{"At":1.50,"Holders":{{"{OURS}":true,"{THEIRS}":1}},"Limit":2,"Owner":"dba","of":{{"b":1,"a":[]}}}}"#
         )
     );
-    // What Go's client writes when the last holder has gone, and what it writes for a map that it never made.
+    // What Go's client writes when the last holder has left, and what it writes for a map that it never made.
     for empty in [
         r#"{"Limit":2,"Holders":{}}"#,
         r#"{"Limit":2,"Holders":null}"#,
@@ -543,7 +543,7 @@ fn a_mutex() {
             "delete semaphores/batch/db/.lock".to_owned(),
         ]
     );
-    // That of another build is no stranger's.
+    // The lock of another build is not foreign.
     let reading = done.reading();
     assert!(reading.holds(&OURS.into()));
     assert_eq!(read(HOLDS).holder(), "prod-eu batch/migrate-42");

@@ -1,4 +1,4 @@
-//! What is wrong with annotations that nobody reads: misspelt ones, and those in another place.
+//! What is wrong with annotations that have no effect: misspelt ones, and those in another place.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use consul_semaphore_api::advice::{Places, advise};
 
 use crate::{WorkloadObject, job};
 
-/// What to tell the users of a workload about its annotations, if something is wrong with them. One that is done
+/// Advice for the users of a workload about its annotations, if something is wrong with them. A finished workload
 /// needs no advice any more.
 pub fn advice(object: &WorkloadObject) -> Option<String> {
     let none = BTreeMap::new();

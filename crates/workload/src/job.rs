@@ -7,21 +7,21 @@ use consul_semaphore::{CronJob, Granted, Phase};
 use consul_semaphore_api::annotations;
 use k8s_openapi::api::batch::v1 as batch;
 
-/// The annotation by which a `CronJob` says for when it made a Job.
+/// The annotation with the time for which a `CronJob` made a Job.
 pub(crate) const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
-/// The label by which Kueue knows its Jobs.
+/// The label of Jobs that Kueue manages.
 const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
 
-/// The value of `spec.managedBy` that stands for Kubernetes' own Job controller.
+/// The value of `spec.managedBy` for Kubernetes' own Job controller.
 const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 
-/// How long the texts of a Job can be that are kept of it, in bytes. Whoever may write a Job may write any
-/// text there; what is longer is none of what it is to be, and is not kept.
+/// The longest texts of a Job that are stored, in bytes. Anybody who may write a Job may write any text there. A
+/// longer one can't be valid, and is not stored.
 mod longest {
     use consul_semaphore::{Key, Prefix};
 
-    /// A name or a uid of an object of Kubernetes.
+    /// A name or a uid of a Kubernetes object.
     pub(super) const NAME: usize = 253;
     /// A session's id: Consul makes UUIDs.
     pub(super) const SESSION: usize = 64;
@@ -31,12 +31,12 @@ mod longest {
     pub(super) const CONTENDER: usize = Prefix::MAX_LENGTH + Key::MAX_LENGTH + SESSION + 2;
 }
 
-/// A text, if it has at most so many bytes.
+/// The text, if it has at most this many bytes.
 fn bounded(text: &str, most: usize) -> Option<&str> {
     (text.len() <= most).then_some(text)
 }
 
-/// The sessions that the Job's own annotation names, separated by commas; none, if one of them is longer than any is.
+/// The sessions in the Job's own annotation, separated by commas; none if one of them is longer than any real one.
 pub(crate) fn reported(job: &batch::Job) -> Vec<SessionId> {
     let annotations = job.metadata.annotations.as_ref();
     let sessions = annotations.and_then(|annotations| annotations.get(annotations::SESSION));
@@ -54,8 +54,7 @@ pub(crate) fn template(job: &batch::Job) -> Option<&BTreeMap<String, String>> {
     metadata.annotations.as_ref()
 }
 
-/// The grant that the template names, if it was made for this very Job and not for one that this
-/// is a copy of.
+/// The grant in the template, if it was made for this Job and not for one that this is a copy of.
 pub(crate) fn granted(job: &batch::Job) -> Option<Granted> {
     let template = template(job)?;
     if template.get(annotations::GRANTED_TO)? != job.metadata.uid.as_ref()? {
@@ -82,7 +81,7 @@ pub(crate) fn cron_job(job: &batch::Job) -> Option<CronJob> {
     })
 }
 
-/// How long the pods may take to end: Kubernetes' default where the template does not say.
+/// How long the pods may take to end: Kubernetes' default if the template does not say.
 pub(crate) fn grace(job: &batch::Job) -> Duration {
     let pod = job
         .spec
@@ -127,9 +126,9 @@ pub fn phase(job: &batch::Job) -> Phase {
         .and_then(|spec| spec.suspend)
         .unwrap_or(false)
     {
-        // Someone unsuspended it, and the Job controller has not shown yet that it knows. Suspended
-        // again now, its status would say still that it is at rest, while pods are being made: it
-        // would be granted a slot, and those pods would go on without the sequencer.
+        // It was unsuspended, and the Job controller has not reacted yet. If it was suspended again now, its status
+        // would still say that it is at rest, while pods are being made: it would be granted a slot, and those pods
+        // would run without the sequencer.
         return if is(job, "Suspended") && granted(job).is_none() {
             Phase::Stopping
         } else {
@@ -145,7 +144,7 @@ pub fn phase(job: &batch::Job) -> Phase {
     }
 }
 
-/// Whether nothing more is to come of a Job: it has ended, or is being deleted.
+/// Whether a Job is over: it has ended, or is being deleted.
 pub(crate) fn is_over(job: &batch::Job) -> bool {
     job.metadata.deletion_timestamp.is_some() || has_ended(job)
 }
@@ -154,7 +153,7 @@ fn has_ended(job: &batch::Job) -> bool {
     is(job, "Complete") || is(job, "Failed")
 }
 
-/// When it came in line: when it was made, or when it was suspended if it has had a slot before.
+/// Since when it is queued: since it was made, or since it was suspended if it has had a slot before.
 pub(crate) fn since(job: &batch::Job, had_a_slot: bool) -> i64 {
     let suspended = condition(job, "Suspended")
         .filter(|_| had_a_slot)
@@ -163,7 +162,7 @@ pub(crate) fn since(job: &batch::Job, had_a_slot: bool) -> i64 {
     time.map_or(0, |time| time.0.as_second())
 }
 
-/// Whether it has been suspended at some time.
+/// Whether it was ever suspended.
 pub(crate) fn was_suspended(job: &batch::Job) -> bool {
     condition(job, "Suspended").is_some()
 }

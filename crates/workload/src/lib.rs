@@ -5,12 +5,12 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`TrackedWorkload`] | what is kept of a workload that asks for a slot, or was started in one |
+//! | [`TrackedWorkload`] | the stored part of a workload that asks for a slot, or was started in one |
 //! | `job` | how a `batch/v1` Job is read: what it is doing, who made it, what manages it |
 //! | [`Obstacle`] | why a workload that names a semaphore is not in its queue |
 //! | [`request()`], [`stop`] | what is written to a workload: start, suspend, give back, rename, skip |
 //! | [`pods`] | which pods belong to a workload, and when they have ended |
-//! | [`advice`](advice()) | what is wrong with annotations that nobody reads |
+//! | [`advice`](advice()) | what is wrong with annotations that have no effect |
 
 mod advice;
 mod job;

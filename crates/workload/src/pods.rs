@@ -20,11 +20,11 @@ pub fn of(workload: &Uid) -> String {
 pub struct OwnPod {
     /// Its namespace, which is the workload's.
     pub namespace: String,
-    /// Whose it is.
+    /// The workload that it belongs to.
     pub workload: Uid,
     /// The lock key of the semaphore that granted the slot.
     pub lock_key: String,
-    /// Whether none of its containers runs, or will.
+    /// Whether none of its containers runs, or will run.
     pub ended: bool,
 }
 
@@ -43,7 +43,7 @@ impl OwnPod {
     }
 }
 
-/// Whether none of a pod's containers runs, or will.
+/// Whether none of a pod's containers runs, or will run.
 fn has_ended(pod: &Pod) -> bool {
     let phase = pod
         .status
@@ -52,7 +52,7 @@ fn has_ended(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// A pod and its node, for people.
+/// The name of a pod and its node, for people.
 pub fn title(pod: &Pod) -> String {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     let name = pod.metadata.name.as_deref().unwrap_or_default();

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 pub enum Request {
     /// A merge patch.
     Patch(Value),
-    /// A deletion, on condition of the uid and the version that it was decided on; the pods go after it.
+    /// A deletion, conditional on the uid and the version that it was decided on; the pods are deleted after it.
     Delete,
 }
 
@@ -28,7 +28,7 @@ pub fn request(write: &Write) -> Request {
     }
 }
 
-/// What suspends a workload that runs though no grant started it.
+/// The patch that suspends a workload which runs though no grant started it.
 pub fn stop(stop: &Stop) -> Request {
     let annotations = if stop.unhold {
         json!({ (a::HOLD): null })
@@ -41,7 +41,7 @@ pub fn stop(stop: &Stop) -> Request {
     }))
 }
 
-/// One patch unsuspends the Job and puts the sequencer of its first slot where its pods read it.
+/// One patch unsuspends the Job and writes the sequencer of its first slot where its pods read it.
 fn start(start: &Start) -> Value {
     let Start { workload, slot, .. } = start;
     let annotations = json!({ (a::SESSION): listed(start.sessions()) });
@@ -71,7 +71,7 @@ fn suspend(suspend: &Suspend) -> Value {
     })
 }
 
-/// Reports that the Job gives its slot back, and clears the grant from its template.
+/// Records that the Job gives its slot back, and clears the grant from its template.
 fn give_back(give_back: &GiveBack) -> Value {
     let mut annotations = json!({ (a::SESSION): listed(&give_back.sessions) });
     if give_back.hold {
@@ -92,20 +92,20 @@ fn give_back(give_back: &GiveBack) -> Value {
     })
 }
 
-/// Names the sessions that hold a running Job's slots now.
+/// Names the sessions that now hold a running Job's slots.
 fn rename(rename: &Rename) -> Value {
     let annotations = json!({ (a::SESSION): listed(&rename.sessions) });
     json!({ "metadata": metadata(&rename.workload, &annotations) })
 }
 
-/// Sessions, as the annotation has them.
+/// Sessions, as in the annotation.
 fn listed<'a>(sessions: impl IntoIterator<Item = &'a SessionId>) -> String {
     let sessions: Vec<&str> = sessions.into_iter().map(SessionId::as_str).collect();
     sessions.join(",")
 }
 
-/// The version makes the API server refuse what was decided on an older one; the uid, what was
-/// decided on another Job of that name.
+/// With the version, the API server refuses what was decided on an older version; with the uid, what was decided on
+/// another Job of that name.
 fn metadata(job: &Target, annotations: &Value) -> Value {
     json!({
         "uid": job.uid.as_ref(),

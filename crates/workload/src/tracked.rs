@@ -1,4 +1,4 @@
-//! What is kept of a workload.
+//! What is stored of a workload.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,18 +8,18 @@ use consul_semaphore_api::annotations::{self, AnnotationError};
 
 use crate::{Obstacle, WorkloadObject, job};
 
-/// A workload that asks for a slot, or was started in one: the little of it that is kept.
+/// The stored part of a workload that asks for a slot, or was started in one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrackedWorkload {
     /// Its namespace.
     pub namespace: Arc<str>,
-    /// What the engine needs to know of it.
+    /// What the engine needs to know about it.
     pub workload: Arc<Workload>,
-    /// The `ConsulSemaphore` that it names, also where an obstacle keeps it out of the queue.
+    /// The `ConsulSemaphore` that it names, even if an obstacle keeps it out of the queue.
     pub semaphore: Option<Arc<str>>,
-    /// Why it is in no queue, whatever its semaphore is like: see [`TrackedWorkload::obstacle_in`].
+    /// Why it is in no queue, whatever its semaphore: see [`TrackedWorkload::obstacle_in`].
     pub obstacle: Option<Obstacle>,
-    /// Why what it gives as its key can't be one: an obstacle where the semaphore is keyed.
+    /// Why its key is invalid: an obstacle if the semaphore is keyed.
     pub bad_key: Option<AnnotationError>,
 }
 
@@ -91,8 +91,8 @@ impl TrackedWorkload {
         self.semaphore.as_deref() == Some(semaphore)
     }
 
-    /// What on the workload itself keeps it out of the queue of its semaphore, if anything does. `keyed` says whether
-    /// the semaphore is.
+    /// The obstacle on the workload itself that keeps it out of the queue of its semaphore, if there is one. `keyed`
+    /// says whether the semaphore is keyed.
     pub fn obstacle_in(&self, keyed: bool) -> Option<Obstacle> {
         let mut requests = self.workload.requests.iter();
         if self.obstacle.is_some() || !keyed || requests.all(|request| request.key.is_some()) {
@@ -110,7 +110,7 @@ impl TrackedWorkload {
         }
     }
 
-    /// Whether a later version says nothing else: most changes of a workload mean nothing to its slot.
+    /// Whether a later version means the same: most changes of a workload do not affect its slot.
     pub fn says_the_same(&self, later: &Self) -> bool {
         let workload = Workload {
             version: self.workload.version.clone(),

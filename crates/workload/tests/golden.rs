@@ -1,7 +1,7 @@
-//! What is written to a Job, as the API server is sent it, and what is read of a Job that another build has written to.
+//! What is written to a Job, as sent to the API server, and what is read of a Job that another build has written to.
 //!
-//! An operator that is upgraded finds Jobs that the build before it started. The admission policies refuse anybody else
-//! to write these names, and the containers of a Job read them by the downward API. So none of them changes.
+//! After an upgrade, the operator finds Jobs that the previous build started. The admission policies stop anybody
+//! else from writing these names, and the containers of a Job read them by the downward API. So none of them changes.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -69,15 +69,15 @@ fn written(write: &Write) -> Value {
     patch(request(write))
 }
 
-/// A JSON text that was written down.
+/// A recorded JSON text.
 fn literal(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 
-/// The containers find the sequencer by these names, and another build the grant: without it the Job is one that runs
-/// though nobody started it, and is suspended.
+/// The containers find the sequencer by these names, and another build finds the grant: without it the Job seems to
+/// run though nobody started it, and is suspended.
 ///
-/// Of the label's value older builds, up to 2026-11-24, had "true" there: see `what_an_older_build_started`.
+/// Builds up to 2026-11-24 had "true" as the label's value: see `what_an_older_build_started`.
 #[test]
 fn the_patch_that_starts_a_job() {
     let expected = r#"{
@@ -103,7 +103,7 @@ fn the_patch_that_starts_a_job() {
     assert_eq!(written(&Write::Start(started())), literal(expected));
 }
 
-/// No session beside a grant is what puts the Job first in line, in any build.
+/// A missing session next to a grant puts the Job at the head of the queue, in any build.
 #[test]
 fn the_patch_that_suspends_a_job_that_lost_its_slot() {
     let suspend = Suspend {
@@ -123,7 +123,8 @@ fn the_patch_that_suspends_a_job_that_lost_its_slot() {
     assert_eq!(written(&Write::Suspend(suspend)), literal(expected));
 }
 
-/// A session without a grant says to any build that the slot was given back. What a start writes is all taken away.
+/// To any build, a session without a grant means that the slot was given back. Everything that a start writes is
+/// removed.
 #[test]
 fn the_patch_by_which_a_job_gives_its_slot_back() {
     let give_back = |hold| {
@@ -152,12 +153,12 @@ fn the_patch_by_which_a_job_gives_its_slot_back() {
     }"#;
     let mut expected = literal(expected);
     assert_eq!(give_back(false), expected);
-    // Its user suspended it: it stays out of the line until its user wants it back.
+    // Its user suspended it: it stays out of the queue until its user unsuspends it.
     expected["metadata"]["annotations"]["consul-semaphore.io/hold"] = json!("true");
     assert_eq!(give_back(true), expected);
 }
 
-/// The session of a running Job that has its slot again under another one.
+/// The session of a running Job that has its slot again with another session.
 #[test]
 fn the_patch_that_names_another_session() {
     let rename = Rename {
@@ -193,12 +194,12 @@ fn the_patch_that_suspends_a_job_without_a_grant() {
     }"#;
     let mut expected = literal(expected);
     assert_eq!(stopped(false), expected);
-    // Its user unsuspended it: it is in line again.
+    // Its user unsuspended it: it is queued again.
     expected["metadata"]["annotations"]["consul-semaphore.io/hold"] = json!(null);
     assert_eq!(stopped(true), expected);
 }
 
-/// Nothing is written to a Job that does not wait: it goes.
+/// Nothing is written to a Job that does not wait: it is deleted.
 #[test]
 fn a_job_that_does_not_wait_is_deleted() {
     let skip = Skip {
@@ -212,8 +213,8 @@ fn a_job_that_does_not_wait_is_deleted() {
     assert_eq!(request(&Write::Skip(skip)), Request::Delete);
 }
 
-/// A cluster's pods are watched, and those of a Job are listed, by the label that is in the pod template since the
-/// start.
+/// A cluster's pods are watched, and those of a Job are listed, by the label that the start has put into the pod
+/// template.
 #[test]
 fn the_selectors_of_pods() {
     assert_eq!(pods::OF_ANY, "consul-semaphore.io/holder");
@@ -223,9 +224,9 @@ fn the_selectors_of_pods() {
     );
 }
 
-/// A running Job as it was left by a build of before 2026-11-24, with the value that the label had then. It is known as
-/// one that was started, by this grant, and goes on. Its pods are not found by the label: a slot of such a Job that is
-/// deleted while its pods run is free at once.
+/// A running Job from a build before 2026-11-24, with the value that the label had then. It is recognized as started
+/// by this grant, and continues. Its pods are not found by the label: if such a Job is deleted while its pods run,
+/// its slot is free at once.
 #[test]
 fn what_an_older_build_started() {
     let job = r#"{

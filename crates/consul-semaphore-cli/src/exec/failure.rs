@@ -1,4 +1,4 @@
-//! Why there is no exit code of the command's own.
+//! Why there is no exit code of the command.
 
 use std::{io, time::Duration};
 
@@ -6,29 +6,29 @@ use consul_client as consul;
 use consul_semaphore::{Prefix, holder::AcquireError, lock::Unreadable};
 use rustix::process::Signal;
 
-/// The exit code that says that the slot was lost.
+/// The exit code for a lost slot.
 const LOST: u8 = 79;
 
-/// The exit code that says that this machine is in the way.
+/// The exit code for a problem of this machine.
 pub(crate) const MACHINE: u8 = 71;
 
-/// Why a command was not run to its own end. The exit codes are those of sysexits.h where that has one.
+/// Why a command did not run to its own end. The exit codes are those of sysexits.h where it has one.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// There is no slot.
     #[error("{0}{advice}", advice = advice(.0))]
     NoSlot(#[from] AcquireError),
-    /// There was no slot for as long as was to be waited.
+    /// No slot was granted within the time to wait.
     #[error("no slot of {prefix} within {}s: {holders}", patience.as_secs())]
     OutOfPatience {
-        /// Where.
+        /// The semaphore's prefix.
         prefix: Prefix,
-        /// How long.
+        /// How long it waited.
         patience: Duration,
-        /// Who holds them.
+        /// The holders of its slots.
         holders: String,
     },
-    /// The way to Consul is set up wrong.
+    /// The settings for Consul are wrong.
     #[error(transparent)]
     Config(#[from] consul::ConfigError),
     /// The slot was lost, so the command was ended, with this exit code.
@@ -37,7 +37,7 @@ pub(crate) enum Failure {
     /// A signal came before there was a slot.
     #[error("ended by signal {} before there was a slot", .0.as_raw())]
     Interrupted(Signal),
-    /// This machine is in the way.
+    /// A problem of this machine.
     #[error("{0}")]
     System(io::Error),
 }
@@ -57,7 +57,7 @@ impl Failure {
             )
             | Self::Config(_) => 78,
             Self::Lost(_) => LOST,
-            // As timeout(1) has it.
+            // As in timeout(1).
             Self::OutOfPatience { .. } => 124,
             Self::Interrupted(signal) => u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX),
         }

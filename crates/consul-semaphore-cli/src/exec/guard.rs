@@ -1,6 +1,6 @@
-//! The guard: a process between this program and its command. It leads the command's process group, and
-//! ends all of that when this program dies in a way that lets it do nothing any more, SIGKILL included.
-//! The kernel by itself would end only the command, and leave what that has started.
+//! The guard: a process between this program and its command. It leads the command's process group, and ends all of
+//! it when this program dies without a chance to do so, SIGKILL included. The kernel alone would end only the
+//! command, and leave the processes that it has started.
 
 use std::{ffi::OsString, io, os::unix::process::parent_id};
 
@@ -14,16 +14,16 @@ use super::{
     signals,
 };
 
-/// The signal by which the kernel says that this program has died: one that does nothing to the command,
-/// which gets it where somebody sends it to the group.
+/// The signal with which the kernel reports the death of this program. It has no effect on the command, which
+/// receives it when it is sent to the group.
 const DEATH: Signal = Signal::URG;
 
-/// Runs a command and gives its exit code. If the process of this id, which must be the parent, dies
-/// before that, all of the process group that this process leads is killed. Must be called on the
-/// process's main thread: the command ends with the thread that started it.
+/// Runs a command and returns its exit code. If the process with this id, which must be the parent, dies before that,
+/// all of the process group that this process leads is killed. Must be called on the process's main thread: the
+/// command ends with the thread that started it.
 ///
 /// # Errors
-/// The command can't be started, or not be guarded; then it does not run on.
+/// The command can't be started, or can't be guarded; then it does not keep running.
 pub(crate) async fn guard(of: u32, command: &[OsString]) -> io::Result<u8> {
     if getpgrp() != getpid() {
         return Err(io::Error::other("a guard leads a process group"));
@@ -37,8 +37,8 @@ pub(crate) async fn guard(of: u32, command: &[OsString]) -> io::Result<u8> {
     }
     let starts = becoming(Some(std::process::id()), false, command);
     let mut child = tokio::process::Command::from(starts).spawn()?;
-    // Not before: a signal that this process took and the command did not get would be lost. One that
-    // comes in between ends both.
+    // Only now: a signal that this process received and the command did not would be lost. A signal that arrives
+    // before this ends both.
     signals::outlive()?;
     loop {
         tokio::select! {

@@ -16,18 +16,18 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use consul_semaphore::plan::Slot;
 
-/// How often it is looked whether a group that is to end has ended.
+/// How often it is checked whether a group that is ending has ended.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long it is looked whether a group that was killed is gone. Of one that is, there may be processes
-/// that nobody asks for their exit code.
+/// How long it is checked whether a killed group is gone. Even then, processes may remain whose exit code nobody
+/// collects.
 const KILLED: Duration = Duration::from_secs(1);
 
-/// What is to be started.
+/// What to start.
 pub(super) struct Start<'a> {
     /// The command and its arguments.
     pub(super) command: &'a [OsString],
-    /// Variables of the environment that it does not find.
+    /// Environment variables that the command does not get.
     pub(super) withheld: &'a [&'a str],
     /// The slot that it runs in; no process is started without one.
     pub(super) slot: &'a Slot,
@@ -37,12 +37,12 @@ pub(super) struct Start<'a> {
     pub(super) ends_with_us: bool,
 }
 
-/// A command that runs.
+/// A running command.
 pub(super) struct Process {
     /// The command, or its guard.
     child: tokio::process::Child,
     id: Pid,
-    /// Whether it leads a group of its own, so that what it has started is reached with it.
+    /// Whether it leads a group of its own, so that signals also reach what it has started.
     leads: bool,
     /// Whether it is the guard.
     guards: bool,
@@ -58,7 +58,7 @@ impl Process {
             foreground,
             ends_with_us,
         } = *start;
-        // A group of its own can be ended with this program, whatever has come into it.
+        // A separate group can be ended with this program, whatever has joined it.
         let guards = ends_with_us && !foreground;
         let mut starts = becoming(ends_with_us.then(std::process::id), guards, command);
         starts
@@ -86,17 +86,17 @@ impl Process {
         })
     }
 
-    /// Waits for its end; its exit code.
+    /// Waits until it ends, and returns its exit code.
     pub(super) async fn ended(&mut self) -> io::Result<u8> {
         let status = self.child.wait().await?;
         if self.guards && status.signal().is_some() {
-            // Somebody killed the guard: the command dies with it, and what that has started must, too.
+            // The guard was killed: the command dies with it, and what the command has started must die, too.
             self.signal(Signal::KILL);
         }
         Ok(code(status))
     }
 
-    /// Passes a signal on. What a terminal sends reaches its foreground group without us.
+    /// Passes a signal on. Signals from a terminal already reach its foreground group.
     pub(super) fn forward(&self, signal: Signal) {
         let keys = signal == Signal::INT || signal == Signal::QUIT;
         if self.leads || !keys || !is_at_terminal() {
@@ -107,12 +107,12 @@ impl Process {
     /// Asks it to end.
     pub(super) fn ask_to_end(&self) {
         self.signal(Signal::TERM);
-        // One that was stopped hears it only then.
+        // A stopped process receives it only after this.
         self.signal(Signal::CONT);
     }
 
-    /// Waits until it has ended, and kills it if that takes too long, with all that is left of its group;
-    /// its exit code.
+    /// Waits until it has ended, and kills it with the rest of its group if that takes too long. Returns its exit
+    /// code.
     pub(super) async fn end_within(&mut self, kill_after: Duration) -> io::Result<u8> {
         let until = Instant::now() + kill_after;
         let ended = async {
@@ -138,7 +138,7 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        // An error says that it has ended, or has become somebody else whom we may not signal.
+        // An error means that it has ended, or that its id now belongs to a process that we may not signal.
         let _ = if self.leads {
             kill_process_group(self.id, signal)
         } else if self.child.id().is_some() {
@@ -149,8 +149,8 @@ impl Process {
     }
 }
 
-/// This program again, whatever stands at its path by now: it takes measures that end it with the process
-/// `of`, and becomes the command (see [`become_command`]) or its guard.
+/// This program again, even if another file is at its path by now: it arranges to end with the process `of`, and
+/// becomes the command (see [`become_command`]) or its guard.
 pub(super) fn becoming(of: Option<u32>, guards: bool, command: &[OsString]) -> Command {
     let mut starts = Command::new("/proc/self/exe");
     starts.arg("become");
@@ -171,15 +171,14 @@ pub(super) fn code(status: ExitStatus) -> u8 {
         .unwrap_or(u8::MAX)
 }
 
-/// Whether this process is in the foreground of its terminal, which sends what is typed there to all of
-/// its group.
+/// Whether this process is in the foreground of its terminal, which sends typed signals to all of its group.
 fn is_at_terminal() -> bool {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     in_foreground(&stat)
 }
 
-/// The same by a line of `proc_pid_stat(5)`: state, parent, group, session, terminal and its group follow
-/// the name, which may hold anything.
+/// The same from a line of `proc_pid_stat(5)`: state, parent, group, session, terminal and its group follow the name,
+/// which may contain anything.
 fn in_foreground(stat: &str) -> bool {
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
     let mut fields = fields.unwrap_or_default().split_whitespace().skip(2);
@@ -187,9 +186,9 @@ fn in_foreground(stat: &str) -> bool {
     group.is_some() && group == of_terminal
 }
 
-/// Becomes a command that a slot was had for, in the process that was made for it; returns only to tell
-/// why that can't be. `of` is the id of the process that holds the slot: if it dies in any way, SIGKILL
-/// included, the kernel kills this one.
+/// Becomes a command that has a slot, in the process that was made for it. Returns only if that fails, with the
+/// reason. `of` is the id of the process that holds the slot: if it dies in any way, SIGKILL included, the kernel
+/// kills this one.
 pub(crate) fn become_command(of: Option<u32>, command: &[OsString]) -> io::Error {
     let Some((program, arguments)) = command.split_first() else {
         return io::ErrorKind::InvalidInput.into();

@@ -1,4 +1,4 @@
-//! What this program is told by signals.
+//! The signals that this program receives.
 
 use std::{fs, io};
 
@@ -8,7 +8,7 @@ use tokio::{
     sync::mpsc,
 };
 
-/// Those that are passed on to the command.
+/// The signals that are passed on to the command.
 const PASSED_ON: [Signal; 6] = [
     Signal::TERM,
     Signal::INT,
@@ -18,16 +18,15 @@ const PASSED_ON: [Signal; 6] = [
     Signal::USR2,
 ];
 
-/// How many may wait to be passed on.
+/// How many signals may wait to be passed on.
 const QUEUE: usize = 16;
 
-/// The signals that come in.
+/// The received signals.
 pub(super) struct Signals(mpsc::Receiver<Signal>);
 
 impl Signals {
-    /// Takes signals from now on. Those that whoever started this program has it ignore, as nohup
-    /// does, stay ignored. So that nobody stops at a terminal what renews the session, SIGTSTP does
-    /// nothing.
+    /// Receives signals from now on. Signals that this program was started to ignore, as nohup does, stay ignored.
+    /// SIGTSTP does nothing, so that a terminal can't stop the process that renews the session.
     pub(super) fn listen() -> io::Result<Self> {
         let (sender, receiver) = mpsc::channel(QUEUE);
         for passed_on in heeded() {
@@ -35,7 +34,7 @@ impl Signals {
             let sender = sender.clone();
             tokio::spawn(async move {
                 while stream.recv().await.is_some() {
-                    // Of more than that at once some are lost, as signals are.
+                    // If more arrive at once some are lost, as signals are.
                     let _ = sender.try_send(passed_on);
                 }
             });
@@ -44,7 +43,7 @@ impl Signals {
         Ok(Self(receiver))
     }
 
-    /// The next one.
+    /// The next signal.
     pub(super) async fn next(&mut self) -> Signal {
         match self.0.recv().await {
             Some(signal) => signal,
@@ -53,12 +52,12 @@ impl Signals {
         }
     }
 
-    /// Forgets those that have come so far.
+    /// Discards the signals received so far.
     pub(super) fn forget(&mut self) {
         while self.0.try_recv().is_ok() {}
     }
 
-    /// The next one that asks this program to end: there is nobody to pass the others on to.
+    /// The next signal that asks this program to end: the others have no command to be passed on to.
     pub(super) async fn asks_to_end(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
@@ -69,18 +68,18 @@ impl Signals {
     }
 }
 
-/// What is sent to a process group is from now on no matter to this process, which is one of it: neither
-/// what is passed on to the command, nor what stops one that uses a terminal. These signals are handled
-/// and not ignored: those that are ignored would be ignored by the command too.
+/// From now on signals to its process group do not affect this process: neither those that are passed on to the
+/// command, nor those that stop users of a terminal. They are handled and not ignored, because the command would
+/// inherit ignored ones.
 pub(super) fn outlive() -> io::Result<()> {
     for sent in heeded().chain([Signal::TSTP, Signal::TTIN, Signal::TTOU]) {
-        // Once there is a handler it stays.
+        // A handler stays once it is installed.
         drop(stream(sent)?);
     }
     Ok(())
 }
 
-/// Those to pass on, but for those that this process has been started to ignore.
+/// The signals to pass on, except those that this process was started to ignore.
 fn heeded() -> impl Iterator<Item = Signal> {
     let ignored = ignored();
     let heeded = move |signal: &Signal| ignored & (1 << (signal.as_raw() - 1)) == 0;

@@ -1,4 +1,4 @@
-//! How a command ends, and what its exit code is then.
+//! How a command ends, and its exit code then.
 
 use std::{
     fs,
@@ -104,15 +104,15 @@ async fn a_signal_that_is_to_be_ignored_stays_ignored() {
     assert_eq!(stage.journal(), ["ready", "usr1"]);
 }
 
-/// A command that starts another process and waits for it; both note who they are. What is started heeds
-/// no signal that can be ignored.
+/// A command that starts another process and waits for it; both note their ids. The started process ignores all
+/// signals that can be ignored.
 const TWO: &str = r#"
     (trap '' TERM INT HUP; sh -c 'echo $$ >>"$FOLDER/journal"; while :; do sleep 0.05; done') &
     note $$
     wait
     "#;
 
-/// What is known of the processes that have noted their ids.
+/// The folders in `/proc` of the processes that have noted their ids.
 async fn processes(stage: &Stage) -> Vec<PathBuf> {
     let ids = eventually("both run", async || {
         Some(stage.journal()).filter(|journal| journal.len() == 2)
@@ -123,7 +123,7 @@ async fn processes(stage: &Stage) -> Vec<PathBuf> {
     processes
 }
 
-/// Whether nothing runs there any more: one that nobody has asked for its exit code may still be seen.
+/// Whether the process has ended: it may still be visible if nobody has collected its exit code.
 fn is_gone(process: &Path) -> bool {
     let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
     stat.is_empty() || stat.contains(") Z ")
@@ -156,7 +156,7 @@ async fn a_command_at_a_terminal_dies_with_the_program_that_holds_its_slot() {
     all_are_gone(&[Path::new("/proc").join(id)]).await;
 }
 
-/// Whoever kills the guard, which stands between the two, has not set the command free.
+/// Killing the guard between the two does not leave the command running.
 #[tokio::test]
 async fn a_command_and_what_it_has_started_die_with_their_guard() {
     let stage = Stage::new().await;
@@ -172,14 +172,13 @@ async fn a_command_and_what_it_has_started_die_with_their_guard() {
     stage.is_clean().await;
 }
 
-/// systemd and others send a signal to all processes of a unit, and so this program gets it while it gives
-/// the slot back.
+/// systemd and others send a signal to all processes of a unit, so this program gets it while it gives the slot back.
 #[tokio::test]
 async fn a_signal_that_comes_with_the_end_of_the_command_leaves_nothing_behind() {
     for _ in 0..3 {
         let stage = Stage::new().await;
         let said = signals_come_with_the_end(&stage).await;
-        // One that is heeded later than a second after the end is a user's, who does not wait.
+        // A signal that is handled later than a second after the end counts as a user's, who does not wait.
         if !said.contains("the slot stays taken") {
             return stage.is_clean().await;
         }
@@ -205,7 +204,7 @@ async fn signals_come_with_the_end(stage: &Stage) -> String {
     running.ends_with(4).await
 }
 
-/// A terminal sends what is typed to all of its foreground group; this program is not in such a one.
+/// A terminal sends typed signals to all of its foreground group; this program is not in such a group.
 #[tokio::test]
 async fn a_command_in_the_same_group_gets_what_only_this_program_was_sent() {
     let stage = Stage::new().await;

@@ -1,4 +1,4 @@
-//! What a command finds, and what others find in Consul about it.
+//! What a command gets in its environment, and what others see of it in Consul.
 
 use std::fs;
 
@@ -35,7 +35,7 @@ async fn the_environment_says_what_the_slot_is_called_in_consul() {
     assert!(token(&journal[1]) > token(&journal[0]), "{journal:?}");
 }
 
-/// The only session that is there while a command runs with these flags.
+/// The only session while a command runs with these flags.
 async fn session_with(stage: &Stage, flags: &str) -> Value {
     let mut running = stage.exec(flags, &format!("note {flags:?}; wait_for {}", flags.len()));
     stage.noted(flags).await;
@@ -73,8 +73,8 @@ async fn a_session_has_the_checks_of_the_local_agent_unless_that_is_unwanted() {
     );
 }
 
-/// The names of what is in the environment of a command with these flags, of its guard, and of what it
-/// starts, as far as it is about Consul.
+/// The names of the variables about Consul in the environments of a command with these flags, of its guard, and of
+/// what it starts.
 async fn environments_with(stage: &Stage, flags: &str) -> Vec<String> {
     let file = stage.folder().join("token");
     fs::write(&file, "root").unwrap();

@@ -63,7 +63,7 @@ async fn every_part_of_a_sequencer_counts() {
         let said = held(key, session, index).ends_with(1).await;
         assert!(said.contains(why), "{said}");
     }
-    // Somebody takes it out of the holders by hand.
+    // Its holder is removed by hand.
     let lock = format!("{PREFIX}/.lock");
     let body = json!({ "Limit": 1, "Holders": {} }).to_string();
     stage

@@ -1,8 +1,8 @@
-//! How many run at once.
+//! How many commands run at once.
 
 use crate::stage::{PREFIX, Stage};
 
-/// The most commands that ran at once by their journal: each notes `begin` and `end`.
+/// The most commands that ran at once, from their journal: each notes `begin` and `end`.
 fn most_at_once(journal: &[String]) -> usize {
     let (mut running, mut most) = (0_usize, 0);
     for line in journal {
@@ -19,7 +19,7 @@ fn most_at_once(journal: &[String]) -> usize {
 #[tokio::test]
 async fn the_limit_is_kept_together_with_consuls_own_tool() {
     let stage = Stage::new().await;
-    // The first waits for a second one, for which there is a slot.
+    // The first waits for a second one, which has a free slot.
     let script = |name: &str| {
         format!(
             r#"note begin {name}
@@ -40,7 +40,7 @@ async fn the_limit_is_kept_together_with_consuls_own_tool() {
     let journal = stage.journal();
     assert_eq!(journal.len(), 16, "{journal:?}");
     assert_eq!(most_at_once(&journal), 2, "{journal:?}");
-    // Each of the last two may have left the lock key to the other.
+    // Each of the last two may have left the deletion of the lock key to the other.
     assert_eq!(stage.consul.holders(PREFIX).await.len(), 0);
     assert_eq!(stage.consul.contenders(PREFIX).await, []);
     assert_eq!(stage.sessions().await.len(), 0);

@@ -6,7 +6,7 @@ use testbed::Link;
 
 use crate::stage::{PREFIX, Stage};
 
-/// Runs until it is asked to end, and notes it.
+/// Runs until it is asked to end, and notes that.
 const UNTIL_TERM: &str = "trap 'note end; exit 0' TERM; note begin; while :; do sleep 0.05; done";
 
 #[tokio::test]
@@ -21,15 +21,15 @@ async fn a_command_whose_slot_is_taken_away_is_ended() {
     assert_eq!(stage.journal(), ["begin", "end"]);
 }
 
-/// A terminal that was stopped, or a reader of a pipe that has: nobody reads what is said.
+/// Nobody reads the output, as at a stopped terminal or with a stopped reader of a pipe.
 #[tokio::test]
 async fn a_command_is_ended_also_where_nobody_reads_what_is_said() {
     let stage = Stage::new().await;
     let (_reader, writer) = std::io::pipe().unwrap();
     let mut filler = writer.try_clone().unwrap();
-    // It is always full: this thread waits until the test is over and its reader gone.
+    // The pipe is always full: this thread waits until the test is over and its reader is gone.
     std::thread::spawn(move || while filler.write_all(&[b'x'; 4096]).is_ok() {});
-    // The shell would tell there what ended its children.
+    // Otherwise the shell would report there how its children ended.
     let script = format!("exec 2>/dev/null; {UNTIL_TERM}");
     let mut running = stage.start_beside(stage.command("--log-filter debug", &script), writer);
     stage.noted("begin").await;
@@ -72,7 +72,7 @@ async fn one_that_may_go_on_does_so_without_a_slot() {
     assert_eq!(stage.journal(), ["begin", "end"]);
 }
 
-/// Consul says nothing at all: the command is asked to end, and killed when it does not.
+/// Consul does not answer at all: the command is asked to end, and killed if it does not.
 #[tokio::test]
 async fn a_command_whose_slot_nothing_shows_any_more_is_ended() {
     let stage = Stage::new().await;
@@ -86,14 +86,14 @@ async fn a_command_whose_slot_nothing_shows_any_more_is_ended() {
     assert_eq!(stage.journal(), ["begin"]);
 }
 
-/// Consul ends a session that it has not heard of for a TTL. Whoever has the slot then starts after the
-/// command of the one that was cut off has ended.
+/// Consul ends a session that was not renewed for a TTL. The next holder starts after the command of the disconnected
+/// one has ended.
 #[tokio::test]
 async fn who_is_cut_off_has_ended_its_command_before_the_next_one_starts() {
     let stage = Stage::new().await;
     let consul = stage.consul.address().trim_start_matches("http://");
     let link = Link::start(consul.to_owned()).await.unwrap();
-    // Its command has five seconds for what takes it one: a shell may be slow.
+    // Its command has five seconds for something that takes one: a shell may be slow.
     let flags = format!(
         "--ttl 15s --kill-after 5s --consul-address {}",
         link.address()

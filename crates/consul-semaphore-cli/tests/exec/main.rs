@@ -1,5 +1,5 @@
-//! Commands in slots, outside of Kubernetes: `exec` and `held` against a real Consul, beside Consul's own
-//! tool. What the commands do is judged by the journal that they write.
+//! Commands in slots, outside Kubernetes: `exec` and `held` against a real Consul, next to Consul's own tool. The
+//! tests judge the commands by the journal that they write.
 #![allow(
     clippy::expect_used,
     clippy::panic,

@@ -1,4 +1,4 @@
-//! A Consul, and commands in slots of one semaphore, which write a journal together.
+//! A Consul, and commands in slots of one semaphore, which write to a shared journal.
 
 use std::{
     fs,
@@ -13,22 +13,22 @@ use tokio::{
     time::timeout,
 };
 
-/// Where the semaphore is.
+/// The prefix of the semaphore.
 pub(crate) const PREFIX: &str = "shared/db";
 
-/// What the scripts of the commands may say: `note WORDS` writes a line of the journal, and
-/// `wait_for NAME` waits until the test opens the gate of that name.
+/// The functions for the commands' scripts: `note WORDS` writes a line to the journal, and `wait_for NAME` waits
+/// until the test opens the gate of that name.
 const WORDS: &str = r#"
 note() { echo "$*" >>"$FOLDER/journal"; }
 wait_for() { until [ -e "$FOLDER/$1.open" ]; do sleep 0.05; done; }
 "#;
 
-/// A Consul of a story's own.
+/// A separate Consul for each story.
 pub(crate) struct Stage {
     pub(crate) consul: ConsulServer,
 }
 
-/// A program that runs; it is killed when the story is over.
+/// A running program; it is killed at the end of the story.
 pub(crate) struct Running {
     child: Child,
     said: PathBuf,
@@ -45,8 +45,8 @@ impl Stage {
         }
     }
 
-    /// Our program with these arguments. Whoever runs the tests in the background of a shell would have
-    /// it ignore SIGINT, and `nohup` SIGHUP, as all that is started there.
+    /// Our program with these arguments. Without the reset of signals, a test run in the background of a shell would
+    /// make it ignore SIGINT, and one under `nohup` SIGHUP.
     pub(crate) fn program(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("env");
         command
@@ -57,7 +57,7 @@ impl Stage {
         command
     }
 
-    /// A script in a slot of the semaphore, of which there is one, unless the flags say more.
+    /// A script in the only slot of the semaphore, unless the flags say otherwise.
     pub(crate) fn exec(&self, flags: &str, script: &str) -> Running {
         self.start(self.command(flags, script))
     }
@@ -76,7 +76,7 @@ impl Stage {
         command
     }
 
-    /// The same in Consul's own tool.
+    /// The same with Consul's own tool.
     pub(crate) fn consul_lock(&self, limit: u32, script: &str) -> Running {
         let mut command = Command::new(testbed::servers().join("consul"));
         let limit = format!("-n={limit}");
@@ -96,7 +96,7 @@ impl Stage {
         }
     }
 
-    /// The same with another stderr, which tells the test nothing.
+    /// The same with another stderr, which the test does not read.
     pub(crate) fn start_beside(&self, mut command: Command, stderr: impl Into<Stdio>) -> Running {
         let said = self.folder().join("nothing.said");
         command.stderr(stderr);
@@ -118,12 +118,12 @@ impl Stage {
         self.consul.folder().path().to_owned()
     }
 
-    /// Lets commands go on that wait for this gate.
+    /// Opens this gate: commands that wait for it continue.
     pub(crate) fn open(&self, gate: &str) {
         fs::write(self.folder().join(format!("{gate}.open")), "").unwrap();
     }
 
-    /// What the commands have noted, in the order in which it happened.
+    /// What the commands have noted, in order.
     pub(crate) fn journal(&self) -> Vec<String> {
         let journal = fs::read_to_string(self.folder().join("journal")).unwrap_or_default();
         journal.lines().map(str::to_owned).collect()
@@ -152,7 +152,7 @@ impl Stage {
         sessions
     }
 
-    /// Checks that whoever has ended has left nothing in Consul.
+    /// Checks that programs that have ended left nothing in Consul.
     pub(crate) async fn is_clean(&self) {
         assert_eq!(self.consul.list(PREFIX).await, []);
         assert_eq!(self.sessions().await, Vec::<Value>::new());
@@ -167,12 +167,12 @@ impl Running {
         assert!(sent.await.unwrap().success());
     }
 
-    /// Its process's id.
+    /// The id of its process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id().expect("it runs")
     }
 
-    /// Its end.
+    /// Waits until it ends.
     pub(crate) async fn ends(&mut self) -> ExitStatus {
         let ended = timeout(PATIENCE, self.child.wait()).await;
         ended
@@ -180,19 +180,19 @@ impl Running {
             .unwrap()
     }
 
-    /// Its end with this exit code; what it said.
+    /// Waits until it ends with this exit code; returns what it said.
     pub(crate) async fn ends_with(&mut self, code: i32) -> String {
         let status = self.ends().await;
         assert_eq!(status.code(), Some(code), "{}", self.said());
         self.said()
     }
 
-    /// What it has said on stderr.
+    /// What it has written to stderr.
     pub(crate) fn said(&self) -> String {
         fs::read_to_string(&self.said).unwrap_or_default()
     }
 
-    /// Waits until it says this.
+    /// Waits until it has written this to stderr.
     pub(crate) async fn says(&self, words: &str) {
         eventually(&format!("it says {words:?}"), async || {
             let said = self.said();

@@ -22,7 +22,7 @@ async fn a_slot_that_gets_free_goes_to_who_waits() {
     stage.is_clean().await;
 }
 
-/// Waits until so many wait for a slot where everybody sees it.
+/// Waits until this many visible contenders wait for a slot.
 async fn so_many_wait(stage: &Stage, count: usize) {
     eventually("they wait in line", async || {
         let contenders = stage.consul.contenders(PREFIX).await.len();
@@ -34,7 +34,7 @@ async fn so_many_wait(stage: &Stage, count: usize) {
 #[tokio::test]
 async fn slots_go_by_priority_among_all_who_wait() {
     let mut journal = Vec::new();
-    // Whoever sleeps for two seconds, on a machine that is busy, is passed over, and rightly so.
+    // A contender that sleeps for two seconds, as on a busy machine, is passed over, as it should be.
     for _ in 0..3 {
         journal = by_priority().await;
         if journal == ["first", "3", "2", "1"] {
@@ -44,7 +44,7 @@ async fn slots_go_by_priority_among_all_who_wait() {
     panic!("{journal:?}");
 }
 
-/// One runs, and three with a priority wait: in which order they run.
+/// One command runs, and three with a priority wait: the order in which they run.
 async fn by_priority() -> Vec<String> {
     let stage = Stage::new().await;
     let mut all = vec![stage.exec("", "note first; wait_for first")];
@@ -65,7 +65,7 @@ async fn by_priority() -> Vec<String> {
     stage.journal()
 }
 
-/// It is not told apart by its place, so its sessions wait without a contender.
+/// It does not take part in the order, so its sessions wait without a contender.
 #[tokio::test]
 async fn who_keeps_to_no_order_shows_no_place_in_it() {
     let stage = Stage::new().await;
@@ -96,7 +96,7 @@ async fn a_slot_cools_when_its_command_has_ended() {
         said.contains("is done and whose slot cools until"),
         "{said}"
     );
-    // One that comes right after the command's end is the command's.
+    // A signal right after the command's end counts as the command's.
     eventually("a signal ends the wait", async || {
         first.signal("TERM").await;
         let said = first.said();
@@ -115,7 +115,7 @@ async fn a_slot_that_has_cooled_is_given_back_also_after_a_wait_for_nothing() {
     let stage = Stage::new().await;
     let mut first = stage.exec("--cooldown 1s", "note first; wait_for first");
     stage.noted("first").await;
-    // It has nothing that could cool.
+    // It has no slot that could cool.
     let mut second = stage.exec("--cooldown 1h", "note never");
     second.says("waiting").await;
     second.signal("TERM").await;
@@ -158,12 +158,12 @@ async fn patience_ends_and_so_does_a_wait_that_is_interrupted() {
     for (signal, code) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
         let mut waiting = stage.exec("", "note never");
         waiting.says("waiting").await;
-        // There is nobody to pass this on to.
+        // There is no command to pass this on to.
         waiting.signal("USR1").await;
         waiting.signal(signal).await;
         waiting.ends_with(code).await;
     }
-    // They have left nothing behind, and nobody else's slot was touched.
+    // They left nothing behind, and did not touch anybody else's slot.
     assert_eq!(stage.consul.holders(PREFIX).await.len(), 1);
     assert_eq!(stage.sessions().await.len(), 1);
     stage.open("end");
@@ -180,7 +180,7 @@ async fn another_limit_or_another_use_of_the_key_is_a_conflict() {
     assert!(said.contains("is 3 in Consul, not 2"), "{said}");
     stage.open("three");
     three.ends_with(0).await;
-    // Nobody uses it any more.
+    // It is not used any more.
     stage.exec("--limit 2", "note two").ends_with(0).await;
 
     let mutex = stage
@@ -213,7 +213,7 @@ async fn what_a_mutex_has_left_is_waited_for_until_it_may_go() {
     stage.is_clean().await;
 }
 
-/// Nobody else may be there who waits for that, as where all of them do not wait.
+/// No other contender may be waiting for it, for instance if none of them waits.
 #[tokio::test]
 async fn the_slot_of_a_dead_holder_is_free_when_it_has_rested_also_to_who_does_not_wait() {
     let stage = Stage::new().await;
@@ -226,7 +226,7 @@ async fn the_slot_of_a_dead_holder_is_free_when_it_has_rested_also_to_who_does_n
     stage.is_clean().await;
 }
 
-/// There is nothing that could cool.
+/// There is no slot that could cool.
 #[tokio::test]
 async fn who_has_nothing_to_give_back_ends_at_once() {
     let stage = Stage::new().await;
@@ -234,7 +234,7 @@ async fn who_has_nothing_to_give_back_ends_at_once() {
     stage.exec(flags, "note never").ends_with(69).await;
 }
 
-/// With a token that may make none, a session would be refused.
+/// With a token that must not make sessions, a session would be refused.
 #[tokio::test]
 async fn who_does_not_wait_makes_no_session_where_all_is_taken() {
     let stage = Stage::with(Consul::builder().acls("root")).await;
@@ -267,7 +267,7 @@ async fn a_consul_that_is_away_is_waited_for_unless_nobody_waits() {
     let said = patient.ends_with(69).await;
     assert!(said.contains("; waiting"), "{said}");
 
-    // One that comes back is used.
+    // The command starts once Consul is back.
     stage.consul.pause().await;
     let mut waiting = stage.exec("", "note back");
     waiting.says("Consul cannot be reached").await;
@@ -290,7 +290,7 @@ async fn a_consul_that_refuses_is_not_waited_for() {
     assert!(said.contains("does not know the token"), "{said}");
     assert!(stage.journal().is_empty());
 
-    // The rules of docs/exec.md are enough.
+    // The rules in docs/exec.md are enough.
     let keys = format!(r#"key_prefix "{PREFIX}/" {{ policy = "write" }}"#);
     for (flags, rules) in [
         ("", r#"session "bed" { policy = "write" }"#.to_owned()),
@@ -310,7 +310,7 @@ async fn a_consul_that_refuses_is_not_waited_for() {
     stage.is_clean().await;
 }
 
-/// A token that may do what these rules say.
+/// A token with these rules.
 async fn token(consul: &Consul, rules: &str) -> String {
     let name = format!("exec-{:x}", fastrand::u64(..));
     let policy = json!({ "Name": name, "Rules": rules });

@@ -1,7 +1,7 @@
-//! When two states are the same: if one turns into the other by renaming. Names and numbers that
-//! are only ever compared count by what such comparisons say: a session by when it was first spoken
-//! of, an index by whether it is still the key's, a version by whether it is still the workload's, a
-//! moment by what it is later than. So a state that differs in nothing else is not looked at again.
+//! Two states are the same if renaming turns one into the other. Names and numbers that are only ever compared count
+//! by what such comparisons say: a session by when it was first mentioned, an index by whether it is still the key's,
+//! a version by whether it is still the workload's, a moment by what it is later than. So states that differ in
+//! nothing else are checked once.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -9,7 +9,7 @@ use super::{consul::Consul, workloads::Workloads};
 use crate::{ContenderBody, Granted, Uid};
 use consul_client::{Entry, SessionId, clock::Moment};
 
-/// Hashes what it is told of a state, in the order of these workloads.
+/// Hashes the given parts of a state, in the order of these workloads.
 pub(super) struct Canon<'a> {
     consul: &'a Consul,
     workloads: &'a [Uid],
@@ -19,7 +19,7 @@ pub(super) struct Canon<'a> {
 }
 
 impl<'a> Canon<'a> {
-    /// Workloads that can be taken for each other have a number by their place in this list.
+    /// Interchangeable workloads are numbered by their place in this list.
     pub(super) fn new(consul: &'a Consul, workloads: &'a [Uid], now: Moment) -> Self {
         Self {
             consul,
@@ -38,12 +38,12 @@ impl<'a> Canon<'a> {
         self.now
     }
 
-    /// The workloads, in the order in which they count.
+    /// The workloads, in the order used for comparison.
     pub(super) fn workloads(&self) -> &'a [Uid] {
         self.workloads
     }
 
-    /// Something that counts by itself.
+    /// A value that counts as it is.
     pub(super) fn word(&mut self, word: &impl Hash) {
         word.hash(&mut self.hasher);
     }
@@ -58,13 +58,13 @@ impl<'a> Canon<'a> {
         self.word(&self.number(uid));
     }
 
-    /// A version of a Workload: an older one never comes back.
+    /// A version of a workload: an older one never comes back.
     pub(super) fn version(&mut self, workloads: &Workloads, uid: &Uid, version: &str) {
         self.word(&workloads.is_at(uid, version));
     }
 
-    /// A session. Whose it is and whether it lives is told where it is first spoken of; what
-    /// happens to one that nobody speaks of changes nothing.
+    /// A session. Its owner and whether it is alive are added at its first mention. What happens to a session that is
+    /// never mentioned changes nothing.
     pub(super) fn session(&mut self, session: &SessionId) {
         if let Some(number) = self.known(session) {
             return self.word(&number);
@@ -84,7 +84,7 @@ impl<'a> Canon<'a> {
         }
     }
 
-    /// As many sessions as there are, in this order.
+    /// These sessions in this order, and how many there are.
     pub(super) fn in_order<'s>(&mut self, sessions: impl IntoIterator<Item = &'s SessionId>) {
         for session in sessions {
             self.some_session(Some(session));
@@ -92,7 +92,7 @@ impl<'a> Canon<'a> {
         self.some_session(None);
     }
 
-    /// What a workload's template and its annotation say of its slots.
+    /// What a workload's template and its annotation say about its slots.
     pub(super) fn granted(&mut self, granted: Option<&Granted>, reported: &[SessionId]) {
         let slots = granted.into_iter().flat_map(|granted| &granted.slots);
         self.in_order(slots.map(|slot| &slot.session));
@@ -103,17 +103,17 @@ impl<'a> Canon<'a> {
         self.sessions.iter().position(|known| known == session)
     }
 
-    /// By what sessions are put into an order that does not depend on their names.
+    /// What sessions are sorted by, independent of their names.
     pub(super) fn place(&self, session: &SessionId) -> usize {
         self.known(session).unwrap_or(usize::MAX)
     }
 
-    /// Those that were spoken of so far.
+    /// The sessions mentioned so far.
     pub(super) fn spoken_of(&self) -> Vec<SessionId> {
         self.sessions.clone()
     }
 
-    /// Some sessions, in whichever order they come.
+    /// Some sessions, in any order.
     pub(super) fn sessions<'s>(&mut self, sessions: impl Iterator<Item = &'s SessionId>) {
         let mut sessions: Vec<&SessionId> = sessions.collect();
         sessions.sort_by_key(|session| self.place(session));
@@ -131,13 +131,13 @@ impl<'a> Canon<'a> {
         }
     }
 
-    /// An index that a key had, or 0 for a key that was not there: an older one never comes back.
+    /// An index that a key had, or 0 for a key that did not exist: an older one never comes back.
     pub(super) fn index(&mut self, key: &str, index: u64) {
         let now = self.consul.get(key).map_or(0, |entry| entry.modify_index);
         self.word(&(index == 0, index == now));
     }
 
-    /// An entry as somebody saw it, now or at some time.
+    /// An entry as somebody read it, now or earlier.
     pub(super) fn entry(&mut self, entry: &Entry) {
         self.key(&entry.key);
         self.index(&entry.key, entry.modify_index);
@@ -146,7 +146,7 @@ impl<'a> Canon<'a> {
         self.cooldown(&entry.value);
     }
 
-    /// Whether a contender's body says that its slot cools, and whether that is over.
+    /// Whether a contender's body records a cooldown, and whether that is over.
     fn cooldown(&mut self, value: &[u8]) {
         let says = std::str::from_utf8(value).is_ok_and(|value| value.contains("coolsUntil"));
         let body = ContenderBody::read(value).filter(|_| says);
@@ -157,8 +157,7 @@ impl<'a> Canon<'a> {
         self.word(&until.map(over));
     }
 
-    /// The body of `.lock`, if it is one. Of a contender's, only the end of its
-    /// cooldown counts.
+    /// The body of `.lock`, if it is one. Of a contender's body, only the end of its cooldown counts.
     pub(super) fn body(&mut self, value: &[u8]) {
         if let Some(body) = super::sight::Body::read(value) {
             self.word(&body.limit);

@@ -1,4 +1,4 @@
-//! Consul in a few lines: keys, sessions, and transactions that happen whole or not at all.
+//! Consul in a few lines: keys, sessions, and transactions that are applied whole or not at all.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,7 +17,7 @@ pub(crate) struct Consul {
     pub(crate) seconds: u64,
     /// The lock-delay of all sessions, in seconds.
     pub(crate) lock_delay: u64,
-    /// Until when nobody can lock a key whose holder died.
+    /// Until when a key can't be locked because its holder died.
     rests: Arc<BTreeMap<String, u64>>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Consul {
 pub(crate) enum Refused {
     /// An operation's condition does not hold.
     Condition,
-    /// The last holder of a key died.
+    /// The lock-delay of the key's last holder is not over.
     Rests,
     /// There are too many operations.
     TooLarge,
@@ -34,7 +34,7 @@ pub(crate) enum Refused {
 
 #[derive(Clone)]
 struct Session {
-    /// Whom it stands for, if its name says so.
+    /// The identity in its name, if there is one.
     identity: Option<Arc<Identity>>,
     alive: bool,
 }
@@ -51,7 +51,7 @@ impl Consul {
         session
     }
 
-    /// Ends a session, by its TTL or by a call: the keys that it has locked go with it.
+    /// Ends a session, by its TTL or by a call, and deletes the keys that it has locked.
     pub(crate) fn destroy(&mut self, session: &SessionId) {
         if !self.is_alive(session) {
             return;
@@ -80,20 +80,19 @@ impl Consul {
             .is_some_and(|session| session.alive)
     }
 
-    /// The sessions that live and whose names say whom they stand for.
+    /// The live sessions with an identity in their names.
     pub(crate) fn sessions(&self) -> impl Iterator<Item = (&SessionId, &Identity)> {
         let alive = self.sessions.iter().filter(|(_, session)| session.alive);
         alive.filter_map(|(id, session)| Some((id, session.identity.as_deref()?)))
     }
 
-    /// Whom a session stands for, if its name says so. Unlike Consul it also knows that of a dead
-    /// one, because whoever read the prefix while it lived knows it too.
+    /// The identity in a session's name, if there is one. Unlike Consul it also knows that of a dead session, because
+    /// whoever read the prefix while it lived knows it, too.
     pub(crate) fn identity(&self, session: &SessionId) -> Option<&Identity> {
         self.sessions.get(session)?.identity.as_deref()
     }
 
-    /// The contenders: those of the first workload first, and of one workload the oldest first, because of
-    /// two the older stays.
+    /// The contenders by workload, and of one workload the oldest first, because the older of two stays.
     pub(super) fn trace(&self, prefix: &Prefix, fair: bool, canon: &mut Canon<'_>) {
         let lock_key = prefix.lock_key();
         let entries = self.below(prefix).filter(|entry| entry.key != lock_key);
@@ -143,7 +142,7 @@ impl Consul {
         }
     }
 
-    /// `PUT /v1/kv/<key>`, without any condition: what a person does by hand.
+    /// `PUT /v1/kv/<key>` without any condition, by hand.
     pub(crate) fn put(&mut self, key: &str, value: &[u8], flags: u64, session: Option<SessionId>) {
         self.index += 1;
         let mut entry = self.write(key, value, flags);
@@ -156,7 +155,7 @@ impl Consul {
         self.remove(key);
     }
 
-    /// `PUT /v1/kv/<key>?release=<session>`, by a person's hand.
+    /// `PUT /v1/kv/<key>?release=<session>`, by hand.
     pub(crate) fn free(&mut self, key: &str, session: &SessionId) {
         let unlock = Op::Unlock {
             key: key.to_owned(),
@@ -175,8 +174,8 @@ impl Consul {
         Arc::make_mut(&mut self.entries).remove(key);
     }
 
-    /// `PUT /v1/txn`. The answer has what was written or checked, without values, and nothing for
-    /// what was deleted.
+    /// `PUT /v1/txn`. The answer has the entries that were written or checked, without values, and none for those
+    /// that were deleted.
     pub(crate) fn transact(&mut self, operations: &[Op]) -> Result<Vec<Entry>, Refused> {
         let mut after = self.clone();
         after.index += 1;
@@ -192,7 +191,7 @@ impl Consul {
         Ok(answer)
     }
 
-    /// Applies an operation, to an answer without an entry where something was deleted.
+    /// Applies an operation. The answer has no entry if something was deleted.
     fn apply(&mut self, operation: &Op) -> Result<Option<Entry>, Refused> {
         let index_of = |key: &str| self.entries.get(key).map(|entry| entry.modify_index);
         let provided = |holds: bool| holds.then_some(()).ok_or(Refused::Condition);
@@ -258,7 +257,7 @@ impl Consul {
                 Ok(None)
             }
             Op::DeleteCas { key, index } => {
-                // A key that is not there counts as deleted.
+                // A key that does not exist counts as deleted.
                 provided(index_of(key).unwrap_or(*index) == *index)?;
                 self.remove(key);
                 Ok(None)
@@ -281,13 +280,12 @@ impl Consul {
                 self.insert(entry.clone());
                 Ok(Some(entry))
             }
-            // No plan has it.
+            // No plan contains it.
             Op::Get { .. } => Err(Refused::Condition),
         }
     }
 
-    /// The entry with this value. Its lock is left alone, and so is the index of one that does not
-    /// change.
+    /// The entry with this value. Its lock stays as it is, and so does the index of an entry that does not change.
     fn write(&self, key: &str, value: &[u8], flags: u64) -> Entry {
         match self.entries.get(key) {
             Some(entry) if entry.value == value && entry.flags == flags => entry.clone(),

@@ -1,13 +1,13 @@
-//! Every order of events, in a world that is small enough: [`decide`](crate::decide)
-//! itself under stateright's model checker.
+//! Every order of events, in a world that is small enough: [`decide`](crate::decide) itself under stateright's model
+//! checker.
 //!
-//! There are three contenders for one or two slots: two workloads, of two clusters or of one with two
-//! operators that both take themselves for the active one, and another program with the algorithm of
-//! Consul's Go client. In every state every next thing may happen: a step of a plan, a pass, a pod's
-//! end, the Job controller's turn, and as many faults and changes of mind as the setup allows.
+//! Three contenders compete for one or two slots: two workloads, of two clusters or of one with two operators that
+//! both act as the leader, and another program with the algorithm of Consul's Go client. In every state anything
+//! possible may happen next: a step of a plan, a pass, the end of a pod, a run of the Job controller, and as many
+//! faults and changes of mind as the setup allows.
 //!
-//! The parts are those of the random worlds, and so are the rules on every write and every moment.
-//! What differs is time: only its order counts, and waiting means waiting for long enough.
+//! The parts are those of the random worlds, and so are the rules for every write and every moment. Time differs:
+//! only its order counts, and waiting means waiting for long enough.
 
 mod action;
 mod fair;
@@ -36,7 +36,7 @@ use crate::OnSlotLost;
 /// How many steps a fair schedule may take to come to rest.
 const STEPS: usize = 150;
 
-/// Who works where.
+/// Which operators and workloads there are, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sites {
     /// One operator, with two workloads.
@@ -61,11 +61,11 @@ struct Setup {
     whims: u8,
     /// and how often another program comes.
     arrivals: u8,
-    /// What that program does then.
+    /// What that program then does.
     manner: Manner,
-    /// Whether the slots go in fair order among all.
+    /// Whether slots are granted in fair order across all clusters.
     fair: bool,
-    /// Whether there is nothing in Consul yet.
+    /// Whether Consul is empty at first.
     from_nothing: bool,
     /// Whether slots cool.
     cooldown: bool,
@@ -90,12 +90,12 @@ const BASE: Setup = Setup {
     flaw: None,
 };
 
-/// What another program does that waits.
+/// How another program waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
-    /// It looks, and claims by what it sees.
+    /// It reads, and claims by that reading.
     Prompt,
-    /// It looks some time before it claims.
+    /// It reads some time before it claims.
     Slow,
     /// It never claims.
     Silent,
@@ -109,7 +109,7 @@ impl Setup {
     }
 }
 
-/// A setup, with what is known of how far each state is from rest.
+/// A setup, with what is known about how far each state is from rest.
 struct Space {
     setup: Setup,
     steps_to_rest: Mutex<HashMap<u64, usize>>,
@@ -123,8 +123,8 @@ impl Space {
         }
     }
 
-    /// Whether a fair schedule comes to rest from here, without a rule broken on the way. Every
-    /// state on the way is looked at once.
+    /// Whether a fair schedule comes to rest from here without breaking a rule. Every state on the way is checked
+    /// once.
     fn comes_to_rest(&self, state: &State) -> bool {
         let known = |digest: u64| {
             let known = self.steps_to_rest.lock();
@@ -177,7 +177,7 @@ impl Model for Space {
             Property::always("no more hold than the limit", |_, state: &State| {
                 !state.is_above_the_limit()
             }),
-            // stateright's own `eventually` says nothing about paths that join or go in a circle.
+            // stateright's own `eventually` is blind to paths that join or cycle.
             Property::always("all comes to rest", Space::comes_to_rest),
             Property::sometimes("all workloads are done", |_, state: &State| {
                 state.shows(Showing::AllDone)
@@ -197,10 +197,10 @@ impl Model for Space {
     }
 }
 
-/// Threads that look at states.
+/// Threads that check states.
 const THREADS: usize = 2;
 
-/// Looks at every state, and prints how many there are. Stops at the first that is wrong.
+/// Checks every state, and prints how many there are. Stops at the first wrong one.
 fn check(name: &str, setup: Setup) {
     let checker = run(setup);
     let figures = format!(
@@ -220,7 +220,7 @@ fn check(name: &str, setup: Setup) {
     }
 }
 
-/// How it came to a state that is wrong.
+/// How a wrong state was reached.
 fn tell(property: &str, path: Option<Path<State, Action>>) -> String {
     let Some(path) = path else {
         return property.into();
@@ -229,7 +229,7 @@ fn tell(property: &str, path: Option<Path<State, Action>>) -> String {
     let actions: Vec<_> = path.into_actions();
     let actions = actions.iter().map(|action| format!("  {action:?}\n"));
     let actions: Vec<String> = actions.collect();
-    // What a fair schedule makes of it.
+    // How a fair schedule continues from it.
     for _ in 0..STEPS {
         let Some(next) = last.next() else {
             break;
@@ -248,7 +248,7 @@ fn run(setup: Setup) -> impl Checker<Space> {
     checker.spawn_bfs().join()
 }
 
-/// Looks until the flaw shows, and says how.
+/// Checks states until the flaw shows, and returns how.
 fn find_out(flaw: Flaw, setup: Setup) -> String {
     let setup = Setup {
         flaw: Some(flaw),
@@ -265,8 +265,8 @@ fn find_out(flaw: Flaw, setup: Setup) -> String {
     found.unwrap_or_else(|| panic!("{flaw:?} does not show"))
 }
 
-/// What counts of a state is all that counts: two that are taken for the same lead to the same, by
-/// whichever way each was come to.
+/// Tests that the trace holds all that counts: two states that are taken for the same lead to the same states,
+/// however each was reached.
 fn check_canon(setup: Setup) {
     let mut known: HashMap<u64, (State, BTreeSet<u64>)> = HashMap::new();
     let mut states = vec![State::new(&setup)];
@@ -289,7 +289,7 @@ fn check_canon(setup: Setup) {
     println!("{} states are all different", known.len());
 }
 
-/// All that can happen, and what it leads to.
+/// All that can happen, and the states that it leads to.
 fn steps(state: &State) -> impl Iterator<Item = (Action, State)> {
     let mut actions = Vec::new();
     state.actions(&mut actions);
@@ -299,7 +299,7 @@ fn steps(state: &State) -> impl Iterator<Item = (Action, State)> {
     next.filter_map(|(action, next)| Some((action, next?)))
 }
 
-/// What only one of two states leads to.
+/// The states that only one of two states leads to.
 fn differences(one: &State, other: &State) -> String {
     let only = |one: &State, other: &State| {
         let other: BTreeSet<u64> = steps(other).map(|(_, next)| next.digest()).collect();

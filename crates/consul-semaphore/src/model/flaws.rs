@@ -1,5 +1,5 @@
-//! Flawed algorithms: what the engine is told, or what it says, is spoiled.
-//! The checker must find each of them out, or what it says of the real one is worth nothing.
+//! Flawed algorithms: something is spoiled in what the engine receives or in what it decides. The checker must catch
+//! each of them, or its verdict on the real algorithm is worth nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -17,11 +17,11 @@ pub(super) fn rule_broken(happens: impl FnOnce()) -> Option<String> {
 /// What is wrong with an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// A dead holder is dropped without a check in the transaction that it is still dead.
+    /// A dead holder is pruned, and the transaction does not check that it is still dead.
     SkipsChecks,
-    /// `.lock` is written whatever it was written to since it was read.
+    /// `.lock` is written even if it has changed since it was read.
     DropsIndex,
-    /// The pods of a workload are taken to be gone without a proof.
+    /// The pods of a workload are assumed gone without a proof.
     ReleasesEarly,
     /// A holder's contender is written, but not locked by its session.
     LocksNothing,
@@ -31,21 +31,21 @@ pub(super) enum Flaw {
     RegrantsNobody,
     /// Nobody is granted a free slot.
     GrantsNobody,
-    /// What the workloads of others hold is never pruned.
+    /// Dead holders are never pruned.
     PrunesNobody,
-    /// A slot is left to those who come first for as long as they do not take it.
+    /// A slot is left to earlier contenders for as long as they do not take it.
     StandsBackForEver,
-    /// A limit that was written once counts as ours for ever, whichever one the spec agrees with since.
+    /// A limit that was written once counts as ours for ever, even after the spec has agreed with another one.
     ClaimsOldLimits,
-    /// The grant of a workload that is put on hold, and whose session dies, stays in its template.
+    /// When a workload is on hold and its session dies, its grant stays in its template.
     KeepsGrantOnHold,
-    /// A conflict is always taken for a change of the workload, and what it was about is tried again at once.
+    /// A conflict always counts as a change of the workload, and the write is retried at once.
     NeverPauses,
-    /// A version that is smaller than the one that is known is never believed.
+    /// A version that is smaller than the known one is never believed.
     BelievesNoSmallerVersion,
-    /// While it is asked whether pods are left, nothing else is decided.
+    /// While a proof that no pods are left is pending, nothing else is decided.
     WaitsForProofs,
-    /// Contenders of waiting workloads that others have overtaken are never taken back.
+    /// Contenders of waiting workloads that were overtaken are never removed.
     ShowsTheOvertaken,
 }
 
@@ -68,7 +68,7 @@ impl Flaw {
         Self::ShowsTheOvertaken,
     ];
 
-    /// Spoils what was decided to be written; `None` if nothing is.
+    /// Spoils what was decided to be written; `None` if nothing remains to write.
     pub(super) fn spoil(self, mut transaction: Transaction) -> Option<Transaction> {
         let operations = &mut transaction.operations;
         match self {
@@ -105,7 +105,7 @@ impl Flaw {
                 return None;
             }
             Self::PrunesNobody if !transaction.prunes.is_empty() => return None,
-            // These are about what is asked, shown, or written to workloads.
+            // These affect what is asked, shown, or written to workloads.
             Self::ReleasesEarly
             | Self::SuspendsNobody
             | Self::RegrantsNobody

@@ -1,5 +1,4 @@
-//! Other programs on the same prefix: they know nothing of us, and keep the rules as they know
-//! them.
+//! Other programs on the same prefix: they know nothing about us, and keep the rules as they know them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +19,7 @@ struct GoLock {
     holders: BTreeMap<SessionId, bool>,
 }
 
-/// The body as the guide in Consul's documentation has it.
+/// The body as in the guide of Consul's documentation.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct GuideLock {
@@ -33,21 +32,21 @@ struct GuideLock {
 pub(super) enum Style {
     /// `api.Semaphore` and `consul lock`: a map, flags of its own, and one limit for all.
     Go,
-    /// A script after the guide: an array, no flags.
+    /// A script that follows the guide: an array, no flags.
     Guide,
     /// `api.Lock` and `consul lock` with one holder: locks `.lock`, with flags of its own.
     Mutex,
-    /// A script with `?acquire` and `?release`: the same without flags, whatever is there.
+    /// A script with `?acquire` and `?release`: the same without flags, whatever the key contains.
     Script,
 }
 
-/// One such program, with a semaphore of its own choice of limit.
+/// One such program, with its own choice of limit.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     pub(super) style: Style,
     pub(super) limit: usize,
     session: Option<SessionId>,
-    /// The prefix as it last looked at it: it may be long out of date.
+    /// The prefix as it last read it, possibly long ago.
     seen: Vec<Entry>,
 }
 
@@ -77,7 +76,7 @@ impl Client {
         self.session.as_ref()
     }
 
-    /// Forgets what it last saw: it looks again before it does anything else.
+    /// Forgets what it last saw: it reads again before it does anything else.
     pub(super) fn forget(&mut self) {
         self.seen.clear();
     }
@@ -95,7 +94,7 @@ impl Client {
         matches!(self.style, Style::Mutex | Style::Script)
     }
 
-    /// Makes its contender, with a session if it has none: also again, if somebody deleted it.
+    /// Makes its contender, with a session if it has none; also again if its contender was deleted.
     pub(super) fn arrive(&mut self, consul: &mut Consul, prefix: &Prefix) {
         let known = self.session.take();
         let session = known.unwrap_or_else(|| consul.make_session("db-semaphore"));
@@ -119,7 +118,7 @@ impl Client {
         self.seen = consul.list(prefix, Moment::default()).entries;
     }
 
-    /// Tries to come into `Holders`, by what it last saw.
+    /// Tries to get into `Holders`, by what it last saw.
     pub(super) fn claim(&self, consul: &mut Consul, prefix: &Prefix) {
         if self.locks() {
             self.acquire(consul, prefix);
@@ -134,7 +133,7 @@ impl Client {
         }
     }
 
-    /// Locks the mutex, if nobody has it: by a lock alone, as they all do.
+    /// Locks the mutex if it is free: by the lock alone, as all these programs do.
     fn acquire(&self, consul: &mut Consul, prefix: &Prefix) {
         let key = prefix.lock_key();
         let seen = self.seen.iter().find(|entry| entry.key == key);
@@ -174,8 +173,8 @@ impl Client {
         }
     }
 
-    /// Prunes the dead, makes a change, and writes the body with a CAS: no more than every client
-    /// does. What it can't read it leaves alone.
+    /// Prunes the dead, makes a change, and writes the body with a CAS: no more than every client does. It leaves
+    /// alone what it can't parse.
     fn update(
         &self,
         consul: &mut Consul,

@@ -1,5 +1,5 @@
-//! Flawed algorithms in the random worlds: each breaks a rule, which is named. With the algorithm as it is, the
-//! same worlds keep all rules: see [`super`].
+//! Flawed algorithms in the random worlds: each breaks a rule, which is named. The correct algorithm keeps all rules
+//! in the same worlds: see [`super`].
 
 use std::collections::BTreeSet;
 
@@ -17,10 +17,10 @@ use super::{
     world::World,
 };
 
-/// How many worlds are looked at, at the most.
+/// How many worlds are tried at most.
 const WORLDS: u32 = 1000;
 
-/// Looks at one world after another until this rule is broken.
+/// Tries one world after another until this rule is broken.
 fn find_out<W>(rule: &str, worlds: impl Strategy<Value = W>, run: impl Fn(W)) {
     let mut runner = TestRunner::new(ProptestConfig {
         rng_seed: RngSeed::Fixed(1),

@@ -1,5 +1,5 @@
-//! An observer of Consul and of the workloads, who shares nothing with the algorithm: it knows the rules
-//! from their documentation, and checks every write of the operator's and every moment.
+//! An observer of Consul and of the workloads that shares nothing with the algorithm. It knows the rules from their
+//! documentation, and checks every write of the operator and every moment.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,7 @@ use crate::{
 };
 use consul_client::{Entry, Op, SessionId, clock::Moment};
 
-/// How long a slot is to cool, by the body that a grant writes: what the spec said when it was decided.
+/// The cooldown of a slot, from the body that a grant writes: what the spec said when the grant was decided.
 fn cooldown_of(transaction: &Transaction, session: &SessionId) -> Duration {
     let mut bodies = transaction.operations.iter().filter_map(|op| match op {
         Op::Lock {
@@ -34,7 +34,7 @@ pub(super) struct Written<'a> {
     pub(super) transaction: &'a Transaction,
     /// The generation of the spec that it was decided on.
     pub(super) generation: u64,
-    /// The raft index that it has.
+    /// Its raft index.
     pub(super) index: u64,
     pub(super) before: Sight,
     pub(super) after: Sight,
@@ -48,29 +48,29 @@ pub(super) struct Written<'a> {
 /// What the observer remembers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Observer {
-    /// When a slot was last taken from a workload by anything else than the operator. It may have pods
-    /// without a slot then, until it is given another one or suspended.
+    /// When a slot was last taken from a workload by anything but the operator. From then on it may have pods without
+    /// a slot, until it is granted another one or suspended.
     robbed: BTreeMap<Uid, Moment>,
-    /// Since when each session that was once seen as a dead holder is dead.
+    /// When each session that was once seen as a dead holder died.
     died: BTreeMap<SessionId, Moment>,
     /// The raft index at which each session was last granted a slot.
     granted: BTreeMap<SessionId, u64>,
-    /// When the slot of each session was last taken by anything else than the operator.
+    /// When the slot of each session was last taken by anything but the operator.
     taken: BTreeMap<SessionId, Moment>,
-    /// How often each generation's limit, once it was there, was overwritten and written again.
+    /// How often each generation's limit was enforced: overwritten after it was applied, and written again.
     defended: BTreeMap<u64, u32>,
     /// Whether Consul's limit was last written by the operator.
     pub(super) limit_is_ours: bool,
-    /// The limits that were recorded as the operator's, until the spec's was agreed with.
+    /// The limits that were recorded as the operator's, until Consul and the spec agreed.
     claimed: BTreeSet<u32>,
-    /// The sessions in whose slots workloads were started, or have gone on.
+    /// The sessions of the slots in which workloads were started or continued.
     ran_in: BTreeSet<SessionId>,
-    /// How long each grant has its slot cool.
+    /// The cooldown of each grant.
     cooldowns: BTreeMap<SessionId, Duration>,
-    /// Since when each holder's workload, which was started in its slot, is done: it has ended or is gone,
-    /// and so are its pods.
+    /// Since when the workload of each holder, which was started in its slot, is done: it has ended or was deleted,
+    /// and its pods are gone.
     done: BTreeMap<SessionId, Moment>,
-    /// The workloads that are not to wait and were there while all slots were taken.
+    /// The workloads that do not wait and existed while all slots were taken.
     contended: BTreeSet<Uid>,
 }
 
@@ -98,7 +98,7 @@ impl Observer {
         let (sight, now) = (outside.sight(), canon.now());
         let prefix = &outside.settings.prefix;
         for session in canon.spoken_of() {
-            // Only a holder can be found dead, now or when it is back.
+            // Only a holder can be found dead, whether it is one now or becomes one again.
             let in_holders = sight.body.as_ref().is_some_and(|body| body.holds(&session));
             let may_hold = in_holders || outside.consul.is_alive(&session);
             let died = died.get(&session).filter(|_| may_hold);
@@ -120,18 +120,18 @@ impl Observer {
         self.granted.get(session) == Some(&index)
     }
 
-    /// Whether somebody else has taken this session's slot at this moment or later.
+    /// Whether anybody else took this session's slot at this moment or later.
     pub(super) fn taken_since(&self, session: &SessionId, moment: Moment) -> bool {
         let taken = self.taken.get(session);
         taken.is_some_and(|taken| *taken >= moment)
     }
 
-    /// Whether somebody else has taken this workload's slot at this moment or later.
+    /// Whether anybody else took this workload's slot at this moment or later.
     pub(super) fn robbed_since(&self, uid: &Uid, moment: Moment) -> bool {
         self.robbed.get(uid).is_some_and(|robbed| *robbed >= moment)
     }
 
-    /// Whether this workload is without its slot because somebody else took it.
+    /// Whether this workload has no slot because somebody else took it.
     pub(super) fn is_robbed(&self, uid: &Uid) -> bool {
         self.robbed.contains_key(uid)
     }
@@ -152,8 +152,8 @@ impl Observer {
         }
     }
 
-    /// At every moment: a workload that was started by a grant, or has pods from then, holds a slot,
-    /// unless somebody else took it.
+    /// At every moment: a workload that was started by a grant, or has pods from one, holds a slot, unless somebody
+    /// else took it.
     pub(super) fn look(
         &mut self,
         sight: &Sight,
@@ -183,7 +183,7 @@ impl Observer {
         }
     }
 
-    /// Takes note of the holders whose workloads are done.
+    /// Notes the holders whose workloads are done.
     fn look_at_ends(&mut self, sight: &Sight, workloads: &Workloads, now: Moment) {
         let alive = |session: &SessionId| sight.contenders.contains_key(session);
         self.done.retain(|session, _| alive(session));
@@ -197,7 +197,7 @@ impl Observer {
         }
     }
 
-    /// A workload that is not to wait was deleted.
+    /// A workload that does not wait was deleted.
     pub(super) fn skipped(&self, uid: &Uid) {
         let contended = self.contended.contains(uid);
         assert!(
@@ -206,12 +206,12 @@ impl Observer {
         );
     }
 
-    /// A workload was told that it gives its slot back: it is not done, and its slot does not cool.
+    /// A workload was patched to give its slot back: it is not done, and its slot does not cool.
     pub(super) fn gave_back(&mut self, session: &SessionId) {
         self.ran_in.remove(session);
     }
 
-    /// A slot is not released before its workload is done and it has cooled, unless its workload was never
+    /// A slot is not released before its workload is done and its cooldown is over, unless its workload was never
     /// started or gives it back.
     fn check_cooldown(&self, written: &Written<'_>) {
         let of_the_dead = |session: &SessionId| !written.before.contenders.contains_key(session);
@@ -257,7 +257,7 @@ impl Observer {
         let handed_back = settings.mode == Mode::Mutex && released;
         if before.lock.is_some() && after.lock.is_none() && !handed_back {
             assert!(settings.terminating, "deleted the lock");
-            // A contender may have come since it was read: it makes a new lock.
+            // A contender may have been made since the reading: it makes a new lock.
             let held = before.body.as_ref().is_some_and(|b| !b.holders.is_empty());
             assert!(!held, "deleted a lock with holders");
         }
@@ -267,8 +267,8 @@ impl Observer {
         if let (Some(before), Some(after)) = (&before.body, &after.body) {
             assert_eq!(before.rest, after.rest, "changed what it does not know");
         }
-        // A workload whose template still names its slot gives it back first: until then an older decision
-        // could start it.
+        // A workload whose template still names its slot must give it back first: until then an older decision could
+        // start it.
         for release in transaction.releases.iter().filter(|release| release.held) {
             let bound = written
                 .workloads
@@ -320,8 +320,8 @@ impl Observer {
                 "dropped a holder that lives: {transaction:?}"
             );
         }
-        // A dead one's place may go to another session of its workload at once, and so may that of a
-        // workload that is proved to be done.
+        // The place of a dead holder may be given at once to another session of its workload, and so may the place of
+        // a workload that is proved to be done.
         let replaced = transaction.grants.iter().any(|grant| !grant.starts);
         let released =
             |session: &SessionId| transaction.releases.iter().any(|r| r.session == *session);
@@ -335,8 +335,8 @@ impl Observer {
         }
     }
 
-    /// The three-way rule: a limit is moved if there was none, if it is ours by the recorded list,
-    /// or if the policy says so, and then no more than twice.
+    /// The three-way rule: a limit is changed if there was none, if it is ours by the recorded list, or if the policy
+    /// says so, and then at most twice.
     fn check_limit(&mut self, written: &Written<'_>) {
         let limit = |sight: &Sight| sight.body.as_ref().map(|body| body.limit);
         let (before, after) = (limit(&written.before), limit(&written.after));
@@ -364,18 +364,19 @@ impl Observer {
         self.claimed.extend(limits);
     }
 
-    /// Consul's limit is the spec's, and nothing is left to do: any other one is somebody else's from now on.
+    /// Consul and the spec agree on the limit, and nothing is left to do: from now on any other limit is somebody
+    /// else's.
     pub(super) fn agreed(&mut self, limit: u32) {
         self.claimed.retain(|claimed| *claimed == limit);
     }
 
-    /// How often a limit was enforced is known to the process alone, and not even to that if it was not told.
+    /// Only the process knows how often a limit was enforced, and only if the call was answered.
     pub(super) fn forget_enforcements(&mut self) {
         self.defended.clear();
     }
 
-    /// A workload is started in a slot that is its own, with the token of its last grant; unless somebody
-    /// took that slot after the operator read, at `read`, that it was there.
+    /// A workload is started in its own slot, with the token of its last grant, unless somebody took that slot after
+    /// the operator's reading at `read`.
     pub(super) fn started(&mut self, start: &Start, sight: &Sight, read: Moment) {
         let uid = &start.workload.uid;
         for slot in start.slots() {

@@ -1,7 +1,7 @@
-//! The engine in a small world: what a caller does around it, one thing after another.
+//! The engine in a small world, with a minimal caller around it that does one thing after another.
 //!
-//! It decides nothing. It shows the engine what a watch would, carries out what the engine asks for, and loses
-//! answers, doubles them or delays them as the script says.
+//! It decides nothing. It shows the engine what a watch would show, carries out what the engine asks for, and loses
+//! answers, repeats them or delays them as the script says.
 
 mod act;
 mod hung;
@@ -37,18 +37,18 @@ use crate::{
 };
 use consul_client::{self as consul, Behavior, Listing, Session, SessionId, clock::Moment};
 
-/// How many answers and listings may come once more.
+/// How many answers and listings may arrive once more.
 const ECHOES: usize = 4;
 
-/// How many passes it may take until nothing more can be answered at once.
+/// How many passes may be needed until nothing more can be answered at once.
 const PROMPT: usize = 20;
 
-/// One process: all of this is gone when it crashes.
+/// One process: a crash loses all of this.
 #[derive(Clone, Debug)]
 pub(super) struct Operator {
-    /// What is wrong with its algorithm.
+    /// The flaw in its algorithm.
     flaw: Option<Flaw>,
-    /// Whether there is no time between what happens, so that nothing has to be waited for but what is told.
+    /// Whether no time passes between events, so that only answers are waited for.
     timeless: bool,
     engine: Engine,
     /// The one queue of the one semaphore.
@@ -56,19 +56,19 @@ pub(super) struct Operator {
     store: Store,
     /// The generation that the engine knows of.
     generation: u64,
-    /// How many operations it knows Consul to take.
+    /// How many operations it believes Consul to take.
     operations: usize,
     /// What is still to be carried out, in order.
     pending: VecDeque<Step>,
-    /// The calls of which nothing is heard.
+    /// The calls that hang.
     hung: Vec<End>,
     /// Whether a workload has changed since the last pass.
     woken: bool,
-    /// What was heard of sessions by the last pass.
+    /// What was known of sessions at the last pass.
     lives: BTreeSet<(SessionId, bool)>,
     /// Workloads that were stopped and have not been seen since.
     stopped: BTreeSet<Uid>,
-    /// The last answers, and what the watch brought last: each may come once more.
+    /// The last answers, and what the watch last returned: each may arrive once more.
     answered: VecDeque<(CallId, Answer)>,
     brought: VecDeque<Listing>,
     /// Whether another replica has taken over.
@@ -84,7 +84,7 @@ fn now(outside: &Outside) -> Now {
     }
 }
 
-/// Whether nothing has happened to any workload.
+/// Whether no workload has changed.
 fn alike(before: &[Arc<Workload>], after: &[Arc<Workload>]) -> bool {
     let same = |(before, after): (&Arc<Workload>, &Arc<Workload>)| {
         let seen = after.seen;
@@ -109,7 +109,7 @@ fn session(outside: &Outside, id: &SessionId, identity: &Identity) -> Session {
     }
 }
 
-/// Nothing was heard of a call.
+/// A call was not answered.
 fn unheard() -> consul::Error {
     consul::Error::Unreachable {
         message: "it is away".into(),
@@ -124,7 +124,7 @@ impl Default for Operator {
 }
 
 impl Operator {
-    /// A process that has just begun.
+    /// A new process.
     pub(super) fn new(flaw: Option<Flaw>) -> Self {
         let semaphore = SemaphoreRef {
             namespace: "n".into(),
@@ -149,7 +149,7 @@ impl Operator {
         }
     }
 
-    /// In a world in which only the order of things counts.
+    /// In a world in which only the order of events counts.
     pub(super) fn timeless(flaw: Option<Flaw>) -> Self {
         Self {
             timeless: true,
@@ -191,7 +191,7 @@ impl Operator {
         self.queue().map_or(Moment::default(), Queue::next_timeout)
     }
 
-    /// Whether nothing that has failed is waited for, so that a plan says all that is to be done.
+    /// Whether no retry is pending, so that a plan says all that is to be done.
     pub(super) fn is_undisturbed(&self, outside: &Outside) -> bool {
         self.queue().is_some_and(|queue| {
             let refusals = queue.writes.refusals.due();
@@ -203,7 +203,7 @@ impl Operator {
         })
     }
 
-    /// The engine is told something.
+    /// Tells the engine something.
     fn tell(
         &mut self,
         outside: &Outside,
@@ -234,7 +234,7 @@ impl Operator {
         });
     }
 
-    /// The watch has brought something, or has failed.
+    /// The watch has returned something, or has failed.
     fn listed(&mut self, outside: &Outside, listing: Result<Listing, consul::Error>) {
         if let (Ok(listing), false) = (&listing, self.timeless) {
             self.brought.push_front(listing.clone());
@@ -265,7 +265,7 @@ impl Operator {
         self.stopped.clear();
     }
 
-    /// The watch brings the prefix.
+    /// The watch returns the prefix.
     pub(super) fn see_consul(&mut self, outside: &Outside) {
         let listing = outside.consul.list(&outside.settings.prefix, outside.now());
         let listing = if outside.is_away() {
@@ -276,7 +276,7 @@ impl Operator {
         self.listed(outside, listing);
     }
 
-    /// Something that came before comes once more, or late: an answer, or a listing that the watch brought.
+    /// An earlier answer, or an earlier listing of the watch, arrives once more, or late.
     pub(super) fn echo(&mut self, outside: &Outside, choice: usize) {
         let answer = self.answered.get(choice / 2).cloned();
         let listing = self.brought.get(choice / 2).cloned();
@@ -311,7 +311,7 @@ impl Operator {
         }
     }
 
-    /// Decides, by what it has seen so far. What can be answered without anything changing outside is.
+    /// Decides on what it has seen so far. Answers whatever can be answered without a change outside.
     pub(super) fn decide(&mut self, outside: &Outside) -> Plan {
         self.see_spec(outside);
         let mut plan = Plan::default();
@@ -325,7 +325,7 @@ impl Operator {
                 asked = true;
                 self.ask(outside, id, &call, None);
             }
-            // While a write is under way, what there is to do is not known.
+            // While a write is in flight, it is not known what there is to do.
             if !asked || self.queue().is_some_and(Queue::is_blocked) {
                 break;
             }
@@ -333,7 +333,7 @@ impl Operator {
         plan
     }
 
-    /// Decides while calls are under way: nothing is answered meanwhile.
+    /// Decides while calls are in flight, and answers none of them.
     pub(super) fn decide_at_once(&mut self, outside: &Outside) {
         self.see_spec(outside);
         self.pass(outside);
@@ -352,7 +352,7 @@ impl Operator {
         let (reference, lives) = (self.reference.clone(), self.lives(outside));
         let news = std::mem::take(&mut self.woken) || !lives.is_subset(&self.lives);
         self.lives = lives;
-        // The exhaustive worlds leave out what it costs to wait for nothing.
+        // The exhaustive worlds ignore the cost of passes that find nothing to do.
         let woken = news || self.timeless;
         self.tell(outside, |engine, _, now, view| {
             if woken {
@@ -377,7 +377,7 @@ impl Operator {
         queue.map_or_else(Plan::default, |queue| queue.plan.clone())
     }
 
-    /// The sessions that are renewed of which something has been heard, and whether they are gone.
+    /// The renewed sessions of which something is known, and whether they are gone.
     fn lives(&self, outside: &Outside) -> BTreeSet<(SessionId, bool)> {
         let view = View {
             store: &self.store,
@@ -394,7 +394,7 @@ impl Operator {
             .collect()
     }
 
-    /// Has the status say which limits are ours, as often as it does not.
+    /// Writes to the status which limits are ours, until the status says so.
     fn record(&mut self, outside: &Outside) {
         let semaphore = self.engine.semaphore(&self.reference.semaphore);
         let Some(semaphore) = semaphore.filter(|semaphore| semaphore.is_known()) else {
@@ -461,7 +461,7 @@ impl Operator {
         asking.filter_map(|workload| Stop::of(workload))
     }
 
-    /// Lines up what the engine asks for.
+    /// Queues what the engine asks for.
     fn collect(&mut self, outside: &Outside) {
         while let Some(effect) = self.engine.next_effect() {
             let step = match effect {
@@ -473,7 +473,7 @@ impl Operator {
                     }
                     Duty::ListSessions => Some(Step::ListSessions),
                     Duty::EndSession(session) => Some(Step::Destroy(session)),
-                    // The status says it: see `record`.
+                    // The status does that: see `record`.
                     Duty::RecordLimits(_) => None,
                 },
                 Effect::Closed(_) => None,
@@ -531,7 +531,7 @@ impl Operator {
         }
     }
 
-    /// What it is told of something that can be answered without anything changing outside.
+    /// The answer to a call that can be answered without a change outside.
     fn answer_to(&self, outside: &Outside, call: &Call) -> Answer {
         let session = |id: &SessionId| {
             let identity = outside.consul.identity(id)?;
@@ -562,14 +562,14 @@ impl Operator {
                 Answer::Proof(Ok((workload.map(Arc::new), left.into_iter().collect())))
             }
             Call::AskAccess => Answer::Access(Some(true)),
-            // These are no questions.
+            // These change something.
             Call::Transact { .. } | Call::Write { .. } | Call::CreateSession { .. } => {
                 Answer::Access(None)
             }
         }
     }
 
-    /// A question of which nothing is heard.
+    /// A question without an answer.
     fn no_answer(call: &Call) -> Answer {
         match call {
             Call::Read { .. } => Answer::Listing(Err(unheard())),
@@ -580,7 +580,7 @@ impl Operator {
         }
     }
 
-    /// Puts a question.
+    /// Asks a question.
     fn ask(&mut self, outside: &Outside, id: CallId, call: &Call, lost: Option<Lost>) {
         let silent = match call {
             Call::Prove(_) => outside.pods_hidden,

@@ -1,10 +1,9 @@
-//! Consul out of reach, and sessions that expire: worlds in which time counts.
+//! Outages of Consul, and sessions that expire: worlds in which time counts.
 //!
-//! A call takes no time here, and the operator passes when something happens, when its plan asks
-//! for it, and every few seconds: it runs. What is checked is the sentence of the design: no workload has
-//! pods without its session in `Holders` but from the loss of its slot to the end of its pods' grace
-//! period. Where Consul can't be asked, the loss that counts is the first that can come: Consul ends
-//! no session before its TTL is over, and may end it from then on.
+//! A call takes no time here, and the running operator passes when something happens, when its plan asks for it, and
+//! every few seconds. The tests check this sentence of the design: no workload has pods without its session in
+//! `Holders`, except from the loss of its slot to the end of its pods' grace period. While Consul can't be asked, the
+//! earliest possible loss counts: Consul never ends a session before its TTL is over, and may end it from then on.
 
 use std::time::Duration;
 
@@ -25,13 +24,13 @@ use consul_client::{SessionId, clock::Moment};
 /// Seconds. The pods' grace period is less than half of it.
 const TTL: u64 = 48;
 
-/// How often the operator passes when nothing calls for it.
+/// How often the operator passes when nothing else triggers a pass.
 const ROUND: u64 = 6;
 
 /// Something that happens.
 #[derive(Clone, Debug)]
 enum Happening {
-    /// Consul is out of the operator's reach from now on, or is back. Where calls hang, the watch does, too.
+    /// Consul becomes unreachable for the operator, or reachable again. Where calls hang, the watch does, too.
     Reach(Reach),
     /// Consul ends a session that was not renewed for a TTL.
     Expire(usize),
@@ -150,7 +149,7 @@ impl Days {
         panic!("it goes on and on: {:?}", self.plan);
     }
 
-    /// The sessions of ours that were last renewed this many TTLs ago.
+    /// Our sessions that were last renewed this many TTLs ago.
     fn overdue(&self, ttls: u32) -> Vec<SessionId> {
         let Some(ttl) = self.outside.settings.ttl else {
             return Vec::new();
@@ -163,7 +162,7 @@ impl Days {
         overdue.map(|(session, _)| session.clone()).collect()
     }
 
-    /// Consul ends a session, as it may: the pods of its workload are gone by then.
+    /// Consul ends a session, as it may: by then the pods of its workload are gone.
     fn expire(&mut self, session: &SessionId) {
         let renewed = self.outside.renewed.get(session).copied();
         let ran_on = renewed.is_some_and(|renewed| renewed >= self.started);
@@ -182,7 +181,7 @@ impl Days {
             .by_others(|outside| outside.consul.destroy(session));
     }
 
-    /// The workload that holds a slot by this session.
+    /// The workload that holds a slot with this session.
     fn holder(&self, session: &SessionId) -> Option<Uid> {
         let sight = self.outside.sight();
         let mut holding = sight.holding();
@@ -190,13 +189,13 @@ impl Days {
         holder.and_then(|(_, uid)| uid.cloned())
     }
 
-    /// Whether this workload has pods that it had by a grant.
+    /// Whether this workload has pods from a grant.
     fn pods(&self, uid: &Uid) -> bool {
         let mut pods = self.outside.workloads.pods().iter();
         pods.any(|pod| pod.workload == *uid && !pod.rogue)
     }
 
-    /// At every moment.
+    /// What must be true at every moment.
     fn check(&self) {
         let Outside {
             settings,
@@ -229,7 +228,7 @@ impl Days {
         }
     }
 
-    /// Who is always to be suspended is not given another slot, and who is to go on is not suspended.
+    /// `Suspend` never grants another slot, and `Continue` never suspends.
     fn check_policy(&self) {
         let policy = self.outside.settings.on_slot_lost;
         let mut grants = self.plan.transaction.iter().flat_map(|t| &t.grants);
@@ -239,7 +238,7 @@ impl Days {
         assert!(!(lost && policy == OnSlotLost::Continue), "{:?}", self.plan);
     }
 
-    /// Consul is there for good: all comes back by itself, and to rest.
+    /// Consul stays reachable: everything recovers without help, and comes to rest.
     fn settle(&mut self) {
         self.set_access(Reach::There);
         self.outside.workloads.allow_all();
@@ -293,8 +292,8 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
 proptest! {
     #![proptest_config(config(100))]
 
-    /// Whatever becomes of Consul, every policy does what it says, no workload has pods when Consul may
-    /// have given its slot to somebody else, and in the end nothing is lost.
+    /// Whatever happens to Consul, every policy does what it says, no workload has pods when Consul may have given
+    /// its slot to somebody else, and in the end nothing is lost.
     #[test]
     fn no_pods_outlive_the_evidence_for_their_slot(
         limit in 1..3_u32,

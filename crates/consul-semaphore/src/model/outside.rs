@@ -1,4 +1,4 @@
-//! What is outside of the operator, and outlives it: Consul, the API server, and who observes them.
+//! Everything outside the operator, which outlives it: Consul, the API server, and the observer of both.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,13 +15,13 @@ use super::{
 use crate::{Identity, Mode, Settings, Uid, plan::Transaction};
 use consul_client::{Entry, Op, SessionId, clock::Moment};
 
-/// What becomes of the operator's calls to Consul.
+/// What happens to the operator's calls to Consul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     There,
     /// They fail.
     Away,
-    /// They hang: nothing says that Consul is away.
+    /// They hang: nothing shows that Consul is unreachable.
     Silent,
 }
 
@@ -38,22 +38,22 @@ pub(super) struct Outside {
     pub(super) applied: Vec<u32>,
     /// Whether it has our finalizer.
     pub(super) finalizer: bool,
-    /// How many operations Consul takes in a transaction. Its servers may be exchanged for others.
+    /// How many operations Consul takes in a transaction. Its servers may be replaced by others.
     pub(super) operations: usize,
     /// Whether sessions end when they are not renewed.
     pub(super) timed: bool,
-    /// When Consul last heard of each session that has a TTL.
+    /// When each session with a TTL was last renewed.
     pub(super) renewed: BTreeMap<SessionId, Moment>,
-    /// Whether Consul is in the operator's reach.
+    /// Whether the operator can reach Consul.
     pub(super) reach: Reach,
-    /// Whether whoever asks for pods is not answered.
+    /// Whether requests for pods get no answer.
     pub(super) pods_hidden: bool,
     /// Seconds since the start.
     pub(super) seconds: u64,
     /// The workloads in the order in which they were started.
     pub(super) started: Vec<Uid>,
-    /// The operator's transactions that did not get to Consul yet, with their generations. Nobody
-    /// waits for their answers.
+    /// The operator's transactions that have not reached Consul yet, with their generations. Nobody waits for their
+    /// answers.
     pub(super) late: Vec<(Transaction, u64)>,
     pub(super) observer: Observer,
 }
@@ -83,7 +83,7 @@ impl Outside {
         Moment::from_boot(Duration::from_secs(self.seconds))
     }
 
-    /// All that counts of it, but for Consul.
+    /// All of its state that counts, except Consul's.
     pub(super) fn trace(&self, canon: &mut Canon<'_>) {
         self.workloads.trace(canon);
         canon.word(&(&self.applied, self.generation));
@@ -96,17 +96,17 @@ impl Outside {
         body.is_some_and(|body| body.holds(session))
     }
 
-    /// Whether Consul is out of the operator's reach.
+    /// Whether the operator can't reach Consul.
     pub(super) fn is_away(&self) -> bool {
         self.reach != Reach::There
     }
 
-    /// The spec, to be changed.
+    /// The spec, to change it.
     pub(super) fn spec(&mut self) -> &mut Settings {
         Arc::make_mut(&mut self.settings)
     }
 
-    /// Whose session it is, if it is one of this operator's.
+    /// The identity in a session's name, if it is one of this operator's.
     pub(super) fn identity(&self, session: &SessionId) -> Option<&Identity> {
         let identity = self.consul.identity(session)?;
         self.settings.owns(identity).then_some(identity)
@@ -132,7 +132,7 @@ impl Outside {
         Sight::new(lock, contenders.collect())
     }
 
-    /// Limits are recorded in the status as the operator's.
+    /// The status records limits as the operator's.
     pub(super) fn record(&mut self, limits: Vec<u32>) {
         self.observer.recorded(&limits);
         self.applied = limits;
@@ -143,7 +143,7 @@ impl Outside {
         let left = self.sight().workloads();
         assert!(added || left.is_empty(), "let go while {left:?} hold");
         assert!(added || self.settings.terminating, "let go too early");
-        // The object goes with it.
+        // Then the object is deleted, too.
         self.finalizer = added && !self.is_gone();
     }
 
@@ -196,7 +196,7 @@ impl Outside {
         Ok(answer)
     }
 
-    /// A transaction that nobody waits for any more gets to Consul.
+    /// A transaction that nobody waits for any more reaches Consul.
     pub(super) fn land(&mut self) {
         if let Some((transaction, generation)) = self.late.pop() {
             // It may well be refused.
@@ -207,7 +207,7 @@ impl Outside {
         }
     }
 
-    /// A PATCH of the operator's, decided on a reading of that time.
+    /// A PATCH of the operator's, decided on a reading from that time.
     pub(super) fn patch(&mut self, patch: &Patch, read: Moment, favoured: bool) -> Answer {
         let answer = self.workloads.patch(patch, favoured);
         if let (Answer::Done, Patch::Start(start)) = (answer, patch) {

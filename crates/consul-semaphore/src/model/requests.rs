@@ -1,19 +1,19 @@
-//! What the API server is asked to do with a workload, and what it says.
+//! Requests to the API server about a workload, and its answers.
 
 use crate::plan::{GiveBack, Rename, Skip, Start, Stop, Suspend, Target};
 
 /// What happens to a workload's pods when it is deleted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Deletion {
-    /// The workload goes at once, its pods when the garbage collector and their node get to it.
+    /// The workload is deleted at once, and its pods when the garbage collector and their node get to it.
     Background,
-    /// The workload goes after its pods.
+    /// The workload is deleted after its pods.
     Foreground,
-    /// The workload goes at once, and its pods run on.
+    /// The workload is deleted at once, and its pods keep running.
     Orphan,
 }
 
-/// A PATCH, or a DELETE, that names the uid and the version that was decided on.
+/// A PATCH or a DELETE, with the uid and the version that it was decided on.
 #[derive(Clone, Debug)]
 pub(super) enum Patch {
     Start(Start),
@@ -37,11 +37,11 @@ impl Patch {
     }
 }
 
-/// What the API server says to a PATCH.
+/// The API server's answer to a PATCH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Done,
-    /// The workload is not there any more, or not at that version.
+    /// The workload does not exist any more, or not at that version.
     Conflict,
     /// Refused for good.
     Refused,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{operator::Operator, outside::Outside, sight::Body, workloads::Object};
 use crate::{AHEAD, Agreement, OVERTAKEN, OnSlotLost, Phase, Plan, Settings, Uid, Workload};
 
-/// What must be true while calls hang, once all else is done: nobody waits for them but the workloads that they are
-/// about. One that is being written to may have pods, for which a slot is kept.
+/// What must be true while calls hang and everything else is done: only the workloads that they are about wait for
+/// them. One that is being written to may have pods, so a slot is kept for it.
 pub(super) fn check_beside_hung(outside: &Outside, operator: &Operator) {
     let settings = &outside.settings;
     let sight = outside.sight();
@@ -24,7 +24,7 @@ pub(super) fn check_beside_hung(outside: &Outside, operator: &Operator) {
     let objects = outside.workloads.objects();
     let waiting = objects.filter_map(|object| read(&object.uid));
     let waiting = waiting.filter(|workload| !hangs(&workload.uid) && settings.may_start(workload));
-    // What is free, but not enough for the first, is kept for it.
+    // Free slots that are too few for the first are kept for it.
     let first = waiting.min_by_key(super::super::workload::Workload::place);
     let idle =
         first.is_some_and(|first| body.limit().saturating_sub(taken) >= slots(settings, &first));
@@ -56,7 +56,7 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
         let asks = object.wants.as_deref() == Some(settings.name.as_str());
         let ours = asks || object.granted.is_some();
         let held = holding.contains(&object.uid);
-        // Without a slot it goes on only where that is what its user asked for.
+        // Without a slot it keeps running only if its user asked for that.
         let goes_on = settings.on_slot_lost == OnSlotLost::Continue && object.granted.is_some();
         assert!(
             !(object.runs() && ours) || held || goes_on,
@@ -106,7 +106,7 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
         let objects = outside.workloads.objects();
         let startable = objects.filter_map(|object| workload(&object.uid));
         let startable = startable.filter(|workload| settings.may_start(workload));
-        // What is free, but not enough for the first, is kept for it.
+        // Free slots that are too few for the first are kept for it.
         let first = startable.min_by_key(super::super::workload::Workload::place);
         let idle =
             first.is_some_and(|first| body.limit().saturating_sub(held) >= slots(settings, &first));
@@ -120,7 +120,7 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
             .filter(waiting);
         let (shown, most) = (shown.count(), body.limit().min(AHEAD) + OVERTAKEN);
         assert!(settings.paused || shown <= most, "{shown} are shown");
-        // What is kept for another one is not taken.
+        // Slots that are kept for another workload are not taken.
         let free = body.limit().saturating_sub(held);
         let waits = |object: &Object| {
             let workload = workload(&object.uid);

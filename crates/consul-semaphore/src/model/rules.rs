@@ -1,4 +1,4 @@
-//! What must be true of every plan, by the facts that it was made from.
+//! What must be true of every plan, given the facts that it was made from.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -26,7 +26,7 @@ pub(crate) fn check_plan(observed: &Observed<'_>, plan: &Plan) {
     }
 }
 
-/// A workload is written to once at the most, and not while another write to it is on its way.
+/// A workload is written to at most once, and not while another write to it is in flight.
 fn check_patches(observed: &Observed<'_>, plan: &Plan) {
     let grants = plan.transaction.iter().flat_map(|t| &t.grants);
     let targets = (plan.starts.iter().map(|start| &start.workload))
@@ -45,8 +45,7 @@ fn check_patches(observed: &Observed<'_>, plan: &Plan) {
     }
 }
 
-/// A workload is deleted for contention alone: by what was read after it was seen, and while nothing else
-/// is in the way.
+/// A workload is deleted only for contention: by a reading from after it was seen, and while nothing else blocks it.
 fn check_skips(observed: &Observed<'_>, plan: &Plan) {
     for skip in &plan.skips {
         let reading = observed.reading.expect("Consul was read");
@@ -61,7 +60,7 @@ fn check_skips(observed: &Observed<'_>, plan: &Plan) {
     }
 }
 
-/// The lock is removed only where nobody is seen to use it.
+/// The lock is removed only if nobody is seen to use it.
 fn check_removal(observed: &Observed<'_>, transaction: &Transaction) {
     let lock_key = observed.settings.prefix.lock_key();
     let mut operations = transaction.operations.iter();
@@ -72,8 +71,8 @@ fn check_removal(observed: &Observed<'_>, transaction: &Transaction) {
     assert!(!(removed && used), "removed a lock in use: {transaction:?}");
 }
 
-/// Nobody is passed: a workload that waits is granted only if a slot is left for everyone before it, and
-/// for every running workload that is to have its own again.
+/// Nobody is passed: a waiting workload is granted slots only if enough are left for everyone before it, and for
+/// every running workload that is to get its own back.
 fn check_order(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) {
     let granted: BTreeSet<&Uid> = transaction.grants.iter().map(|g| &g.workload.uid).collect();
     let starts = |grant: &&Grant| grant.starts;
@@ -108,7 +107,7 @@ fn check_order(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) 
     let passed = before
         .iter()
         .filter(|workload| !granted.contains(&workload.uid))
-        // What is too little for one that does not wait is for those behind it.
+        // Free slots that are too few for a workload that does not wait are for those behind it.
         .filter(|workload| !workload.is_skippable() || slots(observed.settings, workload) == 1);
 
     let suspended =
@@ -142,7 +141,7 @@ fn waits(observed: &Observed<'_>, workload: &Workload) -> bool {
     observed.settings.may_start(workload) && !taken && !away
 }
 
-/// Whether a running workload that was started here is seen to have no slot.
+/// Whether a running workload that was started here has no slot in the reading.
 fn runs_without_slot(observed: &Observed<'_>, workload: &Workload) -> bool {
     let lock_key = observed.settings.prefix.lock_key();
     let here = workload.started_at(&lock_key);
@@ -153,7 +152,7 @@ fn runs_without_slot(observed: &Observed<'_>, workload: &Workload) -> bool {
     here && workload.phase == Phase::Running && !held && !observed.busy.contains(&workload.uid)
 }
 
-/// The body of `.lock` that a transaction writes, or what stands for it in a mutex.
+/// The body of `.lock` that a transaction writes, or its equivalent for a mutex.
 fn written(transaction: &Transaction) -> Option<Arc<Body>> {
     let mut operations = transaction.operations.iter();
     operations.find_map(|operation| match operation {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{LimitPolicy, Mode, lock::SEMAPHORE_FLAGS};
 
-/// A place in a list that is not known yet.
+/// An index into a list whose length is not known yet.
 fn any_one() -> impl Strategy<Value = usize> {
     0..12_usize
 }
@@ -40,7 +40,7 @@ pub(super) fn setup() -> impl Strategy<Value = Setup> {
     )
         .prop_map(
             |(limit, policy, operations, (lock_delay, cooldown), mut clients)| {
-                // All but one of three go by the same limit, as they must.
+                // All but one of three use the same limit, as they must.
                 for (_, theirs) in clients.iter_mut().take(2) {
                     *theirs = usize::try_from(limit).unwrap();
                 }
@@ -73,7 +73,7 @@ pub(super) fn mutex() -> impl Strategy<Value = Setup> {
     })
 }
 
-/// What users, pods and the Job controller do all day.
+/// The everyday actions of users, pods and the Job controller.
 pub(super) fn workloads() -> BoxedStrategy<Event> {
     let deletion = prop_oneof![
         Just(Deletion::Background),
@@ -113,7 +113,7 @@ pub(super) fn clients() -> BoxedStrategy<Event> {
     .boxed()
 }
 
-/// Sessions that end, people who write to Consul by hand, and servers that are not what they were.
+/// Sessions that end, people who write to Consul by hand, and servers that are replaced.
 pub(super) fn mischief() -> BoxedStrategy<Event> {
     prop_oneof![
         3 => any_one().prop_map(Event::Expire),
@@ -126,7 +126,7 @@ pub(super) fn mischief() -> BoxedStrategy<Event> {
     .boxed()
 }
 
-/// A `.lock` of any kind, now and then almost a good one.
+/// A `.lock` of any kind, occasionally an almost valid one.
 pub(super) fn corruption() -> BoxedStrategy<Event> {
     let limit = prop_oneof![6 => Just("1"), 1 => Just("0"), 1 => Just("null"), 1 => Just("[]")];
     let holders = prop_oneof![
@@ -164,7 +164,7 @@ pub(super) fn corruption() -> BoxedStrategy<Event> {
         .boxed()
 }
 
-/// Changes of the spec, and of the limit by others.
+/// Changes to the spec, and to the limit by others.
 pub(super) fn limits() -> BoxedStrategy<Event> {
     prop_oneof![
         3 => (1..4_u32).prop_map(Event::SetLimit),
@@ -173,7 +173,7 @@ pub(super) fn limits() -> BoxedStrategy<Event> {
     .boxed()
 }
 
-/// The operator at work, and its failures.
+/// The operator's steps, and its failures.
 pub(super) fn operator() -> BoxedStrategy<Event> {
     let lost = prop_oneof![
         32 => Just(None),
@@ -191,8 +191,8 @@ pub(super) fn operator() -> BoxedStrategy<Event> {
     .boxed()
 }
 
-/// What happens in another order than it was asked for, twice, late or not at all. What hangs stops all that
-/// waits for it, so it is given up soon.
+/// Things that happen out of order, twice, late or not at all. A hanging call stops everything that waits for it, so
+/// it is given up soon.
 pub(super) fn disorder() -> BoxedStrategy<Event> {
     let lost = (any::<bool>(), any::<bool>()).prop_map(|(done, hangs)| Lost { done, hangs });
     let lost = prop_oneof![3 => Just(None), 1 => lost.prop_map(Some)];
@@ -206,7 +206,7 @@ pub(super) fn disorder() -> BoxedStrategy<Event> {
     .boxed()
 }
 
-/// A replica that goes on for a while after another one has taken over.
+/// A replica that continues for a while after another one has taken over.
 pub(super) fn replicas() -> BoxedStrategy<Event> {
     prop_oneof![1 => Just(Event::Depose), 3 => Just(Event::Straggle)].boxed()
 }
@@ -221,7 +221,7 @@ pub(super) fn rest() -> BoxedStrategy<Event> {
     .boxed()
 }
 
-/// Anything, while calls are under way side by side.
+/// Anything, while calls are in flight side by side.
 pub(super) fn any_order() -> impl Strategy<Value = (Setup, Vec<Event>)> {
     let kinds = [
         (6, workloads()),
@@ -235,7 +235,7 @@ pub(super) fn any_order() -> impl Strategy<Value = (Setup, Vec<Event>)> {
     (setup(), script(kinds, 250))
 }
 
-/// So many slots that others hold, and the priorities of workloads that come one after the other.
+/// How many slots others hold, and the priorities of workloads that come one after the other.
 pub(super) fn crowd() -> impl Strategy<Value = (u32, Vec<i32>)> {
     (1..25_u32, vec(-4..5, 10..50))
 }

@@ -14,17 +14,17 @@ use crate::{
 };
 use consul_client::{Entry, SessionId};
 
-/// `.lock`, as whoever knows only its documentation reads it.
+/// `.lock`, as a reader knows it from its documentation alone.
 #[derive(Clone, Debug)]
 pub(super) struct Body {
     pub(super) limit: u32,
     pub(super) holders: Vec<SessionId>,
-    /// Everything else that must stay as it is: the other fields, and whether there is an array.
+    /// Everything else that must stay unchanged: the other fields, and whether `Holders` is an array.
     pub(super) rest: (Value, bool),
 }
 
 thread_local! {
-    /// The bodies that were read before: the same ones come again and again.
+    /// The bodies that were read before, because the same ones come again and again.
     static READ: RefCell<HashMap<Vec<u8>, Option<Arc<Body>>>> = RefCell::default();
 }
 
@@ -68,7 +68,7 @@ impl Body {
         })
     }
 
-    /// What a mutex would say that this session has locked.
+    /// The body that would list this session as the holder of a mutex.
     pub(super) fn of_mutex(session: impl Into<Option<SessionId>>) -> Self {
         Self {
             limit: 1,
@@ -87,13 +87,13 @@ impl Body {
     }
 }
 
-/// The prefix at a moment.
+/// The prefix at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Sight {
     pub(super) lock: Option<Entry>,
     /// `.lock`, if it is a semaphore's.
     pub(super) body: Option<Arc<Body>>,
-    /// The contenders that live, with the workload's uid where it is ours.
+    /// The live contenders, with the workload's uid where it is ours.
     pub(super) contenders: BTreeMap<SessionId, Option<Uid>>,
     misused: bool,
 }
@@ -111,8 +111,8 @@ impl Sight {
         }
     }
 
-    /// The same of a mutex: whoever has locked the key is the only holder, and the limit is one.
-    /// `uid` is that of the holder's workload, where it is ours.
+    /// The same of a mutex: the session that has locked the key is the only holder, and the limit is one. `uid` is
+    /// that of the holder's workload, where it is ours.
     pub(super) fn of_mutex(lock: Option<Entry>, uid: Option<Uid>) -> Self {
         let holder = lock.as_ref().and_then(|lock| lock.session.clone());
         let usable = lock.as_ref().is_none_or(is_usable_as_mutex);
@@ -125,13 +125,13 @@ impl Sight {
         }
     }
 
-    /// Whether there is a `.lock` of another use: for a semaphore, one that is neither its own nor
-    /// waits for its first body.
+    /// Whether `.lock` is used for something else: for a semaphore, it neither has a semaphore's body nor waits for
+    /// its first one.
     pub(super) fn is_misused(&self) -> bool {
         self.misused
     }
 
-    /// Who holds a slot: in `Holders`, with a contender that lives.
+    /// The holders of slots: in `Holders`, with a live contender.
     pub(super) fn holding(&self) -> impl Iterator<Item = (&SessionId, Option<&Uid>)> {
         let live = self.contenders.iter();
         let held = |session: &SessionId| self.body.as_ref().is_some_and(|b| b.holds(session));
@@ -151,13 +151,12 @@ impl Sight {
     }
 }
 
-/// Whether flags and lock are such that every client takes the key for a semaphore's.
+/// Whether flags and lock make every client take the key for a semaphore's.
 fn is_usable(lock: &Entry) -> bool {
     (lock.flags == 0 || lock.flags == SEMAPHORE_FLAGS) && lock.session.is_none()
 }
 
-/// Whether nothing speaks against that the key is a mutex: not its flags, and not its value, unless a
-/// session has locked it.
+/// Whether the key can be a mutex: its flags allow it, and so does its value, unless a session has locked it.
 fn is_usable_as_mutex(lock: &Entry) -> bool {
     let of_semaphore = || {
         let value: Option<Value> = serde_json::from_slice(&lock.value).ok();

@@ -9,21 +9,21 @@ use super::{
 use crate::{Granted, OnContention, Phase, SlotRequest, Uid, Workload};
 use consul_client::{SessionId, clock::Moment};
 
-/// How many seconds pods take to end once they are asked to.
+/// How many seconds pods take to end once they are asked to stop.
 const GRACE: i64 = 5;
 
-/// What somebody says who has a start refused.
+/// How the API server answers a start that it refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Refusal {
-    /// That it is forbidden.
+    /// It is forbidden.
     Forbidden,
-    /// That it conflicts with something, as if the workload had changed.
+    /// It conflicts with something, as if the workload had changed.
     Conflict,
 }
 
-/// A workload as the API server has it.
+/// A workload as the API server stores it.
 #[derive(Clone, Debug)]
-#[allow(clippy::struct_excessive_bools)] // Each is a field of a workload's, or what was done to it.
+#[allow(clippy::struct_excessive_bools)] // Each is a field of a workload, or an event that happened to it.
 pub(super) struct Object {
     pub(super) name: Arc<str>,
     pub(super) uid: Uid,
@@ -32,7 +32,7 @@ pub(super) struct Object {
     /// How many slots it asks for.
     pub(super) slots: NonZeroU32,
     pub(super) priority: i32,
-    /// Whether it is not to wait.
+    /// Whether it is deleted instead of waiting.
     pub(super) skippable: bool,
     pub(super) hold: bool,
     pub(super) suspend: bool,
@@ -47,27 +47,27 @@ pub(super) struct Object {
     deleting: bool,
     /// Whether it has had pods.
     ran: bool,
-    /// Whether the API server refuses to have it started, and what it says then: a webhook, a quota.
+    /// Whether the API server refuses to start it, and with which answer: a webhook, a quota.
     pub(super) forbidden: Option<Refusal>,
-    /// Whether its user suspended it while it ran after a grant, which is to put it on hold.
+    /// Whether its user suspended it while it ran after a grant, which puts it on hold.
     pub(super) stopped_by_user: bool,
-    /// Whether it was last made running without a grant, by a user: the one way to have pods
-    /// without a slot that nobody can prevent.
+    /// Whether a user last started it without a grant: the only way to have pods without a slot that can't be
+    /// prevented.
     pub(super) rogue: bool,
 }
 
 impl Object {
-    /// Whether it is not suspended, and not at its end.
+    /// Whether it is neither suspended nor finished.
     pub(super) fn runs(&self) -> bool {
         !self.suspend && self.may_run()
     }
 
-    /// Whether it is not at its end.
+    /// Whether it is not finished.
     pub(super) fn may_run(&self) -> bool {
         !self.finished && !self.deleting
     }
 
-    /// Whether it is deleted where it would have to wait.
+    /// Whether it is deleted when it would have to wait.
     pub(super) fn is_skippable(&self) -> bool {
         self.skippable && self.granted.is_none() && self.reported.is_empty()
     }
@@ -82,7 +82,7 @@ impl Object {
         self.ran
     }
 
-    /// Since when it is in the queue.
+    /// Since when it is queued.
     fn since(&self) -> i64 {
         let suspended = self.suspended.filter(|_| self.ran);
         suspended.unwrap_or(self.created)
@@ -127,10 +127,10 @@ pub(super) struct Pod {
     asked: i64,
 }
 
-/// The first version that the API server gives: those that it gives once it has gone back are smaller.
+/// The API server's first version. The versions after a restore are smaller.
 const FIRST: u64 = 1_000_000_000;
 
-/// How far versions go back at once: further than they have come since.
+/// How far a restore moves versions back: further than they have advanced since the start.
 const BACK: u64 = 1_000_000;
 
 /// The workloads and pods of the namespace.
@@ -139,7 +139,7 @@ pub(super) struct Workloads {
     objects: BTreeMap<Uid, Object>,
     pods: Vec<Pod>,
     version: u64,
-    /// How often versions have gone back.
+    /// How often the API server was restored.
     restored: u64,
     /// The wall clock, in seconds.
     pub(super) clock: i64,
@@ -186,7 +186,7 @@ impl Workloads {
         }
     }
 
-    /// Whether this workload is there, at this version.
+    /// Whether this workload exists, at this version.
     pub(super) fn is_at(&self, uid: &Uid, version: &str) -> bool {
         let object = self.get(uid);
         object.is_some_and(|object| version.parse() == Ok(object.version))
@@ -212,7 +212,7 @@ impl Workloads {
         self.objects().any(|object| &*object.name == name)
     }
 
-    /// The workloads that must have a slot of this semaphore: started by a grant, or with pods from then.
+    /// The workloads that must have a slot of this semaphore: started by a grant, or with pods from one.
     pub(super) fn in_need_of_a_slot(&self, lock_key: &str) -> impl Iterator<Item = &Uid> {
         let started = self.objects().filter(move |object| {
             let granted = object.granted.as_ref();
@@ -225,15 +225,15 @@ impl Workloads {
         started.chain(pods.map(|pod| &pod.workload))
     }
 
-    /// A start is refused from now on. The workload itself does not change by it.
+    /// A start is refused from now on. The workload itself does not change.
     pub(super) fn forbid(&mut self, uid: &Uid, refusal: Refusal) {
         if let Some(object) = self.objects.get_mut(uid) {
             object.forbidden = Some(refusal);
         }
     }
 
-    /// The API server's data come back from a backup that was made just now: versions go back, and no version
-    /// of a workload that was known is there any more.
+    /// The API server is restored from a backup that was made just now: versions go back, and no version of a
+    /// workload that was known exists any more.
     pub(super) fn restore(&mut self) {
         self.restored += 1;
         self.version = FIRST - self.restored * BACK;
@@ -243,19 +243,19 @@ impl Workloads {
         }
     }
 
-    /// Nothing stands in the way of a start any more.
+    /// No start is refused any more.
     pub(super) fn allow_all(&mut self) {
         for object in self.objects.values_mut() {
             object.forbidden = None;
         }
     }
 
-    /// The controller of `ttlSecondsAfterFinished` comes round.
+    /// The controller of `ttlSecondsAfterFinished` runs.
     pub(super) fn clean_up(&mut self) {
         self.objects.retain(|_, object| !object.finished);
     }
 
-    /// What the operator makes of a workload.
+    /// A workload as the operator reads it.
     pub(super) fn read(&self, uid: &Uid, seen: Moment) -> Option<Workload> {
         let object = self.get(uid)?;
         Some(Workload {
@@ -301,7 +301,7 @@ impl Workloads {
         }
     }
 
-    /// Makes a workload that asks for a slot of a semaphore, suspended as the admission policy would.
+    /// Makes a workload that asks for a slot of a semaphore, suspended as by the admission policy.
     pub(super) fn create(&mut self, name: &str, wants: &str, priority: i32) -> Uid {
         self.version += 1;
         let uid = Uid::from(format!("{name}-{}", self.version).as_str());
@@ -356,7 +356,7 @@ impl Workloads {
         }
     }
 
-    /// The Job controller comes round.
+    /// The Job controller runs.
     pub(super) fn control(&mut self) {
         for uid in self.objects.keys().cloned().collect::<Vec<_>>() {
             self.control_one(&uid);
@@ -377,7 +377,7 @@ impl Workloads {
         }
     }
 
-    /// The Job controller comes round to one workload.
+    /// The Job controller handles one workload.
     pub(super) fn control_one(&mut self, uid: &Uid) {
         let Some(object) = self.objects.get(uid).cloned() else {
             return;
@@ -420,8 +420,7 @@ impl Workloads {
         }
     }
 
-    /// The oldest pod of a workload ends: its stop comes to an end, or it succeeds, which completes its
-    /// workload.
+    /// The oldest pod of a workload ends: it has finished stopping, or it succeeds, which completes its workload.
     pub(super) fn end_pod(&mut self, uid: &Uid) {
         let Some(position) = self.pods.iter().position(|pod| pod.workload == *uid) else {
             return;
@@ -447,13 +446,13 @@ impl Workloads {
         let clock = self.clock;
         let over = |pod: &&Pod| pod.terminating && clock - pod.asked >= GRACE;
         let over: Vec<Pod> = self.pods.iter().filter(over).cloned().collect();
-        // The oldest of a workload ends first, and was asked first.
+        // The oldest pod of a workload was asked first, and ends first.
         for pod in &over {
             self.end_pod(&pod.workload);
         }
     }
 
-    /// The Job controller and the nodes do all that is theirs to do, except that running pods run.
+    /// The Job controller and the nodes do all that they have to do, except that running pods keep running.
     pub(super) fn settle(&mut self) {
         self.control();
         let orphan = |pod: &Pod| !self.objects.contains_key(&pod.workload);
@@ -474,7 +473,7 @@ impl Workloads {
         self.settle();
     }
 
-    /// A PATCH of the operator's. A webhook may let one replica do what it refuses another.
+    /// A PATCH of the operator's. A webhook may allow one replica what it refuses another.
     pub(super) fn patch(&mut self, patch: &Patch, favoured: bool) -> Answer {
         let target = patch.target();
         let Some(object) = self.objects.get(&target.uid) else {

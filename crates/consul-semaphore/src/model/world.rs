@@ -1,4 +1,4 @@
-//! The world that the algorithm lives in, and everything that can happen in it.
+//! The world around the algorithm, and everything that can happen in it.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -14,11 +14,11 @@ use super::{
 use crate::{Agreement, LimitPolicy, Mode, Plan, Uid, samples};
 use consul_client::SessionId;
 
-/// The workloads' names; one is made again under the same name when it is gone.
+/// The workloads' names. A workload that is gone can be made again under its name.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// How many passes it may take until nothing is left to do, once nothing happens any more, and two
-/// more for each workload.
+/// How many passes it may take until nothing is left to do, once nothing happens any more, plus two for each
+/// workload.
 const PASSES: usize = 20;
 
 /// What a script starts from.
@@ -30,7 +30,7 @@ pub(super) struct Setup {
     pub(super) operations: usize,
     pub(super) lock_delay: u64,
     pub(super) cooldown: u64,
-    /// Other programs, with the limit that each of them goes by.
+    /// Other programs, each with its limit.
     pub(super) clients: Vec<(Style, usize)>,
     /// How many slots every second workload asks for.
     pub(super) slots: NonZeroU32,
@@ -39,12 +39,12 @@ pub(super) struct Setup {
 /// Something that happens.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
-    // Users and the Job controller. What a number stands for is chosen among what is there.
+    // Users and the Job controller. A number picks one of the things that exist.
     Create {
         workload: usize,
         priority: i32,
     },
-    /// A workload is made that is not to wait.
+    /// A workload is made that does not wait.
     CreateSkippable(usize),
     Control,
     EndPod(usize),
@@ -57,7 +57,7 @@ pub(super) enum Event {
     AskFor(usize, Option<&'static str>),
     Touch(usize),
     Forbid(usize, Refusal),
-    /// The API server's data come back from a backup.
+    /// The API server is restored from a backup.
     Restore,
 
     // The ConsulSemaphore.
@@ -74,7 +74,7 @@ pub(super) enum Event {
     Leave(usize),
     Die(usize),
 
-    // Consul, and people who write to it by hand.
+    // Consul, and people who change it by hand.
     Expire(usize),
     DeleteContender(usize),
     TakeOut(usize),
@@ -85,18 +85,18 @@ pub(super) enum Event {
         flags: u64,
         locked: bool,
     },
-    /// Other servers take so many operations in a transaction.
+    /// Other servers replace Consul's, with this many operations in a transaction.
     Capacity(usize),
 
     // The operator: what it sees, its next step, a whole pass, its failures.
     SeeJobs,
     SeeConsul,
     Step(Option<Lost>),
-    /// It does one of the things that are to be done, whichever was to be first.
+    /// It takes one of the pending steps, whatever their order.
     StepOf(usize, Option<Lost>),
     /// It decides while calls are under way.
     Decide,
-    /// An answer or a listing comes once more, or late.
+    /// An answer or a listing arrives once more, or late.
     Echo(usize),
     /// The watch fails.
     LoseTheWatch,
@@ -104,16 +104,16 @@ pub(super) enum Event {
     GiveUp,
     Pass,
     Crash,
-    /// Another replica takes over; this one has not noticed yet, and goes on with its plan.
+    /// Another replica takes over. This one has not noticed yet, and continues its plan.
     Depose,
     Straggle,
-    /// A transaction of which nothing was heard gets to Consul after all.
+    /// A transaction that was not answered reaches Consul after all.
     Land,
 
     Wait(u64),
 }
 
-/// The whole of it.
+/// The whole world.
 pub(super) struct World {
     pub(super) outside: Outside,
     /// How many seconds a call of a plan takes.
@@ -128,14 +128,14 @@ impl World {
         Self::with(setup, None)
     }
 
-    /// With an operator of which this is wrong.
+    /// With this flaw in the operator.
     pub(super) fn with(setup: &Setup, flaw: Option<Flaw>) -> Self {
         let mut settings = samples::settings(setup.limit);
         settings.mode = setup.mode;
         settings.policy = setup.policy;
         settings.lock_delay = Duration::from_secs(setup.lock_delay);
         settings.cooldown = Duration::from_secs(setup.cooldown);
-        // A step takes a second here, so a long one.
+        // A step takes a second here, so the TTL is long.
         settings.ttl = Some(Duration::from_hours(24));
         let clients = setup.clients.iter();
         let lock_delay = settings.session_lock_delay().as_secs();
@@ -176,7 +176,7 @@ impl World {
         Self::run_with(setup, None, script)
     }
 
-    /// The same with an operator of which this is wrong.
+    /// The same with this flaw in the operator.
     pub(super) fn run_with(setup: &Setup, flaw: Option<Flaw>, script: &[Event]) -> Self {
         let mut world = Self::with(setup, flaw);
         for event in script {
@@ -185,14 +185,13 @@ impl World {
         world
     }
 
-    /// One thing happens, a second after the one before. What it is about may not be there: then
-    /// nothing does.
+    /// Something happens, a second after the last thing. If what it is about does not exist, nothing does.
     pub(super) fn happen(&mut self, event: &Event) {
         self.tick(1);
         self.happen_at_once(event);
     }
 
-    /// One thing happens, in the same second.
+    /// Something happens, in the same second.
     pub(super) fn happen_at_once(&mut self, event: &Event) {
         match event {
             Event::SeeJobs => self.operator.see_workloads(&self.outside),
@@ -250,7 +249,7 @@ impl World {
         self.outside.workloads.clock += i64::try_from(seconds).unwrap_or(0);
     }
 
-    /// A whole pass, with everything seen and nothing going wrong; says what was decided, and whether there
+    /// A whole pass that sees everything and in which nothing goes wrong. Returns what was decided, and whether there
     /// was anything to do.
     fn pass(&mut self) -> (Plan, bool) {
         self.finish_plan();
@@ -273,8 +272,8 @@ impl World {
         }
     }
 
-    /// Nothing happens any more, except what the Job controller and the operator have left to do.
-    /// Within a bounded number of passes nothing is: first while no time passes, then while some calls hang.
+    /// Nothing happens any more, except what the Job controller and the operator have left to do. Within a bounded
+    /// number of passes nothing is left: first while no time passes, then while some calls hang.
     pub(super) fn settle(&mut self) -> Plan {
         self.stragglers.clear();
         self.finish_plan();
@@ -291,8 +290,8 @@ impl World {
         plan
     }
 
-    /// While no time passes, whoever refuses goes on refusing, and all that is asked for again is asked for
-    /// after a pause: within a bounded number of passes nothing is.
+    /// While no time passes, refusals stay refusals, and every retry waits for a pause: within a bounded number of
+    /// passes nothing is left to do.
     fn fall_quiet(&mut self) {
         let call_seconds = std::mem::take(&mut self.call_seconds);
         let passes = PASSES + 4 * self.outside.workloads.objects().count();
@@ -332,7 +331,7 @@ impl World {
         panic!("no rest after {passes} passes: {plan:?}");
     }
 
-    /// The semaphore is deleted, and what runs in its slots ends.
+    /// The semaphore is deleted, and the workloads in its slots end.
     pub(super) fn end(&mut self) -> Plan {
         self.happen(&Event::Terminate);
         let running: Vec<Uid> = self.running();
@@ -438,7 +437,7 @@ fn by_users(outside: &mut Outside, event: &Event) {
     match event {
         Event::Hold(workload, hold) => edit(workload, &|object| {
             object.hold = *hold;
-            // Before the operator has taken its slot, the user's will is still to be done.
+            // While it still has its grant, the operator has yet to carry out the user's stop.
             object.stopped_by_user &= object.granted.is_some();
         }),
         Event::Touch(workload) => edit(workload, &|_| {}),

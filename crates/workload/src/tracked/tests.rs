@@ -6,7 +6,8 @@ use super::*;
 use crate::job::SCHEDULED;
 
 proptest! {
-    /// A workload as any controller may leave it: what is read of it makes sense, or nothing is.
+    /// A workload in any state that a controller may leave behind: either what is read of it makes sense, or nothing
+    /// is read.
     #[test]
     fn any_workload_is_read(
         texts in prop::collection::vec(hostile::text(), 8),
@@ -189,7 +190,7 @@ fn unsuspended_by_someone_it_runs_once_its_status_shows_it() {
     let shown =
         unsuspended(|workload| workload["status"]["conditions"][0]["status"] = json!("False"));
     assert_eq!(shown, Phase::Running);
-    // Made running, it never was at rest; started by a grant, it is at rest no more.
+    // Made running, it was never at rest; started by a grant, it is no longer at rest.
     assert_eq!(
         unsuspended(|workload| workload["status"] = json!({})),
         Phase::Running

@@ -21,7 +21,7 @@ pub(super) enum Fault {
     LateCall,
     /// A call is carried out and answered, and arrives once more.
     CallTwice,
-    /// An operator decides by an older view than its last.
+    /// An operator decides on an older view than its last.
     StaleRead,
 }
 
@@ -40,26 +40,26 @@ impl Fault {
 /// Something that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Action {
-    /// An operator reads, decides, and starts on its plan. What comes between its reading and its
-    /// steps makes the reading stale.
+    /// An operator reads, decides, and starts on its plan. Whatever happens between its reading and its steps makes
+    /// the reading stale.
     Decide(usize, Seen),
     /// An operator takes the next step of its plan.
     Step(usize, Delivery),
     Crash(usize),
-    /// A call that nobody waits for any more arrives.
+    /// A call arrives that nobody waits for any more.
     Land(usize),
-    /// The Job controller comes round to a workload.
+    /// The Job controller handles a workload.
     Control(usize, usize),
-    /// A pod completes, or its stop comes to its end.
+    /// A pod completes, or has finished stopping.
     EndPod(usize, usize),
-    /// All that waits for a time has waited for it.
+    /// Time passes until nothing waits for a time any more.
     Wait,
 
     /// A user suspends a running workload.
     Suspend(usize, usize),
-    /// A user deletes a workload; its pods are left behind.
+    /// A user deletes a workload, and its pods stay behind.
     Delete(usize, usize),
-    /// A workload fails; a pod of it is not gone yet.
+    /// A workload fails while one of its pods still exists.
     Fail(usize, usize),
 
     Arrive,
@@ -68,7 +68,7 @@ pub(super) enum Action {
     Leave,
     Die,
 
-    /// A session of an operator's expires, or is destroyed by hand.
+    /// A session of an operator expires, or is destroyed by hand.
     Expire(usize),
     /// A contender key is deleted by hand.
     DeleteContender(usize),
@@ -76,18 +76,18 @@ pub(super) enum Action {
     TakeOut(usize),
 }
 
-/// What an operator decides by.
+/// What an operator's decision is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Seen {
     /// Both workloads and Consul as they are now.
     All,
-    /// The workloads as it saw them the time before.
+    /// The workloads as in its previous reading.
     OldJobs,
-    /// Consul as it saw it the time before, or knows it from its own transaction.
+    /// Consul as in its previous reading, or as it knows it from its own transaction.
     OldReading,
 }
 
-/// What becomes of a call.
+/// What happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Delivery {
     Good,
@@ -97,7 +97,7 @@ pub(super) enum Delivery {
 }
 
 impl Delivery {
-    /// What becomes of the answer.
+    /// What happens to the answer.
     pub(super) fn lost(self) -> Option<Lost> {
         match self {
             Self::Good | Self::Twice => None,

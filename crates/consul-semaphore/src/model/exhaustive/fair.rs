@@ -11,9 +11,9 @@ use super::{
 use crate::Plan;
 
 impl State {
-    /// One more step of a fair schedule, in which nothing goes wrong any more: pods that are
-    /// stopping end, calls are answered, every operator passes, and waits when there is nothing to
-    /// do before. What runs goes on. `None`: there is nothing left to do.
+    /// The next step of a fair schedule, in which nothing goes wrong any more: pods that are stopping end, calls are
+    /// answered, and every operator passes, and waits only if there is nothing to do before. Running pods keep
+    /// running. `None` if nothing is left to do.
     pub(super) fn next(&self) -> Option<Self> {
         let mut moved = self.clone();
         moved.seconds += 1;
@@ -39,11 +39,11 @@ impl State {
             plans.push(plan);
         }
         if moved.digest() != self.digest() {
-            // There was nothing to do, but something to remember.
+            // Nothing was to be done, but the operator noted something.
             return Some(moved);
         }
         if self.client.session().is_some() && self.setup.manner != Manner::Silent {
-            // Its contender first, if somebody deleted it.
+            // If its contender was deleted, it makes one first.
             let mut tries = [Action::Arrive, Action::Claim].into_iter();
             if let Some(next) = tries.find_map(|action| self.after(action)) {
                 return Some(next);
@@ -72,7 +72,7 @@ impl State {
         None
     }
 
-    /// Nothing is left to do: then no slot is lost, and none is free while somebody waits.
+    /// What must be true when nothing is left to do: no slot is lost, and none is free while a workload waits.
     fn check_rest(&self, plans: &[Plan]) {
         for (process, plan) in self.processes.iter().zip(plans) {
             check_at_rest(&self.now(process.site), plan);

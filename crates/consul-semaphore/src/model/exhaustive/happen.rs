@@ -1,4 +1,4 @@
-//! What becomes of a state when something happens in it.
+//! What a state becomes when something happens in it.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A state of the whole, and when two are the same.
+//! A state of the whole world, and when two states are the same.
 
 use std::{
     collections::BTreeMap,
@@ -22,8 +22,7 @@ use super::{
 use crate::{Cluster, Uid, lock::SEMAPHORE_FLAGS, samples};
 use consul_client::clock::Moment;
 
-/// Longer than everything that anybody waits for here. Everything else takes a second, and there are
-/// never that many of them.
+/// Longer than any wait in these worlds. Everything else takes a second, and that many never pass.
 pub(super) const LONG: u64 = 10_000_000;
 
 /// An operator's process.
@@ -31,16 +30,16 @@ pub(super) const LONG: u64 = 10_000_000;
 pub(super) struct Process {
     pub(super) site: usize,
     pub(super) operator: Operator,
-    /// Of the plan that it is carrying out: when it read what it decided by,
+    /// About the plan that it is carrying out: when it took the reading that the plan is based on,
     pub(super) read: Moment,
-    /// whether nothing came in between so far,
+    /// whether nothing has happened in between so far,
     pub(super) clean: bool,
-    /// and the workloads that were without their slot, each with whether a session was there for it.
+    /// and the workloads that had lost their slot, each with whether it had a session made.
     pub(super) lost: BTreeMap<Uid, bool>,
 }
 
-/// An order of the processes, with the clusters and their workloads in the same order: where two can be
-/// taken for each other, a state is the same either way.
+/// An order of the processes, with the clusters and their workloads in the same order. Where two are interchangeable,
+/// a state is the same in either order.
 struct Order {
     processes: Vec<usize>,
     sites: Vec<usize>,
@@ -48,8 +47,7 @@ struct Order {
 }
 
 impl Process {
-    /// What counts of the plan that it is carrying out: only of one with nothing in between it is
-    /// asked what came of it.
+    /// What counts of the plan that it is carrying out. The result is checked only of a plan with nothing in between.
     fn trace(&self, outside: &Outside, canon: &mut Canon<'_>) {
         let asked = self.operator.is_busy() && self.clean && !self.lost.is_empty();
         canon.word(&asked);
@@ -69,14 +67,14 @@ pub(super) struct State {
     pub(super) sites: Vec<Arc<Outside>>,
     pub(super) processes: Vec<Arc<Process>>,
     pub(super) client: Client,
-    /// How often another program comes yet, faults happen yet, and users change their mind.
+    /// How many arrivals of another program, faults and changes of mind by users are left.
     pub(super) arrivals: u8,
     pub(super) faults: u8,
     pub(super) whims: u8,
     /// The calls that nobody waits for any more, each with its cluster.
     pub(super) landing: Vec<(usize, Step)>,
     pub(super) seconds: u64,
-    /// The rule that was broken on the way here.
+    /// The rule that was broken on the way to this state.
     pub(super) broken: Option<String>,
     digest: u64,
 }
@@ -143,7 +141,7 @@ impl State {
         };
         let orders: Arc<[Order]> = match setup.sites {
             Sites::One => [order(&[0])].into(),
-            // In fair order the first of them is the first everywhere.
+            // In fair order the first of them comes first everywhere.
             Sites::TwoClusters if setup.fair => [order(&[0, 1])].into(),
             Sites::TwoReplicas | Sites::TwoClusters => [order(&[0, 1]), order(&[1, 0])].into(),
         };
@@ -169,7 +167,7 @@ impl State {
         self.digest
     }
 
-    /// Whether this may go wrong now.
+    /// Whether this fault may happen now.
     pub(super) fn may(&self, fault: Fault) -> bool {
         self.faults > 0 && self.setup.kinds.contains(&fault)
     }
@@ -230,7 +228,7 @@ impl State {
         all.digest()
     }
 
-    /// A cluster, with its clock as it is.
+    /// A cluster, with its clock at the present.
     pub(super) fn now(&self, site: usize) -> Outside {
         let mut outside = (*self.sites[site]).clone();
         self.set_clock(&mut outside);
@@ -242,7 +240,7 @@ impl State {
         outside.workloads.clock = i64::try_from(self.seconds).unwrap_or(0);
     }
 
-    /// Something happens in a cluster; the others have the same Consul.
+    /// Something happens in a cluster. The others share its Consul.
     pub(super) fn at<T>(&mut self, site: usize, happens: impl FnOnce(&mut Outside) -> T) -> T {
         let mut outside = self.now(site);
         let result = happens(&mut outside);
@@ -252,7 +250,7 @@ impl State {
             let mut outside = self.now(other);
             let consul = consul.clone();
             if outside.consul.index() == consul.index() {
-                // Nothing but a new session, if anything.
+                // Nothing changed there but a new session at most.
                 outside.consul = consul;
             } else {
                 outside.by_others(|outside| outside.consul = consul);
@@ -276,7 +274,7 @@ impl State {
         }
     }
 
-    /// What follows; `None` if nothing changes.
+    /// The next state; `None` if nothing changes.
     pub(super) fn after(&self, action: Action) -> Option<Self> {
         let mut next = self.clone();
         next.seconds += 1;
@@ -284,7 +282,7 @@ impl State {
         (next.digest != self.digest).then_some(next)
     }
 
-    /// Lets something happen, and takes down the rule that it breaks, if it does.
+    /// Lets something happen, and records the rule that it breaks, if any.
     pub(super) fn carry_out(&mut self, happens: impl FnOnce(&mut Self)) {
         let broken = rule_broken(|| {
             happens(self);
@@ -294,8 +292,8 @@ impl State {
         self.seal();
     }
 
-    /// Every operator takes the steps at once that make no difference to anybody else, and that
-    /// nobody else can make a difference to: to take them later leads to nothing new.
+    /// Every operator takes at once the steps that affect nobody else, and that nobody else can affect: taking them
+    /// later leads to nothing new.
     fn go_on_alone(&mut self) {
         for number in 0..self.processes.len() {
             while self.is_alone(number) {
@@ -304,7 +302,7 @@ impl State {
         }
     }
 
-    /// Whether the next step of this operator is of that kind.
+    /// Whether the next step of this operator is such a step.
     fn is_alone(&self, number: usize) -> bool {
         let process = &self.processes[number];
         let outside = &self.sites[process.site];
@@ -317,7 +315,7 @@ impl State {
                 let key = outside.settings.prefix.contender_key(session);
                 self.landing.is_empty() && outside.consul.get(&key).is_none()
             }
-            // Nothing is left that could come before it: no other hand on the workload, no fault.
+            // Nothing can come before it any more: no other change of the workload, no fault.
             Step::Patch { patch, .. } if self.is_undisturbed() => {
                 let uid = &patch.target().uid;
                 let object = outside.workloads.get(uid);

@@ -3,9 +3,9 @@
 use super::state::State;
 
 impl State {
-    /// How long a workload may run without a slot: once its operator has read that the slot is gone, and
-    /// has done what it then decided, the workload has one again, or is suspended, or has a session with
-    /// which the next pass gives it one. With nothing in the way that is two passes.
+    /// How long a workload may run without a slot. Once its operator has read that the slot is gone, and has carried
+    /// out what it then decided, the workload has a slot again, or is suspended, or has a session with which the next
+    /// pass grants it one. Undisturbed, that takes two passes.
     pub(super) fn check_gap(&self, number: usize) {
         let process = &self.processes[number];
         let operator = &process.operator;
@@ -24,8 +24,8 @@ impl State {
         }
     }
 
-    /// Whether more hold than may: workloads with pods or about to have some, and other programs. Those
-    /// whose slot somebody took have until the end of the gap.
+    /// Whether there are more holders than the limit: workloads with pods or about to have some, and other programs.
+    /// Workloads whose slot somebody took have until the end of the gap.
     pub(super) fn is_above_the_limit(&self) -> bool {
         let sight = self.sites[0].sight();
         let others = match self.client.session() {
@@ -42,7 +42,7 @@ impl State {
         in_need.count() + others > usize::try_from(limit).expect("it fits")
     }
 
-    /// What has happened at some time, to show that it can.
+    /// What has happened at some point, to show that it can.
     pub(super) fn shows(&self, what: Showing) -> bool {
         let sight = self.sites[0].sight();
         let mut objects = self.sites.iter().flat_map(|site| site.workloads.objects());
@@ -64,7 +64,7 @@ impl State {
     }
 }
 
-/// What must be seen to happen.
+/// What a check must see happen.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Showing {
     AllDone,

@@ -1,11 +1,11 @@
-//! The worlds that are looked at, and what each must show.
+//! The worlds that are checked, and what each must show.
 
 use std::num::NonZeroU32;
 
 use super::{BASE, Manner, Setup, Sites, action::Fault, check, check_canon, find_out};
 use crate::{OnSlotLost, model::flaws::Flaw};
 
-/// Looks at a world of two operators and another program for each kind of fault, with one of it.
+/// Checks a world of two operators and another program for each kind of fault, with one such fault.
 fn check_faults(sites: Sites, limit: u32, kinds: &'static [Fault]) {
     for kind in kinds {
         check_kinds(sites, limit, std::slice::from_ref(kind));
@@ -43,7 +43,7 @@ fn two_replicas_and_a_fault() {
     check_faults(Sites::TwoReplicas, 1, Fault::ALL);
 }
 
-/// What is not too large yet.
+/// The kinds of faults whose worlds are still small.
 const SMALL: &[Fault] = &[
     Fault::Crash,
     Fault::LostAnswer,
@@ -51,7 +51,7 @@ const SMALL: &[Fault] = &[
     Fault::CallTwice,
 ];
 
-/// And what is.
+/// The kinds of faults whose worlds are large.
 const LARGE: &[Fault] = &[Fault::StaleRead, Fault::Expiry, Fault::ForcedRelease];
 
 #[test]
@@ -81,8 +81,8 @@ fn two_faults_at_once() {
     }
 }
 
-/// A slot is released only when it has cooled, and then it is, also if an operator dies before the
-/// end is written or after that.
+/// A slot is released only when its cooldown is over, and then it is released, even if an operator dies before or
+/// after it writes the end of the cooldown.
 #[test]
 fn slots_that_cool() {
     for (sites, kinds) in [
@@ -127,7 +127,7 @@ fn two_slots_for_one() {
     }
 }
 
-/// In fair order, where everybody stands back for whoever comes first.
+/// In fair order, where everybody lets earlier contenders go first.
 #[test]
 fn fair_order() {
     for kinds in [&[][..], &[Fault::Crash]] {
@@ -157,7 +157,7 @@ fn fair_order_and_a_fault() {
     }
 }
 
-/// One who waits and never takes a slot delays the others, and does not stop them.
+/// A contender that waits and never takes a slot delays the others, and does not stop them.
 const SILENT: Setup = Setup {
     faults: 0,
     fair: true,
@@ -259,7 +259,7 @@ fn a_release_before_the_pods_are_gone_is_found_out() {
     );
 }
 
-/// A setup of one's own, by the environment: `MODEL="TwoReplicas limit=2 faults=1 Crash"`.
+/// A custom setup from the environment: `MODEL="TwoReplicas limit=2 faults=1 Crash"`.
 #[test]
 #[ignore = "as large as one asks for"]
 fn as_asked() {

@@ -1,4 +1,4 @@
-//! Carries out what the engine asks for: calls are done or not, and their answers come or not.
+//! Carries out what the engine asks for: calls are applied or not, and their answers arrive or not.
 
 use std::sync::Arc;
 
@@ -13,24 +13,24 @@ use crate::{
 };
 use consul_client::{self as consul, OpError, clock::Moment};
 
-/// What becomes of a call.
+/// What happens to a call.
 #[derive(Clone, Copy, Debug)]
 struct Delivery {
     /// Whether it is carried out.
     done: bool,
-    /// Whether its answer comes.
+    /// Whether its answer arrives.
     heard: bool,
-    /// Whether not even that it failed is known for now.
+    /// Whether, for now, not even its failure is known.
     hangs: bool,
 }
 
 impl Operator {
-    /// Does the next thing, and says whether it was done as planned.
+    /// Takes the next step, and says whether it went as planned.
     pub(in super::super) fn act(&mut self, outside: &mut Outside, lost: Option<Lost>) -> bool {
         self.act_on(0, outside, lost)
     }
 
-    /// Does one of the things that are to be done, whichever was to be first.
+    /// Takes one of the pending steps, whatever their order.
     pub(in super::super) fn act_on(
         &mut self,
         position: usize,
@@ -91,7 +91,7 @@ impl Operator {
                 engine.recorded(semaphore, &limits, now, view);
             });
         } else {
-            // Whoever writes the status tries again until it hears something.
+            // The status is written again until that is answered.
             self.pending.push_back(Step::Record { limits });
         }
     }
@@ -157,7 +157,7 @@ impl Operator {
         went_through
     }
 
-    /// A PATCH, with when it was read what it was decided on, and whether it is too late for it.
+    /// A PATCH, with the time of the reading that it was decided on, and whether it is too late to send it.
     fn patch(
         &mut self,
         outside: &mut Outside,
@@ -206,7 +206,7 @@ impl Operator {
         self.end(outside, end, delivery.hangs);
     }
 
-    /// What the answer to a PATCH means. After a conflict the workload is read again.
+    /// The meaning of an answer to a PATCH. After a conflict the workload is read again.
     fn written(&self, outside: &Outside, patch: &Patch, answer: requests::Answer) -> Written {
         let now = outside.workloads.read(&patch.target().uid, outside.now());
         let same =
@@ -223,7 +223,7 @@ impl Operator {
         }
     }
 
-    /// Consul takes fewer operations at once than was known.
+    /// Consul takes fewer operations at once than assumed.
     fn learn_capacity(&mut self, outside: &Outside, id: CallId, refused: Refused) {
         if refused == Refused::TooLarge {
             let operations = outside.operations;
@@ -235,7 +235,7 @@ impl Operator {
     }
 }
 
-/// What Consul says of a transaction that it refuses.
+/// Consul's error for a transaction that it refuses.
 fn refusal(refused: Refused) -> consul::Error {
     let what = match refused {
         Refused::Condition => "index is stale",

@@ -1,4 +1,4 @@
-//! Calls that are lost, and calls that hang: nothing is heard of these for longer than anybody waits.
+//! Calls that are lost, and calls that hang: these have no result for longer than anybody waits.
 
 use super::{Flaw, Operator, Step};
 use crate::{
@@ -34,7 +34,7 @@ impl Lost {
     }
 }
 
-/// How a call ends: at once, or when it is given up at last.
+/// How a call ends: at once, or when it is finally given up.
 #[derive(Clone, Debug)]
 pub(super) struct End {
     pub(super) id: CallId,
@@ -49,9 +49,9 @@ pub(super) enum About {
     Write(Uid),
     /// The pods of this workload.
     Proof(Uid),
-    /// Something that people are told.
+    /// Something that is reported to people.
     People,
-    /// All who want a slot.
+    /// Everything that waits for a slot.
     All,
 }
 
@@ -88,7 +88,7 @@ impl Operator {
         }
     }
 
-    /// The workloads that calls are about which hang, and whether each is a write.
+    /// The workloads of the calls that hang, and whether each call is a write.
     pub(in super::super) fn hung(&self) -> impl Iterator<Item = (&Uid, bool)> {
         self.hung.iter().filter_map(|hung| match &hung.about {
             About::Write(uid) => Some((uid, true)),
@@ -97,7 +97,7 @@ impl Operator {
         })
     }
 
-    /// Whether it waits for a proof, which it should not.
+    /// Whether it waits for a proof, which it should not do.
     pub(super) fn waits_for_proof(&self) -> bool {
         let asks = |step: &Step| {
             matches!(

@@ -1,4 +1,4 @@
-//! What is still to be carried out.
+//! Steps that are still to be carried out.
 
 use super::super::{outside::Outside, requests::Patch};
 use crate::{
@@ -7,10 +7,10 @@ use crate::{
 };
 use consul_client::{Op, SessionId, clock::Moment};
 
-/// A call that the engine asks for, or that follows from what a pass came to.
+/// A call that the engine asks for, or that follows from the result of a pass.
 #[derive(Clone, Debug)]
 pub(in super::super) enum Step {
-    /// The status says that these limits are ours.
+    /// The status records these limits as ours.
     Record {
         limits: Vec<u32>,
     },
@@ -18,14 +18,14 @@ pub(in super::super) enum Step {
     Finalizer {
         added: bool,
     },
-    /// Asks which sessions there are.
+    /// Lists the sessions.
     ListSessions,
     Transact {
         id: CallId,
         transaction: Transaction,
     },
     Patch {
-        /// `None` for one of which the engine knows nothing.
+        /// `None` for a call that the engine does not know.
         id: Option<CallId>,
         patch: Patch,
         read: Moment,
@@ -67,8 +67,8 @@ impl Step {
         }
     }
 
-    /// Whether it is refused, now and at any time: it names a version of a workload or an index of a key
-    /// that is over, or a session that is dead.
+    /// Whether it is refused, now and at any time: it names an outdated version of a workload, an outdated index of a
+    /// key, or a dead session.
     pub(in super::super) fn comes_too_late(&self, outside: &Outside) -> bool {
         let consul = &outside.consul;
         match self {

@@ -1,4 +1,4 @@
-//! What counts of an operator when two states are compared.
+//! The part of an operator's state that counts when two states are compared.
 
 use super::super::{canon::Canon, outside::Outside, requests::Patch};
 use super::{Operator, Step};
@@ -10,7 +10,7 @@ use crate::{
 use consul_client::Op;
 
 impl Operator {
-    /// All that counts of what it knows. What it saw counts only if it may look at it once more.
+    /// All that counts of its knowledge. What it saw counts only if it may read it once more.
     pub(in super::super) fn trace(
         &self,
         outside: &Outside,
@@ -58,7 +58,7 @@ impl Operator {
         if fair {
             canon.word(&turns.is_free());
         }
-        // Only a holder can be found dead, now or when it is back.
+        // Only a holder can be found dead, whether it is one now or becomes one again.
         for session in canon.spoken_of() {
             let due = |since| now.since(since) >= settings.lock_delay;
             let may_hold = outside.consul.is_alive(&session) || outside.is_in_holders(&session);
@@ -80,7 +80,7 @@ impl Operator {
                 trace_workload(workload, reading, outside, canon);
             }
         }
-        // Whose turn it is follows also from what a transaction leaves of it.
+        // Whose turn it is also depends on what a transaction leaves of the reading.
         let kept = looks_again || (fair && queue.is_blocked());
         if let Some(reading) = reading.filter(|_| kept) {
             trace_reading(reading, outside, canon);

@@ -1,4 +1,4 @@
-//! What a process keeps for the engine, and how the engine looks it up.
+//! What a process stores for the engine, and how the engine looks it up.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use crate::{
 };
 use consul_client::{SessionId, clock::Moment};
 
-/// What a process keeps for the engine.
+/// What a process stores for the engine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Store {
     pub(super) workloads: Vec<Arc<Workload>>,
@@ -24,14 +24,14 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// A session is renewed no more.
+    /// A session is no longer renewed.
     pub(super) fn forget(&mut self, session: &SessionId) {
         self.kept.remove(session);
         self.renewals.remove(session);
     }
 }
 
-/// The same as the engine looks it up.
+/// The store as the engine looks it up.
 pub(super) struct View<'a> {
     pub(super) store: &'a Store,
     pub(super) outside: &'a Outside,
@@ -39,7 +39,7 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// All who wait, in order.
+    /// All waiting workloads, in order.
     fn queued(&self) -> Vec<Arc<Workload>> {
         let name = self.outside.settings.name.as_str();
         let workloads = self.store.workloads.iter().cloned();
@@ -50,7 +50,7 @@ impl View<'_> {
         waiting
     }
 
-    /// A contender's workload. One of which it is not seen that it waits keeps its contender.
+    /// A contender's workload. Its contender is kept until it is seen that the workload no longer waits.
     fn of_contender(&self, uid: &Uid) -> Option<Arc<Workload>> {
         let workload = self.workload(uid)?;
         let next = AHEAD.min(usize::try_from(self.outside.settings.limit).unwrap_or(AHEAD));
