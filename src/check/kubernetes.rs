@@ -1,6 +1,7 @@
 //! Reads Kubernetes: its version, the definition of our resource, rights, policies.
 
 use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
 pub(super) use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition as Definition;
 use kube::{Client, Config};
 use serde_json::{Value, json};
@@ -14,7 +15,12 @@ use crate::{
     admission::{self, Finding},
     leader,
 };
-use consul_semaphore_api::GROUP;
+use consul_client::clock;
+use consul_semaphore_api::{GROUP, annotations::SEMAPHORE, scope::Namespaces};
+
+/// How many `CronJobs` are read at once, and how many times: each may have a megabyte.
+const PAGE: usize = 100;
+const PAGES: usize = 100;
 
 /// How many rights are checked at once.
 const AT_ONCE: usize = 8;
@@ -58,6 +64,20 @@ pub(super) struct Rest {
     pub(super) rights: Vec<Right>,
     /// The state of the admission policies.
     pub(super) policies: Vec<Finding>,
+    /// Who leads, if there is an election by a Lease.
+    pub(super) election: Option<(Lease, Answer<Lead>)>,
+    /// The `CronJobs` that have the annotation on their own metadata alone, where it has no effect.
+    pub(super) cron_jobs: Answer<Vec<String>>,
+}
+
+/// What a Lease says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lead {
+    /// The replica that leads; empty when the last one released the Lease.
+    pub(super) holder: String,
+    /// How long ago it was renewed, and how long that counts: in seconds.
+    pub(super) age: i64,
+    pub(super) duration: i64,
 }
 
 /// The answer to a question about a right.
@@ -151,7 +171,54 @@ impl Cluster {
             asker,
             rights: self.rights(settings).await,
             policies,
+            election: self.election().await,
+            cron_jobs: self.mistaken_cron_jobs(settings).await,
         }
+    }
+
+    async fn election(&self) -> Option<(Lease, Answer<Lead>)> {
+        let lease = self.lease.clone()?;
+        let path = format!(
+            "/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}",
+            lease.namespace, lease.name
+        );
+        let lead = self.server.get(&path).await.map(|found| {
+            let spec = &found["spec"];
+            let renewed: Option<Timestamp> = text(&spec["renewTime"]).parse().ok();
+            let renewed = renewed.unwrap_or(Timestamp::UNIX_EPOCH);
+            Lead {
+                holder: text(&spec["holderIdentity"]),
+                age: clock::time().as_second() - renewed.as_second(),
+                duration: spec["leaseDurationSeconds"].as_i64().unwrap_or(0),
+            }
+        });
+        Some((lease, lead))
+    }
+
+    /// The `CronJobs` of the scope, page by page, and of them those with the annotation in the wrong place.
+    async fn mistaken_cron_jobs(&self, settings: &Settings) -> Answer<Vec<String>> {
+        let folders = match &settings.operator.scope.namespaces {
+            Namespaces::All => vec!["/apis/batch/v1/cronjobs".to_owned()],
+            Namespaces::Only(names) => {
+                let folder = |name| format!("/apis/batch/v1/namespaces/{name}/cronjobs");
+                names.iter().map(folder).collect()
+            }
+        };
+        let mut mistaken = Vec::new();
+        for folder in folders {
+            let mut next = String::new();
+            for _ in 0..PAGES {
+                let path = format!("{folder}?limit={PAGE}&continue={next}");
+                let list = self.server.get(&path).await?;
+                let items = list["items"].as_array().into_iter().flatten();
+                mistaken.extend(items.filter(|one| is_mistaken(one)).map(title));
+                next = text(&list["metadata"]["continue"]);
+                if next.is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok(mistaken)
     }
 
     async fn definition(&self) -> Answer<Definition> {
@@ -248,6 +315,21 @@ fn account_namespace(user: &str) -> Option<String> {
 /// Whether this is the user of a `ServiceAccount`.
 pub(super) fn is_account(user: &str) -> bool {
     account_namespace(user).is_some()
+}
+
+/// Whether a `CronJob` has the annotation on its own metadata, and its Jobs do not have it.
+fn is_mistaken(cron_job: &Value) -> bool {
+    let asks = |metadata: &Value| metadata["annotations"][SEMAPHORE].is_string();
+    asks(&cron_job["metadata"]) && !asks(&cron_job["spec"]["jobTemplate"]["metadata"])
+}
+
+fn title(object: &Value) -> String {
+    let metadata = &object["metadata"];
+    format!(
+        "{}/{}",
+        text(&metadata["namespace"]),
+        text(&metadata["name"])
+    )
 }
 
 fn text(value: &Value) -> String {

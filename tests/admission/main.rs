@@ -15,6 +15,7 @@ mod admin;
 mod changed;
 mod controllers;
 mod created;
+mod cron_jobs;
 mod manifests;
 mod refused;
 mod reported;

@@ -78,7 +78,7 @@ async fn the_defaults_are_those_of_kustomize() {
 /// Helm can't read files outside of the chart.
 #[test]
 fn the_charts_policies_are_those_of_config() {
-    for name in ["suspend.yaml", "guard.yaml", "refuse.yaml"] {
+    for name in ["suspend.yaml", "guard.yaml", "cronjobs.yaml", "refuse.yaml"] {
         let ours = read(&format!("files/policies/{name}"));
         let theirs = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("config/policies")

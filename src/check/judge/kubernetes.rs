@@ -11,13 +11,13 @@ use crate::{
     admission::{Finding, Standing},
     check::{
         api_server::{Answer, Refusal},
-        kubernetes::{Rest, Right, Seen, is_account},
+        kubernetes::{Lead, Rest, Right, Seen, is_account},
         report::{Area, Line, Outcome},
-        rights::{RULES, Rule},
+        rights::{Lease, RULES, Rule},
     },
     telemetry,
 };
-use consul_semaphore_api::ConsulSemaphore;
+use consul_semaphore_api::{ConsulSemaphore, annotations::SEMAPHORE};
 
 /// The oldest Kubernetes in which a Job becomes Complete or Failed only once its pods have ended. The slot is given
 /// back then.
@@ -56,7 +56,63 @@ pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
     lines.push(asker(&rest.asker));
     lines.extend(rights(&rest.rights));
     lines.extend(rest.policies.iter().map(policy));
+    lines.extend(rest.election.as_ref().map(election));
+    lines.push(cron_jobs(&rest.cron_jobs));
     lines
+}
+
+/// Whether an operator runs, as far as its Lease says.
+fn election((lease, lead): &(Lease, Answer<Lead>)) -> Line {
+    let title = format!("{}/{}", lease.namespace, lease.name);
+    let of = |outcome, message: String| line("operator", outcome, message);
+    let none = |why: String| {
+        of(
+            Outcome::Warning,
+            format!(
+                "no replica leads: {why}. Until one does nothing is granted or released, the status of \
+                 ConsulSemaphores is out of date, and their deletion waits"
+            ),
+        )
+        .todo(format!(
+            "start the operator; or give --leader-election-namespace and --lease-name if its Lease is not {title}"
+        ))
+    };
+    match lead {
+        Ok(lead) if lead.holder.is_empty() => none(format!("the Lease {title} was released")),
+        Ok(lead) if lead.age > 2 * lead.duration => none(format!(
+            "the Lease {title} was last renewed {} s ago",
+            lead.age
+        )),
+        Ok(lead) => of(
+            Outcome::Ok,
+            format!("{} leads, by the Lease {title}", lead.holder),
+        ),
+        Err(Refusal::NotThere) => none(format!("there is no Lease {title}")),
+        Err(why) => of(
+            Outcome::Unknown,
+            format!("the Lease {title} can't be read: {why}"),
+        ),
+    }
+}
+
+/// The annotation on a `CronJob` itself has no effect, and nothing else says so without the admission policies.
+fn cron_jobs(mistaken: &Answer<Vec<String>>) -> Line {
+    let of = |outcome, message: String| line("CronJobs", outcome, message);
+    match mistaken {
+        Ok(none) if none.is_empty() => of(
+            Outcome::Ok,
+            "none has the annotation in the wrong place".to_owned(),
+        ),
+        Ok(some) => of(
+            Outcome::Warning,
+            format!(
+                "the annotation {SEMAPHORE} is on the CronJob itself, so its Jobs run without a slot: {}",
+                named(some.iter())
+            ),
+        )
+        .todo("move the annotation to spec.jobTemplate.metadata.annotations"),
+        Err(why) => of(Outcome::Unknown, format!("they can't be listed: {why}")),
+    }
 }
 
 fn line(what: &str, outcome: Outcome, message: impl std::fmt::Display) -> Line {
@@ -253,7 +309,59 @@ mod tests {
             asker: Ok(OPERATOR.to_owned()),
             rights: allowed.collect(),
             policies: Vec::new(),
+            election: Some((lease(), lead("replica-1", 3))),
+            cron_jobs: Ok(Vec::new()),
         }
+    }
+
+    fn lease() -> Lease {
+        Lease {
+            namespace: "consul-semaphore-system".to_owned(),
+            name: "consul-semaphore-operator".to_owned(),
+        }
+    }
+
+    fn lead(holder: &str, age: i64) -> Answer<Lead> {
+        Ok(Lead {
+            holder: holder.to_owned(),
+            age,
+            duration: 15,
+        })
+    }
+
+    #[test]
+    fn it_is_reported_that_no_operator_runs() {
+        for (answer, words) in [
+            (lead("", 2), "was released"),
+            (lead("replica-1", 31), "was last renewed 31 s ago"),
+            (Err(Refusal::NotThere), "there is no Lease"),
+        ] {
+            let rest = Rest {
+                election: Some((lease(), answer)),
+                ..rest()
+            };
+            only(
+                rest,
+                "operator",
+                Outcome::Warning,
+                &["no replica leads", words],
+            );
+        }
+        let hidden = Rest {
+            election: Some((lease(), Err(Refusal::Forbidden("may not".to_owned())))),
+            ..rest()
+        };
+        only(hidden, "operator", Outcome::Unknown, &["may not"]);
+    }
+
+    #[test]
+    fn an_annotation_on_a_cron_job_itself_is_reported() {
+        let mistaken = Rest {
+            cron_jobs: Ok(vec!["batch/report".to_owned()]),
+            ..rest()
+        };
+        let words = ["batch/report", "spec.jobTemplate.metadata.annotations"];
+        only(mistaken, "CronJobs", Outcome::Warning, &words);
     }
 
     fn all(rest: Rest) -> Vec<Line> {
