@@ -20,8 +20,8 @@ async fn forty_faults_make_no_violation() {
         only: None,
     };
     let verdict = run(&options).await.expect("the campaign comes to its end");
-    // On a machine that is busy with other tests, how soon a Job without a slot is suspended says nothing. `make
-    // faults` judges that, too.
+    // On a machine that is busy with other tests, how soon a Job without a slot is suspended says nothing.
+    // `make faults` judges that, too.
     let timed = [Rule::GapTooLong, Rule::StartedTooLate];
     let mut violations = verdict.violations;
     violations.retain(|violation| !timed.contains(&violation.rule));

@@ -39,6 +39,7 @@
 //! | [`helpers`], [`web`] | steps that several suites share; the same for the web page |
 //! | [`Process`], [`Folder`] | the process and the folder of each server |
 //! | [`eventually`] | waits for a condition; [`Namespace::policies_are`] and [`Namespace::lets`] wait for what the API server applies late |
+//!
 //! # Common rules
 //! - Ports are free ports on loopback, and files are in a new folder. Nothing is shared with anything else.
 //! - Every server ends with this process, however that ends ([`Process`]). Then the folder is removed, unless

@@ -122,8 +122,8 @@ impl Semaphore {
         })
     }
 
-    /// Waits until its status, for its newest generation, contains all of this: `db.shows(json!({ "held": 2,
-    /// "waiting": 3 }))`.
+    /// Waits until its status, for its newest generation, contains all of this:
+    /// `db.shows(json!({ "held": 2, "waiting": 3 }))`.
     #[track_caller]
     pub fn shows(&self, status: Value) -> impl Future<Output = ()> {
         let what = format!("the semaphore {} shows {status}", self.name);

@@ -37,8 +37,8 @@ pub(crate) struct Who {
 }
 
 impl Who {
-    /// Parses `status.holders[].holder`: `<cluster> <namespace>/<name>`, `<host> <command>` or `<session's name> on
-    /// <node>`. A session's name can be any text, so that form is checked first.
+    /// Parses `status.holders[].holder`: `<cluster> <namespace>/<name>`, `<host> <command>` or
+    /// `<session's name> on <node>`. A session's name can be any text, so that form is checked first.
     pub(crate) fn read(holder: Option<&str>) -> Self {
         let Some(text) = holder else {
             return Self::new(Kind::Unknown, "", "");

@@ -116,8 +116,8 @@ impl Job {
         Ok(self)
     }
 
-    /// Creates a `CronJob` with its name that makes such Jobs; `cron` is the remainder of its spec, such as `{
-    /// "schedule": "* * * * *", "concurrencyPolicy": "Forbid" }`.
+    /// Creates a `CronJob` with its name that makes such Jobs; `cron` is the remainder of its spec, such as
+    /// `{ "schedule": "* * * * *", "concurrencyPolicy": "Forbid" }`.
     #[track_caller]
     pub fn create_cron_job(self, mut cron: Value) -> impl Future<Output = ()> {
         story(Location::caller(), async move {
