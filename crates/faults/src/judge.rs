@@ -87,7 +87,7 @@ pub enum Rule {
     GapTooLong,
     /// A Job was started in a slot that had been lost long before.
     StartedTooLate,
-    /// A slot whose Job is gone was not free again.
+    /// A slot was not free again after its Job was gone.
     SlotStuck,
     /// A Job waited though there was a free slot.
     JobStuck,

@@ -59,7 +59,7 @@ pub enum What {
     Session {
         /// Its id.
         session: String,
-        /// Its name, which says whom it is for.
+        /// Its name, which identifies its owner.
         name: String,
     },
     /// A Job that has to wait was created, perhaps in another cluster.

@@ -149,7 +149,7 @@ mod tests {
         )
     }
 
-    /// The annotation that is written with its value, and what is said.
+    /// The written annotation with its value, and the message.
     fn written(job: &WorkloadObject, change: Change) -> (&'static str, Option<String>, String) {
         match step(job, change).unwrap() {
             Step::Write {
