@@ -1,5 +1,5 @@
-//! The doors through which all traffic goes: the operator's to Consul and to the API server, and those
-//! of all others who write to Consul. A door is a proxy that writes down each write with its answer.
+//! The doors: proxies that record each write with its answer. All traffic of the operator to Consul and to the API
+//! server passes through one, and so do the writes of all other programs to Consul.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ const LONGEST: usize = 16 << 20;
 /// How long a server may take for a write.
 const WRITE: Duration = Duration::from_mins(2);
 
-/// To Consul, for one kind of writer. The book knows what becomes of each `.lock`.
+/// A door to Consul for one kind of writer. The book records the result for each `.lock`.
 pub(crate) fn to_consul(
     servers: &[String],
     writer: Writer,
@@ -49,7 +49,7 @@ pub(crate) fn to_consul(
     })
 }
 
-/// To the API server, for the operator, which sees other resource versions than the real ones.
+/// The operator's door to the API server. It shows resource versions other than the real ones.
 pub(crate) fn to_kubernetes(url: &str, timeline: &Timeline, versions: &Versions) -> ProxyBuilder {
     let (timeline, versions) = (timeline.clone(), versions.clone());
     Proxy::before([url]).carried_by(move |call, next| {
@@ -108,7 +108,7 @@ impl Note {
     }
 
     fn end(self, timeline: &Timeline, answer: &Result<Answer>) {
-        // Most writes are renewals, and they write no keys.
+        // Renewals are most of the writes, and they change no keys.
         if self.renews && !self.lost && answer.is_ok() {
             return;
         }
@@ -124,7 +124,7 @@ impl Note {
     }
 }
 
-/// The same bytes, split only after line ends.
+/// Re-chunks the bytes so that each chunk ends at a line end.
 fn lines(
     chunks: impl Stream<Item = Result<Bytes, axum::Error>> + Send + 'static,
 ) -> impl Stream<Item = Result<Bytes, axum::Error>> + Send + 'static {

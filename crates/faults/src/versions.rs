@@ -1,6 +1,6 @@
-//! The versions of Kubernetes' objects as the operator's door shows them. They can go back, as they do where etcd is
-//! restored from a backup: whoever then watches from a version of before is told that it has expired, and a write
-//! that names one is a conflict.
+//! The versions of Kubernetes objects as the operator's door shows them. They can go back, as they do when etcd is
+//! restored from a backup. Then a watch from an earlier version has expired, and a write that names one is a
+//! conflict.
 
 use std::sync::{
     Arc,
@@ -10,10 +10,10 @@ use std::sync::{
 use axum::body::Bytes;
 use testbed::Call;
 
-/// By how much versions go back at once: more than a campaign writes.
+/// By how much versions go back at once: more than a campaign ever writes.
 const STEP: u64 = 1_000_000;
 
-/// How often they can.
+/// How often they can go back.
 const STEPS: u64 = 1_000;
 
 /// How a version is written in an object.
@@ -25,11 +25,11 @@ const PARAMETER: &str = "resourceVersion=";
 /// A version that no object has any more.
 const LONG_AGO: u64 = 1;
 
-/// What is added to each version now.
+/// The offset that is currently added to each version.
 #[derive(Clone)]
 pub(crate) struct Versions(Arc<AtomicU64>);
 
-/// What was added when a request came.
+/// The offset at the time of a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Added(u64);
 
@@ -38,7 +38,7 @@ impl Versions {
         Self(Arc::new(AtomicU64::new(STEP * STEPS)))
     }
 
-    /// From now on all versions are lower than any that was shown before.
+    /// From now on, all versions are lower than any that was shown before.
     pub(crate) fn go_back(&self) {
         self.0.fetch_sub(STEP, Ordering::Relaxed);
     }
@@ -49,7 +49,7 @@ impl Versions {
 }
 
 impl Added {
-    /// A request as the API server understands it; `None` if it begins at a version that is not there any more.
+    /// A request with the API server's own versions; `None` if it starts at a version that no longer exists.
     pub(crate) fn taken_off(self, call: Call) -> Option<Call> {
         let parameters = call.query.split('&');
         let parameters: Option<Vec<String>> = parameters
@@ -73,19 +73,19 @@ impl Added {
         Some(format!("{PARAMETER}{}", self.meant(version)?))
     }
 
-    /// Any version is asked for by 0.
+    /// The API server's own version. A request for any version says 0, which stays 0.
     fn meant(self, shown: u64) -> Option<u64> {
         let meant = shown.checked_sub(self.0).filter(|meant| *meant < STEP);
         if shown == 0 { Some(0) } else { meant }
     }
 
-    /// An answer, or whole lines of one, as the operator sees them.
+    /// An answer, or whole lines of one, with the versions that the operator sees.
     pub(crate) fn put_on(self, answer: &[u8]) -> Bytes {
         in_objects(answer, |version| version + self.0).into()
     }
 }
 
-/// Exchanges each version in the JSON of objects.
+/// Replaces each version in the JSON of objects.
 fn in_objects(json: &[u8], exchange: impl Fn(u64) -> u64) -> Vec<u8> {
     let mut exchanged = Vec::with_capacity(json.len());
     let mut rest = json;

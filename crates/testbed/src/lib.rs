@@ -13,8 +13,8 @@
 //! assert_eq!(bed.consul().holders(&db.lock_prefix()).await.len(), 1);
 //! team.job("b").is_complete().await;
 //! ```
-//! A step that fails, or that waits in vain, panics with the line of the test and with what was seen
-//! last. Steps that may fail have a twin called `try_`, which returns a `Result`.
+//! A step that fails or times out panics with the line of the test and with what was seen last. Steps that may fail
+//! have a counterpart called `try_`, which returns a `Result`.
 //!
 //! # The parts
 //! | part | what it is |
@@ -24,8 +24,8 @@
 //! | [`Operator`] | the operator as a process: start it, stop it, kill it, start it again |
 //! | [`Consul`] | an HTTP client that reads and changes Consul; [`Consul::start`] starts a single server |
 //! | [`ConsulCluster`] | several Consul servers that can be lost and come back |
-//! | [`Kubernetes`], [`ApiServer`], [`Etcd`] | these alone, for tests that need no more |
-//! | [`Proxy`] | a proxy before Consul or Kubernetes: it refuses, delays, holds, loses and counts calls |
+//! | [`Kubernetes`], [`ApiServer`], [`Etcd`] | each on its own, for tests that need no more |
+//! | [`Proxy`] | a proxy in front of Consul or Kubernetes: it refuses, delays, holds, loses and counts calls |
 //! | [`Link`] | a TCP connection to a server that can be cut |
 //! | [`Certificates`], [`ServerCertificate`] | a certificate authority with certificates, and what a [`Proxy`] shows of them |
 //! | [`WallClock`] | a program's own wall clock, which can jump |
@@ -34,17 +34,17 @@
 //! | [`Taker`] | another program that takes slots or locks: Consul's Go client, `consul lock` |
 //! | [`Kueue`] | a queue for Jobs that benchmarks compare the operator with |
 //! | [`LimitWatch`] | watches whether a limit is kept, without any code of the operator |
-//! | [`proof`] | a grant as Kubernetes and Consul show it, and that nothing of it is left |
-//! | [`command_line`] | a program as its user meets it: arguments, environment, exit codes |
-//! | [`helpers`], [`web`] | steps that several suites share; of those about the web page |
-//! | [`Process`], [`Folder`] | what each server runs in |
+//! | [`proof`] | a grant as Kubernetes and Consul show it, and proof that nothing of it is left |
+//! | [`command_line`] | a program as its user sees it: arguments, environment, exit codes |
+//! | [`helpers`], [`web`] | steps that several suites share; the same for the web page |
+//! | [`Process`], [`Folder`] | the process and the folder of each server |
 //! | [`eventually`] | waits for a condition; [`Namespace::policies_are`] and [`Namespace::lets`] wait for what the API server applies late |
 //!
-//! # What holds for all of them
+//! # Common rules
 //! - Ports are free ports on loopback, and files are in a new folder. Nothing is shared with anything else.
-//! - Every server ends with this process, whatever ends it ([`Process`]). Then the folder is removed, unless
+//! - Every server ends with this process, however that ends ([`Process`]). Then the folder is removed, unless
 //!   `KEEP_BED` is set or a test has failed ([`Folder`]).
-//! - kwok plays the life of a pod: annotations on the pod say how long it runs, whether it fails and how
+//! - kwok simulates the life of a pod: annotations on the pod say how long it runs, whether it fails and how
 //!   long it takes to end (`stages.yaml`).
 //! - This crate must not depend on the operator's crates: an observer shares no code with what it observes.
 //!
@@ -52,7 +52,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `SERVERS_DIR` | where `make servers` has put the servers (default `.servers`) |
-//! | `TESTBED_CONSUL` | the Consul to start and to run `consul lock` of (default: the one in `SERVERS_DIR`) |
+//! | `TESTBED_CONSUL` | the Consul to start, also for `consul lock` (default: the one in `SERVERS_DIR`) |
 //! | `OPERATOR_BIN` | the operator's program (default: the one that cargo has built) |
 //! | `CLI_BIN` | the program `consul-semaphore` (default: the one that cargo has built) |
 //! | `KEEP_BED` | if set, the folder with the logs is kept |

@@ -16,7 +16,7 @@ pub(super) async fn leader_killed(strike: &mut Strike) -> Result<Hit> {
     strike.begins("SIGKILL");
     leader.end("KILL").await?;
     strike.lasts(4).await;
-    // Not after an election: one of the other two may not have caught up from an earlier fault.
+    // Not after an election: one of the other two may not have caught up after an earlier fault.
     leader.start_again()?;
     world.consul.cluster.try_leader().await?;
     drop(away);
@@ -36,7 +36,7 @@ pub(super) async fn follower_killed(strike: &mut Strike) -> Result<Hit> {
 pub(super) async fn leader_frozen(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
     let [leader, ..] = world.consul.leader_first().await?;
-    // All clients that are connected to it wait as long as it sleeps.
+    // All clients that are connected to it wait while it sleeps.
     let away = strike.away(Part::Consul);
     strike.begins("SIGSTOP");
     leader.signal("STOP")?;
@@ -63,7 +63,7 @@ pub(super) async fn all_killed(strike: &mut Strike, seconds: u64) -> Result<Hit>
     Ok(Hit::Yes)
 }
 
-/// Two of three stand still: the third can't lead.
+/// Two of three servers are frozen: the third can't lead.
 pub(super) async fn leaderless(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     let world = strike.world.clone();
     let [leader, follower, _] = world.consul.leader_first().await?;
@@ -81,8 +81,7 @@ pub(super) async fn leaderless(strike: &mut Strike, seconds: u64) -> Result<Hit>
     Ok(Hit::Yes)
 }
 
-/// All servers come back empty: locks, contenders, sessions and tokens are gone, and indexes begin
-/// again.
+/// All servers come back empty: locks, contenders, sessions and tokens are lost, and indexes start again from zero.
 pub(super) async fn data_lost(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
     let away = strike.away(Part::Consul);
@@ -121,7 +120,7 @@ pub(super) async fn denied(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-/// Takes all sessions of the operator with it.
+/// This destroys all sessions of the operator.
 pub(super) async fn node_deregistered(strike: &mut Strike) -> Result<Hit> {
     let sessions = strike.world.consul.reader.json("session/list").await?;
     let mut nodes = sessions.as_array().into_iter().flatten();

@@ -23,7 +23,7 @@ use crate::{
 
 const DEFINITION: &str = "consulsemaphores.consul-semaphore.io";
 
-/// All `ConsulSemaphores` are deleted with their definition, once their running Jobs are done; then all are created
+/// Once their running Jobs are done, all `ConsulSemaphores` are deleted with their definition, and then created
 /// again.
 pub(super) async fn definition(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
@@ -68,7 +68,7 @@ pub(super) async fn definition(strike: &mut Strike) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-/// A namespace of its own, with a semaphore and Jobs of which some run, is deleted with all of it.
+/// A namespace with its own semaphore and Jobs, some of them running, is deleted.
 pub(super) async fn namespace(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
     let name = format!("{NAMESPACE}-{}", strike.planned.id);

@@ -14,7 +14,7 @@ use crate::{
     world::{CALL, NAMESPACE},
 };
 
-/// How long Jobs are written to, the pause between, and what is written.
+/// How long Jobs are written to, the pause between writes, and the annotation that is written.
 const TOUCHES: Duration = Duration::from_secs(4);
 const BETWEEN_TOUCHES: Duration = Duration::from_millis(50);
 const TOUCHED: &str = "faults.consul-semaphore.io/touched";
@@ -55,7 +55,7 @@ pub(super) async fn deleted(strike: &mut Strike) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-/// Deletes a Job of a semaphore that runs, if there is one.
+/// Deletes a running Job of a semaphore, if there is one.
 pub(super) async fn delete_one_that_runs(strike: &mut Strike, kept: &Kept) -> Result<()> {
     let running = strike
         .world
@@ -87,7 +87,7 @@ pub(super) async fn suspended(strike: &mut Strike) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-/// Removes the hold from a Job; returns whether nothing is left to do.
+/// Removes the hold from a Job. Returns whether nothing is left to do.
 pub(crate) async fn release(world: &crate::world::World, job: &Job) -> Result<bool> {
     let state = world
         .timeline
@@ -120,7 +120,7 @@ pub(super) async fn unsuspended(strike: &mut Strike) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-/// A Job whose pods take longer to end than most Jobs run, deleted as soon as it runs.
+/// A Job whose pods take longer to end than most Jobs run is deleted as soon as it runs.
 pub(super) async fn lingers(strike: &mut Strike) -> Result<Hit> {
     let kept = strike.kept()?;
     let life = Life {
@@ -154,8 +154,7 @@ pub(super) async fn lingers(strike: &mut Strike) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-/// Somebody else writes to Jobs that wait, again and again: what was decided on an older version of
-/// them is refused.
+/// Another program writes to waiting Jobs again and again, so decisions on an older version of them are refused.
 pub(super) async fn touched(strike: &mut Strike) -> Result<Hit> {
     let prefix = strike.kept()?.prefix();
     let world = strike.world.clone();
@@ -173,7 +172,7 @@ pub(super) async fn touched(strike: &mut Strike) -> Result<Hit> {
             for job in waiting() {
                 let touched = json!({ TOUCHED: number.to_string() });
                 let patch = json!({ "metadata": { "annotations": touched } });
-                // It may be gone by now.
+                // It may have been deleted by now.
                 let _gone = patch_job(&world, &job.name, patch).await;
             }
             sleep(BETWEEN_TOUCHES).await;
@@ -219,7 +218,7 @@ pub(super) async fn limit_changed(strike: &mut Strike) -> Result<Hit> {
     } else {
         limit + 1
     };
-    // While others want another limit, nobody grants.
+    // While the other programs want another limit, the operator grants nothing.
     let away = strike.kept()?.is_shared().then(|| {
         strike
             .kept()

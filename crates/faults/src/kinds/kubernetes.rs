@@ -1,4 +1,4 @@
-//! The API server itself is down, or restored.
+//! The API server itself is down or restored.
 
 use std::time::Duration;
 
@@ -26,19 +26,19 @@ pub(super) async fn killed(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-/// Watches that are broken off now can't go on from where they were.
+/// Watches that are interrupted now can't resume where they were.
 pub(super) async fn compacted(strike: &mut Strike) -> Result<Hit> {
     strike.world.kubernetes.etcd()?.compact().await?;
     connection::cut(strike, connection::To::Api, 1).await
 }
 
-/// Versions of objects are lower than those that were known, as after etcd was restored from a backup.
+/// Objects get lower versions than before, as after a restore of etcd from a backup.
 pub(super) async fn restored(strike: &mut Strike) -> Result<Hit> {
     strike.world.kubernetes.versions.go_back();
     connection::cut(strike, connection::To::Api, 1).await
 }
 
-/// The operator may do nothing.
+/// The operator has no rights at all.
 pub(super) async fn rbac(strike: &mut Strike) -> Result<Hit> {
     let bindings = Api::<ClusterRoleBinding>::all(strike.world.kubernetes.client.clone());
     let mut binding = timeout(CALL, bindings.get(BINDING)).await??;

@@ -1,4 +1,4 @@
-//! Somebody changes a semaphore's keys in Consul.
+//! Another program changes a semaphore's keys in Consul.
 
 use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
@@ -10,7 +10,7 @@ use crate::{
     world::{NAMESPACE, World},
 };
 
-/// The flags of a semaphore's keys, and of a mutex, as every client of Consul writes them.
+/// The flags of a semaphore's keys, and of a mutex, as every Consul client writes them.
 const SEMAPHORE_FLAGS: u64 = 0xe0f6_9a2b_aa41_4de0;
 const MUTEX_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
 
@@ -45,7 +45,7 @@ pub(super) async fn contender_deleted(strike: &mut Strike) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-/// Its session lives on.
+/// Unlocks a contender key, while its session stays alive.
 pub(super) async fn contender_released(strike: &mut Strike) -> Result<Hit> {
     let prefix = strike.kept()?.prefix();
     let Some((session, uid)) = some_holder(strike)? else {
@@ -128,8 +128,8 @@ pub(super) async fn limit_changed(strike: &mut Strike) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-/// Waits until a `.lock` has the semaphore's limit again, and writes it where somebody else's is left:
-/// the operator takes that for a conflict.
+/// Waits until a `.lock` has the semaphore's limit again. Where another limit is left, it writes the right one,
+/// because the operator takes the other one for a conflict.
 async fn limit_is_right(world: &World, kept: &Kept) -> Result<()> {
     let prefix = kept.prefix();
     until_done("the limit is what it was", || async {
@@ -145,8 +145,8 @@ async fn limit_is_right(world: &World, kept: &Kept) -> Result<()> {
     .await
 }
 
-/// Makes a semaphore again that was deleted, and waits until its limit is right: a limit that was changed just before
-/// the deletion looks like a conflict afterwards.
+/// Recreates a deleted semaphore, and waits until its limit is right: a limit that was changed just before the
+/// deletion looks like a conflict to the new one.
 pub(super) async fn is_made_again(world: &World, kept: &Kept) -> Result<()> {
     until_done("the semaphore is there again", || async {
         match kept.create(world, NAMESPACE).await {
@@ -159,7 +159,7 @@ pub(super) async fn is_made_again(world: &World, kept: &Kept) -> Result<()> {
     limit_is_right(world, kept).await
 }
 
-/// As `consul lock -n 1` on the same prefix, if it did not look first.
+/// As `consul lock -n 1` on the same prefix would do without its check.
 pub(super) async fn mutex(strike: &mut Strike) -> Result<Hit> {
     let prefix = strike.kept()?.prefix();
     let world = strike.world.clone();
@@ -188,19 +188,19 @@ pub(super) async fn mutex(strike: &mut Strike) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-/// Its session stays until it expires.
+/// The session of the killed program stays until it expires.
 pub(super) fn foreigner_killed(strike: &mut Strike) -> Result<Hit> {
     let holding = strike.load.holding(&strike.kept()?.prefix());
     let Some(foreigner) = strike.rng.choice(holding) else {
         return Ok(Hit::Nothing);
     };
     strike.begins("SIGKILL");
-    // It may have ended by itself just now.
+    // It may just have ended on its own.
     let _ended = foreigner.server.signal("KILL");
     Ok(Hit::Yes)
 }
 
-/// Writes a `.lock` unless it has changed since `index`; says whether that was so.
+/// Writes a `.lock` unless it has changed since `index`. Returns whether it was written.
 async fn write(
     world: &World,
     prefix: &str,

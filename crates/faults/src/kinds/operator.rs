@@ -38,7 +38,7 @@ pub(super) async fn frozen(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-/// Its wall clock jumps weeks ahead, and an hour back: as far as the API server's certificate is old.
+/// Its wall clock jumps weeks ahead, and an hour back: that far back, the API server's certificate is still valid.
 pub(super) async fn clock_jumps(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
     let Some((jumping, clock)) = &world.operators.jumping else {
@@ -63,7 +63,7 @@ async fn replace(strike: &Strike, old: &Operator, new: &Operator) -> Result<()> 
     Ok(())
 }
 
-/// Two are active at once, as when a lease was lost and nobody noticed.
+/// Two are active at once, as when a lease is lost and neither replica notices.
 pub(super) async fn doubled(strike: &mut Strike) -> Result<Hit> {
     strike.begins("");
     strike.world.operators.second.try_start().await?;

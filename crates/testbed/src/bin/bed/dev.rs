@@ -8,8 +8,8 @@ use tokio::{
     sync::oneshot,
 };
 
-/// Starts a bed, says how to reach it, and ends it on Ctrl-C, SIGTERM, SIGHUP, or when a program
-/// that has the other end of stdin closes it.
+/// Starts a bed, prints how to reach it, and ends it on Ctrl-C, SIGTERM or SIGHUP, or when the program at the other
+/// end of stdin closes it.
 pub(crate) async fn run() -> Result<()> {
     let asked = asked_to_end()?;
     tokio::pin!(asked);
@@ -17,7 +17,7 @@ pub(crate) async fn run() -> Result<()> {
     let start = Instant::now();
     let bed = tokio::select! {
         bed = Bed::builder().try_start() => bed?,
-        // What has been started already ends with this process.
+        // Servers that have started already end with this process.
         why = &mut asked => {
             println!("Ended before they were up: {why}.");
             return Ok(());
@@ -76,16 +76,16 @@ All logs are in {logs}. Ctrl-C, or kill {pid}, ends all of it.",
     Ok(())
 }
 
-/// Ready when someone wants the end, with how it was said. The handlers are set when this returns.
+/// Resolves when the bed should end, with the reason. The handlers are set when this returns.
 pub(crate) fn asked_to_end() -> Result<impl Future<Output = &'static str>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hang_up = signal(SignalKind::hangup())?;
     let (closed, stdin_closed) = oneshot::channel();
-    // In the background stdin is /dev/null, which is at its end at once, or a terminal, from which
-    // nothing may be read there.
+    // In the background, stdin is /dev/null, which is at its end at once, or a terminal that may not be read from
+    // there.
     let piped = fs::metadata("/dev/stdin").is_ok_and(|stdin| stdin.file_type().is_fifo());
-    // A thread, because a read from stdin can't be given up, and must not hold up the end.
+    // On a thread, because a read from stdin can't be cancelled, and must not delay the end.
     let _reader = piped.then(|| {
         std::thread::spawn(move || {
             let ended = std::io::stdin().read_to_end(&mut Vec::new());
