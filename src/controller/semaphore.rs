@@ -480,6 +480,7 @@ impl SemaphoreController {
             keys_in_use: keyed.then(|| number(totals.in_use)),
             holders: keys.holders(),
             queue: status::queue(index, &self.reference, &totals.starting, keyed),
+            waiting_elsewhere: keys.elsewhere(),
             conditions: Vec::new(),
         };
         let held_and_limit = totals.limit.map(|limit| (totals.held, limit));

@@ -1,7 +1,7 @@
 //! What people see: the status, the columns and the explanations.
 
 use consul_semaphore_api::{
-    ConsulSemaphoreStatus, HolderStatus, QueueStatus,
+    ConsulSemaphoreStatus, HolderStatus, QueueStatus, WaiterStatus,
     conditions::{self, ConditionType, Finding, Reason},
 };
 use jiff::Timestamp;
@@ -165,6 +165,11 @@ fn a_status() -> ConsulSemaphoreStatus {
             key: Some("customer-42".to_owned()),
             job: "migrate-2".to_owned(),
             since: Some(Time(now)),
+        }],
+        waiting_elsewhere: vec![WaiterStatus {
+            session: "s-3".to_owned(),
+            key: None,
+            waiter: Some("ci-runner deploy".to_owned()),
         }],
         conditions: conditions::merge(&[], &findings, Some(1), now),
     }
