@@ -192,7 +192,7 @@ impl SemaphoreController {
 
     /// How it may use Consul.
     pub(super) fn consul_access(&self) -> ConsulAccess {
-        self.access.of_home(self.target.as_ref())
+        self.access.for_target(self.target.as_ref())
     }
 
     pub(super) fn target(&self) -> Option<&ConsulTarget> {

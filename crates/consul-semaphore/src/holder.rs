@@ -181,7 +181,7 @@ impl Holder {
             readings: None,
             notices: Notices {
                 on: Box::new(on_notice),
-                told: BTreeSet::new(),
+                reported: BTreeSet::new(),
             },
             waits_since: None,
             unused: false,
@@ -207,7 +207,7 @@ impl Holder {
             if let Some(error) = self.hopeless() {
                 return Err(error);
             }
-            self.tell_waiting();
+            self.report_waiting();
             self.something().await;
         }
     }
@@ -228,7 +228,7 @@ impl Holder {
             if let Some((_, Wanted::Stop(why))) = self.wanted {
                 return why;
             }
-            self.tell_trouble(true);
+            self.report_trouble(true);
             self.something().await;
         }
     }
@@ -389,7 +389,7 @@ impl Holder {
         if let Some(last) = self.conclusion() {
             let unheld = !last.unheld.is_empty();
             self.notices
-                .tell("unheld", unheld.then_some(Notice::Unheld));
+                .report("unheld", unheld.then_some(Notice::Unheld));
         }
     }
 
@@ -550,26 +550,26 @@ impl Holder {
         self.engine.answered(id, answer, now(), &self.program);
     }
 
-    fn tell_waiting(&mut self) {
+    fn report_waiting(&mut self) {
         let works = self.queue().and_then(Queue::trouble).is_none();
         let rests = self.rests();
-        self.notices.tell("rest", rests.then_some(Notice::Resting));
+        self.notices.report("rest", rests.then_some(Notice::Resting));
         let holders = self.in_the_way().filter(|_| works && !rests);
         if holders.is_some() {
             self.waits_since.get_or_insert_with(Moment::now);
         }
         let waiting = holders.map(|holders| Notice::Waiting { holders });
-        self.notices.tell("waiting", waiting);
-        self.tell_trouble(false);
+        self.notices.report("waiting", waiting);
+        self.report_trouble(false);
     }
 
-    fn tell_trouble(&mut self, holding: bool) {
+    fn report_trouble(&mut self, holding: bool) {
         let trouble = self.queue().and_then(Queue::trouble);
         let notice = trouble.map(|trouble| Notice::Trouble {
             error: trouble.error.clone(),
             holding,
         });
-        self.notices.tell("trouble", notice);
+        self.notices.report("trouble", notice);
     }
 }
 
@@ -577,17 +577,17 @@ impl Holder {
 struct Notices {
     on: Box<dyn Fn(Notice) + Send>,
     /// The last notice, as long as it is true.
-    told: BTreeSet<&'static str>,
+    reported: BTreeSet<&'static str>,
 }
 
 impl Notices {
     /// Tells once what is so about something, until it is not so any more.
-    fn tell(&mut self, about: &'static str, notice: Option<Notice>) {
+    fn report(&mut self, about: &'static str, notice: Option<Notice>) {
         match notice {
-            Some(notice) if self.told.insert(about) => (self.on)(notice),
+            Some(notice) if self.reported.insert(about) => (self.on)(notice),
             Some(_) => {}
             None => {
-                self.told.remove(about);
+                self.reported.remove(about);
             }
         }
     }

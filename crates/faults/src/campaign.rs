@@ -23,7 +23,7 @@ pub use crate::plan::Options;
 
 use crate::{
     judge::{Verdict, judge},
-    kinds::{self, Planned, Strike},
+    kinds::{self, Planned, ActiveFault},
     load::{self, Load, SEMAPHORES},
     observer::{Observer, Observers},
     picture, plan, planted,
@@ -83,10 +83,10 @@ pub async fn run(options: &Options) -> Result<Verdict> {
         timeline: timeline.clone(),
         observers: vec![Observer::of_kubernetes(&world.kubernetes.client, &timeline)],
     };
-    for kept in &SEMAPHORES {
-        timeline.push(What::Semaphore(kept.record(NAMESPACE)));
-        kept.create(&world, NAMESPACE).await?;
-        let watch = Observer::of_lock(&world.consul.reader, &kept.prefix(), &timeline);
+    for semaphore in &SEMAPHORES {
+        timeline.push(What::Semaphore(semaphore.record(NAMESPACE)));
+        semaphore.create(&world, NAMESPACE).await?;
+        let watch = Observer::of_lock(&world.consul.reader, &semaphore.prefix(), &timeline);
         watches.observers.push(watch);
     }
     let load = Arc::new(Load::default());
@@ -202,7 +202,7 @@ async fn strike_all(
                 if hits_all && number > 0 && number % QUIET_EVERY == 0 {
                     sleep(QUIET).await;
                 }
-                Strike::new(&world, &load, &fault).run().await?;
+                ActiveFault::new(&world, &load, &fault).run().await?;
                 done.fetch_add(1, Ordering::Relaxed);
             }
             if hits_all {

@@ -55,7 +55,7 @@ pub(crate) fn to_kubernetes(url: &str, timeline: &Timeline, versions: &Versions)
     Proxy::before([url]).carried_by(move |call, next| {
         let (timeline, added) = (timeline.clone(), versions.now());
         async move {
-            let Some(call) = added.taken_off(call) else {
+            let Some(call) = added.subtract_offset(call) else {
                 return Ok(expired());
             };
             if call.writes() {
@@ -63,12 +63,12 @@ pub(crate) fn to_kubernetes(url: &str, timeline: &Timeline, versions: &Versions)
                 let answer = write(call, next).await;
                 note.end(&timeline, &answer);
                 let mut answer = answer?;
-                answer.body = added.put_on(&answer.body);
+                answer.body = added.add_offset(&answer.body);
                 return Ok(answer.into_response());
             }
             let (head, body) = next.send(call).await?.into_parts();
             let lines = lines(body.into_data_stream());
-            let lines = lines.map_ok(move |line| added.put_on(&line));
+            let lines = lines.map_ok(move |line| added.add_offset(&line));
             Ok(Response::from_parts(head, Body::from_stream(lines)))
         }
     })

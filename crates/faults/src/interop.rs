@@ -14,7 +14,7 @@ use futures::future::{join_all, try_join_all};
 use k8s_openapi::api::batch::v1;
 use kube::{ResourceExt as _, api::ListParams};
 use serde_json::json;
-use testbed::{Bed, Namespace, Operator, Proxy, Taker};
+use testbed::{Bed, Namespace, Operator, Proxy, SlotClient};
 use tokio::time::sleep;
 
 pub use self::turns::{Turns, turns};
@@ -200,8 +200,8 @@ pub async fn run(options: &Options) -> Result<Outcome> {
     }
     // The shutdown at the end is not judged.
     drop(observers);
-    let mut errors: Vec<_> = programs.iter().flat_map(Taker::errors).collect();
-    for ended in join_all(programs.iter().map(Taker::try_stop)).await {
+    let mut errors: Vec<_> = programs.iter().flat_map(SlotClient::errors).collect();
+    for ended in join_all(programs.iter().map(SlotClient::try_stop)).await {
         errors.extend(ended.err().map(|error| format!("{error:#}")));
     }
     for cluster in &clusters {
@@ -311,12 +311,12 @@ fn place(job: &v1::Job) -> Place {
 }
 
 /// Starts the programs. The start of a program's name is its kind.
-fn programs(bed: &Bed, prefix: &str, door: &str, rest: Duration) -> Result<Vec<Taker>> {
+fn programs(bed: &Bed, prefix: &str, door: &str, rest: Duration) -> Result<Vec<SlotClient>> {
     let go = (1..=3).map(|number| bed.go_semaphore(&format!("go-{number}"), prefix, LIMIT));
     let cli = (1..=3).map(|number| bed.consul_lock(&format!("cli-{number}"), prefix, LIMIT));
     let exec = (1..=2).map(|number| bed.exec(&format!("exec-{number}"), prefix, LIMIT));
     let all = go.chain(cli).chain(exec);
-    let all = all.map(|program| program.by_way_of(door).hold(HOLD).rest(rest));
+    let all = all.map(|program| program.through(door).hold(HOLD).rest(rest));
     all.map(|program| program.times(0).try_start()).collect()
 }
 

@@ -1,7 +1,7 @@
 //! The kinds of faults, as data: the name of each, how often it occurs, what it hits, and how it is injected and
 //! healed.
 //!
-//! A fault declares with [`Strike::away`] what it takes down, so that the judge knows what could not be done in the
+//! A fault declares with [`ActiveFault::away`] what it takes down, so that the judge knows what could not be done in the
 //! meantime. Everything else is expected to keep working.
 
 mod connection;
@@ -22,7 +22,7 @@ use tokio::time::sleep;
 
 use self::connection::To;
 use crate::{
-    load::{Kept, Load, SEMAPHORES},
+    load::{LoadSemaphore, Load, SEMAPHORES},
     record::{Part, Phase, What},
     world::{PATIENCE, World},
 };
@@ -39,7 +39,7 @@ pub(crate) struct Kind {
     pub(crate) reach: Reach,
     /// Whether it takes long, for example an outage longer than the TTL. These are a fixed small share.
     pub(crate) rare: bool,
-    run: for<'a> fn(&'a mut Strike) -> BoxFuture<'a, Result<Hit>>,
+    run: for<'a> fn(&'a mut ActiveFault) -> BoxFuture<'a, Result<Hit>>,
 }
 
 impl std::fmt::Debug for Kind {
@@ -70,7 +70,7 @@ const fn kind(
     name: &'static str,
     weight: usize,
     reach: Reach,
-    run: for<'a> fn(&'a mut Strike) -> BoxFuture<'a, Result<Hit>>,
+    run: for<'a> fn(&'a mut ActiveFault) -> BoxFuture<'a, Result<Hit>>,
 ) -> Kind {
     Kind {
         name,
@@ -83,7 +83,7 @@ const fn kind(
 
 const fn rare(
     name: &'static str,
-    run: for<'a> fn(&'a mut Strike) -> BoxFuture<'a, Result<Hit>>,
+    run: for<'a> fn(&'a mut ActiveFault) -> BoxFuture<'a, Result<Hit>>,
 ) -> Kind {
     Kind {
         name,
@@ -305,7 +305,7 @@ pub(crate) struct Planned {
 }
 
 /// A fault while it is active.
-pub(crate) struct Strike {
+pub(crate) struct ActiveFault {
     pub(crate) world: Arc<World>,
     pub(crate) load: Arc<Load>,
     pub(crate) planned: Planned,
@@ -313,7 +313,7 @@ pub(crate) struct Strike {
     begun: bool,
 }
 
-impl Strike {
+impl ActiveFault {
     pub(crate) fn new(world: &Arc<World>, load: &Arc<Load>, planned: &Planned) -> Self {
         Self {
             world: world.clone(),
@@ -367,7 +367,7 @@ impl Strike {
         });
     }
 
-    fn kept(&self) -> Result<&'static Kept> {
+    fn semaphore(&self) -> Result<&'static LoadSemaphore> {
         match self.planned.semaphore {
             Some(at) => Ok(&SEMAPHORES[at]),
             None => bail!("a fault of one semaphore without one"),

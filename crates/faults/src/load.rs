@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// A semaphore of the load.
-pub(crate) struct Kept {
+pub(crate) struct LoadSemaphore {
     pub(crate) name: &'static str,
     pub(crate) limit: u64,
     policy: &'static str,
@@ -46,8 +46,8 @@ pub(crate) struct Kept {
 }
 
 /// The semaphores. Their limits, policies and lock-delays differ.
-pub(crate) const SEMAPHORES: [Kept; 6] = [
-    Kept {
+pub(crate) const SEMAPHORES: [LoadSemaphore; 6] = [
+    LoadSemaphore {
         name: "one",
         limit: 1,
         policy: "Reacquire",
@@ -56,7 +56,7 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
         foreigners: 0,
         forwarded: false,
     },
-    Kept {
+    LoadSemaphore {
         name: "two-shared",
         limit: 2,
         policy: "Reacquire",
@@ -65,7 +65,7 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
         foreigners: 1,
         forwarded: false,
     },
-    Kept {
+    LoadSemaphore {
         name: "three-strict",
         limit: 3,
         policy: "Suspend",
@@ -74,7 +74,7 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
         foreigners: 0,
         forwarded: true,
     },
-    Kept {
+    LoadSemaphore {
         name: "three-shared",
         limit: 3,
         policy: "Reacquire",
@@ -83,7 +83,7 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
         foreigners: 2,
         forwarded: false,
     },
-    Kept {
+    LoadSemaphore {
         name: "two-lenient",
         limit: 2,
         policy: "Continue",
@@ -92,7 +92,7 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
         foreigners: 0,
         forwarded: false,
     },
-    Kept {
+    LoadSemaphore {
         name: "two-endless",
         limit: 2,
         policy: "Reacquire",
@@ -104,7 +104,7 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
 ];
 
 /// A semaphore that is created and deleted together with its own namespace.
-pub(crate) const PASSING: Kept = Kept {
+pub(crate) const PASSING: LoadSemaphore = LoadSemaphore {
     name: "passing",
     limit: 2,
     policy: "Reacquire",
@@ -117,7 +117,7 @@ pub(crate) const PASSING: Kept = Kept {
 /// The shortest TTL that Consul allows, so that faults are over soon.
 const TTL: Option<u32> = Some(10);
 
-impl Kept {
+impl LoadSemaphore {
     pub(crate) fn prefix(&self) -> String {
         prefix_of(NAMESPACE, self.name)
     }
@@ -231,16 +231,16 @@ pub(crate) fn start(
     seed: u64,
 ) -> Vec<tokio::task::JoinHandle<()>> {
     let mut tasks = Vec::new();
-    for (number, kept) in SEMAPHORES.iter().enumerate() {
+    for (number, semaphore) in SEMAPHORES.iter().enumerate() {
         let rng = Rng::with_seed(seed ^ (number as u64 + 1));
-        tasks.push(tokio::spawn(waves(world.clone(), load.clone(), kept, rng)));
-        for foreigner in 0..kept.foreigners {
-            let name = format!("foreign-{}-{foreigner}", kept.name);
+        tasks.push(tokio::spawn(waves(world.clone(), load.clone(), semaphore, rng)));
+        for foreigner in 0..semaphore.foreigners {
+            let name = format!("foreign-{}-{foreigner}", semaphore.name);
             let rng = Rng::with_seed(seed ^ ((number * 10 + foreigner) as u64) << 8);
             tasks.push(tokio::spawn(visits(
                 world.clone(),
                 load.clone(),
-                kept,
+                semaphore,
                 name,
                 rng,
             )));
@@ -250,8 +250,8 @@ pub(crate) fn start(
 }
 
 /// Makes more Jobs than there are slots, whenever few or none of the last ones are left.
-async fn waves(world: Arc<World>, load: Arc<Load>, kept: &Kept, mut rng: Rng) {
-    let prefix = kept.prefix();
+async fn waves(world: Arc<World>, load: Arc<Load>, semaphore: &LoadSemaphore, mut rng: Rng) {
+    let prefix = semaphore.prefix();
     while !load.is_over() {
         let unfinished = world.timeline.look(|view| {
             let jobs = view.jobs.values();
@@ -261,10 +261,10 @@ async fn waves(world: Arc<World>, load: Arc<Load>, kept: &Kept, mut rng: Rng) {
                 .count()
         });
         if unfinished <= rng.usize(0..4) {
-            for _ in 0..kept.limit + 2 {
+            for _ in 0..semaphore.limit + 2 {
                 // A Job that can't be created does not matter.
                 let life = Life::random(&mut rng);
-                let _refused = create_job(&world, &load, NAMESPACE, kept.name, &life).await;
+                let _refused = create_job(&world, &load, NAMESPACE, semaphore.name, &life).await;
             }
         }
         sleep(Duration::from_millis(rng.u64(500..1500))).await;
@@ -334,20 +334,20 @@ pub(crate) async fn create_job(
 async fn visits(
     world: Arc<World>,
     load: Arc<Load>,
-    kept: &'static Kept,
+    semaphore: &'static LoadSemaphore,
     name: String,
     mut rng: Rng,
 ) {
     while !load.is_over() {
         // It may end early, because the limit has changed or Consul is down. Then it just tries again.
-        let _ended = visit(&world, &load, kept, &name, &mut rng).await;
+        let _ended = visit(&world, &load, semaphore, &name, &mut rng).await;
         sleep(Duration::from_millis(rng.u64(500..3000))).await;
     }
 }
 
-async fn visit(world: &World, load: &Load, kept: &Kept, name: &str, rng: &mut Rng) -> Result<()> {
+async fn visit(world: &World, load: &Load, semaphore: &LoadSemaphore, name: &str, rng: &mut Rng) -> Result<()> {
     let id = load.number();
-    let prefix = kept.prefix();
+    let prefix = semaphore.prefix();
     let sign = world.folder().join(format!("{name}.holds"));
     let _none = tokio::fs::remove_file(&sign).await;
     let child = format!("touch {}; exec sleep {}", sign.display(), rng.u32(1..4));
@@ -355,7 +355,7 @@ async fn visit(world: &World, load: &Load, kept: &Kept, name: &str, rng: &mut Rn
         .args([
             "lock",
             "-n",
-            &kept.limit.to_string(),
+            &semaphore.limit.to_string(),
             "-name",
             "campaign",
             &prefix,

@@ -50,7 +50,7 @@ impl Versions {
 
 impl Added {
     /// A request with the API server's own versions; `None` if it starts at a version that no longer exists.
-    pub(crate) fn taken_off(self, call: Call) -> Option<Call> {
+    pub(crate) fn subtract_offset(self, call: Call) -> Option<Call> {
         let parameters = call.query.split('&');
         let parameters: Option<Vec<String>> = parameters
             .map(|parameter| self.taken_off_parameter(parameter))
@@ -80,7 +80,7 @@ impl Added {
     }
 
     /// An answer, or whole lines of one, with the versions that the operator sees.
-    pub(crate) fn put_on(self, answer: &[u8]) -> Bytes {
+    pub(crate) fn add_offset(self, answer: &[u8]) -> Bytes {
         in_objects(answer, |version| version + self.0).into()
     }
 }
@@ -124,21 +124,21 @@ mod tests {
     fn what_was_shown_is_understood() {
         let added = Versions::new().now();
         let object = br#"{"metadata":{"resourceVersion":"42","name":"a"}}"#;
-        let shown = added.put_on(object);
+        let shown = added.add_offset(object);
         assert_eq!(
             shown,
             r#"{"metadata":{"resourceVersion":"1000000042","name":"a"}}"#
         );
         let shown = String::from_utf8(shown.to_vec()).unwrap();
         let path = "/jobs?watch=true&resourceVersion=1000000042&resourceVersionMatch=NotOlderThan";
-        let meant = added.taken_off(asked(path, &shown)).unwrap();
+        let meant = added.subtract_offset(asked(path, &shown)).unwrap();
         assert_eq!(
             meant.target(),
             "/jobs?watch=true&resourceVersion=42&resourceVersionMatch=NotOlderThan"
         );
         assert_eq!(meant.body, object.as_slice());
         let any = added
-            .taken_off(asked("/jobs?resourceVersion=0", ""))
+            .subtract_offset(asked("/jobs?resourceVersion=0", ""))
             .unwrap();
         assert_eq!(any.target(), "/jobs?resourceVersion=0");
     }
@@ -146,18 +146,18 @@ mod tests {
     #[test]
     fn what_was_shown_before_they_went_back_has_expired_and_is_a_conflict() {
         let versions = Versions::new();
-        let shown = versions.now().put_on(br#"{"resourceVersion":"900"}"#);
+        let shown = versions.now().add_offset(br#"{"resourceVersion":"900"}"#);
         versions.go_back();
-        let later = versions.now().put_on(br#"{"resourceVersion":"901"}"#);
+        let later = versions.now().add_offset(br#"{"resourceVersion":"901"}"#);
         assert_eq!(later, r#"{"resourceVersion":"999000901"}"#);
         assert!(
             versions
                 .now()
-                .taken_off(asked("/jobs?resourceVersion=1000000900", ""))
+                .subtract_offset(asked("/jobs?resourceVersion=1000000900", ""))
                 .is_none()
         );
         let shown = String::from_utf8(shown.to_vec()).unwrap();
-        let patch = versions.now().taken_off(asked("/jobs/a", &shown)).unwrap();
+        let patch = versions.now().subtract_offset(asked("/jobs/a", &shown)).unwrap();
         assert_eq!(patch.body, r#"{"resourceVersion":"1"}"#);
     }
 }

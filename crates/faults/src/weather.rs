@@ -13,21 +13,21 @@ pub(crate) enum Weather {
 
 impl Weather {
     /// Applies this to a door until the returned guard is dropped.
-    pub(crate) fn over(self, door: &Proxy) -> Spell<'_> {
+    pub(crate) fn over(self, door: &Proxy) -> FaultGuard<'_> {
         match self {
             Self::Cut(which) => door.cut(move |call| which.matches(call)),
             Self::Met(which, fault) => {
                 door.faults(move |call| which.matches(call).then(|| fault.clone()));
             }
         }
-        Spell(door)
+        FaultGuard(door)
     }
 }
 
 /// A weather while it is in effect.
-pub(crate) struct Spell<'a>(&'a Proxy);
+pub(crate) struct FaultGuard<'a>(&'a Proxy);
 
-impl Drop for Spell<'_> {
+impl Drop for FaultGuard<'_> {
     fn drop(&mut self) {
         self.0.heal();
     }

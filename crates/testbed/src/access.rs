@@ -21,7 +21,7 @@ impl Namespace {
         let asked = asked(what, Some(self.name()));
         story(
             Location::caller(),
-            goes_by(self.client(), user.to_owned(), asked, lets),
+            await_access(self.client(), user.to_owned(), asked, lets),
         )
     }
 }
@@ -39,7 +39,7 @@ impl Bed {
         let asked = asked(what, namespace);
         story(
             Location::caller(),
-            goes_by(self.client().clone(), user.to_owned(), asked, lets),
+            await_access(self.client().clone(), user.to_owned(), asked, lets),
         )
     }
 }
@@ -69,7 +69,7 @@ pub(crate) async fn is_in_force(client: &Client, binding: &DynamicObject) -> Res
             let home = account.namespace.as_deref().unwrap_or_default();
             let user = format!("system:serviceaccount:{home}:{}", account.name);
             let asked = one_of(&rule, namespace.clone());
-            goes_by(client.clone(), user, asked, true).await?;
+            await_access(client.clone(), user, asked, true).await?;
         }
     }
     Ok(())
@@ -114,7 +114,7 @@ fn one_of(rule: &PolicyRule, namespace: Option<String>) -> ResourceAttributes {
 }
 
 /// Waits until the API server allows a user to do this, or denies it.
-async fn goes_by(
+async fn await_access(
     client: Client,
     user: String,
     asked: ResourceAttributes,

@@ -23,7 +23,7 @@ use crate::{
     operator::{Operator, OperatorOptions, Place},
     proxy::Proxy,
     story::story,
-    taker::TakerBuilder,
+    slot_client::SlotClientBuilder,
     tools,
 };
 
@@ -183,7 +183,7 @@ impl Bed {
         let direct = &self.servers.place.kubeconfig;
         story(Location::caller(), async move {
             let link = Link::start(kubeconfig::server(direct)?).await?;
-            let kubeconfig = self.by_way_of(&format!("https://{}", link.address()))?;
+            let kubeconfig = self.through(&format!("https://{}", link.address()))?;
             Ok((link, kubeconfig))
         })
     }
@@ -197,7 +197,7 @@ impl Bed {
             let server = format!("https://{}", kubeconfig::server(direct)?);
             let authority = kubeconfig::authority(direct)?;
             let proxy = Proxy::before([server]).trusting(authority).start().await?;
-            let kubeconfig = self.by_way_of(&proxy.url())?;
+            let kubeconfig = self.through(&proxy.url())?;
             Ok((proxy, kubeconfig))
         })
     }
@@ -206,8 +206,8 @@ impl Bed {
     ///
     /// # Errors
     /// It can't be written.
-    pub fn by_way_of(&self, url: &str) -> Result<PathBuf> {
-        let kubeconfig = kubeconfig::by_way_of(self.operator_kubeconfig(), url)?;
+    pub fn through(&self, url: &str) -> Result<PathBuf> {
+        let kubeconfig = kubeconfig::through(self.operator_kubeconfig(), url)?;
         let name = url.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
         self.folder()
             .write(&format!("{name}.kubeconfig"), kubeconfig)
@@ -262,23 +262,23 @@ impl Bed {
 
     /// A foreign program, not yet started: Consul's Go client takes slots of the semaphore at `prefix`, as
     /// `api.Semaphore` does. `name` is the name of its session.
-    pub fn go_semaphore(&self, name: &str, prefix: &str, limit: u32) -> TakerBuilder {
-        TakerBuilder::go_semaphore(self, name, prefix, limit)
+    pub fn go_semaphore(&self, name: &str, prefix: &str, limit: u32) -> SlotClientBuilder {
+        SlotClientBuilder::go_semaphore(self, name, prefix, limit)
     }
 
     /// Like [`Self::go_semaphore`], for the lock at `key`, as `api.Lock` does.
-    pub fn go_lock(&self, name: &str, key: &str) -> TakerBuilder {
-        TakerBuilder::go_lock(self, name, key)
+    pub fn go_lock(&self, name: &str, key: &str) -> SlotClientBuilder {
+        SlotClientBuilder::go_lock(self, name, key)
     }
 
     /// Like [`Self::go_semaphore`], with `consul lock -n <limit>`: with 1 it is the lock at `<prefix>/.lock`.
-    pub fn consul_lock(&self, name: &str, prefix: &str, limit: u32) -> TakerBuilder {
-        TakerBuilder::consul_lock(self, name, prefix, limit)
+    pub fn consul_lock(&self, name: &str, prefix: &str, limit: u32) -> SlotClientBuilder {
+        SlotClientBuilder::consul_lock(self, name, prefix, limit)
     }
 
     /// Like [`Self::go_semaphore`], with this project's own `exec`; `name` is the name of its host.
-    pub fn exec(&self, name: &str, prefix: &str, limit: u32) -> TakerBuilder {
-        TakerBuilder::exec(self, name, prefix, limit)
+    pub fn exec(&self, name: &str, prefix: &str, limit: u32) -> SlotClientBuilder {
+        SlotClientBuilder::exec(self, name, prefix, limit)
     }
 
     /// Watches the semaphore at `prefix` from now on: how many holders it has, and how many of its Jobs have pods.

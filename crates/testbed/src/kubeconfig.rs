@@ -59,7 +59,7 @@ pub(crate) fn authority(kubeconfig: &Path) -> Result<Vec<u8>> {
 }
 
 /// The same kubeconfig, for a server at another URL.
-pub(crate) fn by_way_of(kubeconfig: &Path, url: &str) -> Result<String> {
+pub(crate) fn through(kubeconfig: &Path, url: &str) -> Result<String> {
     let mut config: Value = serde_json::from_str(&fs::read_to_string(kubeconfig)?)?;
     config["clusters"][0]["cluster"]["server"] = url.into();
     Ok(config.to_string())

@@ -31,7 +31,7 @@
 //! | [`WallClock`] | a program's own wall clock, which can jump |
 //! | [`Container`] | the operator as the pod of a Deployment describes it |
 //! | [`AuthMethod`] | an auth method of Consul that trusts the tokens of a Kubernetes |
-//! | [`Taker`] | another program that takes slots or locks: Consul's Go client, `consul lock` |
+//! | [`SlotClient`] | another program that takes slots or locks: Consul's Go client, `consul lock` |
 //! | [`Kueue`] | a queue for Jobs that benchmarks compare the operator with |
 //! | [`LimitWatch`] | watches whether a limit is kept, without any code of the operator |
 //! | [`proof`] | a grant as Kubernetes and Consul show it, and proof that nothing of it is left |
@@ -92,7 +92,7 @@ pub mod proof;
 mod proxy;
 mod semaphore;
 mod story;
-mod taker;
+mod slot_client;
 mod tls;
 mod tools;
 mod volumes;
@@ -124,7 +124,7 @@ pub use process::{Process, Recipe};
 pub use programs::{cli_program, consul_minor, operator_program, servers};
 pub use proxy::{Call, Fault, Next, Proxy, ProxyBuilder};
 pub use semaphore::Semaphore;
-pub use taker::{Taker, TakerBuilder};
+pub use slot_client::{SlotClient, SlotClientBuilder};
 pub use tls::ServerCertificate;
 pub use tools::{helm_alone, kubectl_alone};
 pub use wait::{Look, PATIENCE, eventually, eventually_within, same, until};

@@ -539,7 +539,7 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
         }
         Some(Ok(answer)) => {
             let held = (fault == Some(Fault::AnswerHeld)).then_some(rules);
-            give_on(answer, shared, call, held)
+            forward_answer(answer, shared, call, held)
         }
         // As from a server that is down: there is no answer.
         Some(Err(_)) | None => broken(),
@@ -547,7 +547,7 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
 }
 
 /// Forwards an answer as it arrives; that of a watch takes minutes. With `held`, it stalls until the faults change.
-fn give_on(
+fn forward_answer(
     answer: Response,
     shared: Arc<Shared>,
     call: Call,

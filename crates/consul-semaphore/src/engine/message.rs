@@ -222,8 +222,9 @@ impl Write {
                 let mut sessions = start.sessions();
                 sessions.all(|session| workload.started_by(session)) && !workload.lost()
             }
-            (Self::Skip(_), None) => true,
-            _ => false,
+            (Self::Skip(_), workload) => workload.is_none(),
+            (Self::Start(_), None)
+            | (Self::Suspend(_) | Self::GiveBack(_) | Self::Rename(_), _) => false,
         }
     }
 }

@@ -429,7 +429,7 @@ impl Queue {
                 self.drop_gone(transaction, &errors);
             }
             Err(consul::Error::Conflict(errors)) => {
-                self.knowledge.outrun(now);
+                self.knowledge.outdated(now);
                 self.drop_gone(transaction, &errors);
             }
             // There are fewer at once from now on.
@@ -580,7 +580,7 @@ impl Queue {
         self.writes.busy.remove(&workload.uid);
         match written {
             Written::Outdated(seen) if !write.is_done_in(seen.as_deref()) => {
-                refusals.outrun(&workload.uid, now);
+                refusals.outdated(&workload.uid, now);
             }
             Written::Done | Written::Outdated(_) => {
                 refusals.done(&write);
@@ -723,7 +723,7 @@ impl Queue {
         }
     }
 
-    /// Takes a call for lost of which nothing was heard until a running workload must be suspended. If it was
+    /// Takes a call for lost of which nothing was last_read until a running workload must be suspended. If it was
     /// a write it may have been done, which is looked up.
     fn give_up(&mut self, now: Now) {
         let overdue =

@@ -31,7 +31,7 @@ struct Trouble {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     /// Somebody else had changed the workload.
-    Outrun,
+    Outdated,
     /// It has no answer.
     Unanswered,
     Refused(Refused),
@@ -41,7 +41,7 @@ impl Why {
     fn refused(self) -> Option<Refused> {
         match self {
             Self::Refused(refused) => Some(refused),
-            Self::Outrun | Self::Unanswered => None,
+            Self::Outdated | Self::Unanswered => None,
         }
     }
 }
@@ -190,15 +190,15 @@ impl Refusals {
 
     /// Takes note of a write that came too late: the workload has changed, and what was refused before may not
     /// be any more. Who changes it all the time costs one try after another, so these have pauses too.
-    pub(super) fn outrun(&mut self, uid: &Uid, now: Now) {
+    pub(super) fn outdated(&mut self, uid: &Uid, now: Now) {
         let before = self.troubles.remove(uid);
-        let before = before.filter(|before| before.why == Why::Outrun);
+        let before = before.filter(|before| before.why == Why::Outdated);
         let setback = Setback::outrun_with_jitter(
             before.as_ref().map(|before| &before.setback),
             now.moment,
             now.jitter,
         );
-        let why = Why::Outrun;
+        let why = Why::Outdated;
         self.troubles.insert(uid.clone(), Trouble { setback, why });
     }
 
@@ -250,7 +250,7 @@ impl Refusals {
         let trouble = self.troubles.get(uid);
         let trouble = trouble.map(|trouble| {
             let why = match trouble.why {
-                Why::Outrun => 0,
+                Why::Outdated => 0,
                 Why::Unanswered => 1,
                 Why::Refused(Refused::Start) => 2,
                 Why::Refused(Refused::GiveBack(_)) => 3,
@@ -321,7 +321,7 @@ mod tests {
         };
         let later = now + Duration::from_hours(1);
         for (why, soon, then) in [
-            (Why::Outrun, (1, 0, 0), (0, 0, 0)),
+            (Why::Outdated, (1, 0, 0), (0, 0, 0)),
             (Why::Unanswered, (1, 0, 0), (0, 0, 0)),
             (Why::Refused(Refused::Start), (0, 1, 0), (0, 0, 0)),
             (Why::Refused(Refused::GiveBack(now)), (1, 0, 0), (0, 1, 0)),
@@ -340,7 +340,7 @@ mod tests {
         refusals.failed(&give_back(), true, at(now));
         let mut pauses = Vec::new();
         for _ in 0..12 {
-            refusals.outrun(&uid, at(now));
+            refusals.outdated(&uid, at(now));
             let until = refusals.due().max().unwrap();
             assert_eq!(
                 refusals.excluded(now).busy.contains(&uid),
@@ -356,7 +356,7 @@ mod tests {
         assert!(pauses[11] > Duration::from_secs(1), "{pauses:?}");
 
         refusals.done(&give_back());
-        refusals.outrun(&uid, at(now));
+        refusals.outdated(&uid, at(now));
         assert!(refusals.excluded(now).busy.is_empty(), "the first again");
     }
 

@@ -114,7 +114,7 @@ pub struct QueueState {
     /// What its last pass came to that was not in vain, and of which generation of the spec that is true.
     pub concluded: Option<(Conclusion, Option<i64>)>,
     /// Up to where it has taken what the watch brought.
-    heard: u64,
+    last_read: u64,
 }
 
 impl QueueState {
@@ -301,7 +301,7 @@ impl Semaphore {
         let state = QueueState {
             queue: queue.numbered(number),
             concluded: None,
-            heard: 0,
+            last_read: 0,
         };
         self.queues.insert(key.clone(), state);
         let access = Event::Access(self.access.operations());
@@ -428,7 +428,7 @@ impl Semaphore {
         let reference = QueueRef::new(&self.reference, key.clone());
         let lookup = stores.of(&reference);
         let state = self.queues.get_mut(key)?;
-        if let Some(news) = self.watched.news(key, &mut state.heard) {
+        if let Some(news) = self.watched.news(key, &mut state.last_read) {
             state.queue.handle(Event::Listed(news), now, &lookup);
         }
         let conclusion = state.queue.pass(now, &lookup);
@@ -464,7 +464,7 @@ impl Semaphore {
             .is_some_and(|last| last.idle && (!self.spec.settings.terminating || last.finished))
             && !state.queue.is_blocked()
             && self.is_seen_by(key)
-            && !self.watched.has_changed(key, state.heard)
+            && !self.watched.has_changed(key, state.last_read)
     }
 
     pub(super) fn close(&mut self, key: &Option<Key>) -> Option<QueueState> {

@@ -101,7 +101,7 @@ struct World {
     hung: BTreeSet<QueueRef>,
     /// Whether no PATCH that starts a workload has an answer.
     starts_are_lost: bool,
-    /// How many transactions go through of which nothing is heard.
+    /// How many transactions go through of which nothing is last_read.
     answers_are_lost: usize,
     duties: Vec<Duty>,
     started: Vec<String>,

@@ -94,19 +94,19 @@ impl WatchedPrefix {
         }
     }
 
-    /// What the watch has brought for a key since the version `heard`.
+    /// What the watch has brought for a key since the version `last_read`.
     pub(super) fn news(
         &self,
         key: &Option<Key>,
-        heard: &mut u64,
+        last_read: &mut u64,
     ) -> Option<Result<News, consul::Error>> {
-        if self.number <= *heard {
+        if self.number <= *last_read {
             return None;
         }
         // It counts also if another listing came before anybody asked. Who was not there knows nothing
         // that could be out of date by it.
-        let reset = *heard > 0 && self.reset > *heard;
-        *heard = self.number;
+        let reset = *last_read > 0 && self.reset > *last_read;
+        *last_read = self.number;
         Some(match self.last.clone()? {
             Err(error) => Err(error),
             Ok(Shown { index, sent }) => Ok(News {
@@ -153,10 +153,10 @@ impl WatchedPrefix {
         self.reset > 0
     }
 
-    /// Whether what is below a key has changed since `heard`.
-    pub(super) fn has_changed(&self, key: &Option<Key>, heard: u64) -> bool {
+    /// Whether what is below a key has changed since `last_read`.
+    pub(super) fn has_changed(&self, key: &Option<Key>, last_read: u64) -> bool {
         let slice = self.slices.get(key);
-        slice.is_some_and(|slice| slice.since > heard)
+        slice.is_some_and(|slice| slice.since > last_read)
     }
 
     fn replace(&mut self, key: Option<Key>, entries: Vec<Entry>) {
@@ -308,15 +308,15 @@ mod tests {
     #[test]
     fn what_is_as_it_was_is_fresh_evidence_all_the_same() {
         let mut watched = WatchedPrefix::default();
-        let mut heard = 0;
-        assert!(watched.news(&key("a"), &mut heard).is_none(), "nothing yet");
+        let mut last_read = 0;
+        assert!(watched.news(&key("a"), &mut last_read).is_none(), "nothing yet");
         bring(&mut watched, listing(2, &[("p/a/.lock", 1)]));
         bring(&mut watched, listing(5, &[("p/a/.lock", 1)]));
-        let news = watched.news(&key("a"), &mut heard).unwrap().unwrap();
+        let news = watched.news(&key("a"), &mut last_read).unwrap().unwrap();
         assert_eq!((news.index, news.entries.len()), (5, 1));
         assert!(
-            watched.news(&key("a"), &mut heard).is_none(),
-            "heard already"
+            watched.news(&key("a"), &mut last_read).is_none(),
+            "last_read already"
         );
         let mut other = 0;
         let news = watched.news(&key("unused"), &mut other).unwrap().unwrap();
@@ -326,18 +326,18 @@ mod tests {
     #[test]
     fn that_the_index_went_back_is_heard_by_all_however_late() {
         let mut watched = WatchedPrefix::default();
-        let mut heard = 0;
+        let mut last_read = 0;
         bring(&mut watched, listing(9, &[("p/a/.lock", 1)]));
-        assert!(!watched.news(&key("a"), &mut heard).unwrap().unwrap().reset);
+        assert!(!watched.news(&key("a"), &mut last_read).unwrap().unwrap().reset);
         let reset = listing(2, &[("p/a/.lock", 1)]).map(|listing| Listing {
             reset: true,
             ..listing
         });
         assert!(matches!(bring(&mut watched, reset), Concerned::All(_)));
         bring(&mut watched, listing(3, &[("p/a/.lock", 3)]));
-        assert!(watched.news(&key("a"), &mut heard).unwrap().unwrap().reset);
+        assert!(watched.news(&key("a"), &mut last_read).unwrap().unwrap().reset);
         bring(&mut watched, listing(4, &[("p/a/.lock", 4)]));
-        assert!(!watched.news(&key("a"), &mut heard).unwrap().unwrap().reset);
+        assert!(!watched.news(&key("a"), &mut last_read).unwrap().unwrap().reset);
         let mut newcomer = 0;
         assert!(
             !watched
@@ -352,12 +352,12 @@ mod tests {
     fn an_error_concerns_all_and_so_does_its_end() {
         let mut watched = WatchedPrefix::default();
         bring(&mut watched, listing(2, &[("p/a/.lock", 1)]));
-        let mut heard = 1;
+        let mut last_read = 1;
         let failed = bring(&mut watched, Err(consul::Error::Gone));
         assert_eq!(failed, Concerned::All(Vec::new()));
-        assert!(watched.news(&key("a"), &mut heard).unwrap().is_err());
+        assert!(watched.news(&key("a"), &mut last_read).unwrap().is_err());
         let healed = bring(&mut watched, listing(2, &[("p/a/.lock", 1)]));
         assert_eq!(healed, Concerned::All(Vec::new()));
-        assert!(watched.news(&key("a"), &mut heard).unwrap().is_ok());
+        assert!(watched.news(&key("a"), &mut last_read).unwrap().is_ok());
     }
 }

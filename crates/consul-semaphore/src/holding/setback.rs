@@ -61,21 +61,21 @@ impl Setback {
 }
 
 /// Asks until there is an answer, after growing pauses. A problem is reported when it is not the one before.
-pub async fn retry_until_ok<T, E: PartialEq, A>(mut ask: impl FnMut() -> A, tell: impl Fn(&E)) -> T
+pub async fn retry_until_ok<T, E: PartialEq, A>(mut ask: impl FnMut() -> A, report: impl Fn(&E)) -> T
 where
     A: Future<Output = Result<T, E>>,
 {
     let mut backoff = Backoff::default();
-    let mut told: Option<E> = None;
+    let mut reported: Option<E> = None;
     loop {
         let problem = match ask().await {
             Ok(answer) => return answer,
             Err(problem) => problem,
         };
-        if told.as_ref() != Some(&problem) {
-            tell(&problem);
+        if reported.as_ref() != Some(&problem) {
+            report(&problem);
         }
-        told = Some(problem);
+        reported = Some(problem);
         backoff.wait().await;
     }
 }
@@ -113,9 +113,9 @@ mod tests {
     #[tokio::test]
     async fn each_problem_is_reported_once() {
         let mut answers = [Err(1), Err(1), Err(2), Ok("at last")].into_iter();
-        let told = parking_lot::Mutex::new(Vec::new());
+        let reported = parking_lot::Mutex::new(Vec::new());
         let ask = || std::future::ready(answers.next().unwrap());
-        let answer = retry_until_ok(ask, |problem| told.lock().push(*problem)).await;
-        assert_eq!((answer, told.into_inner()), ("at last", vec![1, 2]));
+        let answer = retry_until_ok(ask, |problem| reported.lock().push(*problem)).await;
+        assert_eq!((answer, reported.into_inner()), ("at last", vec![1, 2]));
     }
 }

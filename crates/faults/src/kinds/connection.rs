@@ -6,7 +6,7 @@ use anyhow::Result;
 use testbed::{Fault, Proxy};
 use tokio::time::sleep;
 
-use super::{Hit, Strike, jobs};
+use super::{Hit, ActiveFault, jobs};
 use crate::{
     load::SEMAPHORES,
     record::Part,
@@ -61,33 +61,33 @@ impl To {
 }
 
 /// Nothing gets through.
-pub(super) async fn cut(strike: &mut Strike, to: To, seconds: u64) -> Result<Hit> {
-    away_during(strike, to, Weather::Cut(Which::All), seconds).await
+pub(super) async fn cut(fault: &mut ActiveFault, to: To, seconds: u64) -> Result<Hit> {
+    away_during(fault, to, Weather::Cut(Which::All), seconds).await
 }
 
 /// Raft takes long for each commit, but renewals are answered at once, so nothing counts as down.
-pub(super) async fn commits_late(strike: &mut Strike, seconds: u64) -> Result<Hit> {
+pub(super) async fn commits_late(fault: &mut ActiveFault, seconds: u64) -> Result<Hit> {
     let weather = Weather::Met(Which::Commits, Fault::Late(COMMIT));
-    during(strike, To::Consul, weather, seconds).await;
+    during(fault, To::Consul, weather, seconds).await;
     Ok(Hit::Yes)
 }
 
 /// Calls that are forwarded to a datacenter get no answer: only the semaphores there may notice.
-pub(super) async fn datacenter_hangs(strike: &mut Strike, seconds: u64) -> Result<Hit> {
-    let there = SEMAPHORES.iter().filter(|kept| kept.is_forwarded());
+pub(super) async fn datacenter_hangs(fault: &mut ActiveFault, seconds: u64) -> Result<Hit> {
+    let there = SEMAPHORES.iter().filter(|semaphore| semaphore.is_forwarded());
     let away: Vec<_> = there
-        .map(|kept| strike.away(Part::Grants(kept.prefix())))
+        .map(|semaphore| fault.away(Part::Grants(semaphore.prefix())))
         .collect();
-    during(strike, To::Consul, Weather::Cut(Which::Forwarded), seconds).await;
+    during(fault, To::Consul, Weather::Cut(Which::Forwarded), seconds).await;
     drop(away);
     Ok(Hit::Yes)
 }
 
 /// Consul and the operator get a new CA and new certificates. The operator has to notice on its own.
-pub(super) async fn certificates_exchanged(strike: &mut Strike) -> Result<Hit> {
-    let world = strike.world.clone();
+pub(super) async fn certificates_exchanged(fault: &mut ActiveFault) -> Result<Hit> {
+    let world = fault.world.clone();
     let doors = &world.consul.doors;
-    strike.begins("a CA, and certificates of it");
+    fault.begins("a CA, and certificates of it");
     doors.certificates.exchange().await?;
     // As after a restart of the servers, all connections are lost.
     doors.link.cut();
@@ -97,19 +97,19 @@ pub(super) async fn certificates_exchanged(strike: &mut Strike) -> Result<Hit> {
 }
 
 /// Every request is slow.
-pub(super) async fn slow(strike: &mut Strike, to: To) -> Result<Hit> {
-    away_during(strike, to, Weather::Met(Which::All, Fault::Late(SLOW)), 6).await
+pub(super) async fn slow(fault: &mut ActiveFault, to: To) -> Result<Hit> {
+    away_during(fault, to, Weather::Met(Which::All, Fault::Late(SLOW)), 6).await
 }
 
 /// Writes are carried out, but their answers never arrive.
-pub(super) async fn answers_lost(strike: &mut Strike, to: To) -> Result<Hit> {
-    away_during(strike, to, Weather::Met(to.writes(), Fault::Unanswered), 4).await
+pub(super) async fn answers_lost(fault: &mut ActiveFault, to: To) -> Result<Hit> {
+    away_during(fault, to, Weather::Met(to.writes(), Fault::Unanswered), 4).await
 }
 
 /// Writes arrive when their sender may have given up already.
-pub(super) async fn late(strike: &mut Strike, to: To) -> Result<Hit> {
-    let away = strike.away(to.part());
-    let hit = away_during(strike, to, Weather::Met(to.writes(), Fault::Late(LATE)), 3).await;
+pub(super) async fn late(fault: &mut ActiveFault, to: To) -> Result<Hit> {
+    let away = fault.away(to.part());
+    let hit = away_during(fault, to, Weather::Met(to.writes(), Fault::Late(LATE)), 3).await;
     // The last delayed write is still under way.
     sleep(LATE).await;
     drop(away);
@@ -117,9 +117,9 @@ pub(super) async fn late(strike: &mut Strike, to: To) -> Result<Hit> {
 }
 
 /// Everything is refused.
-pub(super) async fn refuses(strike: &mut Strike, to: To, status: u16) -> Result<Hit> {
+pub(super) async fn refuses(fault: &mut ActiveFault, to: To, status: u16) -> Result<Hit> {
     away_during(
-        strike,
+        fault,
         to,
         Weather::Met(Which::All, Fault::Refused(status, REFUSAL)),
         4,
@@ -128,10 +128,10 @@ pub(super) async fn refuses(strike: &mut Strike, to: To, status: u16) -> Result<
 }
 
 /// A webhook answers each change of a Job with a conflict, whatever the Job's version.
-pub(super) async fn conflicts(strike: &mut Strike) -> Result<Hit> {
+pub(super) async fn conflicts(fault: &mut ActiveFault) -> Result<Hit> {
     let conflict = Fault::Refused(409, REFUSAL);
     away_during(
-        strike,
+        fault,
         To::Api,
         Weather::Met(Which::JobPatches, conflict),
         6,
@@ -140,34 +140,34 @@ pub(super) async fn conflicts(strike: &mut Strike) -> Result<Hit> {
 }
 
 /// Running Jobs are deleted, and pods can't be listed: their slots stay held, but nothing else is delayed.
-pub(super) async fn pod_lists_hang(strike: &mut Strike, seconds: u64) -> Result<Hit> {
-    let world = strike.world.clone();
-    let away = strike.away(Part::Proofs);
+pub(super) async fn pod_lists_hang(fault: &mut ActiveFault, seconds: u64) -> Result<Hit> {
+    let world = fault.world.clone();
+    let away = fault.away(Part::Proofs);
     let weather = Weather::Cut(Which::PodLists);
-    strike.begins(format!("{weather:?}"));
+    fault.begins(format!("{weather:?}"));
     let spell = weather.over(&world.kubernetes.door);
-    for kept in &SEMAPHORES {
+    for semaphore in &SEMAPHORES {
         // No Job may be running, or the one that was has just ended.
-        let _gone = jobs::delete_one_that_runs(strike, kept).await;
+        let _gone = jobs::delete_one_that_runs(fault, semaphore).await;
     }
-    strike.lasts(seconds).await;
+    fault.lasts(seconds).await;
     drop(spell);
     drop(away);
     Ok(Hit::Yes)
 }
 
 /// Applies the weather, and marks the server as down in the meantime.
-async fn away_during(strike: &mut Strike, to: To, weather: Weather, seconds: u64) -> Result<Hit> {
-    let away = strike.away(to.part());
-    during(strike, to, weather, seconds).await;
+async fn away_during(fault: &mut ActiveFault, to: To, weather: Weather, seconds: u64) -> Result<Hit> {
+    let away = fault.away(to.part());
+    during(fault, to, weather, seconds).await;
     drop(away);
     Ok(Hit::Yes)
 }
 
-async fn during(strike: &mut Strike, to: To, weather: Weather, seconds: u64) {
-    let world = strike.world.clone();
-    strike.begins(format!("{weather:?}"));
+async fn during(fault: &mut ActiveFault, to: To, weather: Weather, seconds: u64) {
+    let world = fault.world.clone();
+    fault.begins(format!("{weather:?}"));
     let spell = weather.over(to.door(&world));
-    strike.lasts(seconds).await;
+    fault.lasts(seconds).await;
     drop(spell);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use fastrand::Rng;
-use testbed::{Bed, LimitWatch, Namespace, Taker};
+use testbed::{Bed, LimitWatch, Namespace, SlotClient};
 use tokio::time::interval;
 
 use super::jobs::Jobs;
@@ -22,7 +22,7 @@ const KEPT: u32 = 5;
 const WAITING: usize = 60;
 
 /// A semaphore of the load.
-struct Kept {
+struct LoadSemaphore {
     name: &'static str,
     limit: u32,
     /// Empty if the semaphore is not keyed.
@@ -32,7 +32,7 @@ struct Kept {
 }
 
 /// The semaphore of which the Go client takes slots, too.
-const SHARED: Kept = Kept {
+const SHARED: LoadSemaphore = LoadSemaphore {
     name: "shared",
     limit: 3,
     keys: &[],
@@ -40,21 +40,21 @@ const SHARED: Kept = Kept {
 };
 
 /// The semaphores. Each is full now and then, but never for long.
-const SEMAPHORES: [Kept; 4] = [
+const SEMAPHORES: [LoadSemaphore; 4] = [
     SHARED,
-    Kept {
+    LoadSemaphore {
         name: "one",
         limit: 1,
         keys: &[],
         share: 1,
     },
-    Kept {
+    LoadSemaphore {
         name: "five",
         limit: 5,
         keys: &[],
         share: 4,
     },
-    Kept {
+    LoadSemaphore {
         name: "keyed",
         limit: 1,
         keys: &["north", "east", "south", "west"],
@@ -70,7 +70,7 @@ pub(super) struct Load {
     pub(super) jobs: Jobs,
     team: Namespace,
     observers: Vec<Observer>,
-    go: Taker,
+    go: SlotClient,
 }
 
 /// The watch of one prefix.
@@ -101,11 +101,11 @@ impl Load {
     pub(super) async fn start(bed: &Bed) -> Result<Self> {
         let team = bed.namespace("soak").await;
         let mut observers = Vec::new();
-        for kept in &SEMAPHORES {
-            let keyed = serde_json::json!({ "keyed": !kept.keys.is_empty() });
-            let semaphore = team.semaphore(kept.name).limit(kept.limit.into());
+        for semaphore in &SEMAPHORES {
+            let keyed = serde_json::json!({ "keyed": !semaphore.keys.is_empty() });
+            let semaphore = team.semaphore(semaphore.name).limit(semaphore.limit.into());
             let prefix = semaphore.spec(keyed).try_create().await?.lock_prefix();
-            for (prefix, limit) in kept.prefixes(&prefix) {
+            for (prefix, limit) in semaphore.prefixes(&prefix) {
                 let watch = bed.watch_limit(&prefix).await;
                 observers.push(Observer {
                     prefix,
@@ -139,11 +139,11 @@ impl Load {
     }
 
     async fn make_job(&self, number: usize, rng: &mut Rng) -> Result<()> {
-        let kept = Kept::of(rng);
-        let job = self.team.job(&format!("{}-{number}", kept.name));
+        let semaphore = LoadSemaphore::of(rng);
+        let job = self.team.job(&format!("{}-{number}", semaphore.name));
         let runs = format!("{}ms", rng.u32(RUNS));
-        let job = job.semaphore(kept.name).runs(&runs);
-        let job = match rng.choice(kept.keys) {
+        let job = job.semaphore(semaphore.name).runs(&runs);
+        let job = match rng.choice(semaphore.keys) {
             Some(key) => job.annotation("consul-semaphore.io/key", key),
             None => job,
         };
@@ -172,12 +172,12 @@ impl Load {
     }
 }
 
-impl Kept {
+impl LoadSemaphore {
     /// A random semaphore, by its share.
     fn of(rng: &mut Rng) -> &'static Self {
         let shares = SEMAPHORES
             .iter()
-            .flat_map(|kept| std::iter::repeat_n(kept, kept.share));
+            .flat_map(|semaphore| std::iter::repeat_n(semaphore, semaphore.share));
         rng.choice(shares.collect::<Vec<_>>()).unwrap_or(&SHARED)
     }
 

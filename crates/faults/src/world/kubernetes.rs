@@ -33,7 +33,7 @@ impl Kubernetes {
         Ok(Self {
             bed: bed.clone(),
             client: bed.client().clone(),
-            kubeconfig: bed.by_way_of(&door.url())?,
+            kubeconfig: bed.through(&door.url())?,
             door,
             versions,
         })

@@ -17,9 +17,9 @@ use crate::{
     wait::{self, PATIENCE},
 };
 
-/// The settings of a [`Taker`].
+/// The settings of a [`SlotClient`].
 #[derive(Debug)]
-pub struct TakerBuilder {
+pub struct SlotClientBuilder {
     bed: Bed,
     name: String,
     what: What,
@@ -57,7 +57,7 @@ for (( ; times == 0 || round <= times; round++)); do
 done
 "#;
 
-impl TakerBuilder {
+impl SlotClientBuilder {
     pub(crate) fn go_semaphore(bed: &Bed, name: &str, prefix: &str, limit: u32) -> Self {
         let prefix = prefix.to_owned();
         Self::new(bed, name, What::GoSemaphore { prefix, limit })
@@ -122,19 +122,19 @@ impl TakerBuilder {
 
     /// Uses another address for Consul, such as that of a proxy.
     #[must_use]
-    pub fn by_way_of(mut self, address: &str) -> Self {
+    pub fn through(mut self, address: &str) -> Self {
         self.address = Some(address.to_owned());
         self
     }
 
     /// Starts it.
     #[track_caller]
-    pub fn start(self) -> impl Future<Output = Taker> {
+    pub fn start(self) -> impl Future<Output = SlotClient> {
         story(Location::caller(), async move { self.try_start() })
     }
 
     /// Like [`Self::start`], for programs other than tests.
-    pub fn try_start(self) -> Result<Taker> {
+    pub fn try_start(self) -> Result<SlotClient> {
         /// Distinguishes the logs of two takers with the same name.
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -149,7 +149,7 @@ impl TakerBuilder {
         let recipe = elsewhere.into_iter().fold(recipe, |recipe, address| {
             recipe.env("CONSUL_HTTP_ADDR", address)
         });
-        Ok(Taker {
+        Ok(SlotClient {
             process: Process::start(self.bed.shared_folder(), &recipe)?,
             _bed: self.bed,
         })
@@ -211,7 +211,7 @@ impl TakerBuilder {
 
 /// A running foreign program. It ends when this is dropped.
 #[derive(Debug)]
-pub struct Taker {
+pub struct SlotClient {
     process: Process,
     /// Keeps Consul and the folder of the log.
     _bed: Bed,
@@ -241,7 +241,7 @@ impl<'a> Line<'a> {
     }
 }
 
-impl Taker {
+impl SlotClient {
     /// How long it waited for each grant so far.
     pub fn waits(&self) -> Vec<Duration> {
         let log = self.process.log();
