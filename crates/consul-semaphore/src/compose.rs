@@ -27,7 +27,7 @@ pub(super) struct Composer<'a> {
     observed: &'a Observed<'a>,
     reading: &'a Reading,
     draft: Draft<'a>,
-    /// Slots that are free but kept for those whose session is being made.
+    /// Free slots that are reserved for workloads whose session is being made.
     reserved: usize,
     /// Whether holders may be added.
     closed: bool,
@@ -96,10 +96,10 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Deletes the key that the session has locked, and takes the session out of `Holders`. Where it is not in
-    /// `Holders`, or `.lock` can't be understood, only the key is deleted: nobody counts a holder without a
-    /// contender. There is no CAS of `.lock` then, so the key itself must not have been granted a slot
-    /// since. A mutex is deleted too, unless it is granted to somebody.
+    /// Deletes the key that the session has locked, and removes the session from `Holders`. If it is not in
+    /// `Holders`, or `.lock` can't be understood, only the key is deleted: a holder without a contender does not
+    /// count. There is no CAS of `.lock` then, so the key itself must not have been granted a slot since. A mutex is
+    /// deleted too, unless it is granted to another workload.
     pub(super) fn release(&mut self, release: Release) {
         let operations = match self.draft {
             Draft::Semaphore(_) => 1,
@@ -308,8 +308,7 @@ impl<'a> Composer<'a> {
         serde_json::to_vec(&body).unwrap_or_default()
     }
 
-    /// Whether nobody holds a slot once this is written, and only those whose contender goes with it
-    /// take part.
+    /// Whether there is no holder once this is written, and all contenders are deleted with it.
     pub(super) fn leaves_nobody(&self) -> bool {
         let released = |session: &SessionId| {
             let mut releases = self.transaction.releases.iter();

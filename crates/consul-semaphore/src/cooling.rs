@@ -1,8 +1,8 @@
-//! How long the slots of workloads that are done stay held.
+//! How long the slots of finished workloads stay held.
 //!
-//! The cooldown stands in the contender's body from the grant on. When the workload is proved to be done,
-//! its end is written there, too: as a time on the wall, for people, for other programs, and for the
-//! operator after a restart.
+//! The contender's body has the cooldown from the grant on. When the workload is proved to be done, the end of the
+//! cooldown is written there, too: as wall-clock time, for people, for other programs, and for the operator after a
+//! restart.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::LONGEST_COOLDOWN;
 use consul_client::{SessionId, clock::Moment};
 
 impl ContenderBody {
-    /// How long the slot stays held once the workload is done. No more than a spec can ask for: whoever
+    /// How long the slot stays held once the workload is done. No more than a spec can ask for, because everyone who
     /// may write the key may have written anything there.
     pub fn cooldown(&self) -> Duration {
         Duration::from_secs(self.cooldown).min(Duration::from_secs(LONGEST_COOLDOWN))
@@ -29,11 +29,11 @@ impl ContenderBody {
     }
 }
 
-/// When the slots that cool are free.
+/// When the slots in their cooldown are free.
 ///
-/// The wall clock is looked at once, when this process first reads that end; from then on it goes by
-/// its own clock, which nobody can set. So a clock that jumps changes nothing while the process
-/// lives. After a restart it can have the slot free too early, or too late by one cooldown at most.
+/// The wall clock is read once, when this process first reads the end of a cooldown; after that the process uses its
+/// own clock, which nobody can set. So a jump of the wall clock changes nothing while the process lives. After a
+/// restart the slot may be free too early, or too late by one cooldown at most.
 #[derive(Clone, Debug, Default)]
 pub struct Cooldowns(BTreeMap<SessionId, Moment>);
 
@@ -62,7 +62,7 @@ impl Cooldowns {
         self.0.len()
     }
 
-    /// When this session's slot is free; `None` for one that does not cool.
+    /// When this session's slot is free; `None` if it is not in its cooldown.
     pub fn end(&self, session: &SessionId) -> Option<Moment> {
         self.0.get(session).copied()
     }

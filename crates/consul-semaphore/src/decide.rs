@@ -1,4 +1,4 @@
-//! One pass: from what was observed to what is to be done. The same facts give the same plan.
+//! One pass: from the observed facts to a plan. The same facts give the same plan.
 
 mod cooling;
 mod lost;
@@ -63,7 +63,7 @@ pub struct Observed<'a> {
     pub cooldowns: &'a Cooldowns,
     /// What is remembered of a mutex.
     pub mutex: &'a MutexMemory,
-    /// Whose turn it is among those who wait.
+    /// Whose turn it is among the waiting contenders.
     pub turns: &'a Turns,
     /// How long the slots of running workloads count as held; also of those that are steady.
     pub evidence: &'a Evidence,
@@ -72,8 +72,8 @@ pub struct Observed<'a> {
     pub ours: &'a [OwnContender],
     /// The workloads that this semaphore started, except those that have ended or are steady.
     pub bound: &'a [Arc<Workload>],
-    /// The head of the queue, in order: more than can be granted at once, by the limit or by [`AHEAD`],
-    /// whichever is less; and those behind it that are not to wait.
+    /// The head of the queue, in order: more than can be granted at once, by the limit or by [`AHEAD`], whichever is
+    /// less; and those behind it that must not wait.
     pub queue: &'a [Arc<Workload>],
     /// The sessions that were made ahead.
     pub sessions: &'a BTreeMap<SlotId, SessionId>,
@@ -81,10 +81,10 @@ pub struct Observed<'a> {
     pub busy: &'a BTreeSet<Uid>,
     /// Workloads that could not be started, until they are tried again.
     pub barred: &'a BTreeSet<Uid>,
-    /// Those of them that can't be told either that they give their slot back, and that no start
-    /// which was sent before can still reach.
+    /// Those of them that can't be written to even to give their slot back, and that no start which was sent before
+    /// can still reach.
     pub immovable: &'a BTreeSet<Uid>,
-    /// Whether no workload can be started for now, whichever it is.
+    /// Whether no workload at all can be started for now.
     pub closed: bool,
     /// The workload that asks for slots at several lock keys and is granted them by this pass together with the others.
     pub joint: Option<&'a Uid>,
@@ -177,8 +177,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Of two contenders for one slot the one with the lesser value stays: the one that the started workload's template
-    /// names, one that holds the slot, the older one.
+    /// Of two contenders for one slot the one with the lesser value stays: the one in the template of the started
+    /// workload, then one that holds the slot, then the older one.
     fn precedence(&self, ours: &OwnContender) -> impl Ord + use<> {
         let workload = ours.workload.as_ref();
         let named = workload.is_some_and(|workload| workload.started_by(&ours.session));
@@ -256,8 +256,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Starts the workloads that hold all that they ask for. What was granted is all of it, so of one that holds less
-    /// something was lost since, and it gives back the rest.
+    /// Starts the workloads that hold all that they ask for. A grant is always of everything, so a workload that
+    /// holds less has lost a slot since, and gives the others back.
     fn start_granted(&mut self) {
         for (uid, held) in std::mem::take(&mut self.granted) {
             let Some(workload) = held.first().and_then(|ours| ours.workload.as_ref()) else {
@@ -350,9 +350,9 @@ impl<'a> Pass<'a> {
         });
     }
 
-    /// Drops the holders that have been dead for the lock-delay, except those of our workloads that
-    /// still have pods: nobody may come in between before a running one is swapped for, and the
-    /// pods of one that is stopping keep counting.
+    /// Prunes the holders that have been dead for the lock-delay, except those of our workloads that still have pods:
+    /// no other contender may take the slot before a running workload is regranted, and pods that are stopping still
+    /// count.
     fn prune(&mut self) {
         let mut dead = self.reading.dead_holders();
         for workload in self.observed.bound {
@@ -387,11 +387,11 @@ impl<'a> Pass<'a> {
         self.plan.wake = Some(self.plan.wake.map_or(due, |wake| wake.min(due)));
     }
 
-    /// What is written about a dead holder's contender key when the holder is dropped, given the check
-    /// that it is still dead. One of ours that was only unlocked goes with it, because no session will
-    /// take it along; its body tells nothing, since whoever unlocks a key writes it anew.
+    /// What is written about a dead holder's contender key when the holder is pruned, given the check that it is
+    /// still dead. A key of ours that was only unlocked is deleted, because no session will delete it; its body
+    /// proves nothing, since the one who unlocks a key also writes its body.
     fn clean_up(&self, session: &SessionId, check: Op) -> Op {
-        // One that was suspended is in the queue again.
+        // A workload that was suspended is in the queue again.
         let mut workloads = self.observed.bound.iter().chain(self.observed.queue);
         let ours = workloads.any(|workload| {
             self.started_here(workload) && workload.held_by().any(|held_by| held_by == session)
@@ -435,7 +435,7 @@ impl<'a> Pass<'a> {
             Agreement::Agreed => self.plan.applied.retain(|limit| *limit == settings.limit),
             Agreement::Conflict { .. } => {}
             Agreement::Write { .. } if settings.terminating && theirs.is_some() => {}
-            // One semaphore of many leaves nothing in Consul while nobody uses it.
+            // A key of a keyed semaphore leaves nothing in Consul while it is unused.
             Agreement::Write { .. }
                 if settings.transient && theirs.is_none() && applied.contains(&settings.limit) =>
             {
@@ -453,7 +453,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Grants what is free to the head of the queue, and has sessions made for those next in it.
+    /// Grants free slots to the head of the queue, and has sessions made for the next ones.
     fn grant(&mut self) {
         let Observed {
             settings,
@@ -488,7 +488,7 @@ impl<'a> Pass<'a> {
                 next.insert(uid);
                 let several = workload.asks_for_several() && self.observed.joint != Some(uid);
                 if missing.is_empty() && in_turn && several {
-                    // Until the others have room, too, what it needs is kept for it.
+                    // Until its other semaphores have room, too, its slots here are reserved.
                     self.plan.parts.insert(uid.clone(), Part::Free);
                     self.composer.reserve(slots);
                     continue;
@@ -497,8 +497,8 @@ impl<'a> Pass<'a> {
                     self.composer.grant(grant(workload, sessions, true), None);
                     continue;
                 }
-                // Nobody passes one whose session is still to be made, not even into
-                // another slot: fencing tokens rise along the queue.
+                // No workload passes one whose session is still being made, not even into another slot: fencing
+                // tokens rise along the queue.
                 in_turn = false;
                 self.composer.reserve(slots);
             } else if workload.is_skippable() {
@@ -510,7 +510,7 @@ impl<'a> Pass<'a> {
                 if let Some(session) = sessions.get(&0) {
                     self.show(&others, workload, session);
                 }
-                // What is free, but not enough, is kept for it.
+                // The free slots are too few for it, and are reserved for it.
                 self.composer.reserve(slots);
             } else {
                 break;
@@ -545,8 +545,8 @@ impl<'a> Pass<'a> {
         (sessions, missing)
     }
 
-    /// Deletes the contenders of waiting workloads that others have overtaken: whoever else waits at the
-    /// prefix leaves a slot to each contender that is shown, so few but those that are next are.
+    /// Deletes the contenders of waiting workloads that others have overtaken: others at the prefix leave a slot to
+    /// each contender that they see, so only those that are next have one.
     fn take_back(&mut self, next: &BTreeSet<&Uid>) {
         let ours = self.observed.ours.iter();
         let overtaken = ours.filter_map(|ours| {

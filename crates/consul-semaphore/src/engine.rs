@@ -72,7 +72,7 @@ use crate::{
 };
 use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
 
-/// The shortest time between looks at a whole semaphore that nothing but time has caused.
+/// The shortest time between reviews of a whole semaphore that only time has caused.
 const SOONEST: Duration = Duration::from_millis(10);
 
 /// What the caller keeps anyway, and the engine looks up: see [`Lookup`].
@@ -88,10 +88,10 @@ pub trait Stores {
     /// The keys of a semaphore that have workloads; `None` for one that is not keyed.
     fn keys(&self, semaphore: &SemaphoreRef) -> Vec<Option<Key>>;
 
-    /// A queue is at work from now on: the caller is to say when something happens that concerns it.
+    /// A queue becomes active: the caller must report what concerns it from now on.
     fn open(&self, queue: &QueueRef);
 
-    /// A queue without workloads is at work no more; says whether it had none.
+    /// A queue without workloads becomes inactive. Returns whether it had none.
     fn close(&self, queue: &QueueRef) -> bool;
 
     /// Whether a session is renewed by this process.
@@ -103,7 +103,7 @@ pub trait Stores {
 pub enum Effect {
     /// For a queue.
     Queue(QueueRef, Action),
-    /// A queue is no more: nobody used it.
+    /// A queue was removed because nobody used it.
     Closed(QueueRef),
     /// For a semaphore as a whole.
     Semaphore(SemaphoreRef, Duty),
@@ -130,9 +130,9 @@ pub struct Engine {
     by_number: BTreeMap<u64, QueueRef>,
     last_number: u64,
     effects: VecDeque<Effect>,
-    /// The queues that nobody used when they last had a pass.
+    /// The queues that were unused at their last pass.
     unused: Vec<QueueRef>,
-    /// The semaphores of which something may be different since that was last asked.
+    /// The semaphores that may have changed since they were last taken.
     changed: BTreeSet<SemaphoreRef>,
     /// What concerns several queues at once.
     joint: Joint,
@@ -140,7 +140,7 @@ pub struct Engine {
 
 /// What happens.
 impl Engine {
-    /// A semaphore is there, or has changed: what it asks for, what is `known` of it from before if it is taken up, and
+    /// A semaphore was created or has changed: its spec, what is `known` of it from before if it is new here, and
     /// whether it has our finalizer.
     pub fn put(
         &mut self,
@@ -174,9 +174,8 @@ impl Engine {
         self.review(semaphore, now, stores);
     }
 
-    /// A semaphore that this process uses for itself: there is no object that could have a finalizer or record limits,
-    /// and no controller that acts on a workload by what it saw before. `operations` is how many Consul takes in a
-    /// transaction.
+    /// A semaphore that this process uses for itself: it has no object with a finalizer or recorded limits, and no
+    /// controller acts on its workload by an older state. `operations` is how many Consul accepts in a transaction.
     pub fn add_standalone(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -192,8 +191,8 @@ impl Engine {
         }
     }
 
-    /// A semaphore is looked after no more. What it has in Consul stays there. The sessions that were made ahead, and
-    /// have no contender by which anybody would find them, are returned.
+    /// Stops serving a semaphore. What it has in Consul stays there. Returns the sessions that were made ahead: they
+    /// have no contender, so nobody could find them.
     pub fn remove(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -232,7 +231,7 @@ impl Engine {
         }
     }
 
-    /// A watch brought what is below a semaphore's prefix, or failed.
+    /// A watch listed a semaphore's prefix, or failed.
     pub fn listed(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -383,17 +382,17 @@ impl Engine {
         }
     }
 
-    /// What is to be done next.
+    /// The next thing to do.
     pub fn next_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// When [`Self::pass`] is to be called, if nothing happens before.
+    /// When to call [`Self::pass`] if nothing happens before.
     pub fn next_timeout(&self, now: Moment) -> Option<Moment> {
         self.agenda.next_time(now)
     }
 
-    /// Takes one of the semaphores of which something may be different since it was last taken.
+    /// Takes one of the semaphores that may have changed since it was last taken.
     pub fn take_changed(&mut self) -> Option<SemaphoreRef> {
         self.changed.pop_first()
     }
@@ -418,7 +417,7 @@ impl Engine {
             .map(|state| &mut state.queue)
     }
 
-    /// Whose call it is; `None` if its queue is no more.
+    /// The queue that made a call; `None` if the queue was removed.
     pub fn queue_of(&self, call: CallId) -> Option<&QueueRef> {
         self.by_number.get(&call.queue)
     }
@@ -431,7 +430,7 @@ impl Engine {
         })
     }
 
-    /// A queue is due a pass. One that is not there is made.
+    /// A queue is due for a pass. A missing one is created.
     fn mark(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         let Some(state) = self.semaphores.get_mut(&queue.semaphore) else {
             return;
@@ -483,12 +482,12 @@ impl Engine {
             let effect = Effect::Queue(queue.clone(), action);
             self.effects.push_back(effect);
         }
-        // One that had no pass yet waits until it may have one.
+        // A queue that had no pass yet waits for its first one.
         let time = Some(state.queue.next_timeout()).filter(|time| *time > Moment::default());
         self.agenda.set(Due::Queue(queue.clone()), time);
     }
 
-    /// Forgets the queue of a key that nobody uses any more, unless something has happened since its last pass.
+    /// Removes the queue of a key that is no longer used, unless something has happened since its last pass.
     fn close_if_unused(&mut self, queue: &QueueRef, stores: &impl Stores) {
         if self.agenda.is_marked(queue) {
             return;
@@ -511,7 +510,7 @@ impl Engine {
         self.by_number.remove(&number);
     }
 
-    /// Looks at what concerns a whole semaphore.
+    /// Reviews a whole semaphore.
     fn review(&mut self, semaphore: &SemaphoreRef, now: Now, stores: &impl Stores) {
         let Some(state) = self.semaphores.get_mut(semaphore) else {
             return;
@@ -686,7 +685,7 @@ impl Engine {
         }
     }
 
-    /// Has a workload give back all that it holds: the rest is lost.
+    /// Has a workload give back everything that it holds, because it lost a part of it.
     fn give_back_jointly(&mut self, workload: &Workload, queues: &[QueueRef]) {
         for queue in queues {
             let held = self.certain(queue).and_then(|conclusion| {

@@ -38,8 +38,8 @@ pub enum SessionState {
 }
 
 impl SessionState {
-    /// Until when it lives for sure; `None` for one of which nothing is known. One without a TTL
-    /// lives as long as anybody can tell.
+    /// Until when it lives for sure; `None` if nothing is known of it. A session without a TTL lives until Consul
+    /// says otherwise.
     pub fn end(self) -> Option<Moment> {
         match self {
             Self::Renewed { sent, ttl } => Some(sent + ttl),
@@ -49,8 +49,8 @@ impl SessionState {
     }
 }
 
-/// For how long after its proof was sent a workload may run in a slot whose session has this TTL: its pods
-/// need their grace period to be gone before the session can end, but no more than half of it.
+/// For how long after its proof was sent a workload may run in a slot whose session has this TTL: its pods need their
+/// grace period to end before the session can expire, but no more than half of the TTL.
 pub fn tenure(ttl: Duration, grace: Duration) -> Duration {
     ttl.saturating_sub(grace).max(ttl / 2)
 }
@@ -76,24 +76,24 @@ struct Held {
 /// The evidence for the slots of running workloads.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
-    /// Of those workloads that are looked at each time: each of their slots here, by its ordinal.
+    /// Each slot of the workloads that every pass checks, by its ordinal.
     slots: IdMap<Uid, Vec<Held>>,
     /// Of the others.
     steady: Steady,
-    /// When they were last looked at.
+    /// When they were last checked.
     looked: Moment,
     /// When the last reading was sent that shows the slots of those who are steady.
     shown: Moment,
 }
 
-/// The workloads about which there is nothing to decide until something changes or their evidence becomes old: each runs
-/// in the slots that its contenders hold, one each, was started in them, and says so. There may be thousands of them, so they
-/// are not looked at each time. What is kept as evidence for their slots is what was known when they were, or more.
+/// The workloads about which there is nothing to decide until something changes or their evidence becomes old: each
+/// runs in the slots that its contenders hold, one each, was started in them, and says so. There may be thousands, so
+/// no pass checks them. Their stored evidence is a lower bound of what is known.
 #[derive(Clone, Debug, Default)]
 struct Steady {
     by_workload: IdMap<Uid, Holder>,
     by_session: IdMap<SessionId, Uid>,
-    /// By when each of them is to be suspended, by what is kept.
+    /// By when each of them must be suspended, by the stored evidence.
     due: BTreeSet<(Moment, Uid)>,
 }
 
@@ -161,9 +161,9 @@ impl Steady {
 pub const LATE: Duration = Duration::from_secs(1);
 
 impl Evidence {
-    /// Takes note of what is known now of the slots of the workloads that run. `ours` are our contenders
-    /// in the reading, `reading` is `None` while Consul can't be read, and `life` knows the
-    /// sessions that this process renews, for whichever semaphore.
+    /// Updates what is known of the slots of running workloads. `ours` are our contenders in the reading, `reading`
+    /// is `None` while Consul can't be read, and `life` knows the sessions that this process renews, for all
+    /// semaphores.
     pub fn observe(
         &mut self,
         now: Moment,
@@ -222,13 +222,12 @@ impl Evidence {
         });
     }
 
-    /// By when this running workload must be suspended if nothing new is learned of its slot: early
-    /// enough for its pods to be gone when the evidence ends, but not before half of the time is
-    /// over. `None`: never.
+    /// By when this running workload must be suspended if nothing new is learned of its slot: early enough for its
+    /// pods to end before the evidence does, but not before half of the time is over. `None`: never.
     ///
-    /// What was before this operator looked is not known: a workload that it found running, and of
-    /// whose slot nothing has been seen, has half of that time. Nor is what was while it slept:
-    /// when the deadline has passed by then, Consul is asked first.
+    /// Nothing is known of the time before this operator started: a workload that it found running, and of whose slot
+    /// it has seen nothing, has half of that time. The same is true of the time in which it slept: if the deadline
+    /// passed meanwhile, Consul is asked first.
     pub fn deadline(&self, settings: &Settings, workload: &Workload) -> Option<Moment> {
         let steady = self.steady.by_workload.get(&workload.uid);
         let steady = steady.map(|holder| &holder.held);
@@ -241,8 +240,8 @@ impl Evidence {
         self.steady.by_session.len()
     }
 
-    /// By when the first of them must be suspended, as far as is known without a look at them. It is later than the
-    /// last look at what is due.
+    /// By when the first of them must be suspended, without checking them. It is later than the last check of what is
+    /// due.
     pub fn first_steady(&self) -> Option<Moment> {
         self.steady.due.first().map(|(due, _)| *due)
     }
@@ -286,7 +285,7 @@ impl Evidence {
         true
     }
 
-    /// A workload is to be looked at each time again; returns its contenders if it was steady.
+    /// Every pass checks this workload again; returns its contenders if it was steady.
     pub(super) fn unsettle(
         &mut self,
         uid: &Uid,
@@ -315,8 +314,8 @@ impl Evidence {
         unsettled
     }
 
-    /// Looks at the steady workloads whose evidence, as it is kept, becomes old: it may be newer by now. Returns those of
-    /// which it is not.
+    /// Checks the steady workloads whose stored evidence becomes old: it may be newer by now. Returns those for which
+    /// it is not.
     pub(super) fn aged(
         &mut self,
         now: Moment,
@@ -391,8 +390,8 @@ impl Held {
         aged.into_iter().chain(lost).min()
     }
 
-    /// Takes note of what a reading shows of a workload that was seen running at `seen`: `held_by` are the sessions by
-    /// which it held this slot, and `own` is the one made for it that holds it there, with what is known of it.
+    /// Updates what is known of a workload that was seen running at `seen`: `held_by` are the sessions by which it
+    /// held this slot, and `own` is the one made for it that holds it there, with what is known of it.
     fn look<'a>(
         &mut self,
         now: Moment,
@@ -609,7 +608,7 @@ mod tests {
             observe(None),
             Some(second(40).before(third) + Duration::from_secs(70))
         );
-        // Nobody knows yet: as one that was found running.
+        // Nothing is known yet: it is treated like one that was found running.
         assert_eq!(observe(Some(SessionState::Unknown)), Some(second(41 + 50)));
         let lost = second(41) + settings.patience();
         assert_eq!(observe(Some(SessionState::Gone)), Some(lost));

@@ -13,7 +13,7 @@ use consul_client::SessionId;
 pub struct OwnContender {
     /// The session, and the name of the contender key.
     pub session: SessionId,
-    /// Whom the session was made for.
+    /// The workload that the session was made for.
     pub identity: Arc<Identity>,
     /// That workload, if it is there: another one under its name is not it.
     pub workload: Option<Arc<Workload>>,
@@ -62,7 +62,7 @@ impl OwnContender {
             Phase::Finished { at_rest: false } => gone(Fate::Cool),
             Phase::Deleting if workload.granted.is_some() => gone(Fate::Cool),
             Phase::Deleting => gone(Fate::Release),
-            // Its user suspended it, whichever session it had its slot by then.
+            // Its user suspended it, under any session.
             Phase::Idle if workload.granted.is_some() && !workload.lost() => {
                 gone(Fate::GiveBack { hold: true })
             }

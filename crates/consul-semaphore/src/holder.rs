@@ -79,8 +79,7 @@ use crate::{
 };
 use consul_client::{self as consul, Client, Listing, WatchOptions, clock::Moment};
 
-/// How long a release may take, beside the time for which a slot cools. What is left then ends with the session's
-/// TTL.
+/// How long a release may take, beside the cooldown of the slot. Anything left then expires with the session.
 const RELEASE: Duration = Duration::from_secs(10);
 
 /// Something to report to people, once each time that it begins.
@@ -95,21 +94,21 @@ pub enum Notice {
     Granted {
         /// How long it waited for others; `None` if it had not to.
         waited: Option<Duration>,
-        /// Whether nobody used the prefix before: it may be misspelt.
+        /// Whether the prefix was unused before: it may be misspelt.
         created: bool,
     },
-    /// It waits for what somebody who is gone has left behind: that rests for the lock-delay.
+    /// It waits for the lock-delay of a dead holder.
     Resting,
     /// Consul can't be used. The holder tries again.
     Trouble {
-        /// What is in the way.
+        /// The problem.
         error: consul::Error,
         /// Whether a slot is held meanwhile.
         holding: bool,
     },
     /// The slot was lost, and there is one again.
     Regained,
-    /// The slot is lost and there is no other one, and the work goes on as [`Settings::on_slot_lost`] says.
+    /// The slot is lost and no other one is free, and the work continues because of [`Settings::on_slot_lost`].
     Unheld,
 }
 
@@ -154,7 +153,7 @@ pub struct Holder {
     notices: Notices,
     /// Since when it waits for others.
     waits_since: Option<Moment>,
-    /// Whether nobody used the prefix when it was last read, before there was a slot.
+    /// Whether the prefix was unused when it was last read, before there was a slot.
     unused: bool,
     /// When a release is given up.
     given_up: Moment,
@@ -221,7 +220,7 @@ impl Holder {
         });
     }
 
-    /// Holds the slot for as long as the work goes on; returns when the work must end, within [`Settings::grace`].
+    /// Holds the slot while the work continues; returns when the work must end, within [`Settings::grace`].
     pub async fn hold(&mut self) -> Suspended {
         loop {
             self.work();
@@ -272,7 +271,7 @@ impl Holder {
         sessions.filter_map(|session| cooldowns.end(session)).max()
     }
 
-    /// What stays in Consul if this ends now; `None` if that is nothing. (A session without a key ends by itself.)
+    /// What stays in Consul if this ends now; `None` if that is nothing. (A session without a key expires.)
     pub fn remains(&self) -> Option<Remains> {
         (!self.program.sessions.is_empty()).then(|| Remains {
             slot: self.program.workload.granted.is_some(),
@@ -333,7 +332,7 @@ impl Holder {
         let agreement = self.conclusion().and_then(|last| last.agreement);
         let conflict = AcquireError::conflict(&self.settings, queue.reading(), agreement);
         conflict.or_else(|| {
-            // One that is granted already is had when its session has been renewed.
+            // A slot that is granted already is ready once its session has been renewed.
             let seen = queue
                 .reading()
                 .is_some_and(|reading| !self.program.is_among(reading));
@@ -341,8 +340,8 @@ impl Holder {
         })
     }
 
-    /// Whether nobody uses the prefix, as it was last read; `None` if that does not tell, because it was not read or shows
-    /// the slot that this program has by now.
+    /// Whether the prefix is unused, as it was last read; `None` if it was not read, or the reading has this
+    /// program's own slot.
     fn unused_before(&self) -> Option<bool> {
         let reading = self.reading()?;
         let absent = matches!(reading.lock(), Lock::Absent { .. });
@@ -355,7 +354,7 @@ impl Holder {
         contenders.any(|(session, _)| !self.program.sessions.contains_key(session))
     }
 
-    /// Who is in the way of a slot, for people; `None` if nobody is, or that is unknown.
+    /// Who prevents a slot, for people; `None` if nobody does or that is unknown.
     fn in_the_way(&self) -> Option<String> {
         let reading = self.reading()?;
         let free = match reading.lock() {
@@ -496,9 +495,8 @@ impl Holder {
         self.engine.touched(&self.queue, now(), &self.program);
     }
 
-    /// Waits until something happens, or until it is time for something. While a slot is held it is looked at the time
-    /// every second, which asks Consul nothing: what wakes this task does not run while the machine sleeps, and the
-    /// session does.
+    /// Waits until something happens, or until something is due. While a slot is held it wakes every second to read
+    /// the clock, which asks Consul nothing: timers stand still while the machine sleeps, and the session does not.
     async fn something(&mut self) {
         let moment = Moment::now();
         let next = self.engine.next_timeout(moment).unwrap_or(moment + IDLE);
@@ -553,7 +551,8 @@ impl Holder {
     fn report_waiting(&mut self) {
         let works = self.queue().and_then(Queue::trouble).is_none();
         let rests = self.rests();
-        self.notices.report("rest", rests.then_some(Notice::Resting));
+        self.notices
+            .report("rest", rests.then_some(Notice::Resting));
         let holders = self.in_the_way().filter(|_| works && !rests);
         if holders.is_some() {
             self.waits_since.get_or_insert_with(Moment::now);
@@ -573,15 +572,15 @@ impl Holder {
     }
 }
 
-/// Tells people things.
+/// Reports to people.
 struct Notices {
     on: Box<dyn Fn(Notice) + Send>,
-    /// The last notice, as long as it is true.
+    /// The kinds of notices that were reported and still hold.
     reported: BTreeSet<&'static str>,
 }
 
 impl Notices {
-    /// Tells once what is so about something, until it is not so any more.
+    /// Reports a notice once, until it no longer holds.
     fn report(&mut self, about: &'static str, notice: Option<Notice>) {
         match notice {
             Some(notice) if self.reported.insert(about) => (self.on)(notice),

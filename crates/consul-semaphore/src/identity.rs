@@ -1,4 +1,4 @@
-//! For whom a session and a contender key were made.
+//! The workload that a session and a contender key were made for.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ const PROCESS: &str = "Process";
 /// What the name of every session of this program begins with.
 const PROGRAM: &str = "consul-semaphore-operator";
 
-/// Stands for what a process on a host does not have, a namespace and a `ConsulSemaphore`. No object of
-/// Kubernetes can be called so.
+/// Replaces a namespace and a `ConsulSemaphore`, which a process on a host does not have. No Kubernetes object can
+/// have this name.
 pub const NONE: &str = "-";
 
 /// The Kubernetes cluster that an operator works for; of a process, the host that it runs on.
@@ -75,8 +75,8 @@ impl Identity {
         }
     }
 
-    /// The name of the session: none of its parts can hold a slash, by Kubernetes' rules on names,
-    /// nor a name of an object a colon, which stands between that of a keyed semaphore and the key.
+    /// The name of the session. By Kubernetes' rules on names none of its parts can have a slash, and the name of an
+    /// object can't have a colon, which separates the name of a keyed semaphore from the key.
     pub fn session_name(&self) -> String {
         let Self {
             cluster,
@@ -276,8 +276,8 @@ impl ContenderBody {
         }
     }
 
-    /// The holder in a word, as the status of a `ConsulSemaphore` shows it. Whoever may write the
-    /// key may have written anything there.
+    /// The holder in a few words, as the status of a `ConsulSemaphore` shows it. Everyone who may write the key may
+    /// have written anything there.
     pub fn holder(&self) -> String {
         let holder = if self.kind == PROCESS {
             format!("{} {}", self.cluster, self.name)

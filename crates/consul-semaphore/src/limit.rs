@@ -5,8 +5,8 @@ use crate::LimitPolicy;
 /// Who has overwritten an enforced limit so often means it: it is not written again.
 const OVERWRITTEN: u32 = 2;
 
-/// What became of the limit in Consul since the spec last changed: nobody rewrites a limit in turn
-/// for ever.
+/// What happened to the limit in Consul since the spec last changed, so that two that enforce different limits don't
+/// overwrite each other for ever.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Defence {
     /// Whether the limit was in Consul when that was last known.
@@ -25,8 +25,7 @@ impl Defence {
         }
     }
 
-    /// The limit is in Consul. `enforced` says whether that is because it was written over one that
-    /// is not ours.
+    /// The limit is in Consul. `enforced` says whether it overwrote one that is not ours.
     pub fn holds(&mut self, enforced: bool) {
         if enforced {
             self.overwritten = self.losses();
@@ -45,7 +44,7 @@ impl Defence {
 pub enum Agreement {
     /// Consul's limit is the spec's.
     Agreed,
-    /// The spec's limit is to be written to Consul.
+    /// The spec's limit has to be written to Consul.
     Write {
         /// Whether that overwrites a limit which is not ours.
         enforced: bool,
@@ -80,9 +79,9 @@ pub fn agree(
     }
 }
 
-/// What `status.appliedLimits` is once nothing in Consul follows from a limit other than the spec's,
-/// at any lock key: no other limit is this `ConsulSemaphore`'s to move any longer. The spec's own stays
-/// only if it was written here; one that was in Consul before is agreed with, and not ours.
+/// What `status.appliedLimits` becomes once no lock key in Consul has another limit than the spec's: then this
+/// `ConsulSemaphore` may no longer replace any other. The spec's own limit stays only if it was written here; one
+/// that was in Consul before is agreed with, and not ours.
 pub fn settled(applied: &[u32], limit: u32) -> Vec<u32> {
     let applied = applied.iter().copied();
     applied.filter(|applied| *applied == limit).collect()

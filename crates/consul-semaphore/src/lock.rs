@@ -33,13 +33,12 @@ const YES: &str = "true";
 enum Holders {
     /// `{"<session>": true}`: the Go client and `consul lock`. Another value than `true` is kept as it is.
     Map(BTreeMap<SessionId, Option<Verbatim>>),
-    /// `["<session>"]`: the guide that Consul's documentation gives; the Go client can't read it. An entry may
-    /// stand twice; it is counted twice, as its writer would.
+    /// `["<session>"]`: the form of the guide in Consul's documentation; the Go client can't read it. An entry may
+    /// occur twice; it is counted twice, as its writer would.
     Array(Vec<SessionId>),
 }
 
-/// The body of `.lock`, understood: its limit and its holders, with everything else that stands
-/// in it kept as it is.
+/// The body of `.lock`, understood: its limit and its holders. Everything else in it is kept as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockBody {
     limit: u32,
@@ -288,7 +287,7 @@ impl<'a> LockDraft<'a> {
         added.contains(session) || (!removed.contains(session) && self.body.holds(session))
     }
 
-    /// Changes the limit; nobody loses a slot by it.
+    /// Changes the limit; no holder loses a slot by it.
     pub(super) fn set_limit(&mut self, limit: u32) {
         self.change.limit = limit;
     }
@@ -422,8 +421,8 @@ pub enum Unreadable {
     /// The key is a mutex, by its flags or because a session has locked it.
     #[error("it is used as a mutex (`consul lock -n 1`, api.Lock or ?acquire)")]
     Mutex,
-    /// It was a mutex, by its flags, and nobody has locked it any more. Its value tells nobody
-    /// anything, so it may go once it has rested.
+    /// It was a mutex, by its flags, and is no longer locked. Its value means nothing to anybody, so it may be
+    /// deleted after the lock-delay.
     #[error("it is left over from a mutex that nobody holds")]
     LeftOver {
         /// The key's `ModifyIndex`.
@@ -496,7 +495,7 @@ impl Lock {
             };
         };
         if entry.session.is_some() || entry.flags == MUTEX_FLAGS {
-            // One that was put there by hand is no mutex's remains.
+            // A key that was written by hand is not left over from a mutex.
             let left_over = entry.session.is_none() && entry.lock_index > 0;
             return Self::Unreadable(if left_over {
                 Unreadable::LeftOver {
@@ -537,7 +536,7 @@ impl Lock {
             if entry.session.is_some() || entry.value.is_empty() {
                 return None;
             }
-            // A semaphore at rest: whoever comes back to it would write over a mutex.
+            // A semaphore without holders: its users may come back, and would overwrite a mutex.
             if LockBody::is_meant(&entry.value) {
                 return Some(Unreadable::Semaphore);
             }

@@ -1,6 +1,5 @@
-//! What is remembered of a mutex between passes, because its key does not tell: those who wait for it
-//! own nothing that can be seen, and the lock-delay of a dead holder shows only when the key is asked
-//! for.
+//! What is remembered of a mutex between passes, because its key does not show it: those who wait for a mutex own
+//! nothing that can be seen, and the lock-delay of a dead holder shows only when somebody tries to lock the key.
 
 use std::time::Duration;
 
@@ -16,13 +15,13 @@ pub const IN_A_ROW: u32 = 8;
 /// How long the key is left to others then: many times what a client that waits needs to see it free.
 const LEFT: Duration = Duration::from_millis(500);
 
-/// The pauses between tries to lock a key that rests: from the first to the longest.
+/// The pauses between tries to lock a key in its lock-delay: from the first to the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// What is remembered of a mutex.
 #[derive(Clone, Debug, Default)]
 pub struct MutexMemory {
-    /// Since when nobody has locked the key, or uses what is a semaphore's, by its index, as far as was seen.
+    /// Since when the key is unlocked, or the semaphore there is unused, by its index, as far as was seen.
     unused: Option<(u64, Moment)>,
     /// The session that this operator last locked it with.
     last: Option<SessionId>,
@@ -82,17 +81,17 @@ impl MutexMemory {
         self.delayed = Some((now + shortened, pause));
     }
 
-    /// Whether the key rests, as far as is known, because its last holder died.
+    /// Whether the key is in its lock-delay, as far as is known, because its last holder died.
     pub fn is_delayed(&self, now: Moment) -> bool {
         self.rests_until().is_some_and(|until| until > now)
     }
 
-    /// Until when the key is not asked for, because it rests.
+    /// Until when the key is not tried, because of its lock-delay.
     pub(super) fn rests_until(&self) -> Option<Moment> {
         self.delayed.map(|(until, _)| until)
     }
 
-    /// Since when nobody has locked the key, or uses what is a semaphore's, as far as was seen.
+    /// Since when the key is unlocked, or the semaphore there is unused, as far as was seen.
     pub(super) fn unused_since(&self) -> Option<Moment> {
         self.unused.map(|(_, since)| since)
     }

@@ -47,11 +47,11 @@ impl Target {
 }
 
 /// A slot that Consul says is held. Its key, index and session are a sequencer
-/// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>): what a client looks
-/// up to see that the lock is still the one that it was given.
+/// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>), with which a client checks that it
+/// still has the lock that it was given.
 ///
-/// There is one way to make it, from an entry of Consul's for the contender key, so nothing that
-/// needs a slot can be done without one.
+/// There is one way to make it, from an entry of Consul's for the contender key, so nothing that needs a slot can be
+/// done without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
     key: String,
@@ -188,8 +188,8 @@ impl Stop {
         let runs = workload.phase == Phase::Running && workload.granted.is_none();
         runs.then(|| Self {
             workload: workload.into(),
-            // Its user unsuspended it, which puts it in the queue again. One that was made running and on
-            // hold was never suspended before, and stays out of it.
+            // Its user unsuspended it, which queues it again. A workload that was created running and on hold was
+            // never suspended before, and stays out of the queue.
             unhold: workload.hold && workload.was_suspended,
         })
     }
@@ -240,7 +240,7 @@ pub struct Taker {
     pub session: SessionId,
     /// Who that is, where its contender says so.
     pub holder: Option<String>,
-    /// Whether it is dead, and its slot rests for the lock-delay.
+    /// Whether it is dead, and its slot waits for the lock-delay.
     pub rests: bool,
     /// Until when its slot cools, if its workload is done.
     pub cools_until: Option<jiff::Timestamp>,
@@ -258,7 +258,7 @@ impl Taker {
         }
     }
 
-    /// Who it is, and what is so about its slot, for people; by this name where it gives none itself.
+    /// Who it is and the state of its slot, for people; by this name if it does not name itself.
     pub fn describe(&self, name: Option<String>) -> String {
         let session = self.session.shown();
         let who = match self.holder.clone().or(name) {
@@ -276,7 +276,7 @@ impl Taker {
     }
 }
 
-/// A running workload whose annotation is to name the sessions that hold its slots now.
+/// A running workload whose annotation must name the sessions that hold its slots now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rename {
     /// The workload.
@@ -351,11 +351,11 @@ pub struct Transaction {
     pub grants: Vec<Grant>,
     /// What it gives back.
     pub releases: Vec<Release>,
-    /// What it has begin to cool.
+    /// Whose cooldown it starts.
     pub cooldowns: Vec<Cooling>,
     /// The dead holders that it drops.
     pub prunes: Vec<SessionId>,
-    /// The limit that it writes, if that is not the one that was there.
+    /// The limit that it writes, if it is a new one.
     pub limit: Option<u32>,
     /// Whether that limit overwrites one that is not ours.
     pub enforced: bool,
@@ -393,9 +393,9 @@ impl Transaction {
         })
     }
 
-    /// What it granted, each with its slots, now that Consul has answered that it went through.
-    /// `answer` has the entries that were written: a slot's is the one that its session has locked,
-    /// and the last of them, where a mutex was another's before.
+    /// What it granted, each with its slots, now that Consul has answered. `answer` has the entries that were
+    /// written: a slot's entry is the last one that its session has locked, because a mutex may have been another's
+    /// before.
     pub fn slots<'a>(
         &'a self,
         answer: &'a [Entry],
@@ -452,7 +452,8 @@ pub struct Plan {
     pub renames: Vec<Rename>,
     /// Workloads that are not to wait.
     pub skips: Vec<Skip>,
-    /// How it is here with workloads that ask for slots elsewhere, too; of one that can't be granted them, nothing.
+    /// What this queue can do for workloads that also ask for slots elsewhere; nothing for those that it can't grant
+    /// theirs.
     pub parts: BTreeMap<Uid, Part>,
     /// Sessions to make, those of the first in the queue first.
     pub sessions: Vec<SessionRequest>,

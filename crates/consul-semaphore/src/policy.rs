@@ -46,6 +46,6 @@ pub enum OnContention {
     /// It waits.
     #[default]
     Wait,
-    /// It is deleted: one that holds a slot does its work.
+    /// It is deleted: a workload that holds a slot does its work.
     Skip,
 }

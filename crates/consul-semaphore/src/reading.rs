@@ -9,7 +9,7 @@ use consul_client::{Entry, Listing, Op, SessionId, clock::Moment, id::IdMap};
 /// The name of the lock key below a prefix.
 pub(super) const LOCK: &str = ".lock";
 
-/// The keys of a semaphore at a prefix: `a/b` stands for `a/b/.lock` and the contenders beside it.
+/// The keys of a semaphore at a prefix: `a/b` means `a/b/.lock` and the contenders beside it.
 impl Prefix {
     /// The lock key: the semaphore's unit.
     pub fn lock_key(&self) -> String {
@@ -35,12 +35,12 @@ impl Prefix {
 
 /// The prefix's keys, understood.
 ///
-/// Only direct children that are locked by the session they are named after are contenders; every
-/// other key is left alone, so that `a` and `a/b` can both be semaphores. Of a mutex the lock key is
-/// the only one that counts: its holder is the only contender that can be seen.
+/// Only direct children that are locked by the session they are named after are contenders. Every other key is
+/// ignored, so that `a` and `a/b` can both be semaphores. Of a mutex only the lock key counts: its holder is the only
+/// contender that can be seen.
 ///
-/// What is known is kept up to date by what was written and by later listings, in proportion to what changed: a
-/// prefix may have thousands of holders.
+/// What is known is updated by our writes and by later listings, in proportion to what changed: a prefix may have
+/// thousands of holders.
 #[derive(Clone, Debug)]
 pub struct Reading {
     prefix: Prefix,
@@ -60,15 +60,15 @@ pub struct Reading {
 struct Roles {
     /// Who is in `Holders`, or has locked the mutex, and whether their contender lives.
     holders: IdMap<SessionId, bool>,
-    /// Those of them whose contender does not live.
+    /// Those of them without a live contender.
     dead: BTreeSet<SessionId>,
     /// The live contenders that are not in `Holders`.
     waiting: BTreeSet<SessionId>,
-    /// Whose entry or role may be another one than when this was last taken.
+    /// The sessions whose entry or role may have changed since this was last taken.
     changed: Changed,
 }
 
-/// The sessions of which something may have changed.
+/// The sessions that may have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Changed {
     /// Nothing is known of what was before.
@@ -162,12 +162,12 @@ impl Reading {
         body.into_iter().flatten().chain(holder)
     }
 
-    /// Whose entry or role may have changed since this was last taken.
+    /// The sessions whose entry or role may have changed since this was last taken.
     pub(super) fn take_changed(&mut self) -> Changed {
         std::mem::take(&mut self.roles.changed)
     }
 
-    /// The same, to look at.
+    /// The same, without taking it.
     pub(super) fn changed(&self) -> &Changed {
         &self.roles.changed
     }
@@ -193,8 +193,8 @@ impl Reading {
         self.differences(entries).is_empty()
     }
 
-    /// The same again, as another request showed it. One that was answered only now may have been sent
-    /// before this was read: it takes nothing back of what is known to have been true since.
+    /// Another request showed the same. It may have been sent before this was read: it takes nothing back that is
+    /// known to have been true since.
     pub fn confirm(&mut self, sent: Moment) {
         self.sent = self.sent.max(sent);
     }
@@ -279,8 +279,8 @@ impl Reading {
         self.roles.holders.get(session) == Some(&true)
     }
 
-    /// The holders whose contender is gone or has no session, each with the check that fails a
-    /// transaction if that has changed. A mutex has none: Consul itself frees it.
+    /// The holders whose contender is deleted or has no session, each with the check that fails a transaction if that
+    /// has changed. A mutex has none: Consul itself frees it.
     pub fn dead_holders(&self) -> BTreeMap<SessionId, Op> {
         let dead = self.roles.dead.iter();
         dead.map(|session| {
@@ -299,13 +299,12 @@ impl Reading {
         self
     }
 
-    /// Takes in a transaction of ours that went through: what Consul answered is known to be there, so there is no
-    /// need to wait for the watch.
+    /// Applies a transaction of ours that went through, so that there is no need to wait for the watch.
     ///
-    /// `answer` has the written entries, without their values (of a key that is written twice, the
-    /// last one counts), and `sent` is when the transaction was sent: it counts as the reading's time
-    /// only if `.lock` was written, because what guards that write proves that nobody else has changed
-    /// it since it was read. `change` is what it changed in the body of `.lock`, which then need not be read.
+    /// `answer` has the written entries, without their values (the last one of a key that is written twice counts),
+    /// and `sent` is when the transaction was sent. It counts as the reading's time only if `.lock` was written,
+    /// because the check in that write proves that nobody else has changed it since it was read. `change` is the
+    /// change of the body of `.lock`, which then need not be read.
     pub(super) fn write(
         &mut self,
         operations: &[Op],
@@ -348,7 +347,7 @@ impl Reading {
         matches!(self.lock, Lock::Semaphore { index, .. } if index == at)
     }
 
-    /// Takes over a later listing, by its [`Self::differences`]: what it shows of each key, but for those that were
+    /// Applies a later listing, by its [`Self::differences`]: what it shows of each key, except those that were
     /// `written` here after it was read. They stay as they are known.
     pub(super) fn update<'a>(
         &mut self,
@@ -357,7 +356,7 @@ impl Reading {
         written: impl IntoIterator<Item = &'a str>,
     ) {
         let written: BTreeSet<&str> = written.into_iter().collect();
-        // As after the write itself: what guards it proves that nobody else has written it since.
+        // As after the write itself: its check proves that nobody else has written the key since.
         self.sent = if written.contains(self.prefix.lock_key().as_str()) {
             self.sent.max(sent)
         } else {
@@ -442,7 +441,7 @@ impl Reading {
         self.lock = Lock::read(self.mode, self.lock_entry.as_ref());
         concerned.extend(locked(self.lock_entry.as_ref()));
         let after: BTreeSet<SessionId> = self.named().cloned().collect();
-        // Whoever was there before and still is has the same role.
+        // A session that was there before and still is has the same role.
         let stays = |session: &SessionId| self.mode == Mode::Semaphore && after.contains(session);
         concerned.retain(|session| !stays(session));
         let known = |session: &SessionId| {
@@ -525,10 +524,10 @@ impl Reading {
     }
 }
 
-/// When each dead holder was first seen dead: its slot rests for the lock-delay from then on.
+/// When each dead holder was first seen dead: its slot is free after the lock-delay from then on.
 ///
-/// Consul's own lock-delay guards only a key that the dead session had locked, and `.lock` of a
-/// semaphore is not locked.
+/// Consul's own lock-delay guards only a key that the dead session had locked, and the `.lock` of a semaphore is not
+/// locked.
 #[derive(Clone, Debug, Default)]
 pub struct Deaths(BTreeMap<SessionId, Moment>);
 

@@ -33,7 +33,7 @@ pub struct Settings {
     pub policy: LimitPolicy,
     /// Grant nothing more.
     pub paused: bool,
-    /// For how long a free slot is left to those elsewhere whose turn it is; `None`: not at all.
+    /// For how long a free slot is left to others elsewhere whose turn it is; `None`: not at all.
     pub fair: Option<Duration>,
     /// The `ConsulSemaphore` is being deleted.
     pub terminating: bool,
@@ -41,12 +41,11 @@ pub struct Settings {
     pub on_slot_lost: OnSlotLost,
     /// How long a session outlives its last renewal; `None`: for ever.
     pub ttl: Option<Duration>,
-    /// How long the slot of a dead holder rests.
+    /// How long the slot of a dead holder is not granted again.
     pub lock_delay: Duration,
     /// How long a slot stays taken after its workload is done.
     pub cooldown: Duration,
-    /// `.lock` is there only while somebody uses it: it comes with its first holder, and goes when
-    /// nobody is left.
+    /// `.lock` exists only while it is used: the first holder creates it, and the last one deletes it.
     pub transient: bool,
 }
 
@@ -67,15 +66,15 @@ impl Settings {
         self.ttl.unwrap_or(UNTIMED)
     }
 
-    /// How long a running workload that lost its slot may go on while Consul is asked for another one:
-    /// many times what that takes when nothing is wrong. All that time it may run beside whoever took
-    /// its slot, so a TTL of more than five minutes makes it no longer.
+    /// How long a running workload that lost its slot may continue while another one is requested from Consul: many
+    /// times what that takes when nothing is wrong. All that time it may run beside the one that took its slot, so a
+    /// TTL of more than five minutes does not make it longer.
     pub fn patience(&self) -> Duration {
         self.span().min(UNTIMED) / 8
     }
 
-    /// How long Consul itself lets rest what a session of ours had locked when it died. Of a
-    /// semaphore that is the contender key, which nobody wants: whoever prunes the holder waits.
+    /// Consul's own lock-delay for what a session of ours had locked when it died. Of a semaphore that is the
+    /// contender key, which nobody else wants; the slot waits until the holder is pruned.
     pub fn session_lock_delay(&self) -> Duration {
         match self.mode {
             Mode::Semaphore => Duration::ZERO,
@@ -106,8 +105,7 @@ impl Settings {
         self.owns_of_any_key(identity) && identity.key == self.key
     }
 
-    /// Whether a session that bears this name is of the same `ConsulSemaphore`, whichever of its
-    /// semaphores that is.
+    /// Whether a session with this name belongs to the same `ConsulSemaphore`, to any of its keys.
     pub fn owns_of_any_key(&self, identity: &Identity) -> bool {
         *identity.cluster == *self.cluster.id
             && *identity.namespace == *self.namespace

@@ -1,21 +1,20 @@
-//! Whose turn it is, among those who wait for a slot at one prefix: the fair order of
-//! `docs/protocol.md`.
+//! Whose turn it is among those who wait for a slot at one prefix: the fair order of `docs/protocol.md`.
 //!
-//! Every program that waits has a live contender that is not in `Holders`. Those that keep this
-//! protocol leave a free slot to whoever comes before them, but only for a while: who does not take
-//! it then is passed over.
+//! Every program that waits has a live contender that is not in `Holders`. Programs that follow this protocol leave a
+//! free slot to the one before them in the order, but only for a while: one that does not take it then is passed
+//! over.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{lock::Lock, reading::Reading};
 use consul_client::{SessionId, clock::Moment};
 
-/// For how long a free slot is left to those who come first, by default: many times what it takes to hear of it
-/// and to write once.
+/// For how long a free slot is left to those before, by default: many times what it takes to learn of it and to write
+/// once.
 pub const WINDOW: Duration = Duration::from_secs(2);
 
-/// For how many windows somebody who let its turn pass is passed over: the next turn of one that was only
-/// asleep comes, and one that is dead costs a window now and then.
+/// For how many windows a contender that let its turn pass is passed over: one that was only asleep gets its next
+/// turn, and one that is dead costs a window now and then.
 const PASSED: u32 = 30;
 
 /// By when each of those who wait will have had its turn, once it could have had a slot.
@@ -32,8 +31,8 @@ pub struct Turns {
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     ends: Moment,
-    /// The contender's `ModifyIndex` when a slot was last free: whoever writes its key anew after that shows
-    /// that it is alive.
+    /// The contender's `ModifyIndex` when a slot was last free: one that writes its key anew after that shows that it
+    /// is alive.
     index: u64,
 }
 
@@ -70,7 +69,7 @@ impl Turns {
                 return false;
             };
             if free_still {
-                // Nobody has a second turn for the same slot, however often it writes.
+                // No contender has a second turn for the same slot, however often it writes.
                 turn.index = contender.modify_index;
                 return !reading.holds(session);
             }
@@ -88,8 +87,7 @@ impl Turns {
         }
     }
 
-    /// When the turn of this contender ends, if a slot is free for it: before that, whoever comes
-    /// after it takes none.
+    /// When the turn of this contender ends, if a slot is free for it: until then those after it take none.
     pub fn ends(&self, session: &SessionId) -> Option<Moment> {
         self.began.get(session).map(|turn| turn.ends)
     }

@@ -24,7 +24,7 @@ impl Verbatim {
         serde_json::from_str(self.0.get()).ok()
     }
 
-    /// Whether it is an object; only its beginning is looked at.
+    /// Whether it is an object; only its beginning is read.
     pub(super) fn is_object(&self) -> bool {
         self.0.get().starts_with('{')
     }

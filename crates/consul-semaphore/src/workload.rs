@@ -33,8 +33,8 @@ impl fmt::Display for Uid {
 pub enum Phase {
     /// Suspended and shown as such, with no pod active or terminating: it can be started.
     Idle,
-    /// Suspended, but its status does not show yet that all is at rest; or unsuspended by someone,
-    /// but its status does not show yet that it is not at rest any more.
+    /// Suspended, but its status does not show yet that no pod is left; or unsuspended by a user, but its status does
+    /// not show that yet.
     Stopping,
     /// Not suspended, and not at its end.
     Running,
@@ -47,8 +47,8 @@ pub enum Phase {
     Deleting,
 }
 
-/// How many slots of one semaphore a workload asks for. What it asks for as a whole is a list of these, and it is
-/// granted all of it at once or nothing.
+/// How many slots of one semaphore a workload asks for. Its whole request is a list of these, and all of it is
+/// granted at once or nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SlotRequest {
     /// The `ConsulSemaphore`, in the workload's namespace.
@@ -157,7 +157,7 @@ pub struct CronJob {
 }
 
 impl Place {
-    /// The place of one that came in the queue at `since`, in seconds since 1970.
+    /// The place of a workload that was queued at `since`, in seconds since 1970.
     pub(super) fn new(lost: bool, priority: i32, since: i64, name: Arc<str>, uid: Uid) -> Self {
         Self {
             lost: Reverse(lost),
@@ -180,7 +180,7 @@ pub struct Workload {
     pub version: Arc<str>,
     /// When that version was received: facts about Consul that are older can't be held against it.
     pub seen: Moment,
-    /// What it asks for; nothing, if its annotations ask for nothing that can be.
+    /// What it asks for; empty if its annotations ask for nothing valid.
     pub requests: Vec<SlotRequest>,
     /// What becomes of it if all slots are taken when it comes.
     pub on_contention: OnContention,
@@ -201,9 +201,9 @@ pub struct Workload {
     pub was_suspended: bool,
     /// The grant by which we started it, if its template names one that was made for this very workload.
     pub granted: Option<Granted>,
-    /// The sessions that its own annotation names, each for the slot at the same place in `granted`. They are a
-    /// report, and tell only what this operator did last: no session beside a grant means that it suspended the workload
-    /// because a slot was lost, a session without a grant that its slots were given back.
+    /// The sessions in its own annotation, each for the slot at the same position in `granted`. They are a report of
+    /// what this operator did last: no session beside a grant means that it suspended the workload because a slot was
+    /// lost, a session without a grant that its slots were given back.
     pub reported: Vec<SessionId>,
 }
 
@@ -254,7 +254,7 @@ impl Workload {
         self.requests.len() > 1
     }
 
-    /// What it asks for of a semaphore, or of one key of it.
+    /// What it asks for at a semaphore, or at one key of it.
     pub fn asks_for(&self, semaphore: &str, key: Option<&Key>) -> Option<&SlotRequest> {
         let mut requests = self.requests.iter();
         requests.find(|request| {

@@ -10,7 +10,7 @@ enum State {
     Unusable,
     /// Somebody has it.
     Held,
-    /// Nobody has it, or there is none.
+    /// Nobody holds it, or it does not exist.
     Free,
     /// This transaction unlocks it.
     Unlocked,

@@ -11,8 +11,8 @@ impl<'a> Pass<'a> {
         self.observed.cooldowns.end(session).is_some()
     }
 
-    /// The workload has run and is done: its slot is released when it has cooled for as long as the grant
-    /// said, counted from when the workload is first seen done.
+    /// The workload has run and is done: its slot is released after the cooldown of its grant, counted from when the
+    /// workload is first seen done.
     pub(super) fn cool(&mut self, ours: &'a OwnContender) {
         // While the lock can't be read, it may hold one all the same.
         let may_hold = self.reading.holds(&ours.session) || !self.reading.is_readable();

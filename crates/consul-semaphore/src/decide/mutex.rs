@@ -4,8 +4,8 @@ use super::{Observed, Pass};
 use crate::Mode;
 
 impl Pass<'_> {
-    /// Removes what is left over from a mutex, for a semaphore, once it has rested for as long as
-    /// Consul lets a dead holder's rest.
+    /// Removes a key that a mutex left behind where a semaphore is to be, once Consul's lock-delay for a dead holder
+    /// would be over.
     pub(super) fn make_room(&mut self, index: u64) {
         let Some(since) = self.observed.mutex.unused_since() else {
             return;

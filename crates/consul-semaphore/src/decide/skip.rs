@@ -14,18 +14,18 @@ use crate::{
 const NAMED: usize = 3;
 
 impl Pass<'_> {
-    /// Decides which workloads are deleted because they are not to wait. A slot must have been taken by
-    /// somebody else at a time when the workload was there; whatever else is in the way, it waits.
+    /// Decides which workloads are deleted because they must not wait. Another holder must have taken a slot at a
+    /// time when the workload existed; every other obstacle means that it waits.
     pub(super) fn skip(&mut self) {
         let settings = self.observed.settings;
         let obstacle = settings.paused || settings.terminating || self.observed.closed;
         let agreed = match (self.plan.agreement, self.reading.lock()) {
             (Some(Agreement::Agreed), _) => true,
-            // One of many that nobody uses: its limit is written with the first holder.
+            // An unused key of a keyed semaphore: its limit is written with the first holder.
             (Some(Agreement::Write { .. }), Lock::Absent { .. }) => settings.key.is_some(),
             _ => false,
         };
-        // What is written now may free a slot: what comes of that is seen first.
+        // What is written now may free a slot: the next pass sees it.
         let settled = agreed && self.plan.record.is_none() && self.composer.is_idle();
         if obstacle || !settled || self.plan.reread {
             return;

@@ -37,7 +37,7 @@ impl Others {
             waiting: Vec::new(),
             left: 0,
         };
-        // Of a mutex nobody can be seen waiting, and nobody is shown.
+        // Nobody can see who waits for a mutex.
         if observed.settings.fair.is_none() || observed.settings.mode == Mode::Mutex {
             return others;
         }
@@ -58,8 +58,8 @@ impl Others {
         others
     }
 
-    /// Those who come before this workload. One that says nothing of its place comes before a workload whose
-    /// contender is younger, or not there yet.
+    /// Those before this workload. A contender that does not say its place is before a workload whose contender is
+    /// younger or does not exist yet.
     fn before(
         &self,
         workload: &Workload,
@@ -95,8 +95,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Has this workload wait where everybody sees it: with a contender that says where it stands in
-    /// line.
+    /// Shows this workload to others, by a contender that says its place in the queue.
     pub(super) fn show(&mut self, others: &Others, workload: &Workload, session: &SessionId) {
         let shown = self.reading.contender(session);
         let shown = shown.and_then(|entry| ContenderBody::read(&entry.value)?.place());

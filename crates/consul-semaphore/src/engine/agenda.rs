@@ -13,7 +13,7 @@ use consul_client::clock::Moment;
 pub(super) enum Due {
     /// A pass over a queue.
     Queue(QueueRef),
-    /// A look at what concerns a whole semaphore.
+    /// A review of a whole semaphore.
     Semaphore(SemaphoreRef),
 }
 
@@ -50,7 +50,7 @@ impl Agenda {
         self.marked.contains(queue)
     }
 
-    /// The queue whose turn it is, which is due no more.
+    /// Takes out the queue whose turn it is.
     pub(super) fn next(&mut self) -> Option<QueueRef> {
         let namespace = self.turns.pop_front()?;
         let ready = self.ready.get_mut(&namespace)?;
@@ -84,7 +84,7 @@ impl Agenda {
         }
     }
 
-    /// Takes out something whose time has come.
+    /// Takes out something that is due.
     pub(super) fn take_due(&mut self, now: Moment) -> Option<Due> {
         if self.times.first()?.0 > now {
             return None;

@@ -12,13 +12,13 @@ use super::{
 use crate::plan::{SessionRequest, Transaction};
 use consul_client::{self as consul, SessionId, clock::Moment};
 
-/// The calls that are under way, and what is to be done next.
+/// The calls under way, and the effects that come next.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls {
     /// The number of the queue, by which its calls are known.
     pub(super) queue: u64,
     pub(super) last: u64,
-    /// The one that must be answered before anything else is decided by what Consul says.
+    /// The call that must be answered before anything else is decided by Consul's entries.
     pub(super) blocking: Option<Blocking>,
     /// What the watch brought meanwhile.
     pub(super) news: Option<Result<News, consul::Error>>,

@@ -17,7 +17,7 @@ enum Phase {
     Waiting,
     /// It has been there.
     Working,
-    /// Nothing more is to be done.
+    /// Nothing is left to do.
     Done,
 }
 
@@ -49,8 +49,8 @@ impl Finalizer {
         self.phase == Phase::Working
     }
 
-    /// The semaphore has it, or has it not. One that is `deleted` is given none any more: nothing begins there, and
-    /// what has begun goes on for as long as the semaphore is kept by somebody else.
+    /// Whether the semaphore has it. A `deleted` one no longer gets it: nothing starts there, and what has started
+    /// continues as long as another finalizer keeps the semaphore.
     pub(super) fn observe(&mut self, is_there: bool, deleted: bool) {
         self.missing = !is_there && !deleted;
         if self.phase == Phase::Waiting {
@@ -65,7 +65,7 @@ impl Finalizer {
         }
     }
 
-    /// When it is to be added; `None` while a write of it is under way, and when it is there.
+    /// When to add it; `None` while a write of it is under way, and when it is there.
     pub(super) fn due(&self) -> Option<Moment> {
         let due = self.missing && !self.asked && self.phase != Phase::Done;
         due.then(|| {

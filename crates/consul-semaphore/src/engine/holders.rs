@@ -20,11 +20,11 @@ enum Known {
     Asked(Option<Setback>),
     /// It gave no answer, and is asked again when that is due.
     Failed(Setback),
-    /// This is what it is called; `None` where there is nothing to be known.
+    /// Its name; `None` if there is nothing to learn.
     Name(Option<String>),
 }
 
-/// What is known of the sessions of others.
+/// What is known of foreign sessions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ForeignHolders(BTreeMap<SessionId, Known>);
 
@@ -37,7 +37,7 @@ impl ForeignHolders {
         }
     }
 
-    /// When Consul is to be asked again about a session after no answer came.
+    /// When to ask Consul again about a session after no answer came.
     pub(super) fn due(&self) -> impl Iterator<Item = Moment> {
         self.0.values().filter_map(|known| match known {
             Known::Failed(setback) => Some(setback.until),
@@ -50,7 +50,7 @@ impl ForeignHolders {
         self.0.retain(|session, _| reading.holds(session));
     }
 
-    /// Whether Consul is to be asked about this one now, which is noted.
+    /// Whether to ask Consul about this one now, which is noted.
     pub(super) fn is_to_ask(&mut self, session: &SessionId, now: Moment) -> bool {
         let before = match self.0.get(session) {
             None if self.0.len() >= LISTED => return false,

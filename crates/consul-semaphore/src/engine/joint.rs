@@ -1,8 +1,8 @@
 //! Workloads that ask for slots at several lock keys: what the queues of these keys do together.
 //!
-//! Each queue decides by itself what it can do with its part of such a workload ([`Part`]). All parts are granted in one
-//! transaction or none is; a workload is started once all of them are held; and where one was lost before that, the
-//! others are given back.
+//! Each queue decides what it can do with its part of such a workload ([`Part`]). All parts are granted in one
+//! transaction, or none. A workload is started once all of them are held; if one was lost before that, the others are
+//! given back.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ use crate::{
 };
 use consul_client::{self as consul, Entry, OpError};
 
-/// What is to be done with a workload, by what its queues can do with their parts.
+/// What to do with a workload, by what its queues can do with their parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// All parts are granted.
@@ -53,17 +53,17 @@ pub(super) fn next(parts: &[Option<&Part>]) -> Next {
     }
 }
 
-/// What is known of such workloads, and what is under way for them.
+/// What is known of such workloads, and which calls are under way for them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Joint {
-    /// Those of which a queue has a part, by each of the queues that they are in.
+    /// Those with a part in a queue, by each of the queues that they are in.
     workloads: BTreeMap<QueueRef, BTreeSet<Uid>>,
     /// The transactions that several queues wait for.
     calls: BTreeMap<CallId, Vec<Share>>,
 }
 
 impl Joint {
-    /// The workloads of which something may follow from what this queue can do.
+    /// The workloads that this queue's part may decide about.
     pub(super) fn of(&self, queue: &QueueRef) -> BTreeSet<Uid> {
         self.workloads.get(queue).cloned().unwrap_or_default()
     }

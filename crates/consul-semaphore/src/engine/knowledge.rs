@@ -1,4 +1,4 @@
-//! What is known of a prefix in Consul, and what is in the way of knowing more.
+//! What is known of a prefix in Consul, and what prevents knowing more.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const UNLISTED: usize = 10_000;
 /// Why Consul can't be used now.
 #[derive(Clone, Debug)]
 pub struct Trouble {
-    /// What it said last, or what was in the way of asking it.
+    /// Its last answer, or what prevented one.
     pub error: consul::Error,
     /// Since when there has been trouble of any kind.
     pub since: Moment,
@@ -35,8 +35,8 @@ pub(crate) struct Knowledge {
     pub(crate) reading: Option<Reading>,
     listed: Listed,
     own_writes: OwnWrites,
-    /// Whether the watch failed last. It goes on by itself, and what it brings is for all who share it: beside
-    /// it nobody reads the prefix on his own.
+    /// Whether the watch failed last. It continues by itself, and its listings are for all who share it: meanwhile no
+    /// queue reads the prefix alone.
     watch_failed: bool,
     pub(crate) trouble: Option<Trouble>,
     /// What follows from one reading after another.
@@ -46,7 +46,7 @@ pub(crate) struct Knowledge {
     pub(crate) quiet_until: Option<Moment>,
     /// Whether Consul's index went back.
     pub(crate) went_back: bool,
-    /// When a running workload is to be suspended unless its slot is confirmed.
+    /// When a running workload must be suspended unless its slot is confirmed.
     pub(crate) deadline: Option<Moment>,
 }
 
@@ -57,12 +57,12 @@ pub(crate) struct Memory {
     pub(crate) deaths: Deaths,
     /// What its key does not say of a mutex.
     pub(crate) mutex: MutexMemory,
-    /// Whose turn it is among those who wait.
+    /// Whose turn it is among the waiting contenders.
     pub(crate) turns: Turns,
 }
 
 impl Memory {
-    /// Takes note of what is known from now on.
+    /// Replaces what is known.
     fn observe(&mut self, reading: &Reading, now: Moment) {
         self.deaths.observe(reading, now);
         self.mutex.observe(reading, now);
@@ -100,7 +100,7 @@ impl Knowledge {
         }
     }
 
-    /// Takes what the watch brought, unless what is known is newer.
+    /// Applies a listing of the watch, unless what is known is newer.
     pub(super) fn listed(&mut self, brought: Result<News, consul::Error>, now: Now) {
         let news = match brought {
             Ok(news) => news,
@@ -110,8 +110,8 @@ impl Knowledge {
             }
         };
         self.watch_failed = false;
-        // A prefix's index also goes back by itself, when Consul forgets what was deleted. What was asked
-        // after the last answer is newer for sure.
+        // A prefix's index also decreases when Consul forgets deleted keys. A request that was sent after the last
+        // answer is newer for sure.
         let newer = news.index >= self.listed.index || news.sent > self.listed.received;
         if !newer && !news.reset {
             return;
@@ -143,8 +143,8 @@ impl Knowledge {
         if differences.is_empty() {
             known.confirm(sent);
         } else {
-            // What it does not show yet of what was written here stays as it is known: a prefix with thousands of
-            // holders is written to more often than it can be listed.
+            // Writes of ours that it does not show yet stay as they are known: a prefix with thousands of holders is
+            // written to more often than it can be listed.
             #[cfg(test)]
             let anew = known.over(&entries, sent, self.own_writes.keys());
             known.update(differences, sent, self.own_writes.keys());
@@ -161,7 +161,7 @@ impl Knowledge {
         self.own_writes.clear();
     }
 
-    /// Whether the prefix is to be read, because nothing is known of it and nothing is in the way.
+    /// Whether to read the prefix, because nothing is known of it and nothing prevents it.
     pub(super) fn is_to_be_read(&self, now: Moment) -> bool {
         let quiet = self.quiet_until.is_some_and(|until| until > now);
         self.reading.is_none() && !self.watch_failed && !quiet && !self.is_blocked(now)
@@ -211,7 +211,7 @@ impl Knowledge {
         for session in grants.flat_map(|grant| grant.sessions.values()) {
             self.memory.mutex.took(session, now.moment);
         }
-        // Also when what is known was doubted meanwhile: a listing from before shows none of it.
+        // Also when what is known was invalidated meanwhile: a listing from before shows none of it.
         let keys = transaction.written_keys();
         self.own_writes.add(keys, answer, now.moment);
         if let Some(reading) = &mut self.reading {
@@ -226,9 +226,9 @@ impl Knowledge {
         }
     }
 
-    /// Somebody else was faster: the prefix is read again, after a pause that grows with every time in a row.
-    /// It stays short: each of these times somebody had what he wanted, so nobody feeds a storm, and whoever
-    /// pauses for long never gets a slot beside programs that ask again at once.
+    /// Somebody else was faster: the prefix is read again, after a pause that grows with every time in a row. It
+    /// stays short: each time somebody got what it wanted, so this feeds no storm, and a long pause would never get a
+    /// slot beside programs that ask again at once.
     pub(super) fn outdated(&mut self, now: Now) {
         self.invalidate();
         self.conflicts = self.conflicts.saturating_add(1);
@@ -236,7 +236,7 @@ impl Knowledge {
         self.quiet_until = Some(now.moment + longest.mul_f64(now.jitter));
     }
 
-    /// The mutex rests, because its last holder died: it is tried again after a pause.
+    /// The mutex is in its lock-delay, because its last holder died: it is tried again after a pause.
     pub(super) fn delayed(&mut self, now: Now) {
         self.memory.mutex.delay(now.moment, now.jitter);
     }
@@ -295,14 +295,15 @@ impl Knowledge {
         self.trouble.take_if(|trouble| trouble.writing);
     }
 
-    /// There is another way to Consul: what was in the way before may not be any more.
+    /// The access to Consul has changed: an earlier problem may be over.
     pub(super) fn start_anew(&mut self) {
         self.invalidate();
         self.trouble = None;
     }
 
-    /// Doubts what is known if this process, or its machine, has slept past the time when a running workload
-    /// was to be suspended: whatever comes now was asked before. What is asked now has `patience` to be answered.
+    /// Invalidates what is known if this process, or its machine, has slept past the time when a running workload had
+    /// to be suspended: every answer that comes now was requested before. A new request has `patience` to be
+    /// answered.
     pub(super) fn detect_sleep(&mut self, now: Moment, patience: Duration) {
         if self.deadline.is_some_and(|deadline| deadline + LATE < now) {
             self.invalidate();

@@ -5,26 +5,26 @@ use std::{collections::BTreeSet, sync::Arc};
 use crate::{AHEAD, SessionState, Uid, Workload};
 use consul_client::SessionId;
 
-/// How many more of those in the queue are looked at than need be: as many may come in before those that
-/// sessions were made ahead for, and these are kept.
+/// How many more of the queue a pass reads than it needs: as many may be queued before those for which sessions were
+/// made ahead, and these are kept.
 const SPARE: usize = 8;
 
 /// What the caller keeps anyway, and the engine looks up: a store of workloads, and of sessions.
 pub trait Lookup {
     /// The workloads that this queue started, and the first so many of those that wait in it.
     fn slice(&self, head: usize) -> Slice;
-    /// A workload, whichever semaphore it asks for.
+    /// A workload, of any semaphore.
     fn workload(&self, uid: &Uid) -> Option<Arc<Workload>>;
-    /// The same for all of which this queue has contenders: it is to have a pass when one of them changes.
+    /// The same for all of which this queue has contenders: a change of one makes the queue due.
     fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Workload>>>;
     /// The workloads of which a pod has ended since this was last asked.
     fn touched(&self) -> BTreeSet<Uid>;
-    /// What is known of a session that is renewed by this process, for whichever queue.
+    /// The state of a session that this process renews, for any queue.
     fn life(&self, session: &SessionId) -> Option<SessionState>;
 
-    /// What may have changed since this was last asked, of the workloads that this queue started or has contenders of,
-    /// and of the sessions that are renewed for it; `None`: anything. Who can tell saves the engine a look at
-    /// thousands of holders in each pass.
+    /// What may have changed since this was last asked, of the workloads that this queue started or has contenders
+    /// of, and of the sessions that are renewed for it; `None`: anything. An exact answer saves a check of thousands
+    /// of holders in each pass.
     fn changes(&self) -> Option<Changes> {
         None
     }
@@ -64,8 +64,8 @@ pub struct Slice {
     pub waiting: Vec<Arc<Workload>>,
 }
 
-/// How many of those in a queue a pass looks at that can write so many operations: all who may be granted a slot
-/// at once, those for whom sessions are made ahead, and as many as may have to be `passed` by.
+/// How many of a queue a pass reads that can write so many operations: all who may be granted a slot at once, those
+/// for whom sessions are made ahead, and as many as may have to be `passed` over.
 pub fn head(limit: u32, operations: usize, passed: usize) -> usize {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     limit.min(operations) + limit.min(AHEAD) + passed + SPARE

@@ -45,12 +45,11 @@ pub enum Event {
     Access(Option<usize>),
     /// How many operations Consul takes in a transaction, now that it refused more.
     Capacity(usize),
-    /// A watch brought what is below the prefix, or failed.
+    /// A watch listed the prefix, or failed.
     Listed(Result<News, consul::Error>),
-    /// Nothing more is to be done in Consul: all sessions are left as they are.
+    /// Nothing more happens in Consul: all sessions stay as they are.
     Abandoned,
-    /// A call has ended. An answer that nobody waits for is ignored, so that it does no harm if one comes late
-    /// or twice.
+    /// A call has ended. An answer that no call waits for is ignored, so one that comes late or twice does no harm.
     Answered(CallId, Answer),
 }
 
@@ -100,7 +99,7 @@ pub enum Answer {
     Written(Written),
     /// Of [`Call::Prove`]: the workload as it is now, and the pods of it that are left; or why there is no answer.
     Proof(Result<(Option<Arc<Workload>>, Vec<String>), String>),
-    /// Of [`Call::AskAccess`]: whether workloads may be written to; `None` if nobody can say.
+    /// Of [`Call::AskAccess`]: whether workloads may be written to; `None` if that is unknown.
     Access(Option<bool>),
 }
 
@@ -129,17 +128,17 @@ pub enum Written {
 pub enum Action {
     /// A call whose end is reported with this id.
     Call(CallId, Call),
-    /// A session that was found is to be renewed from now on.
+    /// Renew a session that was found, from now on.
     Adopt(SessionId),
-    /// A session is to be renewed no more, and ended.
+    /// Stop renewing a session, and destroy it.
     Destroy(SessionId),
-    /// A session is gone: it is to be renewed no more.
+    /// Stop renewing a session that no longer exists.
     Forget(SessionId),
     /// Something happened that is reported to people.
     Report(Outcome),
 }
 
-/// A call whose end matters.
+/// A call whose answer matters.
 #[derive(Clone, Debug)]
 pub enum Call {
     /// Reads the prefix.
@@ -154,7 +153,7 @@ pub enum Call {
         /// It has been given up by then, and is not to be sent any more.
         not_after: Option<Moment>,
     },
-    /// Asks whose these sessions are. Only those of our own node can be ours.
+    /// Asks for the owners of these sessions. Only those of our own node can be ours.
     Resolve {
         /// Which.
         sessions: Vec<SessionId>,
@@ -203,7 +202,7 @@ pub enum Write {
 }
 
 impl Write {
-    /// What it is about, at the version that was decided on.
+    /// The workload, at the version that was decided on.
     pub fn target(&self) -> &Target {
         match self {
             Self::Start(Start { workload, .. })
@@ -217,7 +216,7 @@ impl Write {
     /// Whether the workload, read again, shows that the write was done though its answer was lost.
     pub(super) fn is_done_in(&self, workload: Option<&Workload>) -> bool {
         match (self, workload) {
-            // One that lost its slot names the session in its template already, but does not report it.
+            // A workload that lost its slot names the session in its template already, but does not report it.
             (Self::Start(start), Some(workload)) => {
                 let mut sessions = start.sessions();
                 sessions.all(|session| workload.started_by(session)) && !workload.lost()
@@ -243,7 +242,7 @@ pub enum Outcome {
     },
     /// A write to a workload was done.
     Written(Write),
-    /// A running workload goes on without a slot, as `onSlotLost` says.
+    /// A running workload continues without a slot, because of `onSlotLost`.
     GoesOn(Target),
     /// A slot was given back.
     Released {
@@ -251,7 +250,7 @@ pub enum Outcome {
         release: Release,
         /// When it had been granted, as its contender said.
         granted: Option<jiff::Timestamp>,
-        /// When its workload was done, if it cooled afterwards.
+        /// When its workload was done, if it had a cooldown.
         done: Option<jiff::Timestamp>,
     },
     /// A slot begins to cool.
@@ -265,7 +264,7 @@ pub enum Outcome {
         /// Whether it overwrote one that is not ours.
         enforced: bool,
     },
-    /// A limit was written over another one that others go by.
+    /// A limit was written over another one that others use.
     LimitMoved(Moved),
     /// The API server refuses a write.
     Refused {
@@ -304,7 +303,7 @@ pub enum Outcome {
     },
 }
 
-/// A limit that was written over another one, and others that go by that other one.
+/// A limit that was written over another one, and the others that use that other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// The limit before.

@@ -1,6 +1,6 @@
-//! Sessions of a semaphore without a contender: the answer that created one was lost, or the process died before
-//! the session had a contender. A session with a TTL ends by itself. The others are looked for here, for all lock
-//! keys at once, because a key that nobody uses has no queue.
+//! Sessions of a semaphore without a contender: the answer that created one was lost, or the process died before the
+//! session had a contender. A session with a TTL expires. This module searches for the others, for all lock keys at
+//! once, because an unused key has no queue.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -31,8 +31,7 @@ struct Question {
 }
 
 impl Orphans {
-    /// When they are to be looked for again; `None` where there can be none. `last` says that nothing
-    /// else of the semaphore is left.
+    /// When to search again; `None` if there can be none. `last` says that nothing else of the semaphore is left.
     pub(super) fn due(&self, settings: &Settings, last: bool) -> Option<Moment> {
         let any = settings.ttl.is_none() || !self.found.is_empty();
         if self.asked.is_some() || (last && self.done) || !(last || any) {
@@ -61,8 +60,7 @@ impl Orphans {
         }
     }
 
-    /// Takes the answer, and says which of these sessions are to be ended. Those `in_use` have
-    /// somebody to look after them.
+    /// Takes the answer, and returns which of these sessions to destroy. Those `in_use` belong to somebody.
     pub(super) fn answered(
         &mut self,
         settings: &Settings,

@@ -6,8 +6,8 @@ use consul_client::{Entry, clock::Moment};
 
 /// The keys that transactions of ours wrote or deleted and that no listing is known to show yet.
 ///
-/// A listing takes longer the more holders there are, and may be older than writes whose answers came
-/// meanwhile. Where it differs in these keys, what was answered counts.
+/// A listing takes longer the more holders there are, and may be older than writes that were answered meanwhile.
+/// Where it differs in these keys, the answers count.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnWrites(BTreeMap<String, Written>);
 

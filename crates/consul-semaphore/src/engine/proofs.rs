@@ -50,7 +50,7 @@ struct Proof {
 }
 
 impl Proof {
-    /// When it is to be taken again.
+    /// When to take it again.
     fn due(&self) -> Option<Moment> {
         let again = match &self.pods {
             Err(setback) => setback.until,
@@ -71,7 +71,7 @@ impl Proof {
     }
 }
 
-/// What is to be said of an answer.
+/// What to report of an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Remark {
     /// Pods that should have ended long ago.
@@ -104,7 +104,7 @@ impl Default for Proofs {
 }
 
 impl Proofs {
-    /// When one is to be brought again.
+    /// When to ask for one again.
     pub(crate) fn due(&self) -> impl Iterator<Item = Moment> {
         self.brought.values().filter_map(Proof::due)
     }
@@ -114,7 +114,7 @@ impl Proofs {
         self.brought.remove(session);
     }
 
-    /// Forgets what is known of contenders that are gone; there are `ours` of them, and `is_there` says which.
+    /// Forgets contenders that are gone; there are `ours` of them, and `is_there` says which.
     pub(super) fn retain(&mut self, ours: usize, is_there: impl Fn(&SessionId) -> bool) {
         self.brought.retain(|session, _| is_there(session));
         // A session has one start, so those that are gone are forgotten many at once.

@@ -44,11 +44,11 @@ pub const IDLE: Duration = Duration::from_hours(1);
 /// The shortest time between passes that nothing but time has caused.
 const SOONEST: Duration = Duration::from_millis(10);
 
-/// When to try again what waits for something that wakes nobody.
+/// When to try again what no event announces.
 const SOON: Duration = Duration::from_secs(1);
 
-/// What a call to Consul may take, however soon a running workload is to be suspended: less than what would
-/// make the next pass believe that it has slept.
+/// How long a call to Consul may take, however soon a running workload has to be suspended: less than what would make
+/// the next pass believe that it has slept.
 const LEAST: Duration = Duration::from_millis(500);
 
 /// How long a write to a workload may take.
@@ -75,7 +75,7 @@ pub struct Conclusion {
     pub nothing_held: bool,
     /// The limit, if nothing in Consul follows from another one of ours.
     pub settled: Option<u32>,
-    /// Whether nobody waits, nobody holds, and nothing is left to do.
+    /// Whether there is no waiting workload and no holder, and nothing is left to do.
     pub idle: bool,
     /// How it is here with workloads that ask for slots at other lock keys, too, and have not been started.
     pub parts: BTreeMap<Uid, Part>,
@@ -112,13 +112,13 @@ struct Limits {
     fenced: bool,
 }
 
-/// What is known of the slots that are held, and of those that cool.
+/// What is known of the held slots, and of those in their cooldown.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held {
     pub(crate) evidence: Evidence,
     pub(crate) cooldowns: Cooldowns,
     pub(crate) proofs: Proofs,
-    /// The running workloads of which it was said that they go on without a slot.
+    /// The running workloads that were reported to continue without a slot.
     unheld: BTreeSet<Uid>,
     /// The greatest fencing token that was seen.
     fencing_token: Option<u64>,
@@ -156,12 +156,12 @@ impl Queue {
         self.knowledge.reading.as_ref()
     }
 
-    /// What is in the way of using Consul, if anything is.
+    /// Why Consul can't be used, if it can't.
     pub fn trouble(&self) -> Option<&Trouble> {
         self.knowledge.trouble.as_ref()
     }
 
-    /// For whom a contender's session was made, as far as that is known.
+    /// The workload that a contender's session was made for, as far as that is known.
     pub fn owner(&self, session: &SessionId) -> Option<&Owner> {
         self.sessions.owners.get(session)
     }
@@ -191,8 +191,7 @@ impl Queue {
         !self.sessions.making.is_empty()
     }
 
-    /// That nothing of a workload is left is believed at once: there is no Job controller that may still act on
-    /// what it saw before.
+    /// The absence of pods counts at once: no Job controller can still act on an older state.
     pub fn believe_at_once(&mut self) {
         self.held.proofs.unheard = Duration::ZERO;
     }
@@ -213,7 +212,7 @@ impl Queue {
         self.schedule.passed == now.moment
     }
 
-    /// Whether it is a mutex that rests, because its last holder died.
+    /// Whether it is a mutex in its lock-delay, because its last holder died.
     pub fn is_delayed(&self, now: Moment) -> bool {
         self.knowledge.memory.mutex.is_delayed(now)
     }
@@ -255,17 +254,17 @@ impl Queue {
         self.operations
     }
 
-    /// Whether an answer of Consul's is waited for before anything else is decided by what it says.
+    /// Whether an answer of Consul's is awaited before anything else is decided by its entries.
     pub fn is_blocked(&self) -> bool {
         self.calls.blocking.is_some()
     }
 
-    /// What is to be done next.
+    /// The next thing to do.
     pub fn next_action(&mut self) -> Option<Action> {
         self.calls.actions.pop_front()
     }
 
-    /// When there is to be another pass, if nothing happens before.
+    /// When the next pass is due, if nothing happens before.
     pub fn next_timeout(&self) -> Moment {
         self.schedule.next
     }
@@ -336,7 +335,7 @@ impl Queue {
 
     fn abandon_sessions(&mut self) {
         self.active.look_at_all();
-        // One that is being made is ended when it is there.
+        // A session that is being made is destroyed when it is there.
         let others = &mut self.calls.others;
         others.retain(|_, pending| !matches!(pending, Pending::Session(_)));
         for session in std::mem::take(&mut self.sessions).kept {
@@ -377,7 +376,7 @@ impl Queue {
             (Some(Pending::Access), Answer::Access(may_write)) => {
                 self.writes.refusals.answered(may_write, now);
             }
-            // Nobody waits for it any more. The session, if it is one, has nobody to end it.
+            // No call waits for it any more. If it made a session, nobody else destroys it.
             (_, Answer::SessionMade(Ok(session))) if !self.sessions.kept.contains(&session) => {
                 self.calls.actions.push_back(Action::Destroy(session));
             }
@@ -421,7 +420,7 @@ impl Queue {
         let too_long = transaction.operations.len() > self.operations.unwrap_or(0);
         match result {
             Ok(answer) => self.committed(transaction, &answer, sent, now, lookup),
-            // Nobody was faster, and what is known of the key is still so.
+            // Nobody was faster, and the key is still as it is known.
             Err(consul::Error::Conflict(errors))
                 if !errors.is_empty() && errors.iter().all(OpError::is_lock_delay) =>
             {
@@ -532,7 +531,7 @@ impl Queue {
         }
     }
 
-    /// Whom a transaction leaves behind that moves the limit: they find the limit that they go by no more.
+    /// The others that use the limit that a transaction replaces.
     fn leaves_behind(&self, transaction: &Transaction) -> Option<Moved> {
         let (to, reading) = (transaction.limit?, self.knowledge.reading.as_ref()?);
         let Lock::Semaphore { body, .. } = reading.lock() else {
@@ -625,7 +624,7 @@ impl Queue {
 
 /// A pass: observe, decide, apply.
 impl Queue {
-    /// Decides what follows from all that is known, and says what it came to. The actions are next.
+    /// Decides what follows from all that is known, and returns the result. The effects come next.
     pub fn pass(&mut self, now: Now, lookup: &impl Lookup) -> Conclusion {
         if self.is_to_wait(now) {
             return Conclusion::default();
@@ -653,8 +652,8 @@ impl Queue {
         let Some(blocking) = &self.calls.blocking else {
             return false;
         };
-        // It is waited for past the deadline that there was when it was sent: its answer, or what the watch brought
-        // meanwhile, may show what is needed.
+        // It is awaited past the deadline at its sending: its answer, or a listing that came meanwhile, may show what
+        // is needed.
         let given_up = blocking.until.or(self.knowledge.deadline);
         let looked = self.schedule.passed + LATE;
         let next = given_up.map_or(looked, |given_up| given_up.min(looked));
@@ -723,8 +722,8 @@ impl Queue {
         }
     }
 
-    /// Takes a call for lost of which nothing was last_read until a running workload must be suspended. If it was
-    /// a write it may have been done, which is looked up.
+    /// Gives up a call that has no answer when a running workload has to be suspended. A write may have been applied,
+    /// so the prefix is read again.
     fn give_up(&mut self, now: Now) {
         let overdue =
             |blocking: &mut Blocking| blocking.until.is_some_and(|until| until <= now.moment);
@@ -750,7 +749,7 @@ impl Queue {
         Some(deadline.max(now.moment + LEAST))
     }
 
-    /// Has read what is not known of the prefix, and of whose the contenders are.
+    /// Requests what is unknown: the prefix, and the owners of the contenders.
     fn look(&mut self, now: Now, lookup: &impl Lookup) {
         let until = self.patience_for_calls(now);
         if let Some(reading) = &self.knowledge.reading
@@ -776,8 +775,8 @@ impl Queue {
         }
     }
 
-    /// Renews the sessions of our contenders that are not renewed yet: after a start, before anything else is
-    /// done. Those whose contender is gone are ended.
+    /// Renews the sessions of our contenders that are not renewed yet: after a start, before anything else. Those
+    /// whose contender is deleted are destroyed.
     fn adopt(&mut self, lookup: &impl Lookup) {
         let Some(reading) = &self.knowledge.reading else {
             return;
@@ -800,9 +799,9 @@ impl Queue {
         }
     }
 
-    /// Reports a slot that was given back by a transaction whose answer was lost, or by somebody's hand. One
-    /// that only waited had nothing to give back, and one that has pods or was suspended because its slot was
-    /// lost gave nothing back.
+    /// Reports a slot that was released by a transaction whose answer was lost, or by hand. A contender that only
+    /// waited had nothing to give back, and a workload that has pods or was suspended because its slot was lost gave
+    /// nothing back.
     fn report_if_given_back(&mut self, session: SessionId, named: bool, lookup: &impl Lookup) {
         let Some(Owner::Own(identity)) = self.owner(&session).cloned() else {
             return;
@@ -843,8 +842,7 @@ impl Queue {
         }
     }
 
-    /// Our contenders that are to be looked at, each with its workload, and with a proof where what happens to it
-    /// depends on one.
+    /// The contenders of ours to check, each with its workload, and with a proof where its fate depends on one.
     fn ours(&mut self, excluded: &Excluded, now: Now, lookup: &impl Lookup) -> Vec<OwnContender> {
         let Some(reading) = &self.knowledge.reading else {
             return Vec::new();
@@ -887,7 +885,7 @@ impl Queue {
         ours
     }
 
-    /// How many of those in the queue this pass looks at.
+    /// How many of the queue this pass reads.
     fn head(&self, ours: &[OwnContender], excluded: &Excluded) -> usize {
         let waiting = |ours: &&OwnContender| {
             ours.workload
@@ -1009,8 +1007,8 @@ impl Queue {
         }
     }
 
-    /// Until when the evidence for these slots lasts in which a workload is to be started; `None` if that is not for
-    /// long enough, so that it is tried again.
+    /// Until when the evidence for these slots lasts in which a workload is to be started; `None` if that is not long
+    /// enough, so that it is tried again.
     pub(super) fn evidence_for<'a>(
         &mut self,
         workload: &Uid,
@@ -1023,8 +1021,8 @@ impl Queue {
         let grace = workload
             .as_ref()
             .map_or(Duration::ZERO, |workload| workload.grace);
-        // One that was suspended for want of evidence is not started only to be suspended again: by the time
-        // that the next proof is due it must have been enough.
+        // A workload that was suspended for want of evidence must not be started only to be suspended again: the
+        // evidence must last until the next proof is due.
         let lost = workload.is_some_and(|workload| workload.lost());
         let due = if lost { 3 } else { 8 };
         let enough = |sent: Moment, ttl: Duration| {
@@ -1086,10 +1084,10 @@ impl Queue {
         self.calls.ask(Pending::Session(request.clone()), call);
     }
 
-    /// Has workloads deleted that are not to wait, unless something is wrong with Consul: then they wait.
+    /// Deletes the workloads that must not wait, unless Consul has a problem: then they wait.
     ///
-    /// One is to be told whose contenders say nothing, which can't be told later, when the workload is gone: while
-    /// Consul is being asked for a name, it stays.
+    /// The event names the holders, and can't be completed after the workload is deleted: while Consul is being asked
+    /// for a name, the workload stays.
     fn skip(&mut self, skips: &[Skip]) {
         if self.knowledge.trouble.is_some() {
             return;
@@ -1113,8 +1111,8 @@ impl Queue {
         }
     }
 
-    /// Reports once of each running workload without a slot that it goes on. That one has a slot again is known
-    /// when it was granted, and only while Consul's entries are.
+    /// Reports once of each running workload without a slot that it continues. That it has a slot again is known when
+    /// it was granted, and only while Consul's entries are.
     fn report_unheld(&mut self, plan: &Plan, certain: bool) {
         let mut known = std::mem::take(&mut self.held.unheld);
         for workload in &plan.unheld {
@@ -1140,8 +1138,7 @@ impl Queue {
         self.schedule.next = self.schedule.next.min(now.moment + SOON);
     }
 
-    /// When there is to be another pass: the first of all times that something is due at. What was due by now
-    /// has been seen to.
+    /// When the next pass is due: the earliest of all times. Everything that was due by now is done.
     fn next_time(&self, plan: &Plan, now: Now) -> Moment {
         let now = now.moment;
         let trouble = self.knowledge.trouble.iter();
@@ -1188,7 +1185,7 @@ impl Queue {
             certain: facts.certain,
             record,
             agreement,
-            // One that is being made is to be ended first.
+            // A session that is being made has to be destroyed first.
             finished: finished && self.sessions.making.is_empty(),
             unheld,
             settled,
@@ -1203,7 +1200,7 @@ impl Queue {
     }
 }
 
-/// What it does for a workload that asks for slots at other lock keys, too: see [`super::joint`].
+/// What it can do for a workload that also asks for slots at other lock keys: see [`super::joint`].
 impl Queue {
     /// The transaction that grants a workload its slots here and has at most so many operations; `None` if it can't be
     /// granted them now.
@@ -1236,7 +1233,7 @@ impl Queue {
         self.write(Write::Start(start), Some(not_after));
     }
 
-    /// Has a workload give back what it holds here: the rest of what it asks for is lost.
+    /// Has a workload give back what it holds here, because it lost a part of its request.
     pub(super) fn give_back(&mut self, workload: &Workload, slots: &[Slot]) {
         let sessions = slots.iter().map(|slot| slot.session().clone());
         self.write(
@@ -1250,7 +1247,7 @@ impl Queue {
     }
 }
 
-/// When a workload was done whose slot cooled afterwards.
+/// When a workload in its cooldown was done.
 fn done(body: &ContenderBody) -> Option<Timestamp> {
     let cooldown = SignedDuration::from_secs(body.cooldown.try_into().ok()?);
     body.cools_until?.checked_sub(cooldown).ok()

@@ -16,9 +16,9 @@ pub struct SemaphoreRef {
 /// The queue for the slots of one lock key: a semaphore's only one, or that of one key of a keyed semaphore.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueRef {
-    /// Whose queue it is.
+    /// The semaphore.
     pub semaphore: SemaphoreRef,
-    /// Which key of a keyed semaphore; `None` for one that is not keyed.
+    /// The key of a keyed semaphore; `None` for one that is not keyed.
     pub key: Option<Key>,
 }
 

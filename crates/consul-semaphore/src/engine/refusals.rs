@@ -10,7 +10,7 @@ use super::{Now, message::Write};
 use crate::{Uid, holding::Setback};
 use consul_client::clock::Moment;
 
-/// How long the API server may still do what it has not answered: its own bound on a request.
+/// How long the API server may still apply a request that it has not answered: its own bound on a request.
 const UNDECIDED: Duration = Duration::from_mins(1);
 
 /// How long a workload is left alone that can't be changed at all: long beside the time for which it
@@ -149,7 +149,7 @@ impl Refusals {
                 closed.setback =
                     Setback::with_jitter(Some(&closed.setback), now.moment, now.jitter);
             }
-            // Nobody can say: a start will show it.
+            // Unknown: a start will show it.
             (None, Some(closed)) => closed.forbidden = false,
             (_, closed) => {
                 *closed = None;
@@ -221,7 +221,7 @@ impl Refusals {
         }
     }
 
-    /// Takes note of a write that was not done. One that was not refused may be done yet.
+    /// Notes a write that was not done. One that was not refused may still be applied.
     pub(super) fn failed(&mut self, write: &Write, refused: bool, now: Now) {
         let before = self.troubles.get(&write.target().uid);
         let mut setback =
@@ -296,7 +296,7 @@ mod tests {
         let later = first + Duration::from_secs(59);
         assert_eq!(again(told, later), told);
         assert_eq!(again(told, first + UNDECIDED), Some(Refused::Everything));
-        // One that was never refused a start holds its slot for another reason.
+        // A workload that was never refused a start holds its slot for another reason.
         assert_eq!(again(None, later), None);
     }
 

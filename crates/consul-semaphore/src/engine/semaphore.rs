@@ -1,7 +1,7 @@
 //! One semaphore with the queues of all its lock keys: what is decided for all of them together.
 //!
-//! That is which limits are ours (`status.appliedLimits`), which keys have a queue, which sessions nobody looks after,
-//! and when nothing is left of a semaphore that is being deleted.
+//! That is which limits are ours (`status.appliedLimits`), which keys have a queue, which sessions have no owner, and
+//! when nothing is left of a semaphore that is being deleted.
 
 #![expect(
     clippy::ref_option,
@@ -28,7 +28,7 @@ pub struct Spec {
     pub keyed: bool,
 }
 
-/// What is known of a semaphore from before, when it is taken up.
+/// What is known of a semaphore from before this process.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// `status.appliedLimits`: the limits that are ours.
@@ -92,17 +92,17 @@ impl Obstacle {
 /// Something to be done for a semaphore as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// The finalizer is to be added.
+    /// Add the finalizer.
     AddFinalizer,
-    /// These are to be the limits that are recorded as ours, before one of them is written to Consul.
+    /// Record these limits as ours, before one of them is written to Consul.
     RecordLimits(Vec<u32>),
     /// Asks which sessions our node has.
     ListSessions,
-    /// A session without a contender is to be ended.
+    /// Destroy a session without a contender.
     EndSession(SessionId),
-    /// Nothing of it is left in Consul: the finalizer is to be removed.
+    /// Remove the finalizer: nothing is left in Consul.
     RemoveFinalizer,
-    /// Consul can't be used to clean up: the finalizer is to be removed all the same, with an event that lists what is left.
+    /// Remove the finalizer although Consul can't be cleaned up, with an event that lists what is left.
     LeaveBehind,
 }
 
@@ -111,7 +111,7 @@ pub enum Duty {
 pub struct QueueState {
     /// The queue.
     pub queue: Queue,
-    /// What its last pass came to that was not in vain, and of which generation of the spec that is true.
+    /// The result of its last pass that was not in vain, and the generation of the spec that it applies to.
     pub concluded: Option<(Conclusion, Option<i64>)>,
     /// Up to where it has taken what the watch brought.
     last_read: u64,
@@ -259,7 +259,8 @@ impl Semaphore {
         }
     }
 
-    /// One that is this process's own: nothing has to come before the work, and the limit that is asked for is ours.
+    /// A semaphore of this process alone: nothing has to come before the work, and the limit that it asks for is
+    /// ours.
     pub(super) fn standalone(
         reference: SemaphoreRef,
         settings: Settings,
@@ -454,7 +455,7 @@ impl Semaphore {
         }
     }
 
-    /// Whether nobody uses a key any more, so that it needs no queue.
+    /// Whether a key is no longer used, so that it needs no queue.
     pub(super) fn is_unused(&self, key: &Option<Key>) -> bool {
         let Some(state) = self.queues.get(key).filter(|_| key.is_some()) else {
             return false;
@@ -472,7 +473,7 @@ impl Semaphore {
         self.queues.remove(key)
     }
 
-    /// What is to be done for all keys together, and whether queues have to do with that.
+    /// What to do for all keys together, and whether queues are concerned.
     pub(super) fn review(&mut self, now: Now, stores: &impl Stores) -> (Vec<Duty>, bool) {
         let mut duties = Vec::new();
         if self.finalizer.due().is_some_and(|due| due <= now.moment) {
@@ -547,7 +548,7 @@ impl Semaphore {
             && self.queues.values().all(finished)
     }
 
-    /// When sessions without a contender are to be looked for: only while it is known what the contenders are.
+    /// When to search for sessions without a contender: only while the contenders are known.
     fn orphans_due(&self) -> Option<Moment> {
         if self.access.operations().is_none() || !self.watched.is_known() {
             return None;
@@ -575,7 +576,7 @@ impl Semaphore {
         }
     }
 
-    /// When it is to be reviewed again, if nothing happens before.
+    /// When to review it again, if nothing happens before.
     pub(super) fn next_review(&self, now: Now) -> Option<Moment> {
         let (finalizer, begun) = (self.finalizer.due(), self.has_begun());
         let later = |time: &Moment| *time > now.moment;

@@ -12,7 +12,7 @@ use consul_client::{
     id::{IdMap, IdSet},
 };
 
-/// For whom a contender's session was made.
+/// The workload that a contender's session was made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// For this workload, by this queue.
@@ -34,7 +34,7 @@ pub(crate) struct Sessions {
     pub(super) making: BTreeSet<SlotId>,
     /// Those that are gone though a reading showed their contender, which was read again for that.
     outlived: BTreeSet<SessionId>,
-    /// For whom each contender's session was made.
+    /// The workload that each contender's session was made for.
     pub(super) owners: IdMap<SessionId, Owner>,
 }
 
@@ -50,7 +50,7 @@ impl Sessions {
         kept.then(|| lookup.life(session).unwrap_or(SessionState::Unknown))
     }
 
-    /// Forgets those made ahead of which Consul says that they are gone; returns them.
+    /// Forgets those made ahead that Consul says are gone; returns them.
     pub(super) fn forget_dead(&mut self, lookup: &impl Lookup) -> Vec<SessionId> {
         let mut dead = Vec::new();
         self.ahead.retain(|_, session| {
@@ -64,8 +64,8 @@ impl Sessions {
         dead
     }
 
-    /// Whether Consul says that a session is gone whose contender this reading still shows. It is said once of
-    /// each. The sessions in `gone` are those that were said to be gone since that was last asked.
+    /// Whether Consul says that a session is gone whose contender this reading still shows. It is reported once for
+    /// each. The sessions in `gone` are those reported since that was last asked.
     pub(super) fn outlived(
         &mut self,
         reading: &Reading,
@@ -82,7 +82,7 @@ impl Sessions {
         self.outlived.len() > before
     }
 
-    /// The contenders of which it is not known whose they are. Whose a session is never changes.
+    /// The contenders whose owner is unknown. The owner of a session never changes.
     pub(super) fn unknown(&mut self, reading: &Reading) -> Vec<SessionId> {
         let Self { owners, kept, .. } = self;
         // Those that are gone are forgotten many at once.
@@ -117,7 +117,7 @@ impl Sessions {
             .collect()
     }
 
-    /// Those whose contender is gone: an answer of Consul's was lost, or somebody deleted or freed the key.
+    /// Those without a contender: an answer of Consul's was lost, or somebody deleted or unlocked the key.
     pub(super) fn without_contender(&self, reading: &Reading) -> Vec<SessionId> {
         let ahead: BTreeSet<_> = self.ahead.values().collect();
         let is_without =
@@ -133,7 +133,7 @@ impl Sessions {
         }
     }
 
-    /// Those of which Consul says that they are gone.
+    /// Those that Consul says are gone.
     pub(super) fn gone(&self, lookup: &impl Lookup) -> Vec<SessionId> {
         let kept = self.kept.iter();
         kept.filter(|session| lookup.life(session) == Some(SessionState::Gone))

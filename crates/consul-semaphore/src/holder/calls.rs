@@ -19,7 +19,7 @@ use consul_client::{self as consul, Client, NewSession, SessionId, clock::Moment
 pub(super) enum Done {
     /// The answer for the engine.
     Answer(Answer),
-    /// A session was made, of which so much is known.
+    /// A session was made, in this state.
     Session(Result<(SessionId, SessionState), consul::Error>),
 }
 
@@ -113,7 +113,7 @@ impl Calls {
         Renewal::start(self.consul.clone(), session, life, on_change)
     }
 
-    /// Ends a session. One that can't be ended expires.
+    /// Destroys a session. If that fails, it expires.
     pub(super) fn end_session(&mut self, session: SessionId) {
         let consul = self.consul.clone();
         self.ending.spawn(async move {

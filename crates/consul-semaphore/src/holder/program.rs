@@ -20,7 +20,7 @@ use consul_client::{
     clock::{self, Moment},
 };
 
-/// Which slot a [`Holder`](super::Holder) is to have, and how it holds it.
+/// The slot that a [`Holder`](super::Holder) takes, and how it holds it.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where the semaphore lives in Consul.
@@ -56,16 +56,17 @@ pub struct Settings {
 /// The session that holds a slot.
 #[derive(Clone, Debug)]
 pub struct SessionSettings {
-    /// The external node that owns it; `None`: the node of the agent that is asked, whose checks end the session too.
+    /// The external node that owns it; `None`: the node of the agent that is asked, whose checks also end the
+    /// session.
     pub node: Option<String>,
     /// How long it outlives its last renewal, 10 s to 24 h.
     pub ttl: Duration,
-    /// How long a dead holder's slot rests before it is used, 60 s at the most.
+    /// How long a dead holder's slot is not used again, 60 s at the most.
     pub lock_delay: Duration,
 }
 
 impl Settings {
-    /// The semaphore that the engine looks after. A program has neither a namespace nor an object of Kubernetes.
+    /// The semaphore for the engine. A program has neither a namespace nor an object of Kubernetes.
     pub(super) fn semaphore(&self) -> settings::Settings {
         settings::Settings {
             cluster: Cluster {
@@ -103,7 +104,7 @@ pub(super) fn queue() -> QueueRef {
 /// The program, and the sessions that are renewed for it.
 pub(super) struct Program {
     pub(super) workload: Arc<Workload>,
-    /// One, and while a lost slot is had again two.
+    /// One, and two while a lost slot is replaced.
     pub(super) sessions: BTreeMap<SessionId, Renewal>,
 }
 
@@ -167,7 +168,7 @@ impl Program {
         self.sessions.keys().any(|own| reading.holds(own))
     }
 
-    /// Stops renewing a session, and says whether it is to be ended: not if it is known to be gone.
+    /// Stops renewing a session, and returns whether to destroy it: not if it is known to be gone.
     pub(super) fn forget(&mut self, session: &SessionId) -> bool {
         self.sessions.remove(session).is_some_and(|renewal| {
             renewal.stop();

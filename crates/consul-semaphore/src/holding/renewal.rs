@@ -9,8 +9,7 @@ use tokio::{task::AbortHandle, time::sleep};
 use crate::SessionState;
 use consul_client::{self as consul, Backoff, Client, Renewed, SessionId, clock::Moment};
 
-/// The longest pause between tries to renew a session of which nothing is known: short beside the
-/// shortest TTL.
+/// The longest pause between tries to renew a session of unknown state: short beside the shortest TTL.
 const UNKNOWN_PAUSE: Duration = Duration::from_secs(2);
 
 /// Called when something about a session has changed.
@@ -24,8 +23,8 @@ pub struct Renewal {
 }
 
 impl Renewal {
-    /// Starts to renew a session of which `life` is known; one of which nothing is known at once.
-    /// `on_change` is called when something about the session changes.
+    /// Starts to renew a session whose state is `life`; one of unknown state at once. `on_change` is called when the
+    /// state changes.
     pub fn start(consul: Client, id: SessionId, life: SessionState, on_change: OnChange) -> Self {
         let life = KnownLife::new(life);
         let renewer = Renewer {
@@ -43,7 +42,7 @@ impl Renewal {
         self.life.get()
     }
 
-    /// The same for others who ask, for as long as it is renewed.
+    /// The same for others who ask, while it is renewed.
     pub fn known_life(&self) -> KnownLife {
         self.life.clone()
     }
@@ -139,8 +138,8 @@ impl Renewer {
         }
     }
 
-    /// A client whose calls end when the session may be gone. From then on a renewal only finds out
-    /// whether it is, and has all the time that a call has.
+    /// A client whose calls end when the session may have expired. From then on a renewal only finds out whether it
+    /// has, and has all the time of a call.
     fn in_time(&self) -> Client {
         match self.life.get().end() {
             Some(end) if end > Moment::now() => self.consul.by(end),

@@ -61,7 +61,10 @@ impl Setback {
 }
 
 /// Asks until there is an answer, after growing pauses. A problem is reported when it is not the one before.
-pub async fn retry_until_ok<T, E: PartialEq, A>(mut ask: impl FnMut() -> A, report: impl Fn(&E)) -> T
+pub async fn retry_until_ok<T, E: PartialEq, A>(
+    mut ask: impl FnMut() -> A,
+    report: impl Fn(&E),
+) -> T
 where
     A: Future<Output = Result<T, E>>,
 {

@@ -11,7 +11,7 @@ use crate::{
 /// The facts of a pass, owned.
 pub(super) struct Facts {
     pub(super) now: Now,
-    /// Whether Consul's entries are known, whose they are, and that no write is under way.
+    /// Whether Consul's entries and their owners are known, and no write is under way.
     pub(super) certain: bool,
     /// Our contenders and the workloads that were started here, but for those that are steady.
     pub(super) ours: Vec<OwnContender>,
