@@ -1206,7 +1206,6 @@ impl Queue {
 impl Queue {
     /// The transaction that grants a workload its slots here with at most this many operations; `None` if it can't be
     /// granted them now.
-    /// granted them now.
     pub(super) fn share(
         &mut self,
         workload: &Uid,
