@@ -52,7 +52,7 @@ pub enum ConsulAccess {
         /// Since when.
         since: Moment,
     },
-    /// It may not use its prefix, and never could: none of its data is in Consul.
+    /// It may not use its prefix, and never will: none of its data is in Consul.
     Refused {
         /// Since when.
         since: Moment,
@@ -73,7 +73,7 @@ impl ConsulAccess {
 pub struct Obstacle {
     /// Since when.
     pub since: Moment,
-    /// Whether the partition or namespace in Consul does not exist, and never did.
+    /// Whether the partition or namespace can't exist in this Consul.
     pub nowhere: bool,
     /// The error message.
     pub why: String,
@@ -200,7 +200,6 @@ impl Semaphore {
 
     /// Whether the work has begun, and every lock key is known. Until then its status stays as it was: what seems
     /// missing may exist.
-    /// is missing may be there.
     pub fn is_known(&self) -> bool {
         let all_keys =
             !self.spec.keyed || self.access.operations().is_none() || !self.watched.is_silent();
