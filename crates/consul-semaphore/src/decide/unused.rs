@@ -5,15 +5,17 @@ use std::time::Duration;
 use super::{Observed, Pass};
 use crate::{Lock, Phase};
 
-/// How long a key's `.lock` that nobody uses is left to whoever made it: a `ConsulSemaphore` of its own, which
-/// would make it again at once, or a program that is about to take a slot.
+/// How long an unused key's `.lock` is left to its creator: a `ConsulSemaphore` for that very key, which would create
+/// it again at once, or a program that is about to take a slot.
 pub(super) const REST: Duration = Duration::from_secs(20);
 
 impl Pass<'_> {
-    /// Removes the `.lock` of a key that nobody uses any more, whoever made it: so no key keeps an old
-    /// limit, or what `api.Lock` leaves. It is deleted with our last release; what others leave is left alone for a while.
-    /// While somebody waits, a `.lock` with the right limit stays. Of a whole prefix only what
-    /// is part of the last release is deleted: a `ConsulSemaphore` may have made the rest, with its own limit.
+    /// Removes the `.lock` of a key that nobody uses any more, whoever made it, so that no key keeps an old limit or
+    /// what `api.Lock` leaves. It is deleted with our last release; what others leave is left alone for a while.
+    /// While anyone waits, a `.lock` with the right limit stays.
+    ///
+    /// For a whole prefix it is deleted only with the last release: otherwise a `ConsulSemaphore` may have made it,
+    /// with its own limit.
     pub(super) fn remove_unused(&mut self) {
         let Observed {
             settings,
@@ -28,7 +30,7 @@ impl Pass<'_> {
             return;
         }
         let (index, serves) = match self.reading.lock() {
-            // Somebody made it as a list who needs it so, and nobody makes it so again.
+            // Someone made it as a list on purpose, and no client would make it again.
             Lock::Semaphore { body, .. } if body.is_list() && settings.key.is_none() => return,
             Lock::Semaphore { body, index } => (*index, body.limit() == settings.limit),
             Lock::Mutex {
@@ -51,7 +53,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Ends a semaphore that is being deleted, once no workload of ours has anything left of it.
+    /// Cleans up a semaphore that is being deleted, once no workload of ours uses it any more.
     pub(super) fn finish(&mut self) {
         let bound = self.observed.bound.iter().any(|workload| {
             matches!(workload.phase, Phase::Running | Phase::Stopping)
@@ -74,7 +76,7 @@ impl Pass<'_> {
             Lock::Semaphore { body, index } if body.held() == 0 => {
                 self.composer.remove_lock(*index);
             }
-            // Only dead holders: they are pruned first.
+            // Only dead holders are left: they are pruned first.
             Lock::Semaphore { .. } => {}
         }
     }

@@ -13,7 +13,7 @@ pub enum AcquireError {
     /// Others hold the slots, or come first.
     #[error("no slot of {prefix} is free: {holders}")]
     Taken {
-        /// Where.
+        /// The prefix.
         prefix: Prefix,
         /// Who holds them, for people.
         holders: String,
@@ -21,15 +21,15 @@ pub enum AcquireError {
     /// Consul does not answer, or has no leader.
     #[error(transparent)]
     Unreachable(consul::Error),
-    /// Consul answers, and refuses.
+    /// Consul answers with a refusal.
     #[error(transparent)]
     Refused(consul::Error),
-    /// Others go by another limit.
+    /// Others use another limit.
     #[error(
         "the limit of {prefix} is {theirs} in Consul, not {ours}: all who use it must have the same"
     )]
     Limit {
-        /// Where.
+        /// The prefix.
         prefix: Prefix,
         /// The limit that was asked for.
         ours: u32,
@@ -39,7 +39,7 @@ pub enum AcquireError {
     /// The prefix is used for something else.
     #[error("{prefix}/.lock: {why}")]
     Unusable {
-        /// Where.
+        /// The prefix.
         prefix: Prefix,
         /// Why.
         why: Unreadable,
@@ -47,7 +47,7 @@ pub enum AcquireError {
 }
 
 impl AcquireError {
-    /// Tells whether waiting may help against this error: it does where no server answers, none leads, or one fails.
+    /// Classifies this error: waiting may help if no server answers, none leads, or one fails.
     pub(super) fn of(error: &consul::Error) -> Self {
         match error {
             consul::Error::LoginFailed(failure) if failure.passing => {
@@ -62,7 +62,7 @@ impl AcquireError {
         }
     }
 
-    /// Whether the prefix is used in another way than these settings say: all who use it must agree.
+    /// Whether the prefix is used in another way than these settings say: all users must agree.
     pub(super) fn conflict(
         settings: &Settings,
         reading: Option<&Reading>,
@@ -70,7 +70,7 @@ impl AcquireError {
     ) -> Option<Self> {
         let prefix = settings.prefix.clone();
         match (reading.map(Reading::lock), agreement) {
-            // What is left over is removed once it has rested.
+            // A left-over mutex is removed after the lock-delay.
             (Some(Lock::Unreadable(why)), _) if !matches!(why, Unreadable::LeftOver { .. }) => {
                 let why = why.clone();
                 Some(Self::Unusable { prefix, why })
@@ -85,8 +85,8 @@ impl AcquireError {
     }
 }
 
-/// Whether a slot is only blocked by what a dead holder has left, which is removed after the lock-delay.
-/// That is waited for also by who does not wait: where nobody waited for it, it would never go.
+/// Whether a slot is only blocked by what a dead holder has left, which is removed after the lock-delay. A program
+/// waits for that even if told not to wait: if nobody waited, it would never be removed.
 pub(super) fn rests(reading: &Reading) -> bool {
     match reading.lock() {
         Lock::Unreadable(Unreadable::LeftOver { .. }) => true,
@@ -98,7 +98,7 @@ pub(super) fn rests(reading: &Reading) -> bool {
     }
 }
 
-/// Who holds the slots, for people.
+/// The holders of the slots, for people.
 pub(super) fn holders(reading: Option<&Reading>) -> String {
     let Some(reading) = reading else {
         return "nobody knows who holds them".to_owned();
