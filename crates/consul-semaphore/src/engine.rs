@@ -7,7 +7,7 @@
 //! ```text
 //! loop {
 //!     wait until something happens, or until engine.next_timeout()
-//!     engine.listed(..), engine.answered(..), engine.touched(..), ...   // takes note of it
+//!     engine.listed(..), engine.answered(..), engine.touched(..), ...   // records it
 //!     while let Some(passed) = engine.pass(now, &stores) {}             // decides what follows
 //!     while let Some(effect) = engine.next_effect() { do it }
 //! }
