@@ -17,8 +17,8 @@ impl ContenderBody {
         Duration::from_secs(self.cooldown).min(Duration::from_secs(LONGEST_COOLDOWN))
     }
 
-    /// How long its slot cools yet, if the end is written. It is at most one cooldown, however wrong
-    /// the clock is by now.
+    /// How much longer its slot cools down, if the end is written. It is at most one cooldown, however wrong the
+    /// clock is.
     fn left(&self, time: jiff::Timestamp) -> Option<Duration> {
         let left = self.cools_until?.duration_since(time);
         Some(
@@ -38,8 +38,8 @@ impl ContenderBody {
 pub struct Cooldowns(BTreeMap<SessionId, Moment>);
 
 impl Cooldowns {
-    /// Takes note of what this reading says of our contenders, and forgets those that are not there
-    /// any more. `time` is the present as the wall clock has it.
+    /// Records what this reading says about our contenders, and forgets those that no longer exist. `time` is the
+    /// present by the wall clock.
     pub fn observe(
         &mut self,
         reading: &Reading,
@@ -57,7 +57,7 @@ impl Cooldowns {
         }
     }
 
-    /// How many of our slots cool.
+    /// How many of our slots cool down.
     pub fn count(&self) -> usize {
         self.0.len()
     }
@@ -68,7 +68,7 @@ impl Cooldowns {
     }
 }
 
-/// When a contender's slot is free, if its end is written.
+/// When a contender's slot becomes free, if the end is written.
 fn end_of(
     reading: &Reading,
     ours: &OwnContender,
@@ -76,7 +76,7 @@ fn end_of(
     time: jiff::Timestamp,
 ) -> Option<Moment> {
     let phase = ours.workload.as_ref().map(|workload| workload.phase);
-    // There can be none: the bodies of all holders need not be read time and again.
+    // There can be no end yet. This saves parsing the bodies of all holders again and again.
     if let Some(Phase::Running | Phase::Stopping) = phase {
         return None;
     }
@@ -130,7 +130,7 @@ mod tests {
         Reading::new("p".parse().unwrap(), Mode::Semaphore, listing)
     }
 
-    /// When the slot is free by a process that first reads the end then, with its clock at that time.
+    /// When the slot becomes free for a process that first reads the end then, with its clock at that time.
     fn end(until: Option<jiff::Timestamp>, read: u64, clock: i64) -> Option<Moment> {
         let mut cooldowns = Cooldowns::default();
         let ours = [samples::ours("s", None)];

@@ -31,12 +31,12 @@ use super::{
 };
 use consul_client::{Op, SessionId, clock::Moment};
 
-/// For how many workloads at the head of the queue sessions are made ahead, at the most: a hand-over
-/// then costs one transaction and one PATCH.
+/// For how many workloads at the head of the queue sessions are made ahead, at most: a hand-over then costs one
+/// transaction and one PATCH.
 pub const AHEAD: usize = 16;
 
-/// How many waiting workloads that others have overtaken stay shown, at the most: two that change places with each
-/// other again and again, because somebody writes their priority, cost no sessions and no writes.
+/// How many waiting workloads that others have overtaken keep their contenders, at most. If two of them keep changing
+/// places because someone rewrites their priority, that costs no sessions and no writes.
 pub const OVERTAKEN: usize = 1;
 
 /// Everything that a pass knows.
@@ -50,25 +50,25 @@ pub struct Observed<'a> {
     pub settings: &'a Settings,
     /// `status.appliedLimits`: the limits that are ours.
     pub applied: &'a [u32],
-    /// What became of the limit since the spec last changed.
+    /// What happened to the limit since the spec last changed.
     pub defence: Defence,
-    /// Whether `.lock` was written since a limit was last on its way to it: an earlier write of
-    /// that has no answer can't come after that.
+    /// Whether `.lock` was written since a write of a limit was last sent: an earlier such write that is unanswered
+    /// can't be applied after that.
     pub fenced: bool,
     /// The prefix; `None` while Consul can't be read.
     pub reading: Option<&'a Reading>,
     /// When dead holders were first seen dead.
     pub deaths: &'a Deaths,
-    /// When the slots that cool are free.
+    /// When the slots that cool down become free.
     pub cooldowns: &'a Cooldowns,
     /// What is remembered of a mutex.
     pub mutex: &'a MutexMemory,
     /// Whose turn it is among the waiting contenders.
     pub turns: &'a Turns,
-    /// How long the slots of running workloads count as held; also of those that are steady.
+    /// How long the slots of running workloads count as held, including those of steady workloads.
     pub evidence: &'a Evidence,
-    /// The live contenders of this semaphore that are ours, except those of steady Workloads: to leave them out or not
-    /// makes no difference.
+    /// The live contenders of this semaphore that are ours, except those of steady workloads: leaving them out does
+    /// not change the plan.
     pub ours: &'a [OwnContender],
     /// The workloads that this semaphore started, except those that have ended or are steady.
     pub bound: &'a [Arc<Workload>],
@@ -77,7 +77,7 @@ pub struct Observed<'a> {
     pub queue: &'a [Arc<Workload>],
     /// The sessions that were made ahead.
     pub sessions: &'a BTreeMap<SlotId, SessionId>,
-    /// Workloads that are being written to: their next version decides.
+    /// Workloads that are being written to: their next version is judged.
     pub busy: &'a BTreeSet<Uid>,
     /// Workloads that could not be started, until they are tried again.
     pub barred: &'a BTreeSet<Uid>,
@@ -86,9 +86,9 @@ pub struct Observed<'a> {
     pub immovable: &'a BTreeSet<Uid>,
     /// Whether no workload at all can be started for now.
     pub closed: bool,
-    /// The workload that asks for slots at several lock keys and is granted them by this pass together with the others.
+    /// The workload that asks for slots at several lock keys and gets this queue's part in this pass.
     pub joint: Option<&'a Uid>,
-    /// How many operations Consul takes in a transaction.
+    /// How many operations Consul accepts in a transaction.
     pub operations: usize,
 }
 
@@ -105,20 +105,20 @@ pub fn decide(observed: &Observed<'_>) -> Plan {
     plan
 }
 
-/// The part of a pass that has a reading of Consul's to work on.
+/// The part of a pass that works on a reading.
 struct Pass<'a> {
     observed: &'a Observed<'a>,
     reading: &'a Reading,
     lock_key: String,
     plan: &'a mut Plan,
     composer: Composer<'a>,
-    /// The slots that workloads have, or for which they have a contender that is not theirs to use again.
+    /// The slots that workloads have, or for which they have a contender that they can't use again.
     settled: BTreeSet<(&'a Uid, u32)>,
     /// The sessions of workloads that wait with a contender.
     waiting: BTreeMap<(&'a Uid, u32), &'a SessionId>,
-    /// The workloads that run in slots of this semaphore, with the sessions that hold those, by their ordinals.
+    /// The workloads that run in slots of this semaphore, with the sessions that hold those slots, by ordinal.
     running: BTreeMap<&'a Uid, (&'a Arc<Workload>, BTreeMap<u32, &'a SessionId>)>,
-    /// The contenders that hold what was granted to workloads that are still to be started.
+    /// The contenders that hold the slots granted to workloads that are still to be started.
     granted: BTreeMap<&'a Uid, Vec<&'a OwnContender>>,
 }
 
@@ -156,7 +156,7 @@ impl<'a> Pass<'a> {
         self.plan.transaction = self.composer.compose();
     }
 
-    /// Applies the rule table to each contender of ours; of two for one slot, one stays.
+    /// Applies the rule table to each contender of ours; of two for the same slot, one stays.
     fn judge_contenders(&mut self) {
         let slot = |ours: &OwnContender| {
             let Identity { uid, ordinal, .. } = &*ours.identity;
@@ -201,7 +201,7 @@ impl<'a> Pass<'a> {
             .is_some_and(|workload| settings.may_start(workload));
         let may_start = may_start && !immovable;
         let fate = match ours.fate(held, may_start) {
-            // Since it was granted this slot it has asked for another one, and had that first.
+            // Since it was granted this slot it asked for another one, and got that first.
             _ if ours
                 .workload
                 .as_ref()
@@ -210,9 +210,9 @@ impl<'a> Pass<'a> {
                 Fate::Release
             }
             Fate::GiveBack { hold: false } if immovable && !busy => Fate::Release,
-            // Refused for good; another replica may still be about to start it.
+            // Refused permanently; another replica may still be about to start it.
             Fate::Start if barred => Fate::GiveBack { hold: false },
-            // It was taken for gone, and its end is written.
+            // It counted as deleted, and its cooldown is already written.
             Fate::Start if self.cools(&ours.session) => Fate::GiveBack { hold: false },
             fate => fate,
         };
@@ -222,7 +222,7 @@ impl<'a> Pass<'a> {
         }
         let running = |workload: &Arc<Workload>| workload.phase == Phase::Running;
         if fate == Fate::Keep && !held && ours.workload.as_ref().is_some_and(running) {
-            // Its contender lives, so its session can have the slot again.
+            // Its contender lives, so the same session can get the slot again.
             self.waiting.insert((uid, *ordinal), &ours.session);
         } else {
             self.settled.insert((uid, *ordinal));
@@ -285,7 +285,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Has running workloads name the sessions that hold their slots now.
+    /// Updates the annotations of running workloads to name the sessions that hold their slots now.
     fn rename(&mut self) {
         for (uid, (workload, held)) in std::mem::take(&mut self.running) {
             let written = self.is_busy(uid) || self.composer.grants_any(uid);
@@ -296,7 +296,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// A workload will not run in the slot of this session, nor in any other one of its slots here.
+    /// A workload will not run in the slot of this session, nor in any of its other slots here.
     fn give_back(&mut self, workload: &Arc<Workload>, session: &SessionId, hold: bool) {
         let session = session.clone();
         let mut others = self.plan.give_backs.iter_mut();
@@ -313,24 +313,24 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Whether a workload has this slot, or a contender for it that is not its to use again.
+    /// Whether a workload has this slot, or a contender for it that it can't use again.
     fn is_settled(&self, uid: &Uid, ordinal: u32) -> bool {
         self.settled.contains(&(uid, ordinal))
     }
 
-    /// Whether that is so of any of its slots.
+    /// Whether that is true of any of its slots.
     fn has_settled(&self, uid: &Uid) -> bool {
         let slots = self.settled.range((uid, 0)..=(uid, u32::MAX));
         slots.take(1).count() > 0
     }
 
-    /// Whether a grant of this semaphore is what started the workload.
+    /// Whether a grant of this semaphore started the workload.
     fn started_here(&self, workload: &Workload) -> bool {
         workload.started_at(&self.lock_key)
     }
 
-    /// Whether a grant of another lock key is what started the workload, so that this one's never can: the start
-    /// of it names a version of the workload that is past, and what runs leaves its template as it is.
+    /// Whether a grant of another lock key started the workload, so that a grant here never can: its start names an
+    /// outdated version of the workload, and the template of a running workload can't be changed.
     fn has_run_elsewhere(&self, workload: &Workload) -> bool {
         workload.phase != Phase::Idle && workload.granted.is_some() && !self.started_here(workload)
     }
@@ -382,7 +382,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Has another pass at this moment, if there is none before.
+    /// Schedules a pass for this moment, unless one comes before.
     fn wake_at(&mut self, due: Moment) {
         self.plan.wake = Some(self.plan.wake.map_or(due, |wake| wake.min(due)));
     }
@@ -402,7 +402,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Brings the spec's limit and Consul's together, by the three-way rule.
+    /// Reconciles the limits of the spec and of Consul by the three-way rule.
     fn settle_limit(&mut self, nobody_lost: bool) {
         let Observed {
             settings,
@@ -427,8 +427,7 @@ impl<'a> Pass<'a> {
         let agreement = agree(settings.limit, theirs, applied, settings.policy, defence);
         self.plan.agreement = Some(agreement);
         match agreement {
-            // A write of another limit of ours may be on its way yet: it is made to fail before that
-            // limit is forgotten.
+            // A write of another limit of ours may still be in flight: make it fail before that limit is forgotten.
             Agreement::Agreed if !fenced && applied.iter().any(|l| *l != settings.limit) => {
                 self.composer.rewrite();
             }
@@ -445,7 +444,7 @@ impl<'a> Pass<'a> {
                 self.composer.write_limit(settings.limit, enforced);
             }
             Agreement::Write { .. } => {
-                // Before it is written to Consul: after a crash it must still be known as ours.
+                // Recorded before it is written to Consul: after a crash it must still be known as ours.
                 self.plan.applied.push(settings.limit);
                 self.plan.record = Some(self.plan.applied.clone());
                 self.composer.add_nobody();
@@ -463,7 +462,7 @@ impl<'a> Pass<'a> {
             ..
         } = *self.observed;
         let agreed = !matches!(self.plan.agreement, None | Some(Agreement::Conflict { .. }));
-        // Before the prefix is read again, what looks free may be a running workload's.
+        // Until the prefix is read again, a slot that looks free may be a running workload's.
         let open = !settings.paused && !settings.terminating && !self.observed.closed;
         if !open || !agreed || self.plan.reread {
             return;
@@ -502,7 +501,7 @@ impl<'a> Pass<'a> {
                 in_turn = false;
                 self.composer.reserve(slots);
             } else if workload.is_skippable() {
-                // It does not wait, so nothing is made for it.
+                // It does not wait, so it needs no session.
                 continue;
             } else if ahead > 0 {
                 ahead -= 1;
@@ -526,7 +525,7 @@ impl<'a> Pass<'a> {
         request.map_or(1, |request| request.slots.get())
     }
 
-    /// The sessions with which a workload waits for so many slots, and those that are still to be made.
+    /// The sessions with which a workload waits for this many slots, and those that are still to be made.
     fn sessions_for(
         &self,
         workload: &Workload,
@@ -576,7 +575,7 @@ impl<'a> Pass<'a> {
         self.observed.sessions.get(&slot).cloned()
     }
 
-    /// Gives up the sessions that were made ahead for workloads that are not in the queue any more.
+    /// Gives up the sessions that were made ahead for workloads that have left the queue.
     fn drop_surplus(&mut self, lost: &[(&Workload, u32)]) {
         if self.plan.reread {
             return;
@@ -603,7 +602,7 @@ impl<'a> Pass<'a> {
         };
         let ahead = self.observed.sessions.iter();
         let surplus = ahead.filter(|(slot, session)| {
-            // One with a contender has been granted a slot, even if the answer was lost.
+            // A session with a contender has been granted a slot, even if the answer was lost.
             let granted = self.reading.contender(session).is_some();
             !granted && !is_needed(slot)
         });

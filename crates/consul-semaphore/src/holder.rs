@@ -1,9 +1,9 @@
 //! One slot for one program: the [engine](crate::engine) with one workload in it, and the Consul client that carries
 //! out its calls.
 //!
-//! To the engine the program is a workload like a Job: idle while it waits, running once it has its slot, finished when
-//! it gives the slot back. So the order, the limit, who is pruned and what becomes of a lost slot are decided where they
-//! are decided for workloads, and nothing here decides about slots.
+//! To the engine the program is a workload like a Job: idle while it waits, running once it has its slot, finished
+//! when it gives the slot back. The order, the limit, pruning and lost slots are decided by the same code as for
+//! Jobs. Nothing here decides about slots.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -82,7 +82,7 @@ use consul_client::{self as consul, Client, Listing, WatchOptions, clock::Moment
 /// How long a release may take, beside the cooldown of the slot. Anything left then expires with the session.
 const RELEASE: Duration = Duration::from_secs(10);
 
-/// Something to report to people, once each time that it begins.
+/// Something to report to the user, once each time that it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// It waits for a slot: others hold them, or come first.
@@ -106,41 +106,40 @@ pub enum Notice {
         /// Whether a slot is held meanwhile.
         holding: bool,
     },
-    /// The slot was lost, and there is one again.
+    /// The slot was lost, and another one was granted.
     Regained,
     /// The slot is lost and no other one is free, and the work continues because of [`Settings::on_slot_lost`].
     Unheld,
 }
 
-/// Something could not be given back.
+/// A slot or place could not be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Consul does not answer")]
 pub struct NotReleased;
 
-/// What stays in Consul of a holder that ends now.
+/// What a holder that ends now leaves in Consul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remains {
-    /// Whether it is a slot; if not it is a place in the queue.
+    /// Whether it is a slot; otherwise it is a place in the queue.
     pub slot: bool,
     /// After how long the session has expired, at the latest.
     pub within: Duration,
 }
 
-/// What the engine wants done with the work.
+/// What the engine wants done with the program.
 #[derive(Clone, Debug)]
 enum Wanted {
     Start(Start),
     Stop(Suspended),
-    /// Something that does not suit it now. It is asked for again in the next pass, so it has its answer only when
-    /// something has happened.
+    /// A request that can't be carried out now. The next pass makes it again, so it is answered only once something
+    /// has happened.
     Nothing,
 }
 
 /// Waits for a slot, holds it and gives it back.
 ///
-/// Its futures may be dropped at any time: what was under way is looked up by the next one. While none of them is
-/// awaited sessions are renewed all the same, but nothing else is done. A holder that is dropped lets its sessions
-/// expire.
+/// Its futures may be dropped at any time: the next one picks up what was under way. While none of them is awaited,
+/// sessions are still renewed, but nothing else is done. A dropped holder lets its sessions expire.
 pub struct Holder {
     settings: Settings,
     engine: Engine,
@@ -148,7 +147,7 @@ pub struct Holder {
     program: Program,
     calls: Calls,
     wanted: Option<(CallId, Wanted)>,
-    /// Readings of the prefix, once somebody waits for one.
+    /// Readings of the prefix, once a future waits for one.
     readings: Option<mpsc::Receiver<Result<Listing, consul::Error>>>,
     notices: Notices,
     /// Since when it waits for others.
@@ -159,9 +158,9 @@ pub struct Holder {
     given_up: Moment,
 }
 
-/// What others ask of it.
+/// The public interface.
 impl Holder {
-    /// Does nothing in Consul yet. `on_notice` is called with what people are to know.
+    /// Does nothing in Consul yet. `on_notice` is called with each notice for the user.
     pub fn new(
         settings: Settings,
         consul: Client,
@@ -189,10 +188,10 @@ impl Holder {
         }
     }
 
-    /// Waits for all that it asks for. [`Self::started`] says that the work has begun with that.
+    /// Waits for all that it asks for. Call [`Self::started`] when the work has begun.
     ///
     /// # Errors
-    /// There is no use in waiting, or it is not to wait.
+    /// Waiting is useless, or the settings say not to wait.
     pub async fn acquire(&mut self) -> Result<Start, AcquireError> {
         loop {
             self.work();
@@ -211,7 +210,7 @@ impl Holder {
         }
     }
 
-    /// The work has begun with these slots.
+    /// The work has begun in these slots.
     pub fn started(&mut self, start: &Start) {
         self.change(|workload| {
             workload.phase = Phase::Running;
@@ -232,7 +231,7 @@ impl Holder {
         }
     }
 
-    /// The work has ended, or will not begin: [`Self::release`] gives back what there is.
+    /// The work has ended, or will not begin: [`Self::release`] gives back what is held.
     pub fn finished(&mut self) {
         self.change(|workload| {
             workload.phase = if workload.granted.is_some() {
@@ -244,7 +243,8 @@ impl Holder {
         self.given_up = Moment::now() + RELEASE;
     }
 
-    /// Gives back what there is: a slot once it has cooled, or the place in the queue. Call [`Self::finished`] first.
+    /// Gives back what is held: a slot once it has cooled down, or the place in the queue. Call [`Self::finished`]
+    /// first.
     ///
     /// # Errors
     /// Consul has not answered for too long: [`Self::remains`] says what stays.
@@ -264,7 +264,7 @@ impl Holder {
         Ok(())
     }
 
-    /// When the slot is free, if it cools.
+    /// When the slot becomes free, if it cools down.
     pub fn cools_until(&self) -> Option<Moment> {
         let cooldowns = self.queue()?.cooldowns();
         let sessions = self.program.sessions.keys();
@@ -289,7 +289,7 @@ impl Holder {
     }
 }
 
-/// What is known.
+/// State.
 impl Holder {
     fn queue(&self) -> Option<&Queue> {
         self.engine.queue(&self.queue)
@@ -299,23 +299,23 @@ impl Holder {
         self.queue()?.reading()
     }
 
-    /// What the last pass came to, if it was known then what Consul says.
+    /// The result of the last pass, if it knew what Consul says.
     fn conclusion(&self) -> Option<&Conclusion> {
         let semaphore = self.engine.semaphore(&self.queue.semaphore)?;
         let (conclusion, _) = semaphore.queues().get(&None)?.concluded.as_ref()?;
         conclusion.certain.then_some(conclusion)
     }
 
-    /// Whether a session is there that is not ended yet, or may be made yet.
+    /// Whether a session exists that is not ended yet, or one may be being made.
     fn has_anything(&self) -> bool {
         !self.program.sessions.is_empty()
             || self.calls.is_ending_sessions()
             || self.queue().is_some_and(Queue::makes_sessions)
     }
 
-    /// Why there is no use in waiting for a slot, if there is none.
+    /// Why waiting for a slot is useless, if it is.
     fn hopeless(&self) -> Option<AcquireError> {
-        // A call that is under way may bring one, or a better error.
+        // A pending call may bring a slot, or a better error.
         if self.calls.are_under_way() {
             return None;
         }
@@ -377,7 +377,7 @@ impl Holder {
     }
 }
 
-/// The loop: passes events to the engine and carries out what it asks for.
+/// The loop: passes events to the engine and carries out its effects.
 impl Holder {
     /// Decides what follows from what has happened, and carries that out.
     fn work(&mut self) {
@@ -396,12 +396,12 @@ impl Holder {
         while let Some(effect) = self.engine.next_effect() {
             match effect {
                 Effect::Queue(_, action) => self.act(action),
-                // Nobody else reads what is recorded.
+                // Nobody else reads the record.
                 Effect::Semaphore(semaphore, Duty::RecordLimits(limits)) => {
                     self.engine
                         .recorded(&semaphore, &limits, now(), &self.program);
                 }
-                // There is no object, and its sessions have a TTL.
+                // There is no object, and the sessions have a TTL.
                 Effect::Semaphore(
                     _,
                     Duty::AddFinalizer
@@ -427,12 +427,12 @@ impl Holder {
             Action::Report(Outcome::Granted { grant, .. }) if !grant.starts => {
                 (self.notices.on)(Notice::Regained);
             }
-            // All else is known by what this does, and nothing of somebody else's is adopted.
+            // The caller knows everything else from its own calls, and no foreign session is adopted.
             Action::Adopt(_) | Action::Report(_) => {}
         }
     }
 
-    /// Makes a call, or answers it where that takes none.
+    /// Makes a call, or answers it at once if it needs no request.
     fn call(&mut self, id: CallId, call: Call) {
         let answer = match call {
             Call::Read { not_after } => {
@@ -466,7 +466,7 @@ impl Holder {
         let wanted = match (write, self.program.workload.phase) {
             (Write::Start(start), Phase::Idle) => Wanted::Start(start),
             (Write::Suspend(suspend), Phase::Running) => Wanted::Stop(suspend.why),
-            // It has ended meanwhile.
+            // It has ended in the meantime.
             (Write::Suspend(_), _) => return Some(Written::Done),
             (Write::Rename(rename), _) => {
                 self.program
@@ -486,7 +486,7 @@ impl Holder {
         None
     }
 
-    /// The work has changed: what was wanted of it is done, or out of date.
+    /// The work has changed: what was wanted of it is done, or outdated.
     fn change(&mut self, change: impl FnOnce(&mut Workload)) {
         self.program.change(change);
         if let Some((id, _)) = self.wanted.take() {

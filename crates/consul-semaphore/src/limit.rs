@@ -1,23 +1,23 @@
-//! The three-way rule on limits: what the spec says, what Consul says, and what we wrote before.
+//! The three-way rule on limits: the spec's, Consul's, and those that we wrote before.
 
 use crate::LimitPolicy;
 
-/// Who has overwritten an enforced limit so often means it: it is not written again.
+/// If an enforced limit is overwritten this often, it is intended: the limit is not written again.
 const OVERWRITTEN: u32 = 2;
 
 /// What happened to the limit in Consul since the spec last changed, so that two that enforce different limits don't
 /// overwrite each other for ever.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Defence {
-    /// Whether the limit was in Consul when that was last known.
+    /// Whether the limit was last known to be in Consul.
     there: bool,
-    /// How often another one took its place and was overwritten.
+    /// How often another limit replaced it and was overwritten.
     overwritten: u32,
 }
 
 impl Defence {
-    /// What an operator that starts knows of it: whether the limit is recorded as ours, and whether
-    /// it was given up.
+    /// What an operator that starts knows of it: whether the limit is recorded as ours, and whether enforcing it was
+    /// given up.
     pub fn resumed(recorded: bool, given_up: bool) -> Self {
         Self {
             there: recorded,
@@ -33,30 +33,30 @@ impl Defence {
         self.there = true;
     }
 
-    /// How often it was overwritten, if another one is in Consul now.
+    /// How often it was overwritten, if another limit is in Consul now.
     fn losses(self) -> u32 {
         self.overwritten + u32::from(self.there)
     }
 }
 
-/// What the rule says.
+/// The result of the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Agreement {
     /// Consul's limit is the spec's.
     Agreed,
     /// The spec's limit has to be written to Consul.
     Write {
-        /// Whether that overwrites a limit which is not ours.
+        /// Whether that overwrites a limit that is not ours.
         enforced: bool,
     },
-    /// Consul holds this other limit: grant nothing.
+    /// Consul has this other limit: grant nothing.
     Conflict {
         /// Consul's limit.
         theirs: u32,
     },
 }
 
-/// Compares the spec's limit with Consul's (`None`: Consul has none yet).
+/// Compares the spec's limit with Consul's (`None`: Consul has none).
 ///
 /// `applied` are the limits that this `ConsulSemaphore` wrote to Consul, or was about to write.
 pub fn agree(
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// How often a limit is written again that is overwritten whenever it is there.
+    /// How often a limit is written again that is always overwritten.
     fn written_again(mut defence: Defence) -> usize {
         let enforced = Agreement::Write { enforced: true };
         let mut times = 0;

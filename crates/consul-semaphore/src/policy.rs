@@ -40,7 +40,7 @@ pub enum OnSlotLost {
     Continue,
 }
 
-/// What becomes of a workload if all slots are taken when it comes.
+/// What happens to a workload if all slots are taken when it comes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnContention {
     /// It waits.

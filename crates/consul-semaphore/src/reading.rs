@@ -11,7 +11,7 @@ pub(super) const LOCK: &str = ".lock";
 
 /// The keys of a semaphore at a prefix: `a/b` means `a/b/.lock` and the contenders beside it.
 impl Prefix {
-    /// The lock key: the semaphore's unit.
+    /// The semaphore's lock key.
     pub fn lock_key(&self) -> String {
         format!("{self}/{LOCK}")
     }
@@ -21,7 +21,7 @@ impl Prefix {
         format!("{self}/{session}")
     }
 
-    /// What to list: with the slash, so that `a` does not see `ab`.
+    /// The folder to list: with the slash, so that `a` does not include `ab`.
     pub fn folder(&self) -> String {
         format!("{self}/")
     }
@@ -33,7 +33,7 @@ impl Prefix {
     }
 }
 
-/// The prefix's keys, understood.
+/// The parsed keys of a prefix.
 ///
 /// Only direct children that are locked by the session they are named after are contenders. Every other key is
 /// ignored, so that `a` and `a/b` can both be semaphores. Of a mutex only the lock key counts: its holder is the only
@@ -47,18 +47,18 @@ pub struct Reading {
     mode: Mode,
     /// The lock key.
     lock_entry: Option<Entry>,
-    /// The other direct children of the prefix, by name. That of a contender is its session.
+    /// The other direct children of the prefix, by name. The name of a contender is its session.
     entries: BTreeMap<SessionId, Entry>,
     lock: Lock,
     roles: Roles,
-    /// When the request for it was sent: it shows what was true then, or later.
+    /// When the request for it was sent: it shows what was true at that time or later.
     pub sent: Moment,
 }
 
-/// Who holds and who waits: asked again and again, so it must not cost a search.
+/// Who holds and who waits. It is asked for constantly, so it must not cost a search.
 #[derive(Clone, Debug, Default)]
 struct Roles {
-    /// Who is in `Holders`, or has locked the mutex, and whether their contender lives.
+    /// Who is in `Holders`, or has locked the mutex, and whether the contender lives.
     holders: IdMap<SessionId, bool>,
     /// Those of them without a live contender.
     dead: BTreeSet<SessionId>,
@@ -71,13 +71,13 @@ struct Roles {
 /// The sessions that may have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Changed {
-    /// Nothing is known of what was before.
+    /// Nothing is known of the state before.
     All,
-    /// These.
+    /// Only these.
     Only(BTreeSet<SessionId>),
 }
 
-/// A key that a listing shows otherwise than it is known.
+/// A key that a listing shows differently from what is known.
 #[derive(Clone, Debug)]
 pub(super) struct Difference<'a> {
     key: String,
@@ -114,7 +114,7 @@ impl Roles {
 }
 
 impl Reading {
-    /// Reads a listing of [`Prefix::folder`], as what is asked for.
+    /// Reads a listing of [`Prefix::folder`] for this mode.
     pub fn new(prefix: Prefix, mode: Mode, listing: Listing) -> Self {
         let mut reading = Self {
             lock_entry: None,
@@ -137,7 +137,7 @@ impl Reading {
         reading
     }
 
-    /// Finds all roles anew.
+    /// Finds all roles from scratch.
     fn find_roles(&mut self) {
         let lives = |session: &SessionId| (session.clone(), self.contender(session).is_some());
         let holders: IdMap<SessionId, bool> = self.named().map(lives).collect();
@@ -172,7 +172,7 @@ impl Reading {
         &self.roles.changed
     }
 
-    /// All may have changed.
+    /// Marks all sessions as possibly changed.
     pub(super) fn forget_what_changed(&mut self) {
         self.roles.changed = Changed::All;
     }
@@ -188,7 +188,7 @@ impl Reading {
         all.into_iter().flatten().chain(only)
     }
 
-    /// Whether it has just these entries, all of the prefix: nothing has been written to them since.
+    /// Whether these entries are the whole prefix: nothing has been written to it since.
     pub fn shows(&self, entries: &[Entry]) -> bool {
         self.differences(entries).is_empty()
     }
@@ -215,7 +215,7 @@ impl Reading {
         Some(&lock.value)
     }
 
-    /// Whether the lock key says who holds: it is of the use that is asked for, or is not there.
+    /// Whether the lock key says who holds: it is in the expected format, or does not exist.
     pub fn is_readable(&self) -> bool {
         !matches!(self.lock, Lock::Unreadable(_))
     }
@@ -292,7 +292,7 @@ impl Reading {
         .collect()
     }
 
-    /// This reading after a transaction of ours that went through.
+    /// This reading after a successful transaction of ours.
     #[must_use]
     pub fn after(mut self, operations: &[Op], answer: &[Entry], sent: Moment) -> Self {
         self.write(operations, None, answer, sent);
@@ -342,7 +342,7 @@ impl Reading {
         }
     }
 
-    /// Whether there is a body, last written at this index.
+    /// Whether there is a body that was last written at this index.
     fn is_body_at(&self, at: u64) -> bool {
         matches!(self.lock, Lock::Semaphore { index, .. } if index == at)
     }
@@ -369,7 +369,7 @@ impl Reading {
         }
     }
 
-    /// The keys that a listing shows otherwise than they are known: nothing has been written to the others since.
+    /// The keys that a listing shows differently from what is known: nothing has been written to the others since.
     pub(super) fn differences<'a>(&self, listing: &'a [Entry]) -> Vec<Difference<'a>> {
         let mut differences = Vec::new();
         let mut differ = |known: Option<&Entry>, listed: Option<&'a Entry>| {
@@ -380,10 +380,10 @@ impl Reading {
             }
         };
         let mut lock = None;
-        // Both are in the order of their keys.
+        // Both are sorted by key.
         let mut known = self.entries.values().peekable();
         for entry in listing {
-            // Nearly all are as they were.
+            // Nearly all are unchanged.
             if let Some(same) = known.next_if(|known| known.key == entry.key) {
                 differ(Some(same), Some(entry));
                 continue;
@@ -405,8 +405,8 @@ impl Reading {
         differences
     }
 
-    /// A key is like this from now on; `None`: it is not there. `change` is what the write changed in the body of
-    /// `.lock`, if that is known.
+    /// Sets the state of a key; `None` means that it does not exist. `change` is what the write changed in the body
+    /// of `.lock`, if known.
     fn put(&mut self, key: &str, entry: Option<Entry>, change: Option<&LockChange>) {
         match self.prefix.child(key) {
             Some(LOCK) => self.put_lock(entry, change),
@@ -453,7 +453,7 @@ impl Reading {
         }
     }
 
-    /// Finds the role of a session anew.
+    /// Finds the role of a session again.
     fn find_role(&mut self, session: &SessionId) {
         let lives = self.contender(session).is_some();
         let named = match &self.lock {
@@ -465,15 +465,15 @@ impl Reading {
     }
 }
 
-/// What it must be the same as.
+/// Checks for tests.
 #[cfg(test)]
 impl Reading {
-    /// Fails unless it is what a listing of the same entries would be read as.
+    /// Panics unless it equals a fresh reading of the same entries.
     pub(super) fn check(&self) {
         self.check_against(&self.over(&[], self.sent, self.keys()));
     }
 
-    /// Fails unless it is the same as another one that was read anew.
+    /// Panics unless it equals another one that was read from scratch.
     pub(super) fn check_against(&self, anew: &Self) {
         let roles = |of: &Self| {
             let Roles {
@@ -496,7 +496,7 @@ impl Reading {
         entries.map(|entry| entry.key.as_str())
     }
 
-    /// A listing with the keys in `written` as this shows them: what [`Self::update`] is to come to.
+    /// A listing with the keys in `written` as this shows them: the expected result of [`Self::update`].
     pub(super) fn over<'a>(
         &self,
         listing: &[Entry],
@@ -532,7 +532,7 @@ impl Reading {
 pub struct Deaths(BTreeMap<SessionId, Moment>);
 
 impl Deaths {
-    /// Takes note of who is dead in this reading, and forgets who is not.
+    /// Records who is dead in this reading, and forgets the others.
     pub fn observe(&mut self, reading: &Reading, now: Moment) {
         let dead = &reading.roles.dead;
         self.0.retain(|session, _| dead.contains(session));

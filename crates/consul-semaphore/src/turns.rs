@@ -17,10 +17,10 @@ pub const WINDOW: Duration = Duration::from_secs(2);
 /// turn, and one that is dead costs a window now and then.
 const PASSED: u32 = 30;
 
-/// By when each of those who wait will have had its turn, once it could have had a slot.
+/// When the turn of each waiting contender ends, once a slot was free for it.
 #[derive(Clone, Debug, Default)]
 pub struct Turns {
-    /// For how long a turn lasts; `None`: nobody has one.
+    /// How long a turn lasts; `None`: there are no turns.
     window: Option<Duration>,
     /// Whether a slot was free at the last reading.
     free: bool,
@@ -43,7 +43,7 @@ impl Turn {
 }
 
 impl Turns {
-    /// Turns that last for so long; `None`: nobody has one.
+    /// Turns of this length; `None`: there are no turns.
     pub fn new(window: Option<Duration>) -> Self {
         Self {
             window,
@@ -52,8 +52,8 @@ impl Turns {
         }
     }
 
-    /// Takes note of a reading: while a slot is free it is the turn of all who wait, and who has
-    /// let one pass is passed over for a while, unless it holds a slot or writes its contender anew.
+    /// Records a reading: while a slot is free it is the turn of all who wait. A contender that let its turn pass is
+    /// passed over for a while, unless it holds a slot or writes its contender again.
     pub fn observe(&mut self, reading: &Reading, now: Moment) {
         let Some(window) = self.window else {
             return;
@@ -92,7 +92,7 @@ impl Turns {
         self.began.get(session).map(|turn| turn.ends)
     }
 
-    /// Whether it is forgotten that this contender had its turn.
+    /// Whether the turn that this contender had is forgotten.
     #[cfg(test)]
     pub(super) fn is_forgotten(&self, session: &SessionId, now: Moment) -> bool {
         let turn = self.began.get(session).zip(self.window);
@@ -122,8 +122,7 @@ mod tests {
         Moment::from_boot(Duration::from_secs(since))
     }
 
-    /// A prefix with one slot, which this session holds, where `w` waits with a contender of this
-    /// index.
+    /// A prefix with one slot, which this session holds, and where `w` waits with a contender of this index.
     fn reading(holder: Option<&str>, index: u64) -> Reading {
         let entry = |key: &str, session: Option<&str>, value: &str| Entry {
             modify_index: index,

@@ -1,4 +1,4 @@
-//! What becomes of running workloads that lost their slot, or can't show any more that they hold it.
+//! What happens to running workloads that lost their slot, or can no longer prove that they hold it.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::{
 };
 use consul_client::{Op, SessionId};
 
-/// A slot that a running workload has lost, and its dead holder with the check that this one is still dead.
+/// A slot that a running workload has lost, and its dead holder with the check that it is still dead.
 type Lost<'a, 'd> = (&'a Workload, u32, Option<(&'d SessionId, &'d Op)>);
 
 /// Suspends the running workloads whose evidence ends, whether or not Consul can be reached.
@@ -58,7 +58,7 @@ impl<'a> Pass<'a> {
             let unheld: Vec<u32> = unheld.map(|(ordinal, _)| ordinal).collect();
             match workload.phase {
                 _ if unheld.is_empty() => {}
-                // What Consul said before the workload was seen running proves nothing against it.
+                // What Consul said before the workload was seen running does not show the slot lost.
                 Phase::Running if workload.seen > self.reading.sent => self.plan.reread = true,
                 Phase::Running => {
                     lost.extend(unheld.into_iter().map(|ordinal| (&**workload, ordinal)));
@@ -75,9 +75,9 @@ impl<'a> Pass<'a> {
         lost
     }
 
-    /// A workload without a slot is no longer bound to this semaphore: it asks for another one now, or
-    /// its user suspended it or put it on hold and its session died meanwhile. Its template must not
-    /// name the grant any longer: when its user takes the hold away or unsuspends it, it queues at the end.
+    /// A workload without a slot is no longer bound to this semaphore: it asks for another one now, or its user
+    /// suspended it or put it on hold and its session ended in the meantime. Its template must no longer name the
+    /// grant: when its user removes the hold or unsuspends it, it queues at the end.
     fn forget_grant(&mut self, workload: &Workload) {
         if let Some(granted) = &workload.granted {
             let sessions = granted.slots.iter().map(|slot| slot.session.clone());
@@ -101,7 +101,7 @@ impl<'a> Pass<'a> {
                 let slots = (0..).zip(workload.slots_at(&self.lock_key));
                 let held_by = slots.filter(|(other, _)| *other == ordinal);
                 let mut held_by = held_by.flat_map(|(_, sessions)| sessions);
-                // Its dead holder makes room for it, if that is still listed.
+                // Its dead holder makes room for it, if still listed.
                 let swap = held_by.find_map(|session| dead.get_key_value(session));
                 (workload, ordinal, swap)
             });
@@ -144,7 +144,7 @@ impl<'a> Pass<'a> {
             let sessions = BTreeMap::from([(ordinal, session)]);
             self.composer.grant(grant(workload, sessions, false), swap);
         } else {
-            // Until its session is made its slot is kept for it.
+            // Its slot is kept for it until its session is made.
             self.plan.sessions.push(SessionRequest {
                 workload: workload.into(),
                 ordinal,

@@ -1,4 +1,4 @@
-//! Workloads that are not to wait: where one would have to, somebody else does its work.
+//! Workloads that must not wait: if one would have to, it is deleted, and the holder does its work.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
     workload::Workload,
 };
 
-/// How many of those that take the slots are named.
+/// How many holders of the slots to name.
 const NAMED: usize = 3;
 
 impl Pass<'_> {
@@ -46,7 +46,7 @@ impl Pass<'_> {
                 continue;
             }
             if workload.seen > self.reading.sent {
-                // What Consul said before the workload was there proves nothing against it.
+                // What Consul said before the workload existed does not count against it.
                 self.plan.reread = true;
                 return;
             }
@@ -66,8 +66,8 @@ impl Pass<'_> {
         workload.is_skippable() && self.observed.settings.may_start(workload) && !left_alone
     }
 
-    /// How long ago the time was that such a workload is scheduled for, if that is longer than a slot
-    /// cools: had another cluster done its work, that would not show any more.
+    /// How late such a workload is, if that is longer than the cooldown: had another cluster done its work, nothing
+    /// would show that any more.
     pub(super) fn lateness(&self, workload: &Workload) -> Option<Duration> {
         let cooldown = self.observed.settings.cooldown;
         let scheduled = workload.cron_job.as_ref()?.scheduled?;
@@ -76,7 +76,7 @@ impl Pass<'_> {
         (workload.is_skippable() && !cooldown.is_zero() && since > cooldown).then_some(since)
     }
 
-    /// Who takes the slots, for people.
+    /// The holders of the slots, for people.
     fn takers(&self) -> Skipped {
         let mut holders: Vec<&SessionId> = match self.reading.lock() {
             Lock::Semaphore { body, .. } => body.holders().collect(),

@@ -1,4 +1,4 @@
-//! Fair order among all who wait at a prefix: `docs/protocol.md` has the rule.
+//! Fair order among all who wait at a prefix: see `docs/protocol.md` for the rule.
 
 use std::collections::BTreeSet;
 
@@ -10,19 +10,19 @@ use crate::{
 };
 use consul_client::{Entry, SessionId, clock::Moment};
 
-/// Those who wait elsewhere: other clusters, and programs that we did not write.
+/// The foreign contenders that wait: from other clusters, and from other programs.
 pub(super) struct Others {
-    /// Whether anybody else takes part here, as a holder or waiting.
+    /// Whether any foreign contender takes part here, as a holder or waiting.
     any: bool,
-    /// Those whose turn is not over.
+    /// Those whose turn has not ended.
     waiting: Vec<Waiter>,
-    /// How many slots were left to them, if free.
+    /// How many slots are left to them, if free.
     left: usize,
 }
 
-/// Somebody who waits elsewhere.
+/// A foreign contender that waits.
 struct Waiter {
-    /// Its place in the queue, if its contender says so as this program's do.
+    /// Its place in the queue, if its contender states it as this program's contenders do.
     place: Option<Place>,
     /// The contender's `CreateIndex`.
     created: u64,
@@ -77,7 +77,7 @@ impl Others {
 }
 
 impl Pass<'_> {
-    /// Leaves free slots to those elsewhere who come before this workload.
+    /// Leaves free slots to foreign contenders that come before this workload.
     pub(super) fn leave_to_others(&mut self, others: &mut Others, workload: &Workload) {
         let session = self.session_of(&workload.uid, 0);
         let contender = session.and_then(|session| self.reading.contender(&session));
@@ -99,7 +99,7 @@ impl Pass<'_> {
     pub(super) fn show(&mut self, others: &Others, workload: &Workload, session: &SessionId) {
         let shown = self.reading.contender(session);
         let shown = shown.and_then(|entry| ContenderBody::read(&entry.value)?.place());
-        // One in `Holders` that has no contender is dead, and stays so.
+        // A session in `Holders` that has no contender is dead, and stays so.
         if others.any && !self.reading.is_named(session) && shown != Some(workload.place()) {
             self.composer.show(workload, session);
         }

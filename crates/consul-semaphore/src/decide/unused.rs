@@ -51,7 +51,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Ends a semaphore that is being deleted, once no workload of ours has anything left of it.
+    /// Cleans up a semaphore that is being deleted, once no workload of ours uses it any more.
     pub(super) fn finish(&mut self) {
         let bound = self.observed.bound.iter().any(|workload| {
             matches!(workload.phase, Phase::Running | Phase::Stopping)
@@ -74,7 +74,7 @@ impl Pass<'_> {
             Lock::Semaphore { body, index } if body.held() == 0 => {
                 self.composer.remove_lock(*index);
             }
-            // Only dead holders: they are pruned first.
+            // Only dead holders are left: they are pruned first.
             Lock::Semaphore { .. } => {}
         }
     }

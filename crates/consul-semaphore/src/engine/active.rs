@@ -15,13 +15,13 @@ use consul_client::SessionId;
 /// What a pass checks.
 #[derive(Clone, Debug)]
 pub(super) struct Active {
-    /// Whether it is not known what has changed since the last pass.
+    /// Whether it is unknown what has changed since the last pass.
     all: bool,
     /// Our contenders.
     pub(super) contenders: BTreeMap<SessionId, Arc<Identity>>,
     /// The workloads that were started here.
     pub(super) bound: BTreeMap<Uid, Arc<Workload>>,
-    /// The contenders of others.
+    /// The foreign contenders.
     pub(super) foreign: BTreeSet<SessionId>,
     /// The sessions that Consul said are gone since the last check of a reading.
     pub(super) gone: BTreeSet<SessionId>,
@@ -40,7 +40,7 @@ impl Default for Active {
 }
 
 impl Active {
-    /// Nothing is known any more of what has changed since the last pass.
+    /// Marks everything as possibly changed since the last pass.
     pub(super) fn look_at_all(&mut self) {
         self.all = true;
     }
@@ -147,7 +147,7 @@ impl Active {
         }
     }
 
-    /// Finds all contenders anew.
+    /// Finds all contenders from scratch.
     fn find_contenders(
         &mut self,
         evidence: &mut Evidence,

@@ -6,16 +6,16 @@ use super::Now;
 use crate::holding::Setback;
 use consul_client::clock::Moment;
 
-/// When to try again to remove what could not be removed.
+/// How soon to retry a removal.
 const SOON: Duration = Duration::from_secs(1);
 
-/// How far the work on a semaphore has come.
+/// The progress of the work on a semaphore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// Nothing begins before the finalizer is there.
+    /// Nothing begins before the finalizer has been added.
     #[default]
     Waiting,
-    /// It has been there.
+    /// The finalizer has been added.
     Working,
     /// Nothing is left to do.
     Done,
@@ -25,18 +25,18 @@ enum Phase {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Finalizer {
     phase: Phase,
-    /// Whether it is to be added.
+    /// Whether it must be added.
     missing: bool,
     /// Why it could not be added the last time.
     setback: Option<Setback>,
-    /// Whether a write of it is under way.
+    /// Whether a write of it is pending.
     asked: bool,
-    /// When its removal is tried again.
+    /// When to retry its removal.
     again: Option<Moment>,
 }
 
 impl Finalizer {
-    /// There is no object that could have one: the work may begin.
+    /// For a semaphore without an object that could have one: the work may begin.
     pub(super) fn not_needed() -> Self {
         Self {
             phase: Phase::Working,
@@ -74,7 +74,7 @@ impl Finalizer {
         })
     }
 
-    /// Whether it may be removed now, and when it may if not.
+    /// Whether it may be removed now; if not, when.
     pub(super) fn may_be_removed(&self, now: Moment) -> Result<(), Option<Moment>> {
         match self.again {
             _ if self.asked || self.phase == Phase::Done => Err(None),
@@ -83,12 +83,12 @@ impl Finalizer {
         }
     }
 
-    /// A write of it is under way.
+    /// A write of it has been sent.
     pub(super) fn ask(&mut self) {
         self.asked = true;
     }
 
-    /// It was added, or could not be: then it is tried again after a pause.
+    /// It was added, or adding it failed: then it is retried after a pause.
     pub(super) fn added(&mut self, done: bool, now: Now) {
         if !std::mem::take(&mut self.asked) {
             return;
@@ -101,7 +101,7 @@ impl Finalizer {
         }
     }
 
-    /// It was removed, or could not be.
+    /// It was removed, or removing it failed.
     pub(super) fn removed(&mut self, done: bool, now: Now) {
         if !std::mem::take(&mut self.asked) {
             return;

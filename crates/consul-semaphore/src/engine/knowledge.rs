@@ -9,8 +9,8 @@ use crate::{
 };
 use consul_client::{self as consul, Entry, Listing, clock::Moment};
 
-/// How many keys may have been written here that no listing shows: then the watch has brought nothing for
-/// very long, and the prefix is read beside it.
+/// How many keys written here may be missing from every listing: beyond that the watch has brought nothing for very
+/// long, and the prefix is read separately.
 const UNLISTED: usize = 10_000;
 
 /// Why Consul can't be used now.
@@ -20,9 +20,9 @@ pub struct Trouble {
     pub error: consul::Error,
     /// Since when there has been trouble of any kind.
     pub since: Moment,
-    /// Whether reading works, and only writing does not.
+    /// Whether only writing fails, and reading works.
     pub(crate) writing: bool,
-    /// When it is tried again.
+    /// When to try again.
     pub(crate) setback: Setback,
 }
 
@@ -39,9 +39,9 @@ pub(crate) struct Knowledge {
     /// queue reads the prefix alone.
     watch_failed: bool,
     pub(crate) trouble: Option<Trouble>,
-    /// What follows from one reading after another.
+    /// What is derived from successive readings.
     pub(crate) memory: Memory,
-    /// How often in a row somebody else was faster, and until when the prefix is not read again for that.
+    /// How many races in a row were lost to others, and until when the prefix is not read again because of that.
     conflicts: u32,
     pub(crate) quiet_until: Option<Moment>,
     /// Whether Consul's index went back.
@@ -50,12 +50,12 @@ pub(crate) struct Knowledge {
     pub(crate) deadline: Option<Moment>,
 }
 
-/// What follows from one reading after another.
+/// What is derived from successive readings.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     /// When dead holders were first seen dead.
     pub(crate) deaths: Deaths,
-    /// What its key does not say of a mutex.
+    /// What is known of a mutex beyond its key.
     pub(crate) mutex: MutexMemory,
     /// Whose turn it is among the waiting contenders.
     pub(crate) turns: Turns,
@@ -167,12 +167,12 @@ impl Knowledge {
         self.reading.is_none() && !self.watch_failed && !quiet && !self.is_blocked(now)
     }
 
-    /// Has the prefix read again before anything else is decided on it.
+    /// Makes the prefix be read again before anything else is decided from it.
     pub(super) fn invalidate(&mut self) {
         self.reading = None;
     }
 
-    /// Takes a listing over that was asked for because nothing was known.
+    /// Takes over a listing that was requested because nothing was known.
     pub(super) fn accept(&mut self, listing: Listing, now: Now) {
         self.note_listing(listing.index, listing.sent, now);
         if !self.own_writes.is_empty() {
@@ -261,14 +261,13 @@ impl Knowledge {
         self.write_failed(error, now);
     }
 
-    /// A transaction has no answer, and may have been applied all the same: a listing that was asked for before
-    /// says nothing of that.
+    /// A transaction has no answer but may have been applied: a listing requested before says nothing about that.
     pub(super) fn transaction_lost(&mut self, transaction: &Transaction, now: Now) {
         let keys = transaction.written_keys();
         self.own_writes.add(keys, &[], now.moment);
     }
 
-    /// A write failed. If it may have been done all the same, that is looked up, not guessed.
+    /// A write failed. If it may have been applied all the same, the prefix is read to find out.
     pub(super) fn write_failed(&mut self, error: consul::Error, now: Now) {
         if error.may_have_been_applied() {
             self.invalidate();
@@ -311,7 +310,7 @@ impl Knowledge {
         }
     }
 
-    /// Whether there is nothing that anybody takes part in, or that says who does.
+    /// Whether nobody takes part, and no lock key says who does.
     pub(super) fn is_unused(&self) -> bool {
         self.reading.as_ref().is_some_and(|reading| {
             let lock = matches!(
@@ -322,7 +321,7 @@ impl Knowledge {
         })
     }
 
-    /// Whether Consul is left in peace for now.
+    /// Whether Consul is not to be used for now.
     pub(super) fn is_blocked(&self, now: Moment) -> bool {
         let trouble = self.trouble.as_ref();
         trouble.is_some_and(|trouble| trouble.setback.until > now)
@@ -459,7 +458,7 @@ mod tests {
         };
         let first = vec![lock(9, r#"{"a":true}"#), key("a", Some("a"), 8, "")];
         known.listed(Ok(brings(first.clone(), 9, tick())), now());
-        // Each listing was asked for before the last of our writes was answered, and shows none of them.
+        // Each listing was requested before the last of our writes was answered, and shows none of them.
         let sent = tick();
         let (handed_over, answer) = hand_over("a", "b", 20);
         known.committed(&handed_over, &answer, tick(), now());
@@ -475,7 +474,7 @@ mod tests {
             all.collect::<Vec<_>>()
         };
         assert_eq!(seen(&known), ["b", "f"], "what was released stays so");
-        // Somebody else's dead contender is deleted, beside one more of our writes.
+        // A dead foreign contender is deleted, in addition to one more of our writes.
         let sent = tick();
         let (again, answer) = hand_over("b", "b", 30);
         let again = Transaction {

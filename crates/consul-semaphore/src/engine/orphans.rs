@@ -12,17 +12,17 @@ use consul_client::{self as consul, Session, SessionId, clock::Moment};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Orphans {
     found: BTreeMap<SessionId, Moment>,
-    /// When they were last looked for.
+    /// When the last search was.
     looked: Option<Moment>,
     setback: Option<Setback>,
-    /// Why they can't be looked for at the end.
+    /// Why the final search fails.
     pub(super) obstacle: Option<Obstacle>,
-    /// Whether they were looked for after all else was gone.
+    /// Whether a search found none after everything else was deleted.
     pub(super) done: bool,
     asked: Option<Question>,
 }
 
-/// A question to Consul: which sessions there are.
+/// A question to Consul: which sessions exist.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     sent: Moment,
@@ -45,13 +45,14 @@ impl Orphans {
         Some(next)
     }
 
-    /// Consul is asked which sessions there are.
+    /// A question to Consul has been sent.
     pub(super) fn ask(&mut self, now: Now, last: bool) {
         let sent = now.moment;
         self.asked = Some(Question { sent, last });
     }
 
-    /// How old one gets: another replica may have created it a moment ago, except at the end.
+    /// How long an orphan must be known before it is ended: another replica may have just created it, except at the
+    /// end.
     fn age(settings: &Settings, last: bool) -> Duration {
         if last {
             Duration::ZERO
@@ -96,7 +97,7 @@ impl Orphans {
                 self.found.insert(session.id, found);
             }
         }
-        // Listed is not ended: only a look that finds none shows that none is left.
+        // A session just found still exists: only a search that finds none shows that none is left.
         self.done |= last && ends.is_empty();
         let obstacle = self.obstacle.take();
         if last && !ends.is_empty() {
@@ -165,7 +166,7 @@ mod tests {
         Ok(names.iter().map(session).collect())
     }
 
-    /// Looks for them at this minute; no session of those that Consul answers is in use but `kept`.
+    /// Searches at this minute; of the sessions that Consul returns only `kept` is in use.
     fn look(
         orphans: &mut Orphans,
         settings: &Settings,
@@ -211,7 +212,7 @@ mod tests {
     fn at_the_end_those_that_were_listed_are_not_taken_for_ended() {
         let (mut orphans, some) = (Orphans::default(), settings(Some(Duration::from_mins(2))));
         for asked in [2, 3] {
-            // It can't be destroyed at first.
+            // Destroying it fails at first.
             let ended = look(
                 &mut orphans,
                 &some,

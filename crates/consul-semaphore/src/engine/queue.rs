@@ -1,4 +1,4 @@
-//! One lock key: the one place where its slots are granted and released.
+//! The queue of one lock key: the only code that grants and releases its slots.
 
 mod facts;
 #[cfg(test)]
@@ -38,10 +38,10 @@ use crate::{
 };
 use consul_client::{self as consul, Entry, OpError, Session, SessionId, clock::Moment};
 
-/// How long to wait when there is nothing to wait for.
+/// How long to wait when nothing is due.
 pub const IDLE: Duration = Duration::from_hours(1);
 
-/// The shortest time between passes that nothing but time has caused.
+/// The shortest time between passes caused only by the passing of time.
 const SOONEST: Duration = Duration::from_millis(10);
 
 /// When to try again what no event announces.
@@ -54,30 +54,30 @@ const LEAST: Duration = Duration::from_millis(500);
 /// How long a write to a workload may take.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a pass came to.
+/// The result of a pass.
 #[derive(Clone, Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent facts, each asked for by itself"
 )]
 pub struct Conclusion {
-    /// Whether it was known what Consul says; otherwise all else that is said here is of no account.
+    /// Whether the pass knew what Consul says; if not, the other fields mean nothing.
     pub certain: bool,
     /// What `status.appliedLimits` must be before the limit can be written to Consul.
     pub record: Option<Vec<u32>>,
-    /// How the limits are; `None` while `.lock` can't be read.
+    /// Whether the spec and Consul agree on the limit; `None` while `.lock` can't be read.
     pub agreement: Option<Agreement>,
     /// Whether the semaphore is being deleted and nothing of it is left in Consul.
     pub finished: bool,
-    /// The running workloads that go on without a slot.
+    /// The running workloads that continue without a slot.
     pub unheld: Vec<Target>,
-    /// Whether no workload here runs in a slot, or may have one.
+    /// Whether no workload here runs in a slot or may have one.
     pub nothing_held: bool,
-    /// The limit, if nothing in Consul follows from another one of ours.
+    /// The limit, if nothing in Consul still depends on another limit of ours.
     pub settled: Option<u32>,
     /// Whether there is no waiting workload and no holder, and nothing is left to do.
     pub idle: bool,
-    /// How it is here with workloads that ask for slots at other lock keys, too, and have not been started.
+    /// The state here of workloads that also ask for slots at other lock keys and have not been started.
     pub parts: BTreeMap<Uid, Part>,
 }
 
@@ -85,7 +85,7 @@ pub struct Conclusion {
 #[derive(Clone, Debug)]
 pub struct Queue {
     settings: Settings,
-    /// How many operations a transaction may have; `None` while there is no way to Consul.
+    /// How many operations a transaction may have; `None` while Consul can't be used.
     operations: Option<usize>,
     limits: Limits,
     pub(crate) knowledge: Knowledge,
@@ -106,9 +106,9 @@ pub struct Queue {
 struct Limits {
     /// `status.appliedLimits`: the limits that are ours.
     recorded: Vec<u32>,
-    /// What became of the limit since the spec last changed.
+    /// What happened to the limit since the spec last changed.
     defence: Defence,
-    /// Whether `.lock` was written since a limit was last on its way to it.
+    /// Whether `.lock` was written since a write of a limit was last sent.
     fenced: bool,
 }
 
@@ -120,16 +120,16 @@ pub(crate) struct Held {
     pub(crate) proofs: Proofs,
     /// The running workloads that were reported to continue without a slot.
     unheld: BTreeSet<Uid>,
-    /// The greatest fencing token that was seen.
+    /// The greatest fencing token seen.
     fencing_token: Option<u64>,
-    /// Who the others are.
+    /// Who the foreign holders are.
     foreign: ForeignHolders,
 }
 
 /// When passes are due.
 #[derive(Clone, Copy, Debug, Default)]
 struct Schedule {
-    /// When it last had a pass over everything.
+    /// When the last pass over everything was.
     passed: Moment,
     next: Moment,
 }
@@ -140,11 +140,11 @@ pub(crate) struct Writes {
     /// The workloads that are being written to.
     pub(crate) busy: BTreeSet<Uid>,
     pub(crate) refusals: Refusals,
-    /// When one that could not be sent is tried again.
+    /// When to retry a write that could not be sent.
     again: Option<Moment>,
 }
 
-/// What others are shown.
+/// What other modules can read.
 impl Queue {
     /// The settings in force.
     pub fn settings(&self) -> &Settings {
@@ -171,17 +171,17 @@ impl Queue {
         self.held.foreign.name(session)
     }
 
-    /// When the slots of workloads that are done are free.
+    /// When the slots of finished workloads become free.
     pub fn cooldowns(&self) -> &Cooldowns {
         &self.held.cooldowns
     }
 
-    /// The sessions that are renewed for it.
+    /// The sessions that are renewed for this queue.
     pub fn sessions(&self) -> impl Iterator<Item = &SessionId> {
         self.sessions.kept.iter()
     }
 
-    /// Those of them that were made ahead, and have no contender yet.
+    /// Those sessions that were made ahead and have no contender yet.
     pub fn sessions_ahead(&self) -> impl Iterator<Item = &SessionId> {
         self.sessions.ahead.values()
     }
@@ -196,12 +196,12 @@ impl Queue {
         self.held.proofs.unheard = Duration::ZERO;
     }
 
-    /// The number by which its calls are known.
+    /// The number that identifies the calls of this queue.
     pub(super) fn number(&self) -> u64 {
         self.calls.queue
     }
 
-    /// Its calls have this number from now on, which no other queue has.
+    /// Gives the calls of this queue a number that no other queue has.
     pub(super) fn numbered(mut self, number: u64) -> Self {
         self.calls.queue = number;
         self
@@ -234,12 +234,12 @@ impl Queue {
         })
     }
 
-    /// What the API server said when it refused one start after another.
+    /// What the API server said when it refused several starts in a row.
     pub fn refusal(&self) -> Option<&str> {
         self.writes.refusals.message()
     }
 
-    /// The greatest fencing token that was seen.
+    /// The greatest fencing token seen.
     pub fn fencing_token(&self) -> Option<u64> {
         self.held.fencing_token
     }
@@ -249,7 +249,7 @@ impl Queue {
         self.knowledge.went_back
     }
 
-    /// How many operations a transaction may have; `None` while there is no way to Consul.
+    /// How many operations a transaction may have; `None` while Consul can't be used.
     pub fn operations(&self) -> Option<usize> {
         self.operations
     }
@@ -270,9 +270,9 @@ impl Queue {
     }
 }
 
-/// What happens.
+/// Events.
 impl Queue {
-    /// Nothing is known yet, and there is no way to Consul.
+    /// A queue that knows nothing yet and has no access to Consul.
     pub fn new(settings: Settings, recorded: Vec<u32>, defence: Defence) -> Self {
         let turns = Turns::new(settings.fair);
         Self {
@@ -297,8 +297,7 @@ impl Queue {
         }
     }
 
-    /// Takes note of something that happened. What follows from it is decided by the next pass, but for starts:
-    /// they go out at once.
+    /// Records an event. The next pass decides what follows from it, except for starts, which are sent at once.
     pub fn handle(&mut self, event: Event, now: Now, lookup: &impl Lookup) {
         match event {
             Event::Spec { settings, changed } => {
@@ -312,7 +311,7 @@ impl Queue {
             Event::Access(operations) => {
                 self.operations = operations;
                 self.calls.news = None;
-                // It does not go the way before any more, but may have arrived.
+                // It is not sent again by the old path, but may have arrived.
                 if let Some(blocking) = self.calls.blocking.take()
                     && let Blocks::Transact(transaction) = blocking.what
                 {
@@ -384,7 +383,7 @@ impl Queue {
         }
     }
 
-    /// Nothing blocks any more: takes over what the watch brought meanwhile.
+    /// Nothing blocks any more: takes over what the watch brought in the meantime.
     fn catch_up(&mut self, now: Now) {
         if let Some(news) = self.calls.news.take() {
             self.knowledge.listed(news, now);
@@ -431,7 +430,7 @@ impl Queue {
                 self.knowledge.outdated(now);
                 self.drop_gone(transaction, &errors);
             }
-            // There are fewer at once from now on.
+            // Later transactions have fewer operations.
             Err(consul::Error::TooLarge(_)) if too_long => {}
             Err(error) => self.knowledge.transaction_failed(transaction, error, now),
         }
@@ -464,7 +463,7 @@ impl Queue {
             .collect();
         self.knowledge.committed(transaction, answer, sent, now);
         self.limits.fenced |= transaction.writes_lock();
-        // Before all that others do not wait for.
+        // Starts come first: others wait for them.
         for start in transaction.starts(answer) {
             self.start(start, now, lookup);
         }
@@ -521,7 +520,7 @@ impl Queue {
         ContenderBody::read(&reading.contender(session)?.value)
     }
 
-    /// What there is to say of a release, while its contender is still there.
+    /// The outcome of a release, read while its contender still exists.
     fn release_of(&self, release: &Release) -> Outcome {
         let body = self.body(&release.session);
         Outcome::Released {
@@ -622,7 +621,7 @@ impl Queue {
     }
 }
 
-/// A pass: observe, decide, apply.
+/// Passes: observe, decide, apply.
 impl Queue {
     /// Decides what follows from all that is known, and returns the result. The effects come next.
     pub fn pass(&mut self, now: Now, lookup: &impl Lookup) -> Conclusion {
@@ -646,8 +645,8 @@ impl Queue {
         self.conclude(&facts, plan, lookup)
     }
 
-    /// Whether there is nothing to decide before Consul has answered: thousands of workloads need not be looked
-    /// at for each of them that changes meanwhile. It is never long until they are.
+    /// Whether there is nothing to decide before Consul answers. This saves checking thousands of workloads each time
+    /// one of them changes, and never lasts long.
     fn is_to_wait(&mut self, now: Now) -> bool {
         let Some(blocking) = &self.calls.blocking else {
             return false;
@@ -663,7 +662,7 @@ impl Queue {
         next > now.moment
     }
 
-    /// Gathers the facts, and asks for those that are missing.
+    /// Gathers the facts, and requests those that are missing.
     fn observe(&mut self, now: Now, lookup: &impl Lookup) -> Facts {
         self.give_up(now);
         self.knowledge
@@ -743,7 +742,7 @@ impl Queue {
         self.catch_up(now);
     }
 
-    /// Until when a call is waited for that blocks.
+    /// Until when to wait for a call that blocks.
     fn patience_for_calls(&self, now: Now) -> Option<Moment> {
         let deadline = self.knowledge.deadline?;
         Some(deadline.max(now.moment + LEAST))
@@ -755,7 +754,7 @@ impl Queue {
         if let Some(reading) = &self.knowledge.reading
             && self.sessions.outlived(reading, &self.active.gone, lookup)
         {
-            // A renewal has learned it before the watch did.
+            // A renewal found this out before the watch did.
             self.knowledge.invalidate();
         }
         let Some(reading) = &self.knowledge.reading else {
@@ -827,7 +826,7 @@ impl Queue {
         });
     }
 
-    /// Asks Consul who the holders are that it has not named yet.
+    /// Asks Consul for the names of the holders that are not known yet.
     fn describe_holders(&mut self, now: Now) {
         let Some(reading) = &self.knowledge.reading else {
             return;
@@ -935,7 +934,7 @@ impl Queue {
         );
     }
 
-    /// Does what was decided. While Consul is left in peace, only workloads are written to.
+    /// Carries out the plan. While Consul is unavailable, only workloads are written to.
     fn apply(&mut self, plan: &Plan, certain: bool, now: Now, lookup: &impl Lookup) {
         for suspend in &plan.suspends {
             self.write(Write::Suspend(suspend.clone()), None);
@@ -986,8 +985,8 @@ impl Queue {
         self.operations.is_some() && !self.knowledge.is_blocked(now.moment)
     }
 
-    /// Nothing more is decided by what Consul says before this transaction has been answered. Returns the id of the
-    /// call that sends it, and when it is taken for lost.
+    /// Blocks decisions based on Consul's data until this transaction has been answered. Returns the id of the call
+    /// that sends it, and when it counts as lost.
     pub(super) fn await_transaction(
         &mut self,
         transaction: &Arc<Transaction>,
@@ -1043,7 +1042,7 @@ impl Queue {
             Some(seen.min(lives))
         });
         if end.is_none() {
-            // A session's next renewal brings it back.
+            // Needed only if the reading is too old: a session proves itself again with its next renewal.
             if seen.is_none() {
                 self.knowledge.invalidate();
             }
@@ -1052,12 +1051,12 @@ impl Queue {
         end
     }
 
-    /// How long a write to a workload may take: short beside the TTL, so that there is time for it.
+    /// How long a write to a workload may take: short compared with the TTL, to leave time for it.
     fn write_timeout(&self) -> Duration {
         WRITE_TIMEOUT.min(self.settings.span() / 4)
     }
 
-    /// Begins a write, unless the workload is being written to.
+    /// Begins a write, unless one to this workload is already running.
     fn write(&mut self, write: Write, not_after: Option<Moment>) {
         if !self.writes.busy.insert(write.target().uid.clone()) {
             return;
@@ -1070,7 +1069,7 @@ impl Queue {
         self.calls.ask(Pending::Write(write), call);
     }
 
-    /// Has a session made for a slot of a workload, unless that is under way.
+    /// Requests a session for a slot of a workload, unless one is being made already.
     fn make_session(&mut self, request: &SessionRequest) {
         if !self.sessions.making.insert(request.slot()) {
             return;
@@ -1132,7 +1131,7 @@ impl Queue {
         self.held.unheld = known;
     }
 
-    /// Has something tried again in a while.
+    /// Schedules a retry soon.
     fn retry_soon(&mut self, now: Now) {
         self.writes.again = Some(now.moment + SOON);
         self.schedule.next = self.schedule.next.min(now.moment + SOON);
@@ -1154,7 +1153,7 @@ impl Queue {
             .chain(self.held.proofs.due());
         let next = times.filter(|time| *time > now).min();
         let next = next.unwrap_or(now + IDLE).max(now + SOONEST);
-        // After a lost race it tries again before others are through.
+        // After a lost race it retries before anything else is due.
         let quiet = self.knowledge.quiet_until.filter(|until| *until > now);
         quiet.map_or(next, |quiet| quiet.min(next))
     }
@@ -1202,7 +1201,7 @@ impl Queue {
 
 /// What it can do for a workload that also asks for slots at other lock keys: see [`super::joint`].
 impl Queue {
-    /// The transaction that grants a workload its slots here and has at most so many operations; `None` if it can't be
+    /// The transaction that grants a workload its slots here with at most this many operations; `None` if it can't be
     /// granted them now.
     pub(super) fn share(
         &mut self,
@@ -1223,12 +1222,12 @@ impl Queue {
         has_it.then(|| Arc::new(transaction))
     }
 
-    /// Has a transaction sent that this queue's is a part of.
+    /// Sends a transaction that contains this queue's part.
     pub(super) fn send(&mut self, id: CallId, call: Call) {
         self.calls.actions.push_back(Action::Call(id, call));
     }
 
-    /// Starts a workload in the slots of all its lock keys, if that can be answered by then.
+    /// Starts a workload in the slots of all its lock keys, if that can be answered in time.
     pub(super) fn start_by(&mut self, start: Start, not_after: Moment) {
         self.write(Write::Start(start), Some(not_after));
     }
@@ -1253,7 +1252,7 @@ fn done(body: &ContenderBody) -> Option<Timestamp> {
     body.cools_until?.checked_sub(cooldown).ok()
 }
 
-/// What counts of it when two states are compared.
+/// State that tests compare.
 #[cfg(test)]
 impl Queue {
     /// Which workloads are left alone, can't be started, or can't be changed at all.
@@ -1270,7 +1269,7 @@ impl Queue {
         }
     }
 
-    /// What became of the limit, and whether `.lock` was written since one was on its way to it.
+    /// What happened to the limit, and whether `.lock` was written since a write of a limit was sent.
     pub(crate) fn defended(&self) -> (Defence, bool) {
         (self.limits.defence, self.limits.fenced)
     }

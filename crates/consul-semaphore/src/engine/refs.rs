@@ -13,7 +13,7 @@ pub struct SemaphoreRef {
     pub name: Arc<str>,
 }
 
-/// The queue for the slots of one lock key: a semaphore's only one, or that of one key of a keyed semaphore.
+/// The queue for the slots of one lock key: the only one of a semaphore, or that of one key of a keyed semaphore.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueRef {
     /// The semaphore.

@@ -15,24 +15,25 @@ use consul_client::{
 /// The workload that a contender's session was made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// For this workload, by this queue.
+    /// This workload, by this queue.
     Own(Arc<Identity>),
-    /// For another semaphore of this cluster on the same prefix.
+    /// Another semaphore of this cluster on the same prefix.
     Neighbour,
-    /// By somebody else.
+    /// Another program or cluster.
     Foreign,
 }
 
 /// What is known of sessions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sessions {
-    /// Those that are renewed for this queue.
+    /// The sessions that are renewed for this queue.
     pub(super) kept: IdSet<SessionId>,
-    /// Those of them that were made ahead, by the slot that they are for.
+    /// Those of them that were made ahead, by slot.
     pub(crate) ahead: BTreeMap<SlotId, SessionId>,
     /// The slots that a session is being made for.
     pub(super) making: BTreeSet<SlotId>,
-    /// Those that are gone though a reading showed their contender, which was read again for that.
+    /// Sessions that no longer exist although a reading showed their contender; the prefix was read again because of
+    /// that.
     outlived: BTreeSet<SessionId>,
     /// The workload that each contender's session was made for.
     pub(super) owners: IdMap<SessionId, Owner>,
@@ -85,7 +86,7 @@ impl Sessions {
     /// The contenders whose owner is unknown. The owner of a session never changes.
     pub(super) fn unknown(&mut self, reading: &Reading) -> Vec<SessionId> {
         let Self { owners, kept, .. } = self;
-        // Those that are gone are forgotten many at once.
+        // Old sessions are forgotten in batches.
         if owners.len() > 2 * kept.len().max(reading.count_of_contenders()) {
             owners.retain(|session, _| {
                 reading.contender(session).is_some() || kept.contains(session)
@@ -98,7 +99,7 @@ impl Sessions {
             .collect()
     }
 
-    /// Our contenders that are not renewed yet, as after a start.
+    /// Our contenders that are not renewed yet, for example after a start.
     pub(super) fn found(&mut self, reading: &Reading) -> Vec<(SessionId, Arc<Identity>)> {
         let Self {
             owners,
@@ -141,7 +142,7 @@ impl Sessions {
             .collect()
     }
 
-    /// Forgets a session; says whether it was renewed for this queue.
+    /// Forgets a session; returns whether it was renewed for this queue.
     pub(super) fn remove(&mut self, session: &SessionId) -> bool {
         self.ahead.retain(|_, ahead| ahead != session);
         self.kept.remove(session)

@@ -21,17 +21,17 @@ use consul_client::{self as consul, Entry, Listing, SessionId, clock::Moment};
 /// What the watch of a prefix showed last.
 #[derive(Clone, Debug, Default)]
 pub struct WatchedPrefix {
-    /// Counts what was brought, from 1.
+    /// Counts the listings, from 1.
     number: u64,
     last: Option<Result<Shown, consul::Error>>,
-    /// Since when it has failed, if it fails.
+    /// Since when the watch has been failing, if it fails.
     failing_since: Option<Moment>,
-    /// Which listing was the last before which Consul's index went back; 0: none.
+    /// The last listing before which Consul's index went back; 0: none.
     reset: u64,
     slices: BTreeMap<Option<Key>, Slice>,
 }
 
-/// What is true of all keys.
+/// What applies to all keys.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     index: u64,
@@ -41,7 +41,7 @@ struct Shown {
 #[derive(Clone, Debug)]
 struct Slice {
     entries: Arc<Vec<Entry>>,
-    /// Since which listing it is like this.
+    /// The listing since which it is like this.
     since: u64,
 }
 
@@ -50,12 +50,12 @@ struct Slice {
 pub(super) enum Concerned {
     /// These, whose entries have changed.
     Keys(Vec<Option<Key>>),
-    /// All that there are, and these.
+    /// All existing queues, and these.
     All(Vec<Option<Key>>),
 }
 
 impl WatchedPrefix {
-    /// Takes what the watch brought at this moment.
+    /// Takes over what the watch brought now.
     pub(super) fn bring(
         &mut self,
         prefix: &Prefix,
@@ -124,7 +124,7 @@ impl WatchedPrefix {
         slice.map(|slice| slice.entries.clone()).unwrap_or_default()
     }
 
-    /// The sessions that lock anything, as the watch showed it last.
+    /// The sessions that lock anything, as the watch last showed it.
     pub(super) fn sessions(&self) -> HashSet<&SessionId> {
         let entries = self.slices.values().flat_map(|slice| slice.entries.iter());
         entries.filter_map(|entry| entry.session.as_ref()).collect()
@@ -170,7 +170,7 @@ impl WatchedPrefix {
     /// Sorts the entries by key, and returns the keys that have changed.
     fn split(&mut self, prefix: &Prefix, entries: Vec<Entry>) -> Vec<Option<Key>> {
         let mut by_key: BTreeMap<Option<Key>, Vec<Entry>> = BTreeMap::new();
-        // They come ordered, so those of one key follow each other, but for keys such as `a` and `a-b`.
+        // They come sorted, so the entries of one key are together, except for keys such as `a` and `a-b`.
         let mut last: Option<(String, Option<Key>)> = None;
         for entry in entries {
             let Some(name) = key_of(prefix, &entry.key) else {
@@ -207,7 +207,7 @@ fn alike(before: &[Entry], after: &[Entry]) -> bool {
     before.len() == after.len() && pairs.all(same)
 }
 
-/// The first of the two segments that a key has below the prefix of a keyed semaphore.
+/// The first of the two segments of a Consul key below the prefix of a keyed semaphore.
 fn key_of<'a>(prefix: &Prefix, key: &'a str) -> Option<&'a str> {
     let below = key.strip_prefix(prefix.as_str())?.strip_prefix('/')?;
     let (name, child) = below.split_once('/')?;

@@ -13,7 +13,7 @@ pub enum AcquireError {
     /// Others hold the slots, or come first.
     #[error("no slot of {prefix} is free: {holders}")]
     Taken {
-        /// Where.
+        /// The prefix.
         prefix: Prefix,
         /// Who holds them, for people.
         holders: String,
@@ -21,7 +21,7 @@ pub enum AcquireError {
     /// Consul does not answer, or has no leader.
     #[error(transparent)]
     Unreachable(consul::Error),
-    /// Consul answers, and refuses.
+    /// Consul answers with a refusal.
     #[error(transparent)]
     Refused(consul::Error),
     /// Nobody uses the prefix, but [`Settings::must_exist`] is set.
@@ -32,7 +32,7 @@ pub enum AcquireError {
         "the limit of {prefix} is {theirs} in Consul, not {ours}: all who use the prefix must have the same limit"
     )]
     Limit {
-        /// Where.
+        /// The prefix.
         prefix: Prefix,
         /// The limit that was asked for.
         ours: u32,
@@ -42,7 +42,7 @@ pub enum AcquireError {
     /// The prefix is used for something else.
     #[error("{prefix}/.lock: {why}")]
     Unusable {
-        /// Where.
+        /// The prefix.
         prefix: Prefix,
         /// Why.
         why: Unreadable,
@@ -65,7 +65,7 @@ impl AcquireError {
         }
     }
 
-    /// Whether the prefix is used in another way than these settings say: all who use it must agree.
+    /// Whether the prefix is used in another way than these settings say: all users must agree.
     pub(super) fn conflict(
         settings: &Settings,
         reading: Option<&Reading>,
@@ -101,7 +101,7 @@ pub(super) fn rests(reading: &Reading) -> bool {
     }
 }
 
-/// Who holds the slots, for people.
+/// The holders of the slots, for people.
 pub(super) fn holders(reading: Option<&Reading>) -> String {
     let Some(reading) = reading else {
         return "the holders are unknown".to_owned();

@@ -1,4 +1,4 @@
-//! The program as the engine sees it: a workload that nobody else can start or stop, and its sessions.
+//! The program as the engine sees it: a workload that only this process starts or stops, and its sessions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,33 +23,33 @@ use consul_client::{
 /// The slot that a [`Holder`](super::Holder) takes, and how it holds it.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where the semaphore lives in Consul.
+    /// Where the semaphore is in Consul.
     pub prefix: Prefix,
     /// How the semaphore is stored in Consul.
     pub mode: Mode,
-    /// How many may hold a slot at once: the same for all who use the prefix; 1 for a mutex.
+    /// How many may hold a slot at once: the same for all users of the prefix; 1 for a mutex.
     pub limit: u32,
-    /// A higher one is served first.
+    /// Higher priorities are served first.
     pub priority: i32,
-    /// Whether slots go by priority and age among all who wait at the prefix.
+    /// Whether slots are granted by priority and age among all who wait at the prefix.
     pub fair: bool,
-    /// Whether to wait for a slot. If not, what a dead holder has left is waited for all the same.
+    /// Whether to wait for a slot. What a dead holder has left is waited for in any case.
     pub wait: bool,
     /// Whether somebody must use the prefix already; if not, the first one creates the semaphore.
     pub must_exist: bool,
     /// What this host is called in Consul, for people: only what a Consul key may have, no slash
     /// ([`identity::name_of`]).
     pub host: String,
-    /// What the program is called there.
+    /// The name of the program there.
     pub program: String,
     /// The session that holds the slot.
     pub session: SessionSettings,
     /// How long the slot stays held once the work has ended.
     pub cooldown: Duration,
-    /// What becomes of the work when its slot is lost.
+    /// What happens to the work when its slot is lost.
     pub on_slot_lost: OnSlotLost,
-    /// How long the work takes at most to end, once [`Holder::hold`](super::Holder::hold) says that it must; less than
-    /// half the TTL.
+    /// How long the work takes at most to end once [`Holder::hold`](super::Holder::hold) returns; less than half the
+    /// TTL.
     pub grace: Duration,
 }
 
@@ -123,7 +123,7 @@ impl Program {
             version: Arc::default(),
             seen: Moment::now(),
             requests: vec![SlotRequest::one(identity::NONE, None)],
-            // Nothing is made for who does not wait.
+            // No session is made ahead for a program that does not wait.
             on_contention: if settings.wait {
                 OnContention::Wait
             } else {
@@ -145,15 +145,15 @@ impl Program {
         }
     }
 
-    /// It is different from now on.
+    /// Changes the workload.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut Workload)) {
         let workload = Arc::make_mut(&mut self.workload);
         change(workload);
-        // What was proved of it before counts no more.
+        // Earlier proofs no longer count.
         workload.version = format!("{:?}", Moment::now()).into();
     }
 
-    /// What there is of it: nothing is left of the work of who leaves.
+    /// The proof for the engine: a program that leaves has no work left.
     pub(super) fn proof(&self) -> Answer {
         let left = self.workload.phase != Phase::Deleting;
         let left = left.then(|| "the program".to_owned());

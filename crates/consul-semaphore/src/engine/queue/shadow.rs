@@ -1,4 +1,4 @@
-//! What a pass over all workloads and contenders comes to: the same as one over those that have changed.
+//! Checks that a pass over all workloads and contenders gives the same result as one over those that have changed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +27,7 @@ struct Seen {
 }
 
 impl Shadow {
-    /// The same, with what has changed since the last pass and nothing else.
+    /// The same lookup, but it also reports what has changed since the last pass, and nothing else.
     pub(super) fn tell_changes<'a, L: Lookup>(
         &mut self,
         sessions: &Sessions,
@@ -70,7 +70,7 @@ impl Shadow {
     }
 }
 
-/// A lookup that also names changes.
+/// A lookup that also reports changes.
 pub(super) struct Telling<'a, L> {
     lookup: &'a L,
     changes: Option<Changes>,
@@ -111,7 +111,7 @@ impl<L: Lookup> Lookup for Telling<'_, L> {
 }
 
 impl Queue {
-    /// Fails unless all workloads and contenders together give the same plan, and the rules on plans are kept.
+    /// Panics unless a pass over all workloads and contenders gives the same plan, and the plan obeys the rules.
     pub(super) fn check(&mut self, facts: &Facts, plan: &Plan, lookup: &impl Lookup) {
         let all = Facts {
             now: facts.now,
