@@ -180,7 +180,10 @@ mod tests {
             says(found, &[&name, &write, "asks for no slot"]);
         }
         let found = advice(&["consul-semaphore.io/limit"], &[], &[]);
-        says(found, &["is unknown: the known ones are", SEMAPHORE, PRIORITY]);
+        says(
+            found,
+            &["is unknown: the known ones are", SEMAPHORE, PRIORITY],
+        );
     }
 
     #[test]

@@ -307,7 +307,7 @@ impl Workload {
     /// Whether another version of the same workload replaces this one. Versions order what the watch and the answers
     /// to writes bring. What was requested after this one was received replaces it, whatever its version: etcd may
     /// have been restored from a backup.
-    pub fn gives_way_to(&self, other: &Self, asked: Option<Moment>) -> bool {
+    pub fn is_replaced_by(&self, other: &Self, asked: Option<Moment>) -> bool {
         let asked_later = asked.is_some_and(|asked| asked > self.seen);
         asked_later || !is_older(&other.version, &self.version)
     }
@@ -356,7 +356,7 @@ mod tests {
             ("99", Some(second(5)), false),
             ("99", Some(second(6)), true),
         ] {
-            let said = known.gives_way_to(&at(version), asked);
+            let said = known.is_replaced_by(&at(version), asked);
             assert_eq!(said, expected, "{version}, asked for at {asked:?}");
         }
     }

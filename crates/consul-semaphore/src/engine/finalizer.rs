@@ -45,7 +45,7 @@ impl Finalizer {
     }
 
     /// Whether the work has begun and not ended.
-    pub(super) fn is_at_work(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         self.phase == Phase::Working
     }
 
@@ -134,12 +134,12 @@ mod tests {
         finalizer.ask();
         assert_eq!(finalizer.due(), None, "it is under way");
         finalizer.added(false, now());
-        assert!(finalizer.due() > Some(now().moment) && !finalizer.is_at_work());
+        assert!(finalizer.due() > Some(now().moment) && !finalizer.is_active());
         finalizer.observe(false, false);
         assert!(finalizer.due() > Some(now().moment), "no sooner");
         finalizer.ask();
         finalizer.added(true, now());
-        assert!(finalizer.due().is_none() && finalizer.is_at_work());
+        assert!(finalizer.due().is_none() && finalizer.is_active());
         finalizer.observe(false, false);
         assert_eq!(finalizer.due(), Some(Moment::default()), "taken off");
     }
@@ -157,14 +157,14 @@ mod tests {
         assert_eq!(finalizer.may_be_removed(again), Ok(()));
         finalizer.ask();
         finalizer.removed(true, now());
-        assert!(!finalizer.is_at_work());
+        assert!(!finalizer.is_active());
     }
 
     #[test]
     fn who_is_deleted_without_it_is_let_go() {
         let mut finalizer = Finalizer::default();
         finalizer.observe(false, true);
-        assert!(!finalizer.is_at_work() && finalizer.due().is_none());
+        assert!(!finalizer.is_active() && finalizer.due().is_none());
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
         let mut finalizer = Finalizer::default();
         finalizer.observe(true, false);
         finalizer.observe(false, true);
-        assert!(finalizer.is_at_work(), "its workloads may still hold slots");
+        assert!(finalizer.is_active(), "its workloads may still hold slots");
         assert_eq!(finalizer.due(), None, "the API server would refuse it");
         assert_eq!(finalizer.may_be_removed(now().moment), Ok(()));
     }

@@ -229,7 +229,7 @@ impl Knowledge {
     /// Somebody else was faster: the prefix is read again, after a pause that grows with every time in a row. It
     /// stays short: each time somebody got what it wanted, so this feeds no storm, and a long pause would never get a
     /// slot beside programs that ask again at once.
-    pub(super) fn outdated(&mut self, now: Now) {
+    pub(super) fn lost_race(&mut self, now: Now) {
         self.invalidate();
         self.conflicts = self.conflicts.saturating_add(1);
         let longest = Duration::from_millis(5) * self.conflicts.min(4);

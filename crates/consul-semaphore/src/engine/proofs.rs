@@ -15,7 +15,7 @@ const PROVE_SOON: Duration = Duration::from_millis(250);
 
 /// How long after a start the absence of pods proves nothing: the Job controller may still make them, from a workload
 /// that it saw before it was suspended or deleted again.
-pub(crate) const UNHEARD: Duration = Duration::from_secs(5);
+pub(crate) const START_SETTLE_TIME: Duration = Duration::from_secs(5);
 
 /// When to warn about pods that are left.
 const OVERDUE: Duration = Duration::from_secs(90);
@@ -88,8 +88,8 @@ pub(crate) struct Proofs {
     asking: IdMap<SessionId, bool>,
     /// Since when the workload of each of our contenders is known to have been started.
     starts: IdMap<SessionId, Moment>,
-    /// [`UNHEARD`]; zero in the exhaustive search, which has no time for it.
-    pub(crate) unheard: Duration,
+    /// [`START_SETTLE_TIME`]; zero in the exhaustive search, which has no time for it.
+    pub(crate) start_settle_time: Duration,
 }
 
 impl Default for Proofs {
@@ -98,7 +98,7 @@ impl Default for Proofs {
             brought: IdMap::default(),
             asking: IdMap::default(),
             starts: IdMap::default(),
-            unheard: UNHEARD,
+            start_settle_time: START_SETTLE_TIME,
         }
     }
 }
@@ -211,7 +211,7 @@ impl Proofs {
             pods,
             first: before.as_ref().map_or(asked, |before| before.first),
             taken: asked,
-            counts: start.map_or(asked, |start| *start + self.unheard),
+            counts: start.map_or(asked, |start| *start + self.start_settle_time),
             touched,
             warned: before.is_some_and(|before| before.warned),
         };

@@ -193,7 +193,7 @@ impl Queue {
 
     /// The absence of pods counts at once: no Job controller can still act on an older state.
     pub fn believe_at_once(&mut self) {
-        self.held.proofs.unheard = Duration::ZERO;
+        self.held.proofs.start_settle_time = Duration::ZERO;
     }
 
     /// The number that identifies the calls of this queue.
@@ -427,7 +427,7 @@ impl Queue {
                 self.drop_gone(transaction, &errors);
             }
             Err(consul::Error::Conflict(errors)) => {
-                self.knowledge.outdated(now);
+                self.knowledge.lost_race(now);
                 self.drop_gone(transaction, &errors);
             }
             // Later transactions have fewer operations.
@@ -455,7 +455,7 @@ impl Queue {
         now: Now,
         lookup: &impl Lookup,
     ) {
-        let moved = self.leaves_behind(transaction);
+        let moved = self.limit_moved_for(transaction);
         let releases: Vec<_> = transaction
             .releases
             .iter()
@@ -531,7 +531,7 @@ impl Queue {
     }
 
     /// The others that use the limit that a transaction replaces.
-    fn leaves_behind(&self, transaction: &Transaction) -> Option<Moved> {
+    fn limit_moved_for(&self, transaction: &Transaction) -> Option<Moved> {
         let (to, reading) = (transaction.limit?, self.knowledge.reading.as_ref()?);
         let Lock::Semaphore { body, .. } = reading.lock() else {
             return None;
@@ -578,7 +578,7 @@ impl Queue {
         self.writes.busy.remove(&workload.uid);
         match written {
             Written::Outdated(seen) if !write.is_done_in(seen.as_deref()) => {
-                refusals.outdated(&workload.uid, now);
+                refusals.lost_race(&workload.uid, now);
             }
             Written::Done | Written::Outdated(_) => {
                 refusals.done(&write);

@@ -31,7 +31,7 @@ struct Trouble {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     /// Somebody else had changed the workload.
-    Outdated,
+    Conflict,
     /// It has no answer.
     Unanswered,
     Refused(Refused),
@@ -41,7 +41,7 @@ impl Why {
     fn refused(self) -> Option<Refused> {
         match self {
             Self::Refused(refused) => Some(refused),
-            Self::Outdated | Self::Unanswered => None,
+            Self::Conflict | Self::Unanswered => None,
         }
     }
 }
@@ -189,15 +189,15 @@ impl Refusals {
 
     /// Takes note of a write that came too late: the workload has changed, and what was refused before may not
     /// be any more. Who changes it all the time costs one try after another, so these have pauses too.
-    pub(super) fn outdated(&mut self, uid: &Uid, now: Now) {
+    pub(super) fn lost_race(&mut self, uid: &Uid, now: Now) {
         let before = self.troubles.remove(uid);
-        let before = before.filter(|before| before.why == Why::Outdated);
+        let before = before.filter(|before| before.why == Why::Conflict);
         let setback = Setback::outrun_with_jitter(
             before.as_ref().map(|before| &before.setback),
             now.moment,
             now.jitter,
         );
-        let why = Why::Outdated;
+        let why = Why::Conflict;
         self.troubles.insert(uid.clone(), Trouble { setback, why });
     }
 
@@ -249,7 +249,7 @@ impl Refusals {
         let trouble = self.troubles.get(uid);
         let trouble = trouble.map(|trouble| {
             let why = match trouble.why {
-                Why::Outdated => 0,
+                Why::Conflict => 0,
                 Why::Unanswered => 1,
                 Why::Refused(Refused::Start) => 2,
                 Why::Refused(Refused::GiveBack(_)) => 3,
@@ -320,7 +320,7 @@ mod tests {
         };
         let later = now + Duration::from_hours(1);
         for (why, soon, then) in [
-            (Why::Outdated, (1, 0, 0), (0, 0, 0)),
+            (Why::Conflict, (1, 0, 0), (0, 0, 0)),
             (Why::Unanswered, (1, 0, 0), (0, 0, 0)),
             (Why::Refused(Refused::Start), (0, 1, 0), (0, 0, 0)),
             (Why::Refused(Refused::GiveBack(now)), (1, 0, 0), (0, 1, 0)),
@@ -339,7 +339,7 @@ mod tests {
         refusals.failed(&give_back(), true, at(now));
         let mut pauses = Vec::new();
         for _ in 0..12 {
-            refusals.outdated(&uid, at(now));
+            refusals.lost_race(&uid, at(now));
             let until = refusals.due().max().unwrap();
             assert_eq!(
                 refusals.excluded(now).busy.contains(&uid),
@@ -355,7 +355,7 @@ mod tests {
         assert!(pauses[11] > Duration::from_secs(1), "{pauses:?}");
 
         refusals.done(&give_back());
-        refusals.outdated(&uid, at(now));
+        refusals.lost_race(&uid, at(now));
         assert!(refusals.excluded(now).busy.is_empty(), "the first again");
     }
 

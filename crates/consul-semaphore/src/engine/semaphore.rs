@@ -170,7 +170,7 @@ impl Semaphore {
 
     /// Whether the work has begun and not ended: nothing is written to Consul before the finalizer has been added.
     pub fn has_begun(&self) -> bool {
-        self.finalizer.is_at_work()
+        self.finalizer.is_active()
     }
 
     /// Whether the queue of a key has taken over what the watch showed last.
@@ -374,12 +374,12 @@ impl Semaphore {
         let asked = self.limits.asked.take_if(|asked| *asked == limits);
         let news = asked.is_some();
         if let Some(recorded) = asked {
-            self.go_by(recorded, now, stores);
+            self.apply_recorded_limits(recorded, now, stores);
         }
         news
     }
 
-    fn go_by(&mut self, recorded: Vec<u32>, now: Now, stores: &impl Stores) {
+    fn apply_recorded_limits(&mut self, recorded: Vec<u32>, now: Now, stores: &impl Stores) {
         self.limits.recorded = recorded;
         let event = |this: &Self, _: &Option<Key>| Event::Recorded(this.limits.recorded.clone());
         self.show_all(event, now, stores);
@@ -522,7 +522,7 @@ impl Semaphore {
         let left = limit::settled(&self.limits.recorded, limit);
         let settled = left != self.limits.recorded && self.has_settled(limit);
         if settled {
-            self.go_by(left, now, stores);
+            self.apply_recorded_limits(left, now, stores);
         }
         settled
     }

@@ -56,7 +56,10 @@ async fn explain(bed: &Bed, page: &str) -> Result<()> {
     // kubectl completes the plugin's words by a program of this name.
     let links = bed.folder().path().join("bin");
     fs::create_dir_all(&links)?;
-    symlink(programs.join("kubectl-csem"), links.join("kubectl_complete-csem"))?;
+    symlink(
+        programs.join("kubectl-csem"),
+        links.join("kubectl_complete-csem"),
+    )?;
     println!(
         "
 In another terminal:
