@@ -30,7 +30,6 @@ mod reference;
 mod scope;
 mod security;
 mod tasks;
-mod troubleshooting;
 mod upgrade;
 mod web;
 mod yaml;
