@@ -16,9 +16,9 @@ async fn it_removes_no_more_than_its_own() {
     let crd = "kubectl delete crd consulsemaphores.consul-semaphore.io";
     let all = "kubectl delete csem --all --all-namespaces";
     for (values, commands) in [
-        ("crds.install=true", vec![all, &uninstall, crd]),
+        ("crds.enabled=true", vec![all, &uninstall, crd]),
         ("crds.keep=false", vec![all, &uninstall]),
-        ("crds.install=false", vec![all, &uninstall]),
+        ("crds.enabled=false", vec![all, &uninstall]),
         (
             "scope.namespaces={team-a,team-b}",
             vec![
