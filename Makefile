@@ -142,7 +142,7 @@ site: $(MDBOOK)
 $(MDBOOK):
 	cargo install --locked --debug --no-default-features --features search --version $(MDBOOK_VERSION) --root .tools/mdbook-$(MDBOOK_VERSION) mdbook
 
-VALE_VERSION := 3.21.0
+VALE_VERSION := 3.26.0
 VALE := .tools/vale-$(VALE_VERSION)/vale
 
 # Words that the documentation does not use. Sentences of more than 35 words are only shown.
@@ -150,7 +150,7 @@ prose: $(VALE)
 	$(VALE) --config docs/site/vale/vale.ini *.md docs
 
 $(VALE):
-	GOBIN=$(CURDIR)/$(dir $(VALE)) go install github.com/errata-ai/vale/v3/cmd/vale@v$(VALE_VERSION)
+	GOBIN=$(CURDIR)/$(dir $(VALE)) go install github.com/vale-cli/vale/v3/cmd/vale@v$(VALE_VERSION)
 
 ACTIONLINT_VERSION := 1.7.12
 ACTIONLINT := .tools/actionlint-$(ACTIONLINT_VERSION)/actionlint
