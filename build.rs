@@ -5,11 +5,11 @@ use std::{env, process::Command};
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=GIT_COMMIT");
-    let told = env::var("GIT_COMMIT")
+    let given = env::var("GIT_COMMIT")
         .ok()
         .filter(|commit| !commit.is_empty());
     let release = env::var("PROFILE").is_ok_and(|profile| profile == "release");
-    if let Some(commit) = told.or_else(|| release.then(commit).flatten()) {
+    if let Some(commit) = given.or_else(|| release.then(commit).flatten()) {
         println!("cargo::rustc-env=BUILD_COMMIT={commit}");
     }
 }

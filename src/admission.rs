@@ -104,7 +104,7 @@ pub enum Standing {
     /// It exists, but no binding puts it in force.
     Unbound,
     /// It treats this operator, whose user name this is, as a user.
-    Stranger(String),
+    OperatorUnknown(String),
     /// Unknown, for this reason.
     Unknown(String),
 }
@@ -129,7 +129,7 @@ impl Finding {
             Standing::Unbound => Some(format!(
                 "{without}; its binding is in the same file: {install}"
             )),
-            Standing::Stranger(user) => Some(format!(
+            Standing::OperatorUnknown(user) => Some(format!(
                 "it refuses every start of a Job: add '{user}' to the list of operators in its match \
                  condition {OPERATORS}"
             )),
@@ -145,7 +145,7 @@ impl Finding {
         match self.standing {
             Standing::InForce => tracing::info!("{self}"),
             Standing::Absent | Standing::Unknown(_) => tracing::info!("{self}: {advice}"),
-            Standing::Unbound | Standing::Stranger(_) => tracing::warn!("{self}: {advice}"),
+            Standing::Unbound | Standing::OperatorUnknown(_) => tracing::warn!("{self}: {advice}"),
         }
     }
 }
@@ -157,7 +157,7 @@ impl fmt::Display for Finding {
             Standing::InForce => write!(f, "the {kind} {name} is in force"),
             Standing::Absent => write!(f, "there is no {kind} {name}"),
             Standing::Unbound => write!(f, "the {kind} {name} is there, but not bound"),
-            Standing::Stranger(user) => {
+            Standing::OperatorUnknown(user) => {
                 write!(f, "the {kind} {name} does not know this operator, {user}")
             }
             Standing::Unknown(why) => {
@@ -180,7 +180,7 @@ pub async fn report(client: kube::Client) {
 
 /// The findings worth reporting: where unsuspended Jobs are refused, the policy that suspends them is not needed, and
 /// a missing refusal does not matter unless it was asked for.
-fn told([suspend, guard, refuse]: [Finding; 3]) -> Vec<Finding> {
+fn worth_reporting([suspend, guard, refuse]: [Finding; 3]) -> Vec<Finding> {
     let refused = refuse.standing == Standing::InForce;
     let suspend = (!refused || suspend.standing != Standing::Absent).then_some(suspend);
     let refuse = (refuse.standing != Standing::Absent).then_some(refuse);
@@ -198,8 +198,8 @@ fn judge(policy: Policy, read: &Answer, binding: &Answer, user: Option<&str>) ->
         (Answer::Found(read), Answer::Found(binding)) => {
             if !binds(policy, binding) {
                 Standing::Unbound
-            } else if let Some(user) = user.filter(|user| takes_for_a_user(read, user)) {
-                Standing::Stranger(user.to_owned())
+            } else if let Some(user) = user.filter(|user| lacks_operator(read, user)) {
+                Standing::OperatorUnknown(user.to_owned())
             } else {
                 Standing::InForce
             }
@@ -218,7 +218,7 @@ fn binds(policy: Policy, binding: &Value) -> bool {
 }
 
 /// Whether a policy has a list of operators that does not include this one.
-fn takes_for_a_user(policy: &Value, user: &str) -> bool {
+fn lacks_operator(policy: &Value, user: &str) -> bool {
     let conditions = policy["spec"]["matchConditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();
     let list = conditions.find(|condition| condition["name"] == OPERATORS);
@@ -311,23 +311,23 @@ mod tests {
     #[test]
     fn what_nobody_misses_is_not_told() {
         use Standing::{Absent, InForce, Unbound};
-        let told = |standings: [Standing; 3]| {
+        let reported = |standings: [Standing; 3]| {
             let mut policies = ALL.into_iter();
             let findings = standings.map(|standing| Finding {
                 policy: policies.next().unwrap(),
                 standing,
             });
-            let told = told(findings).into_iter();
-            told.map(|finding| finding.policy).collect::<Vec<_>>()
+            let findings = worth_reporting(findings).into_iter();
+            findings.map(|finding| finding.policy).collect::<Vec<_>>()
         };
         let both = [Policy::Suspend, Policy::Guard];
-        assert_eq!(told([InForce, InForce, Absent]), both);
-        assert_eq!(told([Absent, Absent, Absent]), both);
-        assert_eq!(told([InForce, InForce, InForce]), ALL);
-        assert_eq!(told([Absent, InForce, Unbound]), ALL);
-        assert_eq!(told([Unbound, InForce, InForce]), ALL);
+        assert_eq!(reported([InForce, InForce, Absent]), both);
+        assert_eq!(reported([Absent, Absent, Absent]), both);
+        assert_eq!(reported([InForce, InForce, InForce]), ALL);
+        assert_eq!(reported([Absent, InForce, Unbound]), ALL);
+        assert_eq!(reported([Unbound, InForce, InForce]), ALL);
         assert_eq!(
-            told([Absent, InForce, InForce]),
+            reported([Absent, InForce, InForce]),
             [Policy::Guard, Policy::Refuse]
         );
     }
@@ -348,7 +348,7 @@ mod tests {
         }
         for list in ["[]".to_owned(), format!("['{USER}-b']")] {
             let finding = listing(&list);
-            assert_eq!(finding.standing, Standing::Stranger(USER.to_owned()));
+            assert_eq!(finding.standing, Standing::OperatorUnknown(USER.to_owned()));
             let advice = finding.advice().unwrap();
             assert!(advice.contains(&format!("add '{USER}'")), "{advice}");
         }

@@ -34,7 +34,7 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from
 
 /// How long sent data may stay unacknowledged, in milliseconds.
 #[cfg(target_os = "linux")]
-const UNHEARD: u32 = 30_000;
+const UNACKNOWLEDGED_MILLIS: u32 = 30_000;
 
 /// Limits of connections.
 #[derive(Clone, Copy, Debug)]
@@ -165,7 +165,7 @@ impl Connections {
 async fn answer(stream: TcpStream, routes: Router, bounds: Bounds, connection: Connection) {
     // The client of a long answer may be gone, and TCP would retry for a quarter of an hour.
     #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNHEARD) {
+    if let Err(error) = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED_MILLIS) {
         tracing::debug!(%error, "a connection that dies is noticed late");
     }
     let mut builder = Builder::new();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     /// Everything received until the connection is closed.
-    async fn hears(mut stream: TcpStream) -> String {
+    async fn read_to_close(mut stream: TcpStream) -> String {
         let mut heard = Vec::new();
         // A connection that is closed with unread data is reset.
         let _ = timeout(PATIENCE, stream.read_to_end(&mut heard))
@@ -249,13 +249,13 @@ mod tests {
     }
 
     async fn is_answered(address: SocketAddr) {
-        let answer = hears(asks(address, "/").await).await;
+        let answer = read_to_close(asks(address, "/").await).await;
         assert!(answer.ends_with("\r\n\r\nok"), "{answer:?}");
     }
 
     /// Waits until no more of these are open than allowed.
     async fn are_closed(streams: Vec<TcpStream>) {
-        let mut open: JoinSet<_> = streams.into_iter().map(hears).collect();
+        let mut open: JoinSet<_> = streams.into_iter().map(read_to_close).collect();
         while open.len() > MOST {
             let heard = open.join_next().await.unwrap();
             assert_eq!(heard.unwrap(), "");
@@ -296,7 +296,7 @@ mod tests {
         for _ in 0..MOST {
             is_answered(address).await;
         }
-        assert_eq!(hears(asked.remove(0)).await, "");
+        assert_eq!(read_to_close(asked.remove(0)).await, "");
         for _ in 0..10 * MOST {
             drop(says(address, "").await);
         }
@@ -323,9 +323,9 @@ mod tests {
             }
             kept.push(stream);
         }
-        assert_eq!(hears(asks(address, "/").await).await, "", "no room");
+        assert_eq!(read_to_close(asks(address, "/").await).await, "", "no room");
         drop(kept.pop());
-        let noticed = async { while hears(asks(address, "/").await).await.is_empty() {} };
+        let noticed = async { while read_to_close(asks(address, "/").await).await.is_empty() {} };
         timeout(PATIENCE, noticed).await.expect("there is room");
         for stream in kept {
             let still_open = stream.try_read(&mut [0; 64]).unwrap_err();
@@ -348,7 +348,7 @@ mod tests {
             TcpStream::from_std(stream).unwrap()
         });
         for stream in requests.collect::<Vec<_>>() {
-            assert!(hears(stream).await.ends_with("ok"));
+            assert!(read_to_close(stream).await.ends_with("ok"));
         }
     }
 
@@ -362,6 +362,6 @@ mod tests {
         };
         tokio::spawn(serve(listener, Router::new(), bounds, pending()));
         let stream = says(address, "GET / HTTP/1.1\r\n").await;
-        assert_eq!(hears(stream).await, "");
+        assert_eq!(read_to_close(stream).await, "");
     }
 }

@@ -7,7 +7,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use testbed::{Bed, TakerBuilder};
+use testbed::{Bed, SlotClientBuilder};
 
 use crate::{
     figures::{Goal, Row, Times, rows_of_times},
@@ -46,7 +46,7 @@ pub(crate) async fn rows(runs: usize) -> Vec<Row> {
 }
 
 /// Hands over a batch of processes.
-async fn processes(bed: &Bed, name: &str, waits: impl Fn(&str) -> TakerBuilder) -> Times {
+async fn processes(bed: &Bed, name: &str, waits: impl Fn(&str) -> SlotClientBuilder) -> Times {
     let (consul, prefix) = (bed.consul(), format!("locks/{name}"));
     let notes = bed.folder().path().join(name);
     let mut holders = Vec::new();

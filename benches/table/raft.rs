@@ -58,7 +58,7 @@ async fn ours(bed: &Bed, idle: f64, jobs: usize) -> f64 {
 async fn ours_at_once(bed: &Bed, idle: f64, slots: usize, rounds: usize) -> f64 {
     let team = bed.namespace("raft").await;
     let entries = Entries::start(bed.consul(), idle).await;
-    let mut events = line_up(&team, slots, slots * rounds, "1s").await;
+    let mut events = queue_jobs(&team, slots, slots * rounds, "1s").await;
     let mut timeline = Timeline::default();
     for round in 1..=rounds {
         while timeline.started.len() < slots * round {
@@ -83,7 +83,7 @@ async fn ours_beside_another(bed: &Bed, idle: f64, jobs: usize) -> (f64, f64) {
     let entries = Entries::start(bed.consul(), idle).await;
     let other = bed.go_semaphore("other", &prefix, 1).times(0);
     let other = other.hold(Duration::from_millis(100));
-    let other = other.by_way_of(&proxy.address()).start().await;
+    let other = other.through(&proxy.address()).start().await;
     hand_over(bed, &team, jobs).await;
     let theirs = proxy.calls().iter().filter(|call| is_entry(call)).count() as f64;
     let ours = entries.so_far().await - theirs;
@@ -99,13 +99,18 @@ fn is_entry(call: &Call) -> bool {
 
 /// Hands over this many Jobs one by one, and waits until nothing of them is left in Consul.
 async fn hand_over(bed: &Bed, team: &Namespace, jobs: usize) {
-    let mut events = line_up(team, 1, jobs, "200ms").await;
+    let mut events = queue_jobs(team, 1, jobs, "200ms").await;
     Timeline::until_complete(&mut events, "job-", jobs).await;
     ours_are_gone(bed.consul()).await;
 }
 
 /// Queues this many Jobs, and then releases them.
-async fn line_up(team: &Namespace, slots: usize, jobs: usize, runs: &str) -> mpsc::Receiver<Sight> {
+async fn queue_jobs(
+    team: &Namespace,
+    slots: usize,
+    jobs: usize,
+    runs: &str,
+) -> mpsc::Receiver<Sight> {
     let slots = i64::try_from(slots).expect("a limit");
     let db = team.semaphore("db").limit(slots).paused(true);
     let db = db.create().await;

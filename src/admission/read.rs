@@ -9,7 +9,7 @@ use kube::{
 };
 use tokio::time::timeout;
 
-use super::{Answer, Finding, Policy, judge, told};
+use super::{Answer, Finding, Policy, judge, worth_reporting};
 use consul_client::text::one_line;
 
 /// Reads the state of the policies. It never fails. `operator` is the operator's user name, if known; `patience` is
@@ -19,7 +19,7 @@ pub async fn look(client: &Client, operator: Option<&str>, patience: Duration) -
     let suspend = find(Policy::Suspend).await;
     let guard = find(Policy::Guard).await;
     let refuse = find(Policy::Refuse).await;
-    told([suspend, guard, refuse])
+    worth_reporting([suspend, guard, refuse])
 }
 
 async fn find(client: &Client, policy: Policy, user: Option<&str>, patience: Duration) -> Finding {

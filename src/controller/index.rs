@@ -123,16 +123,16 @@ impl Index {
     }
 
     /// A list of all workloads there starts; workloads that are not in it when it ends were deleted.
-    pub(super) fn list_begins(&self, reach: &WatchScope) {
-        self.state().lists.begin(reach);
+    pub(super) fn list_begins(&self, scope: &WatchScope) {
+        self.state().lists.begin(scope);
     }
 
     /// The list of all workloads there is complete.
-    pub(super) fn list_ends(&self, reach: &WatchScope) {
+    pub(super) fn list_ends(&self, scope: &WatchScope) {
         let mut state = self.state();
-        if let Some(listed) = state.lists.end(reach) {
+        if let Some(listed) = state.lists.end(scope) {
             let there = state.workloads.iter();
-            let there = there.filter(|(_, tracked)| reach.covers(&tracked.namespace));
+            let there = there.filter(|(_, tracked)| scope.covers(&tracked.namespace));
             let gone = there.map(|(uid, _)| uid.clone());
             let gone: Vec<Uid> = gone.filter(|uid| !listed.contains(uid)).collect();
             for uid in &gone {
@@ -316,8 +316,8 @@ impl Index {
     }
 
     /// All existing semaphores have been added.
-    pub(super) fn semaphores_are_known(&self, reach: &WatchScope) {
-        self.state().lists.know_semaphores(reach);
+    pub(super) fn semaphores_are_known(&self, scope: &WatchScope) {
+        self.state().lists.know_semaphores(scope);
         self.places_changed();
     }
 

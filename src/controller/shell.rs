@@ -68,7 +68,7 @@ pub(super) enum Input {
 
 /// The running work for a queue.
 #[derive(Default)]
-struct AtWork {
+struct QueueTasks {
     /// The sessions that are renewed for it.
     sessions: IdMap<SessionId, Session>,
     /// The call to Consul that the engine waits for.
@@ -82,7 +82,7 @@ pub(super) struct Shell {
     context: Arc<Context>,
     engine: Engine,
     semaphores: HashMap<SemaphoreRef, SemaphoreController>,
-    queues: BTreeMap<QueueRef, AtWork>,
+    queues: BTreeMap<QueueRef, QueueTasks>,
     calls: JoinSet<(CallId, Done)>,
     duties: Duties,
     inputs: (mpsc::Sender<Input>, mpsc::Receiver<Input>),
@@ -185,7 +185,7 @@ impl Shell {
                 let controller = self.semaphores.get_mut(&semaphore);
                 let access = controller.and_then(SemaphoreController::regain_access);
                 if let Some(access) = access {
-                    self.reach(&semaphore, access);
+                    self.set_access(&semaphore, access);
                 }
                 self.reports.changed(semaphore);
             }
@@ -216,7 +216,7 @@ impl Shell {
         self.engine
             .put(&reference, spec, finalizer, known, now(), &stores);
         if let Some(access) = access {
-            self.reach(&reference, access);
+            self.set_access(&reference, access);
         }
         self.watch(&reference);
     }
@@ -239,10 +239,10 @@ impl Shell {
 
     /// A semaphore has another access to Consul from now on, or none. Earlier sessions are renewed with the token
     /// that created them.
-    fn reach(&mut self, semaphore: &SemaphoreRef, access: ConsulAccess) {
+    fn set_access(&mut self, semaphore: &SemaphoreRef, access: ConsulAccess) {
         // Calls with the old access are aborted.
-        for (_, at_work) in self.queues_of(semaphore) {
-            if let Some(awaited) = at_work.awaited.take() {
+        for (_, tasks) in self.queues_of(semaphore) {
+            if let Some(awaited) = tasks.awaited.take() {
                 awaited.abort();
             }
         }
@@ -259,7 +259,7 @@ impl Shell {
     fn queues_of(
         &mut self,
         semaphore: &SemaphoreRef,
-    ) -> impl Iterator<Item = (&QueueRef, &mut AtWork)> {
+    ) -> impl Iterator<Item = (&QueueRef, &mut QueueTasks)> {
         let first = QueueRef::new(semaphore, None);
         let queues = self.queues.range_mut(first..);
         queues.take_while(move |(queue, _)| queue.semaphore == *semaphore)
@@ -282,8 +282,8 @@ impl Shell {
     }
 
     fn expire(&mut self, queue: &QueueRef, session: &SessionId) {
-        let at_work = self.queues.get_mut(queue);
-        if let Some(session) = at_work.and_then(|at_work| at_work.sessions.remove(session)) {
+        let tasks = self.queues.get_mut(queue);
+        if let Some(session) = tasks.and_then(|tasks| tasks.sessions.remove(session)) {
             session.expire();
         }
     }
@@ -417,7 +417,7 @@ impl Shell {
         let Some(means) = self.means(reference) else {
             return;
         };
-        let at_work = self.queues.entry(reference.clone()).or_default();
+        let tasks = self.queues.entry(reference.clone()).or_default();
         match action {
             Action::Call(id, call) => {
                 let blocks = matches!(
@@ -427,7 +427,7 @@ impl Shell {
                 let call = means.make(call);
                 let task = self.calls.spawn(async move { (id, call.await) });
                 if blocks {
-                    at_work.awaited = Some(task);
+                    tasks.awaited = Some(task);
                 }
             }
             Action::Adopt(session) => {
@@ -435,18 +435,18 @@ impl Shell {
                     let session_manager = &self.context.shared.session_manager;
                     let adopted =
                         session_manager.adopt(&target.consul, session.clone(), means.on_change());
-                    at_work.sessions.insert(session, adopted);
+                    tasks.sessions.insert(session, adopted);
                 }
             }
             Action::Destroy(session) => {
-                if let Some(renewed) = at_work.sessions.remove(&session) {
+                if let Some(renewed) = tasks.sessions.remove(&session) {
                     self.context
                         .shared
                         .session_manager
                         .destroy(renewed.consul(), session);
                 }
             }
-            Action::Forget(session) => drop(at_work.sessions.remove(&session)),
+            Action::Forget(session) => drop(tasks.sessions.remove(&session)),
             Action::Report(outcome) => self.emit(reference, outcome, ended),
         }
     }
@@ -537,8 +537,8 @@ impl Shell {
         let answer = match done {
             Done::Answer(answer) => answer,
             Done::Session(made) => Answer::SessionMade(made.map(|(id, session)| {
-                let at_work = self.queues.entry(queue).or_default();
-                at_work.sessions.insert(id.clone(), session);
+                let tasks = self.queues.entry(queue).or_default();
+                tasks.sessions.insert(id.clone(), session);
                 id
             })),
             Done::Written(write, written) => {

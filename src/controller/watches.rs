@@ -45,7 +45,7 @@ pub(super) fn reference_of(semaphore: &impl Resource) -> SemaphoreRef {
 
 /// The watches of one scope, before they start.
 pub(super) struct Begun {
-    reach: WatchScope,
+    scope: WatchScope,
     workloads: Watching,
     pods: Watching,
     semaphores: Watching,
@@ -54,13 +54,13 @@ pub(super) struct Begun {
 /// The watches that together cover these namespaces. From now on the operator is not ready until everything was
 /// listed.
 pub(super) fn begin(namespaces: &Namespaces, health: &Health, metrics: &Metrics) -> Vec<Begun> {
-    let reaches = WatchScope::over(namespaces).into_iter();
-    let begun = reaches.map(|reach| {
-        let begin = |what| Watching::begin(what, &reach, health, metrics);
+    let scopes = WatchScope::over(namespaces).into_iter();
+    let begun = scopes.map(|scope| {
+        let begin = |what| Watching::begin(what, &scope, health, metrics);
         let (workloads, pods, semaphores) =
             (begin("jobs"), begin("pods"), begin("consulsemaphores"));
         Begun {
-            reach,
+            scope,
             workloads,
             pods,
             semaphores,
@@ -81,19 +81,19 @@ pub(super) async fn run(
     tasks.spawn(shell.run());
     for begun in watches {
         let Begun {
-            reach,
+            scope,
             workloads,
             pods,
             semaphores,
         } = begun;
         let (synced, workloads_synced) = watch::channel(false);
         let context = || context.clone();
-        tasks.spawn(watch_workloads(context(), reach.clone(), workloads, synced));
-        tasks.spawn(watch_pods(context(), reach.clone(), pods));
+        tasks.spawn(watch_workloads(context(), scope.clone(), workloads, synced));
+        tasks.spawn(watch_pods(context(), scope.clone(), pods));
         let inputs = inputs.clone();
         tasks.spawn(watch_semaphores(
             context(),
-            reach,
+            scope,
             semaphores,
             workloads_synced,
             inputs,
@@ -142,20 +142,20 @@ async fn next<K>(
 /// Feeds the workloads into the index. The index has only what concerns the operator.
 async fn watch_workloads(
     context: Arc<Context>,
-    reach: WatchScope,
+    scope: WatchScope,
     mut watching: Watching,
     synced: watch::Sender<bool>,
 ) {
-    let mut events = workload::watch(&reach, &context.client);
+    let mut events = workload::watch(&scope, &context.client);
     let mut advisor = Advisor::new(context.shared.events.clone());
     while let Some(event) = next(&mut events, &mut watching).await {
         match event {
             Event::Init => {
-                context.index.list_begins(&reach);
+                context.index.list_begins(&scope);
                 advisor.list_begins();
             }
             Event::InitDone => {
-                context.index.list_ends(&reach);
+                context.index.list_ends(&scope);
                 advisor.list_ends();
                 synced.send_replace(true);
             }
@@ -174,8 +174,8 @@ async fn watch_workloads(
 
 /// Notifies the index when pods of workloads that hold slots end. The pods are not stored: a proof reads them from
 /// the API server.
-async fn watch_pods(context: Arc<Context>, reach: WatchScope, mut watching: Watching) {
-    let mut events = workload::watch_pods(&reach, &context.client);
+async fn watch_pods(context: Arc<Context>, scope: WatchScope, mut watching: Watching) {
+    let mut events = workload::watch_pods(&scope, &context.client);
     while let Some(event) = next(&mut events, &mut watching).await {
         let ended = match event {
             Event::Delete(pod) => pod,
@@ -192,7 +192,7 @@ async fn watch_pods(context: Arc<Context>, reach: WatchScope, mut watching: Watc
 /// Sends the shell each semaphore that the operator manages, once all workloads are known.
 async fn watch_semaphores(
     context: Arc<Context>,
-    reach: WatchScope,
+    scope: WatchScope,
     watching: Watching,
     mut workloads_synced: watch::Receiver<bool>,
     inputs: mpsc::Sender<Input>,
@@ -200,10 +200,10 @@ async fn watch_semaphores(
     if workloads_synced.wait_for(|synced| *synced).await.is_err() {
         return;
     }
-    let events = reach.watch(&context.client, watcher::Config::default());
+    let events = scope.watch(&context.client, watcher::Config::default());
     Semaphores {
         context,
-        reach,
+        scope,
         known: HashMap::new(),
         inputs,
     }
@@ -221,7 +221,7 @@ enum LookedAfter {
 
 struct Semaphores {
     context: Arc<Context>,
-    reach: WatchScope,
+    scope: WatchScope,
     /// All existing semaphores.
     known: HashMap<SemaphoreRef, LookedAfter>,
     inputs: mpsc::Sender<Input>,
@@ -255,7 +255,7 @@ impl Semaphores {
                         tracing::info!(semaphore = %reference, "the semaphore was deleted while disconnected; letting its sessions expire");
                         self.remove(reference).await;
                     }
-                    self.context.index.semaphores_are_known(&self.reach);
+                    self.context.index.semaphores_are_known(&self.scope);
                 }
                 Some(Event::Apply(semaphore)) => self.put(semaphore).await,
                 Some(Event::Delete(semaphore)) => self.remove(&reference_of(&semaphore)).await,

@@ -24,10 +24,10 @@ pub(super) struct Board<F> {
     part: Part,
     metrics: Metrics,
     on: F,
-    told: Mutex<Told>,
+    reported: Mutex<Reported>,
 }
 
-struct Told {
+struct Reported {
     standing: Standing,
     /// Why the leader is unknown, as last reported.
     trouble: Option<String>,
@@ -41,7 +41,7 @@ impl<F: Fn(&Standing)> Board<F> {
             part: telemetry.health.part("leader election"),
             metrics: telemetry.metrics.clone(),
             on,
-            told: Mutex::new(Told {
+            reported: Mutex::new(Reported {
                 standing: Standing::Unknown,
                 trouble: None,
             }),
@@ -77,10 +77,10 @@ impl<F: Fn(&Standing)> Board<F> {
         let standing = Standing::Standby {
             leader: leader.map(str::to_owned),
         };
-        let mut told = self.told.lock();
-        told.trouble = None;
-        let known = told.standing == standing;
-        drop(told);
+        let mut reported = self.reported.lock();
+        reported.trouble = None;
+        let known = reported.standing == standing;
+        drop(reported);
         if known {
             return;
         }
@@ -92,18 +92,18 @@ impl<F: Fn(&Standing)> Board<F> {
 
     /// The leader is unknown, or this replica can't take part.
     pub(super) fn trouble(&self, why: String) {
-        let mut told = self.told.lock();
-        if told.trouble.as_ref() == Some(&why) {
+        let mut reported = self.reported.lock();
+        if reported.trouble.as_ref() == Some(&why) {
             return;
         }
         tracing::warn!(identity = %self.identity, why, "the leader election fails, trying again");
-        match told.standing {
+        match reported.standing {
             Standing::Unknown => self.part.not_ready(why.clone()),
             _ => self
                 .part
                 .ready_and(format!("can't find out who leads: {why}")),
         }
-        told.trouble = Some(why);
+        reported.trouble = Some(why);
     }
 
     fn set(&self, standing: Standing) {
@@ -120,8 +120,8 @@ impl<F: Fn(&Standing)> Board<F> {
             ),
         });
         (self.on)(&standing);
-        let mut told = self.told.lock();
-        told.standing = standing;
-        told.trouble = None;
+        let mut reported = self.reported.lock();
+        reported.standing = standing;
+        reported.trouble = None;
     }
 }

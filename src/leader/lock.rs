@@ -54,7 +54,7 @@ enum Seen {
     /// Another replica holds it.
     Other(String),
     /// A replica of another cluster with the same name holds it.
-    Stranger(Leader),
+    OtherCluster(Leader),
 }
 
 impl LockCandidate {
@@ -95,7 +95,7 @@ impl LockCandidate {
             return Seen::Mine;
         }
         match serde_json::from_slice::<Leader>(&entry.value) {
-            Ok(leader) if leader.cluster_id != self.me.cluster_id => Seen::Stranger(leader),
+            Ok(leader) if leader.cluster_id != self.me.cluster_id => Seen::OtherCluster(leader),
             Ok(leader) if self.new && leader == self.me => Seen::Before(session.clone()),
             Ok(leader) => Seen::Other(leader.identity),
             // Somebody locked it by hand.
@@ -178,7 +178,7 @@ impl LockCandidate {
     }
 
     /// Handles a reading. Returns whether to try to lock the key now.
-    async fn heed<F: Fn(&Standing)>(
+    async fn handle_reading<F: Fn(&Standing)>(
         &mut self,
         listing: &Listing,
         board: &Board<F>,
@@ -197,7 +197,7 @@ impl LockCandidate {
                 board.follows(Some(leader));
                 false
             }
-            Seen::Stranger(leader) => {
+            Seen::OtherCluster(leader) => {
                 board.trouble(format!(
                     "{}: the cluster {} has the same name and leads there: give each cluster a --cluster-name of its own",
                     self.key, leader.cluster_id
@@ -221,7 +221,7 @@ impl Candidate for LockCandidate {
         loop {
             let heeded = tokio::select! {
                 Some(reading) = readings.recv() => match reading {
-                    Ok(listing) => self.heed(&listing, board).await,
+                    Ok(listing) => self.handle_reading(&listing, board).await,
                     Err(error) => Err(error),
                 },
                 () = sleep(again.since(Moment::now())) => Ok(true),
@@ -296,7 +296,7 @@ impl LockCandidate {
                 Seen::Mine => {}
                 Seen::Free => return "somebody released the key".to_owned(),
                 Seen::Other(leader) => return format!("{leader} has taken the key"),
-                Seen::Before(_) | Seen::Stranger(_) => {
+                Seen::Before(_) | Seen::OtherCluster(_) => {
                     return "another cluster has taken the key".to_owned();
                 }
             }
@@ -366,7 +366,7 @@ mod tests {
     fn another_cluster_of_the_same_name_is_noticed() {
         let stranger = leader("me", "2");
         let judged = candidate().judge(Some(&entry(&stranger, Some("theirs"))));
-        assert_eq!(judged, Seen::Stranger(stranger));
+        assert_eq!(judged, Seen::OtherCluster(stranger));
     }
 
     #[test]

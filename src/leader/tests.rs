@@ -33,7 +33,7 @@ impl Candidate for Puppet {
 
     async fn keep(&mut self, _: &Term) -> String {
         match self.acts.pop_front_if(|act| matches!(act, Act::Loses)) {
-            Some(_) => "told to".to_owned(),
+            Some(_) => "asked to".to_owned(),
             None => pending().await,
         }
     }
@@ -98,7 +98,7 @@ async fn a_replica_that_lost_the_lead_drops_its_work_and_stands_for_election_aga
     let expected = [
         "leader election: other leads, me (this replica) stands by",
         "leader election: me (this replica) leads",
-        "leader election: nobody leads, me (this replica) stands by",
+        "leader election: no replica leads, me (this replica) stands by",
         "leader election: other leads, me (this replica) stands by",
         "leader election: me (this replica) leads",
     ];
@@ -112,9 +112,9 @@ async fn work_that_sees_the_end_of_its_term_first_is_no_reason_to_end() {
         acts: [Act::WinsFor(Duration::from_millis(20)), Act::Wins].into(),
         log: Rc::default(),
     };
-    let told = RefCell::new(Vec::new());
+    let events = RefCell::new(Vec::new());
     let board = Board::new("me".to_owned(), &Telemetry::default(), |it: &Standing| {
-        told.borrow_mut().push(it.clone());
+        events.borrow_mut().push(it.clone());
     });
     let begun = Cell::new(0);
     let work = |term: Term| {
@@ -131,7 +131,7 @@ async fn work_that_sees_the_end_of_its_term_first_is_no_reason_to_end() {
     campaign(puppet, &board, shutdown, work).await.unwrap();
     assert_eq!(begun.get(), 2, "it stands for election again");
     let lost = Standing::Standby { leader: None };
-    assert!(told.borrow().contains(&lost), "{:?}", told.borrow());
+    assert!(events.borrow().contains(&lost), "{:?}", events.borrow());
 }
 
 #[tokio::test]

@@ -35,10 +35,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How many reviews run at once, for known tokens and for others.
 const TURNS: usize = 8;
-const TURNS_OF_STRANGERS: usize = 4;
+const UNKNOWN_TOKEN_TURNS: usize = 4;
 
 /// How long a wrong token keeps its turn.
-const PENANCE: Duration = Duration::from_millis(500);
+const WRONG_TOKEN_DELAY: Duration = Duration::from_millis(500);
 
 /// How many tokens are remembered.
 const TOKENS: usize = 256;
@@ -48,7 +48,7 @@ pub(super) struct Reviews {
     client: Client,
     tokens: Mutex<HashMap<Token, Known>>,
     turns: Semaphore,
-    turns_of_strangers: Semaphore,
+    unknown_token_turns: Semaphore,
 }
 
 /// The user of a token, and until when that is valid.
@@ -76,7 +76,7 @@ impl Reviews {
             client,
             tokens: Mutex::default(),
             turns: Semaphore::new(TURNS),
-            turns_of_strangers: Semaphore::new(TURNS_OF_STRANGERS),
+            unknown_token_turns: Semaphore::new(UNKNOWN_TOKEN_TURNS),
         }
     }
 
@@ -130,7 +130,7 @@ impl Reviews {
     ) -> Result<Option<Arc<User>>, Refusal> {
         let turns = match before {
             Some(_) => &self.turns,
-            None => &self.turns_of_strangers,
+            None => &self.unknown_token_turns,
         };
         // Never closed.
         let _turn = turns.acquire().await;
@@ -146,7 +146,7 @@ impl Reviews {
             }
         }
         if before.is_none() {
-            sleep(PENANCE).await;
+            sleep(WRONG_TOKEN_DELAY).await;
         }
         Ok(None)
     }

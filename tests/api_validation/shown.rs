@@ -1,7 +1,7 @@
 //! What people see: the status, the columns and the explanations.
 
 use consul_semaphore_api::{
-    ConsulSemaphoreStatus, HolderStatus, QueueStatus,
+    ConsulSemaphoreStatus, HolderStatus, QueueStatus, WaiterStatus,
     conditions::{self, ConditionType, Finding, Reason},
 };
 use jiff::Timestamp;
@@ -83,7 +83,7 @@ async fn explains_fields(server: &ApiServer) {
             "from 10s to 24h, such as 120s, 2m or 1h30m.",
         ),
         ("csem.spec.consul.namespace", "Needs Consul Enterprise"),
-        ("csem.status.queue.since", "When it came in line."),
+        ("csem.status.queue.since", "When it was queued."),
     ] {
         // The schema for `explain` is published a moment after the resource.
         let args = ["explain", field];
@@ -165,6 +165,11 @@ fn a_status() -> ConsulSemaphoreStatus {
             key: Some("customer-42".to_owned()),
             job: "migrate-2".to_owned(),
             since: Some(Time(now)),
+        }],
+        waiting_elsewhere: vec![WaiterStatus {
+            session: "s-3".to_owned(),
+            key: None,
+            waiter: Some("ci-runner deploy".to_owned()),
         }],
         conditions: conditions::merge(&[], &findings, Some(1), now),
     }

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 use testbed::{
-    Bed, Job, Namespace, Taker, eventually,
+    Bed, Job, Namespace, SlotClient, eventually,
     web::{free_address, may_review, somebody, token},
 };
 
@@ -20,7 +20,7 @@ pub(crate) struct Scene {
     /// Jobs that hold the slots of `db-migrations`.
     pub(crate) first: Job,
     pub(crate) second: Job,
-    _program: Taker,
+    _program: SlotClient,
 }
 
 impl Scene {

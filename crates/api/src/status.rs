@@ -66,6 +66,11 @@ pub struct ConsulSemaphoreStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queue: Vec<QueueStatus>,
 
+    /// Contenders of other clusters and programs that wait at the prefix, longest first, at most 20. Nobody can see
+    /// who waits for a mutex.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting_elsewhere: Vec<WaiterStatus>,
+
     /// Ready is the summary: True when slots can be granted and released.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -104,6 +109,24 @@ pub struct HolderStatus {
     /// free the slot. Left out if the session expires or that is unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub never_expires: bool,
+}
+
+/// A contender of another cluster or program that waits.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WaiterStatus {
+    /// The session of the contender.
+    pub session: String,
+
+    /// The key, if the semaphore is keyed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub key: Option<String>,
+
+    /// What waits: `<cluster> <namespace>/<name>` of a Job, `<host> <command>` of an exec. Left out if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub waiter: Option<String>,
 }
 
 /// A waiting Job.

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     /// The reason and message for each Job of the queue.
-    fn told(spec: &Value, status: &Value) -> Vec<String> {
+    fn reported(spec: &Value, status: &Value) -> Vec<String> {
         let semaphore: ConsulSemaphore = serde_json::from_value(json!({
             "apiVersion": "consul-semaphore.io/v1alpha1",
             "kind": "ConsulSemaphore",
@@ -176,12 +176,12 @@ mod tests {
         .unwrap();
         let status = semaphore.status.as_ref().unwrap();
         let mut line = Line::of(&semaphore);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for job in &status.queue {
             let why = line.next(&job.job, job.key.as_deref());
-            told.push(format!("{}: {}", why.reason(), why.message()));
+            reported.push(format!("{}: {}", why.reason(), why.message()));
         }
-        told
+        reported
     }
 
     fn condition(kind: &str, status: &str, reason: &str) -> Value {
@@ -219,7 +219,7 @@ mod tests {
             "Behind: behind a",
             "Behind: behind b",
         ];
-        assert_eq!(told(&json!({ "limit": 2 }), &status), expected);
+        assert_eq!(reported(&json!({ "limit": 2 }), &status), expected);
     }
 
     #[test]
@@ -227,9 +227,9 @@ mod tests {
         let status = json!({
             "held": 1, "conditions": [ready(), available("SlotsFree")], "queue": queue(&["a", "b", "c"]),
         });
-        let told = told(&json!({ "limit": 3 }), &status);
-        assert!(told[0].starts_with("Next: a slot is free") && told[0] == told[1]);
-        assert_eq!(told[2], "Behind: behind b");
+        let reported = reported(&json!({ "limit": 3 }), &status);
+        assert!(reported[0].starts_with("Next: a slot is free") && reported[0] == reported[1]);
+        assert_eq!(reported[2], "Behind: behind b");
     }
 
     /// It is free, but nobody can lock it.
@@ -239,8 +239,11 @@ mod tests {
             "limit": 1, "held": 0, "queue": queue(&["a", "b"]),
             "conditions": [ready(), available("AllSlotsHeld")],
         });
-        let told = told(&json!({ "limit": 1, "mode": "Mutex" }), &status);
-        assert_eq!(told, ["AllSlotsHeld: AllSlotsHeld!", "Behind: behind a"]);
+        let reported = reported(&json!({ "limit": 1, "mode": "Mutex" }), &status);
+        assert_eq!(
+            reported,
+            ["AllSlotsHeld: AllSlotsHeld!", "Behind: behind a"]
+        );
     }
 
     #[test]
@@ -249,8 +252,8 @@ mod tests {
         let spec = json!({ "limit": 1 });
         let paused =
             json!({ "conditions": [condition("Ready", "False", "Paused")], "queue": queue });
-        assert_eq!(told(&spec, &paused), ["Paused: Paused!"; 2]);
-        for unseen in told(&spec, &json!({ "queue": queue })) {
+        assert_eq!(reported(&spec, &paused), ["Paused: Paused!"; 2]);
+        for unseen in reported(&spec, &json!({ "queue": queue })) {
             assert!(unseen.starts_with("Unseen: "), "{unseen}");
         }
     }
@@ -263,16 +266,16 @@ mod tests {
         ]);
         let status = |held: i32, ready: Value| json!({ "limit": 1, "held": held, "conditions": [ready], "holders": [holder("x")], "queue": queue });
         let spec = json!({ "limit": 1, "keyed": true });
-        let all = told(&spec, &status(1, ready()));
+        let all = reported(&spec, &status(1, ready()));
         assert_eq!(all[0], "Next: 1 of 1 slots of the key x are held");
         assert_eq!(all[1], "Behind: behind a");
         assert!(all[2].starts_with("Next: a slot is free"), "{all:?}");
 
-        let cut_off = told(&spec, &status(30, ready()));
+        let cut_off = reported(&spec, &status(30, ready()));
         assert_eq!(cut_off[2], "Next: next for a slot of the key y");
 
         let trouble = condition("Ready", "True", "LimitConflict");
-        let in_trouble = told(&spec, &status(1, trouble));
+        let in_trouble = reported(&spec, &status(1, trouble));
         assert_eq!(in_trouble[2], "LimitConflict: LimitConflict!");
     }
 }

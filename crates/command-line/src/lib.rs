@@ -24,9 +24,9 @@ pub use consul::{CONSUL_ENVIRONMENT, ConsulFlags};
 /// A panic in any task or thread ends the process: no work continues half done. Released builds abort by their
 /// profile; this does the same in all others.
 pub fn abort_on_panic() {
-    let tell = panic::take_hook();
+    let default_hook = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
-        tell(panic);
+        default_hook(panic);
         process::abort();
     }));
 }

@@ -243,7 +243,7 @@ impl Client {
             Err(error) => Err(error),
         };
         if let Err(Error::Denied(_)) = result {
-            self.token.doubt();
+            self.token.invalidate();
         }
         if let Some(observer) = &self.shared.observer {
             let word = result.as_ref().map_or_else(Error::reason, |_| "ok");

@@ -24,7 +24,7 @@ use super::ConfigError;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a check may take: the disk may hang.
-pub(super) const LOOK: Duration = Duration::from_secs(2);
+pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Which files, and what is read from them. Its methods may block.
 pub(super) trait Source: Send + Sync + 'static {
@@ -43,15 +43,15 @@ pub(super) struct Files<S: Source> {
     source: Arc<S>,
     last: Mutex<Last<S::Content>>,
     /// The content was found to be unusable since the last check.
-    doubted: AtomicBool,
+    invalidated: AtomicBool,
 }
 
 struct Last<C> {
     content: C,
     stamps: Vec<Stamp>,
-    looked: Instant,
+    checked_at: Instant,
     /// A check that is running, even if the call that began it was given up.
-    look: Option<JoinHandle<Look<C>>>,
+    check: Option<JoinHandle<Check<C>>>,
     /// What was wrong with the files at the last check.
     problem: Option<String>,
 }
@@ -60,7 +60,7 @@ struct Last<C> {
 type Stamp = (PathBuf, Option<(SystemTime, u64)>);
 
 /// The files as they are now, and their content; `None`: unchanged.
-type Look<C> = Option<(Vec<Stamp>, Result<C, ConfigError>)>;
+type Check<C> = Option<(Vec<Stamp>, Result<C, ConfigError>)>;
 
 impl<S: Source> Files<S> {
     pub(super) fn read(source: S) -> Result<Self, ConfigError> {
@@ -81,50 +81,53 @@ impl<S: Source> Files<S> {
         let last = Last {
             content,
             stamps,
-            looked: Instant::now(),
-            look: None,
+            checked_at: Instant::now(),
+            check: None,
             problem: None,
         };
         Self {
             source: Arc::new(source),
             last: Mutex::new(last),
-            doubted: AtomicBool::new(false),
+            invalidated: AtomicBool::new(false),
         }
     }
 
     /// The content. The files are checked once a second.
     pub(super) async fn current(&self) -> S::Content {
         let mut last = self.last.lock().await;
-        let doubted = self.doubted.swap(false, Ordering::Relaxed);
+        let invalidated = self.invalidated.swap(false, Ordering::Relaxed);
         // Without files there is nothing to check.
-        if !last.stamps.is_empty() && (doubted || last.looked.elapsed() >= INTERVAL) {
-            last.look_again(&self.source).await;
+        if !last.stamps.is_empty() && (invalidated || last.checked_at.elapsed() >= INTERVAL) {
+            last.check_again(&self.source).await;
         }
         last.content.clone()
     }
 
     /// The content is unusable: the files are checked before it is used again.
-    pub(super) fn doubt(&self) {
-        self.doubted.store(true, Ordering::Relaxed);
+    pub(super) fn invalidate(&self) {
+        self.invalidated.store(true, Ordering::Relaxed);
     }
 }
 
 impl<C: Clone + Send + 'static> Last<C> {
-    async fn look_again<S: Source<Content = C>>(&mut self, source: &Arc<S>) {
-        self.looked = Instant::now();
+    async fn check_again<S: Source<Content = C>>(&mut self, source: &Arc<S>) {
+        self.checked_at = Instant::now();
         // A check that is still running has had its time.
-        let patience = self.look.as_ref().map_or(LOOK, |_| Duration::ZERO);
-        let look = self.look.get_or_insert_with(|| {
+        let patience = self
+            .check
+            .as_ref()
+            .map_or(CHECK_TIMEOUT, |_| Duration::ZERO);
+        let check = self.check.get_or_insert_with(|| {
             let (source, before) = (source.clone(), self.stamps.clone());
             spawn_blocking(move || {
                 let stamps = stamps(&source.files());
                 (stamps != before).then(|| (stamps, source.read()))
             })
         });
-        let problem = match timeout(patience, look).await {
+        let problem = match timeout(patience, check).await {
             Err(_) => Some("cannot be read in time".to_owned()),
             Ok(done) => {
-                self.look = None;
+                self.check = None;
                 match done {
                     Ok(None) => None,
                     Ok(Some((stamps, Ok(content)))) => {
@@ -193,7 +196,7 @@ mod tests {
         fs::write(&file, "one.").unwrap();
         let words = Files::read(Words(file.clone())).unwrap();
         let now = async || {
-            words.doubt();
+            words.invalidate();
             words.current().await
         };
         assert_eq!(now().await, "one");
@@ -238,7 +241,7 @@ mod tests {
         };
         let files = Files::read(source).unwrap();
         for _ in 0..3 {
-            files.doubt();
+            files.invalidate();
             files.current().await;
         }
         assert_eq!(

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use super::{
-    Backoff, Client, ConfigError, Error, LoginFailure, Secret, call::Call, files::LOOK,
+    Backoff, Client, ConfigError, Error, LoginFailure, Secret, call::Call, files::CHECK_TIMEOUT,
     lanes::Lane, token::Token,
 };
 use crate::clock::Moment;
@@ -192,7 +192,7 @@ impl Worker {
             let lasted = now.since + LASTING < Moment::now();
             if lost {
                 tracing::info!("Consul does not know the token any more: logging in again");
-                self.tell(State::Asking);
+                self.set_state(State::Asking);
                 held = None;
             }
             if lasted {
@@ -211,11 +211,11 @@ impl Worker {
     /// Logs in until that works, and gives the previous token back; false if no token is needed any more.
     async fn renew(&self, held: &mut Option<Held>) -> bool {
         let mut backoff = BACKOFF;
-        let mut told = None;
+        let mut last_logged = None;
         while !self.is_over() {
             let error = match self.log_in().await {
                 Ok(next) => {
-                    self.tell(State::In(next.token.clone()));
+                    self.set_state(State::In(next.token.clone()));
                     if let Some(old) = held.replace(next) {
                         self.log_out(&old.token).await;
                     }
@@ -223,7 +223,7 @@ impl Worker {
                 }
                 Err(error) => error,
             };
-            if told.as_ref() != Some(&error) {
+            if last_logged.as_ref() != Some(&error) {
                 tracing::warn!(%error, "not logged in to Consul: trying again");
             }
             // The previous token is kept while it is still valid.
@@ -232,11 +232,11 @@ impl Worker {
             {
                 *held = None;
             }
-            self.tell(match held {
+            self.set_state(match held {
                 Some(old) => State::In(old.token.clone()),
                 None => State::Out(error.clone()),
             });
-            told = Some(error);
+            last_logged = Some(error);
             self.unless_over(backoff.wait()).await;
         }
         false
@@ -258,7 +258,7 @@ impl Worker {
                 if self.is_lost(&held.token).await {
                     return;
                 }
-                self.tell(State::In(held.token.clone()));
+                self.set_state(State::In(held.token.clone()));
                 sleep(RECHECK).await;
             }
         };
@@ -320,7 +320,7 @@ impl Worker {
 
     async fn bearer(&self) -> Result<Secret, String> {
         let file = &self.method.bearer_token_file;
-        let text = match timeout(LOOK, tokio::fs::read_to_string(file)).await {
+        let text = match timeout(CHECK_TIMEOUT, tokio::fs::read_to_string(file)).await {
             Ok(text) => text.map_err(|error| format!("cannot read {}: {error}", file.display()))?,
             Err(_) => return Err(format!("{} cannot be read in time", file.display())),
         };
@@ -387,7 +387,7 @@ impl Worker {
         Error::LoginFailed(LoginFailure { why, passing })
     }
 
-    fn tell(&self, news: State) {
+    fn set_state(&self, news: State) {
         self.state.send_if_modified(|state| {
             let goes_on = !matches!(state, State::Over);
             if goes_on {

@@ -167,9 +167,9 @@ impl TokenSource {
     }
 
     /// The token was denied: checks the file before the next call, or notifies its owner.
-    pub(super) fn doubt(&self) {
+    pub(super) fn invalidate(&self) {
         match self {
-            Self::File(file) => file.doubt(),
+            Self::File(file) => file.invalidate(),
             Self::Cell(cell) => cell.0.denied.notify_one(),
             // The next login would lack the same rule.
             Self::None | Self::Fixed(_) | Self::Login(_) => {}

@@ -1,4 +1,4 @@
-//! A campaign from its beginning to its verdict.
+//! A campaign from start to verdict.
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +23,7 @@ pub use crate::plan::Options;
 
 use crate::{
     judge::{Verdict, judge},
-    kinds::{self, Planned, Strike},
+    kinds::{self, ActiveFault, Planned},
     load::{self, Load, SEMAPHORES},
     observer::{Observer, Observers},
     picture, plan, planted,
@@ -33,31 +33,31 @@ use crate::{
     world::{CALL, NAMESPACE, World},
 };
 
-/// How often it says how far it is, and how often it judges what it has seen.
+/// How often it prints its progress, and how often it judges what it has seen so far.
 const PROGRESS: Duration = Duration::from_secs(15);
 const JUDGE: Duration = Duration::from_mins(1);
 
-/// How late a watch may be, in seconds: younger records are judged the next time.
+/// How late a watch may be, in seconds. Younger records are judged in the next round.
 const LATE: f64 = 15.0;
 
-/// After so many faults that hit everything there is so much time without one: liveness can be checked only while
-/// nothing is down.
+/// After this many faults that hit everything comes a pause without any: liveness can be checked only while nothing
+/// is down.
 const QUIET_EVERY: usize = 10;
 const QUIET: Duration = Duration::from_secs(40);
 
-/// How far, in the plan, other faults may be ahead of those that hit everything.
+/// How far other faults may run ahead, in the plan, of those that hit everything.
 const AHEAD: usize = 12;
 
 /// How long everything may take to settle at the end.
 const REST: Duration = Duration::from_mins(3);
 
-/// Runs a campaign, or the rest of one, and returns the verdict on all of it.
+/// Runs a campaign, or the remainder of one, and returns the verdict on all of it.
 pub async fn run(options: &Options) -> Result<Verdict> {
     std::fs::create_dir_all(&options.folder)?;
     let file = options.folder.join("timeline.jsonl");
     let timeline = Timeline::open(&file)?;
     let (earlier, _) = timeline.records();
-    // A part that was killed could not say so itself.
+    // An earlier part that was killed could not record this itself.
     timeline.push(What::Unwatched);
     let done = done_before(&earlier, options)?;
     say(&format!(
@@ -83,10 +83,10 @@ pub async fn run(options: &Options) -> Result<Verdict> {
         timeline: timeline.clone(),
         observers: vec![Observer::of_kubernetes(&world.kubernetes.client, &timeline)],
     };
-    for kept in &SEMAPHORES {
-        timeline.push(What::Semaphore(kept.record(NAMESPACE)));
-        kept.create(&world, NAMESPACE).await?;
-        let watch = Observer::of_lock(&world.consul.reader, &kept.prefix(), &timeline);
+    for semaphore in &SEMAPHORES {
+        timeline.push(What::Semaphore(semaphore.record(NAMESPACE)));
+        semaphore.create(&world, NAMESPACE).await?;
+        let watch = Observer::of_lock(&world.consul.reader, &semaphore.prefix(), &timeline);
         watches.observers.push(watch);
     }
     let load = Arc::new(Load::default());
@@ -110,7 +110,7 @@ pub async fn run(options: &Options) -> Result<Verdict> {
     drop(watches);
     let verdict = conclude(options)?;
     if outcome.is_err() || !verdict.violations.is_empty() {
-        // The bed's folder stays where it is, with the logs of all servers.
+        // Keeps the bed's folder, with the logs of all servers.
         std::fs::write(world.folder().join("keep"), "")?;
         say(&format!(
             "the servers' logs are kept in {}",
@@ -138,7 +138,7 @@ pub fn conclude(options: &Options) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// The faults that an earlier part of this campaign has seen the end of.
+/// The faults whose end an earlier part of this campaign recorded.
 fn done_before(records: &[Record], options: &Options) -> Result<BTreeSet<usize>> {
     let mut done = BTreeSet::new();
     for record in records {
@@ -169,8 +169,8 @@ async fn create_namespace(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// All faults: those of one semaphore one after another, those of different ones, and those that hit
-/// everything, beside each other, in about the order of the plan.
+/// Runs all faults, in about the order of the plan. Faults of one semaphore run one after another. Faults of
+/// different semaphores, and those that hit everything, run in parallel.
 async fn strike_all(
     world: &Arc<World>,
     load: &Arc<Load>,
@@ -179,7 +179,7 @@ async fn strike_all(
 ) -> Result<()> {
     let total = rest.len();
     let done = Arc::new(AtomicUsize::new(0));
-    // Faults that hit everything are the slowest: the others wait for them.
+    // Faults that hit everything are the slowest, so the others wait for them.
     let pace = watch::Sender::new(0);
     let mut lanes: Vec<Vec<Planned>> = vec![Vec::new(); SEMAPHORES.len() + 1];
     for fault in rest {
@@ -202,7 +202,7 @@ async fn strike_all(
                 if hits_all && number > 0 && number % QUIET_EVERY == 0 {
                     sleep(QUIET).await;
                 }
-                Strike::new(&world, &load, &fault).run().await?;
+                ActiveFault::new(&world, &load, &fault).run().await?;
                 done.fetch_add(1, Ordering::Relaxed);
             }
             if hits_all {
@@ -218,7 +218,7 @@ async fn strike_all(
     }
 }
 
-/// Says how far it is, and shows violations as soon as they are seen.
+/// Prints the progress, and violations as soon as they are seen.
 async fn tell_progress(
     world: Arc<World>,
     done: Arc<AtomicUsize>,
@@ -257,7 +257,7 @@ async fn tell_progress(
     }
 }
 
-/// Waits until no Job is left and no slot is held. What is left after that is reported, and no longer waited for.
+/// Waits until no Job is left and no slot is held. Whatever is left at the timeout is reported.
 async fn come_to_rest(world: &World) -> Result<()> {
     let start = Instant::now();
     loop {
@@ -285,19 +285,19 @@ async fn come_to_rest(world: &World) -> Result<()> {
             return Ok(());
         }
         for job in held {
-            // It may have been changed meanwhile: the next round sees.
+            // It may have changed in the meantime. The next round tries again.
             let _later = kinds::jobs::release(world, &job).await;
         }
         sleep(Duration::from_millis(500)).await;
     }
 }
 
-/// Sessions of the operator, and contender keys. A session that never expires and whose contender somebody deleted is
-/// destroyed ten minutes later: do not wait for it.
+/// Counts the operator's sessions and the contender keys. A session that never expires and whose contender somebody
+/// deleted is destroyed ten minutes later, so this does not wait for it.
 async fn left_in_consul(world: &World) -> Result<(usize, usize)> {
     let keys = world.consul.reader.json("kv/semaphores/?recurse").await?;
     let keys = keys.as_array().into_iter().flatten();
-    // A key that no session has locked is no contender: somebody freed it.
+    // A key that no session has locked is not a contender: somebody freed it.
     let contenders: BTreeSet<_> = keys.filter_map(|key| key["Session"].as_str()).collect();
     let sessions = world.consul.reader.json("session/list").await?;
     let sessions = sessions.as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! The certificates between the operator and Consul, all of which can be exchanged while they are used.
+//! The certificates between the operator and Consul. All of them can be replaced while in use.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use anyhow::Result;
 use testbed::{Certificates, ServerCertificate};
 use tokio::{sync::Mutex, time::sleep};
 
-/// After this time changed files have certainly been read.
+/// After this time, the operator has certainly read changed files.
 const NOTICED: Duration = Duration::from_secs(3);
 
 /// The files that the operator is given, and the variables that name them.
@@ -23,16 +23,16 @@ const VARIABLES: [(&str, &str); 3] = [
     ("CONSUL_CLIENT_KEY", KEY),
 ];
 
-/// The certificates that the operator and its door to Consul show to each other.
+/// The certificates that the operator and its door to Consul present to each other.
 pub(crate) struct Mutual {
     folder: PathBuf,
     server: ServerCertificate,
-    /// The current ones, and how many have been made.
+    /// The current certificates, and how many have been made.
     current: Mutex<(Certificates, usize)>,
 }
 
 impl Mutual {
-    /// Makes the first ones, below a folder.
+    /// Makes the first certificates, below a folder.
     pub(crate) async fn make(folder: &Path) -> Result<Self> {
         let folder = folder.join("consul-tls");
         let first = Certificates::make(&folder.join("1")).await?;
@@ -53,17 +53,17 @@ impl Mutual {
         })
     }
 
-    /// What the operator is shown.
+    /// What the door presents to the operator.
     pub(crate) fn server(&self) -> &ServerCertificate {
         &self.server
     }
 
-    /// The variables by which the operator knows its files.
+    /// The environment variables that name the operator's files.
     pub(crate) fn env(&self) -> [(&'static str, String); 3] {
         VARIABLES.map(|(name, file)| (name, self.folder.join(file).display().to_string()))
     }
 
-    /// Replaces all of them without an interruption: the trusted CAs come first. Each file is half written for a while.
+    /// Replaces all of them without an interruption, the trusted CAs first. Each file is half written for a while.
     pub(crate) async fn exchange(&self) -> Result<()> {
         let mut current = self.current.lock().await;
         let (old, made) = &mut *current;
@@ -88,7 +88,7 @@ impl Mutual {
         Ok(())
     }
 
-    /// Half of it is there for a while.
+    /// Leaves the file half written for a while.
     async fn write_slowly(&self, name: &str, from: &Path) -> Result<()> {
         let content = fs::read(from)?;
         let file = self.folder.join(name);

@@ -1,8 +1,8 @@
 //! Every revision of every `.lock`.
 //!
-//! All who write to Consul on the bed go through the proxy, which lets one write to a `.lock` through
-//! at a time and reads the key again before the next. So no revision is missed, however short it
-//! lived, and each is known by whose write made it: a blocking query would merge them.
+//! Every program on the bed writes to Consul through the proxy. The proxy lets one write to a `.lock` through at a
+//! time, and reads the key again before the next one. So no revision is missed, however short it lived, and the
+//! writer of each is known. A blocking query would merge revisions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,13 +28,13 @@ use crate::{
 const TRIES: u32 = 600;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What is known of every `.lock`; the doors of Consul share it.
+/// What is known of every `.lock`. All doors to Consul share it.
 #[derive(Clone)]
 pub(crate) struct LockBook(Arc<Inner>);
 
 struct Inner {
     consul: ConsulReader,
-    /// The clusters whose Jobs are judged: each has a clock and a timeline of its own.
+    /// The clusters whose Jobs are judged. Each has its own clock and timeline.
     clusters: Vec<(Etcd, Timeline)>,
     locks: Mutex<BTreeMap<String, Arc<Mutex<Known>>>>,
     /// Held for reading by each write to a `.lock`.
@@ -44,28 +44,27 @@ struct Inner {
 /// What is known of one `.lock`.
 #[derive(Default)]
 struct Known {
-    /// What it is, once it has been read.
+    /// Its content, once it has been read.
     body: Option<Body>,
-    /// Whether the outcome of some write to it is unknown: it may have been done later than it was
-    /// answered.
+    /// Whether the outcome of a write to it is unknown: the write may have been done after it was answered.
     doubtful: bool,
 }
 
 /// All `.lock`s while nobody writes to them.
 pub(crate) struct Closed {
     _nobody: OwnedRwLockWriteGuard<()>,
-    /// Each etcd's revision at its beginning.
+    /// The revision of each etcd when the `.lock`s were closed.
     before: Vec<u64>,
 }
 
-/// Whether all writers wait so many seconds for an answer. A writer that has given up may have read its own write, and
-/// act on it, before the answer comes: the operator does so before a running Job must be suspended.
+/// Whether all writers wait this long for an answer. A writer that has given up may read its own write, and act on
+/// it, before the answer comes: the operator does so before it has to suspend a running Job.
 fn is_awaited(seconds: f64) -> bool {
     seconds < 0.4
 }
 
 impl Known {
-    /// Whether it was this before, or was never there.
+    /// Whether this is its known content, or it never existed and still does not.
     fn is(&self, body: &Body) -> bool {
         self.body.as_ref().unwrap_or(&Body::Absent) == body
     }
@@ -76,7 +75,7 @@ impl LockBook {
         Self::of_clusters(consul, vec![(etcd, timeline)])
     }
 
-    /// Of several clusters on one Consul.
+    /// For several clusters on one Consul.
     pub(crate) fn of_clusters(consul: ConsulReader, clusters: Vec<(Etcd, Timeline)>) -> Self {
         Self(Arc::new(Inner {
             consul,
@@ -86,8 +85,8 @@ impl LockBook {
         }))
     }
 
-    /// Carries out a write by `send`, and writes down what became of each `.lock` that it names. `own` is
-    /// the timeline of the writer's cluster.
+    /// Carries out a write by `send`, and records the result for each `.lock` that it names. `own` is the timeline of
+    /// the writer's cluster.
     pub(crate) async fn write(
         &self,
         writer: Writer,
@@ -110,10 +109,10 @@ impl LockBook {
             return Ok(answer);
         }
         let _open = self.0.open.read().await;
-        // Before its turn: the writer knows nothing newer.
+        // Read before the write's turn: the writer knows nothing newer.
         let before = self.revisions().await?;
         let mut guards = Vec::new();
-        // In the order of their names, so that two writers of the same ones don't deadlock.
+        // In the order of their names, so that two writers of the same keys don't deadlock.
         for prefix in std::mem::take(&mut facts.prefixes) {
             guards.push((self.guard(&prefix).await, prefix));
         }
@@ -130,10 +129,10 @@ impl LockBook {
             }
             let after = match self.revisions().await {
                 Ok(after) if is_awaited(own.now() - begun) => after,
-                // It may be known by now, or nobody can tell.
+                // The writer may know of it already, or etcd did not answer.
                 _ => before.clone(),
             };
-            // One that failed otherwise may have been done.
+            // A write that failed in another way may have been done.
             let writer = if refused { Writer::Nobody } else { writer };
             self.changed(prefix, writer, (&before, &after), &body, &facts.dead);
             known.body = Some(body);
@@ -144,7 +143,7 @@ impl LockBook {
         answer
     }
 
-    /// Writes down who waits from now on, if the write was not refused.
+    /// Records the new sessions and waiting contenders, if the write was not refused.
     fn note(&self, facts: CallFacts, answer: &Answer, sent: f64) {
         if answer.refuses() {
             return;
@@ -171,7 +170,7 @@ impl LockBook {
         }
     }
 
-    /// Writes down a new revision of a `.lock`, with what each etcd said before and after.
+    /// Records a new revision of a `.lock`, with the revision of each etcd before and after.
     fn changed(
         &self,
         prefix: &str,
@@ -193,14 +192,14 @@ impl LockBook {
         }
     }
 
-    /// The revision of each etcd.
+    /// The current revision of each etcd.
     async fn revisions(&self) -> Result<Vec<u64>> {
         let revisions = self.0.clusters.iter().map(|(etcd, _)| etcd.revision());
         try_join_all(revisions).await.context("etcd")
     }
 
-    /// Blocks all writers of a `.lock` once the writes under way are recorded, also of one that nobody has written to
-    /// before.
+    /// Blocks all writers of any `.lock`, also of one that does not exist yet, once the writes under way are
+    /// recorded.
     pub(crate) async fn close(&self) -> Result<Closed> {
         let nobody = self.0.open.clone().write_owned().await;
         Ok(Closed {
@@ -209,7 +208,7 @@ impl LockBook {
         })
     }
 
-    /// Writes down what the campaign itself has done to `.lock`s while nobody wrote to them.
+    /// Records what the campaign itself did to `.lock`s while they were closed.
     pub(crate) async fn open(&self, closed: Closed) -> Result<()> {
         let after = self.revisions().await?;
         let prefixes: Vec<_> = self.0.locks.lock().await.keys().cloned().collect();
@@ -235,7 +234,7 @@ impl LockBook {
         lock.lock_owned().await
     }
 
-    /// Reads a `.lock`, as often as needed: the result of a write must be known before the next.
+    /// Reads a `.lock`, and retries as often as needed: the result of a write must be known before the next one.
     async fn read(&self, prefix: &str) -> Body {
         for _ in 0..TRIES {
             match self.0.consul.lock(prefix, None).await {
@@ -247,7 +246,7 @@ impl LockBook {
     }
 }
 
-/// Reads Consul past the proxy.
+/// Reads Consul directly, past the proxy.
 #[derive(Clone)]
 pub(crate) struct ConsulReader {
     http: reqwest::Client,
@@ -255,7 +254,7 @@ pub(crate) struct ConsulReader {
 }
 
 impl ConsulReader {
-    /// Servers that do the same, by their URLs.
+    /// For equivalent servers, by their URLs.
     pub(crate) fn at(servers: Vec<String>, token: Option<&str>) -> Result<Self> {
         let mut headers = HeaderMap::new();
         if let Some(token) = token {
@@ -271,7 +270,7 @@ impl ConsulReader {
         Ok(Self { http, servers })
     }
 
-    /// A `.lock`, and the index of the answer; after a change since `index`, if there is one.
+    /// A `.lock`, and the index of the answer. With `index`, waits for a change since then.
     pub(crate) async fn lock(&self, prefix: &str, index: Option<u64>) -> Result<(Body, u64)> {
         let query = match index {
             Some(index) => format!("index={index}&wait=20s"),
@@ -292,7 +291,7 @@ impl ConsulReader {
         Ok((understand(&entries[0]), index))
     }
 
-    /// What `GET /v1/<path>` answers; null for 404.
+    /// The answer to `GET /v1/<path>`; null for 404.
     pub(crate) async fn json(&self, path: &str) -> Result<Value> {
         let answer = self
             .get(&format!("/v1/{path}"), Duration::from_secs(5))
@@ -303,7 +302,7 @@ impl ConsulReader {
         Ok(answer.error_for_status()?.json().await?)
     }
 
-    /// Asks one server after another until one answers.
+    /// Asks one server after another until one of them answers.
     async fn get(&self, path: &str, patience: Duration) -> Result<reqwest::Response> {
         let mut failure = None;
         for server in &self.servers {
@@ -318,7 +317,7 @@ impl ConsulReader {
     }
 }
 
-/// A `.lock` as the field has it: a limit and holders, as a map or as a list.
+/// Parses a `.lock`: a limit and holders, as a map or as a list.
 fn understand(entry: &Value) -> Body {
     let index = entry["ModifyIndex"].as_u64().unwrap_or_default();
     let body = BASE64_STANDARD.decode(entry["Value"].as_str().unwrap_or_default());
@@ -354,7 +353,7 @@ mod tests {
 
     #[tokio::test]
     async fn while_it_is_closed_nobody_writes_a_lock_for_the_first_time_either() {
-        // It chooses the process's TLS provider.
+        // This chooses the TLS provider of the process.
         let _consul = testbed::Consul::at("127.0.0.1:1", None).unwrap();
         let file = format!("closed-{}.jsonl", std::process::id());
         let file = std::env::temp_dir().join(file);
@@ -373,8 +372,8 @@ mod tests {
     #[test]
     fn an_answer_that_took_long_was_not_awaited_by_all() {
         assert!(is_awaited(0.1));
-        // An operator was cut off from its answer after half a second, read on another server that the
-        // slot is its own, and started the Job, while this proxy waited for 1.8 s.
+        // An operator was cut off from its answer after half a second, read from another server that it had the slot,
+        // and started the Job, while this proxy waited for 1.8 s.
         assert!(!is_awaited(0.5));
     }
 

@@ -1,5 +1,5 @@
-//! The doors through which all traffic goes: the operator's to Consul and to the API server, and those
-//! of all others who write to Consul. A door is a proxy that writes down each write with its answer.
+//! The doors: proxies that record each write with its answer. All traffic of the operator to Consul and to the API
+//! server passes through one, and so do the writes of all other programs to Consul.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ const LONGEST: usize = 16 << 20;
 /// How long a server may take for a write.
 const WRITE: Duration = Duration::from_mins(2);
 
-/// To Consul, for one kind of writer. The book knows what becomes of each `.lock`.
+/// A door to Consul for one kind of writer. The book records the result for each `.lock`.
 pub(crate) fn to_consul(
     servers: &[String],
     writer: Writer,
@@ -49,13 +49,13 @@ pub(crate) fn to_consul(
     })
 }
 
-/// To the API server, for the operator, which sees other resource versions than the real ones.
+/// The operator's door to the API server. It shows resource versions other than the real ones.
 pub(crate) fn to_kubernetes(url: &str, timeline: &Timeline, versions: &Versions) -> ProxyBuilder {
     let (timeline, versions) = (timeline.clone(), versions.clone());
     Proxy::before([url]).carried_by(move |call, next| {
         let (timeline, added) = (timeline.clone(), versions.now());
         async move {
-            let Some(call) = added.taken_off(call) else {
+            let Some(call) = added.subtract_offset(call) else {
                 return Ok(expired());
             };
             if call.writes() {
@@ -63,12 +63,12 @@ pub(crate) fn to_kubernetes(url: &str, timeline: &Timeline, versions: &Versions)
                 let answer = write(call, next).await;
                 note.end(&timeline, &answer);
                 let mut answer = answer?;
-                answer.body = added.put_on(&answer.body);
+                answer.body = added.add_offset(&answer.body);
                 return Ok(answer.into_response());
             }
             let (head, body) = next.send(call).await?.into_parts();
             let lines = lines(body.into_data_stream());
-            let lines = lines.map_ok(move |line| added.put_on(&line));
+            let lines = lines.map_ok(move |line| added.add_offset(&line));
             Ok(Response::from_parts(head, Body::from_stream(lines)))
         }
     })
@@ -108,7 +108,7 @@ impl Note {
     }
 
     fn end(self, timeline: &Timeline, answer: &Result<Answer>) {
-        // Most writes are renewals, and they write no keys.
+        // Renewals are most of the writes, and they change no keys.
         if self.renews && !self.lost && answer.is_ok() {
             return;
         }
@@ -124,7 +124,7 @@ impl Note {
     }
 }
 
-/// The same bytes, split only after line ends.
+/// Re-chunks the bytes so that each chunk ends at a line end.
 fn lines(
     chunks: impl Stream<Item = Result<Bytes, axum::Error>> + Send + 'static,
 ) -> impl Stream<Item = Result<Bytes, axum::Error>> + Send + 'static {

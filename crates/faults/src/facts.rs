@@ -1,5 +1,5 @@
-//! The facts in a write to Consul before it is sent: which `.lock`s it may change, and who gets a slot or waits for
-//! one. And the facts in a server's answer.
+//! The facts in a write to Consul before it is sent: which `.lock`s it may change, and which contenders get a slot or
+//! wait for one. Also the facts in a server's answer.
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
@@ -25,7 +25,7 @@ impl Answer {
         self.head.status.as_u16()
     }
 
-    /// Whether it says that nothing was done.
+    /// Whether the answer means that nothing was done.
     pub(crate) fn refuses(&self) -> bool {
         self.head.status.is_client_error() || self.body == "false"
     }
@@ -35,18 +35,18 @@ impl Answer {
     }
 }
 
-/// The facts in a write that concern a semaphore.
+/// The facts in a write that concern semaphores.
 #[derive(Default)]
 pub(crate) struct CallFacts {
     /// The `.lock`s that it writes to.
     pub(crate) prefixes: BTreeSet<String>,
-    /// Session, prefix and Job of the contenders that it writes.
+    /// Session, prefix and Job of each contender that it writes.
     pub(crate) contenders: Vec<(String, String, String)>,
-    /// Session, prefix and place of the contenders that wait.
+    /// Session, prefix and place of each waiting contender that it writes.
     pub(crate) waiting: Vec<(String, String, Option<Place>)>,
-    /// The sessions whose contenders it checks to be gone, or free.
+    /// The sessions whose contenders the write checks to be absent or unlocked.
     pub(crate) dead: BTreeSet<String>,
-    /// The name of the session that it makes.
+    /// The name of the session that it creates.
     pub(crate) session: Option<String>,
 }
 

@@ -1,7 +1,7 @@
-//! One prefix among all that speak Consul: hand-overs among the Jobs of two clusters, Consul's Go client,
-//! `consul lock` and `exec`. All of them write by the doors, which note every revision of `.lock`; the
-//! judge is that of the campaign, with a timeline for each cluster: etcd's revisions, which order what is
-//! in Kubernetes, are of one cluster only.
+//! One prefix shared by everything that uses Consul: hand-overs among the Jobs of two clusters, Consul's Go client,
+//! `consul lock` and `exec`. All of them write through the doors, which record every revision of `.lock`. The judge
+//! is that of the campaign, with a timeline for each cluster: the revisions of an etcd, which order the events in
+//! Kubernetes, are valid in one cluster only.
 
 mod turns;
 
@@ -14,7 +14,7 @@ use futures::future::{join_all, try_join_all};
 use k8s_openapi::api::batch::v1;
 use kube::{ResourceExt as _, api::ListParams};
 use serde_json::json;
-use testbed::{Bed, Namespace, Operator, Proxy, Taker};
+use testbed::{Bed, Namespace, Operator, Proxy, SlotClient};
 use tokio::time::sleep;
 
 pub use self::turns::{Turns, turns};
@@ -41,20 +41,20 @@ const HOLD: Duration = Duration::from_millis(50);
 /// How often to check whether to create more Jobs.
 const LOOK: Duration = Duration::from_millis(300);
 
-/// The longest time without a single hand-over: then something is stuck.
+/// The longest time without a single hand-over. After that, something is stuck.
 const STUCK: Duration = Duration::from_mins(2);
 
-/// What is asked for.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many hand-overs.
+    /// How many hand-overs to wait for.
     pub hand_overs: usize,
-    /// How long a program that has had a slot waits before it asks again: Consul's own programs ignore the queue, so
+    /// How long a program that has had a slot waits before it asks again. Consul's own programs ignore the queue, so
     /// without a pause the fast ones would starve the others.
     pub rest: Duration,
-    /// Where the timeline goes.
+    /// Where the timelines are written.
     pub folder: PathBuf,
-    /// The operator's program of the cluster `east`, if it is another build than that of `west`.
+    /// The operator binary of the cluster `east`, if it differs from that of `west`.
     pub east_operator: Option<PathBuf>,
 }
 
@@ -63,14 +63,14 @@ pub struct Options {
 pub struct Outcome {
     /// The verdict on each cluster's timeline, by the cluster's name.
     pub verdicts: Vec<(&'static str, Verdict)>,
-    /// How long each kind of contender waited, and who overtook it.
+    /// How long each kind of contender waited, and which others overtook it.
     pub turns: BTreeMap<String, Turns>,
-    /// Other output of foreign programs than grants and releases.
+    /// Output of foreign programs other than grants and releases.
     pub errors: Vec<String>,
 }
 
 impl Outcome {
-    /// Whether nothing was violated, nobody was overtaken against the rule, and no program saw an error.
+    /// Whether nothing was violated, no contender was overtaken against the rule, and no program reported an error.
     pub fn is_good(&self) -> bool {
         let fair = self.turns.values().all(|turns| turns.overtaken.is_empty());
         fair && self.violations().next().is_none() && self.errors.is_empty()
@@ -86,7 +86,7 @@ impl Outcome {
         all.flat_map(|(name, verdict)| verdict.violations.iter().map(move |it| (*name, it)))
     }
 
-    /// For people.
+    /// A report for people.
     pub fn report(&self) -> String {
         let verdict = self.verdicts.first().map(|(_, verdict)| verdict);
         let (revisions, seconds) = verdict.map_or((0, 0.0), |it| (it.revisions, it.seconds));
@@ -150,7 +150,7 @@ struct Cluster {
     _door: Proxy,
 }
 
-/// Starts all of it, waits for so many hand-overs, and judges.
+/// Starts everything, waits for the wanted number of hand-overs, and judges.
 pub async fn run(options: &Options) -> Result<Outcome> {
     fs::create_dir_all(&options.folder)?;
     let west = Bed::builder().without_operator().try_start().await?;
@@ -200,8 +200,8 @@ pub async fn run(options: &Options) -> Result<Outcome> {
     }
     // The shutdown at the end is not judged.
     drop(observers);
-    let mut errors: Vec<_> = programs.iter().flat_map(Taker::errors).collect();
-    for ended in join_all(programs.iter().map(Taker::try_stop)).await {
+    let mut errors: Vec<_> = programs.iter().flat_map(SlotClient::errors).collect();
+    for ended in join_all(programs.iter().map(SlotClient::try_stop)).await {
         errors.extend(ended.err().map(|error| format!("{error:#}")));
     }
     for cluster in &clusters {
@@ -260,7 +260,7 @@ impl Cluster {
         })
     }
 
-    /// Keeps its queue at the wanted length.
+    /// Keeps the cluster's queue at the wanted length.
     async fn load(&self, timelines: &[&Timeline]) -> Result<()> {
         let jobs = self.team.api::<v1::Job>();
         let label = json!({ "spec": { "template": { "metadata": { "labels": { POD_LABEL: SEMAPHORE } } } } });
@@ -310,17 +310,17 @@ fn place(job: &v1::Job) -> Place {
     }
 }
 
-/// Starts the programs; what their names begin with is their kind.
-fn programs(bed: &Bed, prefix: &str, door: &str, rest: Duration) -> Result<Vec<Taker>> {
+/// Starts the programs. The start of a program's name is its kind.
+fn programs(bed: &Bed, prefix: &str, door: &str, rest: Duration) -> Result<Vec<SlotClient>> {
     let go = (1..=3).map(|number| bed.go_semaphore(&format!("go-{number}"), prefix, LIMIT));
     let cli = (1..=3).map(|number| bed.consul_lock(&format!("cli-{number}"), prefix, LIMIT));
     let exec = (1..=2).map(|number| bed.exec(&format!("exec-{number}"), prefix, LIMIT));
     let all = go.chain(cli).chain(exec);
-    let all = all.map(|program| program.by_way_of(door).hold(HOLD).rest(rest));
+    let all = all.map(|program| program.through(door).hold(HOLD).rest(rest));
     all.map(|program| program.times(0).try_start()).collect()
 }
 
-/// Waits for so many hand-overs, and prints its progress now and then.
+/// Waits for the wanted number of hand-overs, and prints its progress now and then.
 async fn hand_overs(timeline: &Timeline, wanted: usize) -> Result<()> {
     let (mut last, mut reported) = (0, 0);
     let mut since = timeline.now();

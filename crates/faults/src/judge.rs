@@ -1,5 +1,5 @@
-//! The three safety sentences of the design as checks over a timeline, and nothing else: a pure
-//! function from records to a verdict.
+//! The three safety sentences of the design as checks over a timeline, and nothing else. The judge is a pure function
+//! from records to a verdict.
 //!
 //! | rule | sentence |
 //! |---|---|
@@ -25,18 +25,18 @@ pub use gaps::GAPS;
 pub struct Verdict {
     /// The violations, in the order of time.
     pub violations: Vec<Violation>,
-    /// How often a fault of each kind was there, and how often there was nothing that it could hit.
+    /// For each kind of fault, how often it was injected, and how often it found nothing to hit.
     pub faults: BTreeMap<String, (usize, usize)>,
     /// How often a Job was given a slot.
     pub grants: usize,
-    /// How often a `consul lock` was given one.
+    /// How often a `consul lock` was given a slot.
     pub foreign_grants: usize,
     /// How many revisions of `.lock`s were seen.
     pub revisions: usize,
     /// How often running pods were without a slot for an allowed reason.
     pub gaps: usize,
-    /// The longest time over which a free slot was not used though a Job waited, in seconds, while
-    /// all that is needed for a grant was there.
+    /// The longest time that a free slot was unused while a Job waited, in seconds, while nothing that a grant needs
+    /// was down.
     pub unused: f64,
     /// The same, outages included.
     pub unused_at_all: f64,
@@ -55,7 +55,7 @@ impl Verdict {
             .count()
     }
 
-    /// How many violations there are that are neither a stuck slot nor a stuck Job.
+    /// How many violations are neither a stuck slot nor a stuck Job.
     pub fn unsafe_count(&self) -> usize {
         self.violations.len() - self.count(Rule::SlotStuck) - self.count(Rule::JobStuck)
     }
@@ -70,7 +70,7 @@ pub struct Violation {
     pub rule: Rule,
     /// Where the semaphore is in Consul.
     pub prefix: String,
-    /// The rest, for people.
+    /// The details, for people.
     pub text: String,
 }
 
@@ -87,15 +87,15 @@ pub enum Rule {
     GapTooLong,
     /// A Job was started in a slot that had been lost long before.
     StartedTooLate,
-    /// A slot whose Job is gone was not free again.
+    /// A slot was not free again after its Job was gone.
     SlotStuck,
     /// A Job waited though there was a free slot.
     JobStuck,
-    /// A revision of a `.lock` that the proxy has no record of: the observer can't be relied on.
+    /// A revision of a `.lock` that the proxy has no record of, so the record is not complete.
     Unseen,
 }
 
-/// Judges a timeline. What is younger than `until` is not judged yet: watches are late.
+/// Judges a timeline. Records younger than `until` are not judged yet, because watches are late.
 pub fn judge(records: &[Record], until: f64) -> Verdict {
     let mut verdict = Verdict::default();
     let starts: Vec<usize> = records

@@ -1,8 +1,8 @@
-//! The kinds of faults, as data: what each is called, how often it comes, what it hits, and how it is
-//! done and healed.
+//! The kinds of faults, as data: the name of each, how often it occurs, what it hits, and how it is injected and
+//! healed.
 //!
-//! A fault declares with [`Strike::away`] what it takes away, so that the judge knows what could not
-//! be done meanwhile. What it does not declare is expected to go on.
+//! A fault declares with [`ActiveFault::away`] what it takes down, so that the judge knows what could not be done in the
+//! meantime. Everything else is expected to keep working.
 
 mod connection;
 mod consul;
@@ -22,24 +22,24 @@ use tokio::time::sleep;
 
 use self::connection::To;
 use crate::{
-    load::{Kept, Load, SEMAPHORES},
+    load::{Load, LoadSemaphore, SEMAPHORES},
     record::{Part, Phase, What},
     world::{PATIENCE, World},
 };
 
-/// How often a fault that finds nothing to hit tries again, and after which pause.
+/// How often a fault that finds nothing to hit tries again, and the pause between tries.
 const TRIES: u32 = 12;
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
 /// A kind of fault.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
-    /// How often it comes, beside others that hit as much.
+    /// How often it occurs, relative to others with the same reach.
     pub(crate) weight: usize,
     pub(crate) reach: Reach,
-    /// Takes long, as an outage longer than the TTL does: these are a fixed small share.
+    /// Whether it takes long, for example an outage longer than the TTL. These are a fixed small share.
     pub(crate) rare: bool,
-    run: for<'a> fn(&'a mut Strike) -> BoxFuture<'a, Result<Hit>>,
+    run: for<'a> fn(&'a mut ActiveFault) -> BoxFuture<'a, Result<Hit>>,
 }
 
 impl std::fmt::Debug for Kind {
@@ -51,11 +51,11 @@ impl std::fmt::Debug for Kind {
 /// What a fault hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// One semaphore, or something of it.
+    /// One semaphore, or a part of it.
     One,
     /// One semaphore that other programs use too.
     OneShared,
-    /// All.
+    /// Everything.
     All,
 }
 
@@ -70,7 +70,7 @@ const fn kind(
     name: &'static str,
     weight: usize,
     reach: Reach,
-    run: for<'a> fn(&'a mut Strike) -> BoxFuture<'a, Result<Hit>>,
+    run: for<'a> fn(&'a mut ActiveFault) -> BoxFuture<'a, Result<Hit>>,
 ) -> Kind {
     Kind {
         name,
@@ -83,7 +83,7 @@ const fn kind(
 
 const fn rare(
     name: &'static str,
-    run: for<'a> fn(&'a mut Strike) -> BoxFuture<'a, Result<Hit>>,
+    run: for<'a> fn(&'a mut ActiveFault) -> BoxFuture<'a, Result<Hit>>,
 ) -> Kind {
     Kind {
         name,
@@ -292,7 +292,7 @@ pub(crate) static KINDS: [Kind; 64] = [
     }),
 ];
 
-/// A fault that is to come.
+/// A fault of the plan.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
     /// Its place in the plan.
@@ -300,12 +300,12 @@ pub(crate) struct Planned {
     pub(crate) kind: &'static Kind,
     /// The semaphore that it hits; none if it hits all.
     pub(crate) semaphore: Option<usize>,
-    /// For its random choices.
+    /// The seed of its random choices.
     pub(crate) seed: u64,
 }
 
-/// A fault while it lasts.
-pub(crate) struct Strike {
+/// A fault while it is active.
+pub(crate) struct ActiveFault {
     pub(crate) world: Arc<World>,
     pub(crate) load: Arc<Load>,
     pub(crate) planned: Planned,
@@ -313,7 +313,7 @@ pub(crate) struct Strike {
     begun: bool,
 }
 
-impl Strike {
+impl ActiveFault {
     pub(crate) fn new(world: &Arc<World>, load: &Arc<Load>, planned: &Planned) -> Self {
         Self {
             world: world.clone(),
@@ -324,7 +324,7 @@ impl Strike {
         }
     }
 
-    /// Does it and heals it. An error means that the campaign can't go on: a server does not come back.
+    /// Injects the fault and heals it. An error means that the campaign can't continue: a server does not come back.
     pub(crate) async fn run(&mut self) -> Result<()> {
         let mut hit = (self.planned.kind.run)(self).await;
         for _ in 0..TRIES {
@@ -338,7 +338,7 @@ impl Strike {
             Ok(Hit::Yes) => (Phase::Ends, String::new()),
             Ok(Hit::Nothing) => (Phase::Misses, String::new()),
             Err(error) if self.begun => (Phase::Ends, format!("{error:#}")),
-            // Another fault has hit what it needs.
+            // Another fault took away what it needs.
             Err(error) => (Phase::Misses, format!("{error:#}")),
         };
         self.tell(phase, note);
@@ -351,7 +351,7 @@ impl Strike {
         }
     }
 
-    /// From now on it is there.
+    /// Records that the fault is active from now on.
     fn begins(&mut self, note: impl Into<String>) {
         self.begun = true;
         self.tell(Phase::Begins, note.into());
@@ -367,14 +367,14 @@ impl Strike {
         });
     }
 
-    fn kept(&self) -> Result<&'static Kept> {
+    fn semaphore(&self) -> Result<&'static LoadSemaphore> {
         match self.planned.semaphore {
             Some(at) => Ok(&SEMAPHORES[at]),
             None => bail!("a fault of one semaphore without one"),
         }
     }
 
-    /// Something is away until what is returned is dropped.
+    /// Marks a part as down until the returned guard is dropped.
     fn away(&self, part: Part) -> Away {
         let away = Away {
             world: self.world.clone(),
@@ -384,7 +384,7 @@ impl Strike {
         away
     }
 
-    /// Waits for some time, which is about `seconds`.
+    /// Waits for about `seconds`.
     async fn lasts(&mut self, seconds: u64) {
         let millis = self.rng.u64(seconds * 800..=seconds * 1200);
         sleep(Duration::from_millis(millis)).await;
@@ -411,7 +411,7 @@ impl Drop for Away {
     }
 }
 
-/// Heals something, with as many tries as needed: another fault may be in the way for a while.
+/// Heals something, with as many tries as needed: another fault may get in the way for a while.
 async fn until_done<F>(what: &str, mut heal: impl FnMut() -> F) -> Result<()>
 where
     F: Future<Output = Result<bool>>,

@@ -4,18 +4,19 @@
 //! |---|---|
 //! | [`record`] | the records of the timeline |
 //! | [`timeline`] | the file, and the present that follows from it |
-//! | `door`, `weather`, `versions`, `certificates` | the doors through which all traffic goes, and what they do to it |
-//! | `consul_record`, `facts` | every revision of every `.lock`, and who waits |
+//! | `door`, `weather`, `versions`, `certificates` | the proxies for all traffic, and the faults they inject |
+//! | `consul_record`, `facts` | every revision of every `.lock`, and the waiting contenders |
 //! | `observer` | the API server's watches, and Consul's as a second source |
-//! | `world` | the servers, who may do what in Consul, and the operators |
+//! | `world` | the servers, the rights in Consul, and the operators |
 //! | `load` | Jobs, and other programs that want slots |
-//! | `kinds`, `plan` | the kinds of faults, and which come |
+//! | `kinds`, `plan` | the kinds of faults, and the plan of a campaign |
 //! | [`judge`] | the safety sentences as checks over a timeline |
-//! | `planted` | shows first that violations of a millisecond are caught |
-//! | `report`, `picture` | the report and the picture of it |
-//! | [`campaign`] | all of it, in order |
-//! | [`interop`] | no faults, but two clusters and programs of others on one prefix, seen and judged alike |
-//! | [`soak`] | no faults, but a steady load for long: what the operator takes must stay as it is |
+//! | `planted` | proves first that violations of a millisecond are caught |
+//! | `report`, `picture` | the report and its picture |
+//! | [`campaign`] | a whole campaign, in order |
+//! | [`interop`] | no faults, but two clusters and foreign programs on one prefix, with the same observers and judge
+//! |
+//! | [`soak`] | no faults, but a long steady load: the operator's use of resources must stay constant |
 //!
 //! The judge reads nothing but the timeline, so a campaign can be judged again.
 

@@ -1,6 +1,6 @@
-//! The load: a steady come and go of Jobs on several semaphores, and other programs on some of them.
+//! The load: a steady stream of Jobs on several semaphores, and other programs on some of them.
 //!
-//! Jobs come in waves, so that each semaphore is full with a queue, and now and then has room for others.
+//! Jobs come in waves, so that each semaphore is full and has a queue, and now and then has free slots for others.
 
 use std::{
     collections::BTreeMap,
@@ -32,22 +32,22 @@ use crate::{
 };
 
 /// A semaphore of the load.
-pub(crate) struct Kept {
+pub(crate) struct LoadSemaphore {
     pub(crate) name: &'static str,
     pub(crate) limit: u64,
     policy: &'static str,
     /// In seconds; none for sessions that never expire.
     ttl: Option<u32>,
     lock_delay: u32,
-    /// How many `consul lock`s want a slot of it, again and again.
+    /// How many `consul lock`s compete for a slot of it, again and again.
     foreigners: usize,
-    /// Whether it names its datacenter, so that its calls are taken for those that are forwarded.
+    /// Whether it names its datacenter, so that the proxy treats its calls as forwarded.
     forwarded: bool,
 }
 
-/// The semaphores, each with a life of its own: the limits, the policies and the lock-delays differ.
-pub(crate) const SEMAPHORES: [Kept; 6] = [
-    Kept {
+/// The semaphores. Their limits, policies and lock-delays differ.
+pub(crate) const SEMAPHORES: [LoadSemaphore; 6] = [
+    LoadSemaphore {
         name: "one",
         limit: 1,
         policy: "Reacquire",
@@ -56,7 +56,7 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
         foreigners: 0,
         forwarded: false,
     },
-    Kept {
+    LoadSemaphore {
         name: "two-shared",
         limit: 2,
         policy: "Reacquire",
@@ -65,7 +65,7 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
         foreigners: 1,
         forwarded: false,
     },
-    Kept {
+    LoadSemaphore {
         name: "three-strict",
         limit: 3,
         policy: "Suspend",
@@ -74,7 +74,7 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
         foreigners: 0,
         forwarded: true,
     },
-    Kept {
+    LoadSemaphore {
         name: "three-shared",
         limit: 3,
         policy: "Reacquire",
@@ -83,7 +83,7 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
         foreigners: 2,
         forwarded: false,
     },
-    Kept {
+    LoadSemaphore {
         name: "two-lenient",
         limit: 2,
         policy: "Continue",
@@ -92,7 +92,7 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
         foreigners: 0,
         forwarded: false,
     },
-    Kept {
+    LoadSemaphore {
         name: "two-endless",
         limit: 2,
         policy: "Reacquire",
@@ -103,8 +103,8 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
     },
 ];
 
-/// One that comes and goes with a namespace of its own.
-pub(crate) const PASSING: Kept = Kept {
+/// A semaphore that is created and deleted together with its own namespace.
+pub(crate) const PASSING: LoadSemaphore = LoadSemaphore {
     name: "passing",
     limit: 2,
     policy: "Reacquire",
@@ -114,10 +114,10 @@ pub(crate) const PASSING: Kept = Kept {
     forwarded: false,
 };
 
-/// The shortest that Consul allows: faults are over soon.
+/// The shortest TTL that Consul allows, so that faults are over soon.
 const TTL: Option<u32> = Some(10);
 
-impl Kept {
+impl LoadSemaphore {
     pub(crate) fn prefix(&self) -> String {
         prefix_of(NAMESPACE, self.name)
     }
@@ -175,7 +175,7 @@ pub(crate) fn jobs(world: &World, namespace: &str) -> Api<Job> {
     Api::namespaced(world.kubernetes.client.clone(), namespace)
 }
 
-/// What the load shares with the faults.
+/// The state that the load shares with the faults.
 #[derive(Default)]
 pub(crate) struct Load {
     over: AtomicBool,
@@ -183,7 +183,7 @@ pub(crate) struct Load {
     foreigners: Mutex<BTreeMap<usize, Foreigner>>,
 }
 
-/// A `consul lock` that runs.
+/// A running `consul lock`.
 #[derive(Clone)]
 pub(crate) struct Foreigner {
     pub(crate) prefix: String,
@@ -192,7 +192,7 @@ pub(crate) struct Foreigner {
 }
 
 impl Load {
-    /// Ends it: what is there comes to its end, nothing new is made.
+    /// Ends the load: existing Jobs and programs finish, and no new ones are made.
     pub(crate) fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
     }
@@ -218,29 +218,34 @@ impl Load {
         };
     }
 
-    /// A number that nothing else of this campaign has.
+    /// A number that is unique in this campaign.
     pub(crate) fn number(&self) -> usize {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// Starts the load; the tasks end by themselves when it is over.
+/// Starts the load. Its tasks end on their own when the load is over.
 pub(crate) fn start(
     world: &Arc<World>,
     load: &Arc<Load>,
     seed: u64,
 ) -> Vec<tokio::task::JoinHandle<()>> {
     let mut tasks = Vec::new();
-    for (number, kept) in SEMAPHORES.iter().enumerate() {
+    for (number, semaphore) in SEMAPHORES.iter().enumerate() {
         let rng = Rng::with_seed(seed ^ (number as u64 + 1));
-        tasks.push(tokio::spawn(waves(world.clone(), load.clone(), kept, rng)));
-        for foreigner in 0..kept.foreigners {
-            let name = format!("foreign-{}-{foreigner}", kept.name);
+        tasks.push(tokio::spawn(waves(
+            world.clone(),
+            load.clone(),
+            semaphore,
+            rng,
+        )));
+        for foreigner in 0..semaphore.foreigners {
+            let name = format!("foreign-{}-{foreigner}", semaphore.name);
             let rng = Rng::with_seed(seed ^ ((number * 10 + foreigner) as u64) << 8);
             tasks.push(tokio::spawn(visits(
                 world.clone(),
                 load.clone(),
-                kept,
+                semaphore,
                 name,
                 rng,
             )));
@@ -249,22 +254,22 @@ pub(crate) fn start(
     tasks
 }
 
-/// Makes more Jobs than there are slots, whenever few of the last ones are left, or none.
-async fn waves(world: Arc<World>, load: Arc<Load>, kept: &Kept, mut rng: Rng) {
-    let prefix = kept.prefix();
+/// Makes more Jobs than there are slots, whenever few or none of the last ones are left.
+async fn waves(world: Arc<World>, load: Arc<Load>, semaphore: &LoadSemaphore, mut rng: Rng) {
+    let prefix = semaphore.prefix();
     while !load.is_over() {
         let unfinished = world.timeline.look(|view| {
             let jobs = view.jobs.values();
-            // One that a fault has left on hold is no load.
+            // A Job that a fault left on hold does not count.
             let over = [JobState::Finished, JobState::Held];
             jobs.filter(|job| job.prefix == prefix && !over.contains(&job.state))
                 .count()
         });
         if unfinished <= rng.usize(0..4) {
-            for _ in 0..kept.limit + 2 {
+            for _ in 0..semaphore.limit + 2 {
                 // A Job that can't be created does not matter.
                 let life = Life::random(&mut rng);
-                let _refused = create_job(&world, &load, NAMESPACE, kept.name, &life).await;
+                let _refused = create_job(&world, &load, NAMESPACE, semaphore.name, &life).await;
             }
         }
         sleep(Duration::from_millis(rng.u64(500..1500))).await;
@@ -290,7 +295,7 @@ impl Life {
     }
 }
 
-/// Makes a Job, and returns its name.
+/// Creates a Job, and returns its name.
 pub(crate) async fn create_job(
     world: &World,
     load: &Load,
@@ -330,24 +335,30 @@ pub(crate) async fn create_job(
     Ok(name)
 }
 
-/// Takes a slot by the real `consul lock`, holds it for a while, and comes again.
+/// Takes a slot with the real `consul lock`, holds it for a while, and starts over.
 async fn visits(
     world: Arc<World>,
     load: Arc<Load>,
-    kept: &'static Kept,
+    semaphore: &'static LoadSemaphore,
     name: String,
     mut rng: Rng,
 ) {
     while !load.is_over() {
-        // One that ends early, because the limit is another one now or Consul is away, comes again.
-        let _ended = visit(&world, &load, kept, &name, &mut rng).await;
+        // It may end early, because the limit has changed or Consul is down. Then it just tries again.
+        let _ended = visit(&world, &load, semaphore, &name, &mut rng).await;
         sleep(Duration::from_millis(rng.u64(500..3000))).await;
     }
 }
 
-async fn visit(world: &World, load: &Load, kept: &Kept, name: &str, rng: &mut Rng) -> Result<()> {
+async fn visit(
+    world: &World,
+    load: &Load,
+    semaphore: &LoadSemaphore,
+    name: &str,
+    rng: &mut Rng,
+) -> Result<()> {
     let id = load.number();
-    let prefix = kept.prefix();
+    let prefix = semaphore.prefix();
     let sign = world.folder().join(format!("{name}.holds"));
     let _none = tokio::fs::remove_file(&sign).await;
     let child = format!("touch {}; exec sleep {}", sign.display(), rng.u32(1..4));
@@ -355,7 +366,7 @@ async fn visit(world: &World, load: &Load, kept: &Kept, name: &str, rng: &mut Rn
         .args([
             "lock",
             "-n",
-            &kept.limit.to_string(),
+            &semaphore.limit.to_string(),
             "-name",
             "campaign",
             &prefix,
@@ -395,7 +406,7 @@ async fn visit(world: &World, load: &Load, kept: &Kept, name: &str, rng: &mut Rn
     Ok(())
 }
 
-/// Changes a Job by a merge patch; its new version.
+/// Changes a Job by a merge patch, and returns its new version.
 pub(crate) async fn patch_job(world: &World, name: &str, patch: Value) -> Result<u64> {
     use kube::api::{Patch, PatchParams};
     let params = PatchParams::default();

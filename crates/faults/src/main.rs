@@ -12,17 +12,17 @@ struct Args {
     /// How many faults.
     #[arg(long, env = "N", default_value_t = 1000)]
     faults: usize,
-    /// What the choice of faults depends on; a random one if none is given.
+    /// The seed of the choice of faults; random by default.
     #[arg(long, env = "SEED")]
     seed: Option<u64>,
-    /// Where the timeline, the report and the picture go: target/faults/<seed> if nothing is given.
-    /// A timeline that is there is gone on with.
+    /// Where the timeline, the report and the picture are written: target/faults/<seed> by default. An existing
+    /// timeline is continued.
     #[arg(long, env = "FOLDER")]
     folder: Option<PathBuf>,
-    /// Only kinds of faults that have this in their names: to try one out.
+    /// Only kinds of faults whose names contain this text, to try one out.
     #[arg(long, env = "ONLY")]
     only: Option<String>,
-    /// Only judges the timeline that is there.
+    /// Only judges the existing timeline.
     #[arg(long)]
     judge: bool,
 }
@@ -45,7 +45,7 @@ async fn main() -> Result<ExitCode> {
     } else {
         tokio::select! {
             verdict = run(&options) => verdict?,
-            // What is there is judged; the servers end with this process.
+            // What was recorded so far is judged. The servers end with this process.
             _ = tokio::signal::ctrl_c() => conclude(&options)?,
         }
     };

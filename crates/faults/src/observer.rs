@@ -1,5 +1,5 @@
-//! What the API server and Consul show without the proxy. It shares no code with the operator: it knows Jobs by their
-//! annotation, pods by the Job controller's label, and semaphores by their manifests.
+//! What the API server and Consul show without the proxy. The observer shares no code with the operator: it knows
+//! Jobs by their annotation, pods by the Job controller's label, and semaphores by their manifests.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     timeline::Timeline,
 };
 
-/// What a Job says which semaphore it asks for; the load puts it on the pods too, as a label.
+/// The annotation by which a Job names its semaphore. The load also sets it on the pods, as a label.
 pub(crate) const SEMAPHORE: &str = "consul-semaphore.io/semaphore";
 pub(crate) const POD_LABEL: &str = "faults.consul-semaphore.io/semaphore";
 
@@ -25,10 +25,10 @@ const JOB_LABEL: &str = "batch.kubernetes.io/controller-uid";
 const SESSION: &str = "consul-semaphore.io/session";
 const HOLD: &str = "consul-semaphore.io/hold";
 
-/// The pause before a watch that failed is tried again.
+/// The pause before a failed watch is tried again.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Watches until it is dropped.
+/// An observer, which watches until it is dropped.
 pub(crate) struct Observer(Vec<JoinHandle<()>>);
 
 impl Observer {
@@ -41,16 +41,15 @@ impl Observer {
         ])
     }
 
-    /// The second source for a `.lock`: blocking queries, which may miss revisions but nobody who
-    /// writes past the proxy for long.
+    /// The second source for a `.lock`: blocking queries. They may miss revisions, but they soon notice a program
+    /// that writes past the proxy.
     pub(crate) fn of_lock(consul: &ConsulReader, prefix: &str, timeline: &Timeline) -> Self {
         let task = follow_lock(consul.clone(), prefix.to_owned(), timeline.clone());
         Self(vec![tokio::spawn(task)])
     }
 }
 
-/// All who watch a campaign. When they are dropped this is written down first: what others still
-/// write after that can't be judged.
+/// All observers of a campaign. When they are dropped, the timeline records that first: later writes can't be judged.
 pub(crate) struct Observers {
     pub(crate) timeline: Timeline,
     pub(crate) observers: Vec<Observer>,
@@ -75,7 +74,7 @@ pub(crate) fn prefix_of(namespace: &str, semaphore: &str) -> String {
     format!("semaphores/{namespace}/{semaphore}")
 }
 
-/// Writes down what a watch shows. `record` makes a record of an object that is there, or is gone.
+/// Records what a watch shows. `record` makes a record of an object that exists or was deleted.
 async fn follow<K: kube::Resource>(
     events: impl Stream<Item = watcher::Result<Event<K>>>,
     timeline: Timeline,
@@ -117,7 +116,7 @@ async fn follow<K: kube::Resource>(
     }
 }
 
-/// What is gone without the watch having shown when.
+/// A record of an object that was deleted while the watch did not see it.
 fn gone(what: What) -> What {
     match what {
         What::Job(job) => What::Job(Job {
@@ -223,7 +222,7 @@ async fn follow_lock(consul: ConsulReader, prefix: String, timeline: Timeline) {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        // An index that went back means nothing: read at once.
+        // An index that went back is invalid, so read at once.
         index = if at < index { 0 } else { at.max(1) };
         let now = body.index();
         if let Some(now) = now.filter(|now| seen != Some(*now)) {

@@ -13,7 +13,7 @@ const HOLDER: f64 = 14.0;
 const STRIP: f64 = 100.0;
 const LEFT: f64 = 220.0;
 
-/// Draws it, as an SVG of its own.
+/// Draws the picture as a standalone SVG.
 pub(crate) fn draw(records: &[Record], verdict: &Verdict) -> String {
     let mut strips: BTreeMap<&str, f64> = BTreeMap::new();
     let mut bottom = 60.0;

@@ -1,4 +1,4 @@
-//! Which faults come.
+//! The plan of a campaign: which faults it injects.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use crate::{
     load::SEMAPHORES,
 };
 
-/// One in so many faults is a rare one: a fixed small share.
+/// One in this many faults is a rare one: a fixed small share.
 const RARE: usize = 40;
 
-/// One in so many of the others hits everything at once.
+/// One in this many of the other faults hits everything at once.
 const ALL: usize = 4;
 
 /// The settings of a campaign.
@@ -20,15 +20,15 @@ const ALL: usize = 4;
 pub struct Options {
     /// How many faults.
     pub faults: usize,
-    /// What the choice of faults depends on.
+    /// The seed of the choice of faults.
     pub seed: u64,
-    /// Where the timeline, the report and the picture go. A timeline that is there is gone on with.
+    /// Where the timeline, the report and the picture are written. An existing timeline is continued.
     pub folder: PathBuf,
-    /// Only kinds that have this in their names.
+    /// Only kinds whose names contain this text.
     pub only: Option<String>,
 }
 
-/// Kinds drawn in turn: each comes as often as its weight says before one comes again.
+/// Kinds drawn in turn: each comes as often as its weight says before any comes again.
 struct Deck {
     whole: Vec<&'static Kind>,
     left: Vec<&'static Kind>,

@@ -1,4 +1,4 @@
-//! The proof that comes first: violations of a millisecond, planted on purpose, are caught.
+//! The proof that comes first: deliberate violations of a millisecond are caught.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ use crate::{
 /// A semaphore that nobody else uses.
 const NAME: &str = "planted";
 
-/// Plants a holder too many and a pod without a slot, each for as short as it can be, and returns
-/// what was said of them. Anything but exactly these two is an error.
+/// Plants one holder too many and a pod without a slot, each for as short as possible, and returns a summary of how
+/// they were reported. Anything but exactly these two violations is an error.
 pub(crate) async fn prove(world: &World) -> Result<String> {
     let prefix = prefix_of(NAMESPACE, NAME);
     let (earlier, _) = world.timeline.records();
@@ -58,7 +58,7 @@ pub(crate) async fn prove(world: &World) -> Result<String> {
     Ok(lives(&records[earlier.len()..]))
 }
 
-/// One holder too many, by a door of the operator's, and away again at once.
+/// Adds one holder too many through the operator's kind of door, and removes it at once.
 async fn over_limit(world: &World, prefix: &str) -> Result<()> {
     let (_door, consul) = world.consul.open(Writer::Operator, &world.timeline).await?;
     for body in [
@@ -72,7 +72,7 @@ async fn over_limit(world: &World, prefix: &str) -> Result<()> {
     Ok(())
 }
 
-/// A pod that looks like one of a Job's, and away again at once.
+/// Creates a pod that looks like one of a Job's, and deletes it at once.
 async fn without_slot(world: &World) -> Result<()> {
     let pods = Api::<Pod>::namespaced(world.kubernetes.client.clone(), NAMESPACE);
     let pod = serde_json::from_value(json!({
@@ -103,7 +103,7 @@ fn verdict_on(world: &World, prefix: &str, from: usize) -> Verdict {
     judge(&bed, f64::MAX)
 }
 
-/// How long what was planted lived.
+/// How long the planted violations lasted.
 fn lives(records: &[Record]) -> String {
     let locks: Vec<_> = records
         .iter()

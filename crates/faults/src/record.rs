@@ -1,9 +1,8 @@
-//! What the timeline is made of: one record a line, each with the second at which it was written.
+//! The records of the timeline: one on each line, with the second at which it was written.
 //!
 //! Two clocks order them. `t`, in seconds, is for durations. etcd's revision is for order: it is the
-//! `resourceVersion` of everything in Kubernetes, and the proxy asks for it before and after each
-//! write to a `.lock`. So whether a pod had ended when its slot was released is known exactly, however
-//! late the watch was.
+//! `resourceVersion` of everything in Kubernetes, and the proxy reads it before and after each write to a `.lock`. So
+//! it is known exactly whether a pod had ended when its slot was released, however late the watch was.
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
@@ -12,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// One line of the timeline.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// Seconds since the campaign began; goes on when a campaign is resumed.
+    /// Seconds since the campaign began. A resumed campaign continues to count.
     pub t: f64,
     /// What was seen or done.
     #[serde(flatten)]
@@ -23,9 +22,9 @@ pub struct Record {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "kebab-case")]
 pub enum What {
-    /// A bed is up. What was before it, in a campaign that is resumed, was another bed.
+    /// A bed is up. Records before it, in a resumed campaign, belong to another bed.
     Bed {
-        /// What the choice of faults depends on.
+        /// The seed of the choice of faults.
         seed: u64,
         /// How many faults are asked for.
         faults: usize,
@@ -42,12 +41,12 @@ pub enum What {
         path: String,
         /// The answer's status; none if the server did not answer.
         status: Option<u16>,
-        /// Whether the answer was kept from the writer.
+        /// Whether the writer never received the answer.
         lost: bool,
         /// How long the server took, in milliseconds.
         ms: u64,
     },
-    /// A contender's body as its session's owner wrote it: which Job the session is for.
+    /// A contender's body as its session's owner wrote it. It names the session's Job.
     Contender {
         /// Where the semaphore is in Consul.
         prefix: String,
@@ -56,27 +55,27 @@ pub enum What {
         /// The Job.
         uid: String,
     },
-    /// A session was made; Consul has said so.
+    /// Consul has confirmed a new session.
     Session {
         /// Its id.
         session: String,
-        /// What it is called: who it is for.
+        /// Its name, which identifies its owner.
         name: String,
     },
-    /// A Job that is to wait was made, by an API server that may be another cluster's.
+    /// A Job that has to wait was created, perhaps in another cluster.
     Made {
         /// The cluster's name.
         cluster: String,
-        /// Its place in the line.
+        /// Its place in the queue.
         place: Place,
     },
-    /// A contender that waits was written; Consul has said so.
+    /// Consul has confirmed the write of a waiting contender.
     Waits {
         /// Where the semaphore is in Consul.
         prefix: String,
         /// Its session.
         session: String,
-        /// What it says of its place in the line.
+        /// Its place in the queue, as its body says.
         place: Option<Place>,
         /// The second at which it was sent to Consul.
         sent: f64,
@@ -85,17 +84,16 @@ pub enum What {
     Lock {
         /// Where the semaphore is in Consul.
         prefix: String,
-        /// Whose write made it.
+        /// The writer of this revision.
         writer: Writer,
         /// etcd's revision before the write was sent.
         before: u64,
-        /// etcd's revision after the write was done and before it was answered; that before, where the
-        /// writer may not have waited for the answer.
+        /// etcd's revision after the write was done and before it was answered. If the writer may not have waited for
+        /// the answer, the same as `before`.
         after: u64,
-        /// What it is now.
+        /// Its new content.
         body: Body,
-        /// The sessions of whose contenders the transaction itself checked that they are gone or
-        /// free.
+        /// The sessions whose contenders the transaction itself checked to be absent or unlocked.
         dead: BTreeSet<String>,
     },
     /// A revision of a `.lock` as a blocking query showed it.
@@ -115,14 +113,14 @@ pub enum What {
         prefix: String,
         /// Its Job.
         uid: String,
-        /// Its `resourceVersion`; 0 for one that a new listing no longer has.
+        /// Its `resourceVersion`; 0 if a new listing no longer has it.
         rv: u64,
-        /// Whether it is there and has not ended.
+        /// Whether it exists and has not ended.
         alive: bool,
         /// Its grace period, in seconds.
         grace: f64,
     },
-    /// A Job was made to run by somebody's hand.
+    /// Somebody made a Job run by hand.
     ByHand {
         /// The Job.
         uid: String,
@@ -137,16 +135,16 @@ pub enum What {
         kind: String,
         /// The semaphore that it hits; none if it hits all.
         prefix: Option<String>,
-        /// What became of it.
+        /// What happened to it.
         phase: Phase,
         /// What it hit, for people.
         note: String,
     },
-    /// Something is away, or is there again.
+    /// A part is down, or is back.
     Outage {
-        /// What.
+        /// The part.
         part: Part,
-        /// Whether it is away.
+        /// Whether it is down.
         away: bool,
     },
     /// A `consul lock` of the load.
@@ -158,12 +156,12 @@ pub enum What {
         /// What it does now.
         state: ForeignState,
     },
-    /// From here on nobody watches. What follows, up to the next bed, is not judged: the campaign is
-    /// over, or was broken off, and on the next bed violations are planted first.
+    /// From here on nobody watches. What follows, up to the next bed, is not judged: the campaign is over or was
+    /// interrupted, and on the next bed violations are planted first.
     Unwatched,
-    /// The load has ended and all faults are healed: from now on everything must come to rest.
+    /// The load has ended and all faults are healed. From now on everything must settle.
     Drain,
-    /// What was still there when everything should have been at rest.
+    /// What was left when everything should have settled.
     Rest {
         /// Sessions of this cluster that are left in Consul.
         sessions: usize,
@@ -183,18 +181,18 @@ pub struct Semaphore {
     pub ttl: Option<f64>,
     /// Its lock-delay, in seconds.
     pub lock_delay: f64,
-    /// Whether a Job may go on without a slot if there is none for it (`onSlotLost: Continue`).
+    /// Whether a Job may continue without a slot when it can't get one (`onSlotLost: Continue`).
     pub goes_on: bool,
 }
 
-/// A place in the line, as docs/protocol.md has its order: the lesser one is first.
+/// A place in the queue. The order is that of docs/protocol.md: the lesser place is first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     /// Whether it had a slot and lost it.
     pub lost: Reverse<bool>,
-    /// A higher one goes first.
+    /// The priority; a higher one is first.
     pub priority: Reverse<i64>,
-    /// When it came in line, in seconds since 1970.
+    /// When it was queued, in seconds since 1970.
     pub since: i64,
     /// Its name.
     pub name: String,
@@ -202,7 +200,7 @@ pub struct Place {
     pub uid: String,
 }
 
-/// Who writes, told apart by the door of the proxy that is used.
+/// The writer, which is known by the door of the proxy that it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Writer {
@@ -212,17 +210,17 @@ pub enum Writer {
     Foreign,
     /// The campaign itself.
     Fault,
-    /// Nobody who wrote: the revision was there before the write, or the write was refused.
+    /// No known writer: the revision existed before the write, or the write was refused.
     Nobody,
 }
 
-/// What a `.lock` is.
+/// The content of a `.lock`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub enum Body {
-    /// There is none.
+    /// It does not exist.
     Absent,
-    /// A semaphore's.
+    /// A semaphore.
     Semaphore {
         /// Its `ModifyIndex`.
         index: u64,
@@ -236,7 +234,7 @@ pub enum Body {
         /// Its `ModifyIndex`.
         index: u64,
     },
-    /// Consul could not be asked for a minute.
+    /// Consul could not be read for a minute.
     Unknown,
 }
 
@@ -275,7 +273,7 @@ pub struct Job {
     pub name: String,
     /// Where its semaphore is in Consul.
     pub prefix: String,
-    /// Its `resourceVersion`; 0 for one that a new listing no longer has.
+    /// Its `resourceVersion`; 0 if a new listing no longer has it.
     pub rv: u64,
     /// What it is doing.
     pub state: JobState,
@@ -287,9 +285,9 @@ pub struct Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobState {
-    /// It could be started: suspended, and no pod of it is left.
+    /// It can be started: it is suspended, and none of its pods is left.
     Waiting,
-    /// It is suspended, and its pods are not gone yet, or the Job controller has not said so.
+    /// It is suspended, but its pods have not ended yet, or the Job controller has not confirmed it.
     Stopping,
     /// It is on hold.
     Held,
@@ -297,41 +295,41 @@ pub enum JobState {
     Running,
     /// It is complete or failed.
     Finished,
-    /// It is deleted; there may be pods.
+    /// It is deleted; there may still be pods.
     Gone,
 }
 
-/// What became of a fault.
+/// The phase of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// It is there.
+    /// It is active.
     Begins,
     /// It is healed.
     Ends,
-    /// There was nothing that it could hit.
+    /// It found nothing to hit.
     Misses,
 }
 
-/// What can be away.
+/// What can be down.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
-    /// The operator, and what it knows: it is started anew.
+    /// The operator, and all that it knows, until it is restarted.
     Operator,
-    /// The operator stands still, and goes on with what it knew.
+    /// The operator is frozen, and later continues with what it knew.
     Frozen,
     /// Consul, as the operator sees it.
     Consul,
     /// The API server, as the operator sees it.
     Api,
-    /// What says whether pods of a Job are left: without it no slot of a Job that is gone is given back.
+    /// The listing of a Job's pods. Without it, no slot of a deleted Job is released.
     Proofs,
-    /// What a semaphore needs for grants: it is paused, in conflict, or not there.
+    /// What grants of a semaphore need: it is paused, in conflict, or does not exist.
     Grants(String),
 }
 
-/// What a `consul lock` does.
+/// The state of a `consul lock`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ForeignState {

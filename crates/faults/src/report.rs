@@ -1,4 +1,4 @@
-//! What a campaign says at its end, and what a violation says.
+//! The report at the end of a campaign, and the report of a violation.
 
 use std::fmt::Write as _;
 
@@ -8,14 +8,14 @@ use crate::{
     record::{Record, What},
 };
 
-/// How many seconds before and after a violation its slice shows.
+/// How many seconds of the timeline are shown before and after a violation.
 const BEFORE: f64 = 12.0;
 const AFTER: f64 = 3.0;
 
 /// The longest slice, in records.
 const LONGEST: usize = 120;
 
-/// A violation with the seed and its slice of the timeline.
+/// A violation, with the seed and its slice of the timeline.
 pub(crate) fn show(violation: &Violation, records: &[Record], options: &Options) -> String {
     let Violation {
         t,

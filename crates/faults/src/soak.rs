@@ -1,8 +1,7 @@
-//! A steady load for long: what the operator takes, and what there is of it in Consul, stays as it is.
+//! A long steady load: the operator's use of resources, and what it keeps in Consul, must stay constant.
 //!
-//! The load is one that the bed carries for ever, so whatever grows is something that was left behind,
-//! and no line that gets longer. What is judged are figures of the system's, of Consul's and of the API
-//! server's: nothing that the operator says of itself.
+//! The bed can carry the load forever, so whatever grows is a leak and not a longer queue. All judged figures come
+//! from the system, from Consul and from the API server, and none from the operator itself.
 
 mod jobs;
 mod load;
@@ -31,19 +30,19 @@ use self::{
     sample::{Sample, Sampler},
 };
 
-/// How often it is looked.
+/// The time between two samples.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// What is asked for.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// For how long the load goes on.
+    /// How long the load runs.
     pub time: Duration,
-    /// Where the figures and their picture go.
+    /// Where the figures and their picture are written.
     pub folder: PathBuf,
 }
 
-/// Starts all of it, lets it go on for its time or until Ctrl-C, ends all of it, and judges what was seen.
+/// Starts everything, runs it for its time or until Ctrl-C, ends it, and judges what was seen.
 pub async fn run(options: &Options) -> Result<Verdict> {
     fs::create_dir_all(&options.folder)?;
     let bed = Bed::builder().try_start().await?;
@@ -60,7 +59,7 @@ pub async fn run(options: &Options) -> Result<Verdict> {
     Verdict::of(&samples, seen)
 }
 
-/// Looks again and again, and writes down what it sees at once.
+/// Takes samples again and again, and writes each at once.
 async fn look(bed: &Bed, load: &Load, options: &Options, samples: &mut Vec<Sample>) -> Result<()> {
     let looker = Sampler::new(bed).await?;
     let mut table = table(&options.folder.join("soak.csv"))?;
@@ -77,7 +76,7 @@ async fn look(bed: &Bed, load: &Load, options: &Options, samples: &mut Vec<Sampl
     Ok(())
 }
 
-/// The file of the figures, with their names in its first line.
+/// The file of the figures, with their names on its first line.
 fn table(path: &Path) -> Result<File> {
     let mut table = File::create(path)?;
     writeln!(table, "{}", Sample::head())?;

@@ -1,4 +1,4 @@
-//! The timeline: a file that only grows, and what it says about the present.
+//! The timeline: an append-only file, and the present that follows from it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result};
 
 use crate::record::{Body, Job, JobState, Record, What};
 
-/// The timeline of a campaign. Clones are the same one.
+/// The timeline of a campaign. All clones are the same timeline.
 #[derive(Clone)]
 pub struct Timeline(Arc<Inner>);
 
@@ -34,23 +34,23 @@ struct State {
     failed: Option<String>,
 }
 
-/// The present, as the records have it.
+/// The present, as the records show it.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// The Jobs that are there, by uid.
+    /// The existing Jobs, by uid.
     pub jobs: BTreeMap<String, Job>,
-    /// The Jobs that have pods which have not ended, with those pods.
+    /// The Jobs with pods that have not ended, with those pods.
     pub pods: BTreeMap<String, BTreeSet<String>>,
     /// The Job that a session is for.
     pub sessions: BTreeMap<String, String>,
     /// The `.lock` of each semaphore.
     pub locks: BTreeMap<String, Body>,
-    /// How many slots were handed to somebody.
+    /// How many slots were handed over.
     pub hand_overs: usize,
 }
 
 impl View {
-    /// Takes note of a record.
+    /// Applies a record.
     pub fn take(&mut self, what: &What) {
         match what {
             What::Bed { .. } => *self = Self::default(),
@@ -85,7 +85,7 @@ impl View {
         }
     }
 
-    /// The Jobs of a semaphore that are in this state.
+    /// The Jobs of a semaphore in this state.
     pub fn jobs_of(&self, prefix: &str, state: JobState) -> Vec<Job> {
         let jobs = self.jobs.values();
         jobs.filter(|job| job.prefix == prefix && job.state == state)
@@ -107,7 +107,7 @@ impl View {
 }
 
 impl Timeline {
-    /// Begins a timeline, or goes on with the one that is in the file.
+    /// Begins a timeline, or continues the one in the file.
     pub fn open(path: &Path) -> Result<Self> {
         let records = if path.exists() {
             read(path)?
@@ -142,10 +142,10 @@ impl Timeline {
         self.0.offset + self.0.begin.elapsed().as_secs_f64()
     }
 
-    /// Writes a record. One that can't be written makes the campaign fail at its end.
+    /// Writes a record. If a record can't be written, the campaign fails at its end.
     pub fn push(&self, what: What) {
         let mut state = self.state();
-        // Under the lock, so that the file is in the order of its seconds.
+        // Under the lock, so that the records in the file are in order of time.
         let record = Record {
             t: self.now(),
             what,
@@ -160,12 +160,12 @@ impl Timeline {
         state.records.push(record);
     }
 
-    /// Looks at the present.
+    /// Reads the present.
     pub fn look<T>(&self, look: impl FnOnce(&View) -> T) -> T {
         look(&self.state().view)
     }
 
-    /// All records up to now, and why some could not be written.
+    /// All records so far, and why some could not be written.
     pub fn records(&self) -> (Vec<Record>, Option<String>) {
         let state = self.state();
         (state.records.clone(), state.failed.clone())
@@ -176,7 +176,7 @@ impl Timeline {
     }
 }
 
-/// The records of a file. A last line that was cut short is left out.
+/// Reads the records of a file, without a truncated last line.
 pub fn read(path: &Path) -> Result<Vec<Record>> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("reading the timeline {}", path.display()))?;

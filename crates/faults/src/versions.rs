@@ -1,6 +1,6 @@
-//! The versions of Kubernetes' objects as the operator's door shows them. They can go back, as they do where etcd is
-//! restored from a backup: whoever then watches from a version of before is told that it has expired, and a write
-//! that names one is a conflict.
+//! The versions of Kubernetes objects as the operator's door shows them. They can go back, as they do when etcd is
+//! restored from a backup. Then a watch from an earlier version has expired, and a write that names one is a
+//! conflict.
 
 use std::sync::{
     Arc,
@@ -10,10 +10,10 @@ use std::sync::{
 use axum::body::Bytes;
 use testbed::Call;
 
-/// By how much versions go back at once: more than a campaign writes.
+/// By how much versions go back at once: more than a campaign ever writes.
 const STEP: u64 = 1_000_000;
 
-/// How often they can.
+/// How often they can go back.
 const STEPS: u64 = 1_000;
 
 /// How a version is written in an object.
@@ -25,11 +25,11 @@ const PARAMETER: &str = "resourceVersion=";
 /// A version that no object has any more.
 const LONG_AGO: u64 = 1;
 
-/// What is added to each version now.
+/// The offset that is currently added to each version.
 #[derive(Clone)]
 pub(crate) struct Versions(Arc<AtomicU64>);
 
-/// What was added when a request came.
+/// The offset at the time of a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Added(u64);
 
@@ -38,7 +38,7 @@ impl Versions {
         Self(Arc::new(AtomicU64::new(STEP * STEPS)))
     }
 
-    /// From now on all versions are lower than any that was shown before.
+    /// From now on, all versions are lower than any that was shown before.
     pub(crate) fn go_back(&self) {
         self.0.fetch_sub(STEP, Ordering::Relaxed);
     }
@@ -49,8 +49,8 @@ impl Versions {
 }
 
 impl Added {
-    /// A request as the API server understands it; `None` if it begins at a version that is not there any more.
-    pub(crate) fn taken_off(self, call: Call) -> Option<Call> {
+    /// A request with the API server's own versions; `None` if it starts at a version that no longer exists.
+    pub(crate) fn subtract_offset(self, call: Call) -> Option<Call> {
         let parameters = call.query.split('&');
         let parameters: Option<Vec<String>> = parameters
             .map(|parameter| self.taken_off_parameter(parameter))
@@ -73,19 +73,19 @@ impl Added {
         Some(format!("{PARAMETER}{}", self.meant(version)?))
     }
 
-    /// Any version is asked for by 0.
+    /// The API server's own version. A request for any version says 0, which stays 0.
     fn meant(self, shown: u64) -> Option<u64> {
         let meant = shown.checked_sub(self.0).filter(|meant| *meant < STEP);
         if shown == 0 { Some(0) } else { meant }
     }
 
-    /// An answer, or whole lines of one, as the operator sees them.
-    pub(crate) fn put_on(self, answer: &[u8]) -> Bytes {
+    /// An answer, or whole lines of one, with the versions that the operator sees.
+    pub(crate) fn add_offset(self, answer: &[u8]) -> Bytes {
         in_objects(answer, |version| version + self.0).into()
     }
 }
 
-/// Exchanges each version in the JSON of objects.
+/// Replaces each version in the JSON of objects.
 fn in_objects(json: &[u8], exchange: impl Fn(u64) -> u64) -> Vec<u8> {
     let mut exchanged = Vec::with_capacity(json.len());
     let mut rest = json;
@@ -124,21 +124,21 @@ mod tests {
     fn what_was_shown_is_understood() {
         let added = Versions::new().now();
         let object = br#"{"metadata":{"resourceVersion":"42","name":"a"}}"#;
-        let shown = added.put_on(object);
+        let shown = added.add_offset(object);
         assert_eq!(
             shown,
             r#"{"metadata":{"resourceVersion":"1000000042","name":"a"}}"#
         );
         let shown = String::from_utf8(shown.to_vec()).unwrap();
         let path = "/jobs?watch=true&resourceVersion=1000000042&resourceVersionMatch=NotOlderThan";
-        let meant = added.taken_off(asked(path, &shown)).unwrap();
+        let meant = added.subtract_offset(asked(path, &shown)).unwrap();
         assert_eq!(
             meant.target(),
             "/jobs?watch=true&resourceVersion=42&resourceVersionMatch=NotOlderThan"
         );
         assert_eq!(meant.body, object.as_slice());
         let any = added
-            .taken_off(asked("/jobs?resourceVersion=0", ""))
+            .subtract_offset(asked("/jobs?resourceVersion=0", ""))
             .unwrap();
         assert_eq!(any.target(), "/jobs?resourceVersion=0");
     }
@@ -146,18 +146,21 @@ mod tests {
     #[test]
     fn what_was_shown_before_they_went_back_has_expired_and_is_a_conflict() {
         let versions = Versions::new();
-        let shown = versions.now().put_on(br#"{"resourceVersion":"900"}"#);
+        let shown = versions.now().add_offset(br#"{"resourceVersion":"900"}"#);
         versions.go_back();
-        let later = versions.now().put_on(br#"{"resourceVersion":"901"}"#);
+        let later = versions.now().add_offset(br#"{"resourceVersion":"901"}"#);
         assert_eq!(later, r#"{"resourceVersion":"999000901"}"#);
         assert!(
             versions
                 .now()
-                .taken_off(asked("/jobs?resourceVersion=1000000900", ""))
+                .subtract_offset(asked("/jobs?resourceVersion=1000000900", ""))
                 .is_none()
         );
         let shown = String::from_utf8(shown.to_vec()).unwrap();
-        let patch = versions.now().taken_off(asked("/jobs/a", &shown)).unwrap();
+        let patch = versions
+            .now()
+            .subtract_offset(asked("/jobs/a", &shown))
+            .unwrap();
         assert_eq!(patch.body, r#"{"resourceVersion":"1"}"#);
     }
 }

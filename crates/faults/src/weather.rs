@@ -1,52 +1,52 @@
-//! What a door does to those who go through it, as the kinds of faults choose it.
+//! What a door does to the calls through it. The kinds of faults choose it.
 
 use testbed::{Call, Fault, Proxy};
 
 /// What happens to some of the calls that come to a door.
 #[derive(Clone, Debug)]
 pub(crate) enum Weather {
-    /// No packet of these gets through, in either direction, and nobody is told.
+    /// No packet of these calls gets through, in either direction, and neither side is told.
     Cut(Which),
-    /// These meet with a fault.
+    /// These calls meet a fault.
     Met(Which, Fault),
 }
 
 impl Weather {
-    /// It is so at a door until what is returned is dropped.
-    pub(crate) fn over(self, door: &Proxy) -> Spell<'_> {
+    /// Applies this to a door until the returned guard is dropped.
+    pub(crate) fn over(self, door: &Proxy) -> FaultGuard<'_> {
         match self {
             Self::Cut(which) => door.cut(move |call| which.matches(call)),
             Self::Met(which, fault) => {
                 door.faults(move |call| which.matches(call).then(|| fault.clone()));
             }
         }
-        Spell(door)
+        FaultGuard(door)
     }
 }
 
-/// A weather while it lasts.
-pub(crate) struct Spell<'a>(&'a Proxy);
+/// A weather while it is in effect.
+pub(crate) struct FaultGuard<'a>(&'a Proxy);
 
-impl Drop for Spell<'_> {
+impl Drop for FaultGuard<'_> {
     fn drop(&mut self) {
         self.0.heal();
     }
 }
 
-/// Some of the calls.
+/// Which calls are affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// All there are.
+    /// All calls.
     All,
     /// Consul's transactions.
     Transactions,
-    /// What Consul's raft has to commit: all writes but renewals.
+    /// Everything that Consul's raft has to commit: all writes except renewals.
     Commits,
-    /// What names a datacenter of Consul's: a server forwards it there.
+    /// Calls that name a datacenter, to which a Consul server forwards them.
     Forwarded,
     /// Changes of a Job.
     JobPatches,
-    /// Questions which pods of a Job are left.
+    /// Listings of a Job's pods.
     PodLists,
 }
 

@@ -1,4 +1,4 @@
-//! All that a campaign runs on: the bed's Kubernetes, three Consul servers, the doors, the operators.
+//! Everything that a campaign runs on: the bed's Kubernetes, three Consul servers, the doors, the operators.
 
 pub(crate) mod access;
 mod consul;
@@ -16,22 +16,22 @@ pub(crate) use self::consul::Consul;
 use self::{kubernetes::Kubernetes, operators::Operators};
 use crate::timeline::Timeline;
 
-/// The namespace of all that a campaign makes.
+/// The namespace of everything that a campaign makes.
 pub(crate) const NAMESPACE: &str = "faults";
 
 /// How long a call to the API server may take.
 pub(crate) const CALL: Duration = Duration::from_secs(10);
 
-/// How long a server may take to get ready, and a write while other faults are in its way.
+/// How long a server may take to become ready, or a write to succeed while other faults interfere.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(5);
 
-/// All that a campaign runs on. It ends when this is dropped.
+/// Everything that a campaign runs on. It ends when this is dropped.
 pub(crate) struct World {
     pub(crate) operators: Operators,
     pub(crate) consul: Consul,
     pub(crate) kubernetes: Kubernetes,
     pub(crate) timeline: Timeline,
-    /// To be read by who changes a `ConsulSemaphore`, and written by who takes all of them away.
+    /// Locked for reading to change one `ConsulSemaphore`, and for writing to delete all of them.
     pub(crate) semaphores: RwLock<()>,
     pub(crate) bed: Bed,
 }
@@ -39,7 +39,8 @@ pub(crate) struct World {
 impl World {
     /// Starts everything, and waits until all of it works.
     pub(crate) async fn start(timeline: &Timeline) -> Result<Self> {
-        // The bed starts none, and asks none: its own helpers for Consul are not used.
+        // The campaign starts its own Consul servers, so the bed starts none, and its own Consul helpers are not
+        // used.
         let bed = Bed::builder()
             .with_consul([("CONSUL_HTTP_ADDR".to_owned(), "127.0.0.1:1".to_owned())])
             .without_operator()
@@ -64,7 +65,7 @@ impl World {
         })
     }
 
-    /// Of logs, and of what the `consul lock`s of the load say.
+    /// The folder of the logs, and of the output of the load's `consul lock`s.
     pub(crate) fn folder(&self) -> &Path {
         self.bed.folder().path()
     }

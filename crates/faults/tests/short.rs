@@ -11,7 +11,7 @@ use faults::{
 #[tokio::test(flavor = "multi_thread")]
 async fn forty_faults_make_no_violation() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("short-campaign");
-    // What an earlier run has left is not to be gone on with.
+    // Do not continue an earlier run.
     let _none = std::fs::remove_dir_all(&folder);
     let options = Options {
         faults: 40,
@@ -20,7 +20,7 @@ async fn forty_faults_make_no_violation() {
         only: None,
     };
     let verdict = run(&options).await.expect("the campaign comes to its end");
-    // How soon a Job without a slot is suspended a machine that is busy with other tests does not show:
+    // On a machine that is busy with other tests, how soon a Job without a slot is suspended says nothing.
     // `make faults` judges that, too.
     let timed = [Rule::GapTooLong, Rule::StartedTooLate];
     let mut violations = verdict.violations;

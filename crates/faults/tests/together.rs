@@ -1,4 +1,4 @@
-//! A few hand-overs among all who speak Consul. `make interop` has more of them.
+//! A few hand-overs among everything that uses Consul. `make interop` has more of them.
 #![allow(clippy::expect_used, reason = "a test that cannot go on says so")]
 
 use std::{path::Path, time::Duration};

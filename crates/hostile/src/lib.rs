@@ -1,14 +1,14 @@
-//! What others may write, to be read by everything that reads from outside.
+//! Hostile input for everything that parses outside data.
 //!
-//! The parsers of all crates are tested with the same texts and bodies: random ones, and those that
-//! have broken programs before.
+//! The parsers of all crates are tested with the same texts and bodies: random ones, and those that have broken
+//! programs before.
 
 use proptest::{prelude::*, sample::select};
 
-/// As deep as a body of 512 KiB goes.
+/// The deepest nesting that fits into a body of 512 KiB.
 const DEPTH: usize = 250_000;
 
-/// Texts with all that a text can have.
+/// Texts with everything that a text can contain.
 const TEXTS: [&str; 18] = [
     "",
     " ",
@@ -30,7 +30,7 @@ const TEXTS: [&str; 18] = [
     "true",
 ];
 
-/// Values of JSON that readers stumble over.
+/// JSON values that trip up parsers.
 const VALUES: [&str; 20] = [
     "null",
     "true",
@@ -54,7 +54,7 @@ const VALUES: [&str; 20] = [
     r#"{"Limit":1}"#,
 ];
 
-/// Whole bodies that break readers, or make two of them read differently.
+/// Whole bodies that break parsers, or that two parsers read differently.
 const BODIES: [&str; 20] = [
     "",
     "null",
@@ -113,7 +113,7 @@ pub fn json() -> BoxedStrategy<String> {
     .boxed()
 }
 
-/// Any body: JSON, what is nearly JSON, what is nested as deep as a body can be, or any bytes.
+/// Any body: JSON, almost JSON, maximal nesting, or any bytes.
 pub fn bytes() -> BoxedStrategy<Vec<u8>> {
     let deep = select(&["[", r#"{"a":"#, r#"{"Limit":1,"Holders":"#][..]);
     let cut = (json(), any::<prop::sample::Index>()).prop_map(|(text, at)| {

@@ -1,4 +1,4 @@
-//! What changes something: an annotation of a Job, a field of a semaphore, a session in Consul.
+//! The commands that change something: an annotation of a Job, a field of a semaphore, a session in Consul.
 
 pub(crate) mod job;
 pub(crate) mod pause;

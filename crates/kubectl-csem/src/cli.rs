@@ -1,4 +1,4 @@
-//! The command line. kubectl runs `kubectl-csem` for `kubectl csem`, with everything that follows.
+//! The command line. kubectl runs `kubectl-csem` for `kubectl csem`, with all arguments that follow.
 #![allow(
     clippy::doc_markdown,
     reason = "these comments are the help, which is shown as it stands"
@@ -26,34 +26,34 @@ Exit codes: 0 done; 1 it can't be done as asked; 2 a flag can't be used; 66 what
 
 Colour is used on a terminal, unless NO_COLOR is set.";
 
-/// Which cluster, as kubectl takes it.
+/// The connection to the cluster, with kubectl's flags.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Connection {
     /// The kubeconfig file [env: KUBECONFIG] [default: ~/.kube/config]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
-    /// Which context of the kubeconfig
+    /// The context of the kubeconfig
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) context: Option<String>,
 
-    /// Which cluster of the kubeconfig
+    /// The cluster of the kubeconfig
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) cluster: Option<String>,
 
-    /// Which user of the kubeconfig
+    /// The user of the kubeconfig
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) user: Option<String>,
 
-    /// As whom it is done: a user, or system:serviceaccount:NAMESPACE:NAME
+    /// The user to impersonate, or system:serviceaccount:NAMESPACE:NAME
     #[arg(long = "as", global = true, value_name = "USER")]
     pub(crate) as_user: Option<String>,
 
-    /// As a member of which group, with --as; may be given several times
+    /// The group to impersonate, with --as; may be given several times
     #[arg(long, global = true, value_name = "GROUP", requires = "as_user")]
     pub(crate) as_group: Vec<String>,
 
-    /// Which namespace [default: the context's; of list and watch without a name all]
+    /// The namespace [default: the context's; for list and watch without a name all]
     #[arg(long, short, global = true, value_name = "NAME", value_parser = namespace_name)]
     pub(crate) namespace: Option<String>,
 }
@@ -65,10 +65,10 @@ pub(crate) enum Command {
     List {
         #[command(flatten)]
         everywhere: Everywhere,
-        /// Of those with these labels: `team=a`, `team in (a,b)`, `!team`, joined by commas
+        /// Only those with these labels: `team=a`, `team in (a,b)`, `!team`, joined by commas
         #[arg(long, short = 'l', value_name = "LABELS")]
         selector: Option<String>,
-        /// What it is written as
+        /// The output format
         #[arg(long, short, value_enum)]
         output: Option<Output>,
     },
@@ -77,59 +77,59 @@ pub(crate) enum Command {
         /// The name of the ConsulSemaphore
         #[arg(value_parser = semaphore_name)]
         semaphore: String,
-        /// What it is written as
+        /// The output format
         #[arg(long, short, value_enum)]
         output: Option<Output>,
     },
-    /// Watch one semaphore or all: as list and show, as things are now. Ctrl-C ends it
+    /// Watch one semaphore or all: the output of show or list, kept up to date. Ctrl-C ends it
     Watch {
         /// The name of a ConsulSemaphore
         #[arg(value_parser = semaphore_name, conflicts_with = "all_namespaces")]
         semaphore: Option<String>,
         #[command(flatten)]
         everywhere: Everywhere,
-        /// Of all, those with these labels, as of list
+        /// Without a name, only those with these labels, as for list
         #[arg(long, short = 'l', value_name = "LABELS", conflicts_with = "semaphore")]
         selector: Option<String>,
     },
-    /// Keep a waiting Job out of the line
+    /// Keep a waiting Job out of the queue
     Hold(OneJob),
-    /// Put a Job that is on hold into the line again
+    /// Put a Job that is on hold back into the queue
     Unhold(OneJob),
     /// Change the priority of a waiting Job
     Bump {
         #[command(flatten)]
         job: OneJob,
-        /// Higher goes first; without one it is 0
+        /// The priority: higher is first, and the default is 0
         #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
         priority: i32,
     },
-    /// Grant nothing more; Jobs that hold a slot go on
+    /// Grant no more slots; Jobs that hold a slot continue
     Pause(OneSemaphore),
-    /// Grant again
+    /// Grant slots again
     Resume(OneSemaphore),
     /// Take a slot away from its holder, by destroying its session in Consul. Asks first
     #[command(after_help = RELEASE)]
     Release {
         #[command(flatten)]
         semaphore: OneSemaphore,
-        /// The session that holds the slot, as show has it
+        /// The session that holds the slot, as show prints it
         session: String,
-        /// Don't ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
-    /// Print what a shell needs to complete this program's words
+    /// Print a script with which a shell completes this program's arguments
     #[command(after_help = COMPLETION)]
     Completion {
-        /// Which shell
+        /// The shell
         #[arg(value_enum)]
         shell: Shell,
     },
-    /// What could stand next, for shells
+    /// Print the completions of a command line, for shells
     #[command(name = "__complete", hide = true)]
     Complete {
-        /// The words up to the one that is being written
+        /// The words up to the one at the cursor
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },
@@ -145,10 +145,10 @@ const COMPLETION: &str = "\
 on the PATH by the name kubectl_complete-csem as well: ln -s kubectl-csem kubectl_complete-csem. What this
 prints completes the word kubectl-csem.";
 
-/// How far a list goes.
+/// Which namespaces are listed.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Everywhere {
-    /// Of all namespaces, also with a namespace or where that is not allowed
+    /// All namespaces, even with -n; an error if you may not list them
     #[arg(long, short = 'A')]
     pub(crate) all_namespaces: bool,
 }
@@ -167,14 +167,14 @@ pub(crate) struct OneSemaphore {
     pub(crate) semaphore: String,
 }
 
-/// What is written.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     /// For programs
     Json,
     /// The same as YAML
     Yaml,
-    /// For people, with all there is
+    /// For people, with all details
     Wide,
 }
 
@@ -185,12 +185,12 @@ pub(crate) enum Shell {
     Fish,
 }
 
-/// The name of a Job, also as `kubectl get -o name` prints it.
+/// Parses the name of a Job, also in the form that `kubectl get -o name` prints.
 fn job_name(text: &str) -> Result<String, String> {
     name(text, &JOBS)
 }
 
-/// What kubectl calls the kinds of objects that are named here.
+/// kubectl's names for the kinds of objects that can be named here.
 pub(crate) const JOBS: [&str; 4] = ["job.batch", "jobs.batch", "job", "jobs"];
 pub(crate) const SEMAPHORES: [&str; 4] = [
     "consulsemaphore.consul-semaphore.io",
@@ -199,12 +199,12 @@ pub(crate) const SEMAPHORES: [&str; 4] = [
     "csem",
 ];
 
-/// The name of a semaphore, also as `kubectl get -o name` prints it.
+/// Parses the name of a semaphore, also in the form that `kubectl get -o name` prints.
 fn semaphore_name(text: &str) -> Result<String, String> {
     name(text, &SEMAPHORES)
 }
 
-/// The name of a namespace; an empty one is none.
+/// Parses the name of a namespace. An empty one counts as none.
 fn namespace_name(text: &str) -> Result<String, String> {
     if text.is_empty() || is_namespace(text) {
         return Ok(text.to_owned());

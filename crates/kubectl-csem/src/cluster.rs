@@ -1,4 +1,4 @@
-//! The API server, with the user's own kubeconfig and rights. Every call is bounded.
+//! The API server, with the user's own kubeconfig and rights. Every call has a timeout.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -21,25 +21,25 @@ use crate::{
     view::item::Item,
 };
 
-/// How long a call may take, the client's own repetitions included.
+/// How long a call may take, including the client's own retries.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How many objects are listed at once, and how often.
+/// The size of a page of a list, and the most pages.
 const PAGE: u32 = 500;
 const PAGES: usize = 20;
 
-/// A cluster, and the namespace that is meant where none is named.
+/// A cluster, and its default namespace.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     client: Client,
     pub(crate) namespace: String,
-    /// Whether the namespace was asked for, and is not only the context's.
+    /// Whether the user named the namespace. Otherwise it is the context's.
     named: bool,
-    /// What is to be done with what is read, if that takes more.
+    /// What will be done with the objects that are read, if that needs another right.
     toward: Option<&'static str>,
 }
 
-/// What a list brought: all there is, or as much as is looked at.
+/// The items of a list: all of them, or as many as are read at most.
 pub(crate) struct Listed<T> {
     pub(crate) items: Vec<T>,
     pub(crate) cut: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Listed<T> {
 impl Cluster {
     pub(crate) async fn connect(connection: &Connection) -> Result<Self, Failure> {
         let config = config(connection).await?;
-        // An empty one is none, as for kubectl.
+        // An empty one counts as none, as for kubectl.
         let namespace = connection.namespace.clone();
         let namespace = namespace.filter(|namespace| !namespace.is_empty());
         let named = namespace.is_some();
@@ -71,7 +71,7 @@ impl Cluster {
         }
     }
 
-    /// The same cluster, where what is read is to be changed then.
+    /// The same cluster, for a command that changes what it reads.
     pub(crate) fn to_change(&self) -> Self {
         Self {
             toward: Some("patch"),
@@ -79,8 +79,8 @@ impl Cluster {
         }
     }
 
-    /// What `list` and `watch` show: what is asked for, and if nothing is, all namespaces, or the context's for a
-    /// user who may not see all. `None` is all namespaces.
+    /// The scope of `list` and `watch`: the requested namespace, or by default all. A user who may not list all gets
+    /// the context's namespace. `None` is all namespaces.
     pub(crate) async fn reach(&self, all: bool) -> Result<Option<String>, Failure> {
         if all {
             return Ok(None);
@@ -100,13 +100,13 @@ impl Cluster {
                 ));
                 Ok(one)
             }
-            // What else is wrong is found by what is done next.
+            // Any other error shows up in the next call.
             _ => Ok(None),
         }
     }
 
-    /// The semaphores of a namespace, or of all. As they are stored: one that can't be read keeps nobody
-    /// from seeing the others.
+    /// The semaphores of a namespace, or of all, as they are stored: one that can't be parsed does not hide the
+    /// others.
     pub(crate) fn semaphores(&self, namespace: Option<&str>) -> Api<DynamicObject> {
         let kind = ApiResource::erase::<ConsulSemaphore>(&());
         match namespace {
@@ -123,7 +123,7 @@ impl Cluster {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// For what else there is to be listed.
+    /// For other kinds of objects.
     pub(crate) fn client(&self) -> Client {
         self.client.clone()
     }
@@ -153,7 +153,7 @@ impl Cluster {
         semaphore
     }
 
-    /// A semaphore that can be read, with what it was read from.
+    /// A semaphore that can be parsed, with the object from which it was parsed.
     pub(crate) async fn readable(
         &self,
         name: &str,
@@ -211,7 +211,7 @@ impl Cluster {
         list(&right, &semaphores, &params, Some).await
     }
 
-    /// What `read` keeps of the Jobs of the namespace. By their annotations they can't be asked for.
+    /// What `read` keeps of the namespace's Jobs. The API server can't select them by annotation.
     pub(crate) async fn list_jobs<T>(
         &self,
         read: impl Fn(WorkloadObject) -> Option<T>,
@@ -233,7 +233,7 @@ impl Cluster {
 }
 
 impl Connection {
-    /// The kubeconfig that is named, or that kubectl would read.
+    /// The kubeconfig that is named, or else the one that kubectl would read.
     pub(crate) fn kubeconfig(&self) -> Result<Kubeconfig, KubeconfigError> {
         match &self.kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
@@ -267,7 +267,7 @@ async fn configured(connection: &Connection) -> Result<Config, Failure> {
     };
     let named = [context, cluster, user].into_iter().any(Option::is_some);
     if kubeconfig.is_none() && !named {
-        // It may be that of a pod.
+        // It may be the configuration of a pod.
         let config = Config::infer().await;
         return config.map_err(|error| unknown(error.to_string()));
     }
@@ -289,7 +289,7 @@ async fn configured(connection: &Connection) -> Result<Config, Failure> {
     config.map_err(|error| unknown(error.to_string()))
 }
 
-/// Makes a call that has to be answered in time.
+/// Makes a call with a timeout.
 async fn bounded<T>(
     right: &Right,
     call: impl Future<Output = kube::Result<T>>,

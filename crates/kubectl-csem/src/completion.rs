@@ -1,10 +1,10 @@
-//! What could stand next on the command line.
+//! Completion of the command line.
 //!
-//! kubectl asks an executable `kubectl_complete-csem` with the words behind `kubectl csem`, the last one
-//! being that under the cursor, and takes an answer in cobra's form: a candidate a line, with a tab
-//! before what it means, and at last a line with a directive. So kubectl's own completion does it in
-//! every shell. It is made of clap's own description of the commands, and of names that the cluster is
-//! asked for with the flags that stand on the line already.
+//! kubectl runs an executable `kubectl_complete-csem` with the words after `kubectl csem`, of which the last is the
+//! one at the cursor. It expects an answer in cobra's form: a candidate on each line, with a tab before its
+//! description, and a last line with a directive. So kubectl's own completion works in every shell. The answer comes
+//! from clap's own description of the commands, and from names that are read from the cluster with the flags already
+//! on the line.
 
 mod names;
 
@@ -17,42 +17,42 @@ use tokio::time::timeout;
 use self::names::{Name, names};
 use crate::cli::{Connection, JOBS, SEMAPHORES, Shell};
 
-/// How long somebody waits for names.
+/// How long to wait for names.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Cobra's directives: files may stand there, or nothing but the candidates.
+/// Cobra's directives: complete files, or nothing but the candidates.
 const FILES: u8 = 0;
 const NOTHING_ELSE: u8 = 4;
 
-/// What may stand at the cursor.
+/// What may follow at the cursor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Next {
-    /// Words of the command line itself, each with what it means.
+    /// Words of the command line itself, each with its description.
     words: Vec<(String, String)>,
-    /// A name that is asked for.
+    /// The kind of name that may follow.
     name: Option<Name>,
-    /// What the cursor's word begins with, before the name: `--namespace=`.
+    /// The part of the cursor's word before the name: `--namespace=`.
     before: String,
-    /// The kind of object that stands before its name, as kubectl has it: `job/`.
+    /// The kind of object before its name, in kubectl's form: `job/`.
     kind: String,
-    /// The command that stands on the line.
+    /// The command on the line.
     command: String,
-    /// What the cluster is asked with.
+    /// The connection for reading names.
     connection: Connection,
-    /// The arguments that stand on the line already.
+    /// The arguments already on the line.
     given: Vec<String>,
 }
 
-/// Who asks.
+/// The program that asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asks {
-    /// A shell, by a script of this program's, which replaces the whole word.
+    /// A shell, through our own script, which replaces the whole word.
     Shell,
-    /// kubectl, whose scripts put what stands before a flag's value there themselves.
+    /// kubectl, whose scripts add the part before a flag's value themselves.
     Kubectl,
 }
 
-/// What may stand in place of the last of these words.
+/// What may replace the last of these words.
 pub(crate) fn next(command: &Command, words: &[String]) -> Next {
     let Some((last, before)) = words.split_last() else {
         return Next::default();
@@ -110,7 +110,7 @@ impl Next {
         self.name = Name::of(arg);
     }
 
-    /// Takes note of the kind that the word begins with, if it is that of the name that is asked for.
+    /// Records the kind prefix of the word, if it fits the expected name.
     fn kind_of(&mut self, word: &str) {
         let kinds = match self.name {
             Some(Name::Job) => JOBS,
@@ -124,8 +124,8 @@ impl Next {
         }
     }
 
-    /// The answer, with these names beside the words that are known. `last` is the cursor's word. Names
-    /// are of others' choice: those that a shell could take for something else are left out.
+    /// The answer: the known words and these names. `last` is the word at the cursor. Anybody can choose names, so
+    /// those with a special meaning to a shell are left out.
     fn answer(&self, names: Vec<(String, String)>, last: &str, asker: Asks) -> String {
         let mut answer = String::new();
         let names = names
@@ -157,19 +157,19 @@ impl Next {
     }
 }
 
-/// Whether a name can be offered: bash puts it on the line as it is, kubectl's script for bash has it
-/// expanded even before that, and this program would take one that begins with a hyphen for a flag.
+/// Whether a name can be offered. Bash inserts it into the line unchanged, kubectl's script for bash expands it even
+/// before that, and this program would take a leading hyphen for a flag.
 fn is_plain(name: &str) -> bool {
     let in_front = name.bytes().next().unwrap_or(b'-');
     in_front != b'-' && name.bytes().all(is_harmless)
 }
 
-/// What no shell takes for anything but itself.
+/// Whether a byte has no special meaning in any shell.
 fn is_harmless(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"._:/=@-".contains(&byte)
 }
 
-/// What is shown beside a name, without anything that a shell might expand.
+/// The description of a name, without anything that a shell might expand.
 fn plainly(help: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || c == ' ' || u8::try_from(c).is_ok_and(is_harmless);
     let shown = help.chars().map(|c| if plain(c) { c } else { '?' });
@@ -195,7 +195,7 @@ fn takes_value(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Set | ArgAction::Append)
 }
 
-/// The flag that a word names, and the value that stands in it.
+/// The flag that a word names, and the value in the same word.
 fn find_flag<'c, 'w>(command: &'c Command, word: &'w str) -> Option<(&'c Arg, Option<&'w str>)> {
     let mut flags = command.get_arguments().filter(|arg| !arg.is_positional());
     if let Some(long) = word.strip_prefix("--") {
@@ -209,7 +209,7 @@ fn find_flag<'c, 'w>(command: &'c Command, word: &'w str) -> Option<(&'c Arg, Op
     }
     let mut letters = word.strip_prefix('-')?.chars();
     let flags: Vec<&Arg> = flags.collect();
-    // Several may stand in one word, of which the last may take a value.
+    // One word can contain several flags, of which the last may take a value.
     loop {
         let short = letters.next()?;
         let arg = *flags.iter().find(|arg| arg.get_short() == Some(short))?;
@@ -259,7 +259,7 @@ fn flags(command: &Command) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The answer to kubectl. Names that can't be had in time are left out: a shell shows no errors.
+/// The answer to kubectl. Names that can't be read in time are left out: a shell shows no errors.
 pub(crate) async fn answer(command: &Command, words: &[String], asker: Asks) -> String {
     let next = next(command, words);
     let names = match next.name {
@@ -273,7 +273,7 @@ pub(crate) async fn answer(command: &Command, words: &[String], asker: Asks) -> 
     next.answer(names, last, asker)
 }
 
-/// What a shell reads to complete the word `kubectl-csem`.
+/// The script with which a shell completes the word `kubectl-csem`.
 pub(crate) fn script(shell: Shell) -> &'static str {
     match shell {
         Shell::Bash => include_str!("completion/bash"),

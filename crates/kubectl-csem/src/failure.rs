@@ -1,27 +1,27 @@
-//! Why a command can't do what it was asked to, with its exit code.
+//! Why a command can't do what it was asked to do, with its exit code.
 
 use std::{error::Error as _, fmt::Write as _, time::Duration};
 
 use consul_client::{self as consul, text::one_line};
 use kube::core::Status;
 
-/// How much of others' words is repeated.
+/// How much of a foreign message is repeated.
 const SHOWN: usize = 600;
 
-/// What kind of failure it is: what a script may tell apart.
+/// The kind of a failure, as far as a script can distinguish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It can't be done as it was asked for.
+    /// It can't be done as requested.
     Impossible,
-    /// What was named is not there.
+    /// The named object does not exist.
     NotThere,
-    /// The API server or Consul gives no answer.
+    /// The API server or Consul does not answer.
     Away,
     /// A right is missing.
     Denied,
 }
 
-/// A failure: what went wrong, and what to do.
+/// A failure: what went wrong, and what to do about it.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) kind: Kind,
@@ -44,7 +44,7 @@ impl Failure {
         }
     }
 
-    /// The same numbers as `consul-semaphore exec` has, which are those of sysexits.h.
+    /// The same exit codes as those of `consul-semaphore exec`, from sysexits.h.
     pub(crate) fn code(&self) -> u8 {
         match self.kind {
             Kind::Impossible => 1,
@@ -54,7 +54,7 @@ impl Failure {
         }
     }
 
-    /// A call of the API server's that failed.
+    /// A call to the API server failed.
     pub(crate) fn of_call(right: &Right, error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::of_answer(right, status),
@@ -62,7 +62,7 @@ impl Failure {
         }
     }
 
-    /// What went wrong before there was an answer.
+    /// Something went wrong before there was an answer.
     pub(crate) fn of_client(error: &kube::Error) -> Self {
         match error {
             kube::Error::ProxyProtocolDisabled { proxy_url, .. }
@@ -77,7 +77,7 @@ impl Failure {
                 let mut why = error.to_string();
                 let mut cause = error.source();
                 while let Some(error) = cause {
-                    // To a string: that cannot fail.
+                    // Writing to a string can't fail.
                     let _ = write!(why, ": {error}");
                     cause = error.source();
                 }
@@ -91,7 +91,7 @@ impl Failure {
         }
     }
 
-    /// No answer of the API server's.
+    /// The API server did not answer.
     pub(crate) fn silent(patience: Duration) -> Self {
         let seconds = patience.as_secs();
         let message = format!("the API server did not answer within {seconds} s");
@@ -138,7 +138,7 @@ impl From<consul::Error> for Failure {
     }
 }
 
-/// What is worked on.
+/// The kind of object that a call is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum What {
     Semaphores,
@@ -147,7 +147,7 @@ pub(crate) enum What {
 }
 
 impl What {
-    /// As the API calls it.
+    /// Its name in the API.
     pub(crate) fn resource(self) -> &'static str {
         match self {
             Self::Semaphores => "consulsemaphores",
@@ -157,19 +157,19 @@ impl What {
     }
 }
 
-/// What a call needs to be allowed.
+/// The right that a call needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Right {
     pub(crate) verb: &'static str,
-    /// What is to be done next with what this brings, if that takes more.
+    /// What will be done with the objects that are read, if that needs another right.
     pub(crate) toward: Option<&'static str>,
     pub(crate) what: What,
-    /// Without one: in all.
+    /// `None` is all namespaces.
     pub(crate) namespace: Option<String>,
 }
 
 impl Right {
-    /// What is missing, and who gives it.
+    /// A message that says what is missing, and who can grant it.
     fn missing(&self) -> String {
         let Self {
             verb,
@@ -191,7 +191,7 @@ impl Right {
         }
     }
 
-    /// Which role is enough, as `config/rbac/user_roles.yaml` and Kubernetes itself have them.
+    /// The role that is enough, as `config/rbac/user_roles.yaml` and Kubernetes itself define it.
     fn role(&self) -> &'static str {
         match (self.what, self.toward.unwrap_or(self.verb)) {
             (What::Semaphores, "get" | "list" | "watch") => {

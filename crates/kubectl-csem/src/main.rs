@@ -1,16 +1,16 @@
-//! `kubectl csem`: the semaphores of consul-semaphore-operator, seen and moved with the user's own rights.
+//! `kubectl csem`: shows and changes the semaphores of consul-semaphore-operator with the user's own rights.
 //!
 //! | module | subject |
 //! |---|---|
 //! | `cli` | the command line |
-//! | `view` | what is shown, as text: the core, which does no IO |
-//! | `read`, `watch` | the commands that show |
+//! | `view` | the output as text: the core, which does no IO |
+//! | `read`, `watch` | the commands that show something |
 //! | `act` | the commands that change something |
-//! | `world`, `store` | what the watches have brought |
+//! | `world`, `store` | the objects that the watches have received |
 //! | `cluster` | the API server |
 //! | `terminal` | where the output goes |
-//! | `completion` | what could stand next on the command line |
-//! | `failure` | what can go wrong, and what to do |
+//! | `completion` | completion of the command line |
+//! | `failure` | what can go wrong, and what to do about it |
 mod act;
 mod cli;
 mod cluster;
@@ -40,7 +40,7 @@ use crate::{
     world::Scope,
 };
 
-/// By what name kubectl asks for completion.
+/// The name by which kubectl calls this program for completion.
 const COMPLETER: &str = "kubectl_complete-csem";
 
 fn main() -> ExitCode {
@@ -58,7 +58,7 @@ fn begin() -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::impossible(error.to_string()))?;
-    // An error says that it is there already.
+    // `Err` means that a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut arguments = env::args_os();
     let program = arguments.next().unwrap_or_default();
@@ -133,7 +133,7 @@ async fn run(
             session,
             yes,
         } => release(cluster, &semaphore, &session, yes).await,
-        // They need no cluster.
+        // These need no cluster.
         Command::Completion { .. } | Command::Complete { .. } => Ok(()),
     }
 }

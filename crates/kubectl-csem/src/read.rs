@@ -1,4 +1,4 @@
-//! What is there, once: `list` and `show`.
+//! `list` and `show`: a single reading.
 
 use std::collections::HashSet;
 
@@ -25,8 +25,8 @@ use crate::{
     },
 };
 
-/// How many Jobs are shown in line, and beside it; and how many events. Programs, and who asks for all,
-/// get more.
+/// How many Jobs in the queue, Jobs outside it, and events are shown. The wide and machine-readable formats show
+/// more.
 pub(crate) const SHOWN: usize = 50;
 const SHOWN_WIDE: usize = 5_000;
 pub(crate) const EVENTS: usize = 10;
@@ -99,7 +99,7 @@ pub(crate) async fn show(
     terminal::print(&show::show(&shown, clock::time()))
 }
 
-/// What belongs to a semaphore beside the object itself. Who may not read it sees the rest, and is told.
+/// What belongs to a semaphore besides the object itself. Whatever the user may not read becomes a gap in the output.
 struct Around {
     workloads: Vec<TrackedWorkload>,
     recorded: Vec<RecordedEvent>,
@@ -148,12 +148,12 @@ fn unless_denied<T>(
     }
 }
 
-/// What is said where something can't be shown.
+/// The line that replaces something that can't be shown.
 pub(crate) fn gap(what: &str, why: &str) -> String {
     format!("what the {what} say is left out: {why}")
 }
 
-/// The Jobs that events may be about: those that wait, hold, or have asked.
+/// The Jobs that events may be about: those that wait, hold a slot, or have asked for one.
 pub(crate) fn names(
     semaphore: &ConsulSemaphore,
     queue: &Queue,
@@ -188,12 +188,12 @@ fn document(what: &impl Serialize, output: Option<Output>) -> Result<(), Failure
     terminal::write(&written.map_err(Failure::impossible)?)
 }
 
-/// Who wrote which field is of no use here; kubectl leaves it out, too.
+/// Drops the managed fields, which are of no use here. kubectl leaves them out, too.
 fn without_managers(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
 }
 
-/// An object as kubectl calls it in what it says.
+/// An object as kubectl names it in messages.
 pub(crate) fn title(object: &DynamicObject) -> String {
     let name = object.metadata.name.as_deref().unwrap_or_default();
     format!("consulsemaphore.consul-semaphore.io/{name}")

@@ -1,4 +1,4 @@
-//! What a watch says is there.
+//! The objects of a watch.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use kube::runtime::watcher::Event;
 #[derive(Debug)]
 pub(crate) struct Store<K, V> {
     current: BTreeMap<K, V>,
-    /// What a list that is under way has brought.
+    /// The objects of a list that is under way.
     listing: BTreeMap<K, V>,
     listed: bool,
 }
@@ -24,8 +24,8 @@ impl<K, V> Default for Store<K, V> {
 }
 
 impl<K: Ord, V> Store<K, V> {
-    /// Takes note of what was heard. `read` says what is kept of an object; without a value it is of no
-    /// interest, or not any more.
+    /// Applies an event. `read` returns the key of an object and what is kept of it; `None` if it is of no interest,
+    /// or no longer.
     pub(crate) fn take<O>(&mut self, event: Event<O>, read: impl FnOnce(O) -> (K, Option<V>)) {
         match event {
             Event::Init => self.listing.clear(),
@@ -41,7 +41,7 @@ impl<K: Ord, V> Store<K, V> {
         }
     }
 
-    /// Whether all that is there was listed once.
+    /// Whether a complete list was received.
     pub(crate) fn is_listed(&self) -> bool {
         self.listed
     }
@@ -50,7 +50,7 @@ impl<K: Ord, V> Store<K, V> {
         self.current.values()
     }
 
-    /// Forgets what is least by this measure where there is more than twice as much as is to be kept.
+    /// Drops the entries with the least measure as soon as there are more than twice as many as `most`.
     pub(crate) fn keep<M: Ord>(&mut self, most: usize, measure: impl Fn(&V) -> M)
     where
         K: Clone,
@@ -99,7 +99,7 @@ mod tests {
         store.take(Event::Init, read);
         store.take(Event::InitApply(20), read);
         assert_eq!(values(&store), [10]);
-        // The list began anew.
+        // The list starts anew.
         store.take(Event::Init, read);
         store.take(Event::InitApply(30), read);
         store.take(Event::InitDone, read);

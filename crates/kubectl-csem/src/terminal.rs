@@ -17,20 +17,20 @@ use crate::{
     },
 };
 
-/// What a terminal that does not say how large it is counts as.
+/// The size of a terminal that does not report its own.
 const USUAL: Size = Size {
     columns: 80,
     rows: 24,
 };
 
-/// Whether colour is wanted: on a terminal that can, unless `NO_COLOR` is set (<https://no-color.org>).
+/// Whether to use colour: on a terminal that supports it, unless `NO_COLOR` is set (<https://no-color.org>).
 pub(crate) fn colour() -> bool {
     let unwanted = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
     io::stdout().is_terminal() && !unwanted && !dumb
 }
 
-/// Whether a frame can be written over the one before.
+/// Whether a frame can overwrite the previous one.
 pub(crate) fn has_screen() -> bool {
     let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
     io::stdout().is_terminal() && !dumb
@@ -40,7 +40,7 @@ pub(crate) fn print(text: &Text) -> Result<(), Failure> {
     write(&text.render(colour()))
 }
 
-/// Writes to stdout. A reader that went away, as `head` does, is no failure.
+/// Writes to stdout. A reader that stops reading, as `head` does, is not a failure.
 pub(crate) fn write(text: &str) -> Result<(), Failure> {
     let written = try_write(text);
     written
@@ -48,7 +48,7 @@ pub(crate) fn write(text: &str) -> Result<(), Failure> {
         .map_err(|error| Failure::impossible(format!("can't write to stdout: {error}")))
 }
 
-/// Writes to stdout, and says whether anybody reads it.
+/// Writes to stdout. Returns whether there is still a reader.
 pub(crate) fn try_write(text: &str) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
     match stdout
@@ -61,23 +61,23 @@ pub(crate) fn try_write(text: &str) -> io::Result<bool> {
     }
 }
 
-/// Tells a person something beside the output.
+/// Prints a message for a person, on stderr.
 pub(crate) fn message(words: &str) {
-    // Of others' words none moves anything on the terminal.
+    // No foreign text may control the terminal.
     let seen = |c: char| if c.is_control() && c != '\n' { ' ' } else { c };
     let words: String = words.chars().map(seen).collect();
-    // Nobody is left to tell when this can't be written.
+    // If this can't be written, nobody reads it anyway.
     let _ = writeln!(io::stderr(), "{words}");
 }
 
-/// A screen of its own on the terminal; what was there before comes back with its end.
+/// A separate screen on the terminal. Dropping it restores the previous content.
 pub(crate) struct Screen {
-    /// Not buffered: a frame is one write, and so comes at once.
+    /// Not buffered: a frame is one write, and so appears at once.
     out: File,
-    /// How the terminal was.
+    /// The terminal's previous settings.
     before: Option<Termios>,
     colour: bool,
-    /// What is there, and how large the terminal was then: it may have moved everything since.
+    /// The current frame, and the size of the terminal at the time: a resize may have moved everything.
     shown: Option<(Size, String)>,
 }
 
@@ -85,7 +85,7 @@ impl Screen {
     pub(crate) fn open() -> io::Result<Self> {
         let out = io::stdout().as_fd().try_clone_to_owned()?;
         let before = tcgetattr(&out).ok();
-        // What is typed is not shown in between.
+        // Do not echo what is typed in the meantime.
         if let Some(mut quiet) = before.clone() {
             quiet.local_modes.remove(LocalModes::ECHO);
             let _ = tcsetattr(&out, OptionalActions::Now, &quiet);
@@ -100,7 +100,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Shows a text in place of the one before. The same again is not written.
+    /// Shows a text in place of the previous one. An unchanged frame is not written.
     pub(crate) fn draw(&mut self, text: &Text) -> io::Result<()> {
         let size = self.size();
         let next = Some((size, frame::frame(text, size, self.colour)));
@@ -126,7 +126,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing more.
+        // If the terminal is gone, nothing needs to be restored.
         let _ = self.out.write_all(frame::CLOSE.as_bytes());
         if let Some(before) = &self.before {
             let _ = tcsetattr(&self.out, OptionalActions::Flush, before);

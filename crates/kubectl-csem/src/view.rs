@@ -1,21 +1,21 @@
-//! What is shown, as text: from objects of the API server to lines. Nothing here does IO or asks a clock.
+//! The output as text: from objects of the API server to lines. Nothing here does IO or reads a clock.
 //!
-//! It shows what the operator wrote: the status of a `ConsulSemaphore`, its conditions, its events. How a
-//! Job is read and where it stands in line is asked of the operator's own code.
+//! It shows what the operator wrote: the status of a `ConsulSemaphore`, its conditions, its events. The operator's
+//! own code parses Jobs and orders the queue.
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`age`] | lengths of time, as kubectl writes them |
+//! | [`age`] | durations, as kubectl writes them |
 //! | [`text`], [`table`] | words with a tone, lines, columns |
-//! | [`frame`] | a text as what a terminal is sent |
-//! | [`item`] | a `ConsulSemaphore` as it was read |
-//! | [`holder`] | who holds a slot |
+//! | [`frame`] | a text as the bytes for a terminal |
+//! | [`item`] | a parsed `ConsulSemaphore` |
+//! | [`holder`] | the holder of a slot |
 //! | [`recorded`] | events |
-//! | [`queue`] | who waits, in which order, and why |
+//! | [`queue`] | the waiting Jobs, in their order, with reasons |
 //! | [`list`], [`show`] | the texts of the two commands |
 //! | [`document`] | the same for programs |
-//! | [`changes`] | what has changed, a line each |
-//! | [`release`] | what becomes of a holder whose session is ended |
+//! | [`changes`] | the changes, one on each line |
+//! | [`release`] | what happens to a holder whose session is ended |
 
 pub(crate) mod age;
 pub(crate) mod changes;

@@ -1,4 +1,4 @@
-//! `watch`: semaphores as they are now, by watches of the API server.
+//! `watch`: keeps the output up to date with watches of the API server.
 
 use std::{
     fmt::{Debug, Write as _},
@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Changes that come together are shown together.
 const BEAT: Duration = Duration::from_millis(100);
 
-/// How long one watch lasts, in seconds: a connection that broke in silence is noticed by then.
+/// How long one watch lasts, in seconds. A connection that broke silently is noticed by then.
 const LASTS: u32 = 60;
 
 pub(crate) async fn watch(cluster: &Cluster, scope: &Scope) -> Result<(), Failure> {
@@ -70,7 +70,7 @@ pub(crate) async fn watch(cluster: &Cluster, scope: &Scope) -> Result<(), Failur
             () = ends.come() => break,
             _ = beat.tick() => {
                 let now = clock::time();
-                // Ages are shown in seconds.
+                // Ages are shown in seconds, so redraw every second.
                 if changed || now.as_second() != second {
                     (changed, second) = (false, now.as_second());
                     if !output.show(&world, now)? {
@@ -95,11 +95,11 @@ fn listen(kind: SignalKind) -> Result<Signal, Failure> {
     signal(kind).map_err(|error| Failure::impossible(format!("can't listen for signals: {error}")))
 }
 
-/// What ends it, so that the terminal is left as it was: Ctrl-C, Ctrl-\, the end of the terminal, or somebody who says
-/// so.
+/// The signals that end the watch, so that it can restore the terminal: Ctrl-C, Ctrl-\, SIGTERM, and the end of the
+/// terminal.
 struct Ends {
     signals: [Signal; 4],
-    /// Ctrl-Z does nothing: it would leave the shell on this screen.
+    /// Ctrl-Z is ignored: it would leave the shell on this screen.
     _stop: Signal,
 }
 
@@ -127,7 +127,7 @@ impl Ends {
     }
 }
 
-/// Takes note of what is heard until each watch has brought its list, or has failed.
+/// Applies updates until each watch has received its list or has failed.
 async fn first_lists(world: &mut World, update: &mut Streams) -> Result<(), Failure> {
     while !world.is_complete()
         && let Some(next) = update.next().await
@@ -178,7 +178,7 @@ where
     watched.boxed()
 }
 
-/// A screen where there is one, else a line for each change.
+/// A screen on a terminal, or else a line for each change.
 enum Output {
     Screen(Screen),
     Lines {
@@ -200,7 +200,7 @@ impl Output {
         })
     }
 
-    /// Shows how it is. Says whether anybody can still see it.
+    /// Shows the current state. Returns whether there is still a reader.
     fn show(&mut self, world: &World, now: jiff::Timestamp) -> Result<bool, Failure> {
         match self {
             Self::Screen(screen) => {
@@ -222,7 +222,7 @@ impl Output {
                 *before = seen;
                 let mut text = String::new();
                 for line in &lines {
-                    // To a string: that cannot fail.
+                    // Writing to a string can't fail.
                     let _ = writeln!(text, "{now:.0} {line}");
                 }
                 terminal::try_write(&text).map_err(cant_write)
@@ -230,7 +230,7 @@ impl Output {
         }
     }
 
-    /// Leaves what was shown last where it can be read and scrolled back to.
+    /// Prints the last output to the normal screen, where it can be read and scrolled back to.
     fn close(self, world: &World) -> Result<(), Failure> {
         match self {
             Self::Screen(screen) => {

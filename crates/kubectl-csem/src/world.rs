@@ -1,4 +1,4 @@
-//! What the watches have brought so far, and what is shown of it. No IO, no clock.
+//! The objects that the watches have received, and the output made of them. No IO, no clock.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -27,25 +27,25 @@ use crate::{
     },
 };
 
-/// A watch that says nothing for so long after it failed goes on: it is begun again within half a minute,
-/// and nobody tells that nothing has changed since.
+/// A failed watch that has not failed again for this long has recovered. It is retried within half a minute, and
+/// there is no event if nothing has changed since.
 const QUIET: Duration = Duration::from_secs(75);
 
 /// How many events are kept.
 const NOTED: usize = 2_000;
 
-/// What is watched.
+/// The scope of a watch.
 #[derive(Clone, Debug)]
 pub(crate) struct Scope {
-    /// Without one: all namespaces.
+    /// `None` is all namespaces.
     pub(crate) namespace: Option<String>,
-    /// One semaphore with all that belongs to it, or all of them with a line for each.
+    /// One semaphore with everything that belongs to it, or all of them on one line each.
     pub(crate) semaphore: Option<String>,
-    /// The labels that they have, where they are all watched.
+    /// A label selector, if all of them are watched.
     pub(crate) selector: Option<String>,
 }
 
-/// What a watch says.
+/// An update from a watch.
 #[derive(Debug)]
 pub(crate) enum Update {
     Semaphore(Box<Event<DynamicObject>>),
@@ -54,14 +54,14 @@ pub(crate) enum Update {
     Failed(What, watcher::Error),
 }
 
-/// What is known.
+/// The known objects.
 #[derive(Debug)]
 pub(crate) struct World {
     scope: Scope,
     semaphores: Store<(String, String), Item>,
     jobs: Store<String, TrackedWorkload>,
     noted: Store<String, RecordedEvent>,
-    /// What each watch failed of last, and when.
+    /// The last failure of each watch, and when it happened.
     troubles: BTreeMap<What, (Timestamp, Failure)>,
 }
 
@@ -76,8 +76,8 @@ impl World {
         }
     }
 
-    /// Takes note of what was heard. That the semaphores can't be listed at all is a failure; what fails
-    /// later is tried again, and shown.
+    /// Applies an update. If the semaphores can't be listed at all, that is an error. Later failures are retried, and
+    /// shown.
     pub(crate) fn take(&mut self, update: Update, now: Timestamp) -> Result<(), Failure> {
         match update {
             Update::Semaphore(event) => {
@@ -109,7 +109,7 @@ impl World {
         Ok(())
     }
 
-    /// That a list is begun is said before the API server has been asked for it.
+    /// `Init` does not count as success: it comes before the API server was even called.
     fn works<K>(&mut self, what: What, event: &Event<K>) {
         if !matches!(event, Event::Init) {
             self.troubles.remove(&what);
@@ -133,7 +133,7 @@ impl World {
             watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => {
                 Failure::of_call(&right("watch"), error)
             }
-            // What was seen last is too old to go on from: all is listed again.
+            // The last version seen is too old to resume from, so everything is listed again.
             watcher::Error::WatchError(status) if status.code == 410 => return Ok(()),
             watcher::Error::WatchError(status) => {
                 Failure::of_call(&right("watch"), &kube::Error::Api(status.clone()))
@@ -147,7 +147,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether there is something to show: each watch has brought its list, or has failed.
+    /// Whether the output can be shown: each watch has received its list, or has failed.
     pub(crate) fn is_complete(&self) -> bool {
         let update = |what: What, listed: bool| listed || self.troubles.contains_key(&what);
         let around = self.scope.semaphore.is_none()
@@ -156,12 +156,12 @@ impl World {
         self.semaphores.is_listed() && around
     }
 
-    /// Whether the one semaphore that is watched is there.
+    /// Whether the one watched semaphore exists.
     pub(crate) fn has_semaphore(&self) -> bool {
         self.scope.semaphore.is_none() || self.semaphores.values().next().is_some()
     }
 
-    /// What can't be shown, or may be old.
+    /// What can't be shown, or may be stale.
     pub(crate) fn gaps(&self, now: Timestamp) -> Vec<String> {
         let lasting = self.troubles.iter().filter(|(_, (since, _))| {
             let age = now.as_second().saturating_sub(since.as_second());
@@ -205,7 +205,7 @@ impl World {
         show::show(&shown, now)
     }
 
-    /// All semaphores, a line each.
+    /// All semaphores, one on each line.
     fn all(&self, gaps: &[String], now: Timestamp) -> Text {
         let columns = Columns {
             namespace: self.scope.namespace.is_none(),
@@ -218,7 +218,7 @@ impl World {
         below(gaps, text)
     }
 
-    /// What changes are told of.
+    /// The state whose changes are reported.
     pub(crate) fn seen(&self) -> Seen {
         let Some(name) = &self.scope.semaphore else {
             return Seen::of(self.semaphores.values(), []);
@@ -235,7 +235,7 @@ impl World {
     }
 }
 
-/// What can't be shown goes before what can, of which the end may be cut off.
+/// Puts the gaps first, because the end of the output may be cut off.
 fn below(gaps: &[String], shown: Text) -> Text {
     let mut text = Text::default();
     text.extend(gaps.iter().map(|gap| Line::of(Tone::Doubt, gap)));
@@ -350,7 +350,7 @@ mod tests {
         let gaps = world.gaps(now());
         assert_eq!(gaps.len(), 2);
         assert!(gaps[0].contains("ClusterRole view"), "{}", gaps[0]);
-        // Nothing was heard of it since: it goes on.
+        // No failure since then: the watch has recovered.
         let later = now().checked_add(QUIET * 2).unwrap();
         assert_eq!(world.gaps(later).len(), 0);
         apply(&mut world, vec![Update::Job(Box::new(Event::Init))]);

@@ -1,4 +1,4 @@
-//! Waits until RBAC takes effect: the API server applies a new or deleted binding a moment later.
+//! Waits until RBAC takes effect: the API server applies a new or deleted binding with a delay.
 use std::panic::Location;
 
 use anyhow::{Context as _, Result};
@@ -14,20 +14,20 @@ use kube::{
 use crate::{bed::Bed, namespace::Namespace, story::story, wait};
 
 impl Namespace {
-    /// Waits until this user may do this here, or may not any more: a verb, and a resource with its group, and a name
-    /// if it is about one, such as `["patch", "jobs.batch/migrate"]`.
+    /// Waits until this user may do this here, or may not any more. `what` is a verb, and a resource with its group
+    /// and, if it is about a single object, the name, such as `["patch", "jobs.batch/migrate"]`.
     #[track_caller]
     pub fn lets(&self, user: &str, what: [&str; 2], lets: bool) -> impl Future<Output = ()> {
         let asked = asked(what, Some(self.name()));
         story(
             Location::caller(),
-            goes_by(self.client(), user.to_owned(), asked, lets),
+            await_access(self.client(), user.to_owned(), asked, lets),
         )
     }
 }
 
 impl Bed {
-    /// As [`Namespace::lets`], in a namespace that is not the test's own, or in the whole cluster.
+    /// Like [`Namespace::lets`], in another namespace than the test's own, or in the whole cluster.
     #[track_caller]
     pub fn lets(
         &self,
@@ -39,7 +39,7 @@ impl Bed {
         let asked = asked(what, namespace);
         story(
             Location::caller(),
-            goes_by(self.client().clone(), user.to_owned(), asked, lets),
+            await_access(self.client().clone(), user.to_owned(), asked, lets),
         )
     }
 }
@@ -69,7 +69,7 @@ pub(crate) async fn is_in_force(client: &Client, binding: &DynamicObject) -> Res
             let home = account.namespace.as_deref().unwrap_or_default();
             let user = format!("system:serviceaccount:{home}:{}", account.name);
             let asked = one_of(&rule, namespace.clone());
-            goes_by(client.clone(), user, asked, true).await?;
+            await_access(client.clone(), user, asked, true).await?;
         }
     }
     Ok(())
@@ -94,7 +94,7 @@ async fn rules(
     Ok(rules)
 }
 
-/// The first of all that a rule allows: it allows all of that at once.
+/// One request that a rule allows. If this one is allowed, the whole rule is in effect.
 fn one_of(rule: &PolicyRule, namespace: Option<String>) -> ResourceAttributes {
     let first = |of: &Option<Vec<String>>| of.iter().flatten().next().cloned();
     let resource = first(&rule.resources).unwrap_or_default();
@@ -113,8 +113,8 @@ fn one_of(rule: &PolicyRule, namespace: Option<String>) -> ResourceAttributes {
     }
 }
 
-/// Waits until the API server lets a user do this, or does not.
-async fn goes_by(
+/// Waits until the API server allows a user to do this, or denies it.
+async fn await_access(
     client: Client,
     user: String,
     asked: ResourceAttributes,

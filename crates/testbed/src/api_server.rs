@@ -1,4 +1,4 @@
-//! A kube-apiserver with its etcd. That is enough for tests of everything the API server decides alone.
+//! A kube-apiserver with its etcd. That is enough for tests of what the API server decides on its own.
 use std::{
     ffi::OsStr,
     fs,
@@ -32,20 +32,20 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// The admin's token. It is worth nothing outside of a loopback port that lives for minutes.
+/// The admin's token. It is only valid on a loopback port that lives for minutes.
 const ADMIN_TOKEN: &str = "admin";
 
-/// What gets pods.
+/// Which workloads get pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Workloads {
     /// Jobs alone, whose pods have no `ServiceAccount`.
     #[default]
     Jobs,
-    /// Deployments too. All pods have the token of their `ServiceAccount`, as it is elsewhere.
+    /// Deployments too. All pods have the token of their `ServiceAccount`, as in other clusters.
     Deployments,
 }
 
-/// An API server with its etcd. No controller runs: a Job that is made stays as it is.
+/// An API server with its etcd. No controller runs: a Job stays as it was created.
 ///
 /// Ends when it is dropped.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Starts it in a folder of its own.
+    /// Starts it in its own folder.
     #[track_caller]
     pub fn start() -> impl Future<Output = Self> {
         story(Location::caller(), async {
@@ -107,7 +107,7 @@ impl ApiServer {
                     ))
                     .args(args);
                 let server = Process::start(folder, &recipe)?;
-                // Made by the server itself, which is its own authority.
+                // The server makes this certificate itself, and it is self-signed.
                 let authority = certs.join("apiserver.crt");
                 let url = format!("https://127.0.0.1:{port}");
                 ready(&server, &url, &authority).await?;
@@ -134,7 +134,7 @@ impl ApiServer {
         &self.kubeconfig
     }
 
-    /// An admin's client, which belongs to the runtime that asks for it.
+    /// An admin's client, which belongs to the runtime of the caller.
     #[track_caller]
     pub fn client(&self) -> impl Future<Output = Client> {
         story(Location::caller(), kubeconfig::client(&self.kubeconfig))
@@ -166,7 +166,7 @@ impl ApiServer {
         story(Location::caller(), tools::kubectl(&self.kubeconfig, args))
     }
 
-    /// As [`Self::kubectl`], for a command that may be refused: the error is what it complains about.
+    /// Like [`Self::kubectl`], for a command that may be refused: the error is what it prints to stderr.
     pub async fn try_kubectl<A: AsRef<OsStr>>(
         &self,
         args: impl IntoIterator<Item = A>,
@@ -183,7 +183,7 @@ impl ApiServer {
         story(Location::caller(), self.try_helm(args))
     }
 
-    /// As [`Self::helm`], for a command that may be refused: the error is what it complains about.
+    /// Like [`Self::helm`], for a command that may be refused: the error is what it prints to stderr.
     pub async fn try_helm<A: AsRef<OsStr>>(
         &self,
         args: impl IntoIterator<Item = A>,
@@ -191,7 +191,7 @@ impl ApiServer {
         tools::helm(&self.kubeconfig, args).await
     }
 
-    /// Runs a script of kubectl and helm as admin, up to the first command that fails, and returns what it prints.
+    /// Runs a script of kubectl and helm commands as admin, up to the first that fails, and returns what it prints.
     #[track_caller]
     pub fn shell(&self, script: &str) -> impl Future<Output = String> {
         story(Location::caller(), tools::shell(&self.kubeconfig, script))
@@ -211,19 +211,19 @@ impl ApiServer {
         [&self.server, &self.etcd_process]
     }
 
-    /// Kills the API server (SIGKILL) and waits for its end. etcd goes on, with all data.
+    /// Kills the API server (SIGKILL) and waits for its end. etcd keeps running, with all data.
     #[track_caller]
     pub fn kill(&self) -> impl Future<Output = ()> {
         story(Location::caller(), self.server.kill())
     }
 
-    /// Starts the API server once more, on its port, and waits until it is ready.
+    /// Restarts the API server on its port, and waits until it is ready.
     #[track_caller]
     pub fn start_again(&self) -> impl Future<Output = ()> {
         story(Location::caller(), self.try_start_again())
     }
 
-    /// As [`Self::start_again`], for a program that is no test.
+    /// Like [`Self::start_again`], for programs other than tests.
     pub async fn try_start_again(&self) -> Result<()> {
         self.server.start_again()?;
         ready(&self.server, &self.url, &self.authority_file()).await
@@ -234,18 +234,18 @@ impl ApiServer {
         &self.etcd
     }
 
-    /// As [`Etcd::compact`].
+    /// Like [`Etcd::compact`].
     #[track_caller]
     pub fn compact(&self) -> impl Future<Output = ()> {
         story(Location::caller(), async { self.etcd.compact().await })
     }
 
-    /// Where it answers.
+    /// Its URL.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// What its clients see: for a [`Proxy`](crate::Proxy) that they take for it.
+    /// The certificate that its clients see, for a [`Proxy`](crate::Proxy) that impersonates it.
     ///
     /// # Errors
     /// The API server has not been ready yet.
@@ -254,7 +254,7 @@ impl ApiServer {
         ServerCertificate::read(&certificate, &certificate.with_extension("key"), None)
     }
 
-    /// The certificate authority that its own certificate is checked against, as PEM.
+    /// The certificate authority for its certificate, as PEM.
     ///
     /// # Errors
     /// The API server has not been ready yet.
@@ -263,7 +263,7 @@ impl ApiServer {
         fs::read_to_string(&file).with_context(|| file.display().to_string())
     }
 
-    /// The file of it: the API server's own certificate, whose key is beside it, with the ending `key`.
+    /// The authority's file: the API server's own certificate, with its key beside it in a file ending in `key`.
     pub fn authority_file(&self) -> PathBuf {
         self.folder.path().join("apiserver/apiserver.crt")
     }
@@ -274,8 +274,8 @@ impl ApiServer {
     }
 }
 
-/// The admission plugins that don't run. A fake node would keep its not-ready taint; and where no Deployments are,
-/// pods need no `ServiceAccount`, so that a namespace need not wait for its own.
+/// The admission plugins that don't run. One would keep the not-ready taint on a fake node. Without Deployments, pods
+/// need no `ServiceAccount`, so a namespace need not wait for its own.
 fn left_out(workloads: Workloads) -> &'static str {
     match workloads {
         Workloads::Jobs => "ServiceAccount,TaintNodesByCondition",
@@ -318,7 +318,7 @@ async fn ready(server: &Process, url: &str, authority: &Path) -> Result<()> {
     server.ready(PATIENCE, probe).await
 }
 
-/// The server's own word: it answers at all, and has made the roles that RBAC begins with.
+/// Whether the server answers and has created the default RBAC roles.
 async fn is_ready(url: &str, authority: &[u8]) -> Result<()> {
     let http = reqwest::Client::builder()
         .no_proxy()

@@ -22,15 +22,15 @@ use crate::{
     namespace::{Cluster, Namespace},
     operator::{Operator, OperatorOptions, Place},
     proxy::Proxy,
+    slot_client::SlotClientBuilder,
     story::story,
-    taker::TakerBuilder,
     tools,
 };
 
 /// A Kubernetes, a Consul and the operator.
 ///
-/// A `Bed` is a handle with clients of its own, which belong to the runtime it was asked for in; the
-/// servers end when the last handle on them is gone, or with this process.
+/// A `Bed` is a handle with its own clients, which belong to the runtime of the caller. The servers end when the last
+/// handle is dropped, or with this process.
 #[derive(Clone)]
 pub struct Bed {
     servers: Arc<Servers>,
@@ -38,16 +38,16 @@ pub struct Bed {
     consul: Consul,
 }
 
-/// What a bed has started, or found. The fields end in this order.
+/// The servers that a bed has started or found. The fields are dropped in this order.
 #[derive(Debug)]
 pub(crate) struct Servers {
     pub(crate) operator: Operator,
     pub(crate) place: Place,
-    /// An admin's.
+    /// The admin's kubeconfig.
     pub(crate) kubeconfig: PathBuf,
-    /// None, if it existed before.
+    /// `None` if it existed before.
     pub(crate) consul: Option<ConsulServer>,
-    /// None, if it existed before.
+    /// `None` if it existed before.
     pub(crate) kubernetes: Option<Kubernetes>,
 }
 
@@ -58,12 +58,11 @@ impl std::fmt::Debug for Bed {
 }
 
 impl Bed {
-    /// The bed that all tests of this program share. The first who asks has it started; it ends
-    /// with the program.
+    /// The bed that all tests of this program share. The first call starts it; it ends with the program.
     #[track_caller]
     pub fn shared() -> impl Future<Output = Self> {
         story(Location::caller(), async {
-            // A runtime of its own, so that no test's end takes the start away from the others.
+            // On its own runtime, so that the end of one test does not abort the start for the others.
             let servers = tokio::task::spawn_blocking(|| SHARED.get_or_init(start_shared)).await?;
             match servers {
                 Ok(servers) => Self::of(servers.clone()).await,
@@ -72,13 +71,13 @@ impl Bed {
         })
     }
 
-    /// A bed of one's own.
+    /// A separate bed.
     #[track_caller]
     pub fn start() -> impl Future<Output = Self> {
         Self::builder().start()
     }
 
-    /// A bed of one's own that differs.
+    /// A separate bed with other settings.
     pub fn builder() -> BedBuilder {
         BedBuilder::default()
     }
@@ -95,7 +94,7 @@ impl Bed {
         story(Location::caller(), Namespace::named(self.cluster(), name))
     }
 
-    /// Consul, as an observer or a troublemaker sees it.
+    /// A client for Consul, to read it and to interfere.
     pub fn consul(&self) -> &Consul {
         &self.consul
     }
@@ -105,7 +104,7 @@ impl Bed {
         self.servers.consul.as_ref()
     }
 
-    /// How Consul is reached, as every Consul tool reads it.
+    /// The environment variables for Consul, as every Consul tool reads them.
     pub(crate) fn consul_env(&self) -> &Env {
         &self.servers.place.consul
     }
@@ -120,7 +119,7 @@ impl Bed {
         &self.servers.operator
     }
 
-    /// Another operator on the same servers, not yet started. `name` is its log's.
+    /// Another operator on the same servers, not yet started. `name` is also the name of its log.
     pub fn another_operator<A, E>(&self, name: &str, args: A, env: E) -> Operator
     where
         A: IntoIterator<Item: Into<String>>,
@@ -169,7 +168,7 @@ impl Bed {
         })
     }
 
-    /// The client of whom a kubeconfig is for.
+    /// A client for the user of a kubeconfig.
     #[track_caller]
     pub fn client_of(&self, kubeconfig: &Path) -> impl Future<Output = Client> {
         let kubeconfig = kubeconfig.to_owned();
@@ -178,19 +177,19 @@ impl Bed {
         })
     }
 
-    /// A way to Kubernetes that can be cut, and the operator's kubeconfig that goes by it.
+    /// A link to Kubernetes that can be cut, and the operator's kubeconfig that goes through it.
     #[track_caller]
     pub fn link_to_kubernetes(&self) -> impl Future<Output = (Link, PathBuf)> {
         let direct = &self.servers.place.kubeconfig;
         story(Location::caller(), async move {
             let link = Link::start(kubeconfig::server(direct)?).await?;
-            let kubeconfig = self.by_way_of(&format!("https://{}", link.address()))?;
+            let kubeconfig = self.through(&format!("https://{}", link.address()))?;
             Ok((link, kubeconfig))
         })
     }
 
-    /// A proxy before Kubernetes, and the operator's kubeconfig that goes by it. It speaks HTTP:
-    /// whoever may see a token may see this one.
+    /// A proxy in front of Kubernetes, and the operator's kubeconfig that goes through it. It speaks plain HTTP, so
+    /// use it only where the token may be seen.
     #[track_caller]
     pub fn proxy_to_kubernetes(&self) -> impl Future<Output = (Proxy, PathBuf)> {
         let direct = &self.servers.place.kubeconfig;
@@ -198,23 +197,23 @@ impl Bed {
             let server = format!("https://{}", kubeconfig::server(direct)?);
             let authority = kubeconfig::authority(direct)?;
             let proxy = Proxy::before([server]).trusting(authority).start().await?;
-            let kubeconfig = self.by_way_of(&proxy.url())?;
+            let kubeconfig = self.through(&proxy.url())?;
             Ok((proxy, kubeconfig))
         })
     }
 
-    /// The operator's kubeconfig for an API server that is reached at another URL, such as a proxy's.
+    /// The operator's kubeconfig for an API server at another URL, such as that of a proxy.
     ///
     /// # Errors
     /// It can't be written.
-    pub fn by_way_of(&self, url: &str) -> Result<PathBuf> {
-        let kubeconfig = kubeconfig::by_way_of(self.operator_kubeconfig(), url)?;
+    pub fn through(&self, url: &str) -> Result<PathBuf> {
+        let kubeconfig = kubeconfig::through(self.operator_kubeconfig(), url)?;
         let name = url.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
         self.folder()
             .write(&format!("{name}.kubeconfig"), kubeconfig)
     }
 
-    /// A way to Consul that can be cut.
+    /// A link to Consul that can be cut.
     #[track_caller]
     pub fn link_to_consul(&self) -> impl Future<Output = Link> {
         let address = self.consul.address();
@@ -227,7 +226,7 @@ impl Bed {
         self.shared_folder()
     }
 
-    /// The same, for those who start more in it: it is there as long as they have it.
+    /// The same folder, for others who start servers in it: it lives as long as they hold it.
     pub fn shared_folder(&self) -> &Arc<Folder> {
         &self.servers.place.folder
     }
@@ -241,7 +240,7 @@ impl Bed {
         story(Location::caller(), self.try_kubectl(args))
     }
 
-    /// As [`Self::kubectl`], for a command that may be refused: the error is what it complains about.
+    /// Like [`Self::kubectl`], for a command that may be refused: the error is what it prints to stderr.
     pub async fn try_kubectl<A: AsRef<OsStr>>(
         &self,
         args: impl IntoIterator<Item = A>,
@@ -261,35 +260,35 @@ impl Bed {
         )
     }
 
-    /// A program of others, not yet started: Consul's Go client takes slots of the semaphore at `prefix`,
-    /// as `api.Semaphore` does. `name` is its session's.
-    pub fn go_semaphore(&self, name: &str, prefix: &str, limit: u32) -> TakerBuilder {
-        TakerBuilder::go_semaphore(self, name, prefix, limit)
+    /// A foreign program, not yet started: Consul's Go client takes slots of the semaphore at `prefix`, as
+    /// `api.Semaphore` does. `name` is the name of its session.
+    pub fn go_semaphore(&self, name: &str, prefix: &str, limit: u32) -> SlotClientBuilder {
+        SlotClientBuilder::go_semaphore(self, name, prefix, limit)
     }
 
-    /// As [`Self::go_semaphore`], for the lock at `key`, as `api.Lock` does.
-    pub fn go_lock(&self, name: &str, key: &str) -> TakerBuilder {
-        TakerBuilder::go_lock(self, name, key)
+    /// Like [`Self::go_semaphore`], for the lock at `key`, as `api.Lock` does.
+    pub fn go_lock(&self, name: &str, key: &str) -> SlotClientBuilder {
+        SlotClientBuilder::go_lock(self, name, key)
     }
 
-    /// As [`Self::go_semaphore`], by `consul lock -n <limit>`: with 1 it is the lock at `<prefix>/.lock`.
-    pub fn consul_lock(&self, name: &str, prefix: &str, limit: u32) -> TakerBuilder {
-        TakerBuilder::consul_lock(self, name, prefix, limit)
+    /// Like [`Self::go_semaphore`], with `consul lock -n <limit>`: with 1 it is the lock at `<prefix>/.lock`.
+    pub fn consul_lock(&self, name: &str, prefix: &str, limit: u32) -> SlotClientBuilder {
+        SlotClientBuilder::consul_lock(self, name, prefix, limit)
     }
 
-    /// As [`Self::go_semaphore`], by this project's own `exec`; `name` is its host's.
-    pub fn exec(&self, name: &str, prefix: &str, limit: u32) -> TakerBuilder {
-        TakerBuilder::exec(self, name, prefix, limit)
+    /// Like [`Self::go_semaphore`], with this project's own `exec`; `name` is the name of its host.
+    pub fn exec(&self, name: &str, prefix: &str, limit: u32) -> SlotClientBuilder {
+        SlotClientBuilder::exec(self, name, prefix, limit)
     }
 
-    /// Watches the semaphore at `prefix` from now on: how many hold a slot, and how many Jobs have pods.
+    /// Watches the semaphore at `prefix` from now on: how many holders it has, and how many of its Jobs have pods.
     #[track_caller]
     pub fn watch_limit(&self, prefix: &str) -> impl Future<Output = LimitWatch> {
         let watch = LimitWatch::start(&self.consul, &self.client, prefix);
         story(Location::caller(), watch)
     }
 
-    /// Ends everything, and waits until it is gone. Other handles must be gone already.
+    /// Ends everything, and waits until it has ended. All other handles must be dropped first.
     pub async fn end(self) -> Result<()> {
         let Self {
             servers,
@@ -337,8 +336,8 @@ impl Bed {
     }
 }
 
-/// The servers of [`Bed::shared`]. A static is never dropped; that ends nothing too late, because
-/// every server ends with this process's end of its pipe.
+/// The servers of [`Bed::shared`]. A static is never dropped, but every server ends with this process, whose end of
+/// the pipe then closes.
 static SHARED: OnceLock<Result<Arc<Servers>, String>> = OnceLock::new();
 
 fn start_shared() -> Result<Arc<Servers>, String> {

@@ -27,12 +27,12 @@ use crate::{
     story::story,
 };
 
-/// How long the operator's token is valid: longer than any bed lives.
+/// How long the operator's token is valid, in seconds: longer than any bed lives.
 const TOKEN_SECONDS: i64 = 7 * 24 * 3600;
 
-/// How a [`Bed`] is to be.
+/// The settings of a [`Bed`].
 ///
-/// What is not chosen here is started, or with `BED_EXISTING=1` taken from the environment.
+/// By default everything is started, or with `BED_EXISTING=1` taken from the environment.
 #[derive(Clone, Debug, Default)]
 pub struct BedBuilder {
     consul: Option<ConsulChoice>,
@@ -48,29 +48,29 @@ enum ConsulChoice {
 }
 
 impl BedBuilder {
-    /// Another kind of Consul.
+    /// Starts another kind of Consul.
     #[must_use]
     pub fn consul(mut self, consul: ConsulBuilder) -> Self {
         self.consul = Some(ConsulChoice::Start(consul));
         self
     }
 
-    /// The Consul of another bed, as clusters share one.
+    /// Uses the Consul of another bed, for clusters that share one.
     #[must_use]
     pub fn with_consul_of(mut self, bed: &Bed) -> Self {
         self.consul = Some(ConsulChoice::Existing(bed.consul_env().clone()));
         self
     }
 
-    /// A Consul that exists, as the `CONSUL_*` variables describe it. The operator gets them all; the
-    /// observer needs no more than the address and the token.
+    /// Uses an existing Consul, as the `CONSUL_*` variables describe it. The operator gets all of them; the observer
+    /// only needs the address and the token.
     #[must_use]
     pub fn with_consul(mut self, env: impl IntoIterator<Item = (String, String)>) -> Self {
         self.consul = Some(ConsulChoice::Existing(env.into_iter().collect()));
         self
     }
 
-    /// More arguments for the `kube-apiserver`, which runs in the bed's folder.
+    /// Adds arguments for the `kube-apiserver`, which runs in the bed's folder.
     #[must_use]
     pub fn api_server_args<A: Into<String>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.api_server_args
@@ -78,34 +78,34 @@ impl BedBuilder {
         self
     }
 
-    /// The operator is set up but not started.
+    /// Sets the operator up, but does not start it.
     #[must_use]
     pub fn without_operator(mut self) -> Self {
         self.without_operator = true;
         self
     }
 
-    /// More arguments for `consul-semaphore-operator run`.
+    /// Adds arguments for `consul-semaphore-operator run`.
     #[must_use]
     pub fn operator_args<A: Into<String>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.options.args.extend(args.into_iter().map(Into::into));
         self
     }
 
-    /// An environment variable of the operator's.
+    /// Sets an environment variable of the operator.
     #[must_use]
     pub fn operator_env(mut self, name: &str, value: &str) -> Self {
         self.options.env.set(name, value);
         self
     }
 
-    /// Starts it all, applies `crds/` and `config/rbac/`, and waits until all of it works.
+    /// Starts everything, applies `crds/` and `config/rbac/`, and waits until all of it works.
     #[track_caller]
     pub fn start(self) -> impl Future<Output = Bed> {
         story(Location::caller(), self.try_start())
     }
 
-    /// As [`Self::start`], for a program that is no test.
+    /// Like [`Self::start`], for programs other than tests.
     pub async fn try_start(self) -> Result<Bed> {
         Bed::of(Arc::new(self.servers().await?)).await
     }
@@ -166,7 +166,7 @@ async fn start_consul(
     }
 }
 
-/// Also an admin's kubeconfig.
+/// Starts Kubernetes. Also returns an admin's kubeconfig.
 async fn start_kubernetes(
     existing: Option<PathBuf>,
     api_server_args: &[String],
@@ -180,8 +180,8 @@ async fn start_kubernetes(
     Ok((Some(kubernetes), kubeconfig))
 }
 
-/// `BED_EXISTING=1` uses the Kubernetes of `KUBECONFIG` and the Consul of `CONSUL_HTTP_ADDR`. The two
-/// alone don't suffice: a developer has them set for other clusters, and tests would run in those.
+/// `BED_EXISTING=1` uses the Kubernetes of `KUBECONFIG` and the Consul of `CONSUL_HTTP_ADDR`. Those two alone don't
+/// suffice: a developer has them set for other clusters, and the tests would run there.
 fn use_existing() -> Result<bool> {
     match env::var("BED_EXISTING").as_deref() {
         Err(_) | Ok("" | "0") => Ok(false),
@@ -194,8 +194,8 @@ fn required(name: &str) -> Result<String> {
     env::var(name).with_context(|| format!("BED_EXISTING=1 needs {name}"))
 }
 
-/// Does what a user does before the first start: applies the CRD and the RBAC that the project
-/// ships, and gets a kubeconfig for the `ServiceAccount` among them.
+/// Does what a user does before the first start: applies the CRD and RBAC manifests that the project ships, and gets
+/// a kubeconfig for their `ServiceAccount`.
 async fn install(folder: &Folder, admin: &Path) -> Result<PathBuf> {
     let client = kubeconfig::client(admin).await?;
     let root = programs::manifests();
@@ -208,7 +208,7 @@ async fn install(folder: &Folder, admin: &Path) -> Result<PathBuf> {
     folder.write("operator.kubeconfig", kubeconfig)
 }
 
-/// A kubeconfig for a `ServiceAccount`, which is in its namespace, made of an admin's.
+/// A kubeconfig for a `ServiceAccount`, with its namespace, derived from an admin's.
 pub(crate) async fn kubeconfig_of(
     client: &Client,
     admin: &Path,

@@ -1,4 +1,4 @@
-//! A certificate authority with a server's and a client's certificate, made by Consul's own tool.
+//! A certificate authority with certificates for a server and a client, made with Consul's own tool.
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -10,7 +10,7 @@ use tokio::{process::Command, time::timeout};
 
 use crate::programs;
 
-/// How long making a certificate may take.
+/// How long it may take to make a certificate.
 const MAKING: Duration = Duration::from_mins(1);
 
 /// A certificate authority with one certificate for servers and one for clients, as PEM files.
@@ -18,10 +18,10 @@ const MAKING: Duration = Duration::from_mins(1);
 pub struct Certificates(PathBuf);
 
 impl Certificates {
-    /// Makes all of them, valid for two days, in a folder.
+    /// Makes all of them in a folder, valid for two days.
     ///
     /// # Errors
-    /// Consul's tool is not there, or refuses.
+    /// Consul's tool does not exist, or fails.
     pub async fn make(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
         for words in [

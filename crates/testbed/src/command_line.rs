@@ -1,4 +1,4 @@
-//! A program as its user meets it: arguments, environment, exit codes, and what it prints.
+//! A program as its user sees it: arguments, environment, exit codes, and output.
 #![expect(
     clippy::expect_used,
     clippy::missing_panics_doc,
@@ -7,17 +7,17 @@
 
 use std::process::{Command, Output};
 
-/// One of our programs.
+/// One of this project's programs.
 #[derive(Clone, Copy, Debug)]
 pub struct Program(&'static str);
 
 impl Program {
-    /// The program at this path, which a test has from cargo (`CARGO_BIN_EXE_<name>`).
+    /// The program at this path, which cargo gives to a test (`CARGO_BIN_EXE_<name>`).
     pub const fn at(path: &'static str) -> Self {
         Self(path)
     }
 
-    /// Runs it to its end, with these arguments and in an environment that has only these variables.
+    /// Runs it to its end, with these arguments and only these environment variables.
     pub fn run(self, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
         let mut command = Command::new(self.0);
         command
@@ -28,7 +28,7 @@ impl Program {
             .expect("the program starts")
     }
 
-    /// Checks that it refuses, with exit code 2 and nothing on stdout, and returns what it says on stderr.
+    /// Checks that it refuses, with exit code 2 and nothing on stdout, and returns its stderr.
     #[track_caller]
     pub fn refusal(self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
         let output = self.run(arguments, variables);
@@ -39,13 +39,13 @@ impl Program {
     }
 }
 
-/// What a program has printed.
+/// The stdout of a program.
 #[track_caller]
 pub fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("UTF-8")
 }
 
-/// Checks that all these words are in what a program has printed.
+/// Checks that the stdout of a program contains all of these words.
 #[track_caller]
 pub fn assert_says(said: &str, words: &[&str]) {
     for word in words {

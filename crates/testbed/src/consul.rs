@@ -1,4 +1,4 @@
-//! A plain HTTP client of Consul. It shares no code with the operator.
+//! A plain HTTP client for Consul. It shares no code with the operator.
 use std::{collections::BTreeSet, panic::Location, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -14,9 +14,9 @@ pub const SEMAPHORE_FLAGS: u64 = 0xe0f6_9a2b_aa41_4de0;
 /// The longest that a read waits for a change.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// A Consul to look at and to meddle with.
+/// A client to read and to change Consul.
 ///
-/// The methods panic, naming the line of the test, when Consul does not answer or refuses.
+/// The methods panic with the line of the test when Consul does not answer or refuses.
 #[derive(Clone)]
 pub struct Consul {
     http: reqwest::Client,
@@ -32,10 +32,10 @@ impl std::fmt::Debug for Consul {
     }
 }
 
-/// A key as it stands in Consul.
+/// A key as it is in Consul.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The key's whole name.
+    /// The full name of the key.
     pub key: String,
     /// Its body.
     pub value: Vec<u8>,
@@ -50,7 +50,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The body as JSON; null when it is none.
+    /// The body as JSON; null if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.value).unwrap_or_default()
     }
@@ -75,10 +75,10 @@ impl Entry {
     }
 }
 
-/// What a `.lock` body says, in either of its two shapes.
+/// The content of a `.lock` body, in either of its two forms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lock {
-    /// The limit that Consul has.
+    /// The limit in Consul.
     pub limit: Option<u64>,
     /// The sessions that hold a slot.
     pub holders: BTreeSet<String>,
@@ -122,7 +122,7 @@ impl Consul {
         })
     }
 
-    /// The same Consul, asked with another token.
+    /// The same Consul, with another token.
     #[must_use]
     pub fn with_token(&self, token: &str) -> Self {
         Self {
@@ -131,7 +131,7 @@ impl Consul {
         }
     }
 
-    /// The token that it is asked with.
+    /// The token that it uses.
     pub fn token(&self) -> Option<&str> {
         self.token.as_deref()
     }
@@ -184,13 +184,13 @@ impl Consul {
         })
     }
 
-    /// All keys that start with `prefix`, as given: without a slash at its end it also finds neighbours.
+    /// All keys that start with `prefix`, taken literally: without a trailing slash it also finds neighbours.
     #[track_caller]
     pub fn list(&self, prefix: &str) -> impl Future<Output = Vec<Entry>> {
         story(Location::caller(), self.try_list(prefix))
     }
 
-    /// Writes a key, whatever it is.
+    /// Writes a key with any body.
     #[track_caller]
     pub fn put(&self, key: &str, flags: u64, body: impl Into<Vec<u8>>) -> impl Future<Output = ()> {
         let body = body.into();
@@ -216,7 +216,7 @@ impl Consul {
         })
     }
 
-    /// Creates a session and returns its id. Without a node, the agent's own has it.
+    /// Creates a session and returns its id. Without a node, it belongs to the agent's own node.
     #[track_caller]
     pub fn create_session(&self, session: Value) -> impl Future<Output = String> {
         story(Location::caller(), async move {
@@ -228,7 +228,7 @@ impl Consul {
         })
     }
 
-    /// Destroys a session, as an operator of Consul can at any time.
+    /// Destroys a session, as a Consul admin can at any time.
     #[track_caller]
     pub fn destroy_session(&self, id: &str) -> impl Future<Output = ()> {
         story(Location::caller(), async move {
@@ -249,20 +249,20 @@ impl Consul {
         })
     }
 
-    /// Someone else, on the same semaphore: makes a session and takes a slot by Consul's protocol,
-    /// waiting for no one. Returns the session, or panics when there is no room.
+    /// Takes a slot as a foreign program: makes a session and follows Consul's protocol, without waiting. Returns the
+    /// session, or panics when no slot is free.
     #[track_caller]
     pub fn take_slot(&self, prefix: &str, limit: u64) -> impl Future<Output = String> {
         story(Location::caller(), self.try_take_slot(prefix, limit))
     }
 
-    /// Takes the slot of `holder` as another program that keeps to no rule: it has never been free.
+    /// Takes the slot of `holder` as a foreign program that breaks the protocol: the slot is never free in between.
     #[track_caller]
     pub fn usurp(&self, prefix: &str, limit: u64, holder: &str) -> impl Future<Output = String> {
         story(Location::caller(), self.try_usurp(prefix, limit, holder))
     }
 
-    /// The other end of [`Self::take_slot`].
+    /// Releases the slot that [`Self::take_slot`] took.
     #[track_caller]
     pub fn give_back(&self, prefix: &str, session: &str) -> impl Future<Output = ()> {
         story(Location::caller(), self.try_give_back(prefix, session))
@@ -297,12 +297,12 @@ impl Consul {
             .await?)
     }
 
-    /// `PUT /v1/<path>`, as a `Result`; an answer that is no JSON is null.
+    /// `PUT /v1/<path>`, as a `Result`; an answer that is not JSON is null.
     pub async fn try_put(&self, path: &str, body: Value) -> Result<Value> {
         self.try_call(Method::PUT, path, body.to_string()).await
     }
 
-    /// A call of `/v1/<path>` with any body; an answer that is no JSON is null.
+    /// A call of `/v1/<path>` with any body; an answer that is not JSON is null.
     ///
     /// # Errors
     /// Consul does not answer, or refuses.
@@ -316,7 +316,7 @@ impl Consul {
         Ok(serde_json::from_slice(&answer.bytes().await?).unwrap_or_default())
     }
 
-    /// Reads `<prefix>/.lock`, after a change since `index` if that is not 0; also the index of the answer.
+    /// Reads `<prefix>/.lock`, if `index` is not 0 after a change since then. Also returns the index of the answer.
     pub(crate) async fn try_lock(&self, prefix: &str, index: u64) -> Result<(Option<Lock>, u64)> {
         let (entry, index) = self.try_kv(&format!("{prefix}/.lock"), index).await?;
         Ok((entry.map(|entry| Lock::parse(&entry.json())), index))
@@ -343,7 +343,7 @@ impl Consul {
         Ok((Some(Entry::parse(&entries[0])?), index))
     }
 
-    /// As [`Self::list`], for a program that is no test.
+    /// Like [`Self::list`], for programs other than tests.
     pub async fn try_list(&self, prefix: &str) -> Result<Vec<Entry>> {
         let answer = self
             .send(self.request(Method::GET, &format!("kv/{prefix}?recurse")))

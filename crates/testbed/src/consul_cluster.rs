@@ -1,4 +1,4 @@
-//! Several Consul servers with data on disk, as in production. Each of them can be lost.
+//! Several Consul servers with data on disk, as in production. Any of them can be killed.
 use std::{panic::Location, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Error, Result, bail};
@@ -18,20 +18,20 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// Consul servers that keep their data and their ports: each can be killed and started again, paused
-/// and resumed. End when they are dropped.
+/// Consul servers that keep their data and their ports: each can be killed and restarted, paused and resumed. They
+/// end when this is dropped.
 #[derive(Debug)]
 pub struct ConsulCluster {
     servers: Vec<ConsulServer>,
-    /// Where the servers talk to each other, by which Consul names its leader.
+    /// Where the servers reach each other; Consul names its leader by this address.
     peers: Vec<String>,
 }
 
-/// The ports of a server: HTTP, the other servers', gossip.
+/// The ports of a server: HTTP, RPC between servers, gossip.
 type Ports = [u16; 3];
 
 impl Consul {
-    /// Starts so many servers, and waits until each of them knows the leader.
+    /// Starts this many servers, and waits until each of them knows the leader.
     #[track_caller]
     pub fn cluster(servers: usize) -> impl Future<Output = ConsulCluster> {
         story(Location::caller(), async move {
@@ -41,11 +41,11 @@ impl Consul {
 }
 
 impl ConsulCluster {
-    /// Starts so many servers in a folder, and waits until each of them knows the leader. With a `token`, which may
-    /// do all, everything is denied by default.
+    /// Starts this many servers in a folder, and waits until each of them knows the leader. With a `token`, which may
+    /// do everything, all other access is denied by default.
     ///
     /// # Errors
-    /// One does not start.
+    /// A server does not start.
     pub async fn start_in(folder: Arc<Folder>, count: usize, token: Option<&str>) -> Result<Self> {
         let ports = (0..count).map(|_| ports::lasting());
         let ports: Vec<Ports> = ports.collect::<Result<_>>()?;
@@ -75,13 +75,13 @@ impl ConsulCluster {
         &self.servers
     }
 
-    /// Waits until a server leads, and can be read from; returns its number.
+    /// Waits until a server leads and can be read from. Returns its number.
     #[track_caller]
     pub fn leader(&self) -> impl Future<Output = usize> {
         story(Location::caller(), self.try_leader())
     }
 
-    /// As [`Self::leader`], for a program that is no test.
+    /// Like [`Self::leader`], for programs other than tests.
     ///
     /// # Errors
     /// No server leads for minutes.
@@ -89,12 +89,12 @@ impl ConsulCluster {
         wait::until("Consul has a leader", PATIENCE, || async {
             for (number, (server, peer)) in self.servers.iter().zip(&self.peers).enumerate() {
                 let leads = async {
-                    // Only its own word counts: others may not know yet that it is gone.
+                    // Only the leader's own answer counts: others may not have noticed yet that it is down.
                     let leader = server.try_get("status/leader").await?;
                     wait::same(leader, json!(peer)).map_err(Error::msg)?;
                     has_nodes(server, "catalog/nodes?consistent").await
                 };
-                // One that is killed or stopped does not answer.
+                // A killed or stopped server does not answer.
                 if let Ok(Ok(())) = timeout(Duration::from_secs(2), leads).await {
                     return Ok(number);
                 }
@@ -112,8 +112,7 @@ impl ConsulCluster {
         })
     }
 
-    /// Starts servers once more that were killed, with the data that they have, and waits until they
-    /// know the leader.
+    /// Restarts killed servers with the data that they have, and waits until they know the leader.
     #[track_caller]
     pub fn start_again(&self, servers: &[usize]) -> impl Future<Output = ()> {
         story(Location::caller(), async move {
@@ -127,16 +126,16 @@ impl ConsulCluster {
         })
     }
 
-    /// Removes the data of a server that was killed.
+    /// Removes the data of a killed server.
     #[track_caller]
     pub fn forget(&self, server: usize) -> impl Future<Output = ()> {
         story(Location::caller(), async move { self.try_forget(server) })
     }
 
-    /// As [`Self::forget`].
+    /// Like [`Self::forget`], for programs other than tests.
     ///
     /// # Errors
-    /// It runs, or has no data.
+    /// The server runs, or has no data.
     pub fn try_forget(&self, server: usize) -> Result<()> {
         if self.server(server)?.process().is_running() {
             bail!("server {server} still runs");
@@ -178,7 +177,7 @@ fn start(
         },
         "connect": { "enabled": false },
         "disable_update_check": true,
-        // Elections in a second; and a server that was lost for long is still one of them.
+        // Elections take a second, and a server that was down for long remains a member.
         "performance": { "raft_multiplier": 1 },
         "autopilot": { "cleanup_dead_servers": false },
     });
@@ -187,7 +186,7 @@ fn start(
             "enabled": true, "default_policy": "deny",
             "tokens": { "initial_management": token, "agent": token },
         });
-        // All who act in a campaign have their calls made by one process.
+        // In a campaign, a single process makes the calls of all clients.
         config["limits"] = json!({ "http_max_conns_per_client": 1000 });
     }
     if programs::consul_minor()? < 14 {

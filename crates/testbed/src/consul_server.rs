@@ -17,9 +17,9 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// A Consul agent in development mode, on free ports of loopback. What it knows is in its memory.
+/// A Consul agent in development mode, on free loopback ports. Its data is only in memory.
 ///
-/// Dereferences to [`Consul`], which asks it. Ends when it is dropped.
+/// Dereferences to [`Consul`], its client. Ends when it is dropped.
 #[derive(Debug)]
 pub struct ConsulServer {
     client: Consul,
@@ -27,7 +27,7 @@ pub struct ConsulServer {
     folder: Arc<Folder>,
 }
 
-/// How a [`ConsulServer`] is to be.
+/// The settings of a [`ConsulServer`].
 #[derive(Clone, Default)]
 pub struct ConsulBuilder {
     token: Option<String>,
@@ -35,27 +35,27 @@ pub struct ConsulBuilder {
 }
 
 impl Consul {
-    /// Starts a Consul that lets everyone do everything.
+    /// Starts a Consul that allows everything to everybody.
     #[track_caller]
     pub fn start() -> impl Future<Output = ConsulServer> {
         Self::builder().start()
     }
 
-    /// A Consul with more to it.
+    /// A Consul with other settings.
     pub fn builder() -> ConsulBuilder {
         ConsulBuilder::default()
     }
 }
 
 impl ConsulBuilder {
-    /// ACLs on, everything denied by default; `token` may do all.
+    /// Enables ACLs: `token` may do everything, and all other access is denied by default.
     #[must_use]
     pub fn acls(mut self, token: &str) -> Self {
         self.token = Some(token.to_owned());
         self
     }
 
-    /// More of Consul's own configuration, in its JSON form.
+    /// Adds to Consul's own configuration, in its JSON form.
     #[must_use]
     pub fn config(mut self, config: Value) -> Self {
         self.config = Some(config);
@@ -68,7 +68,7 @@ impl ConsulBuilder {
         story(Location::caller(), self.try_start())
     }
 
-    /// As [`Self::start`], for one that is expected to refuse: the error shows the end of its log.
+    /// Like [`Self::start`], for a server that is expected to refuse: the error shows the end of its log.
     pub async fn try_start(self) -> Result<ConsulServer> {
         self.start_in(Arc::new(Folder::new()?)).await
     }
@@ -126,7 +126,7 @@ impl ConsulBuilder {
     }
 }
 
-/// A list of nodes needs a leader, the servers' own nodes in the catalog, and the token.
+/// Lists nodes, which needs a leader, the servers' own nodes in the catalog, and the token.
 pub(crate) async fn has_nodes(consul: &Consul, path: &str) -> Result<()> {
     match consul.try_get(path).await? {
         Value::Array(nodes) if !nodes.is_empty() => Ok(()),
@@ -134,7 +134,7 @@ pub(crate) async fn has_nodes(consul: &Consul, path: &str) -> Result<()> {
     }
 }
 
-/// A port that Consul has had only since 1.14, and that older ones refuse to hear of.
+/// Removes a port that Consul has only since 1.14: older versions reject its setting.
 pub(crate) fn forget_port(config: &mut Value) {
     if let Some(ports) = config["ports"].as_object_mut() {
         ports.remove("grpc_tls");
@@ -158,7 +158,7 @@ impl ConsulServer {
         }
     }
 
-    /// How it is reached, with the token that may do all, as every Consul tool reads it.
+    /// The variables to reach it, with the token that may do everything, as every Consul tool reads them.
     pub(crate) fn env(&self) -> Env {
         let mut env = Env::default();
         env.set("CONSUL_HTTP_ADDR", self.address());
@@ -168,7 +168,7 @@ impl ConsulServer {
         env
     }
 
-    /// Joins the datacenter of another server, so that each forwards to the other what is for it.
+    /// Joins the datacenter of another server, so that each forwards requests for the other.
     #[track_caller]
     pub fn federate(&self, other: &Self) -> impl Future<Output = ()> {
         story(Location::caller(), async move {
@@ -198,13 +198,13 @@ impl ConsulServer {
         &self.folder
     }
 
-    /// Lets it answer nothing (SIGSTOP), as a server that hangs.
+    /// Stops it from answering (SIGSTOP), as a server that hangs.
     #[track_caller]
     pub fn pause(&self) -> impl Future<Output = ()> {
         story(Location::caller(), self.process.pause())
     }
 
-    /// Lets it go on (SIGCONT).
+    /// Lets it continue (SIGCONT).
     #[track_caller]
     pub fn resume(&self) -> impl Future<Output = ()> {
         story(Location::caller(), async { self.process.signal("CONT") })

@@ -1,4 +1,4 @@
-//! Runs the operator as the pod of a Deployment describes it. kwok only plays pods and runs nothing.
+//! Runs the operator as the pod of a Deployment describes it. kwok only simulates pods and runs nothing.
 use std::{
     fs,
     panic::Location,
@@ -29,17 +29,16 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// Where the program listens that is not told where.
+/// Where the program listens by default.
 const HTTP_ADDRESS: &str = "0.0.0.0:8080";
 
-/// Where every pod has what it knows the API server by, and what the API server knows it by.
+/// The credentials for the API server in every pod: the pod's token, and the API server's authority.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// The operator's container of a pod, as a process here.
+/// The operator's container of a pod, as a local process.
 ///
-/// It has the arguments, the variables and the files that the pod says, and the token that the pod has. Where these
-/// name a file, they name the place where it is here; and it listens at free ports of loopback, because the ports of
-/// all pods are this machine's.
+/// It gets the arguments, variables, files and token of the pod. Paths in them are replaced by their local places. It
+/// listens on free loopback ports, because all pods share the ports of this machine.
 #[derive(Debug)]
 pub struct Container {
     process: Process,
@@ -56,7 +55,7 @@ impl ApiServer {
         story(Location::caller(), self.try_run_pod(namespace, name))
     }
 
-    /// As [`Self::run_pod`], for one that is expected to end: the error shows the end of its log.
+    /// Like [`Self::run_pod`], for a container that is expected to end: the error shows the end of its log.
     pub async fn try_run_pod(&self, namespace: &str, name: &str) -> Result<Container> {
         let (pod, volumes) = self.mounted(namespace, name).await?;
         let kubeconfig = self.in_pod(&volumes, name)?;
@@ -99,7 +98,7 @@ impl ApiServer {
         })
     }
 
-    /// Runs the operator's program as the first container of a pod that is not to go on, and returns how it ended and
+    /// Runs the operator's program as the first container of a pod, expects it to end, and returns how it ended and
     /// what it printed.
     #[track_caller]
     pub fn run_pod_to_end(
@@ -132,7 +131,7 @@ impl ApiServer {
         })
     }
 
-    /// A pod, with the files of its first container.
+    /// A pod, with the mounted files of its first container.
     async fn mounted(&self, namespace: &str, name: &str) -> Result<(Pod, Volumes)> {
         let client = kubeconfig::client(self.kubeconfig()).await?;
         let pod: Pod = Api::namespaced(client.clone(), namespace).get(name).await?;
@@ -141,7 +140,7 @@ impl ApiServer {
         Ok((pod, volumes))
     }
 
-    /// What a program in the pod reaches this API server with: its own address, and for all else the pod's files.
+    /// A kubeconfig for a program in the pod: this API server's own address, and otherwise the pod's files.
     fn in_pod(&self, volumes: &Volumes, pod: &str) -> Result<PathBuf> {
         let [token, authority, namespace] = ["token", "ca.crt", "namespace"]
             .map(|file| volumes.place(Path::new(SERVICE_ACCOUNT).join(file)));
@@ -167,12 +166,12 @@ impl Container {
         story(Location::caller(), get(&self.address, path))
     }
 
-    /// As [`Self::get`], where the answer may be another one than 200: then it is an error.
+    /// Like [`Self::get`], but an answer other than 200 is an error.
     pub async fn try_get(&self, path: &str) -> Result<String> {
         get(&self.address, path).await
     }
 
-    /// Asks what the liveness probe asks: an answer other than 200 fails the test.
+    /// Makes the request of the liveness probe: an answer other than 200 fails the test.
     #[track_caller]
     pub fn is_alive(&self) -> impl Future<Output = ()> {
         story(Location::caller(), async {
@@ -180,7 +179,7 @@ impl Container {
         })
     }
 
-    /// Where it serves its web page, if the pod has one.
+    /// The address of its web page, if it serves one.
     pub fn page(&self) -> Option<&str> {
         self.page.as_deref()
     }
@@ -195,17 +194,17 @@ impl Container {
         self.process.log()
     }
 
-    /// How it ended by itself, if it has.
+    /// Its exit status, if it has ended on its own.
     pub fn exit_status(&self) -> Option<ExitStatus> {
         self.process.exit_status()
     }
 
-    /// What it reaches the API server with.
+    /// Its kubeconfig.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// Asks it to stop (SIGTERM), as for a pod that is deleted, and waits for its end.
+    /// Asks it to stop (SIGTERM), as when a pod is deleted, and waits for its end.
     #[track_caller]
     pub fn stop(self) -> impl Future<Output = ExitStatus> {
         story(Location::caller(), async move {
@@ -226,13 +225,13 @@ async fn get(address: &str, path: &str) -> Result<String> {
     Ok(answer.text().await?)
 }
 
-/// What a pod says of a container, as it is here.
+/// What a pod says about a container, adapted to this machine.
 struct Description {
     args: Vec<String>,
     env: Env,
     /// Whether it serves a web page.
     page: bool,
-    /// The paths that the probes ask.
+    /// The paths of the probes.
     readiness: String,
     liveness: String,
 }
@@ -266,7 +265,7 @@ fn first(pod: &Pod) -> Result<&core::Container> {
     spec.containers.first().context("no container")
 }
 
-/// The arguments and variables of a pod's first container, as the pod has them.
+/// The arguments and variables of a pod's first container, as in the pod.
 async fn given(pod: &Pod, volumes: &Volumes) -> Result<(Vec<String>, Env)> {
     let container = first(pod)?;
     ensure!(container.command.is_none(), "the image says what is run");
@@ -274,7 +273,7 @@ async fn given(pod: &Pod, volumes: &Volumes) -> Result<(Vec<String>, Env)> {
     Ok((args, volumes.env(container, pod).await?))
 }
 
-/// Takes the argument out that says where to listen, and returns the port of it.
+/// Removes the argument that says where to listen, and returns its port.
 fn listens(args: &mut Vec<String>, env: &Env) -> Result<i32> {
     let given = take(args, "--http-address=");
     let given = given.as_deref().or_else(|| env.get("HTTP_ADDRESS"));
@@ -285,13 +284,13 @@ fn listens(args: &mut Vec<String>, env: &Env) -> Result<i32> {
     port.with_context(|| format!("{given} is no address to listen at"))
 }
 
-/// Takes a flag (`--flag=`) out of the arguments, and returns its value.
+/// Removes a flag (`--flag=`) from the arguments, and returns its value.
 fn take(args: &mut Vec<String>, flag: &str) -> Option<String> {
     let at = args.iter().position(|arg| arg.starts_with(flag))?;
     Some(args.remove(at)[flag.len()..].to_owned())
 }
 
-/// The argument or value, with the file that it names where it is here.
+/// The argument or value, with a path in it replaced by the local one.
 fn in_place(text: &str, volumes: &Volumes) -> Result<String> {
     let (flag, value) = match text.split_once('=') {
         Some((flag, value)) if flag.starts_with("--") => (format!("{flag}="), value),
@@ -304,7 +303,7 @@ fn in_place(text: &str, volumes: &Volumes) -> Result<String> {
     Ok(format!("{flag}{}", place.display()))
 }
 
-/// The path that a probe asks, if it asks where the program listens.
+/// The path of a probe, if it uses the port on which the program listens.
 fn path_of(probe: Option<&Probe>, container: &core::Container, listens: i32) -> Result<String> {
     let ask = probe.and_then(|probe| probe.http_get.as_ref());
     let ask = ask.context("none that asks by HTTP")?;

@@ -17,7 +17,7 @@ impl Env {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// All of it.
+    /// All variables.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0
             .iter()

@@ -1,10 +1,10 @@
-//! Asks etcd directly, without the API server.
+//! A client for etcd that bypasses the API server.
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-/// The etcd of an [`ApiServer`](crate::ApiServer), asked through its JSON gateway.
+/// The etcd of an [`ApiServer`](crate::ApiServer), through its JSON gateway.
 #[derive(Clone, Debug)]
 pub struct Etcd {
     http: reqwest::Client,
@@ -23,20 +23,20 @@ impl Etcd {
         })
     }
 
-    /// Where it answers.
+    /// Its URL.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Whether it works.
+    /// Checks that it works.
     pub(crate) async fn health(&self) -> Result<()> {
         let request = self.http.get(format!("{}/health", self.url));
         request.send().await?.error_for_status()?;
         Ok(())
     }
 
-    /// The revision of the newest write, which orders all that is in Kubernetes: whatever was answered
-    /// before this is asked is in it.
+    /// The revision of the newest write, which orders everything in Kubernetes: every write that was answered before
+    /// this call is included.
     ///
     /// # Errors
     /// It does not answer.
@@ -49,8 +49,8 @@ impl Etcd {
             .with_context(|| format!("no revision in {answer}"))
     }
 
-    /// Forgets all revisions but the present one, as it does by itself every few minutes: whoever
-    /// watches from an older one must begin again (410 Gone).
+    /// Drops all revisions except the current one, as the API server has it do every few minutes. A watch from an
+    /// older revision must then start again (410 Gone).
     ///
     /// # Errors
     /// It does not answer.

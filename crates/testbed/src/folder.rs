@@ -25,18 +25,18 @@ use crate::wait;
 
 const KEEPER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/keeper");
 
-/// The folders of this process that are in use: a panic keeps them.
+/// The folders of this process that are in use. A panic keeps them.
 static IN_USE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// A new folder that only this user can read, because it holds an admin's token.
 ///
-/// The keeper, a small script, removes it when the last holder of its pipe has ended: this process
-/// and every [`Process`](crate::Process) in the folder. So it goes whatever ends them, and never
-/// under a server that still writes. It stays when `KEEP_BED` is set, or when a test has failed.
+/// The keeper, a small script, removes the folder when all holders of its pipe have ended: this process and every
+/// [`Process`](crate::Process) in the folder. So the folder is removed however they end, and never under a server
+/// that still writes. It is kept when `KEEP_BED` is set, or when a test has failed.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// None while it is dropped.
+    /// `None` while this is dropped.
     keeper: Mutex<Option<Child>>,
     in_use: Option<OwnedFd>,
 }
@@ -68,7 +68,7 @@ impl Folder {
         })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -87,7 +87,7 @@ impl Folder {
         Ok(path)
     }
 
-    /// What a process holds as long as it needs the folder.
+    /// A pipe end that keeps the folder while a process holds it.
     pub(crate) fn held(&self) -> Result<Stdio> {
         let Some(pipe) = &self.in_use else {
             bail!("the folder {} has ended", self.path.display())
@@ -98,7 +98,7 @@ impl Folder {
             .into())
     }
 
-    /// The ids of all processes in it: the keeper, each server and its guard, also those that have ended.
+    /// The ids of all processes in it: the keeper, each server and its guard, including those that have ended.
     pub fn ids(&self) -> Vec<u32> {
         let files = fs::read_dir(&self.path)
             .into_iter()
@@ -114,7 +114,7 @@ impl Folder {
             .collect()
     }
 
-    /// Waits until all that used the folder has ended, and the folder is removed (unless it is kept).
+    /// Waits until everything that used the folder has ended and the folder is removed (unless it is kept).
     pub(crate) async fn end(mut self) -> Result<()> {
         self.in_use = None;
         wait::until(
@@ -143,7 +143,7 @@ pub(crate) fn read_ids(pid_file: &Path) -> Vec<u32> {
 impl Drop for Folder {
     fn drop(&mut self) {
         IN_USE.lock().retain(|path| *path != self.path);
-        // Only for its exit status, so that no zombie stays.
+        // Waits only for the exit status, so that no zombie is left.
         let keeper = self.keeper.lock().take();
         std::thread::spawn(move || keeper.map(|mut keeper| keeper.wait()));
     }
@@ -157,14 +157,14 @@ fn make_folder() -> Result<PathBuf> {
         let path = parent.join(format!("bed-{}-{number}", std::process::id()));
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => return Ok(path),
-            // Left behind by an earlier process of this id.
+            // Left behind by an earlier process with this id.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error).with_context(|| format!("making {}", path.display())),
         }
     }
 }
 
-/// From now on a panic, which is how a test fails, keeps the folders and says where the logs are.
+/// From now on a panic, which is how a test fails, keeps the folders and prints where the logs are.
 fn keep_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -9,12 +9,12 @@ use std::fs;
 
 use crate::{Bed, Job, eventually};
 
-/// Waits until a Job has a warning of this reason, and returns what it says.
+/// Waits until a Job has a warning with this reason, and returns its message.
 pub async fn warning(job: &Job, reason: &str) -> String {
     let what = format!("{} has a warning {reason}", job.name());
     eventually(&what, || async {
         let events = job.events().await;
-        // The Job controller has reasons of its own, which may be called alike.
+        // The Job controller has its own reasons, which may have the same name.
         let warning = events.into_iter().find(|event| {
             event.reason.as_deref() == Some(reason) && event.type_.as_deref() == Some("Warning")
         });
@@ -23,7 +23,7 @@ pub async fn warning(job: &Job, reason: &str) -> String {
     .await
 }
 
-/// What the operator knows its cluster by: the uid of the namespace kube-system.
+/// The id by which the operator knows its cluster: the uid of the namespace kube-system.
 pub async fn cluster_id(bed: &Bed) -> String {
     let uid = [
         "get",
@@ -35,8 +35,8 @@ pub async fn cluster_id(bed: &Bed) -> String {
     bed.kubectl(uid).await
 }
 
-/// The rules that a block of docs/consul-acl.md gives, one each. The block is found by the name of
-/// its file; in it each name of an example stands for another one.
+/// The rules of a block of docs/consul-acl.md, one each. The block is found by the name of its file, and the names of
+/// the example are replaced by others.
 pub fn documented_rules(file: &str, names: &[(&str, &str)]) -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/consul-acl.md");
     let page = fs::read_to_string(page).expect("the page");
@@ -53,8 +53,8 @@ pub fn documented_rules(file: &str, names: &[(&str, &str)]) -> Vec<String> {
     block.expect(file).lines().map(rename).collect()
 }
 
-/// Applies the objects that a block of docs/scope.md describes, in which each name of the page stands
-/// for another one. The block is found by the name of its file.
+/// Applies the objects of a block of docs/scope.md, with the names of the page replaced by others. The block is found
+/// by the name of its file.
 pub async fn apply_documented(bed: &Bed, file: &str, names: &[(&str, &str)]) {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/scope.md");
     let page = fs::read_to_string(page).expect("the page");
@@ -71,7 +71,7 @@ pub async fn apply_documented(bed: &Bed, file: &str, names: &[(&str, &str)]) {
         .await;
 }
 
-/// The reasons of the events that operators have emitted on a Job, in no order.
+/// The reasons of the events that operators have emitted on a Job, in any order.
 pub async fn event_reasons(job: &Job) -> Vec<String> {
     let events = job.events().await.into_iter();
     let ours =
@@ -79,7 +79,7 @@ pub async fn event_reasons(job: &Job) -> Vec<String> {
     ours.filter_map(|event| event.reason).collect()
 }
 
-/// A figure on a page of metrics, by its name without this program's prefix, with its labels.
+/// A metric from a page of metrics, by its name without this program's prefix, with its labels.
 pub fn metric(page: &str, name: &str) -> Option<f64> {
     let line = format!("consul_semaphore_operator_{name} ");
     let value = page.lines().find_map(|found| found.strip_prefix(&line))?;

@@ -14,15 +14,15 @@ use serde_json::{Value, json};
 
 use crate::{namespace::Namespace, story::story, wait};
 
-/// The label on a pod that names the semaphore that its Job was made for.
+/// The label on a pod that names its Job's semaphore.
 pub(crate) const SEMAPHORE_LABEL: &str = "bed.consul-semaphore.io/semaphore";
 
 const SESSION: &str = "consul-semaphore.io/session";
 
-/// A Job: described, then created; or asked about.
+/// A Job, to be described and created, or to be read.
 ///
-/// Without more, it is suspended (as an admission policy would leave it), waits for no semaphore, and
-/// its one pod runs for a second, succeeds, and ends at once when it is deleted.
+/// By default it is suspended (as an admission policy would leave it) and waits for no semaphore. Its one pod runs
+/// for a second, succeeds, and ends at once when it is deleted.
 #[derive(Clone, Debug)]
 pub struct Job {
     namespace: Namespace,
@@ -56,7 +56,7 @@ impl Job {
         &self.name
     }
 
-    /// Waits until it may run and a pod of it does, or is about to.
+    /// Waits until it is unsuspended and one of its pods runs or is about to.
     #[track_caller]
     pub fn is_running(&self) -> impl Future<Output = ()> {
         self.is("running", |job| {
@@ -64,7 +64,7 @@ impl Job {
         })
     }
 
-    /// Waits until it is suspended and no pod of it is left, ended or not.
+    /// Waits until it is suspended and none of its pods is left, not even one that has ended.
     #[track_caller]
     pub fn is_waiting(&self) -> impl Future<Output = ()> {
         self.is("waiting", |job| {
@@ -79,8 +79,8 @@ impl Job {
         self.is("suspended", suspended)
     }
 
-    /// Waits until the Job controller has seen that it is suspended: its pod template can be changed then, and
-    /// kubectl shows it as Suspended.
+    /// Waits until the Job controller has seen that it is suspended. From then on its pod template can be changed,
+    /// and kubectl shows it as Suspended.
     #[track_caller]
     pub fn is_at_rest(&self) -> impl Future<Output = ()> {
         self.is("at rest", |job| condition(job, "Suspended"))
@@ -106,7 +106,7 @@ impl Job {
         })
     }
 
-    /// Waits until the Job is as `met` says; `state` names it.
+    /// Waits until `met` is true of the Job; `state` describes that.
     #[track_caller]
     pub fn is(&self, state: &str, met: impl Fn(&v1::Job) -> bool) -> impl Future<Output = ()> {
         let what = format!("the Job {} is {state}", self.name);
@@ -123,7 +123,7 @@ impl Job {
         })
     }
 
-    /// Waits until it is gone. Its pods may still be there.
+    /// Waits until it is deleted. Its pods may still exist.
     #[track_caller]
     pub fn is_gone(&self) -> impl Future<Output = ()> {
         let what = format!("the Job {} is gone", self.name);
@@ -139,7 +139,7 @@ impl Job {
         })
     }
 
-    /// Waits until no pod of it is there.
+    /// Waits until none of its pods exists.
     #[track_caller]
     pub fn has_no_pods(&self) -> impl Future<Output = ()> {
         let what = format!("the Job {} has no pods", self.name);
@@ -161,7 +161,7 @@ impl Job {
         })
     }
 
-    /// Waits until it has an event of this reason, and returns its message.
+    /// Waits until it has an event with this reason, and returns its message.
     #[track_caller]
     pub fn has_event(&self, reason: &str) -> impl Future<Output = String> {
         let what = format!("the Job {} has an event {reason}", self.name);
@@ -186,19 +186,19 @@ impl Job {
         })
     }
 
-    /// The events about it, and about Jobs of the same name before it.
+    /// The events about it, and about earlier Jobs with the same name.
     #[track_caller]
     pub fn events(&self) -> impl Future<Output = Vec<core::Event>> {
         story(Location::caller(), self.try_events())
     }
 
-    /// Its pods, by the Job's name: also those that a Job left behind.
+    /// Its pods, by the Job's name: also those that an earlier Job left behind.
     #[track_caller]
     pub fn pods(&self) -> impl Future<Output = Vec<core::Pod>> {
         story(Location::caller(), self.try_pods())
     }
 
-    /// The Job, if it is there.
+    /// The Job, if it exists.
     #[track_caller]
     pub fn get(&self) -> impl Future<Output = Option<v1::Job>> {
         story(Location::caller(), self.try_get())
@@ -213,8 +213,8 @@ impl Job {
         })
     }
 
-    /// The sessions that these have had their slots by, as the operator reports them: what an observer of Consul,
-    /// which shows the latest state of a key and not each, may have missed.
+    /// The sessions that held the slots of these Jobs, as the operator reports them. An observer of Consul may have
+    /// missed some: it sees the latest state of a key, not each one.
     #[track_caller]
     pub fn sessions<'a>(
         jobs: impl IntoIterator<Item = &'a Self>,
@@ -241,7 +241,7 @@ impl Job {
         self.patch(json!({ "spec": { "suspend": false } }))
     }
 
-    /// Sets an annotation, or takes it away.
+    /// Sets or removes an annotation.
     #[track_caller]
     pub fn annotate(&self, name: &str, value: Option<&str>) -> impl Future<Output = ()> {
         self.patch(json!({ "metadata": { "annotations": { name: value } } }))
@@ -253,7 +253,7 @@ impl Job {
         story(Location::caller(), self.try_patch(patch))
     }
 
-    /// As [`Self::patch`], for a change that may be refused: the error is the API server's message.
+    /// Like [`Self::patch`], for a change that may be refused: the error is the API server's message.
     pub async fn try_patch(&self, patch: Value) -> Result<()> {
         self.api()
             .patch(&self.name, &PatchParams::default(), &Patch::Merge(patch))
@@ -261,7 +261,7 @@ impl Job {
         Ok(())
     }
 
-    /// Deletes it, and its pods after it (the default of kubectl).
+    /// Deletes it, and then its pods (the default of kubectl).
     #[track_caller]
     pub fn delete(&self) -> impl Future<Output = ()> {
         story(
@@ -270,7 +270,7 @@ impl Job {
         )
     }
 
-    /// Deletes its pods, and it after them.
+    /// Deletes its pods, and then the Job itself.
     #[track_caller]
     pub fn delete_in_foreground(&self) -> impl Future<Output = ()> {
         story(
@@ -279,7 +279,7 @@ impl Job {
         )
     }
 
-    /// Deletes it, and leaves its pods alone.
+    /// Deletes it, and leaves its pods running.
     #[track_caller]
     pub fn delete_and_orphan_pods(&self) -> impl Future<Output = ()> {
         story(
@@ -301,13 +301,13 @@ impl Job {
         })
     }
 
-    /// Ends its pods well, whatever they were to run, until one has been counted; then waits until it is
+    /// Ends its pods successfully, however long they would run, until one has been counted. Then waits until it is
     /// Complete.
     #[track_caller]
     pub fn finish(&self) -> impl Future<Output = ()> {
         let what = format!("the pods of the Job {} have ended", self.name);
         story(Location::caller(), async move {
-            // After an outage the Job controller and kwok come back when they like.
+            // After an outage, the Job controller and kwok may take their time to come back.
             wait::until(&what, 2 * wait::PATIENCE, || async {
                 self.try_end_pods()
                     .await
@@ -325,7 +325,7 @@ impl Job {
                 .status
                 .as_ref()
                 .and_then(|status| status.phase.as_deref());
-            // One that is pending would live again: kwok may be about to say that it runs.
+            // A pending pod would come back to life: kwok may be about to report that it runs.
             if phase == Some("Running") {
                 let ended = json!({
                     "metadata": { "resourceVersion": pod.resource_version() },
@@ -413,7 +413,7 @@ fn annotation<'a>(job: &'a v1::Job, name: &str) -> Option<&'a str> {
     job.annotations().get(name).map(String::as_str)
 }
 
-/// What a failed test shows of a Job.
+/// The state of a Job, for the message of a failed test.
 fn describe(job: &v1::Job) -> String {
     let status = serde_json::to_string(&job.status).unwrap_or_default();
     format!(

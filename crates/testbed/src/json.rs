@@ -1,7 +1,7 @@
 //! Merges JSON as merge patches do.
 use serde_json::Value;
 
-/// Merges as RFC 7396 does: objects field by field, null removes, everything else replaces.
+/// Merges as in RFC 7396: objects field by field, null removes, everything else replaces.
 pub(crate) fn merge(target: &mut Value, patch: Value) {
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) => {
@@ -21,8 +21,8 @@ pub(crate) fn merge(target: &mut Value, patch: Value) {
     }
 }
 
-/// Whether all of `part` is in `whole`: fields that `part` does not name may be anything. A list has as many elements
-/// as the part's, and each contains that of the part.
+/// Whether all of `part` is in `whole`. Fields that `part` does not name may have any value. A list must have as many
+/// elements as the one in `part`, and each must contain its counterpart.
 pub(crate) fn contains(whole: &Value, part: &Value) -> bool {
     match part {
         Value::Object(fields) => fields

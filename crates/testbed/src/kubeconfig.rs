@@ -43,7 +43,7 @@ pub(crate) fn as_someone_else(kubeconfig: &Path, token: &str, namespace: &str) -
     Ok(of_cluster(&cluster, token, namespace))
 }
 
-/// Where the server is (`host:port`) of a kubeconfig that was made here.
+/// The address (`host:port`) of the server in a kubeconfig made here.
 pub(crate) fn server(kubeconfig: &Path) -> Result<String> {
     let config: Value = serde_json::from_str(&fs::read_to_string(kubeconfig)?)?;
     let url = config["clusters"][0]["cluster"]["server"].as_str();
@@ -51,15 +51,15 @@ pub(crate) fn server(kubeconfig: &Path) -> Result<String> {
     Ok(address.context("a kubeconfig without a server")?.to_owned())
 }
 
-/// Who signs the server's certificate (PEM), of a kubeconfig that was made here.
+/// The authority (PEM) for the server's certificate, from a kubeconfig made here.
 pub(crate) fn authority(kubeconfig: &Path) -> Result<Vec<u8>> {
     let config: Value = serde_json::from_str(&fs::read_to_string(kubeconfig)?)?;
     let data = config["clusters"][0]["cluster"]["certificate-authority-data"].as_str();
     Ok(BASE64_STANDARD.decode(data.context("a kubeconfig without an authority")?)?)
 }
 
-/// The same kubeconfig, for a server that is reached at another URL.
-pub(crate) fn by_way_of(kubeconfig: &Path, url: &str) -> Result<String> {
+/// The same kubeconfig, for a server at another URL.
+pub(crate) fn through(kubeconfig: &Path, url: &str) -> Result<String> {
     let mut config: Value = serde_json::from_str(&fs::read_to_string(kubeconfig)?)?;
     config["clusters"][0]["cluster"]["server"] = url.into();
     Ok(config.to_string())
@@ -76,12 +76,12 @@ fn of_cluster(cluster: &Value, token: &str, namespace: &str) -> Value {
     })
 }
 
-/// A client that belongs to the runtime that asks for it.
+/// A client that belongs to the runtime of the caller.
 pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
     client_of(Kubeconfig::read_from(kubeconfig)?).await
 }
 
-/// As [`client`], of an admin who goes by another name: with all rights still.
+/// Like [`client`], for an admin under another user name, who keeps all rights.
 pub(crate) async fn client_as(admin: &Path, user: &str) -> Result<Client> {
     let mut kubeconfig = Kubeconfig::read_from(admin)?;
     for admin in kubeconfig
@@ -99,11 +99,11 @@ async fn client_of(kubeconfig: Kubeconfig) -> Result<Client> {
     tls::init();
     let mut config =
         Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    // A test wants to see what the server says, at once.
+    // A test wants to see the server's answer at once.
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(10));
     if config.cluster_url.host() == Some("127.0.0.1") {
-        // A developer's HTTPS_PROXY is not for loopback.
+        // A developer's HTTPS_PROXY is not meant for loopback.
         config.proxy_url = None;
     }
     Ok(Client::try_from(config)?)

@@ -1,4 +1,4 @@
-//! A Kubernetes that really runs Jobs, except for their containers, which kwok plays.
+//! A Kubernetes that really runs Jobs, except for their containers, which kwok simulates.
 use std::{ops::Deref, panic::Location, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
@@ -27,11 +27,12 @@ const CONTROLLERS: &str = "job-controller,cronjob-controller,garbage-collector-c
     pod-garbage-collector-controller,namespace-controller,ttl-after-finished-controller,serviceaccount-controller,\
     clusterrole-aggregation-controller";
 
-/// What Deployments need beside, budgets for their pods, and the authority that their pods know the API server by.
+/// What Deployments also need, disruption budgets for their pods, and the authority by which pods trust the API
+/// server.
 const MORE_CONTROLLERS: &str = "deployment-controller,replicaset-controller,disruption-controller,\
     root-ca-certificate-publisher-controller,clusterrole-aggregation-controller";
 
-/// An API server with the real controllers and scheduler, and a node on which kwok plays the pods.
+/// An API server with the real controllers and scheduler, and a node on which kwok simulates the pods.
 ///
 /// Dereferences to its [`ApiServer`]. Ends when it is dropped.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ pub struct Kubernetes {
 }
 
 impl Kubernetes {
-    /// Starts it in a folder of its own.
+    /// Starts it in its own folder.
     #[track_caller]
     pub fn start() -> impl Future<Output = Self> {
         story(Location::caller(), async {
@@ -51,7 +52,7 @@ impl Kubernetes {
         })
     }
 
-    /// As [`Self::start`], and Deployments have pods, which [`ApiServer::run_pod`] runs.
+    /// Like [`Self::start`], but Deployments have pods, too, which [`ApiServer::run_pod`] runs.
     #[track_caller]
     pub fn start_with_deployments() -> impl Future<Output = Self> {
         story(Location::caller(), async {
@@ -73,7 +74,7 @@ impl Kubernetes {
         let key = api_server.service_account_key().display();
         let mut controllers = vec![CONTROLLERS];
         controllers.extend((workloads == Workloads::Deployments).then_some(MORE_CONTROLLERS));
-        // None of these has a port, so that none can be taken: their work shows whether they are ready.
+        // None of these has a port that could be taken. Their work shows whether they are ready.
         let controller_manager = Process::start(
             folder,
             &Recipe::new("kube-controller-manager", controller_manager)
@@ -137,8 +138,8 @@ impl Kubernetes {
         self.api_server.kubeconfig()
     }
 
-    /// Each program is ready when it has done something: the namespace's `ServiceAccount` is the
-    /// controller manager's work, a pod's node the scheduler's, and that the pod runs is kwok's.
+    /// Each program is ready once it has done its work: the controller manager makes the namespace's
+    /// `ServiceAccount`, the scheduler assigns a node to a pod, and kwok makes the pod run.
     async fn ready(&self, client: &Client) -> Result<()> {
         let node = json!({
             "apiVersion": "v1",

@@ -28,10 +28,10 @@ const API: &str = "kueue.x-k8s.io/v1beta2";
 /// The `LocalQueue` of each namespace that has one.
 const QUEUE: &str = "queue";
 
-/// Where Kueue looks for the certificate of its metrics, whatever its configuration says.
+/// Where Kueue reads the certificate of its metrics, whatever its configuration says.
 const CERTIFICATES: &str = "/etc/kueue/metrics/certs";
 
-/// Gives what it runs an `/etc` of its own that has the certificate and the key, and nothing else.
+/// Runs a command with a private `/etc` that has the certificate and the key, and nothing else.
 const WITH_CERTIFICATES: &str = r#"
 mount -t tmpfs etc /etc
 mkdir -p "$0"
@@ -41,7 +41,7 @@ shift 2
 exec "$@"
 "#;
 
-/// A Kueue beside the operator, on the same Kubernetes. Ends when it is dropped.
+/// A Kueue beside the operator, on the same Kubernetes. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Kueue {
     _process: Process,
@@ -49,8 +49,7 @@ pub struct Kueue {
 }
 
 impl Kueue {
-    /// Applies its CRDs, starts it and waits until it is ready. It is tuned for load, as the bed's
-    /// controllers are.
+    /// Applies its CRDs, starts it and waits until it is ready. It is tuned for load, as the bed's controllers are.
     #[track_caller]
     pub fn start(bed: &Bed) -> impl Future<Output = Self> {
         story(Location::caller(), Self::try_start(bed))
@@ -60,7 +59,7 @@ impl Kueue {
         let (program, crds) = programs::kueue()?;
         manifests::apply(bed.client(), &manifests::read(&crds)?).await?;
         let http = reqwest::Client::builder().no_proxy().build()?;
-        // Nobody calls its webhooks, so any certificate will do: the API server's.
+        // Its webhooks are never called, so any certificate will do: the API server's.
         let of_the_server = bed.folder().path().join("apiserver");
         let process = ports::on_free(|[webhook, health]| {
             let recipe = Recipe::new("kueue", "unshare")
@@ -94,8 +93,8 @@ impl Kueue {
         })
     }
 
-    /// A queue for the Jobs of this namespace that lets so many pods run at once. It is held: nothing
-    /// is let through before [`Queue::open`].
+    /// A queue for the Jobs of this namespace that lets this many pods run at once. It is stopped: no Job is admitted
+    /// before [`Queue::open`].
     #[track_caller]
     pub fn queue(&self, team: &Namespace, pods: usize) -> impl Future<Output = Queue> {
         let client = self.bed.client().clone();
@@ -134,22 +133,22 @@ impl Kueue {
     }
 }
 
-/// A queue of Kueue's.
+/// A queue of Kueue.
 #[derive(Clone)]
 pub struct Queue {
     client: Client,
-    /// The only one that it is for; the objects without one have its name.
+    /// Its only namespace. The objects that have no namespace are named after it.
     namespace: String,
 }
 
 impl Queue {
-    /// Puts a Job into this queue, which is for those made suspended.
+    /// Puts a suspended Job into this queue.
     #[must_use]
     pub fn takes(&self, job: Job) -> Job {
         job.with(json!({ "metadata": { "labels": { "kueue.x-k8s.io/queue-name": QUEUE } } }))
     }
 
-    /// Waits until so many Jobs wait in it.
+    /// Waits until this many Jobs wait in it.
     #[track_caller]
     pub fn shows_waiting(&self, jobs: usize) -> impl Future<Output = ()> {
         story(Location::caller(), async move {
@@ -164,7 +163,7 @@ impl Queue {
         })
     }
 
-    /// Lets Jobs through.
+    /// Starts to admit Jobs.
     #[track_caller]
     pub fn open(&self) -> impl Future<Output = ()> {
         story(Location::caller(), async move {

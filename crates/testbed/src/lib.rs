@@ -13,8 +13,8 @@
 //! assert_eq!(bed.consul().holders(&db.lock_prefix()).await.len(), 1);
 //! team.job("b").is_complete().await;
 //! ```
-//! A step that fails, or that waits in vain, panics with the line of the test and with what was seen
-//! last. Steps that may fail have a twin called `try_`, which returns a `Result`.
+//! A step that fails or times out panics with the line of the test and with what was seen last. Steps that may fail
+//! have a counterpart called `try_`, which returns a `Result`.
 //!
 //! # The parts
 //! | part | what it is |
@@ -24,27 +24,27 @@
 //! | [`Operator`] | the operator as a process: start it, stop it, kill it, start it again |
 //! | [`Consul`] | an HTTP client that reads and changes Consul; [`Consul::start`] starts a single server |
 //! | [`ConsulCluster`] | several Consul servers that can be lost and come back |
-//! | [`Kubernetes`], [`ApiServer`], [`Etcd`] | these alone, for tests that need no more |
-//! | [`Proxy`] | a proxy before Consul or Kubernetes: it refuses, delays, holds, loses and counts calls |
+//! | [`Kubernetes`], [`ApiServer`], [`Etcd`] | each on its own, for tests that need no more |
+//! | [`Proxy`] | a proxy in front of Consul or Kubernetes: it refuses, delays, holds, loses and counts calls |
 //! | [`Link`] | a TCP connection to a server that can be cut |
 //! | [`Certificates`], [`ServerCertificate`] | a certificate authority with certificates, and what a [`Proxy`] shows of them |
 //! | [`WallClock`] | a program's own wall clock, which can jump |
 //! | [`Container`] | the operator as the pod of a Deployment describes it |
 //! | [`AuthMethod`] | an auth method of Consul that trusts the tokens of a Kubernetes |
-//! | [`Taker`] | another program that takes slots or locks: Consul's Go client, `consul lock` |
+//! | [`SlotClient`] | another program that takes slots or locks: Consul's Go client, `consul lock` |
 //! | [`Kueue`] | a queue for Jobs that benchmarks compare the operator with |
 //! | [`LimitWatch`] | watches whether a limit is kept, without any code of the operator |
-//! | [`proof`] | a grant as Kubernetes and Consul show it, and that nothing of it is left |
-//! | [`command_line`] | a program as its user meets it: arguments, environment, exit codes |
-//! | [`helpers`], [`web`] | steps that several suites share; of those about the web page |
-//! | [`Process`], [`Folder`] | what each server runs in |
+//! | [`proof`] | a grant as Kubernetes and Consul show it, and proof that nothing of it is left |
+//! | [`command_line`] | a program as its user sees it: arguments, environment, exit codes |
+//! | [`helpers`], [`web`] | steps that several suites share; the same for the web page |
+//! | [`Process`], [`Folder`] | the process and the folder of each server |
 //! | [`eventually`] | waits for a condition; [`Namespace::policies_are`] and [`Namespace::lets`] wait for what the API server applies late |
 //!
-//! # What holds for all of them
+//! # Common rules
 //! - Ports are free ports on loopback, and files are in a new folder. Nothing is shared with anything else.
-//! - Every server ends with this process, whatever ends it ([`Process`]). Then the folder is removed, unless
+//! - Every server ends with this process, however that ends ([`Process`]). Then the folder is removed, unless
 //!   `KEEP_BED` is set or a test has failed ([`Folder`]).
-//! - kwok plays the life of a pod: annotations on the pod say how long it runs, whether it fails and how
+//! - kwok simulates the life of a pod: annotations on the pod say how long it runs, whether it fails and how
 //!   long it takes to end (`stages.yaml`).
 //! - This crate must not depend on the operator's crates: an observer shares no code with what it observes.
 //!
@@ -52,7 +52,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `SERVERS_DIR` | where `make servers` has put the servers (default `.servers`) |
-//! | `TESTBED_CONSUL` | the Consul to start and to run `consul lock` of (default: the one in `SERVERS_DIR`) |
+//! | `TESTBED_CONSUL` | the Consul to start, also for `consul lock` (default: the one in `SERVERS_DIR`) |
 //! | `OPERATOR_BIN` | the operator's program (default: the one that cargo has built) |
 //! | `CLI_BIN` | the program `consul-semaphore` (default: the one that cargo has built) |
 //! | `KEEP_BED` | if set, the folder with the logs is kept |
@@ -91,8 +91,8 @@ mod programs;
 pub mod proof;
 mod proxy;
 mod semaphore;
+mod slot_client;
 mod story;
-mod taker;
 mod tls;
 mod tools;
 mod volumes;
@@ -124,7 +124,7 @@ pub use process::{Process, Recipe};
 pub use programs::{cli_program, consul_minor, operator_program, servers};
 pub use proxy::{Call, Fault, Next, Proxy, ProxyBuilder};
 pub use semaphore::Semaphore;
-pub use taker::{Taker, TakerBuilder};
+pub use slot_client::{SlotClient, SlotClientBuilder};
 pub use tls::ServerCertificate;
 pub use tools::{helm_alone, kubectl_alone};
 pub use wait::{Look, PATIENCE, eventually, eventually_within, same, until};

@@ -24,7 +24,7 @@ use crate::{
     wait,
 };
 
-/// What has been seen of a semaphore up to now.
+/// What has been seen of a semaphore so far.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// The sessions in `.lock` now.
@@ -33,7 +33,7 @@ pub struct Seen {
     pub peak_holders: usize,
     /// All sessions that ever were in it.
     pub all_holders: BTreeSet<String>,
-    /// The Jobs (their uids) that have pods now which have not ended.
+    /// The Jobs (their uids) that currently have pods which have not ended.
     pub jobs: BTreeSet<String>,
     /// The most Jobs that had such pods at once.
     pub peak_jobs: usize,
@@ -57,8 +57,7 @@ struct State {
 }
 
 impl LimitWatch {
-    /// Starts to watch, and returns when there is a first reading of both, so that nothing that
-    /// happens from now on is missed.
+    /// Starts to watch, and returns once it has a first reading of both, so that it misses nothing from now on.
     pub(crate) async fn start(consul: &Consul, client: &Client, prefix: &str) -> Result<Self> {
         let state = Arc::new(Mutex::new(State::default()));
         let tasks = [
@@ -87,7 +86,7 @@ impl LimitWatch {
         Ok(this)
     }
 
-    /// What has been seen up to now.
+    /// What has been seen so far.
     pub fn seen(&self) -> Seen {
         self.state.lock().seen.clone()
     }
@@ -102,7 +101,7 @@ impl LimitWatch {
         self.state.lock().seen.peak_jobs
     }
 
-    /// What went wrong while watching: between an error and the next reading something can be missed.
+    /// Errors while watching. Between an error and the next reading it may have missed something.
     pub fn errors(&self) -> Vec<String> {
         self.state.lock().errors.clone()
     }
@@ -121,7 +120,7 @@ async fn follow_lock(consul: Consul, prefix: String, state: Arc<Mutex<State>>) {
     loop {
         match consul.try_lock(&prefix, index).await {
             Ok((read, at)) => {
-                // An index that goes back, or is 0, says nothing: read at once.
+                // An index that went back, or is 0, is invalid, so read at once.
                 index = if at < index { 0 } else { at };
                 let holders = read.map(|read| read.holders).unwrap_or_default();
                 let mut state = state.lock();
@@ -185,7 +184,7 @@ impl Pods {
             .status
             .as_ref()
             .and_then(|status| status.phase.as_deref());
-        // One that terminates still works; one that nobody has started will.
+        // A terminating pod still works, and a pending one will start.
         if matches!(phase, Some("Succeeded" | "Failed")) {
             self.remove(pod);
         } else if let Some(job) = job_of(pod) {
@@ -208,8 +207,8 @@ impl Pods {
     }
 }
 
-/// By a label, which stays when the owner reference of an orphan goes. Where the Job has a selector of its
-/// own, Kubernetes gives no label with the uid, and the story gives one with the name.
+/// The Job of a pod, by a label: an orphan keeps it when it loses its owner reference. If the Job has its own
+/// selector, Kubernetes sets no label with the uid, and the test sets one with the name.
 fn job_of(pod: &Pod) -> Option<String> {
     let labels = ["controller-uid", "job-name"].map(|label| format!("batch.kubernetes.io/{label}"));
     labels
@@ -218,7 +217,7 @@ fn job_of(pod: &Pod) -> Option<String> {
         .cloned()
 }
 
-/// Where in Consul the semaphore is that a pod's Job was made for. It can't change once it is made.
+/// The prefix of the semaphore for which a pod's Job was made. It never changes.
 async fn prefix_of_pod(
     client: &Client,
     known: &mut HashMap<(String, String), String>,

@@ -14,8 +14,8 @@ use tokio::{
 
 /// A TCP proxy on a free port of loopback, until it is dropped.
 ///
-/// While it is cut its connections are gone, and who makes a new one gets no answer: what was sent
-/// does not arrive later either.
+/// While it is cut, its connections are closed and new ones get no answer. What was sent in the meantime never
+/// arrives.
 #[derive(Debug)]
 pub struct Link {
     address: String,
@@ -25,7 +25,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Where it begins (`host:port`).
+    /// Its address (`host:port`).
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -35,17 +35,17 @@ impl Link {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// Nothing gets through from now on.
+    /// Cuts the link: nothing gets through from now on.
     pub fn cut(&self) {
         self.open.send_replace(false);
     }
 
-    /// New connections get through again.
+    /// Mends the link: new connections get through again.
     pub fn mend(&self) {
         self.open.send_replace(true);
     }
 
-    /// A way to this server (`host:port`).
+    /// Starts a link to this server (`host:port`).
     pub async fn start(server: String) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
@@ -79,11 +79,11 @@ impl Drop for Link {
     }
 }
 
-/// Carries one connection until one of its ends closes it, or the way is cut.
+/// Forwards one connection until either end closes it, or the link is cut.
 async fn carry(mut near: TcpStream, server: String, mut open: watch::Receiver<bool>) -> Result<()> {
     let cut = !*open.borrow();
     if cut {
-        // Silence; and then its end, so that nothing that was said meanwhile is carried late.
+        // Stay silent, and close it once the link is mended, so that nothing sent in the meantime arrives late.
         open.wait_for(|open| *open).await?;
         return Ok(());
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{api_server::ApiServer, consul::Consul, kubeconfig, manifests, story::story, tools};
 
-/// A type of Consul's auth methods. The auth method is called as its type.
+/// A type of Consul's auth methods. The auth method has the same name as its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthMethod {
     /// Consul asks the API server about the token.
@@ -24,12 +24,12 @@ impl AuthMethod {
         }
     }
 
-    /// What the token must be made for, if it matters.
+    /// The audience that a token needs, if it matters.
     fn audience(self) -> Option<&'static str> {
         (self == Self::Jwt).then_some("consul")
     }
 
-    /// What a login is told by, in a binding rule.
+    /// The selector of a binding rule that matches a login.
     fn selector(self, namespace: &str, name: &str) -> String {
         match self {
             Self::Kubernetes => format!(
@@ -40,12 +40,12 @@ impl AuthMethod {
     }
 }
 
-/// Who may look at the tokens of others for Consul.
+/// The account with which Consul reviews the tokens of others.
 const REVIEWER: &str = "consul-auth-method";
 
 impl ApiServer {
-    /// Makes an auth method in Consul, by which those who have a token of this API server's log in:
-    /// whom [`Self::let_log_in`] names. `lifetime` is how long Consul's tokens live (`60s` or more).
+    /// Creates an auth method in Consul for holders of a token from this API server: the accounts that
+    /// [`Self::let_log_in`] names. `lifetime` is how long Consul's tokens live (`60s` or more).
     #[track_caller]
     pub fn auth_method(
         &self,
@@ -66,8 +66,8 @@ impl ApiServer {
         })
     }
 
-    /// Has Consul give tokens with these rules to a `ServiceAccount` that logs in. The role that has
-    /// them, and its policy, are called as the account.
+    /// Lets Consul give tokens with these rules to a `ServiceAccount` that logs in. The role with the rules, and its
+    /// policy, have the name of the account.
     #[track_caller]
     pub fn let_log_in<'a>(
         &self,
@@ -89,7 +89,7 @@ impl ApiServer {
         })
     }
 
-    /// A token of a `ServiceAccount` to log in with, as a pod of it would have.
+    /// A token of a `ServiceAccount` to log in with, as one of its pods would have.
     #[track_caller]
     pub fn bearer_token(
         &self,

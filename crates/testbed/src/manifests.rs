@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{access, wait};
 
-/// All YAML documents in a folder, files in the order of their names. A folder that is not there has none.
+/// All YAML documents in a folder, with the files in order of their names. A missing folder has none.
 pub(crate) fn read(folder: &Path) -> Result<Vec<DynamicObject>> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Ok(Vec::new());
@@ -35,7 +35,7 @@ pub(crate) fn read(folder: &Path) -> Result<Vec<DynamicObject>> {
         for document in serde_yaml_ng::Deserializer::from_str(&text) {
             let document =
                 Value::deserialize(document).with_context(|| format!("in {}", file.display()))?;
-            // An empty document; and kustomize's own, which is no object.
+            // An empty document, or kustomize's own, which is not an object.
             if document.is_null() || document["kind"] == "Kustomization" {
                 continue;
             }
@@ -48,8 +48,8 @@ pub(crate) fn read(folder: &Path) -> Result<Vec<DynamicObject>> {
     Ok(objects)
 }
 
-/// Applies them in their order, server-side; a namespace that they name is made first.
-/// A CRD counts as applied when its kind is served, and a binding of roles when the API server goes by it.
+/// Applies the objects in their order, server-side. A namespace that they name is created first. A CRD counts as
+/// applied when its kind is served, and a role binding when the API server has put it into effect.
 pub(crate) async fn apply(client: &Client, objects: &[DynamicObject]) -> Result<()> {
     for namespace in objects
         .iter()
@@ -98,7 +98,7 @@ pub(crate) async fn apply_one(client: &Client, object: &DynamicObject) -> Result
         .with_context(|| format!("applying {} {name}", types.kind))
 }
 
-/// The API for a kind that only its name is known of.
+/// The API for a kind of which only the name is known.
 pub(crate) async fn api_of(
     client: &Client,
     types: &TypeMeta,
@@ -131,8 +131,8 @@ fn kind(object: &DynamicObject) -> &str {
     object.types.as_ref().map_or("", |types| &types.kind)
 }
 
-/// Waits until each version of a kind that is to be served is found, as kubectl finds it, and can be listed: that the
-/// definition is Established comes before either.
+/// Waits until discovery finds each served version of a kind, as kubectl does, and it can be listed: the CRD is
+/// Established before either.
 async fn served(client: &Client, crd: &DynamicObject) -> Result<()> {
     let spec = &crd.data["spec"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

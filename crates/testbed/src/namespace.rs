@@ -17,14 +17,14 @@ use serde_json::{Value, json};
 
 use crate::{job::Job, kubeconfig, manifests, semaphore::Semaphore, story::story, tools};
 
-/// A namespace with helpers for the things in it. Clones are the same namespace; it is deleted,
-/// as well as that goes, when the last of them and of what was made in it is dropped.
+/// A namespace with helpers for its objects. Clones are the same namespace. It is deleted, as far as possible, when
+/// the last of them and of the objects made in it is dropped.
 ///
-/// When that happens because a test fails, what is in it is shown.
+/// If that happens because a test fails, its content is printed.
 #[derive(Clone, Debug)]
 pub struct Namespace(Arc<Inner>);
 
-/// A Kubernetes to be used by an admin.
+/// A Kubernetes, with an admin's access.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     pub(crate) client: Client,
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Inner {
 }
 
 impl Namespace {
-    /// A namespace whose name starts with `name` and is nobody else's.
+    /// A namespace with a unique name that starts with `name`.
     pub(crate) async fn new(cluster: Cluster, name: &str) -> Result<Self> {
         Self::create(cluster, json!({ "generateName": format!("{name}-") })).await
     }
@@ -71,17 +71,17 @@ impl Namespace {
         &self.0.name
     }
 
-    /// The Job of this name: to be described and created, or to be asked about.
+    /// The Job of this name, to be described and created, or to be read.
     pub fn job(&self, name: &str) -> Job {
         Job::new(self.clone(), name)
     }
 
-    /// The `ConsulSemaphore` of this name: to be described and created, or to be asked about.
+    /// The `ConsulSemaphore` of this name, to be described and created, or to be read.
     pub fn semaphore(&self, name: &str) -> Semaphore {
         Semaphore::new(self.clone(), name)
     }
 
-    /// The names of all Jobs that are there, in order.
+    /// The names of all existing Jobs, in order.
     #[track_caller]
     pub fn jobs(&self) -> impl Future<Output = Vec<String>> {
         story(Location::caller(), async move {
@@ -93,7 +93,7 @@ impl Namespace {
         })
     }
 
-    /// Creates anything, or brings it to what is given (server-side apply), in this namespace.
+    /// Creates or updates any object (server-side apply) in this namespace.
     #[track_caller]
     pub fn apply(&self, mut object: Value) -> impl Future<Output = DynamicObject> {
         object["metadata"]["namespace"] = self.name().into();
@@ -127,7 +127,7 @@ impl Namespace {
         self.0.cluster.client.clone()
     }
 
-    /// An admin's.
+    /// The admin's kubeconfig.
     pub(crate) fn kubeconfig(&self) -> &Path {
         &self.0.cluster.kubeconfig
     }
@@ -141,9 +141,9 @@ impl Namespace {
 }
 
 impl Inner {
-    /// What a reader of a failed test wants to know first.
+    /// Prints what the reader of a failed test wants to know first.
     fn show(&self) {
-        // Apart, because kubectl shows nothing at all when one of the kinds is not there.
+        // In two calls, because kubectl shows nothing at all if one of the kinds does not exist.
         for kinds in ["consulsemaphores", "jobs,pods,events"] {
             let args = ["get", kinds, "-n", &self.name, "--request-timeout=20s"];
             let kubectl = tools::kubectl_command(&self.cluster.kubeconfig);
@@ -160,7 +160,7 @@ impl Inner {
         }
     }
 
-    /// On a thread of its own: the runtime of a test that ends takes its tasks with it.
+    /// On its own thread: the runtime of a test that ends takes its tasks with it.
     fn delete(&self) {
         let (kubeconfig, name) = (self.cluster.kubeconfig.clone(), self.name.clone());
         std::thread::spawn(move || {

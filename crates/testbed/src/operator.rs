@@ -16,7 +16,7 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// An operator on a bed: started, stopped, killed, started again. Clones are the same operator.
+/// An operator on a bed: started, stopped, killed, restarted. Clones are the same operator.
 ///
 /// It runs as the `ServiceAccount` and with the RBAC that the project ships. All namespaces are
 /// trusted, unless `TRUSTED_NAMESPACES` says otherwise.
@@ -31,19 +31,19 @@ struct Inner {
     running: Mutex<Option<Running>>,
 }
 
-/// Where an operator works.
+/// The servers that an operator works with.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) folder: Arc<Folder>,
     pub(crate) kubeconfig: PathBuf,
-    /// How Consul is reached, as every Consul tool reads it.
+    /// The environment variables for Consul, as every Consul tool reads them.
     pub(crate) consul: Env,
 }
 
-/// More than `run` with its defaults.
+/// Changes to the defaults of `run`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OperatorOptions {
-    /// The program, if it is another one than that of all operators.
+    /// The program, if it differs from that of the other operators.
     pub(crate) program: Option<PathBuf>,
     pub(crate) args: Vec<String>,
     pub(crate) env: Env,
@@ -71,7 +71,7 @@ impl Operator {
         }))
     }
 
-    /// The same operator of another build, not yet started.
+    /// The same operator with another build, not yet started.
     #[must_use]
     pub fn with_program(&self, program: PathBuf) -> Self {
         let Inner {
@@ -87,7 +87,7 @@ impl Operator {
         Self::new(name, place.clone(), options)
     }
 
-    /// Starts it, and waits until `/readyz` answers 200 and some replica leads.
+    /// Starts it, and waits until `/readyz` answers 200 and a replica leads.
     #[track_caller]
     pub fn start(&self) -> impl Future<Output = ()> {
         story(Location::caller(), self.try_start())
@@ -105,7 +105,7 @@ impl Operator {
         story(Location::caller(), self.end("KILL"))
     }
 
-    /// Lets it do nothing, as a machine that sleeps would (SIGSTOP).
+    /// Freezes it (SIGSTOP), as on a machine that sleeps.
     #[track_caller]
     pub fn pause(&self) -> impl Future<Output = ()> {
         story(Location::caller(), async move {
@@ -114,13 +114,13 @@ impl Operator {
         })
     }
 
-    /// Lets it go on (SIGCONT).
+    /// Lets it continue (SIGCONT).
     #[track_caller]
     pub fn resume(&self) -> impl Future<Output = ()> {
         story(Location::caller(), self.signal("CONT"))
     }
 
-    /// Waits until it is stopped, as by [`Self::pause`] or by itself.
+    /// Waits until it is stopped, by [`Self::pause`] or on its own.
     #[track_caller]
     pub fn is_paused(&self) -> impl Future<Output = ()> {
         story(Location::caller(), self.paused())
@@ -140,7 +140,7 @@ impl Operator {
         story(Location::caller(), self.try_get(path))
     }
 
-    /// Its name: its log's, and the one that it stands for election under.
+    /// Its name, which is also the name of its log and its identity in the election.
     pub fn name(&self) -> &str {
         &self.0.name
     }
@@ -149,19 +149,19 @@ impl Operator {
     pub fn logs(&self) -> String {
         let log = format!("{}.log", self.0.name);
         let log = std::fs::read(self.0.place.folder.path().join(log)).unwrap_or_default();
-        // The last line may be half written.
+        // The last line may be incomplete.
         let whole = log.iter().rposition(|byte| *byte == b'\n');
         let whole = &log[..whole.map_or(0, |end| end + 1)];
         String::from_utf8_lossy(whole).into_owned()
     }
 
-    /// Where its HTTP endpoints are (`host:port`), while it runs.
+    /// The address of its HTTP endpoints (`host:port`), while it runs.
     pub async fn address(&self) -> Option<String> {
         let running = self.0.running.lock().await;
         running.as_ref().map(|running| running.address.clone())
     }
 
-    /// The ids of its process and of its guard, while it runs.
+    /// The ids of its process and its guard, while it runs.
     pub async fn ids(&self) -> Option<[u32; 2]> {
         self.0.running.lock().await.as_ref()?.process.ids()
     }
@@ -172,7 +172,7 @@ impl Operator {
         running.as_ref().is_some_and(Running::lives)
     }
 
-    /// As [`Self::start`], for an operator that is expected to refuse: the error shows the end of its log.
+    /// Like [`Self::start`], for an operator that is expected to refuse: the error shows the end of its log.
     pub async fn try_start(&self) -> Result<()> {
         let Inner {
             name,
@@ -197,9 +197,9 @@ impl Operator {
                 .args(["run", "--http-address", &address])
                 .args(&options.args)
                 .env("KUBECONFIG", place.kubeconfig.display().to_string())
-                // Started again under its name it takes its own lead over at once.
+                // When it restarts under its name, it takes over its own lease at once.
                 .env("LEADER_ELECTION_IDENTITY", name)
-                // Stories put semaphores where they like, unless they are about that.
+                // Tests place semaphores anywhere, unless they are about that setting.
                 .env("TRUSTED_NAMESPACES", "*");
             for name in ["RUST_LOG", "RUST_BACKTRACE"] {
                 if let Ok(value) = std::env::var(name) {
@@ -224,8 +224,8 @@ impl Operator {
                             Err(error) => Err(error),
                         };
                         let body = body.map_err(|error| error.to_string())?;
-                        // A replica that stands by is ready, and nobody does the work yet.
-                        if body.contains("nobody leads") {
+                        // A standby replica is ready, but no replica leads yet.
+                        if body.contains("no replica leads") {
                             Err(body)
                         } else {
                             Ok(())
@@ -241,12 +241,12 @@ impl Operator {
         Ok(())
     }
 
-    /// Its exit status, if it has been started and has ended by itself.
+    /// Its exit status, if it was started and has ended on its own.
     pub async fn exit_status(&self) -> Option<ExitStatus> {
         self.0.running.lock().await.as_ref()?.process.exit_status()
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until it ends on its own.
     #[track_caller]
     pub fn ended(&self) -> impl Future<Output = ExitStatus> {
         story(Location::caller(), async move {
@@ -259,8 +259,7 @@ impl Operator {
         })
     }
 
-    /// Ends it by a signal, such as `TERM` or `KILL`, and waits for its end: for a program that is no
-    /// test.
+    /// Ends it with a signal, such as `TERM` or `KILL`, and waits for its end: for programs other than tests.
     pub async fn end(&self, signal: &str) -> Result<ExitStatus> {
         self.signal(signal).await?;
         let mut running = self.0.running.lock().await;
@@ -272,7 +271,7 @@ impl Operator {
         Ok(status)
     }
 
-    /// Sends it a signal, such as `STOP` or `CONT`: for a program that is no test.
+    /// Sends it a signal, such as `STOP` or `CONT`: for programs other than tests.
     pub async fn signal(&self, signal: &str) -> Result<()> {
         match &*self.0.running.lock().await {
             Some(running) => running.process.signal(signal),
@@ -280,7 +279,7 @@ impl Operator {
         }
     }
 
-    /// As [`Self::get`], for one that may not be ready, or not be there.
+    /// Like [`Self::get`], for an operator that may not be ready or not running.
     pub async fn try_get(&self, path: &str) -> Result<String> {
         let address = self
             .address()

@@ -1,4 +1,4 @@
-//! Runs the operator's pods as a node does: it starts those that exist and ends those that are deleted.
+//! Runs the operator's pods as a node does: starts new pods and ends deleted ones.
 use std::{collections::BTreeMap, convert::Infallible, time::Duration};
 
 use anyhow::Result;
@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::{api_server::ApiServer, container::Container, kubeconfig};
 
-/// By what the chart and `config/` know the operator's pods.
+/// The label by which the chart and `config/` select the operator's pods.
 const OPERATORS: &str = "app.kubernetes.io/name=consul-semaphore-operator";
 
 const BEAT: Duration = Duration::from_secs(1);
@@ -21,8 +21,8 @@ const BEAT: Duration = Duration::from_secs(1);
 type Name = (String, String);
 
 impl ApiServer {
-    /// Runs the operators of all pods that come, and `says` so, until this is dropped. One that can't run, or
-    /// ends, is tried again, as by a node.
+    /// Runs the operators of all new pods, and reports it through `says`, until this is dropped. One that can't run,
+    /// or ends, is tried again, as on a node.
     pub async fn run_operators(&self, says: impl Fn(String)) -> Result<Infallible> {
         let client = kubeconfig::client(self.kubeconfig()).await?;
         let pods = Api::<Pod>::all(client);
@@ -30,7 +30,7 @@ impl ApiServer {
         let mut beat = interval(BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut at_work = FuturesUnordered::new();
-        // Each pod's other end is dropped when the pod is gone.
+        // A pod's sender is dropped when the pod is deleted.
         let mut there: BTreeMap<Name, oneshot::Sender<Infallible>> = BTreeMap::new();
         loop {
             tokio::select! {
@@ -52,7 +52,7 @@ impl ApiServer {
         }
     }
 
-    /// Runs the operator of one pod until that is gone.
+    /// Runs the operator of one pod until the pod is deleted.
     async fn run_operator(
         &self,
         (namespace, name): Name,
@@ -62,7 +62,7 @@ impl ApiServer {
         let mut failed = false;
         loop {
             let started = tokio::select! {
-                // With a start that is under way goes its process.
+                // If it is still starting, this also ends its process.
                 _ = &mut gone => return,
                 started = self.try_run_pod(&namespace, &name) => started,
             };
@@ -82,7 +82,7 @@ impl ApiServer {
                         () = ended(&container) => says(format!("The pod {name} ended by itself, and is run again.")),
                     }
                 }
-                // The end of its log, which the error shows, is another one each time.
+                // Only the first error is reported, because the end of the log that it shows differs each time.
                 Err(error) if !std::mem::replace(&mut failed, true) => {
                     says(format!(
                         "The pod {name} does not run, and is tried again: {error:#}"

@@ -1,5 +1,5 @@
-//! Waits until admission policies take effect: the API server applies each of them about a second after
-//! it is created, changed or deleted.
+//! Waits until admission policies take effect: the API server applies each of them about a second after it is
+//! created, changed or deleted.
 use std::panic::Location;
 
 use anyhow::{Context as _, Result};
@@ -15,30 +15,30 @@ use crate::{kubeconfig, namespace::Namespace, story::story, wait};
 /// An admission policy of `config/policies`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Has Jobs made suspended, and strips what only the operator writes.
+    /// Suspends new Jobs, and strips what only the operator may write.
     Suspend,
     /// Refuses changes that only the operator may make.
     Guard,
-    /// Refuses Jobs that are made running. Beside [`Policy::Suspend`] it has nothing to refuse, so nothing
-    /// shows whether it is there.
+    /// Refuses new Jobs that are not suspended. Together with [`Policy::Suspend`] it has nothing to refuse, so
+    /// nothing shows whether it is in effect.
     Refuse,
 }
 
-/// What only the operator writes: annotations of a Job and of its pod template.
+/// What only the operator may write: annotations of a Job and of its pod template.
 const REPORTS: [&str; 2] = [
     "consul-semaphore.io/session",
     "consul-semaphore.io/granted-to",
 ];
 
-/// The same, a label of the pod template.
+/// A label of the pod template that only the operator may write.
 const REPORTED: &str = "consul-semaphore.io/holder";
 
 impl Namespace {
-    /// Waits until exactly these policies act on the Jobs of this namespace, each shown by what it does itself: to
-    /// wait for one of them and rely on another is a mistake.
+    /// Waits until exactly these policies act on the Jobs of this namespace. Each is checked by its own effect: it is
+    /// a mistake to wait for one of them and rely on another.
     ///
-    /// What it tries are dry runs. The guard takes a Job that is there: one that names no semaphore is made, of which
-    /// no operator takes notice, and deleted.
+    /// The checks are dry runs. The guard needs an existing Job, so this creates one that names no semaphore, which
+    /// operators ignore, and deletes it again.
     #[track_caller]
     pub fn policies_are(&self, policies: &[Policy]) -> impl Future<Output = ()> {
         let what = format!("in {} just these policies act: {policies:?}", self.name());
@@ -55,7 +55,7 @@ impl Namespace {
         })
     }
 
-    /// Waits until the guard takes this user for an operator, or for none: after a change of its list of them.
+    /// Waits until the guard accepts this user as an operator, or no longer does, after a change of its list.
     #[track_caller]
     pub fn guard_lets(&self, user: &str, lets: bool) -> impl Future<Output = ()> {
         let what = format!("in {} the guard lets {user} through: {lets}", self.name());
@@ -76,7 +76,7 @@ impl Namespace {
     }
 }
 
-/// What becomes of a Job that names a semaphore and is made running.
+/// What happens to a new Job that names a semaphore and is not suspended.
 #[derive(Debug, PartialEq, Eq)]
 enum Made {
     Running,
@@ -84,7 +84,7 @@ enum Made {
     Refused,
 }
 
-/// What the policies do.
+/// The effects of the policies.
 #[derive(Debug, PartialEq, Eq)]
 struct Acts {
     /// By [`Policy::Suspend`] and [`Policy::Refuse`].
@@ -96,7 +96,7 @@ struct Acts {
 }
 
 impl Acts {
-    /// What is to be seen of just these.
+    /// The expected effects of exactly these policies.
     fn of(policies: &[Policy]) -> Self {
         let has = |policy| policies.contains(&policy);
         Self {
@@ -111,7 +111,7 @@ impl Acts {
     }
 }
 
-/// A Job that is there, beside which others are tried.
+/// An existing Job, for the dry runs.
 struct Probe {
     jobs: Api<Job>,
     name: String,
@@ -139,7 +139,7 @@ impl Probe {
             Some(_) => Made::Running,
             None => Made::Refused,
         };
-        // Suspended, so that nobody refuses it.
+        // Suspended, so that no policy refuses it.
         let reported = job(true, &[semaphore, REPORTS[0], REPORTS[1]]);
         let reported = self.would_make(&reported).await?;
         let reported = reported.context("a suspended Job is refused, too")?;
@@ -150,7 +150,7 @@ impl Probe {
         })
     }
 
-    /// What would be made of a Job; `None` where it is refused because it would run.
+    /// The Job that would be created; `None` if it is refused because it would run.
     async fn would_make(&self, job: &Value) -> Result<Option<Value>> {
         let job = serde_json::from_value(job.clone())?;
         let dry_run = PostParams {
@@ -164,7 +164,7 @@ impl Probe {
         }
     }
 
-    /// Whether the guard keeps whoever this is from writing a report on the Job that is there.
+    /// Whether the guard denies the user of this client to write a report on the existing Job.
     async fn is_guarded(&self, jobs: &Api<Job>) -> Result<bool> {
         let report = json!({ "metadata": { "annotations": { REPORTS[0]: "probe" } } });
         let params = PatchParams::default().dry_run();
@@ -177,12 +177,12 @@ impl Probe {
     }
 }
 
-/// Whether it is this policy's refusal.
+/// Whether this policy refused the request.
 fn is_by(error: &kube::Error, policy: &str) -> bool {
     matches!(error, kube::Error::Api(status) if status.message.contains(policy))
 }
 
-/// A Job with these annotations, and those of them that are reports on its pod template, too, beside the label.
+/// A Job with these annotations. Reports among them are also on its pod template, together with the label.
 fn job(suspended: bool, annotations: &[&str]) -> Value {
     let probe = |name: &&str| ((*name).to_owned(), json!("probe"));
     let all: Map<_, _> = annotations.iter().map(probe).collect();

@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 
 use anyhow::{Context as _, Result};
 
-/// How often a start is tried when another program took one of its ports in between.
+/// How often a start is tried if another program took one of its ports in between.
 const TRIES: usize = 3;
 
-/// What servers say when another one has their port.
+/// What servers log when their port is taken.
 const TAKEN: &str = "address already in use";
 
 /// Ports that [`free`] has given out: none is given twice.
@@ -37,18 +37,18 @@ pub(crate) fn free<const N: usize>() -> Result<[u16; N]> {
     Ok(ports)
 }
 
-/// Where [`lasting`] ports are claimed: a socket there, which no server has, tells all processes that a port is
-/// somebody's also while its server is away, and is gone with whoever has it.
+/// The address at which [`lasting`] ports are claimed. No server uses it. A socket there tells all processes that a
+/// port is taken even while its server is down, and disappears with the process that claimed it.
 const CLAIMS: &str = "127.0.0.99";
 
 /// The claims of this process.
 static CLAIMED: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
 
-/// Finds `N` different free ports below those that the system gives out by itself: nobody is given one
-/// of them while its server is away, so that the server can come back to it.
+/// Finds `N` different free ports below the range that the system assigns. They stay reserved while their server is
+/// down, so that it can come back to them.
 pub(crate) fn lasting<const N: usize>() -> Result<[u16; N]> {
     let mut claimed = CLAIMED.lock();
-    // Other processes look for theirs elsewhere first.
+    // Other processes start their search elsewhere.
     let first = u16::try_from(std::process::id() % 1_200).unwrap_or_default() * 10 + 20_000;
     let mut free = (first..32_000).chain(20_000..first).filter_map(|port| {
         let claim = UdpSocket::bind((CLAIMS, port)).ok()?;
@@ -63,17 +63,16 @@ pub(crate) fn lasting<const N: usize>() -> Result<[u16; N]> {
     Ok(ports)
 }
 
-/// A free port that nobody else is given as long as this process lives, whatever becomes of its server; or where
-/// nobody listens.
+/// A free port that stays reserved for the life of this process, even while its server is down or never starts.
 ///
 /// # Errors
-/// There is none.
+/// No port is free.
 pub fn lasting_port() -> Result<u16> {
     let [port] = lasting()?;
     Ok(port)
 }
 
-/// Starts something on free ports. A port can be lost between finding and using it: then again.
+/// Starts something on free ports. A port can be lost between finding and using it; then this tries again.
 pub(crate) async fn on_free<const N: usize, T, F>(start: impl FnMut([u16; N]) -> F) -> Result<T>
 where
     F: Future<Output = Result<T>>,
@@ -81,7 +80,7 @@ where
     on(free, start).await
 }
 
-/// As [`on_free`], on ports to come back to.
+/// Like [`on_free`], on ports that a restarted server can use again.
 pub(crate) async fn on_lasting<const N: usize, T, F>(start: impl FnMut([u16; N]) -> F) -> Result<T>
 where
     F: Future<Output = Result<T>>,

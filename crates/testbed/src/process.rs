@@ -28,7 +28,7 @@ const LAST_LINES: usize = 30;
 /// How long a server may take to end.
 const END: Duration = Duration::from_secs(30);
 
-/// What to start: a program with its arguments and variables.
+/// What to start: a program with its arguments and environment variables.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     name: String,
@@ -38,7 +38,7 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// A program; its log is called by this name.
+    /// A program. `name` is also the name of its log.
     pub fn new(name: impl Into<String>, program: impl Into<PathBuf>) -> Self {
         Self {
             name: name.into(),
@@ -48,14 +48,14 @@ impl Recipe {
         }
     }
 
-    /// One argument more.
+    /// Adds an argument.
     #[must_use]
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.args.push(arg.as_ref().to_owned());
         self
     }
 
-    /// More arguments.
+    /// Adds arguments.
     #[must_use]
     pub fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args
@@ -63,7 +63,7 @@ impl Recipe {
         self
     }
 
-    /// A variable; the last value of a name counts.
+    /// Sets an environment variable; the last value of a name wins.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.env.set(name, value);
@@ -73,8 +73,8 @@ impl Recipe {
 
 /// A server under its guard.
 ///
-/// The guard, a small script, holds a pipe from this process. When the pipe closes, because this was
-/// dropped or because this process ended in any way, SIGKILL included, it ends the server's group.
+/// The guard, a small script, holds a pipe from this process. When the pipe closes, because this was dropped or
+/// because this process ended in any way, including SIGKILL, the guard ends the server's process group.
 #[derive(Debug)]
 pub struct Process {
     recipe: Recipe,
@@ -85,7 +85,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// One that is not started yet. It will have a clean environment, and its log is appended to
+    /// A server that is not started yet. It gets a clean environment, and its log is appended to
     /// `<folder>/<name>.log`.
     pub fn idle(folder: &Arc<Folder>, recipe: Recipe) -> Self {
         Self {
@@ -103,10 +103,10 @@ impl Process {
         Ok(this)
     }
 
-    /// Starts it, the first time or once more after its end: with its data and on its ports.
+    /// Starts it for the first time, or restarts it with its data and on its ports.
     ///
     /// # Errors
-    /// It runs, or can't be started.
+    /// It already runs, or can't be started.
     pub fn start_again(&self) -> Result<()> {
         if self.is_running() {
             bail!("{} runs yet", self.name());
@@ -136,7 +136,7 @@ impl Process {
         matches!(guard.as_mut().map(Child::try_wait), Some(Ok(None)))
     }
 
-    /// Stops it (SIGSTOP), and waits until it is: its guard sends the signal when it has time to.
+    /// Stops it (SIGSTOP), and waits until it has stopped: its guard sends the signal asynchronously.
     pub(crate) async fn pause(&self) -> Result<()> {
         self.signal("STOP")?;
         wait::until(&format!("{} is stopped", self.name()), END, || async {
@@ -146,7 +146,7 @@ impl Process {
         .await
     }
 
-    /// Its name, and its log's.
+    /// Its name, which is also that of its log.
     pub fn name(&self) -> &str {
         &self.recipe.name
     }
@@ -188,8 +188,8 @@ impl Process {
         .await
     }
 
-    /// Waits until `probe` says that it does its work. An early end, or none of it within
-    /// `patience`, is an error that shows the end of the log.
+    /// Waits until `probe` succeeds. If the server ends early, or does not succeed within `patience`, the error shows
+    /// the end of the log.
     pub(crate) async fn ready<F>(
         &self,
         patience: Duration,
@@ -199,7 +199,7 @@ impl Process {
         F: Future<Output: Look<Value = ()>>,
     {
         let ready = wait::until(&format!("{} gets ready", self.name()), patience, || {
-            // Asked first: a probe may be answered by another server that took the same port.
+            // Read before the probe, which another server on the same port may answer.
             let ended = self.exit_status();
             let probed = probe();
             async move {
@@ -222,7 +222,7 @@ impl Process {
     }
 }
 
-/// Whether a process is stopped; what it is if not.
+/// Whether a process is stopped. The error is its state.
 pub(crate) fn is_stopped(id: u32) -> Result<(), String> {
     let state =
         fs::read_to_string(format!("/proc/{id}/stat")).map_err(|error| error.to_string())?;
@@ -249,7 +249,7 @@ fn spawn(folder: &Folder, recipe: &Recipe, log: &Path, pid_file: &Path) -> Resul
         .arg(program)
         .args(args)
         .env_clear()
-        // Nothing of a developer's own settings reaches a server: no proxy, kubeconfig or token.
+        // None of a developer's own settings reaches a server: no proxy, kubeconfig or token.
         .envs(
             ["PATH", "TMPDIR"]
                 .iter()
@@ -261,7 +261,7 @@ fn spawn(folder: &Folder, recipe: &Recipe, log: &Path, pid_file: &Path) -> Resul
         .stdin(Stdio::piped())
         .stdout(folder.held()?)
         .stderr(OpenOptions::new().create(true).append(true).open(log)?)
-        // Ctrl-C at a terminal goes to the foreground group: not to the servers, which end in order.
+        // Ctrl-C at a terminal signals the foreground group, not the servers, which end in order.
         .process_group(0)
         .spawn()
         .with_context(|| format!("starting {name} with bash"))
@@ -269,7 +269,7 @@ fn spawn(folder: &Folder, recipe: &Recipe, log: &Path, pid_file: &Path) -> Resul
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Closes the pipe. The wait is only for the guard's exit status, so that no zombie stays.
+        // Closes the pipe. The wait is only for the guard's exit status, so that no zombie is left.
         if let Some(mut guard) = self.guard.lock().take() {
             drop(guard.stdin.take());
             std::thread::spawn(move || guard.wait());

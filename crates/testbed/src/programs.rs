@@ -1,4 +1,4 @@
-//! Finds the programs: the servers, the operator, and the command line for machines.
+//! Finds the programs: the servers, the operator, and the command-line program.
 use std::{
     env,
     path::{Path, PathBuf},
@@ -48,7 +48,8 @@ pub(crate) fn consul() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The minor version of the Consul that is started: 20 of 1.20.5. Old ones can do less, and say it otherwise.
+/// The minor version of the Consul that is started: 20 for 1.20.5. Old versions lack features and report them
+/// differently.
 pub fn consul_minor() -> Result<u32> {
     static MINOR: OnceLock<u32> = OnceLock::new();
     if let Some(minor) = MINOR.get() {
@@ -70,7 +71,7 @@ pub fn servers() -> PathBuf {
         .join("bin")
 }
 
-/// The library that lets a program see another wall clock, if `make servers` could get it.
+/// The library that fakes a program's wall clock, if `make servers` could get it.
 pub(crate) fn faketime() -> Option<PathBuf> {
     let library = servers().parent()?.join("lib/libfaketime.so.1");
     library.is_file().then_some(library)
@@ -108,7 +109,7 @@ fn our_own(name: &str, variable: &str) -> Result<PathBuf> {
     }
 }
 
-/// Where the manifests that the project ships are: `$BED_MANIFESTS`, by default the workspace.
+/// Where the shipped manifests are: `$BED_MANIFESTS`, by default the workspace.
 pub(crate) fn manifests() -> PathBuf {
     env::var_os("BED_MANIFESTS").map_or_else(|| workspace().to_owned(), PathBuf::from)
 }

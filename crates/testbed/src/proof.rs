@@ -1,5 +1,5 @@
-//! What the journeys prove again and again: a Job's grant as its pods see it, Consul's side of it,
-//! and that nothing of it is left in the end.
+//! Proofs that many journeys need: a Job's grant as its pods see it, the same grant in Consul, and that nothing of it
+//! is left in the end.
 #![expect(
     clippy::expect_used,
     clippy::missing_panics_doc,
@@ -13,12 +13,12 @@ use k8s_openapi::api::{batch::v1 as batch, core::v1::Pod};
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-/// The annotation that asks for a semaphore. This name of the contract and those below are written down once more:
-/// a test takes nobody's word for them.
+/// The annotation that asks for a semaphore. This name of the contract and those below are repeated here, because a
+/// test must not take them from the code that it tests.
 pub const SEMAPHORE: &str = "consul-semaphore.io/semaphore";
-/// The annotation of a Job that goes before others.
+/// The annotation for the priority of a Job.
 pub const PRIORITY: &str = "consul-semaphore.io/priority";
-/// The annotation of a Job that its user suspended.
+/// The annotation that puts a Job on hold.
 pub const HOLD: &str = "consul-semaphore.io/hold";
 /// The annotation that names the session of a slot.
 pub const SESSION: &str = "consul-semaphore.io/session";
@@ -32,7 +32,7 @@ pub const FENCING_TOKEN: &str = "consul-semaphore.io/fencing-token";
 pub const GRANTED_TO: &str = "consul-semaphore.io/granted-to";
 const HOLDER_LABEL: &str = "consul-semaphore.io/holder";
 
-/// A grant, as the pods of its Job read it.
+/// A grant, as the Job's pods read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The contender key.
@@ -64,10 +64,10 @@ pub async fn grant_of(job: &Job) -> Option<Grant> {
     Grant::read(&template(&job.get().await?).annotations?)
 }
 
-/// Waits until a Job runs in a slot, and proves it on both sides: the Job and its pods name the
-/// lock, and Consul has that very session among its holders, with the contender locked by it.
+/// Waits until a Job runs in a slot, and proves it on both sides: the Job and its pods name the lock, and Consul
+/// lists that very session as a holder, which has locked the contender key.
 pub async fn runs_in_a_slot(bed: &Bed, db: &Semaphore, job: &Job) -> Grant {
-    // Boxed, because a story is a long future already.
+    // Boxed, because the future of a test is large already.
     let grant = Box::pin(grant_on_both_job_and_pods(job)).await;
     let contender = format!("{}/{}", db.lock_prefix(), grant.session);
     assert_eq!(grant.lock_key, contender);
@@ -80,7 +80,7 @@ async fn grant_on_both_job_and_pods(job: &Job) -> Grant {
     let grant = eventually("a pod has the grant", || async {
         let pods = job.pods().await;
         let read = |pod: &Pod| Grant::read(pod.metadata.annotations.as_ref()?);
-        // One that runs: stories compare the names of those that do.
+        // Only running pods: tests compare the names of those.
         let runs = |pod: &&Pod| phase(pod) == Some("Running");
         pods.iter().filter(runs).find_map(read)
     })
@@ -121,7 +121,7 @@ async fn is_held_in_consul(bed: &Bed, db: &Semaphore, job: &Job, grant: &Grant) 
     );
 }
 
-/// Waits until exactly these hold the slots.
+/// Waits until exactly these grants hold slots.
 pub async fn holders_are<const N: usize>(bed: &Bed, db: &Semaphore, grants: [&Grant; N]) {
     let expected: BTreeSet<_> = grants
         .into_iter()
@@ -150,7 +150,7 @@ pub async fn is_given_back(bed: &Bed, db: &Semaphore, grant: &Grant) {
     .await;
 }
 
-/// Waits until no Job has left anything of this semaphore in Consul: its lock stays, without holders.
+/// Waits until no Job has left anything of this semaphore in Consul. The lock stays, without holders.
 pub async fn nothing_is_left(bed: &Bed, team: &Namespace, db: &Semaphore) {
     let prefix = &db.lock_prefix();
     let own = format!("/{}/{}/", team.name(), db.name());
@@ -168,7 +168,7 @@ pub async fn nothing_is_left(bed: &Bed, team: &Namespace, db: &Semaphore) {
     .await;
 }
 
-/// Waits until no session is kept for a Job, not even one that was made ahead.
+/// Waits until no session is left for a Job, not even one that was made ahead of time.
 pub async fn has_no_session(bed: &Bed, job: &str) {
     eventually(&format!("there is no session for {job}"), || async {
         let mut sessions = sessions(bed).await;
@@ -188,7 +188,7 @@ pub async fn sessions(bed: &Bed) -> Vec<(String, String)> {
         .collect()
 }
 
-/// How the containers of a Job's pods end.
+/// How the containers of a pod end.
 #[derive(Clone, Copy, Debug)]
 pub enum End {
     /// With success.
@@ -197,8 +197,8 @@ pub enum End {
     Failed,
 }
 
-/// Waits until a Job has pods that run, and has all of them end now. One that terminates goes by
-/// this. With pods that run for an hour by themselves, the story says when they are done.
+/// Waits until a Job has running pods, and ends all of them now. A terminating pod is ended, too. For pods that run
+/// for an hour, this lets the test decide when they are done.
 pub async fn pods_end(team: &Namespace, job: &Job, end: End) {
     let running = eventually("a pod runs", || async {
         let running = running_pods(job).await;
@@ -210,7 +210,7 @@ pub async fn pods_end(team: &Namespace, job: &Job, end: End) {
     }
 }
 
-/// Has a pod end now.
+/// Ends a pod now.
 pub async fn pod_ends(team: &Namespace, pod: &str, end: End) {
     let status = Patch::Merge(json!({ "status": { "phase": format!("{end:?}") } }));
     let (pods, params) = (team.api::<Pod>(), PatchParams::default());
@@ -218,7 +218,7 @@ pub async fn pod_ends(team: &Namespace, pod: &str, end: End) {
     ended.expect("a pod that runs can end");
 }
 
-/// The names of a Job's pods that run, also while they terminate.
+/// The names of a Job's running pods, including terminating ones.
 pub async fn running_pods(job: &Job) -> Vec<String> {
     let mut pods = job.pods().await;
     pods.retain(|pod| phase(pod) == Some("Running"));
@@ -226,7 +226,7 @@ pub async fn running_pods(job: &Job) -> Vec<String> {
     names.collect()
 }
 
-/// Waits until so many pods of a Job run.
+/// Waits until this many pods of a Job run.
 pub async fn pods_run(job: &Job, count: usize) {
     let what = format!("{count} pods of {} run", job.name());
     eventually(&what, || async {
@@ -239,8 +239,8 @@ fn phase(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.phase.as_deref()
 }
 
-/// Waits until the operator has decided on all that has happened up to now: only then is it certain that what did not
-/// happen will not happen later. No slot may be free.
+/// Waits until the operator has acted on everything that has happened so far. Only then is it certain that what did
+/// not happen will not happen later. No slot may be free.
 ///
 /// Two Jobs are queued, the second after the first was noticed, so the pass that notices the second began when
 /// everything before the first was known. Both are deleted again.
@@ -265,12 +265,12 @@ fn fresh() -> usize {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Waits until a Job has a Warning of this reason that says this, and returns all that it says.
+/// Waits until a Job has a Warning with this reason whose message contains `says`, and returns the message.
 pub async fn is_warned(job: &Job, reason: &str, says: &str) -> String {
     gets_event(job, "Warning", reason, says).await
 }
 
-/// Waits until a Job has an event of this type and reason that says this.
+/// Waits until a Job has an event with this type and reason whose message contains `says`.
 pub async fn gets_event(job: &Job, kind: &str, reason: &str, says: &str) -> String {
     let what = format!(
         "the Job {} has a {kind} {reason} that says {says:?}",
@@ -298,7 +298,7 @@ pub async fn gets_event(job: &Job, kind: &str, reason: &str, says: &str) -> Stri
     .await
 }
 
-/// Waits until the line, in the status, is this.
+/// Waits until the queue in the status is this.
 pub async fn queue_is<const N: usize>(db: &Semaphore, jobs: [&Job; N]) {
     let expected: Vec<_> = jobs.iter().map(|job| job.name().to_owned()).collect();
     let what = format!("the line of {}", db.name());

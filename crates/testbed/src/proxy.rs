@@ -1,4 +1,4 @@
-//! A proxy before Consul or the API server. It refuses, delays, holds, loses and counts calls.
+//! A proxy in front of Consul or the API server. It refuses, delays, holds, loses and counts calls.
 use std::{
     collections::VecDeque,
     io,
@@ -31,17 +31,17 @@ use crate::{
     tls::{self, ServerCertificate, TlsListener},
 };
 
-/// The longest request and the longest lost answer that pass, in bytes.
+/// The longest request, and the longest answer that may be lost, in bytes.
 const LONGEST: usize = 16 << 20;
 
-/// How long connecting to a server may take. An answer has no deadline: a query may wait for
-/// minutes, and its sender knows for how long.
+/// How long connecting to a server may take. Answers have no deadline: a query may wait for minutes, and its sender
+/// knows for how long.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// How long a call that gets no answer hangs if its sender does not give up earlier.
+/// How long a call without an answer hangs if its sender does not give up earlier.
 const HANG: Duration = Duration::from_mins(2);
 
-/// Headers that are about one connection, or that the client here sets itself.
+/// Headers of a single connection, or headers that this client sets itself.
 const OF_THE_CONNECTION: [HeaderName; 7] = [
     header::HOST,
     header::CONNECTION,
@@ -52,21 +52,21 @@ const OF_THE_CONNECTION: [HeaderName; 7] = [
     header::TE,
 ];
 
-/// A request that came to a [`Proxy`]. Its headers are not shown: a token is among them.
+/// A request to a [`Proxy`]. Its headers are not shown, because they contain a token.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Such as `PUT`.
+    /// The method, such as `PUT`.
     pub method: Method,
-    /// Such as `/v1/session/renew/...`, without the query.
+    /// The path, such as `/v1/session/renew/...`, without the query.
     pub path: String,
-    /// What follows the question mark.
+    /// The query: the part after the question mark.
     pub query: String,
     /// The whole body.
     pub body: Bytes,
 }
 
 impl Call {
-    /// A call of `target`, which is a path with or without a query.
+    /// A call of `target`, a path with or without a query.
     pub fn new(method: Method, target: &str, body: impl Into<Bytes>) -> Self {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         Self {
@@ -105,12 +105,12 @@ impl Call {
         self.path.starts_with("/v1/kv/")
     }
 
-    /// Its body; null if that is not JSON.
+    /// Its body as JSON; null if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// The verb, key and value of each operation, if it is a transaction of Consul.
+    /// The verb, key and value of each operation, if it is a transaction in Consul.
     pub fn operations(&self) -> Vec<(String, String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let operation = |operation: &Value| {
@@ -132,26 +132,26 @@ impl Call {
 /// What a [`Proxy`] does to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is answered with this status and text, and never gets to the server.
+    /// It is answered with this status and text, and never reaches the server.
     Refused(u16, &'static str),
-    /// It gets to the server after this time; a write does even if its sender has given up.
+    /// It reaches the server after this delay; a write does even if its sender has given up.
     Late(Duration),
-    /// It stays where it is until the faults change, and then is judged again.
+    /// It is held until the faults change, and is then judged again.
     Held,
-    /// Its connection breaks; it gets to the server when [`Proxy::land`] says so.
+    /// Its connection breaks, and it reaches the server only when [`Proxy::land`] is called.
     Stray,
-    /// It gets to the server, and the connection breaks before its answer comes.
+    /// It reaches the server, but the connection breaks before its answer arrives.
     AnswerLost,
-    /// It gets to the server, and no answer comes: its sender has to give up.
+    /// It reaches the server, but no answer arrives, so its sender has to give up.
     Unanswered,
-    /// It gets to the server, and its answer begins, and stops coming until the faults change.
+    /// It reaches the server, and its answer begins, but then stalls until the faults change.
     AnswerHeld,
 }
 
-/// What happens to a call, if it does not pass.
+/// The fault for a call, or `None` to let it pass.
 type Faults = dyn Fn(&Call) -> Option<Fault> + Send + Sync;
 
-/// What happens to calls now.
+/// The current rule for calls.
 #[derive(Clone)]
 enum Rule {
     Faults(Arc<Faults>),
@@ -171,10 +171,10 @@ impl Rule {
     }
 }
 
-/// Carries a call to the server and brings its answer.
+/// Forwards a call to the server and returns its answer.
 type Carrier = dyn Fn(Call, Next) -> BoxFuture<'static, Result<Response>> + Send + Sync;
 
-/// The rest of the path of a call that a carrier of [`ProxyBuilder::carried_by`] is given.
+/// The remaining path of a call, for a carrier of [`ProxyBuilder::carried_by`].
 pub struct Next {
     servers: Arc<Servers>,
     headers: HeaderMap,
@@ -202,17 +202,17 @@ impl Next {
     }
 }
 
-/// A server, or several that do the same.
+/// A server, or several equivalent ones.
 struct Servers {
     http: reqwest::Client,
     urls: Vec<String>,
-    /// The one that could be reached last.
+    /// The server that was reachable last.
     current: AtomicUsize,
 }
 
 impl Servers {
-    /// Sends a call to the server that could be reached last, and to the next one if a server can't
-    /// be reached at all.
+    /// Sends a call to the server that was reachable last, and to the next one if that server can't be reached at
+    /// all.
     async fn send(&self, call: &Call, headers: HeaderMap) -> Result<Response> {
         let mut failure = anyhow!("no server");
         for _ in 0..self.urls.len() {
@@ -236,7 +236,7 @@ impl Servers {
     }
 }
 
-/// How a [`Proxy`] is to be.
+/// The settings of a [`Proxy`].
 pub struct ProxyBuilder {
     servers: Vec<String>,
     authority: Option<Vec<u8>>,
@@ -251,22 +251,22 @@ impl std::fmt::Debug for ProxyBuilder {
 }
 
 impl ProxyBuilder {
-    /// The authority (PEM) that has signed the servers' certificates.
+    /// The authority (PEM) that signed the servers' certificates.
     #[must_use]
     pub fn trusting(mut self, authority: impl Into<Vec<u8>>) -> Self {
         self.authority = Some(authority.into());
         self
     }
 
-    /// It speaks TLS with this certificate (default: HTTP).
+    /// Serves TLS with this certificate (default: HTTP).
     #[must_use]
     pub fn showing(mut self, certificate: &ServerCertificate) -> Self {
         self.certificate = Some(certificate.clone());
         self
     }
 
-    /// Each call that gets to the server is carried by this: it can look at the call and its answer,
-    /// change both, and make calls wait for each other.
+    /// Forwards each call through this function. It can read and change the call and its answer, and make calls wait
+    /// for each other.
     #[must_use]
     pub fn carried_by<F>(mut self, carry: impl Fn(Call, Next) -> F + Send + Sync + 'static) -> Self
     where
@@ -276,10 +276,10 @@ impl ProxyBuilder {
         self
     }
 
-    /// Starts it.
+    /// Starts the proxy.
     ///
     /// # Errors
-    /// There is no free port, or the authority is no certificate.
+    /// There is no free port, or the authority is not a certificate.
     pub async fn start(self) -> Result<Proxy> {
         tls::init();
         let mut http = reqwest::Client::builder()
@@ -318,8 +318,7 @@ impl ProxyBuilder {
     }
 }
 
-/// A server as somebody sees it over a network that has faults. At first everything passes. It ends
-/// when it is dropped.
+/// A server as seen over a network with faults. At first everything passes. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -335,11 +334,11 @@ struct Shared {
     seen: Mutex<Seen>,
 }
 
-/// What has come so far.
+/// The calls so far.
 #[derive(Default)]
 struct Seen {
     calls: Vec<Call>,
-    /// How many of them met with a fault.
+    /// How many of them met a fault.
     met: usize,
     strays: VecDeque<(Call, HeaderMap)>,
 }
@@ -351,7 +350,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Proxy {
-    /// Starts one before the Consul at this address, as in `CONSUL_HTTP_ADDR`.
+    /// Starts a proxy in front of the Consul at this address, as in `CONSUL_HTTP_ADDR`.
     #[track_caller]
     pub fn start(server: &str) -> impl Future<Output = Self> {
         let server = server.trim_start_matches("http://");
@@ -359,8 +358,7 @@ impl Proxy {
         story(Location::caller(), Self::before([server]).start())
     }
 
-    /// One before the servers at these URLs, which all do the same: the next one is asked if one
-    /// can't be reached.
+    /// A proxy in front of these equivalent servers, by their URLs. If one can't be reached, it tries the next.
     pub fn before<S: Into<String>>(servers: impl IntoIterator<Item = S>) -> ProxyBuilder {
         ProxyBuilder {
             servers: servers.into_iter().map(Into::into).collect(),
@@ -370,44 +368,43 @@ impl Proxy {
         }
     }
 
-    /// Where it is to be found (`host:port`).
+    /// Its address (`host:port`).
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// Where it is to be found, as a URL.
+    /// Its URL.
     pub fn url(&self) -> String {
         format!("{}://{}", self.scheme, self.address)
     }
 
-    /// From now on this happens to calls, also to those that are held; `None`: they pass.
+    /// From now on, calls meet these faults, also those that are held; `None` lets a call pass.
     pub fn faults(&self, rule: impl Fn(&Call) -> Option<Fault> + Send + Sync + 'static) {
         self.shared.rule.send_replace(Rule::Faults(Arc::new(rule)));
     }
 
-    /// From now on no packet of these calls gets through, in either direction, also of those that are
-    /// under way. Nobody is told: the sender finds the connection dead once [`Self::heal`] or
-    /// [`Self::faults`] ends the cut.
+    /// From now on no packet of these calls gets through, in either direction, including calls under way. Neither
+    /// side is notified: the sender finds the connection dead once [`Self::heal`] or [`Self::faults`] ends the cut.
     pub fn cut(&self, which: impl Fn(&Call) -> bool + Send + Sync + 'static) {
         self.shared.rule.send_replace(Rule::Cut(Arc::new(which)));
     }
 
-    /// From now on everything passes.
+    /// Removes all faults: everything passes from now on.
     pub fn heal(&self) {
         self.faults(|_| None);
     }
 
-    /// The calls that have come so far, whatever became of them.
+    /// All calls so far, whatever happened to them.
     pub fn calls(&self) -> Vec<Call> {
         self.shared.seen.lock().calls.clone()
     }
 
-    /// How many calls have met with a fault so far.
+    /// How many calls have met a fault so far.
     pub fn met(&self) -> usize {
         self.shared.seen.lock().met
     }
 
-    /// Lets the first of the calls that went astray get to the server; returns the answer's status.
+    /// Delivers the first of the stray calls to the server, and returns the answer's status.
     #[track_caller]
     pub fn land(&self) -> impl Future<Output = u16> {
         story(Location::caller(), async {
@@ -426,7 +423,7 @@ impl Drop for Proxy {
 }
 
 impl Shared {
-    /// What is to be done to a call, once it is no longer held.
+    /// The fault for a call, once it is no longer held.
     async fn judge(&self, call: &Call) -> Option<Fault> {
         let mut rules = self.rule.subscribe();
         let rule = rules.borrow_and_update().clone();
@@ -457,7 +454,7 @@ impl Shared {
         (self.carrier)(call, next)
     }
 
-    /// Waits while a call is cut off; says whether it was.
+    /// Waits while a call is cut off. Returns whether it was.
     async fn outlasts_a_cut(&self, call: &Call) -> bool {
         let mut rules = self.rule.subscribe();
         let mut was_cut = false;
@@ -473,11 +470,11 @@ impl Shared {
         }
     }
 
-    /// What comes of `work`, or nothing if the call is cut off before: that shows when the cut ends.
+    /// The result of `work`, or `None` if the call is cut off first, which is returned only when the cut ends.
     async fn unless_cut<T>(&self, call: &Call, work: impl Future<Output = T>) -> Option<T> {
         let mut rules = self.rule.subscribe();
         tokio::select! {
-            // Nothing gets through while it is cut off, even if it is there already.
+            // Nothing gets through during a cut, even if it is already ready.
             biased;
             Ok(()) = async { rules.wait_for(|rule| rule.cuts(call)).await.map(drop) } => {
                 self.outlasts_a_cut(call).await;
@@ -525,7 +522,7 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
         }
     };
     let carried = if call.writes() {
-        // As on a real network, it gets there whether or not its sender still waits.
+        // As on a real network, the call arrives whether or not its sender still waits.
         let carried = tokio::spawn(carried);
         async { carried.await? }.boxed()
     } else {
@@ -533,7 +530,7 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     };
     match shared.unless_cut(&call, carried).await {
         Some(Ok(answer)) if lost => {
-            // What it says is lost; that it was done is certain.
+            // Its content is lost, but the server has certainly carried out the call.
             drop(to_bytes(answer.into_body(), LONGEST).await);
             if fault == Some(Fault::Unanswered) {
                 tokio::time::sleep(HANG).await;
@@ -542,15 +539,15 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
         }
         Some(Ok(answer)) => {
             let held = (fault == Some(Fault::AnswerHeld)).then_some(rules);
-            give_on(answer, shared, call, held)
+            forward_answer(answer, shared, call, held)
         }
-        // As from a server that is not there: nothing is heard.
+        // As from a server that is down: there is no answer.
         Some(Err(_)) | None => broken(),
     }
 }
 
-/// An answer as it comes; a watch's comes for minutes. With `held` it comes once the faults change.
-fn give_on(
+/// Forwards an answer as it arrives; that of a watch takes minutes. With `held`, it stalls until the faults change.
+fn forward_answer(
     answer: Response,
     shared: Arc<Shared>,
     call: Call,
@@ -571,7 +568,7 @@ fn give_on(
     Response::from_parts(parts, Body::from_stream(chunks))
 }
 
-/// A server's answer, whose body comes as the server sends it.
+/// A server's answer, with the body as a stream.
 fn streamed(answer: reqwest::Response) -> Response {
     let (status, headers) = (answer.status(), answer.headers().clone());
     let chunks = stream::unfold(answer, async |mut answer| {
@@ -591,7 +588,7 @@ fn without_those_of_the_connection(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-/// An answer whose connection ends in the middle of it.
+/// An answer whose connection breaks in the middle.
 fn broken() -> Response {
     let nothing = stream::once(async { Err::<Bytes, _>(io::Error::other("cut off")) });
     Response::new(Body::from_stream(nothing))

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use crate::{json, namespace::Namespace, story::story, wait};
 
-/// A `ConsulSemaphore`: described, then created; or asked about.
+/// A `ConsulSemaphore`, to be described and created, or to be read.
 ///
-/// It is handled as plain JSON: the bed knows the kind by its manifest, as a user does.
+/// It is plain JSON: the bed knows the kind from its manifest only, as a user does.
 #[derive(Clone, Debug)]
 pub struct Semaphore {
     namespace: Namespace,
@@ -22,7 +22,7 @@ pub struct Semaphore {
     manifest: Value,
 }
 
-/// The kind, as its CRD has it.
+/// The kind, as in its CRD.
 pub(crate) fn resource() -> ApiResource {
     let kind = GroupVersionKind::gvk("consul-semaphore.io", "v1alpha1", "ConsulSemaphore");
     ApiResource::from_gvk_with_plural(&kind, "consulsemaphores")
@@ -49,13 +49,13 @@ impl Semaphore {
         self.spec(json!({ "limit": limit }))
     }
 
-    /// Where it is in Consul (default `semaphores/<namespace>/<name>`).
+    /// Its prefix in Consul (default `semaphores/<namespace>/<name>`).
     #[must_use]
     pub fn prefix(self, prefix: &str) -> Self {
         self.spec(json!({ "prefix": prefix }))
     }
 
-    /// Whether it grants nothing.
+    /// Whether it is paused, so that it grants nothing.
     #[must_use]
     pub fn paused(self, paused: bool) -> Self {
         self.spec(json!({ "paused": paused }))
@@ -67,14 +67,14 @@ impl Semaphore {
         self.spec(json!({ "session": { "ttl": ttl } }))
     }
 
-    /// More of its spec, merged into what is there; null removes.
+    /// Adds to its spec: merged into the existing one; null removes.
     #[must_use]
     pub fn spec(mut self, spec: Value) -> Self {
         json::merge(&mut self.manifest["spec"], spec);
         self
     }
 
-    /// More of the whole object, merged into what is there; null removes.
+    /// Adds to the whole object: merged into the existing one; null removes.
     #[must_use]
     pub fn with(mut self, more: Value) -> Self {
         json::merge(&mut self.manifest, more);
@@ -87,7 +87,7 @@ impl Semaphore {
         story(Location::caller(), self.try_create())
     }
 
-    /// As [`Self::create`], for one that may be refused: the error is the API server's message.
+    /// Like [`Self::create`], for one that may be refused: the error is the API server's message.
     pub async fn try_create(self) -> Result<Self> {
         let object = serde_json::from_value(self.manifest.clone())?;
         self.api().create(&PostParams::default(), &object).await?;
@@ -104,13 +104,13 @@ impl Semaphore {
         prefix_of(&self.manifest, self.namespace.name(), &self.name)
     }
 
-    /// The object, if it is there.
+    /// The object, if it exists.
     #[track_caller]
     pub fn get(&self) -> impl Future<Output = Option<Value>> {
         story(Location::caller(), self.try_get())
     }
 
-    /// Its status; null while there is none.
+    /// Its status; null if there is none.
     #[track_caller]
     pub fn status(&self) -> impl Future<Output = Value> {
         story(Location::caller(), async move {
@@ -122,7 +122,7 @@ impl Semaphore {
         })
     }
 
-    /// Waits until its status contains all that is given, for its newest generation:
+    /// Waits until its status, for its newest generation, contains all of this:
     /// `db.shows(json!({ "held": 2, "waiting": 3 }))`.
     #[track_caller]
     pub fn shows(&self, status: Value) -> impl Future<Output = ()> {
@@ -163,7 +163,7 @@ impl Semaphore {
         })
     }
 
-    /// A condition as it is now; null while there is none.
+    /// The current state of a condition; null if there is none.
     #[track_caller]
     pub fn condition(&self, kind: &str) -> impl Future<Output = Value> {
         story(Location::caller(), async move {
@@ -175,7 +175,7 @@ impl Semaphore {
         })
     }
 
-    /// Waits until there is an event on it with this reason, and returns its message.
+    /// Waits until it has an event with this reason, and returns its message.
     #[track_caller]
     pub fn has_event(&self, reason: &str) -> impl Future<Output = String> {
         let what = format!("the semaphore {} has an event {reason}", self.name);
@@ -202,13 +202,13 @@ impl Semaphore {
         self.patch(json!({ "spec": { "limit": limit } }))
     }
 
-    /// Lets it grant nothing more.
+    /// Pauses it, so that it grants nothing.
     #[track_caller]
     pub fn pause(&self) -> impl Future<Output = ()> {
         self.patch(json!({ "spec": { "paused": true } }))
     }
 
-    /// Lets it grant again.
+    /// Resumes it, so that it grants again.
     #[track_caller]
     pub fn resume(&self) -> impl Future<Output = ()> {
         self.patch(json!({ "spec": { "paused": false } }))
@@ -220,7 +220,7 @@ impl Semaphore {
         story(Location::caller(), self.try_patch(patch))
     }
 
-    /// As [`Self::patch`], for a change that may be refused: the error is the API server's message.
+    /// Like [`Self::patch`], for a change that may be refused: the error is the API server's message.
     pub async fn try_patch(&self, patch: Value) -> Result<()> {
         self.api()
             .patch(&self.name, &PatchParams::default(), &Patch::Merge(patch))
@@ -228,7 +228,7 @@ impl Semaphore {
         Ok(())
     }
 
-    /// Asks for its deletion.
+    /// Requests its deletion.
     #[track_caller]
     pub fn delete(&self) -> impl Future<Output = ()> {
         story(Location::caller(), async move {
@@ -240,7 +240,7 @@ impl Semaphore {
         })
     }
 
-    /// Waits until it is gone.
+    /// Waits until it is deleted.
     #[track_caller]
     pub fn is_gone(&self) -> impl Future<Output = ()> {
         let what = format!("the semaphore {} is gone", self.name);
@@ -284,7 +284,7 @@ impl Semaphore {
     }
 }
 
-/// The prefix that a `ConsulSemaphore` means.
+/// The prefix of a `ConsulSemaphore`.
 pub(crate) fn prefix_of(object: &Value, namespace: &str, name: &str) -> String {
     object["spec"]["prefix"]
         .as_str()

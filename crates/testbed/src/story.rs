@@ -3,13 +3,13 @@ use std::panic::Location;
 
 use anyhow::Result;
 
-/// Turns a step that failed into a panic that names the line of the story, for which the caller
-/// passes its `Location::caller()`: inside a future the caller is not known any more.
+/// Turns a failed step into a panic that names the line of the test. The caller passes its `Location::caller()`,
+/// because inside a future the caller is no longer known.
 pub(crate) fn story<T>(
     line: &Location<'_>,
     step: impl Future<Output = Result<T>>,
 ) -> impl Future<Output = T> {
-    // Boxed, or a test of many steps would have a future too large for its stack.
+    // Boxed, or the future of a test with many steps would be too large for its stack.
     let step = Box::pin(step);
     async move {
         match step.await {

@@ -1,4 +1,4 @@
-//! The process's TLS provider, and TLS servers whose certificates can be exchanged.
+//! The process's TLS provider, and TLS servers whose certificates can be replaced.
 use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow};
@@ -15,37 +15,36 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-/// How long a client may take to shake hands.
+/// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// How many connections may have shaken hands and wait to be served.
+/// How many connections may wait to be served after their handshake.
 const QUEUE: usize = 64;
 
-/// Chooses ring, as kube does, before the first TLS client: reqwest has none of its own here.
+/// Installs ring, as kube does, before the first TLS client: reqwest brings no provider here.
 pub(crate) fn init() {
-    // An error means that someone else has chosen already, which is as good.
+    // `Err` means that a provider is already installed, which is just as good.
     let _chosen = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// What a server shows to its clients. Clones are the same one, and it can be exchanged while it is
-/// used.
+/// The certificate that a server presents to its clients. Clones are the same one. It can be replaced while in use.
 #[derive(Clone, Debug)]
 pub struct ServerCertificate(watch::Sender<Arc<ServerConfig>>);
 
 impl ServerCertificate {
-    /// The certificate and key in these PEM files. With `clients`, only clients that a CA in that
-    /// file knows are let in.
+    /// Reads the certificate and key from these PEM files. With `clients`, only clients with a certificate from a CA
+    /// in that file are accepted.
     ///
     /// # Errors
-    /// A file can't be read, or is no certificate or key.
+    /// A file can't be read, or is not a certificate or key.
     pub fn read(certificate: &Path, key: &Path, clients: Option<&Path>) -> Result<Self> {
         Ok(Self(watch::Sender::new(server(certificate, key, clients)?)))
     }
 
-    /// New connections are made with these from now on.
+    /// Uses these for new connections from now on.
     ///
     /// # Errors
-    /// As of [`Self::read`]: then it stays as it is.
+    /// Like those of [`Self::read`]. Then the old ones remain in use.
     pub fn exchange(&self, certificate: &Path, key: &Path, clients: Option<&Path>) -> Result<()> {
         self.0.send_replace(server(certificate, key, clients)?);
         Ok(())
@@ -76,14 +75,14 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     found.map_err(|error| anyhow!("{}: {error}", file.display()))
 }
 
-/// Connections that have shaken hands.
+/// Accepts connections and does their handshakes.
 pub(crate) struct TlsListener {
     connections: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
     address: SocketAddr,
 }
 
 impl TlsListener {
-    /// Each connection is made with the certificate that is current then.
+    /// A listener that uses the certificate that is current when a client connects.
     pub(crate) fn new(listener: TcpListener, certificate: ServerCertificate) -> Result<Self> {
         let address = listener.local_addr()?;
         let (queue, connections) = mpsc::channel(QUEUE);
@@ -95,7 +94,7 @@ impl TlsListener {
     }
 }
 
-/// Each handshake is in a task of its own: a client that is slow holds up no other.
+/// Each handshake is a separate task, so a slow client delays no other.
 async fn accept(
     listener: TcpListener,
     certificate: ServerCertificate,
@@ -114,7 +113,7 @@ async fn accept(
         let queue = queue.clone();
         tokio::spawn(async move {
             if let Ok(Ok(stream)) = timeout(HANDSHAKE, acceptor.accept(stream)).await {
-                // It fails only when the listener is gone.
+                // This fails only when the listener has been dropped.
                 let _gone = queue.send((stream, address)).await;
             }
         });

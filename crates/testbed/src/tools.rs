@@ -1,4 +1,4 @@
-//! The real command line tools, run as a user runs them.
+//! The real command-line tools, run as a user runs them.
 use std::{
     ffi::OsStr,
     path::Path,
@@ -12,7 +12,7 @@ use crate::{env::Env, folder::Folder, programs};
 
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// Runs kubectl and returns what it prints; what it complains about is the error.
+/// Runs kubectl and returns its output. The error is what it prints to stderr.
 pub(crate) async fn kubectl<A: AsRef<OsStr>>(
     kubeconfig: &Path,
     args: impl IntoIterator<Item = A>,
@@ -22,16 +22,16 @@ pub(crate) async fn kubectl<A: AsRef<OsStr>>(
     run(command).await
 }
 
-/// A kubectl to be given its arguments.
+/// A kubectl command without arguments.
 pub(crate) fn kubectl_command(kubeconfig: &Path) -> Result<Command> {
     let mut command = command(&programs::server("kubectl")?);
     command.env("KUBECONFIG", kubeconfig);
-    // By default it keeps what it learns about servers in the home or, without one, where it stands.
+    // By default it caches server data in the home directory, or without one in the current directory.
     command.env("KUBECACHEDIR", kubeconfig.with_file_name("cache"));
     Ok(command)
 }
 
-/// Runs helm and returns what it prints; what it complains about is the error.
+/// Runs helm and returns its output. The error is what it prints to stderr.
 pub(crate) async fn helm<A: AsRef<OsStr>>(
     kubeconfig: &Path,
     args: impl IntoIterator<Item = A>,
@@ -43,14 +43,14 @@ pub(crate) async fn helm<A: AsRef<OsStr>>(
     run(command).await
 }
 
-/// Beside the kubeconfig. By default helm keeps what it learns in the home.
+/// Keeps helm's files beside the kubeconfig. By default they are in the home directory.
 fn helm_home(command: &mut Command, kubeconfig: &Path) {
     for name in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
         command.env(name, kubeconfig.with_file_name("helm"));
     }
 }
 
-/// Runs a script of kubectl, helm and consul, as a user would type it, up to the first command that fails.
+/// Runs a script of kubectl, helm and consul commands, as a user would type it, up to the first that fails.
 pub(crate) async fn shell(kubeconfig: &Path, script: &str) -> Result<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::iter::once(programs::servers()).chain(std::env::split_paths(&path));
@@ -63,19 +63,19 @@ pub(crate) async fn shell(kubeconfig: &Path, script: &str) -> Result<String> {
     run(command).await
 }
 
-/// Runs helm where it needs no cluster, such as `helm template`.
+/// Runs helm without a cluster, such as `helm template`.
 pub async fn helm_alone<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Result<String> {
-    // It keeps things even so.
+    // It writes files even then.
     let folder = Folder::new()?;
     helm(&folder.path().join("kubeconfig"), args).await
 }
 
-/// Runs kubectl where it needs no cluster, such as `kubectl kustomize`.
+/// Runs kubectl without a cluster, such as `kubectl kustomize`.
 pub async fn kubectl_alone<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Result<String> {
     kubectl(Path::new("/dev/null/kubeconfig"), args).await
 }
 
-/// Runs the consul tool, with the `CONSUL_*` variables given.
+/// Runs the consul tool with these `CONSUL_*` variables.
 pub(crate) async fn consul<A: AsRef<OsStr>>(
     env: &Env,
     args: impl IntoIterator<Item = A>,
@@ -89,13 +89,13 @@ fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command
         .env_clear()
-        // What a kubeconfig with a login program needs.
+        // For kubeconfigs that use a login program.
         .envs(
             ["PATH", "HOME"]
                 .iter()
                 .filter_map(|name| Some((name, std::env::var_os(name)?))),
         )
-        // So that files are named as in the workspace.
+        // So that paths are relative to the workspace.
         .current_dir(programs::workspace())
         .stdin(Stdio::null());
     command
@@ -116,7 +116,7 @@ async fn run(command: Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The command as a user types it. Its environment is left out: there may be a token in it.
+/// The command as a user types it, without its environment, which may contain a token.
 fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name();
     let words = program.into_iter().chain(command.get_args());

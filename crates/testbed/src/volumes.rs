@@ -1,4 +1,4 @@
-//! What the kubelet gives to a pod: the files of its volumes and the values of its variables.
+//! What the kubelet provides to a pod: the files of its volumes and the values of its variables.
 use std::{
     collections::BTreeMap,
     fs,
@@ -20,7 +20,7 @@ use kube::{Api, Client, api::PostParams};
 
 use crate::env::Env;
 
-/// The mounted volumes of a pod's first container, as folders here.
+/// The mounted volumes of a pod's first container, as local folders.
 pub(crate) struct Volumes {
     client: Client,
     namespace: String,
@@ -30,16 +30,16 @@ pub(crate) struct Volumes {
 struct Mount {
     /// Its path in the container.
     path: PathBuf,
-    /// What stands for it here.
+    /// The local folder.
     folder: PathBuf,
-    /// Whether files may come later.
+    /// Whether files may appear later.
     optional: bool,
 }
 
 type Files = BTreeMap<String, Vec<u8>>;
 
 impl Volumes {
-    /// Writes all that is mounted below a folder.
+    /// Writes all mounted files below a folder.
     pub(crate) async fn write(client: &Client, pod: &Pod, below: &Path) -> Result<Self> {
         let namespace = pod.metadata.namespace.clone().context("no namespace")?;
         let spec = pod.spec.as_ref().context("a pod without a spec")?;
@@ -71,7 +71,8 @@ impl Volumes {
         Ok(this)
     }
 
-    /// Where a file of the container is here. One that is below no mount would be the image's, which has none.
+    /// The local path of a file in the container. A path outside all mounts would be in the image, which has no such
+    /// file.
     pub(crate) fn place(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path.as_ref();
         let below = |mount: &Mount| {
@@ -240,7 +241,7 @@ impl Volumes {
     }
 }
 
-/// The pod of a kubelet would wait for it.
+/// A real kubelet would wait for a missing object.
 fn missing(kind: &str, name: &str, optional: Option<bool>) -> Result<Files> {
     match optional {
         Some(true) => Ok(Files::new()),
@@ -248,7 +249,7 @@ fn missing(kind: &str, name: &str, optional: Option<bool>) -> Result<Files> {
     }
 }
 
-/// These of the keys, under their new names; all of them, if none are named.
+/// The selected keys, under their new names; all of them if none are selected.
 fn chosen(mut files: Files, items: Option<&[KeyToPath]>, optional: Option<bool>) -> Result<Files> {
     let Some(items) = items else {
         return Ok(files);

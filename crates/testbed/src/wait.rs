@@ -9,18 +9,18 @@ use anyhow::{Result, bail};
 
 use crate::story::story;
 
-/// How long [`eventually`] waits. Far more than anything takes: a machine may be busy. Less than a
-/// semaphore's usual TTL, so that what only the end of a session brings is not taken for a success.
+/// How long [`eventually`] waits. This is far more than anything takes, because a machine may be busy. It is less
+/// than a semaphore's usual TTL, so that the mere expiry of a session does not count as a success.
 pub const PATIENCE: Duration = Duration::from_secs(100);
 
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What a look at the world says: the condition is met, or what was seen instead.
+/// The result of a check: the condition is met, or what was seen instead.
 pub trait Look {
-    /// What is known when the condition is met.
+    /// The value when the condition is met.
     type Value;
 
-    /// The value, or the state that was seen.
+    /// The value, or as the error the state that was seen.
     fn judge(self) -> Result<Self::Value, String>;
 }
 
@@ -48,7 +48,7 @@ impl<T, E: Display> Look for Result<T, E> {
     }
 }
 
-/// A look that is met when what is seen is what was expected.
+/// A check that succeeds if `seen` equals `expected`.
 #[expect(clippy::needless_pass_by_value, reason = "a story needs no ampersands")]
 pub fn same<T: PartialEq + Debug>(seen: T, expected: T) -> Result<T, String> {
     if seen == expected {
@@ -58,7 +58,7 @@ pub fn same<T: PartialEq + Debug>(seen: T, expected: T) -> Result<T, String> {
     }
 }
 
-/// Looks until the condition is met, at most for [`PATIENCE`], and panics with the last seen state if it never is.
+/// Checks repeatedly until the condition is met, for at most [`PATIENCE`]. Panics with the last state if it never is.
 ///
 /// ```ignore
 /// eventually("two Jobs hold a slot", || async { same(bed.consul().holders("jobs").await.len(), 2) }).await;
@@ -74,7 +74,7 @@ where
     eventually_within(PATIENCE, what, look)
 }
 
-/// As [`eventually`], with a deadline of its own.
+/// Like [`eventually`], with another deadline.
 #[track_caller]
 pub fn eventually_within<F>(
     patience: Duration,
@@ -87,10 +87,10 @@ where
     story(Location::caller(), until(what, patience, look))
 }
 
-/// As [`eventually_within`], for a program that is no test.
+/// Like [`eventually_within`], for programs other than tests.
 ///
 /// # Errors
-/// The condition is not met in time. The error says what was seen last.
+/// The condition is not met in time. The error is the last state.
 pub async fn until<F>(
     what: &str,
     patience: Duration,

@@ -5,16 +5,16 @@ use anyhow::Result;
 
 use crate::{folder::Folder, programs};
 
-/// A wall clock for one program, which is right at first. The program's monotonic clock is not touched.
+/// A wall clock for one program, which is right at first. The program's monotonic clock stays right.
 #[derive(Debug)]
 pub struct WallClock {
     library: PathBuf,
-    /// How far it is off.
+    /// The file with the offset.
     file: PathBuf,
 }
 
 impl WallClock {
-    /// One whose setting is in a folder; none if `make servers` could not get libfaketime.
+    /// A clock with its offset in a folder; `None` if `make servers` could not get libfaketime.
     ///
     /// # Errors
     /// The folder can't be written to.
@@ -26,7 +26,7 @@ impl WallClock {
         Ok(Some(Self { library, file }))
     }
 
-    /// The variables that give it to a program.
+    /// The environment variables that make a program use it.
     pub fn env(&self) -> [(&'static str, String); 5] {
         [
             ("LD_PRELOAD", self.library.display().to_string()),
@@ -37,7 +37,7 @@ impl WallClock {
         ]
     }
 
-    /// From now on it is off by this, such as `-50m` or `+30d`.
+    /// Sets the offset from now on, such as `-50m` or `+30d`.
     ///
     /// # Errors
     /// The file can't be written.

@@ -1,4 +1,4 @@
-//! Operators with the page, and those who look at it.
+//! Operators with the web page, and its users.
 #![expect(
     clippy::expect_used,
     clippy::missing_panics_doc,
@@ -8,16 +8,16 @@
 use crate::{Bed, Namespace, Operator};
 use tokio::sync::Mutex;
 
-/// Of two that apply a file for the first time at once, one is told that it is there already.
+/// If two processes apply a file for the first time at once, one of them gets an error.
 static APPLYING: Mutex<()> = Mutex::const_new(());
 
-/// An address of loopback that nobody else is given, also while its replica is away.
+/// A loopback address that stays reserved, even while its replica is down.
 pub fn free_address() -> String {
     let port = crate::lasting_port().expect("a free port");
     format!("127.0.0.1:{port}")
 }
 
-/// A replica that serves the page beside the bed's own operator, which leads; and where.
+/// A replica that serves the page, and its address. The bed's own operator leads.
 pub async fn replica<const N: usize>(bed: &Bed, name: &str, args: [&str; N]) -> (Operator, String) {
     let address = free_address();
     let args = ["--web-address", &address].into_iter().chain(args);
@@ -26,7 +26,7 @@ pub async fn replica<const N: usize>(bed: &Bed, name: &str, args: [&str; N]) -> 
     (operator, address)
 }
 
-/// Gives the operator what docs/web.md says it needs.
+/// Gives the operator the rights that docs/web.md says it needs.
 pub async fn may_review(bed: &Bed) {
     let files = ["config/web/role.yaml", "config/web/role_binding.yaml"];
     let alone = APPLYING.lock().await;
@@ -41,13 +41,13 @@ pub async fn may_review(bed: &Bed) {
     }
 }
 
-/// Somebody who may look into no namespace yet: `namespace:name` of its `ServiceAccount`.
+/// A user who may not view any namespace yet: `namespace:name` of its `ServiceAccount`.
 pub async fn somebody(namespace: &Namespace, name: &str) -> String {
     namespace.kubectl(["create", "serviceaccount", name]).await;
     format!("{}:{name}", namespace.name())
 }
 
-/// A token of this account for the page, as docs/web.md makes it.
+/// A token of this account for the page, made as docs/web.md says.
 pub async fn token(bed: &Bed, account: &str) -> String {
     let (namespace, name) = account.split_once(':').expect("namespace:name");
     let audience = "consul-semaphore-web";
@@ -63,7 +63,7 @@ pub async fn token(bed: &Bed, account: &str) -> String {
     bed.kubectl(args).await.trim().to_owned()
 }
 
-/// Lets this account look into a namespace.
+/// Lets this account view a namespace.
 pub async fn may_look(account: &str, into: &Namespace) {
     let account = format!("--serviceaccount={account}");
     let role = "--clusterrole=consul-semaphore-viewer";

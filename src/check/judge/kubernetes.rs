@@ -124,7 +124,7 @@ fn policy(finding: &Finding) -> Line {
     let outcome = match finding.standing {
         Standing::InForce => Outcome::Ok,
         Standing::Absent | Standing::Unbound => Outcome::Warning,
-        Standing::Stranger(_) => Outcome::Failed,
+        Standing::OperatorUnknown(_) => Outcome::Failed,
         Standing::Unknown(_) => Outcome::Unknown,
     };
     let line = line(finding.policy.name(), outcome, finding);

@@ -66,7 +66,7 @@ pub(in crate::check) fn lines(name: &Name, seen: &Answer<Seen>) -> Vec<Line> {
         lines.extend(steps(Area::Semaphore, &prefix.tried, &whose));
         lines.extend(ttl(&seen.settings, prefix));
     }
-    lines.extend(jobs_out_of_line(seen));
+    lines.extend(unqueued_jobs(seen));
     match &seen.prefix {
         Some(prefix) => lines.extend(places(seen, prefix)),
         None => lines.push(line(
@@ -175,7 +175,7 @@ fn ttl(settings: &Settings, prefix: &Prefix) -> Option<Line> {
 }
 
 /// The Jobs that name it and are not in its queue.
-fn jobs_out_of_line(seen: &Seen) -> Vec<Line> {
+fn unqueued_jobs(seen: &Seen) -> Vec<Line> {
     let jobs = match &seen.jobs {
         Ok(jobs) => jobs,
         Err(why) => {

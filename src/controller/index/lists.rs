@@ -21,28 +21,28 @@ pub(super) struct Lists {
 
 impl Lists {
     /// A list of all workloads there starts.
-    pub(super) fn begin(&mut self, reach: &WatchScope) {
+    pub(super) fn begin(&mut self, scope: &WatchScope) {
         let list = (Moment::now(), BTreeSet::new());
-        self.workloads.insert(reach.clone(), list);
+        self.workloads.insert(scope.clone(), list);
     }
 
     /// That list is complete; returns what was in it.
-    pub(super) fn end(&mut self, reach: &WatchScope) -> Option<BTreeSet<Uid>> {
-        let (_, listed) = self.workloads.remove(reach)?;
+    pub(super) fn end(&mut self, scope: &WatchScope) -> Option<BTreeSet<Uid>> {
+        let (_, listed) = self.workloads.remove(scope)?;
         Some(listed)
     }
 
     /// Records a workload from a watch; returns when the list began, if it is part of one.
     pub(super) fn note(&mut self, namespace: &str, workload: &Uid) -> Option<Moment> {
         let mut lists = self.workloads.iter_mut();
-        let (_, (began, listed)) = lists.find(|(reach, _)| reach.covers(namespace))?;
+        let (_, (began, listed)) = lists.find(|(scope, _)| scope.covers(namespace))?;
         listed.insert(workload.clone());
         Some(*began)
     }
 
     /// All semaphores there have been listed.
-    pub(super) fn know_semaphores(&mut self, reach: &WatchScope) {
-        self.semaphores.insert(reach.clone());
+    pub(super) fn know_semaphores(&mut self, scope: &WatchScope) {
+        self.semaphores.insert(scope.clone());
     }
 
     /// Whether all semaphores of a namespace are known.

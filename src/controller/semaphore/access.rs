@@ -123,7 +123,7 @@ impl Access {
     }
 
     /// The access for the engine, with this target.
-    pub(super) fn of_home(&self, target: Option<&ConsulTarget>) -> ConsulAccess {
+    pub(super) fn for_target(&self, target: Option<&ConsulTarget>) -> ConsulAccess {
         let since = self.since;
         match (target, &self.kind) {
             (Some(target), _) => ConsulAccess::Granted {

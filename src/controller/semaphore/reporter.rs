@@ -275,6 +275,7 @@ fn whole(status: &ConsulSemaphoreStatus) -> Value {
         "keysInUse": null,
         "holders": [],
         "queue": [],
+        "waitingElsewhere": [],
     });
     if let (Value::Object(whole), Ok(Value::Object(set))) =
         (&mut whole, serde_json::to_value(status))

@@ -21,7 +21,7 @@ use consul_semaphore::{
     engine::{Conclusion, Owner, Queue, QueueRef, SemaphoreRef},
 };
 use consul_semaphore_api::{
-    HolderStatus, LISTED, QueueStatus,
+    HolderStatus, LISTED, QueueStatus, WaiterStatus,
     conditions::{ConditionStatus, ConditionType, Finding, Reason},
 };
 
@@ -33,6 +33,8 @@ pub(super) struct Shown {
     pub(super) held_here: usize,
     /// The oldest holders, each with the raft index of its grant.
     pub(super) holders: Vec<(Option<u64>, HolderStatus)>,
+    /// Who waits in other clusters and programs, each with the raft index of its contender.
+    pub(super) elsewhere: Vec<(u64, WaiterStatus)>,
 }
 
 impl Shown {
@@ -80,8 +82,29 @@ impl Shown {
             held,
             held_here,
             holders: named.collect(),
+            elsewhere: elsewhere(reference, queue, reading),
         }
     }
+}
+
+/// Who waits in other clusters and programs, longest first, as many as are listed.
+fn elsewhere(reference: &QueueRef, queue: &Queue, reading: &Reading) -> Vec<(u64, WaiterStatus)> {
+    let here = |session| matches!(queue.owner(session), Some(Owner::Own(_) | Owner::Neighbour));
+    let mut waiting: Vec<_> = reading
+        .waiting()
+        .filter(|(session, _)| session.is_genuine() && !here(session))
+        .collect();
+    waiting.sort_by_key(|(_, contender)| contender.create_index);
+    let listed = waiting.into_iter().take(LISTED);
+    let status = listed.map(|(session, contender)| {
+        let waiter = WaiterStatus {
+            session: session.to_string(),
+            key: reference.key.as_ref().map(ToString::to_string),
+            waiter: ContenderBody::read(&contender.value).map(|body| body.holder()),
+        };
+        (contender.create_index, waiter)
+    });
+    status.collect()
 }
 
 /// The limit, and who holds, dead holders included; `None` if they are unknown.
@@ -237,6 +260,15 @@ impl Keys {
         holders.sort_by_key(|(age, _)| *age);
         let oldest = holders.into_iter().take(LISTED);
         oldest.map(|(_, holder)| holder.clone()).collect()
+    }
+
+    /// Who waits elsewhere, longest first, as many as are listed.
+    pub(super) fn elsewhere(&self) -> Vec<WaiterStatus> {
+        let keys = self.0.values();
+        let mut waiting: Vec<_> = keys.flat_map(|key| &key.shown.elsewhere).collect();
+        waiting.sort_by_key(|(age, _)| *age);
+        let longest = waiting.into_iter().take(LISTED);
+        longest.map(|(_, waiter)| waiter.clone()).collect()
     }
 
     /// The conditions of all keys together.

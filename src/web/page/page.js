@@ -1,25 +1,25 @@
 "use strict";
 
-// Shows what the operator tells by server-sent events. They are read with fetch, because an EventSource can't bring a
-// token in a header. All text of others goes in as text.
+// Shows the operator's server-sent events. They are read with fetch, because an EventSource can't send a token in a
+// header. All foreign text is inserted as text, never as HTML.
 
 const TOKEN = "consul-semaphore-token";
 const TOKEN_HEADER = "X-Consul-Semaphore-Token";
 
-// The server says something every ten seconds. After this long without a word the connection is dead.
+// The server sends something every ten seconds. After this long without any data, the connection is dead.
 const SILENCE = 35_000;
 
-// Pauses between tries, in milliseconds.
+// The pauses between tries, in milliseconds.
 const FIRST_PAUSE = 500;
 const LONGEST_PAUSE = 10_000;
 
-// How much of the past a picture of use shows, in seconds.
+// How much of the past a usage chart shows, in seconds.
 const SPAN = 900;
 
-// Less than this is drawn as this much.
+// The shortest time that a usage chart spans, in seconds.
 const SHORTEST_SPAN = 30;
 
-// As many slots are drawn one by one.
+// Up to this many slots are drawn one by one.
 const DRAWN = 32;
 
 const $ = (id) => document.getElementById(id);
@@ -39,7 +39,7 @@ function shape(tag, attributes) {
   return made;
 }
 
-// ---- Time, by the server's clock
+// ---- Time, on the server's clock
 
 let ahead = 0;
 const now = () => Date.now() / 1000 + ahead;
@@ -67,7 +67,7 @@ function age(since) {
 // By "namespace/name", in the order of the page.
 const cards = new Map();
 
-// The cards that are in view: only their times go on.
+// The cards in view: only their times are updated.
 const inView = new Set();
 const viewing = new IntersectionObserver((entries) => {
   for (const entry of entries) {
@@ -103,7 +103,7 @@ function forget(id) {
 function draw(card) {
   const { is, id } = card;
   const title = element("h2", { id: `semaphore ${id}`.replaceAll(" ", "-") }, element("span", { class: "quiet" }, `${is.namespace}/`), is.name);
-  // That somebody paused it is nothing that is wrong.
+  // A paused semaphore is not an error.
   const status = is.ready && is.ready.reason !== "Paused" ? is.ready.status : "Unknown";
   const badge = element("span", { class: "badge", "data-status": status });
   badge.textContent = is.ready ? (is.ready.reason === "Reconciled" ? "Ready" : is.ready.reason) : "New";
@@ -138,7 +138,7 @@ function slots(is) {
   return row;
 }
 
-// How many slots were held lately: steps, from the first sample that is known to now.
+// How many slots were held recently, as steps from the first known sample until now.
 function trendOf(card) {
   const [width, height] = [1000, 40];
   const end = now();
@@ -218,7 +218,7 @@ function queueOf(is) {
     [["#", "place"], ["Job", ""], ["Waits", "time"]], rows);
 }
 
-// ---- What is looked for
+// ---- The filter
 
 function sift(card) {
   const words = $("words").value.trim().toLowerCase().split(/\s+/);
@@ -236,7 +236,7 @@ let connection = null;
 let again = 0;
 let pause = FIRST_PAUSE;
 let heard = 0;
-// Why the server has ended the events, if it said so.
+// Why the server ended the events, if it gave a reason.
 let refused = "";
 let program = null;
 
@@ -290,8 +290,8 @@ function count() {
   $("empty").textContent = "There is no ConsulSemaphore that you may list.";
 }
 
-// Reads events as they come: lines "event: ..." and "data: ...", and an empty one at the end of each. Other lines only
-// show that the connection lives.
+// Reads events as they arrive: lines "event: ..." and "data: ...", and an empty line after each event. Other lines only
+// show that the connection is alive.
 async function read(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
@@ -325,7 +325,7 @@ async function connect() {
   try {
     const answer = await fetch("events", { headers, signal: own.signal, cache: "no-store" });
     if (answer.ok) {
-      // It ends now and then, and is asked for anew.
+      // The server ends the stream now and then, and the page reconnects.
       refused = "";
       await read(answer.body);
       why = refused;
@@ -340,7 +340,7 @@ async function connect() {
   } catch (error) {
     if (!(error instanceof TypeError || error.name === "AbortError")) console.error(error);
   }
-  // Another one has taken its place, or nobody looks.
+  // Another connection has replaced it, or the page left it.
   if (connection !== own) return;
   connection = null;
   if (document.hidden) return;
@@ -387,7 +387,7 @@ $("login").addEventListener("submit", (event) => {
   event.preventDefault();
   const token = $("token").value.trim();
   $("token").value = "";
-  // A header takes no other characters, and a token has none.
+  // A header allows no other characters, and a token has none.
   if (!/^[\x21-\x7e]+$/.test(token)) {
     $("refusal").textContent = "this is no token: it has letters, digits and signs, and no spaces";
     return;
@@ -402,9 +402,9 @@ $("logout").addEventListener("click", () => askForToken(""));
 $("filter").addEventListener("submit", (event) => event.preventDefault());
 $("filter").addEventListener("input", siftAll);
 
-// ---- What goes on by itself
+// ---- Timers
 
-// A page that nobody sees takes no place.
+// A hidden page keeps no connection, because the server limits their number.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) leave();
   else if ($("login").hidden || sessionStorage.getItem(TOKEN) !== null) connect();

@@ -1,26 +1,26 @@
-//! When something that failed is tried again.
+//! When to retry something that failed.
 
 use consul_client::{Backoff, clock::Moment};
 
-/// After how many tries in which somebody else was faster the pauses grow no more.
+/// After this many lost races the pauses no longer grow.
 const OUTRUN: u32 = 3;
 
-/// Failures in a row, and when the next try is due.
+/// Failures in a row, and when the next attempt is due.
 #[derive(Clone, Copy, Debug)]
 pub struct Setback {
     backoff: Backoff,
-    /// When the next try is due.
+    /// When the next attempt is due.
     pub until: Moment,
 }
 
 impl Setback {
-    /// One more failure: the pause grows from 200 ms to half a minute, with jitter. Failures while
-    /// a pause lasts are one failure: they were all begun before it.
+    /// Records one more failure: the pause grows from 200 ms to half a minute, with jitter. Failures during a pause
+    /// count as one failure, because they all began before it.
     pub fn after(before: Option<&Self>, now: Moment) -> Self {
         Self::with_jitter(before, now, fastrand::f64())
     }
 
-    /// The same, longer by this share of it: from 0 to 1.
+    /// The same, with the pause longer by this share of it: from 0 to 1.
     pub fn with_jitter(before: Option<&Self>, now: Moment, jitter: f64) -> Self {
         if let Some(before) = before.filter(|before| before.until > now) {
             return *before;
@@ -30,13 +30,13 @@ impl Setback {
         Self { backoff, until }
     }
 
-    /// Somebody else was faster: the next try is due at once the first time, then after pauses that grow to
-    /// a few seconds. They stay short because each time somebody got something done.
+    /// Records a lost race: the next attempt is due at once the first time, then after pauses that grow to a few
+    /// seconds. They stay short because each time another client got something done.
     pub fn outrun(before: Option<&Self>, now: Moment) -> Self {
         Self::outrun_with_jitter(before, now, fastrand::f64())
     }
 
-    /// The same, longer by this share of it.
+    /// The same, with the pause longer by this share of it.
     pub fn outrun_with_jitter(before: Option<&Self>, now: Moment, jitter: f64) -> Self {
         let Some(mut before) = before.copied() else {
             return Self {
@@ -54,28 +54,31 @@ impl Setback {
         self.backoff.tries()
     }
 
-    /// Waits until the next try is due.
+    /// Waits until the next attempt is due.
     pub async fn wait(&self) {
         tokio::time::sleep(self.until.since(Moment::now())).await;
     }
 }
 
 /// Asks until there is an answer, after growing pauses. A problem is reported when it is not the one before.
-pub async fn retry_until_ok<T, E: PartialEq, A>(mut ask: impl FnMut() -> A, tell: impl Fn(&E)) -> T
+pub async fn retry_until_ok<T, E: PartialEq, A>(
+    mut ask: impl FnMut() -> A,
+    report: impl Fn(&E),
+) -> T
 where
     A: Future<Output = Result<T, E>>,
 {
     let mut backoff = Backoff::default();
-    let mut told: Option<E> = None;
+    let mut reported: Option<E> = None;
     loop {
         let problem = match ask().await {
             Ok(answer) => return answer,
             Err(problem) => problem,
         };
-        if told.as_ref() != Some(&problem) {
-            tell(&problem);
+        if reported.as_ref() != Some(&problem) {
+            report(&problem);
         }
-        told = Some(problem);
+        reported = Some(problem);
         backoff.wait().await;
     }
 }
@@ -113,9 +116,9 @@ mod tests {
     #[tokio::test]
     async fn each_problem_is_reported_once() {
         let mut answers = [Err(1), Err(1), Err(2), Ok("at last")].into_iter();
-        let told = parking_lot::Mutex::new(Vec::new());
+        let reported = parking_lot::Mutex::new(Vec::new());
         let ask = || std::future::ready(answers.next().unwrap());
-        let answer = retry_until_ok(ask, |problem| told.lock().push(*problem)).await;
-        assert_eq!((answer, told.into_inner()), ("at last", vec![1, 2]));
+        let answer = retry_until_ok(ask, |problem| reported.lock().push(*problem)).await;
+        assert_eq!((answer, reported.into_inner()), ("at last", vec![1, 2]));
     }
 }

@@ -58,11 +58,11 @@ struct Setup {
     /// of these kinds,
     kinds: &'static [Fault],
     /// how often users suspend or delete a workload, or it fails,
-    whims: u8,
+    user_changes: u8,
     /// and how often another program comes.
     arrivals: u8,
     /// What that program then does.
-    manner: Manner,
+    manner: WaitStyle,
     /// Whether slots are granted in fair order across all clusters.
     fair: bool,
     /// Whether Consul is empty at first.
@@ -80,9 +80,9 @@ const BASE: Setup = Setup {
     policy: OnSlotLost::Reacquire,
     faults: 1,
     kinds: Fault::ALL,
-    whims: 0,
+    user_changes: 0,
     arrivals: 1,
-    manner: Manner::Prompt,
+    manner: WaitStyle::Prompt,
     fair: false,
     from_nothing: false,
     cooldown: false,
@@ -92,7 +92,7 @@ const BASE: Setup = Setup {
 
 /// How another program waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Manner {
+enum WaitStyle {
     /// It reads, and claims by that reading.
     Prompt,
     /// It reads some time before it claims.
@@ -184,7 +184,7 @@ impl Model for Space {
             }),
             Property::sometimes("another program holds", |space, state: &State| {
                 space.setup.arrivals == 0
-                    || space.setup.manner == Manner::Silent
+                    || space.setup.manner == WaitStyle::Silent
                     || state.shows(Showing::OtherHolds)
             }),
             Property::sometimes("a lost slot is had again", |space, state: &State| {
@@ -249,7 +249,7 @@ fn run(setup: Setup) -> impl Checker<Space> {
 }
 
 /// Checks states until the flaw shows, and returns how.
-fn find_out(flaw: Flaw, setup: Setup) -> String {
+fn find_flaw(flaw: Flaw, setup: Setup) -> String {
     let setup = Setup {
         flaw: Some(flaw),
         ..setup

@@ -34,7 +34,7 @@ pub(super) enum Flaw {
     /// Dead holders are never pruned.
     PrunesNobody,
     /// A slot is left to earlier contenders for as long as they do not take it.
-    StandsBackForEver,
+    NeverTakesTurn,
     /// A limit that was written once counts as ours for ever, even after the spec has agreed with another one.
     ClaimsOldLimits,
     /// When a workload is on hold and its session dies, its grant stays in its template.
@@ -59,7 +59,7 @@ impl Flaw {
         Self::RegrantsNobody,
         Self::GrantsNobody,
         Self::PrunesNobody,
-        Self::StandsBackForEver,
+        Self::NeverTakesTurn,
         Self::ClaimsOldLimits,
         Self::KeepsGrantOnHold,
         Self::NeverPauses,
@@ -111,7 +111,7 @@ impl Flaw {
             | Self::RegrantsNobody
             | Self::GrantsNobody
             | Self::PrunesNobody
-            | Self::StandsBackForEver
+            | Self::NeverTakesTurn
             | Self::ClaimsOldLimits
             | Self::KeepsGrantOnHold
             | Self::NeverPauses

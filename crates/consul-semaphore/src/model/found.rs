@@ -21,7 +21,7 @@ use super::{
 const WORLDS: u32 = 1000;
 
 /// Tries one world after another until this rule is broken.
-fn find_out<W>(rule: &str, worlds: impl Strategy<Value = W>, run: impl Fn(W)) {
+fn find_flaw<W>(rule: &str, worlds: impl Strategy<Value = W>, run: impl Fn(W)) {
     let mut runner = TestRunner::new(ProptestConfig {
         rng_seed: RngSeed::Fixed(1),
         ..config(WORLDS)
@@ -41,7 +41,7 @@ fn find_out<W>(rule: &str, worlds: impl Strategy<Value = W>, run: impl Fn(W)) {
 
 /// The same in worlds in which anything may happen.
 fn find_out_in_disorder(flaw: Flaw, rule: &str) {
-    find_out(rule, any_order(), |(setup, script)| {
+    find_flaw(rule, any_order(), |(setup, script)| {
         World::run_with(&setup, Some(flaw), &script).settle();
     });
 }
@@ -74,7 +74,7 @@ fn a_proof_that_others_wait_for_is_found_out() {
 
 #[test]
 fn contenders_that_are_never_taken_back_are_found_out() {
-    find_out("are shown", crowd(), |(limit, priorities)| {
+    find_flaw("are shown", crowd(), |(limit, priorities)| {
         overtake(limit, &priorities, Some(Flaw::ShowsTheOvertaken));
     });
 }

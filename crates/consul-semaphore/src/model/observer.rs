@@ -166,7 +166,7 @@ impl Observer {
         for session in sight.dead_holders() {
             self.died.entry(session).or_insert(now);
         }
-        self.look_at_ends(sight, workloads, now);
+        self.note_finished(sight, workloads, now);
         if let Some(body) = &sight.body {
             let free = body.limit().saturating_sub(body.holders.len());
             let free = u32::try_from(free).unwrap();
@@ -184,7 +184,7 @@ impl Observer {
     }
 
     /// Notes the holders whose workloads are done.
-    fn look_at_ends(&mut self, sight: &Sight, workloads: &Workloads, now: Moment) {
+    fn note_finished(&mut self, sight: &Sight, workloads: &Workloads, now: Moment) {
         let alive = |session: &SessionId| sight.contenders.contains_key(session);
         self.done.retain(|session, _| alive(session));
         for (session, uid) in sight.holding() {

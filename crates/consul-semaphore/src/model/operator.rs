@@ -110,7 +110,7 @@ fn session(outside: &Outside, id: &SessionId, identity: &Identity) -> Session {
 }
 
 /// A call was not answered.
-fn unheard() -> consul::Error {
+fn no_answer() -> consul::Error {
     consul::Error::Unreachable {
         message: "it is away".into(),
         undecided: true,
@@ -253,7 +253,7 @@ impl Operator {
             let mut workload = outside.workloads.read(&object.uid, now)?;
             let mut known = self.store.workloads.iter();
             match known.find(|known| known.uid == workload.uid) {
-                Some(known) if !known.gives_way_to(&workload, asked) => return Some(known.clone()),
+                Some(known) if !known.is_replaced_by(&workload, asked) => return Some(known.clone()),
                 Some(known) if known.version == workload.version => workload.seen = known.seen,
                 _ => {}
             }
@@ -269,7 +269,7 @@ impl Operator {
     pub(super) fn see_consul(&mut self, outside: &Outside) {
         let listing = outside.consul.list(&outside.settings.prefix, outside.now());
         let listing = if outside.is_away() {
-            Err(unheard())
+            Err(no_answer())
         } else {
             Ok(listing)
         };
@@ -289,7 +289,7 @@ impl Operator {
 
     /// The watch fails.
     pub(super) fn lose_the_watch(&mut self, outside: &Outside) {
-        self.listed(outside, Err(unheard()));
+        self.listed(outside, Err(no_answer()));
     }
 
     /// The sessions that are due are renewed.
@@ -344,7 +344,7 @@ impl Operator {
         if self.waits_for_proof() {
             return Plan::default();
         }
-        if self.flaw == Some(Flaw::StandsBackForEver)
+        if self.flaw == Some(Flaw::NeverTakesTurn)
             && let Some(queue) = self.engine.queue_mut(&self.reference)
         {
             queue.knowledge.memory.turns = Turns::new(outside.settings.fair);
@@ -539,7 +539,7 @@ impl Operator {
         };
         let reached = |answer| {
             if outside.is_away() {
-                Err(unheard())
+                Err(no_answer())
             } else {
                 Ok(answer)
             }
@@ -572,9 +572,9 @@ impl Operator {
     /// A question without an answer.
     fn no_answer(call: &Call) -> Answer {
         match call {
-            Call::Read { .. } => Answer::Listing(Err(unheard())),
-            Call::Resolve { .. } => Answer::Resolved(Err(unheard())),
-            Call::Describe(_) => Answer::Described(Err(unheard())),
+            Call::Read { .. } => Answer::Listing(Err(no_answer())),
+            Call::Resolve { .. } => Answer::Resolved(Err(no_answer())),
+            Call::Describe(_) => Answer::Described(Err(no_answer())),
             Call::Prove(_) => Answer::Proof(Err("it is away".into())),
             _ => Answer::Access(None),
         }

@@ -10,16 +10,16 @@ use faults::interop::{Options, run};
 /// `consul lock` and `exec`.
 #[derive(Parser)]
 struct Args {
-    /// How many hand-overs.
+    /// How many hand-overs to wait for.
     #[arg(long, env = "N", default_value_t = 1000)]
     hand_overs: usize,
-    /// How many milliseconds a program waits before it asks again.
+    /// How many milliseconds a program waits before it asks for a slot again.
     #[arg(long, env = "REST_MS", default_value_t = 400)]
     rest_ms: u64,
-    /// Where the timelines go.
+    /// Where the timelines are written.
     #[arg(long, env = "FOLDER", default_value = "target/interop")]
     folder: PathBuf,
-    /// The operator's program of one of the two clusters, if it is another build than that of the other one.
+    /// The operator binary of one of the two clusters, to test two versions together.
     #[arg(long, env = "EAST_OPERATOR_BIN")]
     east_operator: Option<PathBuf>,
 }

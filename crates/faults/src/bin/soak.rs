@@ -9,10 +9,10 @@ use faults::soak::{Options, run};
 /// Puts a steady load on the operator, and reports whether its use of resources stays constant.
 #[derive(Parser)]
 struct Args {
-    /// How many minutes.
+    /// How many minutes the load runs.
     #[arg(long, env = "MINUTES", default_value_t = 60)]
     minutes: u64,
-    /// Where the figures and their picture go.
+    /// Where the figures and their picture are written.
     #[arg(long, env = "FOLDER", default_value = "target/soak")]
     folder: PathBuf,
 }

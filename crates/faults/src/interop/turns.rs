@@ -1,16 +1,16 @@
-//! How long each kind waits, and who overtakes whom: a pure function of a timeline, as the judge is.
+//! How long each kind waits, and which contenders overtake which: a pure function of a timeline, as the judge is.
 //!
-//! The rule is that of docs/protocol.md, for those that follow it: a contender that takes a slot leaves one to each
-//! visible contender that comes before it and waits, unless a window has passed for that one.
+//! The rule is that of docs/protocol.md, for contenders that follow it: a contender that takes a slot leaves one for
+//! each visible contender that waits ahead of it, unless a window has passed for that one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::record::{Place, Record, What};
 
-/// What the names of this project's sessions begin with.
+/// How the names of this project's sessions begin.
 const OURS: &str = "consul-semaphore-operator/";
 
-/// For how long a free slot is left to the first contender, in seconds, minus the possible delay of a record.
+/// How long a free slot is left to the first contender, in seconds, minus the possible delay of a record.
 const WINDOW: f64 = 2.0 - 0.7;
 
 /// The result for one kind.
@@ -18,19 +18,19 @@ const WINDOW: f64 = 2.0 - 0.7;
 pub struct Turns {
     /// The waiting time of each grant, in seconds.
     pub waits: Vec<f64>,
-    /// The longest time over which one of them waited while slots were handed to others, in seconds: also
-    /// one that waits to the end.
+    /// The longest time that a contender waited while slots were handed to others, in seconds. Contenders that wait
+    /// to the end count too.
     pub starved: f64,
-    /// The most slots that were handed to others while one of them waited.
+    /// The most slots that were handed to others while one contender waited.
     pub passed_by: usize,
-    /// How often one of them was overtaken after it had let its window pass.
+    /// How often a contender was overtaken after it had let its window pass.
     pub passed_over: usize,
-    /// How often one of them was overtaken, and no window explains it: the second, who took the slot, and
-    /// who was first.
+    /// Each time that a contender was overtaken and no window explains it: the second, which contender took the slot,
+    /// and which was first.
     pub overtaken: Vec<(f64, String)>,
 }
 
-/// A contender that waits, or has a slot.
+/// A contender that waits or has a slot.
 #[derive(Clone, Debug, Default)]
 struct Contender {
     kind: String,
@@ -39,27 +39,27 @@ struct Contender {
     place: Option<Place>,
     /// Its contender key, once it waits with one.
     shown: Option<Shown>,
-    /// The last time that a slot was handed to somebody else, and how many were.
+    /// When a slot was last handed to another contender, and how many were.
     others: Option<(f64, usize)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Shown {
-    /// When it was sent, and when it was there.
+    /// When it was sent, and when it was visible.
     sent: f64,
     there: f64,
-    /// How many revisions of `.lock` there were by then.
+    /// How many revisions of `.lock` had been recorded by then.
     revision: usize,
-    /// When a slot was first free for it. A reader of `.lock` may miss that it was taken meanwhile, so a window may
-    /// have begun then.
+    /// When a slot was first free for it. A reader of `.lock` may miss that the slot was taken in the meantime, so a
+    /// window may have begun then.
     free: Option<f64>,
 }
 
-/// The state as time goes by.
+/// The state at one point of the timeline.
 #[derive(Default)]
 struct Line {
     kinds: BTreeMap<String, Turns>,
-    /// Those who wait: Jobs and processes by their uids, programs of others by their sessions.
+    /// The waiting contenders: Jobs and processes by their uids, other programs by their sessions.
     waiting: BTreeMap<String, Contender>,
     /// The owner of each session, and its kind.
     sessions: BTreeMap<String, (String, String)>,
@@ -68,8 +68,8 @@ struct Line {
     revision: usize,
 }
 
-/// The turns of each kind: of the Jobs of a cluster or the processes of a host, by its name, and of other
-/// programs, by their sessions' names; without the number at its end.
+/// The turns of each kind. Jobs count by cluster and processes by host; other programs count by the name of their
+/// session, without its trailing number.
 pub fn turns(records: &[Record]) -> BTreeMap<String, Turns> {
     let mut line = Line::default();
     for record in records {
@@ -81,7 +81,7 @@ pub fn turns(records: &[Record]) -> BTreeMap<String, Turns> {
     line.end()
 }
 
-/// Whom a session of this name is for, and its kind.
+/// The owner of a session with this name, and its kind.
 fn whose(session: &str, name: &str) -> (String, String) {
     let ours = name.strip_prefix(OURS);
     let ours = ours.and_then(|rest| Some((rest.rsplit('/').next()?, rest.split('/').next()?)));
@@ -189,8 +189,8 @@ impl Line {
         turns.waited(granted);
     }
 
-    /// The contenders that come before this one, and to which it left no slot, by the rule; and whether a window has
-    /// passed for them. A program without a place does not follow the rule, so it is not checked.
+    /// The contenders ahead of this one for which it left no slot, against the rule, and whether a window has passed
+    /// for each. A program without a place does not follow the rule, so it is not checked.
     fn overtaken_by(&self, t: f64, granted: &Contender) -> Vec<(String, bool)> {
         let Some(place) = &granted.place else {
             return Vec::new();
@@ -199,8 +199,8 @@ impl Line {
             let Some(shown) = contender.shown else {
                 return false;
             };
-            // A revision is written once the one before it is written down. So what was there when the last
-            // but one was written down is in whatever was read of the one that this grant replaces.
+            // A revision is written only after the one before it is recorded. So a contender that was visible when
+            // the last but one was recorded was visible to every reader of the revision that this grant replaces.
             let seen = shown.revision + 3 <= self.revision;
             let first = match &contender.place {
                 Some(theirs) => theirs < place,
@@ -231,7 +231,7 @@ impl Line {
 }
 
 impl Turns {
-    /// Records how long one of them waited while others got slots.
+    /// Records how long a contender waited while others got slots.
     fn waited(&mut self, contender: &Contender) {
         if let Some((last, count)) = contender.others {
             self.starved = self.starved.max(last - contender.since);
@@ -257,7 +257,7 @@ mod tests {
         }
     }
 
-    /// A Job of this cluster with a session of the same name, whose contender is there.
+    /// A Job of this cluster with a session of the same name, whose contender is visible.
     fn waits(uid: &str, cluster: &str, since: i64) -> [What; 3] {
         let made = What::Made {
             cluster: cluster.into(),
@@ -295,8 +295,8 @@ mod tests {
         }
     }
 
-    /// What becomes of `old` of the west and `new` of the east, after which this happens in turn, each
-    /// with its second.
+    /// The turns of the west when its `old` and the east's `new` wait, and then these events happen, each at its
+    /// second.
     fn west(then: &[(f64, What)]) -> Turns {
         let both = [waits("old", "west", 1), waits("new", "east", 2)].concat();
         let records = both.into_iter().map(|what| (0.0, what));

@@ -3,13 +3,13 @@
 use super::spans::{Outages, Spans};
 use crate::record::{Part, Semaphore};
 
-/// What a busy machine may add to any time, in seconds.
+/// What a busy machine may add to any duration, in seconds.
 const SLACK: f64 = 5.0;
 
 /// How long any call to the API server may take (`controller::call::CALL_TIMEOUT`).
 const CALL: f64 = 10.0;
 
-/// The base of the operator's intervals where sessions have no TTL.
+/// The base of the operator's intervals for sessions without a TTL.
 const UNTIMED: f64 = 300.0;
 
 /// Why pods run without a slot.
@@ -26,16 +26,15 @@ pub(super) enum Why {
 pub struct Gap {
     /// Its name.
     pub name: &'static str,
-    /// How long it may be.
+    /// The longest that it may last.
     pub bound: &'static str,
     /// The sentence of the contract that allows it.
     pub sentence: &'static str,
 }
 
-/// All gaps that are allowed. The time of an outage of the operator or of the API server, and that
-/// until it is tried again, does not count: it can't do anything then. A restarted operator
-/// begins to count anew. Once the Job is suspended its pods have their grace period, which
-/// Kubernetes gives them.
+/// All gaps that are allowed. The time of an outage of the operator or of the API server does not count, nor does the
+/// time until the next try: the operator can't do anything then. A restarted operator starts counting again. Once the
+/// Job is suspended, Kubernetes gives its pods their grace period.
 pub const GAPS: [Gap; 6] = [
     Gap {
         name: "lost, and Consul says so",
@@ -69,7 +68,7 @@ pub const GAPS: [Gap; 6] = [
     },
 ];
 
-/// Measures gaps against what is allowed.
+/// Compares gaps with what is allowed.
 pub(super) struct Measure<'a> {
     semaphore: &'a Semaphore,
     /// When the operator can't write to Jobs.
@@ -95,7 +94,7 @@ impl<'a> Measure<'a> {
         }
     }
 
-    /// How long the gap was, as far as it counts, and how long it may be, if it is too long.
+    /// The counted length of a gap and its bound, if it is too long.
     pub(super) fn excess(&self, why: Why, from: f64, to: f64, grace: f64) -> Option<(f64, f64)> {
         if why == Why::Lost && self.semaphore.goes_on {
             return None;
@@ -115,8 +114,8 @@ impl<'a> Measure<'a> {
         (length > bound + SLACK).then_some((length, bound + SLACK))
     }
 
-    /// Whether a start so long after the loss of the slot is one that had not been sent before: a
-    /// PATCH may take a quarter of the TTL, and no longer than any call.
+    /// Whether a start this long after the loss of the slot can't have been sent before the loss. A PATCH may take a
+    /// quarter of the TTL, and at most as long as any call.
     pub(super) fn started_too_late(&self, lost: f64, started: f64, api: &Spans) -> bool {
         let patch = CALL.min(self.semaphore.ttl.unwrap_or(UNTIMED) / 4.0);
         started - lost > patch + SLACK && !api.touches(lost, started)

@@ -11,11 +11,11 @@ use crate::{
     timeline::View,
 };
 
-/// How long a slot may still be held after its Job is gone while everything works, in seconds, beside the lock-delay:
-/// many times what it takes.
+/// How long a slot may still be held after its Job is deleted while everything works, in seconds, besides the
+/// lock-delay. This is many times what it takes.
 const RELEASE: f64 = 15.0;
 
-/// How long a Job may wait beside a free slot while everything works, in seconds.
+/// How long a Job may wait while a slot is free and everything works, in seconds.
 const GRANT: f64 = 30.0;
 
 pub(super) fn judge(bed: &[Record], outages: &Outages, verdict: &mut Verdict) {
@@ -39,15 +39,15 @@ pub(super) fn judge(bed: &[Record], outages: &Outages, verdict: &mut Verdict) {
     at_rest(bed, verdict);
 }
 
-/// One semaphore, as time goes by.
+/// The state of one semaphore at one point of the timeline.
 struct Watch<'a> {
     semaphore: &'a Semaphore,
     /// When nothing could be granted.
     away: Spans,
-    /// When nothing could be given back.
+    /// When nothing could be released.
     unproved: Spans,
     view: View,
-    /// Since when a Job waits beside a free slot.
+    /// Since when a Job waits although a slot is free.
     unused: Option<f64>,
     /// Since when a session holds a slot for a Job that is gone, and whether that was reported.
     idle: BTreeMap<String, (f64, bool)>,
@@ -66,7 +66,7 @@ impl<'a> Watch<'a> {
     }
 
     fn judge(mut self, bed: &[Record], verdict: &mut Verdict) {
-        // Only what concerns this semaphore: the rest changes nothing here.
+        // Only records of this semaphore: no other record changes anything here.
         for record in bed {
             let here = match &record.what {
                 What::Job(job) => job.prefix == self.semaphore.prefix,
@@ -125,7 +125,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Whether a Job is done, or gone, or is to stay out, and no pod of it is left.
+    /// Whether a Job is done, deleted or on hold, and none of its pods is left.
     fn is_gone(&self, uid: &str) -> bool {
         let state = self.view.jobs.get(uid).map(|job| job.state);
         let done = matches!(state, None | Some(JobState::Finished | JobState::Held));

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::record::{Body, JobState, Part, Record, Semaphore, What, Writer};
 
-/// What happens to one Job, at a revision of etcd.
+/// What happens to one Job at a revision of etcd.
 #[derive(Clone, Debug)]
 enum Turn {
     PodComes {
@@ -23,20 +23,20 @@ enum Turn {
     Is(JobState),
     ByHand,
     Granted,
-    /// Its last session is out of Holders because Consul or somebody else took it away.
+    /// Its last session was removed from Holders by Consul or by another program.
     Lost,
-    /// Its last session is out of Holders because the operator gave it back.
+    /// Its last session was removed from Holders by the operator.
     Released,
 }
 
 impl Turn {
-    /// Within one revision, what Kubernetes did comes before the reaction to it.
+    /// Within one revision, events of Kubernetes come before the reactions to them.
     fn class(&self) -> u8 {
         u8::from(matches!(self, Self::Granted | Self::Lost | Self::Released))
     }
 }
 
-/// A Job's turns, each with its revision and its second.
+/// The events of a Job, each with its revision and its second.
 type Turns = Vec<(u64, f64, Turn)>;
 
 pub(super) fn judge(bed: &[Record], outages: &Outages, verdict: &mut Verdict) {
@@ -54,7 +54,7 @@ pub(super) fn judge(bed: &[Record], outages: &Outages, verdict: &mut Verdict) {
             .iter_mut()
             .filter(|((prefix, _), _)| *prefix == semaphore.prefix)
         {
-            // Stable: what has the same revision stays in the order in which it was written down.
+            // The sort is stable: events of the same revision keep the order in which they were recorded.
             turns.sort_by_key(|(revision, _, turn)| (*revision, turn.class()));
             let mut life = Life::new(semaphore, uid, &measure, &api, verdict);
             for (_, t, turn) in turns {
@@ -80,7 +80,7 @@ fn pods(bed: &[Record], turns: &mut BTreeMap<(String, String), Turns>) {
                 grace,
             } => {
                 let known = last.entry(pod).or_default();
-                // A pod that a new listing no longer has ended after it was last seen.
+                // A pod that is missing from a new listing ended after it was last seen.
                 let rv = if *rv == 0 { *known } else { *rv };
                 *known = rv;
                 let pod = pod.clone();
@@ -186,7 +186,7 @@ fn locks(bed: &[Record], turns: &mut BTreeMap<(String, String), Turns>, verdict:
             let mut sessions = known
                 .iter()
                 .filter(|session| jobs.get(session.as_str()) == Some(&uid.as_str()));
-            // The transaction itself checked that the contender is gone, or free.
+            // The transaction itself checked that the contender is absent or unlocked.
             let proved_dead = sessions.all(|session| dead.contains(session));
             let released = *writer == Writer::Operator && !proved_dead;
             turn(
@@ -199,9 +199,8 @@ fn locks(bed: &[Record], turns: &mut BTreeMap<(String, String), Turns>, verdict:
     unseen(bed, verdict);
 }
 
-/// The second source shows nothing that the first one has not. It may show a revision first: the
-/// proxy, which can't read while Consul has no leader, writes each down before it lets another write
-/// through.
+/// Checks that the second source shows nothing that the first one lacks. It may show a revision first: the proxy
+/// can't read while Consul has no leader, and records each revision before it lets another write through.
 fn unseen(bed: &[Record], verdict: &mut Verdict) {
     let mut recorded: BTreeSet<(&str, u64)> = BTreeSet::new();
     let mut open: BTreeMap<&str, BTreeMap<u64, f64>> = BTreeMap::new();
@@ -240,7 +239,7 @@ fn unseen(bed: &[Record], verdict: &mut Verdict) {
     }
 }
 
-/// One Job's life.
+/// The life of one Job.
 struct Life<'a> {
     semaphore: &'a Semaphore,
     uid: &'a str,
@@ -250,11 +249,11 @@ struct Life<'a> {
     state: JobState,
     held: bool,
     pods: BTreeMap<String, f64>,
-    /// It was started, and no pod of it has come since.
+    /// It was started, and has had no pod since.
     expected: bool,
     /// Why its pods may be without a slot, and since when.
     excuse: Option<(Why, f64)>,
-    /// Why, and since when, a Job that runs is without a slot.
+    /// Why, and since when, a running Job has no slot.
     gap: Option<(Why, f64)>,
     grace: f64,
 }
@@ -296,7 +295,7 @@ impl<'a> Life<'a> {
             Turn::Is(state) => {
                 self.starts(t, *state);
                 self.state = *state;
-                // The Job controller may act late on a start that was taken back meanwhile.
+                // The Job controller may act late on a start that has since been undone.
                 if *state == JobState::Waiting && self.pods.is_empty() && !self.expected {
                     self.excuse = None;
                 }
@@ -340,8 +339,8 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Begins a gap, or ends it. It lasts until its Job has a slot again or is suspended: the end of
-    /// its pods is then up to Kubernetes, which gives them their grace period.
+    /// Begins or ends a gap. A gap lasts until its Job has a slot again or is suspended. After that, Kubernetes gives
+    /// the pods their grace period.
     fn settle(&mut self, t: f64) {
         let bare = !self.held && !self.pods.is_empty();
         if bare && self.excuse.is_none() {

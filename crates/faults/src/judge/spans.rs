@@ -1,10 +1,10 @@
-//! Stretches of time over which something was away.
+//! Periods during which something was down.
 
 use std::collections::BTreeMap;
 
 use crate::record::{Part, Record, What};
 
-/// Stretches of time, in order and apart from each other.
+/// Periods, in order and without overlaps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spans(Vec<(f64, f64)>);
 
@@ -21,12 +21,12 @@ impl Spans {
         Self(merged)
     }
 
-    /// Both together.
+    /// The union of both.
     pub(super) fn and(&self, other: &Self) -> Self {
         Self::of(self.0.iter().chain(&other.0).copied().collect())
     }
 
-    /// How many seconds between `from` and `to` are in none of them.
+    /// How many seconds between `from` and `to` are outside all of them.
     pub(super) fn clear(&self, from: f64, to: f64) -> f64 {
         let covered: f64 = self
             .0
@@ -36,27 +36,27 @@ impl Spans {
         (to - from).max(0.0) - covered
     }
 
-    /// Whether one of them lies, in part, between `from` and `to`.
+    /// Whether any of them overlaps the time between `from` and `to`.
     pub(super) fn touches(&self, from: f64, to: f64) -> bool {
         self.0.iter().any(|(begin, end)| *begin < to && *end > from)
     }
 
-    /// The last end of one of them between `from` and `to`.
+    /// The last end of a period between `from` and `to`.
     pub(super) fn last_end(&self, from: f64, to: f64) -> Option<f64> {
         let mut ends = self.0.iter().rev().map(|(_, end)| *end);
         ends.find(|end| *end > from && *end <= to)
     }
 }
 
-/// What was away, and when.
+/// What was down, and when.
 #[derive(Default)]
 pub(super) struct Outages(BTreeMap<Part, Spans>);
 
-/// The pauses between tries grow while something is away, and none is longer than this
-/// (`consul_client::Backoff`; the Job controller and kwok have theirs).
+/// The longest pause between tries, which grows while something is down (`consul_client::Backoff`; the Job controller
+/// and kwok have their own).
 const LONGEST_PAUSE: f64 = 30.0;
 
-/// How long it may take to do what could not be done before.
+/// How long it may take to catch up on what could not be done.
 const CATCH_UP: f64 = 5.0;
 
 impl Outages {
@@ -97,14 +97,14 @@ impl Outages {
         )
     }
 
-    /// When it was away.
+    /// When it was down.
     pub(super) fn of_part(&self, part: &Part) -> Spans {
         self.0.get(part).cloned().unwrap_or_default()
     }
 
-    /// The same, with the time after each that it takes until it is tried again, and some seconds to
-    /// do what was missed. The pause between tries doubles, so it is no longer than the outage was;
-    /// an operator that was stopped or started anew has no such pause.
+    /// The same periods, each extended by the pause until the next try and by some seconds to catch up. The pause
+    /// between tries doubles, so it is no longer than the outage was. An operator that was stopped or restarted has
+    /// no such pause.
     pub(super) fn with_recovery(&self, part: &Part) -> Spans {
         let pause = |length: f64| match part {
             Part::Operator | Part::Frozen => 0.0,

@@ -1,5 +1,5 @@
-//! Planted violations of a millisecond, and what is not one. Seconds are given; etcd's revisions are
-//! counted up by each record.
+//! Planted violations of a millisecond, and cases that are not violations. Times are given in seconds; each record
+//! increments etcd's revision.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::record::{Body, Job, JobState, Part, Semaphore, Writer};
 
 const PREFIX: &str = "semaphores/faults/db";
 
-/// A timeline that is written record by record.
+/// A timeline built record by record.
 #[derive(Clone)]
 struct Story {
     records: Vec<Record>,
@@ -83,7 +83,7 @@ impl Story {
         self.lock_with(Writer::Operator, 1, jobs, &[])
     }
 
-    /// Somebody takes all slots away.
+    /// Another program takes all slots away.
     fn takes_all(&mut self) -> &mut Self {
         self.lock_with(Writer::Fault, 1, &[], &[])
     }
@@ -195,7 +195,7 @@ fn a_slot_given_back_a_revision_too_early_is_seen() {
 #[test]
 fn a_watch_that_is_late_makes_no_violation() {
     let mut story = running();
-    // The pod ended at revision 4; the operator saw that and released; the watch tells it later.
+    // The pod ended at revision 4. The operator saw that and released the slot. The watch shows it later.
     story.revision += 1;
     let ended = story.revision;
     story.holds(&[]).after(3.0).pod_at("a", false, ended);
@@ -300,7 +300,7 @@ fn a_consul_without_its_data_has_taken_all_slots() {
             body: Body::Absent,
             dead: BTreeSet::new(),
         });
-        // Indexes begin again.
+        // Indexes start again from zero.
         story.index = 0;
         story.outage(Part::Consul, false).after(seconds);
         story.holds(&["a"]).after(1.0).pod("a", false);
@@ -424,7 +424,7 @@ fn a_revision_that_the_proxy_does_not_know_makes_the_observer_doubtful() {
 fn what_nobody_watches_is_not_judged() {
     let mut story = running();
     story.push(What::Unwatched).holds(&[]);
-    // On the next bed violations are planted first.
+    // On the next bed, violations are planted first.
     story.push(What::Unwatched).pod("planted", true);
     story.push(What::Bed { seed: 1, faults: 1 });
     assert_eq!(story.rules(), []);

@@ -1,4 +1,4 @@
-//! The connection from the operator to Consul or to the API server is cut, or disturbed.
+//! The connection from the operator to Consul or to the API server is cut or disturbed.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 use testbed::{Fault, Proxy};
 use tokio::time::sleep;
 
-use super::{Hit, Strike, jobs};
+use super::{ActiveFault, Hit, jobs};
 use crate::{
     load::SEMAPHORES,
     record::Part,
@@ -14,16 +14,16 @@ use crate::{
     world::World,
 };
 
-/// How long each request waits on a slow connection.
+/// How long each request is delayed on a slow connection.
 const SLOW: Duration = Duration::from_millis(1500);
 
-/// How late a late write is.
+/// How long a delayed write takes.
 const LATE: Duration = Duration::from_secs(6);
 
-/// How long a commit takes where raft is slow.
+/// How long a commit takes while raft is slow.
 const COMMIT: Duration = Duration::from_secs(1);
 
-/// How long nobody can connect to a server that is started again.
+/// How long a restarting server accepts no connections.
 const RESTART: Duration = Duration::from_millis(300);
 
 /// The answer to refused requests.
@@ -61,55 +61,57 @@ impl To {
 }
 
 /// Nothing gets through.
-pub(super) async fn cut(strike: &mut Strike, to: To, seconds: u64) -> Result<Hit> {
-    away_during(strike, to, Weather::Cut(Which::All), seconds).await
+pub(super) async fn cut(fault: &mut ActiveFault, to: To, seconds: u64) -> Result<Hit> {
+    away_during(fault, to, Weather::Cut(Which::All), seconds).await
 }
 
-/// Raft takes long for each commit, and renewals are answered at once: nothing is away.
-pub(super) async fn commits_late(strike: &mut Strike, seconds: u64) -> Result<Hit> {
+/// Raft takes long for each commit, but renewals are answered at once, so nothing counts as down.
+pub(super) async fn commits_late(fault: &mut ActiveFault, seconds: u64) -> Result<Hit> {
     let weather = Weather::Met(Which::Commits, Fault::Late(COMMIT));
-    during(strike, To::Consul, weather, seconds).await;
+    during(fault, To::Consul, weather, seconds).await;
     Ok(Hit::Yes)
 }
 
-/// What is forwarded to a datacenter gets no answer: only the semaphores there may notice.
-pub(super) async fn datacenter_hangs(strike: &mut Strike, seconds: u64) -> Result<Hit> {
-    let there = SEMAPHORES.iter().filter(|kept| kept.is_forwarded());
+/// Calls that are forwarded to a datacenter get no answer: only the semaphores there may notice.
+pub(super) async fn datacenter_hangs(fault: &mut ActiveFault, seconds: u64) -> Result<Hit> {
+    let there = SEMAPHORES
+        .iter()
+        .filter(|semaphore| semaphore.is_forwarded());
     let away: Vec<_> = there
-        .map(|kept| strike.away(Part::Grants(kept.prefix())))
+        .map(|semaphore| fault.away(Part::Grants(semaphore.prefix())))
         .collect();
-    during(strike, To::Consul, Weather::Cut(Which::Forwarded), seconds).await;
+    during(fault, To::Consul, Weather::Cut(Which::Forwarded), seconds).await;
     drop(away);
     Ok(Hit::Yes)
 }
 
-/// Consul has another CA and another certificate, and so has the operator, which has to notice by itself.
-pub(super) async fn certificates_exchanged(strike: &mut Strike) -> Result<Hit> {
-    let world = strike.world.clone();
+/// Consul and the operator get a new CA and new certificates. The operator has to notice on its own.
+pub(super) async fn certificates_exchanged(fault: &mut ActiveFault) -> Result<Hit> {
+    let world = fault.world.clone();
     let doors = &world.consul.doors;
-    strike.begins("a CA, and certificates of it");
+    fault.begins("a CA, and certificates of it");
     doors.certificates.exchange().await?;
-    // As when its servers are started again: nobody has a connection any more.
+    // As after a restart of the servers, all connections are lost.
     doors.link.cut();
     sleep(RESTART).await;
     doors.link.mend();
     Ok(Hit::Yes)
 }
 
-/// Everything takes its time.
-pub(super) async fn slow(strike: &mut Strike, to: To) -> Result<Hit> {
-    away_during(strike, to, Weather::Met(Which::All, Fault::Late(SLOW)), 6).await
+/// Every request is slow.
+pub(super) async fn slow(fault: &mut ActiveFault, to: To) -> Result<Hit> {
+    away_during(fault, to, Weather::Met(Which::All, Fault::Late(SLOW)), 6).await
 }
 
-/// Writes are carried out, and their answers never arrive.
-pub(super) async fn answers_lost(strike: &mut Strike, to: To) -> Result<Hit> {
-    away_during(strike, to, Weather::Met(to.writes(), Fault::Unanswered), 4).await
+/// Writes are carried out, but their answers never arrive.
+pub(super) async fn answers_lost(fault: &mut ActiveFault, to: To) -> Result<Hit> {
+    away_during(fault, to, Weather::Met(to.writes(), Fault::Unanswered), 4).await
 }
 
-/// Writes arrive when their sender may have given up.
-pub(super) async fn late(strike: &mut Strike, to: To) -> Result<Hit> {
-    let away = strike.away(to.part());
-    let hit = away_during(strike, to, Weather::Met(to.writes(), Fault::Late(LATE)), 3).await;
+/// Writes arrive when their sender may have given up already.
+pub(super) async fn late(fault: &mut ActiveFault, to: To) -> Result<Hit> {
+    let away = fault.away(to.part());
+    let hit = away_during(fault, to, Weather::Met(to.writes(), Fault::Late(LATE)), 3).await;
     // The last delayed write is still under way.
     sleep(LATE).await;
     drop(away);
@@ -117,9 +119,9 @@ pub(super) async fn late(strike: &mut Strike, to: To) -> Result<Hit> {
 }
 
 /// Everything is refused.
-pub(super) async fn refuses(strike: &mut Strike, to: To, status: u16) -> Result<Hit> {
+pub(super) async fn refuses(fault: &mut ActiveFault, to: To, status: u16) -> Result<Hit> {
     away_during(
-        strike,
+        fault,
         to,
         Weather::Met(Which::All, Fault::Refused(status, REFUSAL)),
         4,
@@ -128,46 +130,45 @@ pub(super) async fn refuses(strike: &mut Strike, to: To, status: u16) -> Result<
 }
 
 /// A webhook answers each change of a Job with a conflict, whatever the Job's version.
-pub(super) async fn conflicts(strike: &mut Strike) -> Result<Hit> {
+pub(super) async fn conflicts(fault: &mut ActiveFault) -> Result<Hit> {
     let conflict = Fault::Refused(409, REFUSAL);
-    away_during(
-        strike,
-        To::Api,
-        Weather::Met(Which::JobPatches, conflict),
-        6,
-    )
-    .await
+    away_during(fault, To::Api, Weather::Met(Which::JobPatches, conflict), 6).await
 }
 
-/// Running Jobs are deleted, and pods can't be listed: their slots stay held, and nothing else waits.
-pub(super) async fn pod_lists_hang(strike: &mut Strike, seconds: u64) -> Result<Hit> {
-    let world = strike.world.clone();
-    let away = strike.away(Part::Proofs);
+/// Running Jobs are deleted, and pods can't be listed: their slots stay held, but nothing else is delayed.
+pub(super) async fn pod_lists_hang(fault: &mut ActiveFault, seconds: u64) -> Result<Hit> {
+    let world = fault.world.clone();
+    let away = fault.away(Part::Proofs);
     let weather = Weather::Cut(Which::PodLists);
-    strike.begins(format!("{weather:?}"));
+    fault.begins(format!("{weather:?}"));
     let spell = weather.over(&world.kubernetes.door);
-    for kept in &SEMAPHORES {
-        // There may be none that runs, or it has just ended.
-        let _gone = jobs::delete_one_that_runs(strike, kept).await;
+    for semaphore in &SEMAPHORES {
+        // No Job may be running, or the one that was has just ended.
+        let _gone = jobs::delete_one_that_runs(fault, semaphore).await;
     }
-    strike.lasts(seconds).await;
+    fault.lasts(seconds).await;
     drop(spell);
     drop(away);
     Ok(Hit::Yes)
 }
 
-/// The server counts as away meanwhile.
-async fn away_during(strike: &mut Strike, to: To, weather: Weather, seconds: u64) -> Result<Hit> {
-    let away = strike.away(to.part());
-    during(strike, to, weather, seconds).await;
+/// Applies the weather, and marks the server as down in the meantime.
+async fn away_during(
+    fault: &mut ActiveFault,
+    to: To,
+    weather: Weather,
+    seconds: u64,
+) -> Result<Hit> {
+    let away = fault.away(to.part());
+    during(fault, to, weather, seconds).await;
     drop(away);
     Ok(Hit::Yes)
 }
 
-async fn during(strike: &mut Strike, to: To, weather: Weather, seconds: u64) {
-    let world = strike.world.clone();
-    strike.begins(format!("{weather:?}"));
+async fn during(fault: &mut ActiveFault, to: To, weather: Weather, seconds: u64) {
+    let world = fault.world.clone();
+    fault.begins(format!("{weather:?}"));
     let spell = weather.over(to.door(&world));
-    strike.lasts(seconds).await;
+    fault.lasts(seconds).await;
     drop(spell);
 }

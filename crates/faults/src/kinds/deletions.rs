@@ -13,7 +13,7 @@ use kube::{
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::{Hit, Strike, locks::is_made_again, until_done};
+use super::{ActiveFault, Hit, locks::is_made_again, until_done};
 use crate::{
     load::{Life, PASSING, SEMAPHORES, create_job},
     observer::{Observer, prefix_of},
@@ -23,14 +23,14 @@ use crate::{
 
 const DEFINITION: &str = "consulsemaphores.consul-semaphore.io";
 
-/// All `ConsulSemaphores` are deleted with their definition, once their running Jobs are done; then all are created
+/// Once their running Jobs are done, all `ConsulSemaphores` are deleted with their definition, and then created
 /// again.
-pub(super) async fn definition(strike: &mut Strike) -> Result<Hit> {
-    let world = strike.world.clone();
+pub(super) async fn definition(fault: &mut ActiveFault) -> Result<Hit> {
+    let world = fault.world.clone();
     let _alone = world.semaphores.write().await;
     let away: Vec<_> = SEMAPHORES
         .iter()
-        .map(|kept| strike.away(Part::Grants(kept.prefix())))
+        .map(|semaphore| fault.away(Part::Grants(semaphore.prefix())))
         .collect();
     let definitions = Api::<CustomResourceDefinition>::all(world.kubernetes.client.clone());
     let mut definition = timeout(CALL, definitions.get(DEFINITION)).await??;
@@ -39,7 +39,7 @@ pub(super) async fn definition(strike: &mut Strike) -> Result<Hit> {
         ..ObjectMeta::default()
     };
     definition.status = None;
-    strike.begins(DEFINITION);
+    fault.begins(DEFINITION);
     timeout(
         CALL,
         definitions.delete(DEFINITION, &DeleteParams::default()),
@@ -61,19 +61,19 @@ pub(super) async fn definition(strike: &mut Strike) -> Result<Hit> {
         )
     })
     .await?;
-    for kept in &SEMAPHORES {
-        is_made_again(&world, kept).await?;
+    for semaphore in &SEMAPHORES {
+        is_made_again(&world, semaphore).await?;
     }
     drop(away);
     Ok(Hit::Yes)
 }
 
-/// A namespace of its own, with a semaphore and Jobs of which some run, is deleted with all of it.
-pub(super) async fn namespace(strike: &mut Strike) -> Result<Hit> {
-    let world = strike.world.clone();
-    let name = format!("{NAMESPACE}-{}", strike.planned.id);
+/// A namespace with its own semaphore and Jobs, some of them running, is deleted.
+pub(super) async fn namespace(fault: &mut ActiveFault) -> Result<Hit> {
+    let world = fault.world.clone();
+    let name = format!("{NAMESPACE}-{}", fault.planned.id);
     let prefix = prefix_of(&name, PASSING.name);
-    strike.begins(&name);
+    fault.begins(&name);
     let namespaces = Api::<Namespace>::all(world.kubernetes.client.clone());
     let namespace = serde_json::from_value(json!({ "metadata": { "name": name } }))?;
     until_done("there is a namespace", || async {
@@ -89,11 +89,11 @@ pub(super) async fn namespace(strike: &mut Strike) -> Result<Hit> {
     for _ in 0..PASSING.limit + 2 {
         let life = Life {
             runs_ms: 60_000,
-            terminates_ms: strike.rng.u32(500..4_000),
+            terminates_ms: fault.rng.u32(500..4_000),
             fails: false,
-            pods: strike.rng.u32(1..3),
+            pods: fault.rng.u32(1..3),
         };
-        create_job(&world, &strike.load, &name, PASSING.name, &life).await?;
+        create_job(&world, &fault.load, &name, PASSING.name, &life).await?;
     }
     until_done("Jobs of it run", || async {
         Ok(world.timeline.look(|view| {

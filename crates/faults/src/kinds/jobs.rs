@@ -7,40 +7,40 @@ use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::{Hit, Strike, locks::is_made_again, until_done};
+use super::{ActiveFault, Hit, locks::is_made_again, until_done};
 use crate::{
-    load::{Kept, Life, create_job, jobs, patch_job, semaphores},
+    load::{Life, LoadSemaphore, create_job, jobs, patch_job, semaphores},
     record::{Job, JobState, Part, What},
     world::{CALL, NAMESPACE},
 };
 
-/// How long Jobs are written to, the pause between, and what is written.
+/// How long Jobs are written to, the pause between writes, and the annotation that is written.
 const TOUCHES: Duration = Duration::from_secs(4);
 const BETWEEN_TOUCHES: Duration = Duration::from_millis(50);
 const TOUCHED: &str = "faults.consul-semaphore.io/touched";
 
-fn some_job(strike: &mut Strike, state: JobState) -> Result<Option<Job>> {
-    let prefix = strike.kept()?.prefix();
-    let jobs = strike
+fn some_job(fault: &mut ActiveFault, state: JobState) -> Result<Option<Job>> {
+    let prefix = fault.semaphore()?.prefix();
+    let jobs = fault
         .world
         .timeline
         .look(|view| view.jobs_of(&prefix, state));
-    Ok(strike.rng.choice(jobs))
+    Ok(fault.rng.choice(jobs))
 }
 
-async fn delete(strike: &Strike, name: &str, policy: PropagationPolicy) -> Result<()> {
+async fn delete(fault: &ActiveFault, name: &str, policy: PropagationPolicy) -> Result<()> {
     let params = DeleteParams {
         propagation_policy: Some(policy),
         ..DeleteParams::default()
     };
-    timeout(CALL, jobs(&strike.world, NAMESPACE).delete(name, &params)).await??;
+    timeout(CALL, jobs(&fault.world, NAMESPACE).delete(name, &params)).await??;
     Ok(())
 }
 
-pub(super) async fn deleted(strike: &mut Strike) -> Result<Hit> {
+pub(super) async fn deleted(fault: &mut ActiveFault) -> Result<Hit> {
     let states = [JobState::Running, JobState::Running, JobState::Waiting];
-    let state = states[strike.rng.usize(..states.len())];
-    let Some(job) = some_job(strike, state)? else {
+    let state = states[fault.rng.usize(..states.len())];
+    let Some(job) = some_job(fault, state)? else {
         return Ok(Hit::Nothing);
     };
     let policies = [
@@ -48,38 +48,41 @@ pub(super) async fn deleted(strike: &mut Strike) -> Result<Hit> {
         PropagationPolicy::Foreground,
         PropagationPolicy::Orphan,
     ];
-    let policy = policies[strike.rng.usize(..policies.len())].clone();
+    let policy = policies[fault.rng.usize(..policies.len())].clone();
     let note = format!("{} ({state:?}), {policy:?}", job.name);
-    delete(strike, &job.name, policy).await?;
-    strike.begins(note);
+    delete(fault, &job.name, policy).await?;
+    fault.begins(note);
     Ok(Hit::Yes)
 }
 
-/// Deletes a Job of a semaphore that runs, if there is one.
-pub(super) async fn delete_one_that_runs(strike: &mut Strike, kept: &Kept) -> Result<()> {
-    let running = strike
+/// Deletes a running Job of a semaphore, if there is one.
+pub(super) async fn delete_one_that_runs(
+    fault: &mut ActiveFault,
+    semaphore: &LoadSemaphore,
+) -> Result<()> {
+    let running = fault
         .world
         .timeline
-        .look(|view| view.jobs_of(&kept.prefix(), JobState::Running));
-    match strike.rng.choice(running) {
-        Some(job) => delete(strike, &job.name, PropagationPolicy::Background).await,
+        .look(|view| view.jobs_of(&semaphore.prefix(), JobState::Running));
+    match fault.rng.choice(running) {
+        Some(job) => delete(fault, &job.name, PropagationPolicy::Background).await,
         None => Ok(()),
     }
 }
 
-pub(super) async fn suspended(strike: &mut Strike) -> Result<Hit> {
-    let Some(job) = some_job(strike, JobState::Running)? else {
+pub(super) async fn suspended(fault: &mut ActiveFault) -> Result<Hit> {
+    let Some(job) = some_job(fault, JobState::Running)? else {
         return Ok(Hit::Nothing);
     };
     patch_job(
-        &strike.world,
+        &fault.world,
         &job.name,
         json!({ "spec": { "suspend": true } }),
     )
     .await?;
-    strike.begins(&job.name);
-    strike.lasts(3).await;
-    let world = strike.world.clone();
+    fault.begins(&job.name);
+    fault.lasts(3).await;
+    let world = fault.world.clone();
     until_done("nothing of it is on hold", || async {
         release(&world, &job).await
     })
@@ -87,7 +90,7 @@ pub(super) async fn suspended(strike: &mut Strike) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-/// Removes the hold from a Job; returns whether nothing is left to do.
+/// Removes the hold from a Job. Returns whether nothing is left to do.
 pub(crate) async fn release(world: &crate::world::World, job: &Job) -> Result<bool> {
     let state = world
         .timeline
@@ -106,32 +109,32 @@ pub(crate) async fn release(world: &crate::world::World, job: &Job) -> Result<bo
     }
 }
 
-pub(super) async fn unsuspended(strike: &mut Strike) -> Result<Hit> {
-    let Some(job) = some_job(strike, JobState::Waiting)? else {
+pub(super) async fn unsuspended(fault: &mut ActiveFault) -> Result<Hit> {
+    let Some(job) = some_job(fault, JobState::Waiting)? else {
         return Ok(Hit::Nothing);
     };
     let patch = json!({ "metadata": { "uid": job.uid }, "spec": { "suspend": false } });
-    let rv = patch_job(&strike.world, &job.name, patch).await?;
-    strike.world.timeline.push(What::ByHand {
+    let rv = patch_job(&fault.world, &job.name, patch).await?;
+    fault.world.timeline.push(What::ByHand {
         uid: job.uid.clone(),
         rv,
     });
-    strike.begins(&job.name);
+    fault.begins(&job.name);
     Ok(Hit::Yes)
 }
 
-/// A Job whose pods take longer to end than most Jobs run, deleted as soon as it runs.
-pub(super) async fn lingers(strike: &mut Strike) -> Result<Hit> {
-    let kept = strike.kept()?;
+/// A Job whose pods take longer to end than most Jobs run is deleted as soon as it runs.
+pub(super) async fn lingers(fault: &mut ActiveFault) -> Result<Hit> {
+    let semaphore = fault.semaphore()?;
     let life = Life {
         runs_ms: 8_000,
         terminates_ms: 7_000,
         fails: false,
         pods: 1,
     };
-    let name = create_job(&strike.world, &strike.load, NAMESPACE, kept.name, &life).await?;
-    strike.begins(&name);
-    let world = strike.world.clone();
+    let name = create_job(&fault.world, &fault.load, NAMESPACE, semaphore.name, &life).await?;
+    fault.begins(&name);
+    let world = fault.world.clone();
     until_done("it runs", || async {
         let state = world.timeline.look(|view| {
             let mut jobs = view.jobs.values();
@@ -144,7 +147,7 @@ pub(super) async fn lingers(strike: &mut Strike) -> Result<Hit> {
     })
     .await?;
     until_done("it is deleted", || async {
-        match delete(strike, &name, PropagationPolicy::Background).await {
+        match delete(fault, &name, PropagationPolicy::Background).await {
             Ok(()) => Ok(true),
             Err(error) if error.to_string().contains("not found") => Ok(true),
             Err(error) => Err(error),
@@ -154,11 +157,10 @@ pub(super) async fn lingers(strike: &mut Strike) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-/// Somebody else writes to Jobs that wait, again and again: what was decided on an older version of
-/// them is refused.
-pub(super) async fn touched(strike: &mut Strike) -> Result<Hit> {
-    let prefix = strike.kept()?.prefix();
-    let world = strike.world.clone();
+/// Another program writes to waiting Jobs again and again, so decisions on an older version of them are refused.
+pub(super) async fn touched(fault: &mut ActiveFault) -> Result<Hit> {
+    let prefix = fault.semaphore()?.prefix();
+    let world = fault.world.clone();
     let waiting = || {
         world
             .timeline
@@ -167,13 +169,13 @@ pub(super) async fn touched(strike: &mut Strike) -> Result<Hit> {
     if waiting().is_empty() {
         return Ok(Hit::Nothing);
     }
-    strike.begins("");
+    fault.begins("");
     let touch = async {
         for number in 0_u64.. {
             for job in waiting() {
                 let touched = json!({ TOUCHED: number.to_string() });
                 let patch = json!({ "metadata": { "annotations": touched } });
-                // It may be gone by now.
+                // It may have been deleted by now.
                 let _gone = patch_job(&world, &job.name, patch).await;
             }
             sleep(BETWEEN_TOUCHES).await;
@@ -183,69 +185,69 @@ pub(super) async fn touched(strike: &mut Strike) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-async fn patch_semaphore(strike: &Strike, spec: &Value) -> Result<()> {
-    let api = semaphores(&strike.world, NAMESPACE);
+async fn patch_semaphore(fault: &ActiveFault, spec: &Value) -> Result<()> {
+    let api = semaphores(&fault.world, NAMESPACE);
     let patch = Patch::Merge(json!({ "spec": spec }));
-    let name = strike.kept()?.name;
+    let name = fault.semaphore()?.name;
     timeout(CALL, api.patch(name, &PatchParams::default(), &patch)).await??;
     Ok(())
 }
 
-async fn surely_patch_semaphore(strike: &Strike, spec: &Value) -> Result<()> {
+async fn surely_patch_semaphore(fault: &ActiveFault, spec: &Value) -> Result<()> {
     until_done("the semaphore is as it was", || async {
-        patch_semaphore(strike, spec).await.map(|()| true)
+        patch_semaphore(fault, spec).await.map(|()| true)
     })
     .await
 }
 
-pub(super) async fn paused(strike: &mut Strike) -> Result<Hit> {
-    let world = strike.world.clone();
+pub(super) async fn paused(fault: &mut ActiveFault) -> Result<Hit> {
+    let world = fault.world.clone();
     let _kept = world.semaphores.read().await;
-    let away = strike.away(Part::Grants(strike.kept()?.prefix()));
-    patch_semaphore(strike, &json!({ "paused": true })).await?;
-    strike.begins("");
-    strike.lasts(3).await;
-    surely_patch_semaphore(strike, &json!({ "paused": false })).await?;
+    let away = fault.away(Part::Grants(fault.semaphore()?.prefix()));
+    patch_semaphore(fault, &json!({ "paused": true })).await?;
+    fault.begins("");
+    fault.lasts(3).await;
+    surely_patch_semaphore(fault, &json!({ "paused": false })).await?;
     drop(away);
     Ok(Hit::Yes)
 }
 
-pub(super) async fn limit_changed(strike: &mut Strike) -> Result<Hit> {
-    let world = strike.world.clone();
+pub(super) async fn limit_changed(fault: &mut ActiveFault) -> Result<Hit> {
+    let world = fault.world.clone();
     let _kept = world.semaphores.read().await;
-    let limit = strike.kept()?.limit;
-    let other = if limit > 1 && strike.rng.bool() {
+    let limit = fault.semaphore()?.limit;
+    let other = if limit > 1 && fault.rng.bool() {
         limit - 1
     } else {
         limit + 1
     };
-    // While others want another limit, nobody grants.
-    let away = strike.kept()?.is_shared().then(|| {
-        strike
-            .kept()
-            .map(|kept| strike.away(Part::Grants(kept.prefix())))
+    // While the other programs want another limit, the operator grants nothing.
+    let away = fault.semaphore()?.is_shared().then(|| {
+        fault
+            .semaphore()
+            .map(|semaphore| fault.away(Part::Grants(semaphore.prefix())))
     });
-    patch_semaphore(strike, &json!({ "limit": other })).await?;
-    strike.begins(format!("{limit} to {other}"));
-    strike.lasts(3).await;
-    surely_patch_semaphore(strike, &json!({ "limit": limit })).await?;
+    patch_semaphore(fault, &json!({ "limit": other })).await?;
+    fault.begins(format!("{limit} to {other}"));
+    fault.lasts(3).await;
+    surely_patch_semaphore(fault, &json!({ "limit": limit })).await?;
     drop(away);
     Ok(Hit::Yes)
 }
 
-pub(super) async fn remade(strike: &mut Strike) -> Result<Hit> {
-    let kept = strike.kept()?;
-    let world = strike.world.clone();
+pub(super) async fn remade(fault: &mut ActiveFault) -> Result<Hit> {
+    let semaphore = fault.semaphore()?;
+    let world = fault.world.clone();
     let _kept = world.semaphores.read().await;
     let api = semaphores(&world, NAMESPACE);
-    let away = strike.away(Part::Grants(kept.prefix()));
-    timeout(CALL, api.delete(kept.name, &DeleteParams::default())).await??;
-    strike.begins("");
+    let away = fault.away(Part::Grants(semaphore.prefix()));
+    timeout(CALL, api.delete(semaphore.name, &DeleteParams::default())).await??;
+    fault.begins("");
     until_done("the semaphore is gone", || async {
-        Ok(timeout(CALL, api.get_opt(kept.name)).await??.is_none())
+        Ok(timeout(CALL, api.get_opt(semaphore.name)).await??.is_none())
     })
     .await?;
-    is_made_again(&world, kept).await?;
+    is_made_again(&world, semaphore).await?;
     drop(away);
     Ok(Hit::Yes)
 }

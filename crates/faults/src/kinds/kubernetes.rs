@@ -1,4 +1,4 @@
-//! The API server itself is down, or restored.
+//! The API server itself is down or restored.
 
 use std::time::Duration;
 
@@ -10,44 +10,44 @@ use kube::{
 };
 use tokio::time::{sleep, timeout};
 
-use super::{Hit, Strike, connection, until_done};
+use super::{ActiveFault, Hit, connection, until_done};
 use crate::{record::Part, world::CALL};
 
 /// The binding that gives the operator its rights.
 const BINDING: &str = "consul-semaphore-operator";
 
-pub(super) async fn killed(strike: &mut Strike, seconds: u64) -> Result<Hit> {
-    let away = strike.away(Part::Api);
-    strike.begins("SIGKILL");
-    strike.world.kubernetes.api_server()?.end("KILL").await?;
+pub(super) async fn killed(fault: &mut ActiveFault, seconds: u64) -> Result<Hit> {
+    let away = fault.away(Part::Api);
+    fault.begins("SIGKILL");
+    fault.world.kubernetes.api_server()?.end("KILL").await?;
     sleep(Duration::from_secs(seconds)).await;
-    strike.world.kubernetes.start_api_server().await?;
+    fault.world.kubernetes.start_api_server().await?;
     drop(away);
     Ok(Hit::Yes)
 }
 
-/// Watches that are broken off now can't go on from where they were.
-pub(super) async fn compacted(strike: &mut Strike) -> Result<Hit> {
-    strike.world.kubernetes.etcd()?.compact().await?;
-    connection::cut(strike, connection::To::Api, 1).await
+/// Watches that are interrupted now can't resume where they were.
+pub(super) async fn compacted(fault: &mut ActiveFault) -> Result<Hit> {
+    fault.world.kubernetes.etcd()?.compact().await?;
+    connection::cut(fault, connection::To::Api, 1).await
 }
 
-/// Versions of objects are lower than those that were known, as after etcd was restored from a backup.
-pub(super) async fn restored(strike: &mut Strike) -> Result<Hit> {
-    strike.world.kubernetes.versions.go_back();
-    connection::cut(strike, connection::To::Api, 1).await
+/// Objects get lower versions than before, as after a restore of etcd from a backup.
+pub(super) async fn restored(fault: &mut ActiveFault) -> Result<Hit> {
+    fault.world.kubernetes.versions.go_back();
+    connection::cut(fault, connection::To::Api, 1).await
 }
 
-/// The operator may do nothing.
-pub(super) async fn rbac(strike: &mut Strike) -> Result<Hit> {
-    let bindings = Api::<ClusterRoleBinding>::all(strike.world.kubernetes.client.clone());
+/// The operator has no rights at all.
+pub(super) async fn rbac(fault: &mut ActiveFault) -> Result<Hit> {
+    let bindings = Api::<ClusterRoleBinding>::all(fault.world.kubernetes.client.clone());
     let mut binding = timeout(CALL, bindings.get(BINDING)).await??;
     binding.metadata.resource_version = None;
     binding.metadata.uid = None;
-    let away = strike.away(Part::Api);
-    strike.begins(BINDING);
+    let away = fault.away(Part::Api);
+    fault.begins(BINDING);
     timeout(CALL, bindings.delete(BINDING, &DeleteParams::default())).await??;
-    strike.lasts(4).await;
+    fault.lasts(4).await;
     until_done("the binding is there again", || async {
         match timeout(CALL, bindings.create(&PostParams::default(), &binding)).await? {
             Ok(_) => Ok(true),

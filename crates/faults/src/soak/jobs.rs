@@ -1,4 +1,4 @@
-//! The Jobs of the load, as a watch of this program's own shows them.
+//! The Jobs of the load, as this program's own watch shows them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,10 +20,10 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// The pause before a watch that failed is tried again.
+/// The pause before a failed watch is tried again.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Watches until it is dropped.
+/// The watch, which ends when it is dropped.
 pub(super) struct Jobs {
     line: Arc<Mutex<Line>>,
     task: JoinHandle<()>,
@@ -31,10 +31,10 @@ pub(super) struct Jobs {
 
 #[derive(Default)]
 struct Line {
-    /// The Jobs that are there, by uid, and since when those wait that were not started yet.
+    /// The existing Jobs by uid, each with the time since when it waits if it was not started yet.
     there: HashMap<String, Option<Instant>>,
     started: usize,
-    /// The longest wait of those that were started since it was last asked for.
+    /// The longest wait of the Jobs that were started since this was last read.
     longest: Duration,
 }
 
@@ -45,7 +45,7 @@ impl Jobs {
         Self { line, task }
     }
 
-    /// How many are there.
+    /// How many Jobs exist.
     pub(super) fn there(&self) -> usize {
         self.line().there.len()
     }
@@ -55,12 +55,12 @@ impl Jobs {
         self.line().there.values().flatten().count()
     }
 
-    /// How many were started up to now.
+    /// How many were started so far.
     pub(super) fn started(&self) -> usize {
         self.line().started
     }
 
-    /// The longest wait since this was last asked for, also of those that wait still.
+    /// The longest wait since this was last read, including Jobs that still wait.
     pub(super) fn longest_wait(&self) -> Duration {
         let mut line = self.line();
         let over = std::mem::take(&mut line.longest);

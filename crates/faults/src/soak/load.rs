@@ -4,57 +4,57 @@ use std::time::Duration;
 
 use anyhow::Result;
 use fastrand::Rng;
-use testbed::{Bed, LimitWatch, Namespace, Taker};
+use testbed::{Bed, LimitWatch, Namespace, SlotClient};
 use tokio::time::interval;
 
 use super::jobs::Jobs;
 
-/// How often a Job is made.
+/// The time between two new Jobs.
 const PACE: Duration = Duration::from_nanos(1_000_000_000 / 3);
 
-/// How long a Job runs, in ms.
+/// How long a Job runs, in milliseconds.
 const RUNS: std::ops::Range<u32> = 200..2000;
 
 /// How many seconds after its end a Job is deleted.
 const KEPT: u32 = 5;
 
-/// No more are made while so many wait: a bed that can't keep pace for a while is to catch up.
+/// While this many Jobs wait, no more are made, so that a slow bed can catch up.
 const WAITING: usize = 60;
 
 /// A semaphore of the load.
-struct Kept {
+struct LoadSemaphore {
     name: &'static str,
     limit: u32,
-    /// Empty for one that is not keyed.
+    /// Empty if the semaphore is not keyed.
     keys: &'static [&'static str],
-    /// How many of each ten Jobs ask for it.
+    /// The share of Jobs that ask for it, in tenths.
     share: usize,
 }
 
-/// The one that the Go client takes slots of, too.
-const SHARED: Kept = Kept {
+/// The semaphore of which the Go client takes slots, too.
+const SHARED: LoadSemaphore = LoadSemaphore {
     name: "shared",
     limit: 3,
     keys: &[],
     share: 3,
 };
 
-/// The semaphores: each is full now and then, and none for long.
-const SEMAPHORES: [Kept; 4] = [
+/// The semaphores. Each is full now and then, but never for long.
+const SEMAPHORES: [LoadSemaphore; 4] = [
     SHARED,
-    Kept {
+    LoadSemaphore {
         name: "one",
         limit: 1,
         keys: &[],
         share: 1,
     },
-    Kept {
+    LoadSemaphore {
         name: "five",
         limit: 5,
         keys: &[],
         share: 4,
     },
-    Kept {
+    LoadSemaphore {
         name: "keyed",
         limit: 1,
         keys: &["north", "east", "south", "west"],
@@ -62,32 +62,32 @@ const SEMAPHORES: [Kept; 4] = [
     },
 ];
 
-/// For how long the Go client holds a slot, and then leaves it to others.
+/// How long the Go client holds a slot, and how long it then leaves it to others.
 const VISIT: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(1)];
 
-/// The load at work. It ends when this is dropped.
+/// The running load. It ends when this is dropped.
 pub(super) struct Load {
     pub(super) jobs: Jobs,
     team: Namespace,
     observers: Vec<Observer>,
-    go: Taker,
+    go: SlotClient,
 }
 
-/// Who watches one prefix.
+/// The watch of one prefix.
 struct Observer {
     prefix: String,
     limit: usize,
     watch: LimitWatch,
 }
 
-/// What was seen of the load when it ended.
+/// What was seen of the load by its end.
 pub(super) struct Seen {
     pub(super) peaks: Vec<Peak>,
-    /// What the observers and the Go client complained of.
+    /// Errors that the observers and the Go client reported.
     pub(super) errors: Vec<String>,
 }
 
-/// The most that were seen at once on one prefix.
+/// The most holders and Jobs that were seen at once on one prefix.
 pub(super) struct Peak {
     pub(super) prefix: String,
     pub(super) limit: usize,
@@ -97,15 +97,15 @@ pub(super) struct Peak {
 }
 
 impl Load {
-    /// Makes the semaphores, and all who watch; Jobs come by [`Self::make_jobs`].
+    /// Makes the semaphores and their observers. Jobs come from [`Self::make_jobs`].
     pub(super) async fn start(bed: &Bed) -> Result<Self> {
         let team = bed.namespace("soak").await;
         let mut observers = Vec::new();
-        for kept in &SEMAPHORES {
-            let keyed = serde_json::json!({ "keyed": !kept.keys.is_empty() });
-            let semaphore = team.semaphore(kept.name).limit(kept.limit.into());
-            let prefix = semaphore.spec(keyed).try_create().await?.lock_prefix();
-            for (prefix, limit) in kept.prefixes(&prefix) {
+        for semaphore in &SEMAPHORES {
+            let keyed = serde_json::json!({ "keyed": !semaphore.keys.is_empty() });
+            let object = team.semaphore(semaphore.name).limit(semaphore.limit.into());
+            let prefix = object.spec(keyed).try_create().await?.lock_prefix();
+            for (prefix, limit) in semaphore.prefixes(&prefix) {
                 let watch = bed.watch_limit(&prefix).await;
                 observers.push(Observer {
                     prefix,
@@ -125,7 +125,7 @@ impl Load {
         })
     }
 
-    /// Makes Jobs, always the same ones in the same order, without an end.
+    /// Makes Jobs without end, always the same ones in the same order.
     pub(super) async fn make_jobs(&self) -> Result<()> {
         let mut rng = Rng::with_seed(0);
         let mut pace = interval(PACE);
@@ -139,11 +139,11 @@ impl Load {
     }
 
     async fn make_job(&self, number: usize, rng: &mut Rng) -> Result<()> {
-        let kept = Kept::of(rng);
-        let job = self.team.job(&format!("{}-{number}", kept.name));
+        let semaphore = LoadSemaphore::of(rng);
+        let job = self.team.job(&format!("{}-{number}", semaphore.name));
         let runs = format!("{}ms", rng.u32(RUNS));
-        let job = job.semaphore(kept.name).runs(&runs);
-        let job = match rng.choice(kept.keys) {
+        let job = job.semaphore(semaphore.name).runs(&runs);
+        let job = match rng.choice(semaphore.keys) {
             Some(key) => job.annotation("consul-semaphore.io/key", key),
             None => job,
         };
@@ -151,7 +151,7 @@ impl Load {
         Ok(())
     }
 
-    /// Ends it; what was seen.
+    /// Ends the load, and returns what was seen.
     pub(super) async fn end(self) -> Result<Seen> {
         let mut errors = self.go.errors();
         self.go.try_stop().await?;
@@ -172,17 +172,17 @@ impl Load {
     }
 }
 
-impl Kept {
-    /// One of them, by its share.
+impl LoadSemaphore {
+    /// A random semaphore, by its share.
     fn of(rng: &mut Rng) -> &'static Self {
         let shares = SEMAPHORES
             .iter()
-            .flat_map(|kept| std::iter::repeat_n(kept, kept.share));
+            .flat_map(|semaphore| std::iter::repeat_n(semaphore, semaphore.share));
         rng.choice(shares.collect::<Vec<_>>()).unwrap_or(&SHARED)
     }
 
-    /// Where it has slots, and how many may hold one there. Pods are known by their semaphore, so all
-    /// keys together are one more.
+    /// The prefixes of its slots, with their limits. A pod only names its semaphore, so all keys together count as
+    /// one more.
     fn prefixes(&self, prefix: &str) -> Vec<(String, usize)> {
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
         let keys = self.keys.iter();

@@ -1,4 +1,4 @@
-//! The figures over time as one picture: a strip for each.
+//! The figures over time as one picture, with a strip for each.
 
 use std::fmt::Write as _;
 
@@ -7,17 +7,17 @@ use super::{
     verdict::fifths,
 };
 
-/// Pixels: the whole width, what is left of the strips, a strip, and the gap below it.
+/// Pixels: the full width, the margin left of the strips, the height of a strip, and the gap below it.
 const WIDTH: f64 = 900.0;
 const LEFT: f64 = 230.0;
 const STRIP: f64 = 60.0;
 const GAP: f64 = 20.0;
 const TOP: f64 = 40.0;
 
-/// The most marks on the axis of time.
+/// The most marks on the time axis.
 const MARKS: f64 = 12.0;
 
-/// Draws it, as an SVG of its own.
+/// Draws the picture as a standalone SVG.
 pub(super) fn draw(samples: &[Sample]) -> String {
     let end = samples.last().map_or(1.0, |sample| sample.seconds.max(1.0));
     let x = |seconds: f64| LEFT + seconds / end * (WIDTH - LEFT - 20.0);
@@ -65,7 +65,7 @@ pub(super) fn draw(samples: &[Sample]) -> String {
     )
 }
 
-/// A figure's curve, from zero to its highest, above this height.
+/// A figure's curve, from zero to its maximum, above this height.
 fn strip(svg: &mut String, name: &str, points: &[(f64, f64)], bottom: f64) {
     let most = points.iter().fold(0.0_f64, |most, point| most.max(point.1));
     let y = |figure: f64| bottom - figure / most.max(1.0) * STRIP;

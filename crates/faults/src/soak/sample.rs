@@ -1,4 +1,4 @@
-//! What is seen in one look.
+//! One sample of the figures.
 
 use std::{collections::HashSet, fmt::Write as _, time::Duration};
 
@@ -8,37 +8,37 @@ use testbed::{Bed, Consul};
 
 use super::jobs::Jobs;
 
-/// All that the operator has in Consul's KV is below it.
+/// The parent of all KV entries of the operator in Consul.
 const ENTRIES: &str = "semaphores/";
 
-/// What was seen in one look.
+/// One sample of the figures.
 pub(super) struct Sample {
-    /// How long after the load began.
+    /// Seconds since the load began.
     pub(super) seconds: f64,
     /// In the order of [`FIGURES`].
     pub(super) figures: [f64; FIGURES.len()],
 }
 
-/// A figure of each look.
+/// A figure of each sample.
 pub(super) struct Figure {
     pub(super) name: &'static str,
     pub(super) nature: Nature,
 }
 
-/// How a figure goes.
+/// How a figure may change over time.
 #[derive(Clone, Copy)]
 pub(super) enum Nature {
-    /// It must not rise: by so much it may differ whatever its size.
+    /// It must not rise by more than this, whatever its size.
     Flat(f64),
-    /// It counts what has happened, so it must rise.
+    /// It counts events, so it must rise.
     Count,
-    /// It is as it is.
+    /// It is shown, but not judged.
     Shown,
 }
 
 /// The figures.
 pub(super) const FIGURES: [Figure; 9] = [
-    // Of an hour at three Jobs a second: what is left of a Job may be some 150 bytes at the most.
+    // Over an hour at three Jobs a second, a Job may leave at most about 150 bytes behind.
     figure("resident memory (MiB)", Nature::Flat(1.0)),
     figure("threads", Nature::Shown),
     figure("open descriptors", Nature::Flat(4.0)),
@@ -55,14 +55,14 @@ const fn figure(name: &'static str, nature: Nature) -> Figure {
 }
 
 impl Sample {
-    /// The figures' names, as the head of a CSV.
+    /// The figures' names, as the header of a CSV file.
     pub(super) fn head() -> String {
         let names = FIGURES.iter().map(|figure| figure.name);
         let names: Vec<_> = ["seconds"].into_iter().chain(names).collect();
         names.join(",")
     }
 
-    /// A line of a CSV.
+    /// A line of a CSV file.
     pub(super) fn line(&self) -> String {
         let mut line = format!("{:.1}", self.seconds);
         for figure in &self.figures {
@@ -74,7 +74,7 @@ impl Sample {
     }
 }
 
-/// Looks at the operator's process, and at what there is in Consul.
+/// Samples the operator's process and its state in Consul.
 pub(super) struct Sampler {
     operator: Process,
     consul: Consul,
@@ -90,7 +90,7 @@ impl Sampler {
         })
     }
 
-    /// One look, so long after the load began.
+    /// Takes one sample, this long after the load began.
     pub(super) async fn take(&self, after: Duration, jobs: &Jobs) -> Result<Sample> {
         let status = self.operator.status().context("the operator has ended")?;
         let resident = status.vmrss.context("the operator has ended")?;
@@ -113,11 +113,11 @@ impl Sampler {
         })
     }
 
-    /// How many TCP connections the operator has. The sockets that it listens on are none.
+    /// How many TCP connections the operator has, without the sockets on which it listens.
     fn connections(&self) -> Result<usize> {
         let mut own = HashSet::new();
         for descriptor in self.operator.fd()? {
-            // One may be closed while they are gone through.
+            // A descriptor may be closed while this iterates.
             if let Ok(descriptor) = descriptor
                 && let FDTarget::Socket(inode) = descriptor.target
             {

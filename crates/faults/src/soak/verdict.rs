@@ -1,4 +1,4 @@
-//! Whether what must be flat is flat.
+//! Whether the figures that must be flat are flat.
 
 use std::{fmt::Write as _, ops::RangeInclusive};
 
@@ -9,21 +9,21 @@ use super::{
     sample::{FIGURES, Figure, Nature, Sample},
 };
 
-/// What part of what happened in the second fifth must happen in the last one: where it is less
-/// something is stuck.
+/// What fraction of the events in the second fifth must happen in the last fifth. If there are fewer, something is
+/// stuck.
 const PROGRESS: f64 = 0.5;
 
-/// Fewer looks say nothing.
+/// The least number of samples that allow a verdict.
 const LEAST: usize = 10;
 
-/// What came of it.
+/// The verdict on a run.
 pub struct Verdict {
     minutes: f64,
     trends: Vec<Trend>,
     seen: Seen,
 }
 
-/// A figure once all is warm, and at the end.
+/// A figure after the warm-up, and at the end.
 struct Trend {
     figure: &'static Figure,
     second: f64,
@@ -53,14 +53,14 @@ impl Verdict {
         })
     }
 
-    /// Whether all is flat that must be, no limit was exceeded, and nobody complained.
+    /// Whether every figure that must be flat is flat, no limit was exceeded, and nothing reported an error.
     pub fn is_good(&self) -> bool {
         self.trends.iter().all(Trend::is_good)
             && self.seen.peaks.iter().all(Peak::is_good)
             && self.seen.errors.is_empty()
     }
 
-    /// For people.
+    /// A report for people.
     pub fn report(&self) -> String {
         let mut text = format!("{:.1} minutes\n\n{TRENDS}\n", self.minutes);
         for trend in &self.trends {
@@ -87,7 +87,7 @@ const PEAKS: &str = "\
 |---|---|---|---|---|";
 
 impl Trend {
-    /// What the last fifth must show.
+    /// The allowed range of the last fifth.
     fn goal(&self) -> RangeInclusive<f64> {
         match self.figure.nature {
             Nature::Flat(slack) => f64::NEG_INFINITY..=self.second + slack,
@@ -125,7 +125,7 @@ impl Peak {
     }
 
     fn row(&self) -> String {
-        // Of one of the keys no pods are known, of all keys together no holders.
+        // The pods of a single key are unknown, and so are the holders of all keys together.
         let seen = |most: usize| {
             if most == 0 {
                 "–".to_owned()
@@ -148,13 +148,13 @@ fn yes(good: bool) -> &'static str {
     if good { "yes" } else { "**no**" }
 }
 
-/// The second fifth, and the last one: the first is for getting warm.
+/// The second fifth and the last one. The first fifth is the warm-up.
 pub(super) fn fifths<T>(all: &[T]) -> [&[T]; 2] {
     let fifth = all.len() / 5;
     [&all[fifth..fifth * 2], &all[all.len() - fifth..]]
 }
 
-/// How much of it there was: of what counts, how much it rose.
+/// The median of a figure; for a count, how much it rose.
 fn level(figure: &Figure, mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     let (Some(least), Some(most)) = (figures.first(), figures.last()) else {
@@ -170,7 +170,7 @@ fn level(figure: &Figure, mut figures: Vec<f64>) -> f64 {
 mod tests {
     use super::*;
 
-    /// What is said of an hour whose figures go so.
+    /// The verdict on an hour with these figures.
     fn hour(figures: impl Fn(f64) -> [f64; FIGURES.len()]) -> Verdict {
         let samples = (0..720_u32).map(|number| {
             let seconds = f64::from(number) * 5.0;
@@ -186,7 +186,7 @@ mod tests {
         Verdict::of(&samples.collect::<Vec<_>>(), seen).unwrap()
     }
 
-    /// Those that are not as they must be.
+    /// The figures that are not as they must be.
     fn bad(verdict: &Verdict) -> Vec<&str> {
         let bad = verdict.trends.iter().filter(|trend| !trend.is_good());
         bad.map(|trend| trend.figure.name).collect()

@@ -1,39 +1,39 @@
-//! Who may do what in Consul, which denies by default: the operator no more than its documentation
-//! says, the load's `consul lock`s what such a script needs, and the campaign everything.
+//! The rights in Consul, which denies by default. The operator gets no more than its documentation says, the load's
+//! `consul lock`s get what such a script needs, and the campaign may do everything.
 
 use anyhow::{Context as _, Result};
 use serde_json::json;
 
 use super::{Consul, NAMESPACE};
 
-/// The campaign's own token, which Consul is set up with: it may do everything.
+/// The campaign's own token, with which Consul is bootstrapped. It may do everything.
 pub(crate) const MANAGEMENT: &str = "6d616e61-1111-4222-8333-676562656400";
 
-/// A token with rules of its own.
+/// A token with its own rules.
 pub(crate) struct Token {
-    /// What its policy is called.
+    /// The name of its policy.
     name: &'static str,
-    /// What is shown.
+    /// The secret that a client presents.
     pub(crate) secret: &'static str,
-    /// By what it is deleted.
+    /// The id by which it is deleted.
     accessor: &'static str,
 }
 
-/// The operator's.
+/// The operator's token.
 pub(crate) const OPERATOR: Token = Token {
     name: "operator",
     secret: "6f706572-1111-4222-8333-61746f720000",
     accessor: "6f706572-1111-4222-8333-61746f720001",
 };
 
-/// That of the load's `consul lock`s.
+/// The token of the load's `consul lock`s.
 pub(crate) const FOREIGN: Token = Token {
     name: "foreign",
     secret: "666f7265-1111-4222-8333-69676e000000",
     accessor: "666f7265-1111-4222-8333-69676e000001",
 };
 
-/// Makes policies and tokens be what they are to be, whatever is left of them.
+/// Creates or restores all policies and tokens, whatever is left of them.
 pub(crate) async fn grant(consul: &Consul) -> Result<()> {
     let node = &consul.node;
     let operator = format!(
@@ -69,7 +69,7 @@ pub(crate) async fn revoke_token(consul: &Consul) -> Result<()> {
     consul.delete(&path).await.map(drop)
 }
 
-/// Leaves the operator's token without rules.
+/// Removes all rules from the operator's token.
 pub(crate) async fn take_rules(consul: &Consul) -> Result<()> {
     set_rules(consul, &OPERATOR, "").await
 }

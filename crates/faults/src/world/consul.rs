@@ -17,30 +17,30 @@ use crate::{
     timeline::Timeline,
 };
 
-/// How many Consul servers there are: one can be lost.
+/// How many Consul servers there are. One can be lost.
 const SERVERS: usize = 3;
 
 /// The Consul servers, and the doors to them.
 pub(crate) struct Consul {
     pub(crate) cluster: ConsulCluster,
-    /// Reads Consul past the doors.
+    /// Reads Consul directly, past the doors.
     pub(crate) reader: ConsulReader,
     /// What is known of each `.lock`.
     pub(crate) book: LockBook,
     /// The external node that the operator's sessions belong to.
     pub(crate) node: String,
     pub(crate) doors: Doors,
-    /// By the campaign's own door.
+    /// A client through the campaign's own door.
     own: testbed::Consul,
 }
 
 /// The doors to Consul.
 pub(crate) struct Doors {
-    /// For those who know the certificates.
+    /// Accepts only clients that know the certificates.
     pub(crate) operator: Proxy,
-    /// What the operator and its door show to each other.
+    /// The certificates that the operator and its door present to each other.
     pub(crate) certificates: Mutual,
-    /// The path from the operator to its door: its connections can be cut.
+    /// The link from the operator to its door. Its connections can be cut.
     pub(crate) link: Link,
     pub(crate) foreign: Proxy,
     _own: Proxy,
@@ -77,7 +77,7 @@ impl Consul {
         })
     }
 
-    /// The servers' processes. The one that leads comes first.
+    /// The servers' processes, the leader first.
     pub(crate) async fn leader_first(&self) -> Result<[&Process; SERVERS]> {
         let leader = self.cluster.try_leader().await?;
         let servers = self.cluster.servers().iter().cycle().skip(leader);
@@ -85,7 +85,7 @@ impl Consul {
         processes.try_into().map_err(|_| anyhow!("no servers"))
     }
 
-    /// One more door for a kind of writer, and who writes by it with all rights.
+    /// Opens one more door for a kind of writer, with a client that has all rights.
     pub(crate) async fn open(
         &self,
         writer: Writer,
@@ -97,13 +97,13 @@ impl Consul {
         Ok((door, consul))
     }
 
-    /// A write by the campaign's own door; what it answers. Another fault may be in the way for a
-    /// while.
+    /// Writes through the campaign's own door, and returns the answer. Retries, because another fault may get in the
+    /// way for a while.
     pub(crate) async fn put(&self, path: &str, body: impl Into<String>) -> Result<Value> {
         self.insist(Method::PUT, path, body.into()).await
     }
 
-    /// Deletes something by the campaign's own door.
+    /// Deletes through the campaign's own door.
     pub(crate) async fn delete(&self, path: &str) -> Result<Value> {
         self.insist(Method::DELETE, path, String::new()).await
     }

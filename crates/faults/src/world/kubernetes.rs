@@ -11,12 +11,12 @@ use crate::{door, timeline::Timeline, versions::Versions};
 /// The bed's Kubernetes, and the operator's door to it.
 pub(crate) struct Kubernetes {
     bed: Bed,
-    /// An admin's, past the door.
+    /// An admin client that bypasses the door.
     pub(crate) client: Client,
     pub(crate) door: Proxy,
-    /// The operator's kubeconfig, by the door.
+    /// The operator's kubeconfig, which points at the door.
     pub(super) kubeconfig: PathBuf,
-    /// The versions of objects that the operator is shown.
+    /// The object versions that the operator sees.
     pub(crate) versions: Versions,
 }
 
@@ -26,20 +26,20 @@ impl Kubernetes {
         let versions = Versions::new();
         let door = door::to_kubernetes(kubernetes.url(), timeline, &versions)
             .trusting(kubernetes.authority()?)
-            // Nobody exchanges it, so the operator can't tell the door from the API server.
+            // This certificate is never replaced, so the operator can't tell the door from the API server.
             .showing(&kubernetes.certificate()?)
             .start()
             .await?;
         Ok(Self {
             bed: bed.clone(),
             client: bed.client().clone(),
-            kubeconfig: bed.by_way_of(&door.url())?,
+            kubeconfig: bed.through(&door.url())?,
             door,
             versions,
         })
     }
 
-    /// etcd, past the API server.
+    /// etcd, which is read directly, past the API server.
     pub(crate) fn etcd(&self) -> Result<&Etcd> {
         Ok(servers(&self.bed)?.etcd())
     }
@@ -50,9 +50,8 @@ impl Kubernetes {
         Ok(api_server)
     }
 
-    /// Starts the API server again, and waits until it serves. Those who work with it are started
-    /// again too: they would find out only after a pause of up to a minute, and the load would stand
-    /// still as long.
+    /// Restarts the API server, and waits until it serves. Its clients are restarted too: otherwise they would notice
+    /// only after a pause of up to a minute, and the load would be idle until then.
     pub(crate) async fn start_api_server(&self) -> Result<()> {
         let kubernetes = servers(&self.bed)?;
         kubernetes.try_start_again().await?;

@@ -1,4 +1,4 @@
-//! The operators of a campaign: all of them go by the doors.
+//! The operators of a campaign. All of them connect through the doors.
 
 use anyhow::Result;
 use testbed::{Bed, Operator, WallClock};
@@ -7,11 +7,11 @@ use super::{access, consul::Doors, kubernetes::Kubernetes};
 
 /// The operators of a campaign.
 pub(crate) struct Operators {
-    /// The one that does the work.
+    /// The regular one.
     pub(crate) first: Operator,
-    /// The same one with a wall clock of its own, if there is a library for that.
+    /// The same one with its own wall clock, if the library for that is available.
     pub(crate) jumping: Option<(Operator, WallClock)>,
-    /// Another one for the same things, which works whoever leads.
+    /// Another one for the same objects, which works without leader election.
     pub(crate) second: Operator,
 }
 

@@ -1,4 +1,4 @@
-//! `hold`, `unhold` and `bump`: a Job's place in line, by its annotations.
+//! `hold`, `unhold` and `bump`, which set annotations that decide a Job's place in the queue.
 
 use consul_client::clock::Moment;
 use consul_semaphore::Phase;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{cluster::Cluster, failure::Failure, terminal};
 
-/// What is to be changed.
+/// The requested change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Hold,
@@ -16,12 +16,12 @@ pub(crate) enum Change {
     Priority(i32),
 }
 
-/// What there is to do.
+/// What has to be done.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// It is as it is to be.
+    /// The Job is already as requested.
     Nothing(String),
-    /// The annotation, its value, and what is said when it is written.
+    /// The annotation, its value, and the message once it is written.
     Write {
         annotation: &'static str,
         value: Option<String>,
@@ -47,12 +47,13 @@ pub(crate) async fn change(cluster: &Cluster, name: &str, change: Change) -> Res
     }
 }
 
-/// Naming the uid: one that was made anew under the same name is not meant.
+/// The patch names the uid, so that it can't hit a new Job with the same name.
 fn patch(job: &WorkloadObject, annotation: &str, value: Option<&str>) -> Value {
     json!({ "metadata": { "uid": job.metadata.uid, "annotations": { annotation: value } } })
 }
 
-/// Decides by the Job as it is. What a Job that holds a slot says counts only when its pods are gone.
+/// Decides from the current Job. The annotations of a Job that holds a slot take effect only when its pods have
+/// ended.
 fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let annotations = job.metadata.annotations.clone().unwrap_or_default();
@@ -98,7 +99,7 @@ fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
     };
     let now = annotations.get(annotation);
     let same = match change {
-        // Whatever else stands there is no hold, and may be malformed: it goes as well.
+        // Any other value is not a hold, and may be malformed: unhold removes it as well.
         Change::Unhold => now.is_none(),
         Change::Hold | Change::Priority(_) => now == value.as_ref(),
     };
@@ -108,7 +109,7 @@ fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
     let workload = TrackedWorkload::read(job, Moment::default());
     let obstacle = match workload.and_then(|workload| workload.obstacle) {
         Some(Obstacle::Managed(why)) => format!(". It is left alone, and gets no slot: {why}"),
-        // What is written may be what corrects it.
+        // The new value may be what corrects it.
         Some(Obstacle::Malformed(_) | Obstacle::NoKey) | None => String::new(),
     };
     Ok(Step::Write {
@@ -148,7 +149,7 @@ mod tests {
         )
     }
 
-    /// The annotation that is written with its value, and what is said.
+    /// The written annotation with its value, and the message.
     fn written(job: &WorkloadObject, change: Change) -> (&'static str, Option<String>, String) {
         match step(job, change).unwrap() {
             Step::Write {

@@ -22,7 +22,7 @@ pub(crate) async fn pause(cluster: &Cluster, name: &str, paused: bool) -> Result
         };
         return terminal::write(&format!("{title} is {word}\n"));
     }
-    // Naming the uid: one that was made anew under the same name is not meant.
+    // The patch names the uid, so that it can't hit a new semaphore with the same name.
     let patch = json!({ "metadata": { "uid": object.metadata.uid }, "spec": { "paused": paused } });
     cluster.patch_semaphore(name, &patch).await?;
     let status = status(&semaphore);

@@ -1,5 +1,5 @@
-//! `release`: a slot is taken away from its holder, by ending its session in Consul. There is no way to
-//! ask the operator for it, so this goes to Consul with the user's own token.
+//! `release`: takes a slot away from its holder by ending its session in Consul. The operator can't be asked for
+//! that, so this calls Consul with the user's own token.
 
 use std::{
     collections::BTreeMap,
@@ -55,7 +55,7 @@ pub(crate) async fn release(
             )));
         }
     };
-    // Who may not read sessions still sees what the holder has written.
+    // A user who may not read sessions still sees what the holder has written.
     let known = match consul.session(&session).await {
         Ok(known) => known,
         Err(consul::Error::Denied(_)) => None,
@@ -85,7 +85,8 @@ pub(crate) async fn release(
         return Err(Failure::impossible("not released: the answer was not yes"));
     }
     if !yes {
-        // Whoever was asked took their time: the slot may have been given back, and the session do something else.
+        // The answer took time: meanwhile the holder may have given the slot back and used the session for something
+        // else.
         let listing = consul.list(&prefix.folder()).await;
         let listing = listing.map_err(|error| explain(error, &semaphore))?;
         if !matches!(locate(&semaphore, listing, &session), Role::Holds { .. }) {
@@ -101,7 +102,7 @@ pub(crate) async fn release(
     ))
 }
 
-/// Consul as the user's environment has it, in the part of it that the semaphore lives in.
+/// A client for Consul from the user's environment, scoped to the semaphore's part of it.
 fn client(semaphore: &ConsulSemaphore) -> Result<Client, Failure> {
     let config = Config::from_env().map_err(|error| Failure::impossible(error.to_string()))?;
     let client = Client::new(config).map_err(|error| Failure::impossible(error.to_string()))?;
@@ -120,7 +121,7 @@ fn address() -> String {
     set.unwrap_or_else(|| "http://127.0.0.1:8500".to_owned())
 }
 
-/// What failed, and what this command needs.
+/// The error, and what this command needs.
 fn explain(error: consul::Error, semaphore: &ConsulSemaphore) -> Failure {
     let mut failure = Failure::from(error);
     let more = match failure.kind {
@@ -138,23 +139,23 @@ fn explain(error: consul::Error, semaphore: &ConsulSemaphore) -> Failure {
     failure
 }
 
-/// What a session is to a semaphore.
+/// The role of a session in a semaphore.
 #[derive(Debug, PartialEq, Eq)]
 enum Role {
-    /// It holds a slot, and this is what its holder says of itself.
+    /// It holds a slot. The body is its contender's, if there is one.
     Holds {
         key: Option<Key>,
         body: Option<Box<ContenderBody>>,
     },
-    /// It takes part, and holds none.
+    /// It takes part, but holds no slot.
     Waits,
-    /// It is among the holders, and has ended.
+    /// It is listed as a holder, but has ended.
     Dead,
-    /// It has nothing to do with it. It may be anybody's.
+    /// It is not part of the semaphore, and may belong to anything.
     Absent,
 }
 
-/// Looks for a session below the prefix, with the operator's own understanding of what is there.
+/// Finds the role of a session below the prefix, with the operator's own parser.
 fn locate(semaphore: &ConsulSemaphore, listing: Listing, session: &SessionId) -> Role {
     let prefix = semaphore.prefix();
     for (key, prefix, part) in parts(&prefix, semaphore.spec.keyed, listing) {
@@ -175,7 +176,7 @@ fn locate(semaphore: &ConsulSemaphore, listing: Listing, session: &SessionId) ->
     Role::Absent
 }
 
-/// The listing of each semaphore that it has.
+/// Splits the listing by lock key.
 fn parts(prefix: &Prefix, keyed: bool, listing: Listing) -> Vec<(Option<Key>, Prefix, Listing)> {
     if !keyed {
         return vec![(None, prefix.clone(), listing)];
@@ -207,10 +208,10 @@ fn parts(prefix: &Prefix, keyed: bool, listing: Listing) -> Vec<(Option<Key>, Pr
     keys.into_iter().map(part).collect()
 }
 
-/// Whom a holder's session was made for.
+/// What a holder's session was made for.
 #[derive(Debug)]
 struct Claim {
-    /// The cluster's name, or its id where the holder has not written that.
+    /// The cluster's name, or its id if the holder has not written a name.
     cluster: String,
     namespace: String,
     job: String,
@@ -218,13 +219,13 @@ struct Claim {
     semaphore: String,
 }
 
-/// What others have written, as it can stand in a warning: it forges no line of it, and moves nothing on a terminal.
+/// Foreign text made safe for a warning: it can't fake a line or control the terminal.
 fn clean(text: &str) -> String {
     one_line(text, 200)
 }
 
-/// The session's name proves for whom it was made; where it can't be read, the holder's own word has to
-/// do. The error is a holder that is no Job and no command of this program's.
+/// The name of a session proves what it was made for. If it can't be read, the contender's body has to do. The error
+/// is a holder that is neither a Job nor a command of `exec`.
 fn claim(body: Option<&ContenderBody>, known: Option<&Session>) -> Result<Claim, Holder> {
     let Some(known) = known else {
         let body =
@@ -256,7 +257,7 @@ fn claim(body: Option<&ContenderBody>, known: Option<&Session>) -> Result<Claim,
     })
 }
 
-/// Who it is, and if that is a Job of this cluster, what it does.
+/// The holder, and for a Job of this cluster its phase.
 async fn holder(
     cluster: &Cluster,
     name: &str,
@@ -274,7 +275,7 @@ async fn holder(
         });
     }
     let job = format!("{}/{}", claim.namespace, claim.job);
-    // A prefix can be shared by semaphores of several namespaces.
+    // Semaphores of several namespaces can share a prefix.
     let there = cluster.at(&claim.namespace);
     let found = match there.job(&claim.job).await {
         Ok(found) => Some(found),
@@ -293,7 +294,7 @@ async fn holder(
             job,
         });
     };
-    // What counts is the semaphore by which the Job got its slot.
+    // Only the semaphore through which the Job got its slot counts.
     let on_slot_lost = if (&*claim.namespace, &*claim.semaphore) == (&*cluster.namespace, name) {
         Some(semaphore.spec.on_slot_lost)
     } else {
@@ -311,7 +312,7 @@ async fn holder(
     })
 }
 
-/// Asks, and waits for the answer. Without anybody who answers it is no.
+/// Asks, and waits for the answer. Without an answer it is no.
 fn confirmed() -> Result<bool, Failure> {
     let failed = |error: io::Error| Failure::impossible(format!("nobody can be asked: {error}"));
     let mut asking = io::stderr();
@@ -343,7 +344,7 @@ mod tests {
         from_value(semaphore).unwrap()
     }
 
-    /// What `api.Lock` and all who share a mutex with it write.
+    /// The flags of `api.Lock`, and of every program that shares a mutex with it.
     const MUTEX_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
 
     fn entry(key: &str, value: &str, session: Option<&str>, flags: u64) -> Entry {

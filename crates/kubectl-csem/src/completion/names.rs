@@ -1,4 +1,4 @@
-//! Names that the cluster and the kubeconfig know.
+//! Names from the cluster and the kubeconfig.
 
 use clap::Arg;
 use consul_client::clock::Moment;
@@ -13,7 +13,7 @@ use crate::{
     view::item::{Item, status},
 };
 
-/// What kind of name may stand there.
+/// The kinds of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Name {
     Semaphore,
@@ -27,7 +27,7 @@ pub(super) enum Name {
 }
 
 impl Name {
-    /// By what the argument is called in `cli.rs`.
+    /// From the argument's name in `cli.rs`.
     pub(super) fn of(arg: &Arg) -> Option<Self> {
         match arg.get_id().as_str() {
             "semaphore" => Some(Self::Semaphore),
@@ -43,7 +43,7 @@ impl Name {
     }
 }
 
-/// The names of a kind that may stand there, each with what it means; `None` if they can't be had.
+/// The names of a kind, each with its description; `None` if they can't be read.
 pub(super) async fn names(name: Name, next: &Next) -> Option<Vec<(String, String)>> {
     let bare = |name: String| (name, String::new());
     match name {
@@ -105,7 +105,7 @@ pub(super) async fn names(name: Name, next: &Next) -> Option<Vec<(String, String
     }
 }
 
-/// Whether the command on the line does something about a Job as it is.
+/// Whether the command on the line would change this Job.
 fn suits(next: &Next, workload: &TrackedWorkload) -> bool {
     let job = &workload.workload;
     let over = matches!(job.phase, Phase::Finished { .. } | Phase::Deleting);

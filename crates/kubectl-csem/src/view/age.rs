@@ -1,4 +1,4 @@
-//! Lengths of time, as kubectl writes them.
+//! Durations, as kubectl writes them.
 
 use jiff::Timestamp;
 
@@ -7,12 +7,12 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// How long ago that was; `-` where it is not known. Two machines have two clocks: what seems to come is now.
+/// How long ago that was; `-` if unknown. Clocks of two machines differ: a time in the future counts as now.
 pub(crate) fn age(since: Option<Timestamp>, now: Timestamp) -> String {
     since.map_or_else(|| "-".to_owned(), |since| seconds(now, since))
 }
 
-/// How long it takes until then.
+/// The duration until then.
 pub(crate) fn until(then: Timestamp, now: Timestamp) -> String {
     seconds(then, now)
 }
@@ -21,7 +21,7 @@ fn seconds(later: Timestamp, earlier: Timestamp) -> String {
     short(later.as_second().saturating_sub(earlier.as_second()).max(0))
 }
 
-/// Two figures at the most: the more of them, the less the small ones say.
+/// At most two units: next to a large one, a small one says little.
 fn short(seconds: i64) -> String {
     let two = |large: i64, name: char, small: i64, small_name: char| {
         let rest = (seconds % large) / small;

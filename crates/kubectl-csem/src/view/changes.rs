@@ -1,4 +1,4 @@
-//! What has changed of semaphores, a line for each: for who watches without a terminal.
+//! The changes of semaphores, one on each line, for a watch without a terminal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,22 +10,22 @@ use super::{
     recorded::RecordedEvent,
 };
 
-/// How long a line may be, in characters: some words in it are others'.
+/// How long a line may be, in characters. Some of its words are foreign.
 const LONGEST: usize = 8_192;
 
-/// As much of what is watched as changes are told of.
+/// The part of the watched state whose changes are reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// A line for each semaphore, by its name.
+    /// A summary of each semaphore, by its name.
     semaphores: BTreeMap<String, Summary>,
-    /// What was told already.
+    /// The events that were already reported.
     recorded: BTreeSet<(jiff::Timestamp, String)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Summary {
     phase: String,
-    /// By their sessions.
+    /// The holders' names, by session.
     holders: BTreeMap<String, String>,
     queue: Vec<String>,
 }
@@ -45,7 +45,7 @@ impl Seen {
         }
     }
 
-    /// What is new since `before`. With `details` also who came and went.
+    /// What is new since `before`. With `details`, also changes of holders and queue.
     pub(crate) fn since(&self, before: &Self, details: bool) -> Vec<String> {
         let mut lines = Vec::new();
         for (name, now) in &self.semaphores {
@@ -61,7 +61,7 @@ impl Seen {
         let gone = before.semaphores.keys();
         let gone = gone.filter(|name| !self.semaphores.contains_key(*name));
         lines.extend(gone.map(|name| format!("{name} is gone")));
-        // What happened before anybody watched is no news.
+        // Events from before the watch are not news.
         if details && !before.semaphores.is_empty() {
             let new = self.recorded.difference(&before.recorded);
             lines.extend(new.map(|(_, line)| line.clone()));

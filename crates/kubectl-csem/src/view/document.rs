@@ -1,4 +1,4 @@
-//! One semaphore for programs: what is shown of it, as JSON or YAML.
+//! One semaphore for programs, as JSON or YAML.
 
 use consul_semaphore_api::ConsulSemaphore;
 use jiff::Timestamp;
@@ -13,28 +13,28 @@ use super::{
     show::Shown,
 };
 
-/// A semaphore with its line.
+/// A semaphore with its queue.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Document<'a> {
     /// The object as it is stored.
     semaphore: &'a DynamicObject,
     holders: Vec<Holder>,
-    /// How many hold beside these.
+    /// How many more holders there are.
     more_holders: usize,
-    /// Next first.
+    /// The next one is first.
     queue: &'a [Place],
-    /// How many wait behind these.
+    /// How many more Jobs wait behind these.
     more_in_queue: usize,
     not_in_line: &'a [Outside],
-    /// How many beside these are not in line.
+    /// How many more Jobs are not in the queue.
     more_not_in_line: usize,
     events: &'a [&'a RecordedEvent],
     /// What could not be read, and why.
     gaps: &'a [String],
 }
 
-/// A holder, with what its name in the status means.
+/// A holder, with its name in the status taken apart.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Holder {

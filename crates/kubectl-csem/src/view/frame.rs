@@ -1,29 +1,28 @@
-//! A text as what a terminal is sent, to be there at once and in the place of the one before.
+//! A text as the bytes for a terminal, which show it at once and in place of the previous one.
 
 use super::text::{Line, Text, Tone};
 
-/// How large a terminal is.
+/// The size of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) columns: usize,
     pub(crate) rows: usize,
 }
 
-/// Leaves what was on the terminal as it is, for a screen of its own without a cursor.
+/// Switches to a separate screen without a cursor, and keeps the terminal's content.
 pub(crate) const OPEN: &str = "\u{1b}[?1049h\u{1b}[?25l";
-/// Brings back what was there.
+/// Switches back to the previous content.
 pub(crate) const CLOSE: &str = "\u{1b}[?25h\u{1b}[?1049l";
 
-/// Begins a frame: what follows is shown when it is complete, where the terminal knows how to, from the
-/// upper left corner on.
+/// Begins a frame at the upper left corner. Terminals that support it show the frame only once it is complete.
 const BEGIN: &str = "\u{1b}[?2026h\u{1b}[H";
-/// Takes away what a longer line left.
+/// Clears what a longer line left behind.
 const REST_OF_LINE: &str = "\u{1b}[K";
-/// Takes away what more lines left, and ends the frame.
+/// Clears what further lines left behind, and ends the frame.
 const END: &str = "\u{1b}[J\u{1b}[?2026l";
 
-/// Nothing is cleared before it is written anew, so nothing flickers. The last column stays free: a
-/// cursor that waits there to go on to the next line is another thing to each terminal.
+/// Nothing is cleared before it is rewritten, so nothing flickers. The last column stays free: terminals disagree
+/// about a cursor that waits there for the next line.
 pub(crate) fn frame(text: &Text, size: Size, colour: bool) -> String {
     let columns = size.columns.saturating_sub(1).max(1);
     let lines = fit(text, size.rows.max(1));
@@ -34,7 +33,7 @@ pub(crate) fn frame(text: &Text, size: Size, colour: bool) -> String {
     format!("{BEGIN}{}{END}", lines.join("\r\n"))
 }
 
-/// As many lines as there is room for; the last one then says how many there are beside.
+/// The lines that fit. If not all do, the last one says how many are missing.
 fn fit(text: &Text, rows: usize) -> Vec<Line> {
     if text.lines.len() <= rows {
         return text.lines.clone();
@@ -89,7 +88,7 @@ mod tests {
             rows: 0,
         };
         let shown = frame(&text(&["a", "b"]), size, false);
-        // Nothing but to the end of a line, and of the screen at the end.
+        // It clears only to the end of a line, and of the screen at the end.
         let cleared = shown.matches("\u{1b}[K").count() + shown.matches("\u{1b}[J").count();
         assert_eq!(shown.matches("\u{1b}[").count(), cleared + 3, "{shown:?}");
         assert!(shown.starts_with("\u{1b}[?2026h\u{1b}[H"), "{shown:?}");

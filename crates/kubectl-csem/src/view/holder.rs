@@ -1,17 +1,17 @@
-//! Who holds a slot.
+//! The holder of a slot.
 
 use serde::Serialize;
 
-/// What kind of thing holds a slot.
+/// The kinds of holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Kind {
     /// A Job of a cluster.
     Job,
     /// A command of `consul-semaphore exec`.
     Process,
-    /// A program that is not of this operator.
+    /// A foreign program.
     Program,
-    /// Nothing is known of it.
+    /// Nothing is known of the holder.
     Unknown,
 }
 
@@ -26,7 +26,7 @@ impl Kind {
     }
 }
 
-/// A holder, from what the status calls it.
+/// A holder, parsed from its name in the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Who {
     pub(crate) kind: Kind,
@@ -37,8 +37,8 @@ pub(crate) struct Who {
 }
 
 impl Who {
-    /// Takes `status.holders[].holder` apart: `<cluster> <namespace>/<name>`, `<host> <command>` or
-    /// `<session's name> on <node>`. A session's name can be any text, so that is looked for first.
+    /// Parses `status.holders[].holder`: `<cluster> <namespace>/<name>`, `<host> <command>` or
+    /// `<session's name> on <node>`. A session's name can be any text, so that form is checked first.
     pub(crate) fn read(holder: Option<&str>) -> Self {
         let Some(text) = holder else {
             return Self::new(Kind::Unknown, "", "");
@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    /// What the operator calls a contender of this namespace and name.
+    /// The operator's name for a contender of this namespace and name.
     fn called(cluster: &str, namespace: &str, name: &str) -> Who {
         let cluster = Cluster {
             name: cluster.into(),

@@ -1,4 +1,4 @@
-//! All semaphores, a line each.
+//! All semaphores, one on each line.
 
 use consul_semaphore_api::{ConsulSemaphore, conditions::ConditionType};
 use jiff::Timestamp;
@@ -10,10 +10,11 @@ use super::{
     text::{Span, Text, Tone},
 };
 
-/// Where there is no name or number. Each cell but a message is one word, and none is empty: `awk` can count them.
+/// Replaces a missing name or number. Each cell except a message is one word, and none is empty, so `awk` can count
+/// them.
 const NOTHING: &str = "-";
 
-/// What is shown of each.
+/// The columns that depend on the options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Columns {
     pub(crate) namespace: bool,
@@ -113,7 +114,7 @@ fn readable(semaphore: &ConsulSemaphore, now: Timestamp) -> Vec<Span> {
     ]
 }
 
-/// The spec's limit, and Consul's where that is another one.
+/// The spec's limit, and Consul's if it differs.
 pub(super) fn limit(semaphore: &ConsulSemaphore) -> Span {
     let ours = semaphore.spec.limit;
     match status(semaphore).limit {

@@ -1,4 +1,4 @@
-//! Who waits, in which order, and why: what the status, the conditions and the events say.
+//! The waiting Jobs, in their order, and why they wait, from the status, the conditions and the events.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,24 +13,24 @@ use super::{
     recorded::{RecordedEvent, last_words},
 };
 
-/// A Job in line.
+/// A Job in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Place {
     pub(crate) job: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
-    /// Unknown where Jobs can't be listed.
+    /// Unknown if Jobs can't be listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) priority: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) since: Option<Timestamp>,
-    /// A word for programs.
+    /// One word, for programs.
     pub(crate) reason: String,
     pub(crate) message: String,
 }
 
-/// A Job that names the semaphore, has not begun, and is not in line.
+/// A Job that names the semaphore, has not started, and is not in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Outside {
     pub(crate) job: String,
@@ -38,19 +38,19 @@ pub(crate) struct Outside {
     pub(crate) message: String,
 }
 
-/// All who want a slot.
+/// All Jobs that want a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Queue {
     pub(crate) places: Vec<Place>,
-    /// How many wait behind these.
+    /// How many more Jobs wait behind these.
     pub(crate) more: usize,
     pub(crate) outside: Vec<Outside>,
-    /// How many beside these are not in the queue.
+    /// How many more Jobs are not in the queue.
     pub(crate) more_outside: usize,
 }
 
-/// The queue of a semaphore, of whose Jobs these are known: its head as the status has it, and, as far as
-/// that is cut off, what the Jobs themselves say. At most so many of each.
+/// The queue of a semaphore. Its head comes from the status. Where the status is cut off, the rest comes from the
+/// known Jobs. Returns at most `most` Jobs in the queue and outside it.
 pub(crate) fn queue_of(
     semaphore: &ConsulSemaphore,
     workloads: &[TrackedWorkload],
@@ -136,7 +136,7 @@ pub(crate) fn queue_of(
     }
 }
 
-/// Why a Job in line waits: a word and a message. One that can't be started is in nobody's way.
+/// Why a Job in the queue waits: a word and a message. One that can't be started blocks no other.
 fn why<'a>(
     line: &mut waiting::Line<'a>,
     job: &'a str,
@@ -151,7 +151,7 @@ fn why<'a>(
     (why.reason().to_owned(), why.message())
 }
 
-/// Why a Job is not in line; `None` for one that has begun, or is done.
+/// Why a Job is not in the queue; `None` if it has started or is done.
 fn outsider(
     workload: &TrackedWorkload,
     keyed: bool,

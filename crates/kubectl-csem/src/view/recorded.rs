@@ -1,4 +1,4 @@
-//! Events that the operator told of Jobs and semaphores.
+//! Events that the operator emitted about Jobs and semaphores.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,13 +8,13 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use serde::Serialize;
 
-/// As whom the operator writes events.
+/// The reporting component of the operator's events.
 pub(crate) const REPORTER: &str = GROUP;
 
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct RecordedEvent {
-    /// When it was told last.
+    /// When it last happened.
     pub(crate) time: Timestamp,
     pub(crate) warning: bool,
     pub(crate) reason: String,
@@ -27,7 +27,7 @@ pub(crate) struct RecordedEvent {
 }
 
 impl RecordedEvent {
-    /// Reads an event; `None` for one that says not when it happened, or of what.
+    /// Parses an event; `None` if it has no time or no subject.
     pub(crate) fn read(event: &Event) -> Option<Self> {
         let series = event.series.as_ref();
         let times = [
@@ -57,7 +57,7 @@ impl RecordedEvent {
     }
 }
 
-/// What was told last of each Job. One that was made anew under the same name has another uid.
+/// The last event of each Job. A new Job with the same name has another uid.
 pub(crate) fn last_words(recorded: &[RecordedEvent]) -> HashMap<(&str, &str), &RecordedEvent> {
     let mut last: HashMap<(&str, &str), &RecordedEvent> = HashMap::new();
     for event in recorded.iter().filter(|event| event.kind == KIND) {

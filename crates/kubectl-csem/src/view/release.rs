@@ -1,4 +1,4 @@
-//! What becomes of a holder whose session is ended, to be read before it is.
+//! What happens to a holder whose session is ended, to be read before confirming.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ pub(crate) struct Holding {
     /// The address of Consul.
     pub(crate) consul: String,
     pub(crate) mode: Mode,
-    /// How long nobody else uses the slot once its holder is dead.
+    /// How long the slot stays blocked after its holder is dead.
     pub(crate) rest: Duration,
     pub(crate) holder: Holder,
 }
 
-/// Who holds.
+/// The kinds of holders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// A Job of this cluster.
@@ -27,12 +27,12 @@ pub(crate) enum Holder {
         namespace: String,
         name: String,
         phase: Phase,
-        /// If that can be read.
+        /// `None` if it can't be read.
         on_slot_lost: Option<OnSlotLost>,
     },
-    /// A Job that is not in this cluster, or not any more.
+    /// A Job that is not in this cluster, or no longer.
     Elsewhere { cluster: String, job: String },
-    /// Only the name of a Job is known: Jobs can't be read here.
+    /// A Job of which only the name is known, because Jobs can't be read here.
     Unseen { cluster: String, job: String },
     /// A command of `exec`.
     Process { host: String, command: String },
@@ -40,7 +40,7 @@ pub(crate) enum Holder {
     Program(String),
 }
 
-/// All that is to be known before the answer, in paragraphs.
+/// Everything to know before confirming, in paragraphs.
 pub(crate) fn consequences(holding: &Holding) -> String {
     let Holding {
         semaphore,
@@ -99,7 +99,7 @@ fn fate(holder: &Holder) -> String {
     }
 }
 
-/// What becomes of a Job of this cluster, by what it is doing now.
+/// What happens to a Job of this cluster, given its phase.
 fn fate_of_job(
     namespace: &str,
     name: &str,

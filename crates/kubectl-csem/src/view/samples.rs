@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::recorded::RecordedEvent;
 
-/// When the tests are: half an hour after the objects were made.
+/// The current time of the tests: half an hour after the objects were made.
 pub(super) fn now() -> Timestamp {
     "2026-01-01T00:30:00Z".parse().unwrap()
 }
 
-/// A semaphore of two slots that are held, with this in its status.
+/// A semaphore with two held slots and this status.
 pub(super) fn semaphore(status: &Value) -> ConsulSemaphore {
     let condition = |type_: &str, status: &str, reason: &str, message: &str| {
         json!({
@@ -53,7 +53,7 @@ pub(super) fn semaphore(status: &Value) -> ConsulSemaphore {
     serde_json::from_value(semaphore).unwrap()
 }
 
-/// A Job that waits for `db`, with these annotations beside.
+/// A Job that waits for `db`, with these additional annotations.
 pub(super) fn workload(name: &str, more: &Value) -> TrackedWorkload {
     let mut annotations = json!({ "consul-semaphore.io/semaphore": "db" });
     for (name, value) in more.as_object().unwrap() {
@@ -70,7 +70,7 @@ pub(super) fn workload(name: &str, more: &Value) -> TrackedWorkload {
     TrackedWorkload::read(&serde_json::from_value(job).unwrap(), Moment::default()).unwrap()
 }
 
-/// An event of this second after half past.
+/// An event at this second past half past.
 pub(super) fn recorded(
     second: i64,
     kind: &str,

@@ -18,7 +18,7 @@ use super::{
     text::{Line, Span, Text, Tone},
 };
 
-/// All that is shown of a semaphore.
+/// Everything that is shown of a semaphore.
 pub(crate) struct Shown<'a> {
     pub(crate) semaphore: &'a ConsulSemaphore,
     pub(crate) queue: &'a Queue,
@@ -28,10 +28,10 @@ pub(crate) struct Shown<'a> {
     pub(crate) gaps: &'a [String],
 }
 
-/// How wide the names of what stands at the top are.
+/// The width of the names in the summary at the top.
 const LABEL: usize = 18;
 
-/// How far what stands under a heading is to the right.
+/// The indent of the lines below a heading.
 const INDENT: usize = 2;
 
 pub(crate) fn show(shown: &Shown<'_>, now: Timestamp) -> Text {
@@ -50,7 +50,7 @@ pub(crate) fn show(shown: &Shown<'_>, now: Timestamp) -> Text {
     text
 }
 
-/// How it stands on the whole.
+/// The summary at the top.
 fn top(semaphore: &ConsulSemaphore) -> Text {
     let reported = status(semaphore);
     let mut text = Text::default();
@@ -104,7 +104,7 @@ fn top(semaphore: &ConsulSemaphore) -> Text {
     text
 }
 
-/// A condition, unless it says no more than that all is well.
+/// A condition, unless it only says that all is well.
 fn condition_line(semaphore: &ConsulSemaphore, type_: ConditionType) -> Option<Line> {
     let condition = condition(semaphore, type_)?;
     let well = [
@@ -121,7 +121,7 @@ fn condition_line(semaphore: &ConsulSemaphore, type_: ConditionType) -> Option<L
     }
     let mut word = phase(Some(condition));
     if plain {
-        // That all slots are held is nothing bad.
+        // Holding all slots is not an error.
         word = Span::plain(&condition.status);
     }
     let said = format!(", {}: {}", condition.reason, condition.message);
@@ -185,7 +185,7 @@ fn holders(text: &mut Text, semaphore: &ConsulSemaphore, now: Timestamp) {
     );
 }
 
-/// What else is to be known of a holder.
+/// Additional remarks about a holder.
 fn remark(holder: &HolderStatus, now: Timestamp) -> String {
     let mut remarks = Vec::new();
     if let Some(end) = &holder.cools_until {
@@ -279,7 +279,7 @@ fn recorded(text: &mut Text, events: &[&RecordedEvent], now: Timestamp) {
     text.extend(table.indented(INDENT).lines());
 }
 
-/// How many there are beside those that are shown.
+/// A line with the number of those that are not shown.
 fn more(text: &mut Text, number: usize) {
     if number > 0 {
         text.push(dim(&format!("… and {number} more")));

@@ -1,11 +1,11 @@
-//! Columns, as wide as what is in them.
+//! Columns that are as wide as their widest cell.
 
 use super::text::{Line, Span, Tone};
 
-/// What is between two columns.
+/// The gap between two columns.
 const GAP: usize = 3;
 
-/// Rows under a heading. A column in which no row says anything is left out.
+/// Rows below a heading. Columns without any content are left out.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     heading: Vec<&'static str>,
@@ -21,12 +21,12 @@ impl Table {
         }
     }
 
-    /// The same, so many columns to the right.
+    /// The same table, indented by this many columns.
     pub(crate) fn indented(self, indent: usize) -> Self {
         Self { indent, ..self }
     }
 
-    /// One more row, with a cell for each column.
+    /// Adds a row, with a cell for each column.
     pub(crate) fn row(&mut self, cells: impl Into<Vec<Span>>) {
         self.rows.push(cells.into());
     }
@@ -58,7 +58,7 @@ impl Table {
             .collect()
     }
 
-    /// One row, without spaces behind its last cell.
+    /// One row, without trailing spaces.
     fn line(&self, cells: &[Span], widths: &[usize]) -> Line {
         let end = cells
             .iter()

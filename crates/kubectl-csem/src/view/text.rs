@@ -6,21 +6,21 @@ use anstyle::{AnsiColor, Style};
 use consul_client::text::one_line;
 use unicode_width::UnicodeWidthStr as _;
 
-/// How much of a text of others is shown: more than a condition's message has.
+/// How much of a foreign text is shown: more than the longest message of a condition.
 const LONGEST: usize = 2048;
 
-/// What a word says beside its letters, where there is colour.
+/// What the colour of a word says, where there is colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Tone {
     #[default]
     Plain,
     /// A heading.
     Strong,
-    /// Of less weight.
+    /// Of less importance.
     Dim,
     /// As it should be.
     Good,
-    /// Not yet known, or to be looked at.
+    /// Not yet known, or worth a check.
     Doubt,
     /// Not as it should be.
     Bad,
@@ -39,7 +39,7 @@ impl Tone {
     }
 }
 
-/// A piece of a line. Whatever it was made of, it moves no cursor and ends no line.
+/// A piece of a line. Whatever its text was, it moves no cursor and ends no line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     text: String,
@@ -62,12 +62,12 @@ impl Span {
         self.text.is_empty()
     }
 
-    /// How many columns of a terminal it takes.
+    /// Its width in columns of a terminal.
     pub(crate) fn width(&self) -> usize {
         self.text.width()
     }
 
-    /// As much of it as fits, with an ellipsis for the rest.
+    /// As much as fits, with an ellipsis for the remainder.
     fn cut(&self, columns: usize) -> Self {
         if self.width() <= columns {
             return self.clone();
@@ -76,7 +76,7 @@ impl Span {
         let mut text = String::new();
         for c in self.text.chars() {
             text.push(c);
-            // Not the sum of its letters: some of them change the one before.
+            // Not the sum of the characters' widths: some of them modify the one before.
             if text.width() > room {
                 text.pop();
                 break;
@@ -107,12 +107,12 @@ impl Span {
 pub(crate) struct Line(pub(crate) Vec<Span>);
 
 impl Line {
-    /// A line of one piece.
+    /// A line with a single piece.
     pub(crate) fn of(tone: Tone, text: impl AsRef<str>) -> Self {
         Self(vec![Span::new(tone, text)])
     }
 
-    /// As much of it as fits in so many columns.
+    /// As much as fits into this many columns.
     pub(crate) fn cut(&self, columns: usize) -> Self {
         let mut room = columns;
         let mut spans = Vec::new();
@@ -152,13 +152,13 @@ impl Text {
         self.lines.extend(lines);
     }
 
-    /// An empty line and a heading, before what follows.
+    /// Adds an empty line and a heading.
     pub(crate) fn heading(&mut self, title: impl AsRef<str>) {
         self.push(Line::default());
         self.push(Line::of(Tone::Strong, title));
     }
 
-    /// All of it, with an end to each line.
+    /// The whole text, with a newline after each line.
     pub(crate) fn render(&self, colour: bool) -> String {
         let lines = self.lines.iter();
         lines.map(|line| line.render(colour) + "\n").collect()
@@ -190,7 +190,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever somebody wrote, it takes one line, stays in its columns, and says nothing to the terminal.
+        /// Any foreign text takes one line, stays in its columns, and can't control the terminal.
         #[test]
         fn any_text_stays_in_its_place(text: String, more: String, columns in 0..40_usize) {
             let line = Line(vec![Span::plain(text), Span::plain(more)]).cut(columns);

@@ -32,7 +32,7 @@ async fn a_job_leaves_the_line_and_comes_back() {
             .contains("not on hold")
     );
 
-    // One that runs goes on, and that is said.
+    // A running Job continues, and the plugin says so.
     let said = user.sees(&["hold", "first"]).await;
     assert!(said.contains("runs on"), "{said}");
     user.sees(&["unhold", "first"]).await;

@@ -1,4 +1,4 @@
-//! Completion by kubectl's own: what the plugin answers it.
+//! Completion by kubectl itself: what the plugin answers.
 
 use std::fs;
 
@@ -90,7 +90,7 @@ async fn kubectl_completes_commands_flags_and_names() {
     assert_eq!(complete(&["list", "--output=y"]).await, ["yaml", ":4"]);
 }
 
-/// One that takes the connection, and says nothing: a shell would wait for ever.
+/// The server accepts the connection but never answers: without a timeout, the shell would wait forever.
 #[tokio::test]
 async fn a_cluster_that_is_away_spoils_nothing() {
     let bed = Bed::shared().await;
@@ -115,7 +115,7 @@ async fn a_cluster_that_is_away_spoils_nothing() {
     said.is(0, &[]);
     assert_eq!((said.out.trim(), said.err.as_str()), (":4", ""));
 
-    // And where nobody listens, a command says what to do.
+    // If nothing listens at all, a command says what to do.
     fs::write(
         &kubeconfig,
         text.to_string().replace(&server, "http://127.0.0.1:1"),

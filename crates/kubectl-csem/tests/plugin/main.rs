@@ -1,5 +1,5 @@
-//! `kubectl csem` as its users meet it: run by the real kubectl, on a real API server with a real
-//! operator, real Jobs and a real Consul. All stories share one bed, each in a namespace of its own.
+//! `kubectl csem` as its users see it: run by the real kubectl, on a real API server with a real operator, real Jobs
+//! and a real Consul. All tests share one bed, each in its own namespace.
 #![allow(
     clippy::expect_used,
     clippy::panic,

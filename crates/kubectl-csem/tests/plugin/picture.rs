@@ -1,4 +1,4 @@
-//! What it looks like on a terminal. With `UPDATE_PICTURES=1` the picture in `docs/` is taken here.
+//! The output on a terminal. With `UPDATE_PICTURES=1`, this takes the picture in `docs/`.
 
 use std::{env, fs, path::Path};
 

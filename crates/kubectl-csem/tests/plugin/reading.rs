@@ -1,4 +1,4 @@
-//! `list` and `show`: what the operator wrote, in an order and with reasons that people can read.
+//! `list` and `show`: what the operator wrote, with an order and reasons that people can read.
 
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ async fn who_holds_who_waits_and_why() {
     db.has_condition("SlotsAvailable", "False", "AllSlotsHeld")
         .await;
 
-    // An event comes by a way of its own.
+    // Events arrive separately from the status.
     first.has_event("SlotGranted").await;
 
     let session = first.session().await.expect("it holds a slot");
@@ -72,7 +72,7 @@ async fn who_holds_who_waits_and_why() {
     let yaml: Value = serde_yaml_ng::from_str(&yaml).expect("YAML");
     assert_eq!(yaml["holders"], read["holders"]);
 
-    // Whose slot was given back is not among the holders any more.
+    // A holder whose slot was released is no longer listed.
     first.finish().await;
     team.job("urgent").is_running().await;
     eventually("the next one is shown", || async {
@@ -93,7 +93,7 @@ async fn the_line_goes_on_where_the_status_ends() {
     let db = team.semaphore("db").limit(1).paused(true).create().await;
     let jobs = (0..JOBS).map(|number| {
         let job = team.job(&format!("job-{number:02}")).semaphore("db");
-        // The last ones come first, so that the rest is not what was made last.
+        // The last Jobs have the highest priority, so that the tail of the queue is not simply the newest Jobs.
         job.priority(i64::try_from(number / 10).unwrap_or(0))
             .create()
     });
@@ -201,7 +201,7 @@ async fn all_semaphores_of_a_namespace_and_of_all() {
     );
     let names = list(&read["items"], |item| item["metadata"]["name"].clone());
     assert_eq!(names, [json!("db"), json!("partner-api")]);
-    // What is printed can be given back to kubectl.
+    // The output can be given back to kubectl.
     assert_eq!(
         read["items"][0]["apiVersion"],
         "consul-semaphore.io/v1alpha1"

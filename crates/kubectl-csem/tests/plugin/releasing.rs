@@ -1,4 +1,4 @@
-//! `release`: a slot is taken from its holder, in Consul.
+//! `release`: takes a slot from its holder, in Consul.
 
 use std::process::Stdio;
 
@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::stage::{User, installed};
 
-/// An administrator who can reach Consul, too.
+/// An administrator who can also reach Consul.
 fn user(bed: &Bed, team: &Namespace) -> User {
     let user = User::admin(bed, team).set("CONSUL_HTTP_ADDR", bed.consul().address());
     match bed.consul().token() {
@@ -58,7 +58,7 @@ async fn what_becomes_of_a_running_job_is_said_before() {
     said.is(0, &told);
     said.is(0, &["destroyed"]);
     job.has_event("SlotLost").await;
-    // It is first in line, and has a slot again.
+    // It is first in the queue, so it gets a slot again.
     job.is_running().await;
     let again = user.csem(&["release", "db", &session, "--yes"]).await;
     let refused = match again.code {
@@ -118,7 +118,7 @@ async fn the_slot_of_another_program_goes_to_the_next_job() {
     job.is_complete().await;
 }
 
-/// It takes a person time to answer, in which the holder may be done and go on with something else.
+/// A person takes time to answer. In the meantime the holder may finish and start something else.
 #[tokio::test]
 async fn one_that_has_given_its_slot_back_meanwhile_is_left_alone() {
     let bed = Bed::shared().await;

@@ -1,13 +1,13 @@
-//! Users with the rights of each role that is shipped, and no others: what they may do works, and what
-//! they may not says what is missing and which role gives it.
+//! Users with exactly the rights of a shipped role. What they may do works, and every refusal says which right is
+//! missing and which role grants it.
 
 use serde_json::json;
 use testbed::{Bed, Namespace};
 
 use crate::stage::User;
 
-/// A user with these roles in the namespace, once the API server knows of them. Those of Kubernetes itself are named by the parts that view
-/// and edit are put together from: the bed runs no controller that does so.
+/// A user with these roles in the namespace, once they are in effect. Kubernetes' own view and edit are given by the
+/// roles that they aggregate: the bed runs no controller that aggregates them.
 async fn user(bed: &Bed, team: &Namespace, name: &str, roles: &[&str]) -> User {
     team.apply(json!({
         "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name },
@@ -67,7 +67,7 @@ async fn each_role_may_do_what_it_is_for() {
         .await
         .is(77, &["You may not get jobs", "ClusterRole edit"]);
 
-    // Semaphores alone: the status has the head of the line, and what is left out is said.
+    // Semaphores only: the status shows the head of the queue, and the output says what is left out.
     let viewer = user(&bed, &team, "viewer", &[VIEWER]).await;
     viewer.csem(&["list"]).await.is(0, &["db", "True"]);
     let shown = viewer.csem(&["show", "db"]).await;
@@ -100,7 +100,7 @@ async fn each_role_may_do_what_it_is_for() {
         .csem(&["list", "-A"])
         .await
         .is(77, &["in all namespaces", "Without -A"]);
-    // Of the context's namespace, which is the team's, where not all may be seen.
+    // A user who may not list all namespaces gets the context's, which is the team's.
     let said = viewer.csem_anywhere(&["list"], "").await;
     said.is(0, &["you may not list", "those of", team.name(), "True"]);
 
@@ -112,7 +112,7 @@ async fn each_role_may_do_what_it_is_for() {
         .await
         .is(77, &["You may not get jobs"]);
 
-    // With Kubernetes' own view, of which the viewer is a part, nothing is left out.
+    // With Kubernetes' own view, which includes the viewer role, nothing is left out.
     let looker = user(&bed, &team, "looker", &[VIEWER, VIEW]).await;
     let read = looker.reads(&["show", "db"]).await;
     assert_eq!(read["gaps"], json!([]), "{read}");
@@ -147,7 +147,7 @@ async fn each_role_may_do_what_it_is_for() {
     as_another_one(&bed, &team).await;
 }
 
-/// Which the administrator may be.
+/// The administrator can impersonate other users.
 async fn as_another_one(bed: &Bed, team: &Namespace) {
     let admin = User::admin(bed, team);
     let viewer = format!("--as=system:serviceaccount:{}:viewer", team.name());

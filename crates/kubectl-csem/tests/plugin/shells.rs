@@ -1,4 +1,4 @@
-//! Completion by the shells themselves: what a person types, and what the plugin is then run with.
+//! Completion in real shells: what a person types, and how the plugin is then run.
 
 use std::{env, fs, os::unix::fs::PermissionsExt as _};
 
@@ -11,8 +11,8 @@ use crate::{
     terminal::Terminal,
 };
 
-/// Notes what it is run with, unless a shell asks it. `$NAMES`, if there is such a file, are names that no
-/// plugin of ours offers.
+/// Records its arguments, unless a shell calls it for completion. The file `$NAMES`, if it exists, has names that no
+/// plugin of ours would offer.
 const NOTES: &str = r#"#!/bin/bash
 case $1 in
 __complete)
@@ -24,7 +24,7 @@ esac
 echo "$*" >>"$HOME/ran"
 "#;
 
-/// Names that were chosen to be run, by whoever gave them: by the key Tab, or by Enter.
+/// Malicious names, chosen so that a shell would run them at Tab or at Enter.
 const PLANTED: [&str; 6] = [
     "p1;touch${IFS}PWNED;#",
     "p2$(touch${IFS}PWNED)",
@@ -34,7 +34,7 @@ const PLANTED: [&str; 6] = [
     "--as=p6",
 ];
 
-/// A line that is typed, with the key Tab in it, and what it becomes.
+/// A typed line with a Tab in it, and the line that it becomes.
 const TYPED: [(&str, &str); 11] = [
     ("list --context p1\t", "list --context p1"),
     ("list --context p2\t", "list --context p2"),
@@ -69,12 +69,12 @@ fn kubeconfig() -> String {
     config.to_string()
 }
 
-/// Types what the docs say, and then the lines, each of this program. Nothing else is run.
+/// Types the setup from the docs, and then the lines, each for this program. Nothing else may run.
 async fn completes(words: &[&str], documented: &str, program: &str) {
     types(words, documented, program, None, &TYPED).await;
 }
 
-/// The shell's own script puts every name on the line as text, also one of another program.
+/// The shell's own script inserts every name as plain text, even a name from another program.
 async fn quotes(words: &[&str], documented: &str) {
     let names = PLANTED.join("\n");
     let typed = ["p1", "p2", "p3", "p4", "p5"].iter().zip(PLANTED);
@@ -111,7 +111,7 @@ async fn types(
     let mut programs = vec![home.path().join("bin")];
     programs.extend(env::split_paths(&path()));
     let programs = env::join_paths(programs).expect("a path");
-    // It leads a session of its own, so that this is its terminal.
+    // It leads its own session, so that this becomes its terminal.
     let mut shell = Command::new("setsid")
         .arg("--ctty")
         .args(words)
@@ -169,7 +169,7 @@ async fn fish() {
     quotes(&FISH, documented).await;
 }
 
-/// By kubectl's own completion, as `kubectl completion --help` has it set up.
+/// Through kubectl's own completion, set up as `kubectl completion --help` says.
 #[tokio::test]
 #[ignore = "bash-completion must be there: make shells-test"]
 async fn bash_by_kubectl() {

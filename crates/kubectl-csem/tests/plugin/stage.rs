@@ -1,4 +1,4 @@
-//! Who runs the plugin, and what it says.
+//! The users of the plugin, and the output of their commands.
 
 use std::{
     env,
@@ -18,11 +18,11 @@ use tokio::{io::AsyncWriteExt as _, process::Command, time::timeout};
 pub(crate) struct User {
     kubeconfig: PathBuf,
     namespace: String,
-    /// What is set for it beside what every user has.
+    /// Environment variables in addition to those of every user.
     environment: Vec<(&'static str, String)>,
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) code: Option<i32>,
@@ -44,31 +44,31 @@ impl User {
         }
     }
 
-    /// The same with a variable in its environment.
+    /// The same user with an environment variable.
     pub(crate) fn set(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.environment.push((name, value.into()));
         self
     }
 
-    /// `kubectl csem` in the namespace, with these words.
+    /// Runs `kubectl csem` in the namespace, with these arguments.
     pub(crate) async fn csem(&self, words: &[&str]) -> Said {
         self.csem_told(words, "").await
     }
 
-    /// The same with something to read.
+    /// The same with text on stdin.
     pub(crate) async fn csem_told(&self, words: &[&str], input: &str) -> Said {
         let namespace = ["-n", self.namespace.as_str()];
         self.csem_anywhere(&[words, &namespace].concat(), input)
             .await
     }
 
-    /// The same, of no namespace in particular.
+    /// The same without a namespace.
     pub(crate) async fn csem_anywhere(&self, words: &[&str], input: &str) -> Said {
         let words = [&["csem"], words].concat();
         run(self.command(servers().join("kubectl"), &words), input).await
     }
 
-    /// A command of this user's, of which nothing is added.
+    /// A command of this user, without any added arguments.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>, words: &[&str]) -> Command {
         let mut command = Command::new(program);
         command
@@ -83,7 +83,7 @@ impl User {
         command
     }
 
-    /// What `kubectl csem` prints, which succeeds.
+    /// The output of `kubectl csem`, which must succeed.
     #[track_caller]
     pub(crate) fn sees(&self, words: &[&str]) -> impl Future<Output = String> {
         let line = std::panic::Location::caller();
@@ -94,7 +94,7 @@ impl User {
         }
     }
 
-    /// The same, as JSON.
+    /// The output of `kubectl csem -o json`, parsed.
     pub(crate) async fn reads(&self, words: &[&str]) -> Value {
         let words = [words, &["-o", "json"]].concat();
         serde_json::from_str(&self.sees(&words).await).expect("JSON")
@@ -109,7 +109,7 @@ impl fmt::Display for Said {
 }
 
 impl Said {
-    /// Checks the exit code, and that all of these words are said.
+    /// Checks the exit code, and that the output contains all of these words.
     #[track_caller]
     pub(crate) fn is(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, Some(code), "{self}");
@@ -128,7 +128,7 @@ pub(crate) async fn run(mut command: Command, input: &str) -> Said {
         .spawn()
         .expect("the command starts");
     let mut stdin = child.stdin.take().expect("a pipe");
-    // Who reads nothing may have ended already.
+    // A command that reads no input may have ended already.
     let _ = stdin.write_all(input.as_bytes()).await;
     drop(stdin);
     let output = timeout(PATIENCE, child.wait_with_output()).await;
@@ -140,7 +140,7 @@ pub(crate) async fn run(mut command: Command, input: &str) -> Said {
     }
 }
 
-/// Where the plugin is installed, as docs/plugin.md has it: one program by two names.
+/// Where the plugin is installed, as docs/plugin.md says: one program under two names.
 pub(crate) fn installed() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -148,7 +148,7 @@ pub(crate) fn installed() -> &'static Path {
         fs::create_dir_all(&folder).expect("a folder");
         for name in ["kubectl-csem", "kubectl_complete-csem"] {
             let link = folder.join(name);
-            // One of an earlier run leads to where the program was then.
+            // A link of an earlier run may point to an old build.
             let _none = fs::remove_file(&link);
             symlink(env!("CARGO_BIN_EXE_kubectl-csem"), &link).expect("a link");
         }
@@ -156,7 +156,7 @@ pub(crate) fn installed() -> &'static Path {
     })
 }
 
-/// With kubectl and the plugin first.
+/// The PATH, with the plugin and kubectl first.
 pub(crate) fn path() -> OsString {
     let first = [installed().to_owned(), servers()];
     let rest = env::var_os("PATH").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A terminal, as a program has it.
+//! A terminal, as a program sees it.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,7 +15,7 @@ use rustix::{
     termios::{Winsize, tcsetwinsize},
 };
 
-/// A terminal: what is written to it, and the end for a program.
+/// A pseudo-terminal: the output so far, and the program's end.
 pub(crate) struct Terminal {
     written: Arc<Mutex<Vec<u8>>>,
     program: File,
@@ -55,7 +55,7 @@ impl Terminal {
         terminal
     }
 
-    /// The end for a program.
+    /// The program's end.
     pub(crate) fn end(&self) -> Stdio {
         self.program.try_clone().expect("another handle").into()
     }
@@ -70,26 +70,26 @@ impl Terminal {
         tcsetwinsize(&self.ours, size).expect("it has a size");
     }
 
-    /// What a person types.
+    /// Types these keys.
     pub(crate) fn types(&self, keys: &str) {
         let mut ours = File::from(self.ours.try_clone().expect("another handle"));
         ours.write_all(keys.as_bytes()).expect("it takes them");
     }
 
-    /// What was read so far: what a program wrote just now may be missing yet.
+    /// The output so far. What a program has just written may still be missing.
     pub(crate) fn text(&self) -> String {
         as_text(&self.written)
     }
 
-    /// All that was written, once nobody has the terminal any more: not the programs, and no command that could
-    /// start another one.
+    /// The whole output, once nothing has the terminal open any more: neither the programs, nor a `Command` that
+    /// could start another one.
     pub(crate) fn close(self) -> String {
         drop(self.program);
         self.reader.join().expect("no panic");
         as_text(&self.written)
     }
 
-    /// The frames so far, without their first and last words.
+    /// The complete frames so far, without their escape sequences at both ends.
     pub(crate) fn frames(&self) -> Vec<String> {
         let text = self.text();
         let frames = text.split("\u{1b}[?2026h").skip(1);

@@ -1,4 +1,4 @@
-//! `watch`: what happens is shown as it happens, on a terminal in place and elsewhere in lines.
+//! `watch`: shows changes as they happen, in place on a terminal and as lines elsewhere.
 
 use std::{process::Stdio, sync::Arc};
 
@@ -73,7 +73,7 @@ impl Said {
     }
 }
 
-/// As Ctrl-C does.
+/// Interrupts the program, as Ctrl-C does.
 async fn end(child: &mut Child) {
     let id = child.id().expect("it runs").to_string();
     let interrupted = tokio::process::Command::new("kill")
@@ -88,7 +88,7 @@ async fn end(child: &mut Child) {
     assert_eq!(status.code(), Some(0), "{status}");
 }
 
-/// Whether a process does something of its own at a signal: this terminal is nobody's, so no key of it sends one.
+/// Whether a process handles a signal. No process has this terminal as its own, so its keys send no signals.
 fn catches(id: &str, signal: rustix::process::Signal) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
@@ -138,7 +138,7 @@ async fn on_a_terminal_a_hand_over_is_redrawn_in_place() {
     first.finish().await;
     eventually("the second one holds", || holds("second")).await;
 
-    // What is typed is not shown, and Ctrl-Z does not leave the shell on this screen.
+    // Typed text is not shown, and Ctrl-Z does not leave the shell on this screen.
     terminal.types("typed\n");
     let id = watch.id().expect("it runs").to_string();
     assert!(catches(&id, rustix::process::Signal::TSTP));

@@ -14,25 +14,25 @@ impl Job {
     /// Waits for a slot of this `ConsulSemaphore`.
     #[must_use]
     pub fn semaphore(self, name: &str) -> Self {
-        // The label is for the bed's own observer, which takes nobody's word.
+        // The label is for the bed's own observer, which does not rely on the operator.
         let label = json!({ "metadata": { "labels": { SEMAPHORE_LABEL: name } } });
         self.annotation("consul-semaphore.io/semaphore", name)
             .with(json!({ "spec": { "template": label } }))
     }
 
-    /// Its priority in line.
+    /// Its priority in the queue.
     #[must_use]
     pub fn priority(self, priority: i64) -> Self {
         self.annotation("consul-semaphore.io/priority", &priority.to_string())
     }
 
-    /// Stays out of the line.
+    /// Puts it on hold, outside the queue.
     #[must_use]
     pub fn hold(self) -> Self {
         self.annotation("consul-semaphore.io/hold", "true")
     }
 
-    /// Made running, as by a user whose cluster has no admission policy.
+    /// Creates it unsuspended, as in a cluster without the admission policy.
     #[must_use]
     pub fn unsuspended(self) -> Self {
         self.with(json!({ "spec": { "suspend": false } }))
@@ -44,33 +44,33 @@ impl Job {
         self.pod_annotation("bed.consul-semaphore.io/runs", duration)
     }
 
-    /// Its pods fail at their end.
+    /// Makes its pods fail at their end.
     #[must_use]
     pub fn fails(self) -> Self {
         self.pod_annotation("bed.consul-semaphore.io/fails", "true")
     }
 
-    /// How long its pods still run when they are deleted, such as `2s`.
+    /// How long its pods continue to run when they are deleted, such as `2s`.
     #[must_use]
     pub fn terminates_in(self, duration: &str) -> Self {
         self.pod_annotation("bed.consul-semaphore.io/terminates-in", duration)
     }
 
-    /// How many seconds its pods may take to end: Kubernetes has 30 where nothing is said. The fewer, the
-    /// longer the operator waits for news of its slot before it suspends it.
+    /// The grace period of its pods in seconds; Kubernetes defaults to 30. The shorter it is, the longer the operator
+    /// waits for news of the slot before it suspends the Job.
     #[must_use]
     pub fn grace(self, seconds: u32) -> Self {
         let pods = json!({ "terminationGracePeriodSeconds": seconds });
         self.with(json!({ "spec": { "template": { "spec": pods } } }))
     }
 
-    /// So many pods, all at once.
+    /// This many pods, all at once.
     #[must_use]
     pub fn parallelism(self, pods: u32) -> Self {
         self.with(json!({ "spec": { "parallelism": pods, "completions": pods } }))
     }
 
-    /// How often a pod is tried again.
+    /// How often a failed pod is retried.
     #[must_use]
     pub fn backoff_limit(self, limit: u32) -> Self {
         self.with(json!({ "spec": { "backoffLimit": limit } }))
@@ -96,7 +96,7 @@ impl Job {
         )
     }
 
-    /// Anything more, merged into what is there; null removes.
+    /// Anything else, merged into the object; null removes.
     #[must_use]
     pub fn with(mut self, more: Value) -> Self {
         json::merge(&mut self.manifest, more);
@@ -109,14 +109,14 @@ impl Job {
         story(Location::caller(), self.try_create())
     }
 
-    /// As [`Self::create`], for one that may be refused: the error is the API server's message.
+    /// Like [`Self::create`], for a Job that may be refused: the error is the API server's message.
     pub async fn try_create(self) -> Result<Self> {
         let job = serde_json::from_value(self.manifest.clone())?;
         self.api().create(&PostParams::default(), &job).await?;
         Ok(self)
     }
 
-    /// Creates a `CronJob` of its name that makes such Jobs; `cron` is the rest of its spec, such as
+    /// Creates a `CronJob` with its name that makes such Jobs; `cron` is the remainder of its spec, such as
     /// `{ "schedule": "* * * * *", "concurrencyPolicy": "Forbid" }`.
     #[track_caller]
     pub fn create_cron_job(self, mut cron: Value) -> impl Future<Output = ()> {

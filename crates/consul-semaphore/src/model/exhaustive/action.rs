@@ -2,7 +2,7 @@
 
 use super::{
     super::operator::{Lost, Step},
-    Manner,
+    WaitStyle,
     state::State,
 };
 
@@ -122,7 +122,7 @@ impl State {
                 if site.workloads.awaits_control(object) {
                     actions.push(Action::Control(number, workload));
                 }
-                if self.whims > 0 {
+                if self.user_changes > 0 {
                     actions.push(Action::Delete(number, workload));
                     if object.runs() {
                         actions.push(Action::Suspend(number, workload));
@@ -172,15 +172,15 @@ impl State {
 
     fn client_actions(&self, actions: &mut Vec<Action>) {
         if self.client.session().is_some() {
-            if self.setup.manner == Manner::Slow {
+            if self.setup.manner == WaitStyle::Slow {
                 actions.push(Action::Look);
             }
             actions.push(Action::Leave);
-            if self.setup.manner != Manner::Silent {
+            if self.setup.manner != WaitStyle::Silent {
                 actions.push(Action::Claim);
             }
         }
-        let again = self.client.session().is_some() && self.setup.manner != Manner::Silent;
+        let again = self.client.session().is_some() && self.setup.manner != WaitStyle::Silent;
         if self.arrivals > 0 || again {
             actions.push(Action::Arrive);
         }

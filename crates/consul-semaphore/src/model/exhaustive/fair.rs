@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     super::rest::check_at_rest,
-    Manner,
+    WaitStyle,
     action::{Action, Delivery, Seen},
     state::{Process, State},
 };
@@ -42,7 +42,7 @@ impl State {
             // Nothing was to be done, but the operator noted something.
             return Some(moved);
         }
-        if self.client.session().is_some() && self.setup.manner != Manner::Silent {
+        if self.client.session().is_some() && self.setup.manner != WaitStyle::Silent {
             // If its contender was deleted, it makes one first.
             let mut tries = [Action::Arrive, Action::Claim].into_iter();
             if let Some(next) = tries.find_map(|action| self.after(action)) {
@@ -86,7 +86,7 @@ impl State {
         let waits =
             sight.contenders.contains_key(session) && !body.is_some_and(|body| body.holds(session));
         assert!(
-            !(free && waits) || self.setup.manner == Manner::Silent,
+            !(free && waits) || self.setup.manner == WaitStyle::Silent,
             "a slot is idle while another program waits"
         );
     }

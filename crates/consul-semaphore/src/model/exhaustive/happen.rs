@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     super::{operator::Operator, requests::Deletion},
-    Manner,
+    WaitStyle,
     action::{Action, Delivery, Seen},
     state::{LONG, State},
 };
@@ -53,7 +53,7 @@ impl State {
             return;
         };
         let whim = !matches!(action, Action::Control(..) | Action::EndPod(..));
-        self.whims -= u8::from(whim);
+        self.user_changes -= u8::from(whim);
         self.by_others(site, |outside| {
             let workloads = &mut outside.workloads;
             let uid = match action {
@@ -92,7 +92,7 @@ impl State {
                 self.by_client(|client, outside| client.look(&outside.consul, &prefix));
             }
             Action::Claim => {
-                let looks = self.setup.manner != Manner::Slow;
+                let looks = self.setup.manner != WaitStyle::Slow;
                 self.by_client(|client, outside| {
                     if looks {
                         client.look(&outside.consul, &prefix);

@@ -16,7 +16,7 @@ use super::{
         operator::{Operator, Step},
         outside::Outside,
     },
-    Manner, Setup, Sites,
+    Setup, Sites, WaitStyle,
     action::{Action, Delivery, Fault},
 };
 use crate::{Cluster, Uid, lock::SEMAPHORE_FLAGS, samples};
@@ -70,7 +70,7 @@ pub(super) struct State {
     /// How many arrivals of another program, faults and changes of mind by users are left.
     pub(super) arrivals: u8,
     pub(super) faults: u8,
-    pub(super) whims: u8,
+    pub(super) user_changes: u8,
     /// The calls that nobody waits for any more, each with its cluster.
     pub(super) landing: Vec<(usize, Step)>,
     pub(super) seconds: u64,
@@ -153,7 +153,7 @@ impl State {
             client: Client::new(Style::Go, limit),
             arrivals: setup.arrivals,
             faults: setup.faults,
-            whims: setup.whims,
+            user_changes: setup.user_changes,
             landing: Vec::new(),
             seconds: 0,
             broken: None,
@@ -189,7 +189,7 @@ impl State {
             client,
             arrivals,
             faults,
-            whims,
+            user_changes,
             landing,
             seconds,
             broken,
@@ -200,7 +200,7 @@ impl State {
         let prefix = &sites[0].settings.prefix;
         let mut all = Canon::new(consul, &order.workloads, now);
         let canon = &mut all;
-        canon.word(&(arrivals, faults, whims, broken));
+        canon.word(&(arrivals, faults, user_changes, broken));
         consul.trace(prefix, self.setup.fair, canon);
         client.trace(canon);
         for site in &order.sites {
@@ -269,7 +269,7 @@ impl State {
         let mut client = self.client.clone();
         self.by_others(0, |outside| happens(&mut client, outside));
         self.client = client;
-        if self.setup.manner != Manner::Slow {
+        if self.setup.manner != WaitStyle::Slow {
             self.client.forget();
         }
     }
@@ -330,7 +330,10 @@ impl State {
     fn is_undisturbed(&self) -> bool {
         let only_stale = self.setup.kinds == [Fault::StaleRead];
         let replicas = self.setup.sites == Sites::TwoReplicas;
-        (self.faults == 0 || only_stale) && self.whims == 0 && self.landing.is_empty() && !replicas
+        (self.faults == 0 || only_stale)
+            && self.user_changes == 0
+            && self.landing.is_empty()
+            && !replicas
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::{BASE, Manner, Setup, Sites, action::Fault, check, check_canon, find_out};
+use super::{BASE, Setup, Sites, WaitStyle, action::Fault, check, check_canon, find_flaw};
 use crate::{OnSlotLost, model::flaws::Flaw};
 
 /// Checks a world of two operators and another program for each kind of fault, with one such fault.
@@ -161,7 +161,7 @@ fn fair_order_and_a_fault() {
 const SILENT: Setup = Setup {
     faults: 0,
     fair: true,
-    manner: Manner::Silent,
+    manner: WaitStyle::Silent,
     ..BASE
 };
 
@@ -172,8 +172,8 @@ fn whoever_never_takes_its_turn_stops_nobody() {
 
 #[test]
 fn whoever_stands_back_for_ever_is_found_out() {
-    find_out(
-        Flaw::StandsBackForEver,
+    find_flaw(
+        Flaw::NeverTakesTurn,
         Setup {
             sites: Sites::One,
             ..SILENT
@@ -224,7 +224,7 @@ fn what_is_taken_for_the_same_leads_to_the_same() {
 
 #[test]
 fn a_prune_without_a_check_is_found_out() {
-    find_out(
+    find_flaw(
         Flaw::SkipsChecks,
         Setup {
             sites: Sites::One,
@@ -235,7 +235,7 @@ fn a_prune_without_a_check_is_found_out() {
 
 #[test]
 fn a_write_without_an_index_is_found_out() {
-    find_out(
+    find_flaw(
         Flaw::DropsIndex,
         Setup {
             faults: 0,
@@ -247,12 +247,12 @@ fn a_write_without_an_index_is_found_out() {
 
 #[test]
 fn a_release_before_the_pods_are_gone_is_found_out() {
-    find_out(
+    find_flaw(
         Flaw::ReleasesEarly,
         Setup {
             sites: Sites::One,
             faults: 0,
-            whims: 1,
+            user_changes: 1,
             arrivals: 0,
             ..BASE
         },
@@ -276,12 +276,12 @@ fn as_asked() {
             "TwoClusters" => setup.sites = Sites::TwoClusters,
             "limit" => setup.limit = number.into(),
             "faults" => setup.faults = number,
-            "whims" => setup.whims = number,
+            "user_changes" => setup.user_changes = number,
             "arrivals" => setup.arrivals = number,
-            "slow" => setup.manner = Manner::Slow,
+            "slow" => setup.manner = WaitStyle::Slow,
             "same" => same = true,
             "fair" => setup.fair = true,
-            "silent" => setup.manner = Manner::Silent,
+            "silent" => setup.manner = WaitStyle::Silent,
             "nothing" => setup.from_nothing = true,
             "cooldown" => setup.cooldown = true,
             "Suspend" => setup.policy = OnSlotLost::Suspend,
@@ -290,7 +290,7 @@ fn as_asked() {
                 let flaw = Flaw::ALL
                     .into_iter()
                     .find(|flaw| format!("{flaw:?}") == value);
-                println!("{}", find_out(flaw.expect("a flaw"), setup));
+                println!("{}", find_flaw(flaw.expect("a flaw"), setup));
                 return;
             }
             other => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    About, End, Flaw, Lost, Operator, Patch, Reach, Refused, Step, requests, session, unheard,
+    About, End, Flaw, Lost, Operator, Patch, Reach, Refused, Step, no_answer, requests, session,
 };
 use crate::{
     Workload,
@@ -19,7 +19,7 @@ struct Delivery {
     /// Whether it is carried out.
     done: bool,
     /// Whether its answer arrives.
-    heard: bool,
+    answered: bool,
     /// Whether, for now, not even its failure is known.
     hangs: bool,
 }
@@ -48,7 +48,7 @@ impl Operator {
         let away = outside.is_away() && !of_kubernetes;
         let delivery = Delivery {
             done: lost.is_none_or(|lost| lost.done) && !away,
-            heard: lost.is_none() && !away,
+            answered: lost.is_none() && !away,
             hangs: lost.is_some_and(|lost| lost.hangs) || outside.reach == Reach::Silent && away,
         };
         match step {
@@ -79,14 +79,14 @@ impl Operator {
                 return lost.is_none();
             }
         }
-        delivery.heard
+        delivery.answered
     }
 
     fn record_limits(&mut self, outside: &mut Outside, limits: Vec<u32>, delivery: Delivery) {
         if delivery.done {
             outside.record(limits.clone());
         }
-        if delivery.heard {
+        if delivery.answered {
             self.tell(outside, |engine, semaphore, now, view| {
                 engine.recorded(semaphore, &limits, now, view);
             });
@@ -102,9 +102,9 @@ impl Operator {
         }
         self.tell(outside, |engine, semaphore, now, view| {
             if added {
-                engine.added_finalizer(semaphore, delivery.heard, now, view);
+                engine.added_finalizer(semaphore, delivery.answered, now, view);
             } else {
-                engine.removed_finalizer(semaphore, delivery.heard, now, view);
+                engine.removed_finalizer(semaphore, delivery.answered, now, view);
             }
         });
     }
@@ -112,10 +112,10 @@ impl Operator {
     fn list_sessions(&mut self, outside: &Outside, delivery: Delivery) {
         let sessions = outside.consul.sessions();
         let sessions = sessions.map(|(id, identity)| session(outside, id, identity));
-        let sessions = if delivery.heard {
+        let sessions = if delivery.answered {
             Ok(sessions.collect())
         } else {
-            Err(unheard())
+            Err(no_answer())
         };
         self.tell(outside, |engine, semaphore, now, view| {
             engine.listed_sessions(semaphore, sessions, now, view);
@@ -133,13 +133,13 @@ impl Operator {
         let answer = delivery
             .done
             .then(|| outside.transact(&transaction, self.generation));
-        let result = match answer.filter(|_| delivery.heard) {
+        let result = match answer.filter(|_| delivery.answered) {
             Some(Ok(entries)) => Ok(entries),
             Some(Err(refused)) => {
                 self.learn_capacity(outside, id, refused);
                 Err(refusal(refused))
             }
-            None => Err(unheard()),
+            None => Err(no_answer()),
         };
         let went_through = result.is_ok();
         let end = End {
@@ -148,7 +148,7 @@ impl Operator {
             about: About::All,
         };
         self.end(outside, end, delivery.hangs);
-        if !delivery.heard && transaction.limit.is_some() {
+        if !delivery.answered && transaction.limit.is_some() {
             outside.observer.forget_enforcements();
         }
         if !delivery.done {
@@ -168,7 +168,7 @@ impl Operator {
     ) -> bool {
         let sent = delivery.done && !late;
         let answer = sent.then(|| outside.patch(patch, read, self.deposed));
-        let answer = answer.filter(|_| delivery.heard);
+        let answer = answer.filter(|_| delivery.answered);
         let written = match answer {
             _ if late => Written::NotSent,
             Some(answer) => self.written(outside, patch, answer),
@@ -197,7 +197,7 @@ impl Operator {
             let renewed = Some(outside.now());
             self.store.renewals.insert(session.clone(), renewed);
         }
-        let made = made.filter(|_| delivery.heard).ok_or_else(unheard);
+        let made = made.filter(|_| delivery.answered).ok_or_else(no_answer);
         let end = End {
             id,
             answer: Answer::SessionMade(made),

@@ -53,7 +53,7 @@ impl Step {
     pub(in super::super) fn land(&self, outside: &mut Outside) {
         match self {
             Self::Transact { transaction, .. } => {
-                let _nobody_hears = outside.transact(transaction, outside.generation);
+                let _ignored = outside.transact(transaction, outside.generation);
             }
             Self::Patch { patch, read, .. } => {
                 outside.patch(patch, *read, false);

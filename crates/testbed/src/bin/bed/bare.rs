@@ -6,14 +6,14 @@ use testbed::{Consul, Kubernetes};
 
 use crate::dev::asked_to_end;
 
-/// Starts both, says how to reach them, and runs the operators of the pods that come, until it is to end.
+/// Starts both, prints how to reach them, and runs the operators of new pods, until it is asked to end.
 pub(crate) async fn run() -> Result<()> {
     let asked = asked_to_end()?;
     tokio::pin!(asked);
     println!("Starting etcd, Kubernetes and Consul ...");
     let (kubernetes, consul) = tokio::select! {
         both = async { tokio::join!(Kubernetes::start_with_deployments(), Consul::start()) } => both,
-        // What has been started already ends with this process.
+        // Servers that have started already end with this process.
         why = &mut asked => {
             println!("Ended before they were up: {why}.");
             return Ok(());

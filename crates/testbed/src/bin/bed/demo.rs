@@ -8,11 +8,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 use testbed::Bed;
 
-/// Far longer than it takes: no end by then means that something is wrong.
+/// Far longer than it takes: if it has not ended by then, something is wrong.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// How long a picture may take to be the same in the Jobs and in the semaphore's status, which is
-/// written about once a second.
+/// How long the Jobs and the semaphore's status, which is written about once a second, may disagree.
 const SETTLING: Duration = Duration::from_secs(3);
 
 const LOCK: &str = "semaphores/demo/database/.lock";
@@ -20,7 +19,7 @@ const TABLE: &str = "get csem,jobs -n demo";
 const LIMIT: usize = 2;
 const JOBS: usize = 5;
 
-/// Tells the story from an empty bed to five complete Jobs.
+/// Runs the demo, from an empty bed to five complete Jobs.
 pub(crate) async fn run() -> Result<()> {
     println!("Starting etcd, Kubernetes, Consul and the operator ...");
     let start = Instant::now();
@@ -48,11 +47,17 @@ pub(crate) async fn run() -> Result<()> {
 
     drop(observer);
     bed.end().await?;
-    println!("\nEverything is stopped. To try it yourself: make dev");
+    println!(
+        "
+Everything is stopped. What to do next:
+  make dev     leaves such a cluster up, to try things on
+  make bare    the same without the operator, to install it with Helm or kustomize
+  README.md    how to install it in your own cluster"
+    );
     Ok(())
 }
 
-/// What a Job is doing, in the word that kubectl has for it.
+/// What a Job is doing, in kubectl's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Suspended,
@@ -64,7 +69,7 @@ enum State {
 /// The Jobs by name.
 type Jobs = BTreeMap<String, State>;
 
-/// Shows each change, until all Jobs are complete.
+/// Shows each change until all Jobs are complete.
 async fn follow(bed: &Bed) -> Result<()> {
     let start = Instant::now();
     let mut before = Jobs::new();
@@ -73,7 +78,7 @@ async fn follow(bed: &Bed) -> Result<()> {
         if now != before {
             let table = bed.try_kubectl(TABLE.split(' ')).await?;
             if settled(bed).await? != now {
-                // The table may show what the sentence above it does not say.
+                // The table may be newer than the sentence above it.
                 continue;
             }
             tell(&what_happened(&before, &now));
@@ -99,7 +104,7 @@ async fn follow(bed: &Bed) -> Result<()> {
     }
 }
 
-/// The Jobs, once the semaphore's status says the same.
+/// The Jobs, once the semaphore's status agrees.
 async fn settled(bed: &Bed) -> Result<Jobs> {
     let start = Instant::now();
     loop {
@@ -159,13 +164,13 @@ fn names(jobs: &Jobs, state: State) -> Vec<&str> {
         .collect()
 }
 
-/// Whether no Job has started before one that was made earlier: their names are in that order.
+/// Whether no Job has started before an older one: their names are in order of creation.
 fn in_order(jobs: &Jobs) -> bool {
     let waits = |state: &State| *state == State::Suspended;
     jobs.values().skip_while(|state| !waits(state)).all(waits)
 }
 
-/// A sentence about what is new.
+/// A sentence about the changes.
 fn what_happened(before: &Jobs, now: &Jobs) -> String {
     let new = |state| -> Vec<&str> {
         names(now, state)
@@ -199,7 +204,7 @@ fn list(names: &[&str]) -> String {
     }
 }
 
-/// Shows that the slots are Consul's: the sessions of the Jobs that run are those in the lock.
+/// Shows that the slots are in Consul: the sessions of the running Jobs are those in the lock.
 async fn show_lock(bed: &Bed) -> Result<()> {
     tell(
         "Each of the two holds its slot by a session in Consul, where it is a semaphore like any other.",
@@ -218,7 +223,7 @@ fn tell(what: &str) {
     println!("\n# {what}");
 }
 
-/// Runs a kubectl command for all to see.
+/// Prints a kubectl command and its output.
 async fn kubectl(bed: &Bed, command: &str) -> Result<()> {
     println!("$ kubectl {command}");
     let args = command.split(' ').map(|arg| arg.trim_matches('\''));

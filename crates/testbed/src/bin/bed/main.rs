@@ -1,5 +1,5 @@
-//! `bed demo` shows what the operator does. `bed dev` leaves a bed up to try things on, and `bed bare` one
-//! without the operator, to install it on.
+//! `bed demo` shows what the operator does. `bed dev` keeps a bed up for experiments, and `bed bare` one without the
+//! operator, to install it there.
 #![expect(clippy::print_stdout, reason = "what it prints is what it is for")]
 mod bare;
 mod demo;

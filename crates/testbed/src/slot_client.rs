@@ -17,18 +17,18 @@ use crate::{
     wait::{self, PATIENCE},
 };
 
-/// How a [`Taker`] is to be.
+/// The settings of a [`SlotClient`].
 #[derive(Debug)]
-pub struct TakerBuilder {
+pub struct SlotClientBuilder {
     bed: Bed,
     name: String,
     what: What,
     hold: Duration,
     rest: Duration,
     times: u32,
-    /// What `consul lock` runs instead.
+    /// The command that `consul lock` or `exec` runs instead of the script.
     command: Option<Vec<String>>,
-    /// Where Consul is, if not where the bed has it.
+    /// The address of Consul, if it is not that of the bed's.
     address: Option<String>,
 }
 
@@ -40,9 +40,9 @@ enum What {
     Exec { prefix: String, limit: u32 },
 }
 
-/// Runs a command whose child, a script, holds what is granted, once for each grant, and tells of it as
-/// the other programs do. The command's own words come in between: it has some only when something is
-/// wrong. A shell that waits with a trap lets it end well when it is told to.
+/// Runs a command once for each grant. Its child, a script, holds the grant, and reports it as the other programs do.
+/// The command's own output is mixed in, but it prints something only on errors. The shell waits with a trap, so that
+/// SIGTERM ends it cleanly.
 const AGAIN: &str = r#"
 round=1
 trap 'times=$round' TERM
@@ -57,7 +57,7 @@ for (( ; times == 0 || round <= times; round++)); do
 done
 "#;
 
-impl TakerBuilder {
+impl SlotClientBuilder {
     pub(crate) fn go_semaphore(bed: &Bed, name: &str, prefix: &str, limit: u32) -> Self {
         let prefix = prefix.to_owned();
         Self::new(bed, name, What::GoSemaphore { prefix, limit })
@@ -91,51 +91,51 @@ impl TakerBuilder {
         }
     }
 
-    /// How long it holds each grant (default an hour: until it is told to end).
+    /// How long it holds each grant (default: an hour, so in effect until it is stopped).
     #[must_use]
     pub fn hold(mut self, hold: Duration) -> Self {
         self.hold = hold;
         self
     }
 
-    /// How long it waits after each before it asks again (default: not at all).
+    /// How long it waits after each grant before it asks again (default: not at all).
     #[must_use]
     pub fn rest(mut self, rest: Duration) -> Self {
         self.rest = rest;
         self
     }
 
-    /// How many grants it takes, one after another, before it ends by itself (default 1; 0: no end).
+    /// How many grants it takes, one after another, before it ends (default 1; 0: no end).
     #[must_use]
     pub fn times(mut self, times: u32) -> Self {
         self.times = times;
         self
     }
 
-    /// Has `consul lock` or `exec` run this command, once, as it is: it holds its grant for as long as that
-    /// takes.
+    /// Makes `consul lock` or `exec` run this command once, unchanged. It holds its grant for as long as the command
+    /// runs.
     #[must_use]
     pub fn running<A: Into<String>>(mut self, command: impl IntoIterator<Item = A>) -> Self {
         self.command = Some(command.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Lets it reach Consul at another address: that of a proxy.
+    /// Uses another address for Consul, such as that of a proxy.
     #[must_use]
-    pub fn by_way_of(mut self, address: &str) -> Self {
+    pub fn through(mut self, address: &str) -> Self {
         self.address = Some(address.to_owned());
         self
     }
 
     /// Starts it.
     #[track_caller]
-    pub fn start(self) -> impl Future<Output = Taker> {
+    pub fn start(self) -> impl Future<Output = SlotClient> {
         story(Location::caller(), async move { self.try_start() })
     }
 
-    /// As [`Self::start`], for a program that is no test.
-    pub fn try_start(self) -> Result<Taker> {
-        /// Two of one name have a log each.
+    /// Like [`Self::start`], for programs other than tests.
+    pub fn try_start(self) -> Result<SlotClient> {
+        /// Distinguishes the logs of two takers with the same name.
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let log = format!("{}-{number}", self.name);
@@ -149,7 +149,7 @@ impl TakerBuilder {
         let recipe = elsewhere.into_iter().fold(recipe, |recipe, address| {
             recipe.env("CONSUL_HTTP_ADDR", address)
         });
-        Ok(Taker {
+        Ok(SlotClient {
             process: Process::start(self.bed.shared_folder(), &recipe)?,
             _bed: self.bed,
         })
@@ -197,7 +197,7 @@ impl TakerBuilder {
         }
     }
 
-    /// Whatever command comes next, again and again.
+    /// A recipe that repeats the command that is appended to it.
     fn again(&self, log: &str) -> Recipe {
         let seconds = |time: Duration| format!("{:.3}", time.as_secs_f64());
         let recipe = Recipe::new(log, "bash").args(["-c", AGAIN, "again"]);
@@ -209,21 +209,21 @@ impl TakerBuilder {
     }
 }
 
-/// A program of others at work. It ends when it is dropped.
+/// A running foreign program. It ends when this is dropped.
 #[derive(Debug)]
-pub struct Taker {
+pub struct SlotClient {
     process: Process,
-    /// Keeps Consul running, and the folder of its log.
+    /// Keeps Consul and the folder of the log.
     _bed: Bed,
 }
 
-/// What a taker has said: one line each.
+/// A line of a taker's output.
 enum Line<'a> {
     Granted(Duration),
     Released,
-    /// `exec` says when it has to wait.
+    /// `exec` reports when it has to wait.
     Waits,
-    /// It has other words only when something is wrong.
+    /// Any other output, which appears only on errors.
     Other(&'a str),
 }
 
@@ -241,8 +241,8 @@ impl<'a> Line<'a> {
     }
 }
 
-impl Taker {
-    /// How long each grant up to now was waited for.
+impl SlotClient {
+    /// How long it waited for each grant so far.
     pub fn waits(&self) -> Vec<Duration> {
         let log = self.process.log();
         let granted = log.lines().filter_map(|line| match Line::read(line) {
@@ -252,7 +252,7 @@ impl Taker {
         granted.collect()
     }
 
-    /// What it said beside its grants and releases: errors.
+    /// Its output other than grants and releases: errors.
     pub fn errors(&self) -> Vec<String> {
         let log = self.process.log();
         let other = log.lines().filter_map(|line| match Line::read(line) {
@@ -262,7 +262,7 @@ impl Taker {
         other.collect()
     }
 
-    /// Waits until it holds what it asked for.
+    /// Waits until it holds a slot or the lock.
     #[track_caller]
     pub fn holds(&self) -> impl Future<Output = ()> {
         self.until("holds", || {
@@ -272,7 +272,7 @@ impl Taker {
         })
     }
 
-    /// Waits until it has had all its grants, and panics at any word of an error.
+    /// Waits until it has had all its grants, and panics on any error output.
     #[track_caller]
     pub fn is_done(&self) -> impl Future<Output = ()> {
         story(Location::caller(), async move {
@@ -285,7 +285,7 @@ impl Taker {
         })
     }
 
-    /// Waits until it ends with an error that says this, as it should here.
+    /// Waits until it ends with an error that contains this text, as it should here.
     #[track_caller]
     pub fn fails_with(&self, words: &str) -> impl Future<Output = ()> {
         story(Location::caller(), async move {
@@ -298,7 +298,7 @@ impl Taker {
         })
     }
 
-    /// Kills it (SIGKILL) with all that it runs, and waits for its end: its session is left to its TTL.
+    /// Kills it (SIGKILL) with all its children, and waits for its end: its session lives on until its TTL.
     #[track_caller]
     pub fn kill(&self) -> impl Future<Output = ()> {
         story(Location::caller(), self.process.kill())
@@ -310,7 +310,7 @@ impl Taker {
         story(Location::caller(), self.try_stop())
     }
 
-    /// As [`Self::stop`], for a program that is no test.
+    /// Like [`Self::stop`], for programs other than tests.
     pub async fn try_stop(&self) -> Result<()> {
         self.process.signal("TERM")?;
         self.process.ended(PATIENCE).await.map(drop)
