@@ -9,8 +9,10 @@ CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
 GUNGRAUN_VERSION := 0.20.0
 GUNGRAUN := .tools/gungraun-runner-$(GUNGRAUN_VERSION)/bin/gungraun-runner
 
-demo dev bare: servers
-	@cargo build --locked --workspace --bins
+# Only what they start is built; bare has Helm, too.
+demo dev bare:
+	@crates/testbed/servers/build consul etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok $(if $(filter bare,$@),helm)
+	@cargo build --locked --bins --package consul-semaphore-operator --package consul-semaphore-cli --package kubectl-csem --package testbed
 	@"$${CARGO_TARGET_DIR:-target}/debug/bed" $@
 
 # Real etcd, Kubernetes, Consul and kwok, built once into .servers.

@@ -87,6 +87,11 @@ pub(super) enum Reason {
     ManagedElsewhere,
     /// The ConsulSemaphore was stored before its schema existed and can't be read. Correct it.
     InvalidSemaphore,
+    /// Slots of the ConsulSemaphore can't be granted or released; the message has the reason of the condition Ready and
+    /// says what to do. There is one such event for each reason until it is ready again.
+    NotReady,
+    /// Slots of the ConsulSemaphore are granted and released again.
+    ReadyAgain,
     /// The ConsulSemaphore was deleted, and keys or sessions of it are left in Consul: Consul was unreachable,
     /// or others use the lock key. The message names the key. Delete it when nobody holds a slot there.
     LeftBehind,
@@ -106,7 +111,8 @@ impl Reason {
             | Self::SlotCooling
             | Self::SlotReleased
             | Self::Skipped
-            | Self::PutOnHold => false,
+            | Self::PutOnHold
+            | Self::ReadyAgain => false,
             Self::SlotLost
             | Self::RanWithoutSlot
             | Self::StartRefused
@@ -116,6 +122,7 @@ impl Reason {
             | Self::AnnotationIgnored
             | Self::ManagedElsewhere
             | Self::InvalidSemaphore
+            | Self::NotReady
             | Self::LeftBehind
             | Self::ShortTtl
             | Self::OthersRefused => true,
