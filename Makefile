@@ -95,7 +95,7 @@ soak: servers
 	@cargo build --locked --package faults --bin soak
 	@OPERATOR_BIN=$(CURDIR)/target/release/consul-semaphore-operator "$${CARGO_TARGET_DIR:-target}/debug/soak"
 
-# The larger worlds of the model, each looked at to its end: docs/reliability.md has the figures.
+# The larger worlds of the model, each looked at to its end: docs/results/model.md has the figures.
 model:
 	cargo test --locked --workspace --lib exhaustive -- --ignored --nocapture --test-threads=1 --skip as_asked
 

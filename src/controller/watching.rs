@@ -207,7 +207,7 @@ mod tests {
         );
         b.synced();
         a.failed(&refusal(500, "broken"));
-        assert!(health.is_ready() && health.remarks().starts_with("jobs in a: the watch fails"));
+        assert!(health.is_ready() && health.remarks().starts_with("jobs in a: the watch has failed"));
         let failed = "watch_errors_total{resource=\"jobs\"} 2";
         assert!(metrics.encode().contains(failed), "for each resource");
     }
@@ -221,7 +221,7 @@ mod tests {
         assert!(health.is_ready());
         let remarks = health.remarks();
         assert!(
-            remarks.starts_with("jobs: the watch fails since 20"),
+            remarks.starts_with("jobs: the watch has failed since 20"),
             "{remarks}"
         );
         assert!(remarks.contains("forbidden"), "{remarks}");

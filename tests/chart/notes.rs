@@ -137,7 +137,7 @@ async fn it_says_what_the_network_policy_leaves_open() {
     }
 }
 
-/// A dry run does not read from a cluster, so it finds no MutatingAdmissionPolicies.
+/// A dry run does not read from a cluster, so it finds no `MutatingAdmissionPolicies`.
 #[tokio::test]
 async fn it_says_which_policies_are_not_installed() {
     let by_cluster = "\"suspend\" is not installed, because this API server has no";

@@ -61,7 +61,9 @@ fn table(columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Strin
             .map(|column| (*column).to_owned())
             .collect::<Vec<_>>(),
     );
-    table.push_str(&format!("|{}\n", "---|".repeat(columns.len())));
+    table.push('|');
+    table.push_str(&"---|".repeat(columns.len()));
+    table.push('\n');
     for row in rows {
         assert!(
             row.iter().all(|cell| !cell.contains(['|', '\n'])),
@@ -93,7 +95,7 @@ fn sentence(text: &str) -> String {
     first.into_iter().flatten().chain(letters).collect()
 }
 
-/// The fields of the spec or the status, as the CustomResourceDefinition has them.
+/// The fields of the spec or the status, as the `CustomResourceDefinition` has them.
 fn fields(part: &str) -> String {
     let crd = text_of(Path::new("crds/consulsemaphores.consul-semaphore.io.yaml"));
     let crd: Value = serde_yaml_ng::from_str(&crd).expect("YAML");

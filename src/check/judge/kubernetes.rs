@@ -306,7 +306,7 @@ mod tests {
             asker: Ok(OPERATOR.to_owned()),
             rights: allowed.collect(),
             policies: Vec::new(),
-            election: Some((lease, lead("replica-1", 3))),
+            election: Some((lease, Ok(lead("replica-1", 3)))),
             cron_jobs: Ok(Vec::new()),
         }
     }
@@ -318,19 +318,19 @@ mod tests {
         }
     }
 
-    fn lead(holder: &str, age: i64) -> Answer<Lead> {
-        Ok(Lead {
+    fn lead(holder: &str, age: i64) -> Lead {
+        Lead {
             holder: holder.to_owned(),
             age,
             duration: 15,
-        })
+        }
     }
 
     #[test]
     fn it_is_reported_that_no_operator_runs() {
         for (answer, words) in [
-            (lead("", 2), "was released"),
-            (lead("replica-1", 31), "was last renewed 31 s ago"),
+            (Ok(lead("", 2)), "was released"),
+            (Ok(lead("replica-1", 31)), "was last renewed 31 s ago"),
             (Err(Refusal::NotThere), "there is no Lease"),
         ] {
             let rest = Rest {

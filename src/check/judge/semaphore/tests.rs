@@ -227,7 +227,7 @@ fn the_report_says_whose_turn_it_is() {
     facts.assert(
         "first: first",
         Outcome::Warning,
-        &["it is its turn", "if it stays so"],
+        &["it is next", "if it stays so"],
     );
     facts.lock(&["s1"]).contender("s1").contender("s2");
     facts.assert(
@@ -260,7 +260,7 @@ fn a_contender_of_ours_is_not_one_of_others() {
         !lines.iter().any(|line| line.what == "contenders of others"),
         "{lines:#?}"
     );
-    facts.assert("first: a", Outcome::Warning, &["it is its turn"]);
+    facts.assert("first: a", Outcome::Warning, &["it is next"]);
 }
 
 /// It may be the first Job's own.
@@ -328,7 +328,7 @@ fn each_key_has_a_line_of_its_own() {
     let prefix = "semaphores/batch/db/x";
     facts.lock_of(prefix, 2, &["s1", "s2"]);
     facts.assert("x: first: a", Outcome::Ok, &["no slot is free"]);
-    facts.assert("y: first: b", Outcome::Warning, &["it is its turn"]);
+    facts.assert("y: first: b", Outcome::Warning, &["it is next"]);
     facts.assert(
         "Job not queued",
         Outcome::Warning,
@@ -343,7 +343,7 @@ fn a_mutex_is_held_by_who_has_locked_it() {
     facts.spec("mode", "Mutex".into()).spec("limit", 1.into());
     facts.job("a", json!({})).entries.clear();
     facts.assert("lock", Outcome::Ok, &["the mutex", "is free"]);
-    facts.assert("first: a", Outcome::Warning, &["it is its turn"]);
+    facts.assert("first: a", Outcome::Warning, &["it is next"]);
     facts.entry("semaphores/batch/db/.lock", Some(LIVE), "");
     facts.entries[0].flags = 0x2ddc_cbc0_58a5_0c18;
     let held = format!("held by session {LIVE}");
