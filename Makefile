@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on, make bare one to install it on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo dev bare servers test test-crash test-loaded test-consul-1.8 web-test shells-test image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt
+.PHONY: demo dev bare servers test test-crash test-loaded test-consul-1.8 web-test shells-test image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -9,8 +9,10 @@ CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
 GUNGRAUN_VERSION := 0.20.0
 GUNGRAUN := .tools/gungraun-runner-$(GUNGRAUN_VERSION)/bin/gungraun-runner
 
-demo dev bare: servers
-	@cargo build --locked --workspace --bins
+# Only what they start is built; bare has Helm, too.
+demo dev bare:
+	@crates/testbed/servers/build consul etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok $(if $(filter bare,$@),helm)
+	@cargo build --locked --bins --package consul-semaphore-operator --package consul-semaphore-cli --package kubectl-csem --package testbed
 	@"$${CARGO_TARGET_DIR:-target}/debug/bed" $@
 
 # Real etcd, Kubernetes, Consul and kwok, built once into .servers.
@@ -131,6 +133,36 @@ deny: $(CARGO_DENY)
 # Built without optimization: the checks take a second either way.
 $(CARGO_DENY):
 	cargo install --locked --debug --version $(CARGO_DENY_VERSION) --root .tools/cargo-deny-$(CARGO_DENY_VERSION) cargo-deny
+
+MDBOOK_VERSION := 0.5.4
+MDBOOK := .tools/mdbook-$(MDBOOK_VERSION)/bin/mdbook
+
+# The documentation as a site, whose links are followed: target/site/html/index.html.
+site: $(MDBOOK)
+	docs/site/build $(MDBOOK)
+
+$(MDBOOK):
+	cargo install --locked --debug --no-default-features --features search --version $(MDBOOK_VERSION) --root .tools/mdbook-$(MDBOOK_VERSION) mdbook
+
+VALE_VERSION := 3.26.0
+VALE := .tools/vale-$(VALE_VERSION)/vale
+
+# Words that the documentation does not use. Sentences of more than 35 words are only shown.
+prose: $(VALE)
+	$(VALE) --config docs/site/vale/vale.ini *.md docs
+
+$(VALE):
+	GOBIN=$(CURDIR)/$(dir $(VALE)) go install github.com/vale-cli/vale/v3/cmd/vale@v$(VALE_VERSION)
+
+ACTIONLINT_VERSION := 1.7.12
+ACTIONLINT := .tools/actionlint-$(ACTIONLINT_VERSION)/actionlint
+
+# The workflows of GitHub.
+actions-lint: $(ACTIONLINT)
+	$(ACTIONLINT) -shellcheck= -pyflakes=
+
+$(ACTIONLINT):
+	GOBIN=$(CURDIR)/$(dir $(ACTIONLINT)) go install github.com/rhysd/actionlint/cmd/actionlint@v$(ACTIONLINT_VERSION)
 
 fmt:
 	cargo fmt --all

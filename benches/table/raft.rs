@@ -105,7 +105,12 @@ async fn hand_over(bed: &Bed, team: &Namespace, jobs: usize) {
 }
 
 /// Queues this many Jobs, and then releases them.
-async fn queue_jobs(team: &Namespace, slots: usize, jobs: usize, runs: &str) -> mpsc::Receiver<Sight> {
+async fn queue_jobs(
+    team: &Namespace,
+    slots: usize,
+    jobs: usize,
+    runs: &str,
+) -> mpsc::Receiver<Sight> {
     let slots = i64::try_from(slots).expect("a limit");
     let db = team.semaphore("db").limit(slots).paused(true);
     let db = db.create().await;

@@ -512,6 +512,12 @@ impl SemaphoreController {
         findings
     }
 
+    /// Emits an event on the object.
+    fn emit(&self, reason: events::Reason, note: String) {
+        let about = self.object.borrow().object_ref(&());
+        self.context.shared.events.emit(about, reason, note);
+    }
+
     /// Reports who still uses the old limit after it was changed.
     pub(super) fn report_moved_limit(&self, moved: Moved, key: Option<&Key>) {
         let Moved { from, to, others } = moved;
@@ -521,15 +527,13 @@ impl SemaphoreController {
             others => format!("{others} contenders"),
         };
         let note = format!(
-            "the limit{of_key} in Consul was moved from {from} to {to}: {contenders} of other programs or \
-             clusters may go by {from}, and will be refused the next time that they ask for a slot. \
-             Those that hold one keep it until they release it. Start programs again with {to}, and \
+            "the limit{of_key} in Consul was changed from {from} to {to}: {contenders} of other programs or \
+             clusters may still use {from}, and will be refused the next time that they ask for a slot. \
+             Those that hold one keep it until they release it. Restart programs with {to}, and \
              set spec.limit to {to} in other clusters"
         );
         tracing::warn!(semaphore = %self.reference, from, to, others, "others will be refused");
-        let about = self.object.borrow().object_ref(&());
-        let events = &self.context.shared.events;
-        events.emit(about, events::Reason::OthersRefused, note);
+        self.emit(events::Reason::OthersRefused, note);
     }
 
     /// Logs once that sessions without a contender can't be listed.

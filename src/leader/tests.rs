@@ -98,7 +98,7 @@ async fn a_replica_that_lost_the_lead_drops_its_work_and_stands_for_election_aga
     let expected = [
         "leader election: other leads, me (this replica) stands by",
         "leader election: me (this replica) leads",
-        "leader election: nobody leads, me (this replica) stands by",
+        "leader election: no replica leads, me (this replica) stands by",
         "leader election: other leads, me (this replica) stands by",
         "leader election: me (this replica) leads",
     ];

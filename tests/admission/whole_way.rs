@@ -112,7 +112,7 @@ async fn one_loses_its_slot_and_is_started_again() {
     let a = stage.job("a").await;
     let grant = runs_in_a_slot(bed, db, &a).await;
     bed.consul().destroy_session(&grant.session).await;
-    is_warned(&a, "SlotLost", "suspended, first in line").await;
+    is_warned(&a, "SlotLost", "suspended, first in the queue").await;
     eventually("it has another grant", || async {
         let again = grant_of(&a).await?;
         (again.session != grant.session).then_some(())

@@ -130,7 +130,7 @@ async fn obstacles_are_reported() {
     said.assert("semaphore", "condition Ready", "warning", &["Paused"]);
     said.assert(
         "semaphore",
-        "Job out of line",
+        "Job not queued",
         "warning",
         &["bad: ", "priority"],
     );
@@ -181,7 +181,7 @@ async fn without_an_operator_the_report_says_what_it_would_do() {
         "semaphore",
         "object",
         "warning",
-        &["no operator has looked at it", "kubectl get pods"],
+        &["no operator has seen it", "kubectl get pods"],
     );
     assert_eq!(said.code, Some(0), "{said:#?}");
 

@@ -1,6 +1,9 @@
 //! Each link within the documentation leads to an existing place.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use crate::page::{pages, root, text_of};
 
@@ -59,4 +62,23 @@ fn each_link_leads_somewhere() {
     }
     assert_eq!(broken, Vec::<String>::new());
     assert!(followed > 10, "only {followed} links were found");
+}
+
+/// What SUMMARY.md does not list is not on the site, and readers don't find it.
+#[test]
+fn the_summary_lists_each_page() {
+    let summary = Path::new("docs/SUMMARY.md");
+    let text = text_of(summary);
+    let links = text.split("](").skip(1);
+    let mut listed: Vec<_> = links
+        .map(|part| part.split(')').next().unwrap_or_default())
+        .map(|link| match link.strip_prefix("../") {
+            Some(of_the_root) => PathBuf::from(of_the_root),
+            None => Path::new("docs").join(link),
+        })
+        .collect();
+    listed.sort();
+    let mut expected = pages();
+    expected.retain(|page| page != summary);
+    assert_eq!(listed, expected);
 }

@@ -30,7 +30,6 @@ mod plugin;
 mod scope;
 mod security;
 mod tasks;
-mod troubleshooting;
 mod upgrade;
 mod web;
 mod yaml;

@@ -22,9 +22,10 @@ pub(crate) fn root() -> &'static Path {
 
 /// All pages, by their paths from the root.
 pub(crate) fn pages() -> Vec<PathBuf> {
-    let docs = fs::read_dir(root().join("docs")).unwrap();
-    let mut pages: Vec<_> = docs
-        .chain(fs::read_dir(root()).unwrap())
+    let folders = ["", "docs", "docs/results"].map(|folder| root().join(folder));
+    let mut pages: Vec<_> = folders
+        .iter()
+        .flat_map(|folder| fs::read_dir(folder).unwrap())
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
         .map(|path| path.strip_prefix(root()).unwrap().to_owned())

@@ -81,7 +81,10 @@ impl Cluster {
     async fn skipped(&self, job: &Job) -> String {
         job.is_gone().await;
         let note = job.has_event("Skipped").await;
-        let why = note.strip_prefix("deleted, as ").expect(&note).to_owned();
+        let why = note
+            .strip_prefix("deleted, because ")
+            .expect(&note)
+            .to_owned();
         assert_eq!(job.pods().await.len(), 0);
         let events: Api<Event> = self.team.api();
         let about = "involvedObject.kind=CronJob,reason=Skipped";

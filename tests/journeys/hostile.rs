@@ -198,7 +198,7 @@ impl Stage {
             assert!(!status.to_string().contains(text), "{status}");
         }
         let available = strays.condition("SlotsAvailable").await;
-        let words = "3 of 4 slots are held, 2 of them by entries in Holders that are no sessions";
+        let words = "3 of 4 slots are held, 2 of them by entries in Holders that are not sessions";
         assert_eq!(available["message"], words);
     }
 

@@ -164,7 +164,7 @@ async fn without_a_key_or_with_a_hostile_one_a_job_stays_suspended_alone() {
     for (name, key) in [("b", "one"), ("c", "../..")] {
         let job = team.job(name).semaphore("plain").annotation(KEY, key);
         let job = job.create().await;
-        let note = warning(&job, "Malformed").await;
+        let note = warning(&job, "AnnotationIgnored").await;
         assert!(note.contains("not keyed"), "{note}");
         job.is_complete().await;
     }

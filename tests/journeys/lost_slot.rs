@@ -197,7 +197,7 @@ async fn a_job_that_is_to_be_suspended_counts_until_its_pods_are_gone_and_is_fir
         let stage = Stage::new(&mischief.name(), "Suspend").await;
         let Stage { team, db, a, b, .. } = &stage;
         mischief.happens(&stage.bed, db, &stage.grant.session).await;
-        is_warned(a, "SlotLost", "suspended, first in line").await;
+        is_warned(a, "SlotLost", "suspended, first in the queue").await;
         a.is("stopping", |job| {
             let status = job.status.as_ref();
             status.and_then(|status| status.terminating) == Some(1)
@@ -227,7 +227,7 @@ async fn a_job_whose_slot_was_taken_waits_first_in_line_until_there_is_one() {
     let stage = Stage::new("lost-taken", "Reacquire").await;
     let Stage { team, db, a, b, .. } = &stage;
     let other = stage.somebody_takes_it().await;
-    is_warned(a, "SlotLost", "suspended, first in line").await;
+    is_warned(a, "SlotLost", "suspended, first in the queue").await;
     pods_end(team, a, End::Failed).await;
     a.is_waiting().await;
     all_is_decided(team, db).await;
@@ -258,7 +258,7 @@ async fn a_job_that_is_to_go_on_runs_without_a_slot_until_there_is_one() {
     let Stage { team, db, a, b, .. } = &stage;
     let pods = running_pods(a).await;
     let other = stage.somebody_takes_it().await;
-    is_warned(a, "SlotLost", "it goes on").await;
+    is_warned(a, "SlotLost", "it continues").await;
     db.has_condition("SlotsAvailable", "False", "RunningWithoutSlot")
         .await;
     db.is_ready().await;
@@ -336,7 +336,7 @@ async fn what_cannot_be_read_as_a_semaphore_ends_the_evidence() {
     for (db, job, _, _, policy) in &stages {
         db.has_condition("Ready", "False", "LockConflict").await;
         if *policy == "Continue" {
-            is_warned(job, "SlotLost", "it goes on").await;
+            is_warned(job, "SlotLost", "it continues").await;
             db.has_condition("SlotsAvailable", "False", "RunningWithoutSlot")
                 .await;
         } else {

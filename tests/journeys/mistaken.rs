@@ -30,14 +30,14 @@ async fn annotations_that_nobody_reads_are_reported() {
         .create()
         .await;
 
-    let warnings = warning(&misspelt, "Malformed").await;
+    let warnings = warning(&misspelt, "AnnotationIgnored").await;
     assert!(
         warnings.contains("write consul-semaphore.io/semaphore"),
         "{warnings}"
     );
-    let warnings = warning(&misplaced, "Malformed").await;
+    let warnings = warning(&misplaced, "AnnotationIgnored").await;
     assert!(warnings.contains("on the pod template"), "{warnings}");
-    let warnings = warning(&beside, "Malformed").await;
+    let warnings = warning(&beside, "AnnotationIgnored").await;
     assert!(
         warnings.contains("write consul-semaphore.io/priority"),
         "{warnings}"
@@ -58,7 +58,7 @@ async fn annotations_that_nobody_reads_are_reported() {
         .await;
     misspelt.is_complete().await;
     let events = team.api::<Event>().list(&ListParams::default()).await;
-    let malformed = |event: &&Event| event.reason.as_deref() == Some("Malformed");
+    let malformed = |event: &&Event| event.reason.as_deref() == Some("AnnotationIgnored");
     let events = events.expect("events").items;
     let warnings: Vec<_> = events.iter().filter(malformed).collect();
     assert_eq!(warnings.len(), 3, "{}", json!(warnings));

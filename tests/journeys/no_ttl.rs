@@ -82,7 +82,7 @@ async fn a_slot_without_a_ttl_outlives_its_operator_until_somebody_frees_it() {
         .await;
     let other = consul.take_slot(&prefix, 1).await;
     operator.start().await;
-    is_warned(&a, "SlotLost", "suspended, first in line").await;
+    is_warned(&a, "SlotLost", "suspended, first in the queue").await;
     a.is_waiting().await;
     assert_eq!(consul.holders(&prefix).await, [other.clone()].into());
     consul.give_back(&prefix, &other).await;

@@ -19,7 +19,7 @@ fn impatient(team: &Namespace, name: &str, semaphore: &str) -> Job {
 async fn is_skipped(job: &Job) -> String {
     job.is_gone().await;
     let note = job.has_event("Skipped").await;
-    assert!(note.starts_with("deleted, as "), "{note}");
+    assert!(note.starts_with("deleted, because "), "{note}");
     job.has_no_pods().await;
     note
 }

@@ -18,7 +18,7 @@ async fn is_named(operator: &Operator, words: &[&str]) {
         let logs = operator.logs();
         let mut lines = logs.lines();
         let named = lines.any(|line| {
-            line.contains("the leader election does not work")
+            line.contains("the leader election fails")
                 && words.iter().all(|word| line.contains(word))
         });
         named.then_some(()).ok_or(logs)

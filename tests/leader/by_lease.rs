@@ -33,7 +33,7 @@ async fn jobs_go_on_whatever_becomes_of_the_leader() {
     load.goes_on().await;
     eventually("a says that it is cut off", || async {
         let says = a.get("/readyz").await;
-        let cut_off = says.contains("it is not known who leads: Lease consul-semaphore-system/");
+        let cut_off = says.contains("can't find out who leads: Lease consul-semaphore-system/");
         cut_off.then_some(()).ok_or(says)
     })
     .await;

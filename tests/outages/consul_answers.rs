@@ -55,7 +55,7 @@ impl Stage {
         let events = [
             self.reacquires.times_suspended().await,
             self.suspends.times_suspended().await,
-            times_emitted(&self.goes_on.job, "it goes on").await,
+            times_emitted(&self.goes_on.job, "it continues").await,
         ];
         let before = self.proxy.calls().len();
         let began = Instant::now();
@@ -65,7 +65,7 @@ impl Stage {
             .await;
         self.reacquires.is_suspended(events[0]).await;
         self.suspends.is_suspended(events[1]).await;
-        is_emitted_again(&self.goes_on.job, "it goes on", events[2]).await;
+        is_emitted_again(&self.goes_on.job, "it continues", events[2]).await;
         if !reasons.is_empty() {
             for held in self.all() {
                 held.shows("ConsulReachable", "False", reasons).await;

@@ -86,7 +86,7 @@ async fn watches_begin_again_after_a_compaction(bed: &Bed) {
     late.is_ready().await;
     held.kept_the_limit();
     let logs = operator.logs().split_off(before);
-    assert!(logs.contains("the watch is to be started again"), "{logs}");
+    assert!(logs.contains("starting the watch again"), "{logs}");
     holders_are(bed, &held.db, [&grant]).await;
     new.finish().await;
     nothing_is_left(bed, &team, &held.db).await;

@@ -12,7 +12,7 @@ use testbed::{
 use tokio::time::Instant;
 
 /// The event of a Job whose slot is lost and that is suspended.
-const SUSPENDED: &str = "suspended, first in line";
+const SUSPENDED: &str = "suspended, first in the queue";
 
 /// How long a condition may take during outages: backoff has grown by then.
 pub(crate) const LONG: Duration = Duration::from_mins(3);

@@ -180,7 +180,10 @@ mod tests {
             says(found, &[&name, &write, "asks for no slot"]);
         }
         let found = advice(&["consul-semaphore.io/limit"], &[], &[]);
-        says(found, &["is not known: there are", SEMAPHORE, PRIORITY]);
+        says(
+            found,
+            &["is unknown: the known ones are", SEMAPHORE, PRIORITY],
+        );
     }
 
     #[test]
@@ -212,7 +215,7 @@ mod tests {
         for alone in [PRIORITY, HOLD] {
             says(
                 advice(&[alone], &[], &[]),
-                &[alone, "means nothing without", SEMAPHORE],
+                &[alone, "has no effect without", SEMAPHORE],
             );
         }
     }

@@ -240,7 +240,10 @@ mod tests {
             "conditions": [ready(), available("AllSlotsHeld")],
         });
         let reported = reported(&json!({ "limit": 1, "mode": "Mutex" }), &status);
-        assert_eq!(reported, ["AllSlotsHeld: AllSlotsHeld!", "Behind: behind a"]);
+        assert_eq!(
+            reported,
+            ["AllSlotsHeld: AllSlotsHeld!", "Behind: behind a"]
+        );
     }
 
     #[test]

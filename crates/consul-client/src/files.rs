@@ -113,7 +113,10 @@ impl<C: Clone + Send + 'static> Last<C> {
     async fn check_again<S: Source<Content = C>>(&mut self, source: &Arc<S>) {
         self.checked_at = Instant::now();
         // A check that is still running has had its time.
-        let patience = self.check.as_ref().map_or(CHECK_TIMEOUT, |_| Duration::ZERO);
+        let patience = self
+            .check
+            .as_ref()
+            .map_or(CHECK_TIMEOUT, |_| Duration::ZERO);
         let check = self.check.get_or_insert_with(|| {
             let (source, before) = (source.clone(), self.stamps.clone());
             spawn_blocking(move || {

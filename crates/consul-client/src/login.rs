@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use super::{
-    Backoff, Client, ConfigError, Error, LoginFailure, Secret, call::Call, files::LOOK,
+    Backoff, Client, ConfigError, Error, LoginFailure, Secret, call::Call, files::CHECK_TIMEOUT,
     lanes::Lane, token::Token,
 };
 use crate::clock::Moment;
@@ -320,7 +320,7 @@ impl Worker {
 
     async fn bearer(&self) -> Result<Secret, String> {
         let file = &self.method.bearer_token_file;
-        let text = match timeout(LOOK, tokio::fs::read_to_string(file)).await {
+        let text = match timeout(CHECK_TIMEOUT, tokio::fs::read_to_string(file)).await {
             Ok(text) => text.map_err(|error| format!("cannot read {}: {error}", file.display()))?,
             Err(_) => return Err(format!("{} cannot be read in time", file.display())),
         };

@@ -1,4 +1,4 @@
-//! Composes a pass's one transaction: releases, prunes and grants that are due together.
+//! Composes the one transaction of a pass: the releases, prunes and grants that are due.
 
 mod mutex;
 mod semaphore;
@@ -22,19 +22,19 @@ enum Draft<'a> {
     Mutex(Mutex),
 }
 
-/// A transaction in the making.
+/// A transaction being composed.
 pub(super) struct Composer<'a> {
     observed: &'a Observed<'a>,
     reading: &'a Reading,
     draft: Draft<'a>,
-    /// Slots that are free but kept for those whose session is being made.
+    /// Free slots that are reserved for workloads whose session is being made.
     reserved: usize,
     /// Whether holders may be added.
     closed: bool,
-    /// How many operations fit in yet, with room left for the CAS of `.lock`.
+    /// How many more operations fit, with room left for the CAS of `.lock`.
     left: usize,
     cut_short: bool,
-    /// Whether a contender of a workload that waits is written.
+    /// Whether a waiting workload's contender is written.
     shows: bool,
     checks: Vec<Op>,
     locks: Vec<Op>,
@@ -76,12 +76,12 @@ impl<'a> Composer<'a> {
         grants.any(|grant| grant.workload.uid == *workload && grant.sessions.contains_key(&ordinal))
     }
 
-    /// Whether something was left out because Consul takes no more operations at once.
+    /// Whether something was left out because Consul accepts no more operations in a transaction.
     pub(super) fn cut_short(&self) -> bool {
         self.cut_short
     }
 
-    /// Counts operations, if they fit in.
+    /// Reserves operations, if they fit.
     fn fits(&mut self, operations: usize) -> bool {
         match self.left.checked_sub(operations) {
             Some(left) => self.left = left,
@@ -96,10 +96,10 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Deletes the key that the session has locked, and takes the session out of `Holders`. Where it is not in
-    /// `Holders`, or `.lock` can't be understood, only the key is deleted: nobody counts a holder without a
-    /// contender. There is no CAS of `.lock` then, so the key itself must not have been granted a slot
-    /// since. A mutex is deleted too, unless it is granted to somebody.
+    /// Deletes the key that the session has locked, and removes the session from `Holders`. If it is not in
+    /// `Holders`, or `.lock` can't be understood, only the key is deleted: a holder without a contender does not
+    /// count. There is no CAS of `.lock` then, so the key itself must not have been granted a slot since. A mutex is
+    /// deleted too, unless it is granted to another workload.
     pub(super) fn release(&mut self, release: Release) {
         let operations = match self.draft {
             Draft::Semaphore(_) => 1,
@@ -127,9 +127,9 @@ impl<'a> Composer<'a> {
         self.transaction.releases.push(release);
     }
 
-    /// A contender's body says from now on until when its slot cools. It is locked again by the session
-    /// that has it, so its `LockIndex` stays. Another write of it fails this one: an end that was
-    /// written is not put off.
+    /// Writes into a contender's body until when its slot cools down. The same session locks it again, so its
+    /// `LockIndex` stays. Any other write of the contender makes this one fail: an end that was written is not
+    /// postponed.
     pub(super) fn cool(
         &mut self,
         ours: &OwnContender,
@@ -163,7 +163,7 @@ impl<'a> Composer<'a> {
         });
     }
 
-    /// A dead holder leaves `Holders`, provided that it is still dead.
+    /// Removes a dead holder from `Holders`, provided that it is still dead.
     pub(super) fn prune(&mut self, session: SessionId, check: Op) {
         if self.fits(1) {
             self.take_out(&session);
@@ -172,7 +172,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// The limit is written, in a new body where there is none. A mutex has none.
+    /// Writes the limit, in a new body if there is none. A mutex has no limit.
     pub(super) fn write_limit(&mut self, limit: u32, enforced: bool) {
         if let Draft::Semaphore(semaphore) = &mut self.draft
             && semaphore.set_limit(limit, self.reading.lock())
@@ -182,38 +182,37 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// There is a new body, of this limit, if there is somebody to hold a slot in it.
+    /// Adds a new body with this limit, if there is anyone to hold a slot in it.
     pub(super) fn await_holder(&mut self, limit: u32) {
         if let Draft::Semaphore(semaphore) = &mut self.draft {
             semaphore.await_holder(limit, self.reading.lock());
         }
     }
 
-    /// The lock is written even if nothing in its body changes: what was sent before comes too late
-    /// then.
+    /// Writes the lock even if its body does not change, so that a write sent earlier fails.
     pub(super) fn rewrite(&mut self) {
         if let Draft::Semaphore(semaphore) = &mut self.draft {
             semaphore.rewrite();
         }
     }
 
-    /// From now on no holder is added.
+    /// Adds no more holders.
     pub(super) fn add_nobody(&mut self) {
         self.closed = true;
     }
 
-    /// Keeps free slots for somebody.
+    /// Reserves free slots for a workload.
     pub(super) fn reserve(&mut self, slots: u32) {
         self.reserved = self.reserved.saturating_add(count(slots));
     }
 
-    /// Whether so many more holders may be added. It says nothing about room in the transaction: what does not fit in
-    /// now follows.
+    /// Whether this many more holders may be added. It ignores the room in the transaction: what does not fit now
+    /// follows in the next one.
     pub(super) fn has_room(&self, slots: u32) -> bool {
         self.has_room_instead_of(slots, &[])
     }
 
-    /// The same, if these dead ones go.
+    /// The same, if these dead holders are removed.
     pub(super) fn has_room_instead_of(&self, slots: u32, dead: &[&SessionId]) -> bool {
         let needed = self.reserved.saturating_add(count(slots));
         let room = match &self.draft {
@@ -223,13 +222,13 @@ impl<'a> Composer<'a> {
         room && !self.closed
     }
 
-    /// Adds holders, all of a grant's or none; one of them in place of a dead one of the same workload if there is one,
+    /// Adds all holders of a grant, or none. If the same workload has a dead holder, one of them replaces it,
     /// provided that it is still dead.
     pub(super) fn grant(&mut self, grant: Grant, swap: Option<(&SessionId, Op)>) {
         let slots = grant.sessions.len();
         let operations = match self.draft {
             Draft::Semaphore(_) => slots + usize::from(swap.is_some()),
-            // What unlocked it is counted, and takes the place of a check.
+            // The delete that unlocks it is counted already, and replaces a check.
             Draft::Mutex(_) if !self.transaction.releases.is_empty() => 1,
             Draft::Mutex(_) => 2,
         };
@@ -261,9 +260,9 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Makes or renews the contender of a workload that waits, so that others see its place. It is
-    /// refused once the contender or `.lock` is another: what comes late must neither undo a grant
-    /// nor bring a dead holder back to life.
+    /// Makes or updates the contender of a waiting workload, so that others see its place. The write is refused once
+    /// the contender or `.lock` has changed: a late write must neither undo a grant nor bring a dead holder back to
+    /// life.
     pub(super) fn show(&mut self, workload: &Workload, session: &SessionId) {
         if self.fits(2) {
             let known = self.reading.contender(session);
@@ -295,7 +294,7 @@ impl<'a> Composer<'a> {
         none && draft && !self.cut_short
     }
 
-    /// The body of a session's key: who holds or waits, for people who look into Consul.
+    /// The body of a session's key: who holds or waits, for people who look at Consul.
     fn body_of(&self, workload: &Target, ordinal: u32, waiting: Option<Claim>) -> Vec<u8> {
         let settings = self.observed.settings;
         let identity = settings.identity(workload, ordinal);
@@ -308,8 +307,7 @@ impl<'a> Composer<'a> {
         serde_json::to_vec(&body).unwrap_or_default()
     }
 
-    /// Whether nobody holds a slot once this is written, and only those whose contender goes with it
-    /// take part.
+    /// Whether there is no holder once this is written, and all contenders are deleted with it.
     pub(super) fn leaves_nobody(&self) -> bool {
         let released = |session: &SessionId| {
             let mut releases = self.transaction.releases.iter();
@@ -335,8 +333,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// The transaction: checks, contenders, `.lock`, then deletions. `None` if there is nothing to
-    /// write.
+    /// The transaction: checks, contenders, `.lock`, then deletions. `None` if there is nothing to write.
     pub(super) fn compose(self) -> Option<Transaction> {
         let Self {
             mut transaction,

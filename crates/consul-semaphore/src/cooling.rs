@@ -1,8 +1,8 @@
-//! How long the slots of workloads that are done stay held.
+//! How long the slots of finished workloads stay held.
 //!
-//! The cooldown stands in the contender's body from the grant on. When the workload is proved to be done,
-//! its end is written there, too: as a time on the wall, for people, for other programs, and for the
-//! operator after a restart.
+//! The contender's body has the cooldown from the grant on. When the workload is proved to be done, the end of the
+//! cooldown is written there, too: as wall-clock time, for people, for other programs, and for the operator after a
+//! restart.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,14 +11,14 @@ use crate::LONGEST_COOLDOWN;
 use consul_client::{SessionId, clock::Moment};
 
 impl ContenderBody {
-    /// How long the slot stays held once the workload is done. No more than a spec can ask for: whoever
+    /// How long the slot stays held once the workload is done. No more than a spec can ask for, because everyone who
     /// may write the key may have written anything there.
     pub fn cooldown(&self) -> Duration {
         Duration::from_secs(self.cooldown).min(Duration::from_secs(LONGEST_COOLDOWN))
     }
 
-    /// How long its slot cools yet, if the end is written. It is at most one cooldown, however wrong
-    /// the clock is by now.
+    /// How much longer its slot cools down, if the end is written. It is at most one cooldown, however wrong the
+    /// clock is.
     fn left(&self, time: jiff::Timestamp) -> Option<Duration> {
         let left = self.cools_until?.duration_since(time);
         Some(
@@ -29,17 +29,17 @@ impl ContenderBody {
     }
 }
 
-/// When the slots that cool are free.
+/// When the slots in their cooldown are free.
 ///
-/// The wall clock is looked at once, when this process first reads that end; from then on it goes by
-/// its own clock, which nobody can set. So a clock that jumps changes nothing while the process
-/// lives. After a restart it can have the slot free too early, or too late by one cooldown at most.
+/// The wall clock is read once, when this process first reads the end of a cooldown; after that the process uses its
+/// own clock, which nobody can set. So a jump of the wall clock changes nothing while the process lives. After a
+/// restart the slot may be free too early, or too late by one cooldown at most.
 #[derive(Clone, Debug, Default)]
 pub struct Cooldowns(BTreeMap<SessionId, Moment>);
 
 impl Cooldowns {
-    /// Takes note of what this reading says of our contenders, and forgets those that are not there
-    /// any more. `time` is the present as the wall clock has it.
+    /// Records what this reading says about our contenders, and forgets those that no longer exist. `time` is the
+    /// present by the wall clock.
     pub fn observe(
         &mut self,
         reading: &Reading,
@@ -57,18 +57,18 @@ impl Cooldowns {
         }
     }
 
-    /// How many of our slots cool.
+    /// How many of our slots cool down.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// When this session's slot is free; `None` for one that does not cool.
+    /// When this session's slot is free; `None` if it is not in its cooldown.
     pub fn end(&self, session: &SessionId) -> Option<Moment> {
         self.0.get(session).copied()
     }
 }
 
-/// When a contender's slot is free, if its end is written.
+/// When a contender's slot becomes free, if the end is written.
 fn end_of(
     reading: &Reading,
     ours: &OwnContender,
@@ -76,7 +76,7 @@ fn end_of(
     time: jiff::Timestamp,
 ) -> Option<Moment> {
     let phase = ours.workload.as_ref().map(|workload| workload.phase);
-    // There can be none: the bodies of all holders need not be read time and again.
+    // There can be no end yet. This saves parsing the bodies of all holders again and again.
     if let Some(Phase::Running | Phase::Stopping) = phase {
         return None;
     }
@@ -130,7 +130,7 @@ mod tests {
         Reading::new("p".parse().unwrap(), Mode::Semaphore, listing)
     }
 
-    /// When the slot is free by a process that first reads the end then, with its clock at that time.
+    /// When the slot becomes free for a process that first reads the end then, with its clock at that time.
     fn end(until: Option<jiff::Timestamp>, read: u64, clock: i64) -> Option<Moment> {
         let mut cooldowns = Cooldowns::default();
         let ours = [samples::ours("s", None)];

@@ -1,4 +1,4 @@
-//! One pass: from what was observed to what is to be done. The same facts give the same plan.
+//! One pass: from the observed facts to a plan. The same facts give the same plan.
 
 mod cooling;
 mod lost;
@@ -31,12 +31,12 @@ use super::{
 };
 use consul_client::{Op, SessionId, clock::Moment};
 
-/// For how many workloads at the head of the queue sessions are made ahead, at the most: a hand-over
-/// then costs one transaction and one PATCH.
+/// For how many workloads at the head of the queue sessions are made ahead, at most: a hand-over then costs one
+/// transaction and one PATCH.
 pub const AHEAD: usize = 16;
 
-/// How many waiting workloads that others have overtaken stay shown, at the most: two that change places with each
-/// other again and again, because somebody writes their priority, cost no sessions and no writes.
+/// How many waiting workloads that others have overtaken keep their contenders, at most. If two of them keep changing
+/// places because someone rewrites their priority, that costs no sessions and no writes.
 pub const OVERTAKEN: usize = 1;
 
 /// Everything that a pass knows.
@@ -50,45 +50,45 @@ pub struct Observed<'a> {
     pub settings: &'a Settings,
     /// `status.appliedLimits`: the limits that are ours.
     pub applied: &'a [u32],
-    /// What became of the limit since the spec last changed.
+    /// What happened to the limit since the spec last changed.
     pub defence: Defence,
-    /// Whether `.lock` was written since a limit was last on its way to it: an earlier write of
-    /// that has no answer can't come after that.
+    /// Whether `.lock` was written since a write of a limit was last sent: an earlier such write that is unanswered
+    /// can't be applied after that.
     pub fenced: bool,
     /// The prefix; `None` while Consul can't be read.
     pub reading: Option<&'a Reading>,
     /// When dead holders were first seen dead.
     pub deaths: &'a Deaths,
-    /// When the slots that cool are free.
+    /// When the slots that cool down become free.
     pub cooldowns: &'a Cooldowns,
     /// What is remembered of a mutex.
     pub mutex: &'a MutexMemory,
-    /// Whose turn it is among those who wait.
+    /// Whose turn it is among the waiting contenders.
     pub turns: &'a Turns,
-    /// How long the slots of running workloads count as held; also of those that are steady.
+    /// How long the slots of running workloads count as held, including those of steady workloads.
     pub evidence: &'a Evidence,
-    /// The live contenders of this semaphore that are ours, except those of steady Workloads: to leave them out or not
-    /// makes no difference.
+    /// The live contenders of this semaphore that are ours, except those of steady workloads: leaving them out does
+    /// not change the plan.
     pub ours: &'a [OwnContender],
     /// The workloads that this semaphore started, except those that have ended or are steady.
     pub bound: &'a [Arc<Workload>],
-    /// The head of the queue, in order: more than can be granted at once, by the limit or by [`AHEAD`],
-    /// whichever is less; and those behind it that are not to wait.
+    /// The head of the queue, in order: more than can be granted at once, by the limit or by [`AHEAD`], whichever is
+    /// less; and those behind it that must not wait.
     pub queue: &'a [Arc<Workload>],
     /// The sessions that were made ahead.
     pub sessions: &'a BTreeMap<SlotId, SessionId>,
-    /// Workloads that are being written to: their next version decides.
+    /// Workloads that are being written to: their next version is judged.
     pub busy: &'a BTreeSet<Uid>,
     /// Workloads that could not be started, until they are tried again.
     pub barred: &'a BTreeSet<Uid>,
-    /// Those of them that can't be told either that they give their slot back, and that no start
-    /// which was sent before can still reach.
+    /// Those of them that can't be written to even to give their slot back, and that no start which was sent before
+    /// can still reach.
     pub immovable: &'a BTreeSet<Uid>,
-    /// Whether no workload can be started for now, whichever it is.
+    /// Whether no workload at all can be started for now.
     pub closed: bool,
-    /// The workload that asks for slots at several lock keys and is granted them by this pass together with the others.
+    /// The workload that asks for slots at several lock keys and gets this queue's part in this pass.
     pub joint: Option<&'a Uid>,
-    /// How many operations Consul takes in a transaction.
+    /// How many operations Consul accepts in a transaction.
     pub operations: usize,
 }
 
@@ -105,20 +105,20 @@ pub fn decide(observed: &Observed<'_>) -> Plan {
     plan
 }
 
-/// The part of a pass that has a reading of Consul's to work on.
+/// The part of a pass that works on a reading.
 struct Pass<'a> {
     observed: &'a Observed<'a>,
     reading: &'a Reading,
     lock_key: String,
     plan: &'a mut Plan,
     composer: Composer<'a>,
-    /// The slots that workloads have, or for which they have a contender that is not theirs to use again.
+    /// The slots that workloads have, or for which they have a contender that they can't use again.
     settled: BTreeSet<(&'a Uid, u32)>,
     /// The sessions of workloads that wait with a contender.
     waiting: BTreeMap<(&'a Uid, u32), &'a SessionId>,
-    /// The workloads that run in slots of this semaphore, with the sessions that hold those, by their ordinals.
+    /// The workloads that run in slots of this semaphore, with the sessions that hold those slots, by ordinal.
     running: BTreeMap<&'a Uid, (&'a Arc<Workload>, BTreeMap<u32, &'a SessionId>)>,
-    /// The contenders that hold what was granted to workloads that are still to be started.
+    /// The contenders that hold the slots granted to workloads that are still to be started.
     granted: BTreeMap<&'a Uid, Vec<&'a OwnContender>>,
 }
 
@@ -156,7 +156,7 @@ impl<'a> Pass<'a> {
         self.plan.transaction = self.composer.compose();
     }
 
-    /// Applies the rule table to each contender of ours; of two for one slot, one stays.
+    /// Applies the rule table to each contender of ours; of two for the same slot, one stays.
     fn judge_contenders(&mut self) {
         let slot = |ours: &OwnContender| {
             let Identity { uid, ordinal, .. } = &*ours.identity;
@@ -177,8 +177,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Of two contenders for one slot the one with the lesser value stays: the one that the started workload's template
-    /// names, one that holds the slot, the older one.
+    /// Of two contenders for one slot the one with the lesser value stays: the one in the template of the started
+    /// workload, then one that holds the slot, then the older one.
     fn precedence(&self, ours: &OwnContender) -> impl Ord + use<> {
         let workload = ours.workload.as_ref();
         let named = workload.is_some_and(|workload| workload.started_by(&ours.session));
@@ -201,7 +201,7 @@ impl<'a> Pass<'a> {
             .is_some_and(|workload| settings.may_start(workload));
         let may_start = may_start && !immovable;
         let fate = match ours.fate(held, may_start) {
-            // Since it was granted this slot it has asked for another one, and had that first.
+            // Since it was granted this slot it asked for another one, and got that first.
             _ if ours
                 .workload
                 .as_ref()
@@ -210,9 +210,9 @@ impl<'a> Pass<'a> {
                 Fate::Release
             }
             Fate::GiveBack { hold: false } if immovable && !busy => Fate::Release,
-            // Refused for good; another replica may still be about to start it.
+            // Refused permanently; another replica may still be about to start it.
             Fate::Start if barred => Fate::GiveBack { hold: false },
-            // It was taken for gone, and its end is written.
+            // It counted as deleted, and its cooldown is already written.
             Fate::Start if self.cools(&ours.session) => Fate::GiveBack { hold: false },
             fate => fate,
         };
@@ -222,7 +222,7 @@ impl<'a> Pass<'a> {
         }
         let running = |workload: &Arc<Workload>| workload.phase == Phase::Running;
         if fate == Fate::Keep && !held && ours.workload.as_ref().is_some_and(running) {
-            // Its contender lives, so its session can have the slot again.
+            // Its contender lives, so the same session can get the slot again.
             self.waiting.insert((uid, *ordinal), &ours.session);
         } else {
             self.settled.insert((uid, *ordinal));
@@ -256,8 +256,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Starts the workloads that hold all that they ask for. What was granted is all of it, so of one that holds less
-    /// something was lost since, and it gives back the rest.
+    /// Starts the workloads that hold all that they ask for. A grant is always of everything, so a workload that
+    /// holds less has lost a slot since, and gives the others back.
     fn start_granted(&mut self) {
         for (uid, held) in std::mem::take(&mut self.granted) {
             let Some(workload) = held.first().and_then(|ours| ours.workload.as_ref()) else {
@@ -285,7 +285,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Has running workloads name the sessions that hold their slots now.
+    /// Updates the annotations of running workloads to name the sessions that hold their slots now.
     fn rename(&mut self) {
         for (uid, (workload, held)) in std::mem::take(&mut self.running) {
             let written = self.is_busy(uid) || self.composer.grants_any(uid);
@@ -296,7 +296,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// A workload will not run in the slot of this session, nor in any other one of its slots here.
+    /// A workload will not run in the slot of this session, nor in any of its other slots here.
     fn give_back(&mut self, workload: &Arc<Workload>, session: &SessionId, hold: bool) {
         let session = session.clone();
         let mut others = self.plan.give_backs.iter_mut();
@@ -313,24 +313,24 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Whether a workload has this slot, or a contender for it that is not its to use again.
+    /// Whether a workload has this slot, or a contender for it that it can't use again.
     fn is_settled(&self, uid: &Uid, ordinal: u32) -> bool {
         self.settled.contains(&(uid, ordinal))
     }
 
-    /// Whether that is so of any of its slots.
+    /// Whether that is true of any of its slots.
     fn has_settled(&self, uid: &Uid) -> bool {
         let slots = self.settled.range((uid, 0)..=(uid, u32::MAX));
         slots.take(1).count() > 0
     }
 
-    /// Whether a grant of this semaphore is what started the workload.
+    /// Whether a grant of this semaphore started the workload.
     fn started_here(&self, workload: &Workload) -> bool {
         workload.started_at(&self.lock_key)
     }
 
-    /// Whether a grant of another lock key is what started the workload, so that this one's never can: the start
-    /// of it names a version of the workload that is past, and what runs leaves its template as it is.
+    /// Whether a grant of another lock key started the workload, so that a grant here never can: its start names an
+    /// outdated version of the workload, and the template of a running workload can't be changed.
     fn has_run_elsewhere(&self, workload: &Workload) -> bool {
         workload.phase != Phase::Idle && workload.granted.is_some() && !self.started_here(workload)
     }
@@ -350,9 +350,9 @@ impl<'a> Pass<'a> {
         });
     }
 
-    /// Drops the holders that have been dead for the lock-delay, except those of our workloads that
-    /// still have pods: nobody may come in between before a running one is swapped for, and the
-    /// pods of one that is stopping keep counting.
+    /// Prunes the holders that have been dead for the lock-delay, except those of our workloads that still have pods:
+    /// no other contender may take the slot before a running workload is regranted, and pods that are stopping still
+    /// count.
     fn prune(&mut self) {
         let mut dead = self.reading.dead_holders();
         for workload in self.observed.bound {
@@ -382,16 +382,16 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Has another pass at this moment, if there is none before.
+    /// Schedules a pass for this moment, unless one comes before.
     fn wake_at(&mut self, due: Moment) {
         self.plan.wake = Some(self.plan.wake.map_or(due, |wake| wake.min(due)));
     }
 
-    /// What is written about a dead holder's contender key when the holder is dropped, given the check
-    /// that it is still dead. One of ours that was only unlocked goes with it, because no session will
-    /// take it along; its body tells nothing, since whoever unlocks a key writes it anew.
+    /// What is written about a dead holder's contender key when the holder is pruned, given the check that it is
+    /// still dead. A key of ours that was only unlocked is deleted, because no session will delete it; its body
+    /// proves nothing, since the one who unlocks a key also writes its body.
     fn clean_up(&self, session: &SessionId, check: Op) -> Op {
-        // One that was suspended is in the queue again.
+        // A workload that was suspended is in the queue again.
         let mut workloads = self.observed.bound.iter().chain(self.observed.queue);
         let ours = workloads.any(|workload| {
             self.started_here(workload) && workload.held_by().any(|held_by| held_by == session)
@@ -402,7 +402,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Brings the spec's limit and Consul's together, by the three-way rule.
+    /// Reconciles the limits of the spec and of Consul by the three-way rule.
     fn settle_limit(&mut self, nobody_lost: bool) {
         let Observed {
             settings,
@@ -427,15 +427,14 @@ impl<'a> Pass<'a> {
         let agreement = agree(settings.limit, theirs, applied, settings.policy, defence);
         self.plan.agreement = Some(agreement);
         match agreement {
-            // A write of another limit of ours may be on its way yet: it is made to fail before that
-            // limit is forgotten.
+            // A write of another limit of ours may still be in flight: make it fail before that limit is forgotten.
             Agreement::Agreed if !fenced && applied.iter().any(|l| *l != settings.limit) => {
                 self.composer.rewrite();
             }
             Agreement::Agreed => self.plan.applied.retain(|limit| *limit == settings.limit),
             Agreement::Conflict { .. } => {}
             Agreement::Write { .. } if settings.terminating && theirs.is_some() => {}
-            // One semaphore of many leaves nothing in Consul while nobody uses it.
+            // A key of a keyed semaphore leaves nothing in Consul while it is unused.
             Agreement::Write { .. }
                 if settings.transient && theirs.is_none() && applied.contains(&settings.limit) =>
             {
@@ -445,7 +444,7 @@ impl<'a> Pass<'a> {
                 self.composer.write_limit(settings.limit, enforced);
             }
             Agreement::Write { .. } => {
-                // Before it is written to Consul: after a crash it must still be known as ours.
+                // Recorded before it is written to Consul: after a crash it must still be known as ours.
                 self.plan.applied.push(settings.limit);
                 self.plan.record = Some(self.plan.applied.clone());
                 self.composer.add_nobody();
@@ -453,7 +452,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Grants what is free to the head of the queue, and has sessions made for those next in it.
+    /// Grants free slots to the head of the queue, and has sessions made for the next ones.
     fn grant(&mut self) {
         let Observed {
             settings,
@@ -463,7 +462,7 @@ impl<'a> Pass<'a> {
             ..
         } = *self.observed;
         let agreed = !matches!(self.plan.agreement, None | Some(Agreement::Conflict { .. }));
-        // Before the prefix is read again, what looks free may be a running workload's.
+        // Until the prefix is read again, a slot that looks free may be a running workload's.
         let open = !settings.paused && !settings.terminating && !self.observed.closed;
         if !open || !agreed || self.plan.reread {
             return;
@@ -488,7 +487,7 @@ impl<'a> Pass<'a> {
                 next.insert(uid);
                 let several = workload.asks_for_several() && self.observed.joint != Some(uid);
                 if missing.is_empty() && in_turn && several {
-                    // Until the others have room, too, what it needs is kept for it.
+                    // Until its other semaphores have room, too, its slots here are reserved.
                     self.plan.parts.insert(uid.clone(), Part::Free);
                     self.composer.reserve(slots);
                     continue;
@@ -497,12 +496,12 @@ impl<'a> Pass<'a> {
                     self.composer.grant(grant(workload, sessions, true), None);
                     continue;
                 }
-                // Nobody passes one whose session is still to be made, not even into
-                // another slot: fencing tokens rise along the queue.
+                // No workload passes one whose session is still being made, not even into another slot: fencing
+                // tokens rise along the queue.
                 in_turn = false;
                 self.composer.reserve(slots);
             } else if workload.is_skippable() {
-                // It does not wait, so nothing is made for it.
+                // It does not wait, so it needs no session.
                 continue;
             } else if ahead > 0 {
                 ahead -= 1;
@@ -510,7 +509,7 @@ impl<'a> Pass<'a> {
                 if let Some(session) = sessions.get(&0) {
                     self.show(&others, workload, session);
                 }
-                // What is free, but not enough, is kept for it.
+                // The free slots are too few for it, and are reserved for it.
                 self.composer.reserve(slots);
             } else {
                 break;
@@ -526,7 +525,7 @@ impl<'a> Pass<'a> {
         request.map_or(1, |request| request.slots.get())
     }
 
-    /// The sessions with which a workload waits for so many slots, and those that are still to be made.
+    /// The sessions with which a workload waits for this many slots, and those that are still to be made.
     fn sessions_for(
         &self,
         workload: &Workload,
@@ -545,8 +544,8 @@ impl<'a> Pass<'a> {
         (sessions, missing)
     }
 
-    /// Deletes the contenders of waiting workloads that others have overtaken: whoever else waits at the
-    /// prefix leaves a slot to each contender that is shown, so few but those that are next are.
+    /// Deletes the contenders of waiting workloads that others have overtaken: others at the prefix leave a slot to
+    /// each contender that they see, so only those that are next have one.
     fn take_back(&mut self, next: &BTreeSet<&Uid>) {
         let ours = self.observed.ours.iter();
         let overtaken = ours.filter_map(|ours| {
@@ -576,7 +575,7 @@ impl<'a> Pass<'a> {
         self.observed.sessions.get(&slot).cloned()
     }
 
-    /// Gives up the sessions that were made ahead for workloads that are not in the queue any more.
+    /// Gives up the sessions that were made ahead for workloads that have left the queue.
     fn drop_surplus(&mut self, lost: &[(&Workload, u32)]) {
         if self.plan.reread {
             return;
@@ -603,7 +602,7 @@ impl<'a> Pass<'a> {
         };
         let ahead = self.observed.sessions.iter();
         let surplus = ahead.filter(|(slot, session)| {
-            // One with a contender has been granted a slot, even if the answer was lost.
+            // A session with a contender has been granted a slot, even if the answer was lost.
             let granted = self.reading.contender(session).is_some();
             !granted && !is_needed(slot)
         });

@@ -1,24 +1,24 @@
-//! The engine: slots are granted, held and released here, without IO and without a clock.
+//! The engine grants, holds and releases slots, without IO and without a clock.
 //!
-//! Events go in; what is to be done comes out as an [`Effect`], and the answer to each [`Call`] goes in with its
-//! id. The caller has the connections, the watches and the clock, does what it is asked for side by side, and decides
-//! nothing:
+//! Events go in. Each thing to be done comes out as an [`Effect`], and the answer to each [`Call`] goes in with its
+//! id. The caller has the connections, the watches and the clock. It carries out the effects concurrently, and
+//! decides nothing:
 //!
 //! ```text
 //! loop {
 //!     wait until something happens, or until engine.next_timeout()
-//!     engine.listed(..), engine.answered(..), engine.touched(..), ...   // takes note of it
+//!     engine.listed(..), engine.answered(..), engine.touched(..), ...   // records it
 //!     while let Some(passed) = engine.pass(now, &stores) {}             // decides what follows
 //!     while let Some(effect) = engine.next_effect() { do it }
 //! }
 //! ```
 //!
-//! The shape is that of quinn-proto and of other protocols that are written without IO
-//! (<https://sans-io.readthedocs.io>): the same code runs in the operator and under the model checker, which
-//! drops, doubles, delays and reorders the events.
+//! The design is that of quinn-proto and of other sans-IO protocols (<https://sans-io.readthedocs.io>): the same code
+//! runs in the operator and under the model checker, which drops, duplicates, delays and reorders the events.
 //!
-//! An [`Engine`] has all semaphores of a process ([`Semaphore`]), and each of them a [`Queue`] for each of its lock keys.
-//! A program that waits for one slot has one semaphore in it that is its own ([`Engine::add_standalone`]).
+//! An [`Engine`] has all semaphores of a process ([`Semaphore`]), and each semaphore has a [`Queue`] for each of its
+//! lock keys. A program that waits for one slot uses an engine with a single semaphore of its own
+//! ([`Engine::add_standalone`]).
 
 mod active;
 mod agenda;
@@ -72,40 +72,40 @@ use crate::{
 };
 use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
 
-/// The shortest time between looks at a whole semaphore that nothing but time has caused.
+/// The shortest time between reviews of a whole semaphore that only time has caused.
 const SOONEST: Duration = Duration::from_millis(10);
 
-/// What the caller keeps anyway, and the engine looks up: see [`Lookup`].
+/// What the caller stores anyway and the engine reads: see [`Lookup`].
 pub trait Stores {
-    /// What a queue looks up.
+    /// What a queue reads.
     type Of<'a>: Lookup
     where
         Self: 'a;
 
-    /// What a queue looks up.
+    /// What a queue reads.
     fn of<'a>(&'a self, queue: &'a QueueRef) -> Self::Of<'a>;
 
     /// The keys of a semaphore that have workloads; `None` for one that is not keyed.
     fn keys(&self, semaphore: &SemaphoreRef) -> Vec<Option<Key>>;
 
-    /// A queue is at work from now on: the caller is to say when something happens that concerns it.
+    /// A queue becomes active: the caller must report what concerns it from now on.
     fn open(&self, queue: &QueueRef);
 
-    /// A queue without workloads is at work no more; says whether it had none.
+    /// A queue without workloads becomes inactive. Returns whether it had none.
     fn close(&self, queue: &QueueRef) -> bool;
 
-    /// Whether a session is renewed by this process.
+    /// Whether this process renews a session.
     fn keeps(&self, session: &SessionId) -> bool;
 }
 
-/// Something that the caller is to do.
+/// Something for the caller to do.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// For a queue.
+    /// An action of a queue.
     Queue(QueueRef, Action),
-    /// A queue is no more: nobody used it.
+    /// A queue was removed because nobody used it.
     Closed(QueueRef),
-    /// For a semaphore as a whole.
+    /// A duty for a semaphore as a whole.
     Semaphore(SemaphoreRef, Duty),
 }
 
@@ -114,33 +114,33 @@ pub enum Effect {
 pub struct Passed {
     /// Which queue.
     pub queue: QueueRef,
-    /// Whether it was known what Consul says.
+    /// Whether the pass knew what Consul says.
     pub certain: bool,
 }
 
 /// All semaphores of a process, with the queues of all their lock keys.
 ///
-/// Each event marks the queues that it concerns, and [`Self::pass`] is over one of them: work is in proportion to what
-/// changed. Namespaces take turns.
+/// Each event marks the queues that it concerns, and [`Self::pass`] handles one of them: the work is proportional to
+/// what changed. Namespaces take turns.
 #[derive(Clone, Debug, Default)]
 pub struct Engine {
     semaphores: BTreeMap<SemaphoreRef, Semaphore>,
     agenda: Agenda,
-    /// The queues by the number that their calls have.
+    /// The queues by the number in their calls.
     by_number: BTreeMap<u64, QueueRef>,
     last_number: u64,
     effects: VecDeque<Effect>,
-    /// The queues that nobody used when they last had a pass.
+    /// The queues that were unused at their last pass.
     unused: Vec<QueueRef>,
-    /// The semaphores of which something may be different since that was last asked.
+    /// The semaphores that may have changed since they were last taken.
     changed: BTreeSet<SemaphoreRef>,
     /// What concerns several queues at once.
     joint: Joint,
 }
 
-/// What happens.
+/// Events.
 impl Engine {
-    /// A semaphore is there, or has changed: what it asks for, what is `known` of it from before if it is taken up, and
+    /// A semaphore was created or has changed: its spec, what is `known` of it from before if it is new here, and
     /// whether it has our finalizer.
     pub fn put(
         &mut self,
@@ -174,9 +174,8 @@ impl Engine {
         self.review(semaphore, now, stores);
     }
 
-    /// A semaphore that this process uses for itself: there is no object that could have a finalizer or record limits,
-    /// and no controller that acts on a workload by what it saw before. `operations` is how many Consul takes in a
-    /// transaction.
+    /// A semaphore that this process uses for itself: it has no object with a finalizer or recorded limits, and no
+    /// controller acts on its workload by an older state. `operations` is how many Consul accepts in a transaction.
     pub fn add_standalone(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -192,8 +191,8 @@ impl Engine {
         }
     }
 
-    /// A semaphore is looked after no more. What it has in Consul stays there. The sessions that were made ahead, and
-    /// have no contender by which anybody would find them, are returned.
+    /// Stops serving a semaphore. What it has in Consul stays there. Returns the sessions that were made ahead: they
+    /// have no contender, so nobody could find them.
     pub fn remove(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -216,7 +215,7 @@ impl Engine {
         ahead
     }
 
-    /// A semaphore may use Consul in another way from now on, or not any more.
+    /// A semaphore's access to Consul changes, or ends.
     pub fn set_access(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -232,7 +231,7 @@ impl Engine {
         }
     }
 
-    /// A watch brought what is below a semaphore's prefix, or failed.
+    /// A watch listed a semaphore's prefix, or failed.
     pub fn listed(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -247,7 +246,7 @@ impl Engine {
             Concerned::Keys(keys) => (keys, false),
             Concerned::All(keys) => (keys, true),
         };
-        // Of a semaphore without a queue, too: there is no pass by which anybody would learn of it.
+        // Also for a semaphore without a queue: no pass would report the change.
         if all {
             self.mark_all(semaphore);
         }
@@ -277,12 +276,12 @@ impl Engine {
         }
     }
 
-    /// How many operations Consul takes in a transaction, as the caller of this call learned.
+    /// How many operations Consul accepts in a transaction, as the caller of this call learned.
     pub fn capacity(&mut self, call: CallId, operations: usize, now: Now, stores: &impl Stores) {
         self.show(call, Event::Capacity(operations), now, stores);
     }
 
-    /// These limits are recorded as a semaphore's own.
+    /// These limits are recorded as ours.
     pub fn recorded(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -317,7 +316,7 @@ impl Engine {
         }
     }
 
-    /// [`Duty::AddFinalizer`] was done, or could not be.
+    /// [`Duty::AddFinalizer`] was done, or failed.
     pub fn added_finalizer(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -332,7 +331,7 @@ impl Engine {
         }
     }
 
-    /// [`Duty::RemoveFinalizer`] or [`Duty::LeaveBehind`] was done, or could not be.
+    /// [`Duty::RemoveFinalizer`] or [`Duty::LeaveBehind`] was done, or failed.
     pub fn removed_finalizer(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -347,9 +346,9 @@ impl Engine {
     }
 }
 
-/// What follows from it.
+/// Passes and effects.
 impl Engine {
-    /// One pass over a queue that is due one, if any is.
+    /// Runs one pass over a queue that is due, if any is.
     pub fn pass(&mut self, now: Now, stores: &impl Stores) -> Option<Passed> {
         for queue in std::mem::take(&mut self.unused) {
             self.close_if_unused(&queue, stores);
@@ -383,17 +382,17 @@ impl Engine {
         }
     }
 
-    /// What is to be done next.
+    /// The next thing to do.
     pub fn next_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// When [`Self::pass`] is to be called, if nothing happens before.
+    /// When to call [`Self::pass`] if nothing happens before.
     pub fn next_timeout(&self, now: Moment) -> Option<Moment> {
         self.agenda.next_time(now)
     }
 
-    /// Takes one of the semaphores of which something may be different since it was last taken.
+    /// Takes one of the semaphores that may have changed since it was last taken.
     pub fn take_changed(&mut self) -> Option<SemaphoreRef> {
         self.changed.pop_first()
     }
@@ -418,7 +417,7 @@ impl Engine {
             .map(|state| &mut state.queue)
     }
 
-    /// Whose call it is; `None` if its queue is no more.
+    /// The queue that made a call; `None` if the queue was removed.
     pub fn queue_of(&self, call: CallId) -> Option<&QueueRef> {
         self.by_number.get(&call.queue)
     }
@@ -431,7 +430,7 @@ impl Engine {
         })
     }
 
-    /// A queue is due a pass. One that is not there is made.
+    /// A queue is due for a pass. A missing one is created.
     fn mark(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         let Some(state) = self.semaphores.get_mut(&queue.semaphore) else {
             return;
@@ -461,7 +460,7 @@ impl Engine {
         }
     }
 
-    /// Shows the queue of a call that something happened.
+    /// Shows an event to the queue that made a call.
     fn show(&mut self, call: CallId, event: Event, now: Now, stores: &impl Stores) {
         let Some(queue) = self.by_number.get(&call.queue).cloned() else {
             return;
@@ -473,7 +472,7 @@ impl Engine {
         }
     }
 
-    /// Takes out what a queue wants done, and when it is due its next pass.
+    /// Collects the actions of a queue, and the time of its next pass.
     fn drain(&mut self, queue: &QueueRef) {
         let state = self.semaphores.get_mut(&queue.semaphore);
         let Some(state) = state.and_then(|state| state.queues.get_mut(&queue.key)) else {
@@ -483,12 +482,12 @@ impl Engine {
             let effect = Effect::Queue(queue.clone(), action);
             self.effects.push_back(effect);
         }
-        // One that had no pass yet waits until it may have one.
+        // A queue that had no pass yet waits for its first one.
         let time = Some(state.queue.next_timeout()).filter(|time| *time > Moment::default());
         self.agenda.set(Due::Queue(queue.clone()), time);
     }
 
-    /// Forgets the queue of a key that nobody uses any more, unless something has happened since its last pass.
+    /// Removes the queue of a key that is no longer used, unless something has happened since its last pass.
     fn close_if_unused(&mut self, queue: &QueueRef, stores: &impl Stores) {
         if self.agenda.is_marked(queue) {
             return;
@@ -511,7 +510,7 @@ impl Engine {
         self.by_number.remove(&number);
     }
 
-    /// Looks at what concerns a whole semaphore.
+    /// Reviews a whole semaphore.
     fn review(&mut self, semaphore: &SemaphoreRef, now: Now, stores: &impl Stores) {
         let Some(state) = self.semaphores.get_mut(semaphore) else {
             return;
@@ -534,7 +533,7 @@ impl Engine {
 
 /// What concerns several queues at once: see [`joint`].
 impl Engine {
-    /// Decides what follows for the workloads that ask for slots in this queue and in others, now that it has had a pass.
+    /// Decides what follows for the workloads that ask for slots in this queue and in others, after its pass.
     fn join(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         let mut workloads = self.joint.of(queue);
         if let Some(conclusion) = self.certain(queue) {
@@ -563,7 +562,7 @@ impl Engine {
         }
     }
 
-    /// What the last pass over a queue came to, if nothing has happened since and nothing is being asked of Consul.
+    /// The result of the last pass over a queue, if nothing has happened since and no request to Consul is pending.
     fn certain(&self, queue: &QueueRef) -> Option<&Conclusion> {
         let state = self.semaphores.get(&queue.semaphore)?;
         let state = state.queues.get(&queue.key)?;
@@ -572,7 +571,7 @@ impl Engine {
         (conclusion.certain && !changes).then_some(conclusion)
     }
 
-    /// The queues for what a workload asks for, in that order.
+    /// The queues that a workload asks for slots in, in the order of its requests.
     fn queues_for(&self, namespace: &Arc<str>, workload: &Workload) -> Vec<QueueRef> {
         let requests = workload.requests.iter();
         let queues = requests.map(|request| {
@@ -594,7 +593,7 @@ impl Engine {
         Some(&mut state.queue)
     }
 
-    /// What the queues of a semaphore have sent is not waited for any more: the others take it for lost.
+    /// Stops waiting for the joint transactions that a semaphore's queues sent; the other queues treat them as lost.
     fn abandon_joint(&mut self, semaphore: &SemaphoreRef, now: Now, stores: &impl Stores) {
         let queues = self.semaphores.get(semaphore).into_iter();
         let queues = queues.flat_map(|state| state.queues.values());
@@ -613,7 +612,7 @@ impl Engine {
         }
     }
 
-    /// Grants a workload all that it asks for, in one transaction; `None` if that can't be done now.
+    /// Grants a workload everything that it asks for in one transaction; `None` if that is not possible now.
     fn grant_jointly(
         &mut self,
         workload: &Workload,
@@ -654,7 +653,7 @@ impl Engine {
         Some(())
     }
 
-    /// Starts a workload in all its slots, unless the evidence for one of them may end before that is answered.
+    /// Starts a workload in all its slots, unless the evidence for one of them may end before the write is answered.
     fn start_jointly(
         &mut self,
         workload: &Workload,
@@ -686,7 +685,7 @@ impl Engine {
         }
     }
 
-    /// Has a workload give back all that it holds: the rest is lost.
+    /// Has a workload give back everything that it holds, because it lost a part of it.
     fn give_back_jointly(&mut self, workload: &Workload, queues: &[QueueRef]) {
         for queue in queues {
             let held = self.certain(queue).and_then(|conclusion| {

@@ -1,8 +1,8 @@
 //! Evidence that running workloads hold their slots, and how long it lasts.
 //!
-//! A slot counts as held while the last good renewal of its session, and a reading of the prefix
-//! that shows the slot held, were both sent less than a TTL ago. Consul may end the session from
-//! then on, whether or not this operator can see it.
+//! A slot counts as held while both the last successful renewal of its session and a reading of the prefix that shows
+//! the slot held were sent less than a TTL ago. After that Consul may end the session, whether or not this operator
+//! can see it.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -22,24 +22,24 @@ use consul_client::{
 /// What is known of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionState {
-    /// Its last good renewal was sent then; Consul never ends it before a TTL has passed since.
+    /// When its last successful renewal was sent; Consul never ends it within a TTL of that.
     Renewed {
-        /// When the renewal, or the request that made it, was sent.
+        /// When the renewal, or the request that made the session, was sent.
         sent: Moment,
         /// The session's own TTL.
         ttl: Duration,
     },
-    /// It has no TTL: only somebody's hand ends it.
+    /// It has no TTL: it ends only if someone destroys it.
     Endless,
-    /// Nothing is known yet: it was found, and its first renewal is not answered.
+    /// Nothing is known yet: it was found, and its first renewal is unanswered.
     Unknown,
-    /// Consul says that it is gone, for good.
+    /// Consul says that it no longer exists.
     Gone,
 }
 
 impl SessionState {
-    /// Until when it lives for sure; `None` for one of which nothing is known. One without a TTL
-    /// lives as long as anybody can tell.
+    /// Until when it lives for sure; `None` if nothing is known of it. A session without a TTL lives until Consul
+    /// says otherwise.
     pub fn end(self) -> Option<Moment> {
         match self {
             Self::Renewed { sent, ttl } => Some(sent + ttl),
@@ -49,8 +49,8 @@ impl SessionState {
     }
 }
 
-/// For how long after its proof was sent a workload may run in a slot whose session has this TTL: its pods
-/// need their grace period to be gone before the session can end, but no more than half of it.
+/// For how long after its proof was sent a workload may run in a slot whose session has this TTL: its pods need their
+/// grace period to end before the session can expire, but no more than half of the TTL.
 pub fn tenure(ttl: Duration, grace: Duration) -> Duration {
     ttl.saturating_sub(grace).max(ttl / 2)
 }
@@ -58,46 +58,45 @@ pub fn tenure(ttl: Duration, grace: Duration) -> Duration {
 /// What is known of one slot of a running workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
-    /// The session that was last seen to hold it.
+    /// The session last seen to hold it.
     session: Option<SessionId>,
-    /// When the older of the two proofs was sent. For a workload that was found running, it is when it
-    /// was found.
+    /// When the older of the two proofs was sent. For a workload that was found running, when it was found.
     proved: Moment,
-    /// For how long a proof counts; `None` if nothing but Consul's word ends the slot.
+    /// How long a proof counts; `None` if only Consul can report the slot lost.
     ttl: Option<Duration>,
     /// Since when Consul says that the slot is lost.
     lost: Option<Moment>,
-    /// When this operator woke up, if it slept while the proofs grew too old.
+    /// When this operator woke up, if the proofs became too old while it slept.
     woken: Option<Moment>,
-    /// Whether the workload still runs, while that is found out.
+    /// Whether the workload still runs; used while that is determined.
     runs: bool,
 }
 
 /// The evidence for the slots of running workloads.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
-    /// Of those workloads that are looked at each time: each of their slots here, by its ordinal.
+    /// Each slot of the workloads that every pass checks, by its ordinal.
     slots: IdMap<Uid, Vec<Held>>,
-    /// Of the others.
+    /// For the other workloads.
     steady: Steady,
-    /// When they were last looked at.
+    /// When they were last checked.
     looked: Moment,
-    /// When the last reading was sent that shows the slots of those who are steady.
+    /// When the last reading was sent that shows the slots of the steady workloads.
     shown: Moment,
 }
 
-/// The workloads about which there is nothing to decide until something changes or their evidence becomes old: each runs
-/// in the slots that its contenders hold, one each, was started in them, and says so. There may be thousands of them, so they
-/// are not looked at each time. What is kept as evidence for their slots is what was known when they were, or more.
+/// The workloads about which there is nothing to decide until something changes or their evidence becomes old: each
+/// runs in the slots that its contenders hold, one each, was started in them, and says so. There may be thousands, so
+/// no pass checks them. Their stored evidence is a lower bound of what is known.
 #[derive(Clone, Debug, Default)]
 struct Steady {
     by_workload: IdMap<Uid, Holder>,
     by_session: IdMap<SessionId, Uid>,
-    /// By when each of them is to be suspended, by what is kept.
+    /// By when each of them must be suspended, by the stored evidence.
     due: BTreeSet<(Moment, Uid)>,
 }
 
-/// One of them: its contenders, and what is known of its slots, by their ordinals.
+/// A steady workload: its contenders, and what is known of its slots, by ordinal.
 #[derive(Clone, Debug)]
 struct Holder {
     ours: Vec<OwnContender>,
@@ -128,7 +127,7 @@ impl Holder {
     }
 }
 
-/// By when a workload with these slots must be suspended: its evidence is the least of all of them.
+/// When a workload with these slots must be suspended: the slot with the least evidence decides.
 fn first_deadline(held: &[Held], settings: &Settings, workload: &Workload) -> Option<Moment> {
     let deadlines = held.iter();
     deadlines
@@ -157,13 +156,13 @@ impl Steady {
     }
 }
 
-/// How late a deadline is noticed while this operator is awake, at the most.
+/// The longest delay before a missed deadline is noticed while this operator is awake.
 pub const LATE: Duration = Duration::from_secs(1);
 
 impl Evidence {
-    /// Takes note of what is known now of the slots of the workloads that run. `ours` are our contenders
-    /// in the reading, `reading` is `None` while Consul can't be read, and `life` knows the
-    /// sessions that this process renews, for whichever semaphore.
+    /// Updates what is known of the slots of running workloads. `ours` are our contenders in the reading, `reading`
+    /// is `None` while Consul can't be read, and `life` knows the sessions that this process renews, for all
+    /// semaphores.
     pub fn observe(
         &mut self,
         now: Moment,
@@ -222,13 +221,12 @@ impl Evidence {
         });
     }
 
-    /// By when this running workload must be suspended if nothing new is learned of its slot: early
-    /// enough for its pods to be gone when the evidence ends, but not before half of the time is
-    /// over. `None`: never.
+    /// By when this running workload must be suspended if nothing new is learned of its slot: early enough for its
+    /// pods to end before the evidence does, but not before half of the time is over. `None`: never.
     ///
-    /// What was before this operator looked is not known: a workload that it found running, and of
-    /// whose slot nothing has been seen, has half of that time. Nor is what was while it slept:
-    /// when the deadline has passed by then, Consul is asked first.
+    /// Nothing is known of the time before this operator started: a workload that it found running, and of whose slot
+    /// it has seen nothing, has half of that time. The same is true of the time in which it slept: if the deadline
+    /// passed meanwhile, Consul is asked first.
     pub fn deadline(&self, settings: &Settings, workload: &Workload) -> Option<Moment> {
         let steady = self.steady.by_workload.get(&workload.uid);
         let steady = steady.map(|holder| &holder.held);
@@ -236,23 +234,23 @@ impl Evidence {
         first_deadline(held, settings, workload)
     }
 
-    /// How many contenders of steady workloads there are: each holds a slot, and there is nothing to decide about it.
+    /// How many contenders of steady workloads there are: each holds a slot and needs no decision.
     pub fn count_of_steady(&self) -> usize {
         self.steady.by_session.len()
     }
 
-    /// By when the first of them must be suspended, as far as is known without a look at them. It is later than the
-    /// last look at what is due.
+    /// By when the first of them must be suspended, without checking them. It is later than the last check of what is
+    /// due.
     pub fn first_steady(&self) -> Option<Moment> {
         self.steady.due.first().map(|(due, _)| *due)
     }
 
-    /// The steady workload that holds its slot by this session.
+    /// The steady workload that holds its slot with this session.
     pub(super) fn steady_by(&self, session: &SessionId) -> Option<&Uid> {
         self.steady.by_session.get(session)
     }
 
-    /// The sessions by which a steady workload holds its slots; none, if it is not steady.
+    /// The sessions with which a workload holds its slots; empty if it is not steady.
     pub(super) fn steady_sessions(&self, uid: &Uid) -> impl Iterator<Item = &SessionId> {
         let holder = self.steady.by_workload.get(uid);
         holder
@@ -260,8 +258,8 @@ impl Evidence {
             .flat_map(|holder| holder.ours.iter().map(|ours| &ours.session))
     }
 
-    /// Takes a workload for steady that has these contenders, in the order of their ordinals, if the evidence for its
-    /// slots is new enough to be left alone for a while.
+    /// Makes the workload of these contenders, given in the order of their ordinals, steady if the evidence for its
+    /// slots is new enough to leave it alone for a while.
     pub(super) fn settle(&mut self, settings: &Settings, ours: &[OwnContender]) -> bool {
         let Some((uid, workload)) = ours.first().and_then(|ours| {
             let workload = ours.workload.as_ref()?;
@@ -274,7 +272,7 @@ impl Evidence {
             let same = same.eq(ours.iter().map(|ours| Some(&ours.session)));
             let mut slots = held.iter();
             let sure = same && slots.all(|held| held.lost.is_none() && held.woken.is_none());
-            // A loss would set an earlier one.
+            // A loss would make the deadline earlier.
             let late = |deadline| deadline > self.looked + settings.patience();
             sure && first_deadline(held, settings, workload).is_none_or(late)
         });
@@ -286,7 +284,7 @@ impl Evidence {
         true
     }
 
-    /// A workload is to be looked at each time again; returns its contenders if it was steady.
+    /// Every pass checks this workload again; returns its contenders if it was steady.
     pub(super) fn unsettle(
         &mut self,
         uid: &Uid,
@@ -300,7 +298,7 @@ impl Evidence {
         holder.ours
     }
 
-    /// All of them are; returns their contenders.
+    /// Does that for all of them; returns their contenders.
     pub(super) fn unsettle_all(
         &mut self,
         life: impl Fn(&SessionId) -> Option<SessionState>,
@@ -315,8 +313,8 @@ impl Evidence {
         unsettled
     }
 
-    /// Looks at the steady workloads whose evidence, as it is kept, becomes old: it may be newer by now. Returns those of
-    /// which it is not.
+    /// Checks the steady workloads whose stored evidence becomes old: it may be newer by now. Returns those for which
+    /// it is not.
     pub(super) fn aged(
         &mut self,
         now: Moment,
@@ -347,7 +345,7 @@ impl Evidence {
 
 #[cfg(test)]
 impl Evidence {
-    /// The latest deadline that can be right: by the last renewal and the last reading that showed the slot.
+    /// The latest possible deadline: by the last renewal and the last reading that showed the slot.
     pub(super) fn latest_deadline(
         &self,
         settings: &Settings,
@@ -363,7 +361,7 @@ impl Evidence {
 }
 
 impl Held {
-    /// One of a workload that was found running now, by these settings.
+    /// A slot of a workload found running now, under these settings.
     fn found(now: Moment, ttl: Option<Duration>) -> Self {
         Self {
             session: None,
@@ -391,8 +389,8 @@ impl Held {
         aged.into_iter().chain(lost).min()
     }
 
-    /// Takes note of what a reading shows of a workload that was seen running at `seen`: `held_by` are the sessions by
-    /// which it held this slot, and `own` is the one made for it that holds it there, with what is known of it.
+    /// Updates what is known of a workload that was seen running at `seen`: `held_by` are the sessions by which it
+    /// held this slot, and `own` is the one made for it that holds it there, with what is known of it.
     fn look<'a>(
         &mut self,
         now: Moment,
@@ -412,13 +410,13 @@ impl Held {
                 (session, sent, Some(ttl))
             }
             Some((session, Some(SessionState::Endless))) => (session, reading.sent, None),
-            // It is held, but for how long is not known.
+            // The slot is held, but for how long is unknown.
             Some((_, Some(SessionState::Unknown) | None)) => return self.lost = None,
             Some((_, Some(SessionState::Gone))) => {
                 self.lost.get_or_insert(now);
                 return;
             }
-            // What Consul said before the workload was seen running proves nothing against it.
+            // What Consul said before the workload was seen running does not show the slot lost.
             None => {
                 if seen <= reading.sent {
                     self.lost.get_or_insert(now);
@@ -437,7 +435,7 @@ impl Held {
         }
     }
 
-    /// Takes note of the last renewal of the session that holds the slot, which was last shown then.
+    /// Records the last renewal of the session that holds the slot; a reading last showed that at `shown`.
     fn keep_up(&mut self, shown: Moment, life: impl Fn(&SessionId) -> Option<SessionState>) {
         let (renewed, ttl) = match self.session.as_ref().and_then(life) {
             Some(SessionState::Renewed { sent, ttl }) => (sent, Some(ttl)),
@@ -448,9 +446,9 @@ impl Held {
         self.ttl = ttl;
     }
 
-    /// What is known of a session that another operator of this cluster renews, for another
-    /// `ConsulSemaphore` at the prefix: it lives in this reading, and its last renewal may be a third
-    /// of the TTL older, which is how often sessions are renewed.
+    /// What is known of a session that another operator of this cluster renews, for another `ConsulSemaphore` at the
+    /// prefix: it lives in this reading, and its last renewal may be a third of the TTL older, because sessions are
+    /// renewed that often.
     fn renewed_elsewhere(&self, reading: &Reading) -> SessionState {
         self.ttl
             .map_or(SessionState::Endless, |ttl| SessionState::Renewed {
@@ -479,7 +477,7 @@ mod tests {
         Moment::from_boot(Duration::from_secs(since))
     }
 
-    /// A reading sent at this second, in which `mine` holds a slot, or nobody does.
+    /// A reading sent at this second, in which `mine` holds the only slot, or nobody does.
     fn reading(sent: u64, held: bool) -> Reading {
         let entry = |key: &str, session: Option<&str>, value: &str| Entry {
             key: key.into(),
@@ -504,8 +502,7 @@ mod tests {
         Reading::new("p".parse().unwrap(), crate::Mode::Semaphore, listing)
     }
 
-    /// A workload that runs in the slot of `mine` and whose pods take 30 s to end, and what is known of
-    /// its slot.
+    /// A workload that runs in the slot of `mine` and whose pods take 30 s to end, and what is known of its slot.
     struct Case {
         workload: Workload,
         evidence: Evidence,
@@ -609,7 +606,7 @@ mod tests {
             observe(None),
             Some(second(40).before(third) + Duration::from_secs(70))
         );
-        // Nobody knows yet: as one that was found running.
+        // Nothing is known yet: it is treated like one that was found running.
         assert_eq!(observe(Some(SessionState::Unknown)), Some(second(41 + 50)));
         let lost = second(41) + settings.patience();
         assert_eq!(observe(Some(SessionState::Gone)), Some(lost));

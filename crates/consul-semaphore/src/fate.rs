@@ -1,4 +1,4 @@
-//! The rule table: what becomes of a contender of ours, by what its workload is doing.
+//! The rule table: what happens to a contender of ours, given what its workload is doing.
 
 use std::sync::Arc;
 
@@ -8,21 +8,21 @@ use super::{
 };
 use consul_client::SessionId;
 
-/// A live contender of ours: its session belongs to our node and bears the name of this workload.
+/// A live contender of ours: its session belongs to our node, and its name says that it is for this workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnContender {
     /// The session, and the name of the contender key.
     pub session: SessionId,
-    /// Whom the session was made for.
+    /// The workload that the session was made for.
     pub identity: Arc<Identity>,
-    /// That workload, if it is there: another one under its name is not it.
+    /// That workload, if it exists; another workload with the same name does not count.
     pub workload: Option<Arc<Workload>>,
-    /// Whether a GET of the workload and a LIST of its pods, both sent after the contender was read,
-    /// show that no pod of it is left. What was not asked, or not answered, is not proved.
+    /// Whether a GET of the workload and a LIST of its pods, both sent after the contender was read, show that no pod
+    /// of it is left. Without a question or an answer it is not proved.
     pub pods_gone: bool,
 }
 
-/// What becomes of a contender.
+/// What happens to a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It stays: its workload runs, or pods of it may be left.
@@ -31,20 +31,20 @@ pub enum Fate {
     Wait,
     /// Its slot is granted, and the workload is still to be started.
     Start,
-    /// Its workload won't run in this slot. That is written into the workload before the slot is released.
+    /// Its workload won't run in this slot. The workload is changed to say so before the slot is released.
     GiveBack {
         /// Whether the workload is put on hold.
         hold: bool,
     },
-    /// Its workload has run and is done: its slot stays held for the cooldown that came with the grant.
+    /// Its workload has run and is finished: its slot stays held for the cooldown that came with the grant.
     Cool,
-    /// It is done with.
+    /// It is no longer needed.
     Release,
 }
 
 impl OwnContender {
-    /// What becomes of this contender. `held` says whether it holds a slot, and `may_start`
-    /// whether its workload can still be started in it.
+    /// The fate of this contender. `held` says whether it holds a slot, and `may_start` whether its workload can
+    /// still be started in it.
     pub fn fate(&self, held: bool, may_start: bool) -> Fate {
         self.fate_if(self.pods_gone, held, may_start)
     }
@@ -52,7 +52,7 @@ impl OwnContender {
     fn fate_if(&self, pods_gone: bool, held: bool, may_start: bool) -> Fate {
         let gone = |then| if pods_gone { then } else { Fate::Keep };
         let Some(workload) = &self.workload else {
-            // Whether it was started can't be seen any more.
+            // It is unknown whether it was started.
             return gone(Fate::Cool);
         };
         match workload.phase {
@@ -62,12 +62,12 @@ impl OwnContender {
             Phase::Finished { at_rest: false } => gone(Fate::Cool),
             Phase::Deleting if workload.granted.is_some() => gone(Fate::Cool),
             Phase::Deleting => gone(Fate::Release),
-            // Its user suspended it, whichever session it had its slot by then.
+            // Its user suspended it, under any session.
             Phase::Idle if workload.granted.is_some() && !workload.lost() => {
                 gone(Fate::GiveBack { hold: true })
             }
-            // The PATCH that comes before a release has been done: it leaves the session in the
-            // annotation, and no grant.
+            // The PATCH that comes before a release has been done: it leaves the session in the annotation, and no
+            // grant.
             Phase::Idle if workload.reported.contains(&self.session) => gone(Fate::Release),
             Phase::Idle if !held && may_start => Fate::Wait,
             Phase::Idle if !held => Fate::Release,
@@ -76,8 +76,8 @@ impl OwnContender {
         }
     }
 
-    /// Whether its workload runs, was started at this lock key by this very contender, and says so: then there is nothing
-    /// to decide about it while the contender holds its slot.
+    /// Whether its workload runs, was started at this lock key by this very contender, and reports it: then nothing
+    /// needs deciding while the contender holds its slot.
     pub(super) fn runs_as_granted(&self, lock_key: &str) -> bool {
         self.workload.as_ref().is_some_and(|workload| {
             workload.phase == Phase::Running
@@ -138,7 +138,7 @@ mod tests {
             (Idle, OLD, OLD, true, true, Keep, put_on_hold),
             (Idle, MINE, MINE, false, true, Keep, put_on_hold),
             (Idle, None, MINE, true, true, Keep, Release),
-            // Its start was cut short: completed, or given back.
+            // Its start was interrupted: completed, or given back.
             (Idle, None, None, true, true, Start, Start),
             (Idle, None, OLD, true, true, Start, Start),
             (Idle, OLD, None, true, true, Start, Start),

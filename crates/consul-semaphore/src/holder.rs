@@ -1,9 +1,9 @@
 //! One slot for one program: the [engine](crate::engine) with one workload in it, and the Consul client that carries
 //! out its calls.
 //!
-//! To the engine the program is a workload like a Job: idle while it waits, running once it has its slot, finished when
-//! it gives the slot back. So the order, the limit, who is pruned and what becomes of a lost slot are decided where they
-//! are decided for workloads, and nothing here decides about slots.
+//! To the engine the program is a workload like a Job: idle while it waits, running once it has its slot, finished
+//! when it gives the slot back. The order, the limit, pruning and lost slots are decided by the same code as for
+//! Jobs. Nothing here decides about slots.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -79,11 +79,10 @@ use crate::{
 };
 use consul_client::{self as consul, Client, Listing, WatchOptions, clock::Moment};
 
-/// How long a release may take, beside the time for which a slot cools. What is left then ends with the session's
-/// TTL.
+/// How long a release may take, beside the cooldown of the slot. Anything left then expires with the session.
 const RELEASE: Duration = Duration::from_secs(10);
 
-/// Something to report to people, once each time that it begins.
+/// Something to report to the user, once each time that it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// It waits for a slot: others hold them, or come first.
@@ -95,53 +94,52 @@ pub enum Notice {
     Granted {
         /// How long it waited for others; `None` if it had not to.
         waited: Option<Duration>,
-        /// Whether nobody used the prefix before: it may be misspelt.
+        /// Whether the prefix was unused before: it may be misspelt.
         created: bool,
     },
-    /// It waits for what somebody who is gone has left behind: that rests for the lock-delay.
+    /// It waits for the lock-delay of a dead holder.
     Resting,
     /// Consul can't be used. The holder tries again.
     Trouble {
-        /// What is in the way.
+        /// The problem.
         error: consul::Error,
         /// Whether a slot is held meanwhile.
         holding: bool,
     },
-    /// The slot was lost, and there is one again.
+    /// The slot was lost, and another one was granted.
     Regained,
-    /// The slot is lost and there is no other one, and the work goes on as [`Settings::on_slot_lost`] says.
+    /// The slot is lost and no other one is free, and the work continues because of [`Settings::on_slot_lost`].
     Unheld,
 }
 
-/// Something could not be given back.
+/// A slot or place could not be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Consul does not answer")]
 pub struct NotReleased;
 
-/// What stays in Consul of a holder that ends now.
+/// What a holder that ends now leaves in Consul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remains {
-    /// Whether it is a slot; if not it is a place in the queue.
+    /// Whether it is a slot; otherwise it is a place in the queue.
     pub slot: bool,
     /// After how long the session has expired, at the latest.
     pub within: Duration,
 }
 
-/// What the engine wants done with the work.
+/// What the engine wants done with the program.
 #[derive(Clone, Debug)]
 enum Wanted {
     Start(Start),
     Stop(Suspended),
-    /// Something that does not suit it now. It is asked for again in the next pass, so it has its answer only when
-    /// something has happened.
+    /// A request that can't be carried out now. The next pass makes it again, so it is answered only once something
+    /// has happened.
     Nothing,
 }
 
 /// Waits for a slot, holds it and gives it back.
 ///
-/// Its futures may be dropped at any time: what was under way is looked up by the next one. While none of them is
-/// awaited sessions are renewed all the same, but nothing else is done. A holder that is dropped lets its sessions
-/// expire.
+/// Its futures may be dropped at any time: the next one picks up what was under way. While none of them is awaited,
+/// sessions are still renewed, but nothing else is done. A dropped holder lets its sessions expire.
 pub struct Holder {
     settings: Settings,
     engine: Engine,
@@ -149,20 +147,20 @@ pub struct Holder {
     program: Program,
     calls: Calls,
     wanted: Option<(CallId, Wanted)>,
-    /// Readings of the prefix, once somebody waits for one.
+    /// Readings of the prefix, once a future waits for one.
     readings: Option<mpsc::Receiver<Result<Listing, consul::Error>>>,
     notices: Notices,
     /// Since when it waits for others.
     waits_since: Option<Moment>,
-    /// Whether nobody used the prefix when it was last read, before there was a slot.
+    /// Whether the prefix was unused when it was last read, before there was a slot.
     unused: bool,
     /// When a release is given up.
     given_up: Moment,
 }
 
-/// What others ask of it.
+/// The public interface.
 impl Holder {
-    /// Does nothing in Consul yet. `on_notice` is called with what people are to know.
+    /// Does nothing in Consul yet. `on_notice` is called with each notice for the user.
     pub fn new(
         settings: Settings,
         consul: Client,
@@ -190,10 +188,10 @@ impl Holder {
         }
     }
 
-    /// Waits for all that it asks for. [`Self::started`] says that the work has begun with that.
+    /// Waits for all that it asks for. Call [`Self::started`] when the work has begun.
     ///
     /// # Errors
-    /// There is no use in waiting, or it is not to wait.
+    /// Waiting is useless, or the settings say not to wait.
     pub async fn acquire(&mut self) -> Result<Start, AcquireError> {
         loop {
             self.work();
@@ -212,7 +210,7 @@ impl Holder {
         }
     }
 
-    /// The work has begun with these slots.
+    /// The work has begun in these slots.
     pub fn started(&mut self, start: &Start) {
         self.change(|workload| {
             workload.phase = Phase::Running;
@@ -221,7 +219,7 @@ impl Holder {
         });
     }
 
-    /// Holds the slot for as long as the work goes on; returns when the work must end, within [`Settings::grace`].
+    /// Holds the slot while the work continues; returns when the work must end, within [`Settings::grace`].
     pub async fn hold(&mut self) -> Suspended {
         loop {
             self.work();
@@ -233,7 +231,7 @@ impl Holder {
         }
     }
 
-    /// The work has ended, or will not begin: [`Self::release`] gives back what there is.
+    /// The work has ended, or will not begin: [`Self::release`] gives back what is held.
     pub fn finished(&mut self) {
         self.change(|workload| {
             workload.phase = if workload.granted.is_some() {
@@ -245,7 +243,8 @@ impl Holder {
         self.given_up = Moment::now() + RELEASE;
     }
 
-    /// Gives back what there is: a slot once it has cooled, or the place in the queue. Call [`Self::finished`] first.
+    /// Gives back what is held: a slot once it has cooled down, or the place in the queue. Call [`Self::finished`]
+    /// first.
     ///
     /// # Errors
     /// Consul has not answered for too long: [`Self::remains`] says what stays.
@@ -265,14 +264,14 @@ impl Holder {
         Ok(())
     }
 
-    /// When the slot is free, if it cools.
+    /// When the slot becomes free, if it cools down.
     pub fn cools_until(&self) -> Option<Moment> {
         let cooldowns = self.queue()?.cooldowns();
         let sessions = self.program.sessions.keys();
         sessions.filter_map(|session| cooldowns.end(session)).max()
     }
 
-    /// What stays in Consul if this ends now; `None` if that is nothing. (A session without a key ends by itself.)
+    /// What stays in Consul if this ends now; `None` if that is nothing. (A session without a key expires.)
     pub fn remains(&self) -> Option<Remains> {
         (!self.program.sessions.is_empty()).then(|| Remains {
             slot: self.program.workload.granted.is_some(),
@@ -290,7 +289,7 @@ impl Holder {
     }
 }
 
-/// What is known.
+/// State.
 impl Holder {
     fn queue(&self) -> Option<&Queue> {
         self.engine.queue(&self.queue)
@@ -300,23 +299,23 @@ impl Holder {
         self.queue()?.reading()
     }
 
-    /// What the last pass came to, if it was known then what Consul says.
+    /// The result of the last pass, if it knew what Consul says.
     fn conclusion(&self) -> Option<&Conclusion> {
         let semaphore = self.engine.semaphore(&self.queue.semaphore)?;
         let (conclusion, _) = semaphore.queues().get(&None)?.concluded.as_ref()?;
         conclusion.certain.then_some(conclusion)
     }
 
-    /// Whether a session is there that is not ended yet, or may be made yet.
+    /// Whether a session exists that is not ended yet, or one may be being made.
     fn has_anything(&self) -> bool {
         !self.program.sessions.is_empty()
             || self.calls.is_ending_sessions()
             || self.queue().is_some_and(Queue::makes_sessions)
     }
 
-    /// Why there is no use in waiting for a slot, if there is none.
+    /// Why waiting for a slot is useless, if it is.
     fn hopeless(&self) -> Option<AcquireError> {
-        // A call that is under way may bring one, or a better error.
+        // A pending call may bring a slot, or a better error.
         if self.calls.are_under_way() {
             return None;
         }
@@ -333,7 +332,7 @@ impl Holder {
         let agreement = self.conclusion().and_then(|last| last.agreement);
         let conflict = AcquireError::conflict(&self.settings, queue.reading(), agreement);
         conflict.or_else(|| {
-            // One that is granted already is had when its session has been renewed.
+            // A slot that is granted already is ready once its session has been renewed.
             let seen = queue
                 .reading()
                 .is_some_and(|reading| !self.program.is_among(reading));
@@ -341,8 +340,8 @@ impl Holder {
         })
     }
 
-    /// Whether nobody uses the prefix, as it was last read; `None` if that does not tell, because it was not read or shows
-    /// the slot that this program has by now.
+    /// Whether the prefix is unused, as it was last read; `None` if it was not read, or the reading has this
+    /// program's own slot.
     fn unused_before(&self) -> Option<bool> {
         let reading = self.reading()?;
         let absent = matches!(reading.lock(), Lock::Absent { .. });
@@ -355,7 +354,7 @@ impl Holder {
         contenders.any(|(session, _)| !self.program.sessions.contains_key(session))
     }
 
-    /// Who is in the way of a slot, for people; `None` if nobody is, or that is unknown.
+    /// Who prevents a slot, for people; `None` if nobody does or that is unknown.
     fn in_the_way(&self) -> Option<String> {
         let reading = self.reading()?;
         let free = match reading.lock() {
@@ -378,7 +377,7 @@ impl Holder {
     }
 }
 
-/// The loop: passes events to the engine and carries out what it asks for.
+/// The loop: passes events to the engine and carries out its effects.
 impl Holder {
     /// Decides what follows from what has happened, and carries that out.
     fn work(&mut self) {
@@ -397,12 +396,12 @@ impl Holder {
         while let Some(effect) = self.engine.next_effect() {
             match effect {
                 Effect::Queue(_, action) => self.act(action),
-                // Nobody else reads what is recorded.
+                // Nobody else reads the record.
                 Effect::Semaphore(semaphore, Duty::RecordLimits(limits)) => {
                     self.engine
                         .recorded(&semaphore, &limits, now(), &self.program);
                 }
-                // There is no object, and its sessions have a TTL.
+                // There is no object, and the sessions have a TTL.
                 Effect::Semaphore(
                     _,
                     Duty::AddFinalizer
@@ -428,12 +427,12 @@ impl Holder {
             Action::Report(Outcome::Granted { grant, .. }) if !grant.starts => {
                 (self.notices.on)(Notice::Regained);
             }
-            // All else is known by what this does, and nothing of somebody else's is adopted.
+            // The caller knows everything else from its own calls, and no foreign session is adopted.
             Action::Adopt(_) | Action::Report(_) => {}
         }
     }
 
-    /// Makes a call, or answers it where that takes none.
+    /// Makes a call, or answers it at once if it needs no request.
     fn call(&mut self, id: CallId, call: Call) {
         let answer = match call {
             Call::Read { not_after } => {
@@ -467,7 +466,7 @@ impl Holder {
         let wanted = match (write, self.program.workload.phase) {
             (Write::Start(start), Phase::Idle) => Wanted::Start(start),
             (Write::Suspend(suspend), Phase::Running) => Wanted::Stop(suspend.why),
-            // It has ended meanwhile.
+            // It has ended in the meantime.
             (Write::Suspend(_), _) => return Some(Written::Done),
             (Write::Rename(rename), _) => {
                 self.program
@@ -487,7 +486,7 @@ impl Holder {
         None
     }
 
-    /// The work has changed: what was wanted of it is done, or out of date.
+    /// The work has changed: what was wanted of it is done, or outdated.
     fn change(&mut self, change: impl FnOnce(&mut Workload)) {
         self.program.change(change);
         if let Some((id, _)) = self.wanted.take() {
@@ -496,9 +495,8 @@ impl Holder {
         self.engine.touched(&self.queue, now(), &self.program);
     }
 
-    /// Waits until something happens, or until it is time for something. While a slot is held it is looked at the time
-    /// every second, which asks Consul nothing: what wakes this task does not run while the machine sleeps, and the
-    /// session does.
+    /// Waits until something happens, or until something is due. While a slot is held it wakes every second to read
+    /// the clock, which asks Consul nothing: timers stand still while the machine sleeps, and the session does not.
     async fn something(&mut self) {
         let moment = Moment::now();
         let next = self.engine.next_timeout(moment).unwrap_or(moment + IDLE);
@@ -553,7 +551,8 @@ impl Holder {
     fn report_waiting(&mut self) {
         let works = self.queue().and_then(Queue::trouble).is_none();
         let rests = self.rests();
-        self.notices.report("rest", rests.then_some(Notice::Resting));
+        self.notices
+            .report("rest", rests.then_some(Notice::Resting));
         let holders = self.in_the_way().filter(|_| works && !rests);
         if holders.is_some() {
             self.waits_since.get_or_insert_with(Moment::now);
@@ -573,15 +572,15 @@ impl Holder {
     }
 }
 
-/// Tells people things.
+/// Reports to people.
 struct Notices {
     on: Box<dyn Fn(Notice) + Send>,
-    /// The last notice, as long as it is true.
+    /// The kinds of notices that were reported and still hold.
     reported: BTreeSet<&'static str>,
 }
 
 impl Notices {
-    /// Tells once what is so about something, until it is not so any more.
+    /// Reports a notice once, until it no longer holds.
     fn report(&mut self, about: &'static str, notice: Option<Notice>) {
         match notice {
             Some(notice) if self.reported.insert(about) => (self.on)(notice),

@@ -1,9 +1,9 @@
-//! What everyone needs who holds slots, on Consul's side: the operator for workloads, the [holder](crate::holder) for a
+//! What every slot holder needs on Consul's side: the operator for workloads, the [holder](crate::holder) for a
 //! program.
 //!
 //! - `renewal`: a session that is kept alive
-//! - `setback`: when something that failed is tried again
-//! - `present`: what time it is, for the engine
+//! - `setback`: when to retry something that failed
+//! - `present`: the current time, for the engine
 
 mod present;
 mod renewal;

@@ -1,4 +1,4 @@
-//! For whom a session and a contender key were made.
+//! The workload that a session and a contender key were made for.
 
 use std::sync::Arc;
 
@@ -8,26 +8,26 @@ use super::workload::{Place, SlotId, Uid, Workload};
 use crate::Key;
 use consul_client::text::one_line;
 
-/// What holds a slot, if not a workload.
+/// The kind of a holder that is not a workload.
 const PROCESS: &str = "Process";
 
-/// What the name of every session of this program begins with.
+/// The prefix of the name of every session of this program.
 const PROGRAM: &str = "consul-semaphore-operator";
 
-/// Stands for what a process on a host does not have, a namespace and a `ConsulSemaphore`. No object of
-/// Kubernetes can be called so.
+/// Replaces a namespace and a `ConsulSemaphore`, which a process on a host does not have. No Kubernetes object can
+/// have this name.
 pub const NONE: &str = "-";
 
-/// The Kubernetes cluster that an operator works for; of a process, the host that it runs on.
+/// The Kubernetes cluster that an operator works for; for a process, the host that it runs on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
     /// Its name for people, shown beside each holder.
     pub name: String,
-    /// The uid of its namespace kube-system: unique with nothing to set up. Of a host, its name.
+    /// The uid of its namespace kube-system, which is unique without configuration. For a host, its name.
     pub id: String,
 }
 
-/// The text as a part of an [`Identity`]: `-` replaces what is not allowed there.
+/// The text as part of an [`Identity`]: `-` replaces the characters that are not allowed.
 pub fn name_of(text: &str) -> String {
     let allowed = |c: char| if is_in_names(c) { c } else { '-' };
     let name: String = text.chars().take(LONGEST_NAME).map(allowed).collect();
@@ -38,11 +38,11 @@ pub fn name_of(text: &str) -> String {
     }
 }
 
-/// The workload, or the process, that a session was made for, and the semaphore that it was made for it on.
+/// The workload or process that a session was made for, and the semaphore that it was made on.
 ///
-/// It is written into the session's name, which only a token with `session:write` on our node can
-/// choose. That makes it the proof of who holds; the contender's body, which anyone who may write
-/// the key can change, is only for others to read.
+/// It is written into the session's name, which only a token with `session:write` on our node can choose. That makes
+/// it the proof of who holds. The contender's body can be changed by anyone who may write the key, and is only
+/// informative.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     /// The cluster's id.
@@ -51,7 +51,7 @@ pub struct Identity {
     pub namespace: Arc<str>,
     /// The name of the `ConsulSemaphore`.
     pub semaphore: Arc<str>,
-    /// Which one it is, of a keyed `ConsulSemaphore`.
+    /// The key of a keyed `ConsulSemaphore`.
     pub key: Option<Key>,
     /// The name of the workload.
     pub workload: Arc<str>,
@@ -62,7 +62,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Whether the session of this other one is for the same slot.
+    /// Whether the session of another identity is for the same slot.
     pub(super) fn is_for_slot_of(&self, other: &Self) -> bool {
         self.uid == other.uid && self.ordinal == other.ordinal
     }
@@ -75,8 +75,8 @@ impl Identity {
         }
     }
 
-    /// The name of the session: none of its parts can hold a slash, by Kubernetes' rules on names,
-    /// nor a name of an object a colon, which stands between that of a keyed semaphore and the key.
+    /// The name of the session. By Kubernetes' rules on names none of its parts can have a slash, and the name of an
+    /// object can't have a colon, which separates the name of a keyed semaphore from the key.
     pub fn session_name(&self) -> String {
         let Self {
             cluster,
@@ -95,7 +95,7 @@ impl Identity {
         format!("{PROGRAM}/{cluster}/{namespace}/{semaphore}{key}/{workload}/{uid}{ordinal}")
     }
 
-    /// What it is that holds.
+    /// The kind of the holder.
     fn kind(&self) -> &'static str {
         if &*self.namespace == NONE {
             PROCESS
@@ -139,13 +139,13 @@ impl Identity {
     }
 }
 
-/// The ordinal of a slot that is not its workload's first, as a session's name has it.
+/// Parses the ordinal of a slot that is not its workload's first, as in a session's name.
 fn ordinal_of(text: &str) -> Option<u32> {
     let ordinal: u32 = text.parse().ok()?;
     (ordinal > 0 && ordinal.to_string() == text).then_some(ordinal)
 }
 
-/// Whether this can be the name or the uid of an object of Kubernetes: it is written into logs and events.
+/// Whether this can be the name or the uid of a Kubernetes object: it is written into logs and events.
 fn is_name(part: &str) -> bool {
     (1..=253).contains(&part.len()) && part.chars().all(is_in_names)
 }
@@ -154,13 +154,13 @@ fn is_in_names(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')
 }
 
-/// How long the name of a host or of a process gets.
+/// The longest name of a host or a process.
 const LONGEST_NAME: usize = 63;
 
-/// How much of what a body says about its holder is shown: more than names of Kubernetes take.
+/// How much of a body's claim about its holder is shown: more than Kubernetes names need.
 const LONGEST_HOLDER: usize = 256;
 
-/// The body of a contender key of ours, as JSON: who holds, for people who look into Consul.
+/// The body of a contender key of ours, as JSON: who holds, for people who look at Consul.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContenderBody {
@@ -168,8 +168,8 @@ pub struct ContenderBody {
     pub cluster: String,
     /// The cluster's id.
     pub cluster_id: String,
-    /// `Job`, or `Process`: one on a host, which the cluster is, without a namespace and a
-    /// `ConsulSemaphore` of its own.
+    /// `Job`, or `Process` for a process on a host. The host is its cluster, and it has no namespace and no
+    /// `ConsulSemaphore`.
     pub kind: String,
     /// The workload's namespace.
     pub namespace: String,
@@ -184,18 +184,16 @@ pub struct ContenderBody {
     /// The number of the slot among those that the workload has there; left out for the first.
     #[serde(default, skip_serializing_if = "is_first")]
     pub ordinal: u32,
-    /// Whether the session never expires, so that only somebody's hand ends it.
+    /// Whether the session never expires, so that it ends only if someone destroys it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub endless: bool,
-    /// How long the slot stays held once the workload is done, in seconds: as it was asked for when the
-    /// slot was granted.
+    /// The cooldown in seconds, as requested when the slot was granted.
     #[serde(default, skip_serializing_if = "is_none")]
     pub cooldown: u64,
-    /// Until when that is, by the clock of the operator that saw the end of the workload. Left out until
-    /// then.
+    /// Until when the slot cools down, by the clock of the operator that saw the workload end. Left out until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cools_until: Option<jiff::Timestamp>,
-    /// What it waits with, before it holds a slot.
+    /// Its claim to a place in the queue, before it holds a slot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Claim>,
 }
@@ -210,21 +208,21 @@ fn is_first(ordinal: &u32) -> bool {
     *ordinal == 0
 }
 
-/// What decides the place in the queue of one who waits, beside its name and uid.
+/// What decides a waiting contender's place in the queue, besides its name and uid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
-    /// A higher one is served first.
+    /// Higher priorities are served first.
     pub priority: i32,
-    /// When it came in the queue, in whole seconds.
+    /// When it joined the queue, in whole seconds.
     pub since: jiff::Timestamp,
-    /// Whether it held a slot and lost it, and comes before all others.
+    /// Whether it held a slot and lost it, and so comes before all others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lost: bool,
 }
 
 impl Claim {
-    /// What this workload waits with.
+    /// The claim of this workload.
     pub fn of(workload: &Workload) -> Self {
         Self {
             priority: workload.priority,
@@ -252,7 +250,7 @@ impl ContenderBody {
         ))
     }
 
-    /// The body that says that this workload was granted a slot at this time.
+    /// The body for a workload that was granted a slot at this time.
     pub fn new(
         cluster: &Cluster,
         identity: &Identity,
@@ -276,8 +274,8 @@ impl ContenderBody {
         }
     }
 
-    /// The holder in a word, as the status of a `ConsulSemaphore` shows it. Whoever may write the
-    /// key may have written anything there.
+    /// The holder in a few words, as the status of a `ConsulSemaphore` shows it. Everyone who may write the key may
+    /// have written anything there.
     pub fn holder(&self) -> String {
         let holder = if self.kind == PROCESS {
             format!("{} {}", self.cluster, self.name)

@@ -1,4 +1,4 @@
-//! Which semaphore of a keyed `ConsulSemaphore` a workload asks for.
+//! The key with which a workload asks for one of the semaphores of a keyed `ConsulSemaphore`.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -7,7 +7,7 @@ use std::{fmt, str::FromStr, sync::Arc};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
-/// The text is no [`Key`].
+/// The text is not a [`Key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a key is from 1 to {max} letters, digits, '.', '_' and '-', and neither only dots nor .lock",
@@ -16,7 +16,7 @@ pub struct Key(Arc<str>);
 pub struct InvalidKey;
 
 impl Key {
-    /// The most characters that a key has: what a value of a label may have, too.
+    /// The maximum length in characters: the same as for a label's value.
     pub const MAX_LENGTH: usize = 63;
 }
 

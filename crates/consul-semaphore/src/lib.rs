@@ -1,24 +1,24 @@
-//! The semaphore algorithm: from what was observed to what is to be done.
+//! The semaphore algorithm: from what was observed to what must be done.
 //!
-//! It is pure, but for [`holder`] and [`holding`]: no IO, no clock, nothing asynchronous. Time comes in
-//! as an argument, and what comes out is a [`Plan`] that says what to write, to Consul and to workloads. It is
-//! wire-compatible with the guide "Distributed semaphore" of Consul's documentation and with Consul's Go client.
+//! Except for [`holder`] and [`holding`] it is pure: no IO, no clock, no async. Time is an argument, and the result
+//! is a [`Plan`] that says what to write to Consul and to workloads. It is wire-compatible with the guide
+//! "Distributed semaphore" in Consul's documentation and with Consul's Go client.
 //!
 //! - [`settings`]: what a user asked for
 //! - [`lock`]: the body of `.lock`
-//! - [`reading`]: a prefix as it was read
-//! - [`identity`]: for whom a session was made
-//! - [`workload`]: what there is to know of a workload, and the order of the queue
+//! - [`reading`]: a prefix as it was read from Consul
+//! - [`identity`]: the owner of a session
+//! - [`workload`]: what is known of a workload, and the order of the queue
 //! - [`limit`]: the three-way rule on limits
-//! - [`fate`]: what becomes of a contender of ours
-//! - [`cooling`]: how long the slots of workloads that are done stay held
-//! - [`turns`]: whose turn it is, among all who wait at a prefix
+//! - [`fate`]: what happens to a contender of ours
+//! - [`cooling`]: how long the slots of finished workloads stay held
+//! - [`turns`]: whose turn it is among all who wait at a prefix
 //! - [`evidence`]: how long a running workload's slot counts as held
-//! - [`mod@decide`]: a pass, which puts all of these together
+//! - [`mod@decide`]: a pass, which combines all of these
 //! - [`mutex`]: what is remembered of a mutex, whose key does not say who waits for it
 //! - [`engine`]: a queue as a whole, without IO: events in, actions out
-//! - [`holder`]: one slot for one program, by the engine and a client of Consul
-//! - [`plan`]: what a pass decided, as types that prove the order of things
+//! - [`holder`]: one slot for one program, with the engine and a Consul client
+//! - [`plan`]: what a pass decides, as types that guarantee the right order
 
 mod compose;
 pub mod cooling;

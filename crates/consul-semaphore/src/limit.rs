@@ -1,23 +1,23 @@
-//! The three-way rule on limits: what the spec says, what Consul says, and what we wrote before.
+//! The three-way rule on limits: the spec's, Consul's, and those that we wrote before.
 
 use crate::LimitPolicy;
 
-/// Who has overwritten an enforced limit so often means it: it is not written again.
+/// If an enforced limit is overwritten this often, it is intended: the limit is not written again.
 const OVERWRITTEN: u32 = 2;
 
-/// What became of the limit in Consul since the spec last changed: nobody rewrites a limit in turn
-/// for ever.
+/// What happened to the limit in Consul since the spec last changed, so that two that enforce different limits don't
+/// overwrite each other for ever.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Defence {
-    /// Whether the limit was in Consul when that was last known.
+    /// Whether the limit was last known to be in Consul.
     there: bool,
-    /// How often another one took its place and was overwritten.
+    /// How often another limit replaced it and was overwritten.
     overwritten: u32,
 }
 
 impl Defence {
-    /// What an operator that starts knows of it: whether the limit is recorded as ours, and whether
-    /// it was given up.
+    /// What an operator that starts knows of it: whether the limit is recorded as ours, and whether enforcing it was
+    /// given up.
     pub fn resumed(recorded: bool, given_up: bool) -> Self {
         Self {
             there: recorded,
@@ -25,8 +25,7 @@ impl Defence {
         }
     }
 
-    /// The limit is in Consul. `enforced` says whether that is because it was written over one that
-    /// is not ours.
+    /// The limit is in Consul. `enforced` says whether it overwrote one that is not ours.
     pub fn holds(&mut self, enforced: bool) {
         if enforced {
             self.overwritten = self.losses();
@@ -34,30 +33,30 @@ impl Defence {
         self.there = true;
     }
 
-    /// How often it was overwritten, if another one is in Consul now.
+    /// How often it was overwritten, if another limit is in Consul now.
     fn losses(self) -> u32 {
         self.overwritten + u32::from(self.there)
     }
 }
 
-/// What the rule says.
+/// The result of the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Agreement {
     /// Consul's limit is the spec's.
     Agreed,
-    /// The spec's limit is to be written to Consul.
+    /// The spec's limit has to be written to Consul.
     Write {
-        /// Whether that overwrites a limit which is not ours.
+        /// Whether that overwrites a limit that is not ours.
         enforced: bool,
     },
-    /// Consul holds this other limit: grant nothing.
+    /// Consul has this other limit: grant nothing.
     Conflict {
         /// Consul's limit.
         theirs: u32,
     },
 }
 
-/// Compares the spec's limit with Consul's (`None`: Consul has none yet).
+/// Compares the spec's limit with Consul's (`None`: Consul has none).
 ///
 /// `applied` are the limits that this `ConsulSemaphore` wrote to Consul, or was about to write.
 pub fn agree(
@@ -80,9 +79,9 @@ pub fn agree(
     }
 }
 
-/// What `status.appliedLimits` is once nothing in Consul follows from a limit other than the spec's,
-/// at any lock key: no other limit is this `ConsulSemaphore`'s to move any longer. The spec's own stays
-/// only if it was written here; one that was in Consul before is agreed with, and not ours.
+/// What `status.appliedLimits` becomes once no lock key in Consul has another limit than the spec's: then this
+/// `ConsulSemaphore` may no longer replace any other. The spec's own limit stays only if it was written here; one
+/// that was in Consul before is agreed with, and not ours.
 pub fn settled(applied: &[u32], limit: u32) -> Vec<u32> {
     let applied = applied.iter().copied();
     applied.filter(|applied| *applied == limit).collect()
@@ -128,7 +127,7 @@ mod tests {
         }
     }
 
-    /// How often a limit is written again that is overwritten whenever it is there.
+    /// How often a limit is written again that is always overwritten.
     fn written_again(mut defence: Defence) -> usize {
         let enforced = Agreement::Write { enforced: true };
         let mut times = 0;

@@ -1,5 +1,4 @@
-//! `.lock`: the one key that says who holds, by its body or, of a mutex, by the session that has locked
-//! it.
+//! `.lock`: the one key that says who holds, by its body or, for a mutex, by the session that has locked it.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -10,36 +9,35 @@ use consul_client::{Entry, SessionId};
 /// The KV flags that Consul's Go client gives a semaphore's entries (`api.SemaphoreFlagValue`).
 pub const SEMAPHORE_FLAGS: u64 = 0xe0f6_9a2b_aa41_4de0;
 
-/// The KV flags of Consul's mutex, which `consul lock -n 1` and `api.Lock` take.
+/// The KV flags of Consul's mutex, which `consul lock -n 1` and `api.Lock` use.
 pub(super) const MUTEX_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
 
 const LIMIT: &str = "Limit";
 const HOLDERS: &str = "Holders";
 
-/// What is wrong with `Holders` that name anything else.
+/// The error for `Holders` that list anything else.
 const NO_SESSION: &str = "`Holders` lists something else than sessions";
 
-/// What is wrong with a body that its readers would read in several ways.
+/// The error for a body that could be read in several ways.
 const TWICE: &str = "a name stands in it twice";
 
 /// The longest that a session's id can be; Consul's have 36 characters.
 const LONGEST_ID: usize = 128;
 
-/// What the Go client writes beside the session of a holder.
+/// The value that the Go client writes for each holder.
 const YES: &str = "true";
 
-/// Who holds, as a client writes it; the shape that is there is kept.
+/// Who holds, in the format that the client wrote; that format is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Holders {
-    /// `{"<session>": true}`: the Go client and `consul lock`. Another value than `true` is kept as it is.
+    /// `{"<session>": true}`: the Go client and `consul lock`. Any value other than `true` is kept as it is.
     Map(BTreeMap<SessionId, Option<Verbatim>>),
-    /// `["<session>"]`: the guide that Consul's documentation gives; the Go client can't read it. An entry may
-    /// stand twice; it is counted twice, as its writer would.
+    /// `["<session>"]`: the form of the guide in Consul's documentation; the Go client can't read it. An entry may
+    /// occur twice; it is counted twice, as its writer would.
     Array(Vec<SessionId>),
 }
 
-/// The body of `.lock`, understood: its limit and its holders, with everything else that stands
-/// in it kept as it is.
+/// The body of `.lock`, understood: its limit and its holders. Everything else in it is kept as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockBody {
     limit: u32,
@@ -57,14 +55,14 @@ pub struct LockChange {
 }
 
 impl LockChange {
-    /// Those who come or go.
+    /// The sessions that are added or removed.
     pub(super) fn sessions(&self) -> impl Iterator<Item = &SessionId> {
         self.removed.iter().chain(&self.added)
     }
 }
 
 impl LockBody {
-    /// A body without holders, in the shape that every client of Consul's can read.
+    /// A body without holders, in the format that every Consul client can read.
     pub fn new(limit: u32, flags: u64) -> Self {
         Self {
             limit,
@@ -106,7 +104,7 @@ impl LockBody {
         self.times(session) > 0
     }
 
-    /// How often it is listed.
+    /// How many times it is listed.
     fn times(&self, session: &SessionId) -> usize {
         match &self.holders {
             Holders::Map(holders) => usize::from(holders.contains_key(session)),
@@ -114,19 +112,19 @@ impl LockBody {
         }
     }
 
-    /// Whether the holders are a list, as in the guide that Consul's documentation gives, and not in a
-    /// map. Only who follows that makes one.
+    /// Whether the holders are a list, as in the guide in Consul's documentation, and not a map. Only clients that
+    /// follow the guide write a list.
     pub fn is_list(&self) -> bool {
         matches!(self.holders, Holders::Array(_))
     }
 
-    /// The KV flags to write this body with: those that were there.
+    /// The KV flags to write this body with: the existing ones.
     pub fn flags(&self) -> u64 {
         self.flags
     }
 
-    /// Changes it as a transaction did that was made for it. It is what that transaction wrote then, and need not be
-    /// read again.
+    /// Changes it as a transaction made for it did. The result is what that transaction wrote, and need not be parsed
+    /// again.
     pub(super) fn apply(&mut self, change: &LockChange) {
         let LockChange {
             limit,
@@ -179,7 +177,7 @@ impl LockBody {
             None => Holders::Map(BTreeMap::new()),
             Some(holders) => Self::decode_holders(&holders)?,
         };
-        // Go's clients would take these for the same.
+        // Go clients treat these as the same name.
         let alike = |name: &str| matches!(name.to_uppercase().as_str(), "LIMIT" | "HOLDERS");
         if unknown.keys().any(|name| alike(name)) {
             return Err(Unreadable::OtherShape(TWICE));
@@ -192,7 +190,7 @@ impl LockBody {
         })
     }
 
-    /// Whether a value is meant to be a semaphore's, well or badly made.
+    /// Whether a value is meant to be a semaphore's, even if malformed.
     fn is_meant(value: &[u8]) -> bool {
         let fields: Option<Fields> = Verbatim::parse(value).and_then(|body| body.read());
         fields.is_some_and(|fields| {
@@ -216,7 +214,7 @@ impl LockBody {
             let holders: Option<_> = fields.by_name.into_iter().map(holder).collect();
             return Ok(Holders::Map(holders.ok_or_else(other)?));
         }
-        // Go writes null for a map that was never made.
+        // Go writes null for a nil map.
         let Some(list) = value.read::<Option<Vec<Verbatim>>>() else {
             return Err(Unreadable::OtherShape(
                 "`Holders` is neither a map nor a list",
@@ -236,16 +234,16 @@ fn room(limit: u32, held: usize) -> usize {
         .saturating_sub(held)
 }
 
-/// A body with what a transaction changes in it. The body is not copied: it may have thousands of holders.
+/// A body with the changes of a transaction. The body is not copied, as it may have thousands of holders.
 pub(super) struct LockDraft<'a> {
     body: Cow<'a, LockBody>,
     change: LockChange,
-    /// How many of the holders in the body are taken out.
+    /// How many of the holders in the body are removed.
     removed: usize,
 }
 
 impl<'a> LockDraft<'a> {
-    /// Nothing is changed yet.
+    /// A draft without changes.
     pub(super) fn of(body: &'a LockBody) -> Self {
         Self::new(Cow::Borrowed(body))
     }
@@ -272,28 +270,28 @@ impl<'a> LockDraft<'a> {
         self.body.flags
     }
 
-    /// How many hold a slot then.
+    /// How many hold a slot after the change.
     pub(super) fn held(&self) -> usize {
         self.body.held() - self.removed + self.change.added.len()
     }
 
-    /// How many slots are free then, if so many of those that hold one go.
+    /// How many slots are free after the change, if this many holders leave.
     pub(super) fn room(&self, freed: usize) -> usize {
         room(self.change.limit, self.held() - freed)
     }
 
-    /// Whether this session holds a slot then.
+    /// Whether this session holds a slot after the change.
     pub(super) fn holds(&self, session: &SessionId) -> bool {
         let LockChange { removed, added, .. } = &self.change;
         added.contains(session) || (!removed.contains(session) && self.body.holds(session))
     }
 
-    /// Changes the limit; nobody loses a slot by it.
+    /// Changes the limit; no holder loses a slot by it.
     pub(super) fn set_limit(&mut self, limit: u32) {
         self.change.limit = limit;
     }
 
-    /// Takes a holder out.
+    /// Removes a holder.
     pub(super) fn remove(&mut self, session: &SessionId) {
         let LockChange { removed, added, .. } = &mut self.change;
         added.retain(|holder| holder != session);
@@ -304,10 +302,10 @@ impl<'a> LockDraft<'a> {
         }
     }
 
-    /// Adds a holder if there is room, and says whether there was.
+    /// Adds a holder if there is room, and returns whether there was.
     ///
-    /// It is the only way to add one, so no body of ours has more holders than its limit allowed
-    /// when the last one came in.
+    /// Only this adds a holder, so no body of ours has more holders than its limit allowed when the last one was
+    /// added.
     #[must_use]
     pub(super) fn add(&mut self, session: SessionId) -> bool {
         let room = self.room(0) > 0;
@@ -317,16 +315,16 @@ impl<'a> LockDraft<'a> {
         room
     }
 
-    /// What is changed.
+    /// The change.
     pub(super) fn change(self) -> LockChange {
         self.change
     }
 
-    /// The body as JSON, as it is then.
+    /// The body as JSON, after the change.
     pub(super) fn encode(&self) -> Vec<u8> {
         let unknown = self.body.unknown.iter();
         let unknown = unknown.map(|(name, value)| (name.as_str(), Some(value)));
-        // In the order of their names.
+        // Sorted by name.
         let fields: BTreeMap<&str, Option<&Verbatim>> =
             unknown.chain([(LIMIT, None), (HOLDERS, None)]).collect();
         let mut json = Vec::with_capacity(64 + 48 * self.held());
@@ -363,7 +361,7 @@ impl<'a> LockDraft<'a> {
                     .chain(added.iter().map(|session| (session, None)))
                     .collect();
                 if !added.is_empty() {
-                    // What was there is in order already, which this makes use of.
+                    // The existing holders are sorted already, which makes this fast.
                     all.sort_by_key(|(session, _)| *session);
                     all.dedup_by(|(a, _), (b, _)| a == b);
                 }
@@ -399,14 +397,14 @@ fn write_text(json: &mut Vec<u8>, text: &str) {
     let _ = serde_json::to_writer(json, text);
 }
 
-/// The id of a session, if this may be one.
+/// The id as a session, if it may be one.
 fn session(id: String) -> Option<SessionId> {
     let id = SessionId::from(id);
     is_session(&id).then_some(id)
 }
 
-/// Whether this may be the id of a session. Anything else names no contender key below the prefix,
-/// and could be made to fill logs and status with what its writer likes.
+/// Whether this may be the id of a session. Anything else names no contender key below the prefix, and could be used
+/// to fill logs and status with arbitrary text.
 fn is_session(id: &SessionId) -> bool {
     let id: &str = id.as_ref();
     (1..=LONGEST_ID).contains(&id.len())
@@ -416,35 +414,34 @@ fn is_session(id: &SessionId) -> bool {
         && id != ".lock"
 }
 
-/// Why a `.lock` that is there can't be used as it is asked for; nothing is ever written to it.
+/// Why an existing `.lock` can't be used in the mode asked for; such a key is never written to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// The key is a mutex, by its flags or because a session has locked it.
     #[error("it is used as a mutex (`consul lock -n 1`, api.Lock or ?acquire)")]
     Mutex,
-    /// It was a mutex, by its flags, and nobody has locked it any more. Its value tells nobody
-    /// anything, so it may go once it has rested.
+    /// It was a mutex, by its flags, and is no longer locked. Its value means nothing to anybody, so it may be
+    /// deleted after the lock-delay.
     #[error("it is left over from a mutex that nobody holds")]
     LeftOver {
         /// The key's `ModifyIndex`.
         index: u64,
     },
-    /// A mutex is asked for, and the key is a semaphore, by its flags or by its body.
+    /// The mode is mutex, but the key is a semaphore, by its flags or by its body.
     #[error(
         "it is used as a semaphore (`consul lock -n <limit>`, api.Semaphore or the guide's steps)"
     )]
     Semaphore,
-    /// A mutex is asked for, and the key has a value and no flags, and was never locked: it is
-    /// somebody's data.
+    /// The mode is mutex, but the key has a value and no flags, and was never locked: it is someone's data.
     #[error("it has a value, and no session has ever locked it")]
     NeverLocked,
-    /// The flags are neither 0 nor those of the use that is asked for.
+    /// The flags are neither 0 nor those of the mode asked for.
     #[error("its flags {0:#x} are neither 0 nor those of a semaphore or a mutex")]
     Flags(u64),
     /// The value is not JSON.
     #[error("its value is not JSON")]
     NotJson,
-    /// The value is JSON of another shape.
+    /// The value is JSON, but not a semaphore's.
     #[error("its value is not a semaphore's: {0}")]
     OtherShape(&'static str),
 }
@@ -452,11 +449,11 @@ pub enum Unreadable {
 /// `.lock` as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lock {
-    /// There is no such key, or one without a value, which the Go client takes for a new one.
+    /// The key does not exist, or has no value, which the Go client treats as a new one.
     Absent {
-        /// The key's `ModifyIndex`; 0 where there is no key. A CAS that creates the body names it.
+        /// The key's `ModifyIndex`; 0 if there is no key. The CAS that creates the body uses it.
         index: u64,
-        /// The flags to create it with: those that are there, or a semaphore's.
+        /// The flags to create it with: the existing ones, or a semaphore's.
         flags: u64,
     },
     /// A semaphore.
@@ -466,21 +463,21 @@ pub enum Lock {
         /// The key's `ModifyIndex`.
         index: u64,
     },
-    /// A mutex, or the place for one.
+    /// A mutex, or an empty key for one.
     Mutex {
         /// The session that has locked the key.
         holder: Option<SessionId>,
-        /// The key's `ModifyIndex`; 0 where there is no key.
+        /// The key's `ModifyIndex`; 0 if there is no key.
         index: u64,
-        /// The flags to lock it with: those that are there, or a mutex's.
+        /// The flags to lock it with: the existing ones, or a mutex's.
         flags: u64,
     },
-    /// Something else: left alone.
+    /// Something else, which is left alone.
     Unreadable(Unreadable),
 }
 
 impl Lock {
-    /// Reads `.lock` from its KV entry, as what it is asked for.
+    /// Reads `.lock` from its KV entry, in the mode asked for.
     pub fn read(mode: Mode, entry: Option<&Entry>) -> Self {
         match mode {
             Mode::Semaphore => Self::read_semaphore(entry),
@@ -496,7 +493,7 @@ impl Lock {
             };
         };
         if entry.session.is_some() || entry.flags == MUTEX_FLAGS {
-            // One that was put there by hand is no mutex's remains.
+            // A key that was written by hand is not left over from a mutex.
             let left_over = entry.session.is_none() && entry.lock_index > 0;
             return Self::Unreadable(if left_over {
                 Unreadable::LeftOver {
@@ -537,7 +534,7 @@ impl Lock {
             if entry.session.is_some() || entry.value.is_empty() {
                 return None;
             }
-            // A semaphore at rest: whoever comes back to it would write over a mutex.
+            // A semaphore without holders: its users may come back, and would overwrite a mutex.
             if LockBody::is_meant(&entry.value) {
                 return Some(Unreadable::Semaphore);
             }

@@ -1,6 +1,5 @@
-//! What is remembered of a mutex between passes, because its key does not tell: those who wait for it
-//! own nothing that can be seen, and the lock-delay of a dead holder shows only when the key is asked
-//! for.
+//! What is remembered of a mutex between passes, because its key does not show it: those who wait for a mutex own
+//! nothing that can be seen, and the lock-delay of a dead holder shows only when somebody tries to lock the key.
 
 use std::time::Duration;
 
@@ -10,31 +9,31 @@ use super::{
 };
 use consul_client::{SessionId, clock::Moment};
 
-/// How often in a row this operator has the key while others may wait for it.
+/// How often in a row this operator takes the key while others may be waiting for it.
 pub const IN_A_ROW: u32 = 8;
 
-/// How long the key is left to others then: many times what a client that waits needs to see it free.
+/// How long the key is then left to others: many times what a waiting client needs to see it free.
 const LEFT: Duration = Duration::from_millis(500);
 
-/// The pauses between tries to lock a key that rests: from the first to the longest.
+/// The pauses between tries to lock a key in its lock-delay: from the first to the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// What is remembered of a mutex.
 #[derive(Clone, Debug, Default)]
 pub struct MutexMemory {
-    /// Since when nobody has locked the key, or uses what is a semaphore's, by its index, as far as was seen.
+    /// Since when the key is unlocked, or the semaphore there is unused, by its index, as far as was seen.
     unused: Option<(u64, Moment)>,
     /// The session that this operator last locked it with.
     last: Option<SessionId>,
-    /// How often in a row that was done.
+    /// How often in a row it did.
     in_a_row: u32,
-    /// Consul refused to have the key locked because its last holder died: until when it is not
-    /// asked again, and how long the pause was.
+    /// Consul refused to lock the key because its last holder died: until when not to try again, and how long the
+    /// pause was.
     delayed: Option<(Moment, Duration)>,
 }
 
 impl MutexMemory {
-    /// Takes note of who has locked the key.
+    /// Records who has locked the key.
     pub fn observe(&mut self, reading: &Reading, now: Moment) {
         let unused = match reading.lock() {
             Lock::Mutex {
@@ -64,40 +63,40 @@ impl MutexMemory {
         }
     }
 
-    /// Takes note that the key was locked for this session.
+    /// Records that the key was locked for this session.
     pub fn took(&mut self, session: &SessionId, now: Moment) {
         let left = self.left_until().is_some_and(|until| until <= now);
         self.in_a_row = if left { 1 } else { self.in_a_row + 1 };
         self.last = Some(session.clone());
     }
 
-    /// Takes note that the key can't be locked yet. The pause until it is tried again grows each time,
-    /// and is shortened by up to a half: `jitter` is from 0 to 1.
+    /// Records that the key can't be locked yet. The pause before the next attempt grows each time, and is shortened
+    /// by up to a half: `jitter` is from 0 to 1.
     pub fn delay(&mut self, now: Moment, jitter: f64) {
         let (first, longest) = PAUSES;
-        // What came of the last try is forgotten when there was none for long.
+        // The last attempt no longer counts if it was long ago.
         let before = self.delayed.filter(|(until, _)| *until + longest > now);
         let pause = before.map_or(first, |(_, before)| (before * 2).min(longest));
         let shortened = pause.mul_f64(1.0 - jitter.clamp(0.0, 1.0) / 2.0);
         self.delayed = Some((now + shortened, pause));
     }
 
-    /// Whether the key rests, as far as is known, because its last holder died.
+    /// Whether the key is in its lock-delay, as far as is known, because its last holder died.
     pub fn is_delayed(&self, now: Moment) -> bool {
         self.rests_until().is_some_and(|until| until > now)
     }
 
-    /// Until when the key is not asked for, because it rests.
+    /// Until when the key is not tried, because of its lock-delay.
     pub(super) fn rests_until(&self) -> Option<Moment> {
         self.delayed.map(|(until, _)| until)
     }
 
-    /// Since when nobody has locked the key, or uses what is a semaphore's, as far as was seen.
+    /// Since when the key is unlocked, or the semaphore there is unused, as far as was seen.
     pub(super) fn unused_since(&self) -> Option<Moment> {
         self.unused.map(|(_, since)| since)
     }
 
-    /// Whether others had no turn for long.
+    /// Whether others have not had a turn for long.
     pub(super) fn is_others_turn(&self) -> bool {
         self.in_a_row >= IN_A_ROW
     }
@@ -118,7 +117,7 @@ mod tests {
         Moment::from_boot(Duration::from_millis(millis))
     }
 
-    /// The key, locked or not, last written at this index; 0: there is none.
+    /// The key, locked or not, last written at this index; 0: it does not exist.
     fn key(index: u64, holder: Option<&str>) -> Reading {
         let entry = Entry {
             key: "p/.lock".into(),

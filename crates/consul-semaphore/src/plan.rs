@@ -1,4 +1,4 @@
-//! What a pass decided to do.
+//! What a pass decides to do.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use consul_client::{Entry, Op, OpError, SessionId, clock::Moment};
 
-/// The workload that an action is about, at the version that the decision was made on.
+/// The workload that an action is about, at the version that the decision was based on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The workload's name.
@@ -39,19 +39,19 @@ impl From<&Workload> for Target {
 }
 
 impl Target {
-    /// Whether the workload, read again, is still as it was decided on. A write that failed all the same was refused;
-    /// otherwise it came too late, whatever was said of it.
+    /// Whether the workload, read again, is unchanged since the decision. Then a failed write was refused; otherwise
+    /// it came too late, whatever the error said.
     pub fn is_still(&self, now: &Workload) -> bool {
         self.uid == now.uid && self.version == now.version
     }
 }
 
 /// A slot that Consul says is held. Its key, index and session are a sequencer
-/// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>): what a client looks
-/// up to see that the lock is still the one that it was given.
+/// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>), with which a client checks that it
+/// still has the lock that it was given.
 ///
-/// There is one way to make it, from an entry of Consul's for the contender key, so nothing that
-/// needs a slot can be done without one.
+/// There is one way to make it, from an entry of Consul's for the contender key, so nothing that needs a slot can be
+/// done without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
     key: String,
@@ -80,7 +80,7 @@ impl Slot {
         &self.session
     }
 
-    /// That key's `LockIndex`. It starts again when the key is deleted.
+    /// That key's `LockIndex`. It restarts when the key is deleted.
     pub fn lock_index(&self) -> u64 {
         self.lock_index
     }
@@ -98,12 +98,12 @@ pub struct Start {
     pub workload: Target,
     /// The first of its slots.
     pub slot: Slot,
-    /// The others: those at one lock key side by side, in the order of their ordinals.
+    /// The others, grouped by lock key, in the order of their ordinals.
     pub others: Vec<Slot>,
 }
 
 impl Start {
-    /// Starts a workload in these slots; `None` without any.
+    /// Starts a workload in these slots; `None` if there are none.
     pub(super) fn new(workload: Target, slots: Vec<Slot>) -> Option<Self> {
         let mut slots = slots.into_iter();
         let slot = slots.next()?;
@@ -120,7 +120,7 @@ impl Start {
         [&self.slot].into_iter().chain(&self.others)
     }
 
-    /// What the workload's template says of it.
+    /// The grant as the workload's template records it.
     pub fn granted(&self) -> Granted {
         let slots = self.slots().map(|slot| GrantedSlot {
             lock_key: lock_key_of(slot.key()).into(),
@@ -131,23 +131,23 @@ impl Start {
         }
     }
 
-    /// What the workload's own annotation says of it.
+    /// The sessions that the workload's own annotation names.
     pub fn sessions(&self) -> impl Iterator<Item = &SessionId> {
         self.slots().map(Slot::session)
     }
 }
 
-/// Why such a workload is suspended.
+/// Why a workload is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspended {
     /// It lost its slot, and there is no other one.
     SlotLost,
-    /// For too long nothing has shown that its slot is still held.
+    /// Nothing has shown for too long that its slot is still held.
     Unproved,
 }
 
-/// A workload to be suspended that was started in a slot. Its annotation is cleared, by which it is known
-/// as the first in the queue.
+/// A workload to be suspended that was started in a slot. Its annotation is cleared, which marks it as the first in
+/// the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspend {
     /// The workload.
@@ -172,31 +172,31 @@ impl Suspend {
     }
 }
 
-/// A workload to be suspended because it runs though no grant started it. No semaphore and no Consul has
-/// a say in it, so nothing that is awaited from there delays it.
+/// A workload to be suspended because it runs although no grant started it. This depends on no semaphore and not on
+/// Consul, so no pending request delays it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stop {
     /// The workload.
     pub workload: Target,
-    /// Whether its hold is taken away.
+    /// Whether its hold is removed.
     pub unhold: bool,
 }
 
 impl Stop {
-    /// The order, if the workload is one of them.
+    /// The order to stop the workload, if it runs without a grant.
     pub fn of(workload: &Workload) -> Option<Self> {
         let runs = workload.phase == Phase::Running && workload.granted.is_none();
         runs.then(|| Self {
             workload: workload.into(),
-            // Its user unsuspended it, which puts it in the queue again. One that was made running and on
-            // hold was never suspended before, and stays out of it.
+            // Its user unsuspended it, which queues it again. A workload that was created running and on hold was
+            // never suspended before, and stays out of the queue.
             unhold: workload.hold && workload.was_suspended,
         })
     }
 }
 
-/// A workload that will not run in the slot that it has. Its PATCH comes before the release: it changes
-/// the workload's version, so that no earlier decision can start the workload once the slot is gone.
+/// A workload that will not run in the slot that it has. Its PATCH comes before the release: it changes the
+/// workload's version, so that no earlier decision can start the workload once the slot is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GiveBack {
     /// The workload.
@@ -207,7 +207,7 @@ pub struct GiveBack {
     pub hold: bool,
 }
 
-/// A workload that is not to wait: it is deleted.
+/// A workload that must not wait: it is deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip {
     /// The workload.
@@ -218,18 +218,18 @@ pub struct Skip {
     pub why: Skipped,
 }
 
-/// Why a workload is deleted that is not to wait.
+/// Why a workload that must not wait is deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Skipped {
     /// All slots are taken, by these.
     Taken {
-        /// Who takes them, the oldest first; no more of them than are shown to people.
+        /// Who takes them, oldest first; no more than are shown to people.
         by: Vec<Taker>,
         /// How many others do.
         others: usize,
     },
-    /// It comes this long after the time that it was scheduled for: longer than the cooldown, so that
-    /// another cluster may have done its work, and nothing would show that any more.
+    /// It is later than its scheduled time by this much, which exceeds the cooldown: another cluster may have done
+    /// its work, and nothing would show that any more.
     Late(Duration),
 }
 
@@ -238,16 +238,16 @@ pub enum Skipped {
 pub struct Taker {
     /// The session in `Holders`.
     pub session: SessionId,
-    /// Who that is, where its contender says so.
+    /// Who that is, if its contender says so.
     pub holder: Option<String>,
-    /// Whether it is dead, and its slot rests for the lock-delay.
+    /// Whether it is dead, and its slot waits for the lock-delay.
     pub rests: bool,
-    /// Until when its slot cools, if its workload is done.
+    /// Until when its slot cools down, if its workload is finished.
     pub cools_until: Option<jiff::Timestamp>,
 }
 
 impl Taker {
-    /// What a contender, if it is there, says of the session that it is for.
+    /// What is known of this session from its contender, if that exists.
     pub fn new(session: &SessionId, contender: Option<&Entry>) -> Self {
         let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
         Self {
@@ -258,7 +258,7 @@ impl Taker {
         }
     }
 
-    /// Who it is, and what is so about its slot, for people; by this name where it gives none itself.
+    /// Who it is and the state of its slot, for people; by this name if it does not name itself.
     pub fn describe(&self, name: Option<String>) -> String {
         let session = self.session.shown();
         let who = match self.holder.clone().or(name) {
@@ -276,7 +276,7 @@ impl Taker {
     }
 }
 
-/// A running workload whose annotation is to name the sessions that hold its slots now.
+/// A running workload whose annotation must name the sessions that hold its slots now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rename {
     /// The workload.
@@ -290,23 +290,23 @@ pub struct Rename {
 pub struct Grant {
     /// The workload.
     pub workload: Target,
-    /// The sessions that will hold the slots, by their ordinals: all that the workload waits for, or one that it lost.
+    /// The sessions that will hold the slots, by ordinal: all that the workload waits for, or one that it lost.
     pub sessions: BTreeMap<u32, SessionId>,
-    /// Whether the workload waits for them; otherwise it runs already and had lost one.
+    /// Whether the workload waits for them; otherwise it already runs and had lost one.
     pub starts: bool,
-    /// Whether they are all that it asks for. The other lock keys' part of it is granted in the same transaction if
-    /// not, and the workload is started in all of them.
+    /// Whether they are all that it asks for. If not, the other lock keys' parts are granted in the same transaction,
+    /// and the workload is started in all of them.
     pub whole: bool,
-    /// When the workload came in the queue, in seconds since 1970.
+    /// When the workload joined the queue, in seconds since 1970.
     pub since: i64,
 }
 
-/// A session to be made for a workload, with which it then waits.
+/// A session to be made for a workload, which then waits with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionRequest {
     /// The workload.
     pub workload: Target,
-    /// For which of its slots.
+    /// The ordinal of the slot that it is for.
     pub ordinal: u32,
 }
 
@@ -331,7 +331,7 @@ pub struct Release {
     pub held: bool,
 }
 
-/// A slot that begins to cool.
+/// A slot that begins to cool down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cooling {
     /// Who has it.
@@ -351,11 +351,11 @@ pub struct Transaction {
     pub grants: Vec<Grant>,
     /// What it gives back.
     pub releases: Vec<Release>,
-    /// What it has begin to cool.
+    /// Whose cooldown it starts.
     pub cooldowns: Vec<Cooling>,
-    /// The dead holders that it drops.
+    /// The dead holders that it prunes.
     pub prunes: Vec<SessionId>,
-    /// The limit that it writes, if that is not the one that was there.
+    /// The limit that it writes, if it is a new one.
     pub limit: Option<u32>,
     /// Whether that limit overwrites one that is not ours.
     pub enforced: bool,
@@ -381,7 +381,7 @@ impl Transaction {
         writes.map(Op::key)
     }
 
-    /// The sessions that Consul found gone when it refused this: before their renewal did.
+    /// The sessions that Consul found missing when it refused this, before their renewal did.
     pub fn gone_sessions<'a>(
         &'a self,
         errors: &'a [OpError],
@@ -393,9 +393,9 @@ impl Transaction {
         })
     }
 
-    /// What it granted, each with its slots, now that Consul has answered that it went through.
-    /// `answer` has the entries that were written: a slot's is the one that its session has locked,
-    /// and the last of them, where a mutex was another's before.
+    /// What it granted, each with its slots, now that Consul has answered. `answer` has the entries that were
+    /// written: a slot's entry is the last one that its session has locked, because a mutex may have been another's
+    /// before.
     pub fn slots<'a>(
         &'a self,
         answer: &'a [Entry],
@@ -421,40 +421,41 @@ impl Transaction {
     }
 }
 
-/// How it is at one lock key with a workload that asks for slots at several and has not been started.
+/// The state at one lock key of a workload that asks for slots at several and has not been started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// It can be granted what it asks for here.
     Free,
-    /// It holds what it asks for here, by these slots.
+    /// It holds what it asks for here: these slots.
     Held(Vec<Slot>),
-    /// It is being written to: what follows is decided when that is done.
+    /// It is being written to: the next step is decided when that is done.
     Busy,
 }
 
-/// What a pass decided to do, in the order in which it is done.
+/// What a pass decides to do, in the order in which it is done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// `status.appliedLimits` to be written before anything else: the transaction that moves the
-    /// limit comes in a later pass.
+    /// `status.appliedLimits` to be written before anything else: the transaction that changes the limit comes in a
+    /// later pass.
     pub record: Option<Vec<u32>>,
     /// The write to Consul.
     pub transaction: Option<Transaction>,
-    /// Starts that were cut short, to be completed.
+    /// Interrupted starts, to be completed.
     pub starts: Vec<Start>,
     /// Workloads to be suspended.
     pub suspends: Vec<Suspend>,
     /// Workloads that give their slot back.
     pub give_backs: Vec<GiveBack>,
-    /// Running workloads that have no slot, or none that could be shown for too long, and go on.
+    /// Running workloads that continue without a slot, or with one that could not be proved for too long.
     pub unheld: Vec<Target>,
     /// Workloads whose annotation names an earlier session.
     pub renames: Vec<Rename>,
-    /// Workloads that are not to wait.
+    /// Workloads that must not wait.
     pub skips: Vec<Skip>,
-    /// How it is here with workloads that ask for slots elsewhere, too; of one that can't be granted them, nothing.
+    /// What this queue can do for workloads that also ask for slots elsewhere; nothing for those that it can't grant
+    /// theirs.
     pub parts: BTreeMap<Uid, Part>,
-    /// Sessions to make, those of the first in the queue first.
+    /// Sessions to make, in queue order.
     pub sessions: Vec<SessionRequest>,
     /// Slots whose session, made ahead, is not needed.
     pub surplus: Vec<SlotId>,
@@ -475,13 +476,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether nothing at this lock key follows from a limit other than the spec's that was written
-    /// here, and no write of such a limit can still arrive: see [`limit::settled`].
+    /// Whether nothing at this lock key depends on a limit other than the spec's that was written here, and no write
+    /// of such a limit can still arrive: see [`limit::settled`].
     pub fn settles(&self, lock: &Lock, settings: &Settings) -> bool {
         match (self.agreement, lock) {
             (None, _) => false,
             (Some(Agreement::Conflict { .. }), _) => true,
-            // One semaphore of many has a limit in Consul only while it is used.
+            // One lock key of many has a limit in Consul only while it is used.
             (Some(Agreement::Write { .. }), Lock::Absent { .. }) => {
                 settings.transient && self.record.is_none()
             }
@@ -489,7 +490,7 @@ impl Plan {
         }
     }
 
-    /// Whether there is nothing to do: not now, and not after a while.
+    /// Whether there is nothing to do, now or later.
     pub fn is_at_rest(&self) -> bool {
         let Self {
             record,

@@ -40,12 +40,12 @@ pub enum OnSlotLost {
     Continue,
 }
 
-/// What becomes of a workload if all slots are taken when it comes.
+/// What happens to a workload if all slots are taken when it comes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnContention {
     /// It waits.
     #[default]
     Wait,
-    /// It is deleted: one that holds a slot does its work.
+    /// It is deleted: a workload that holds a slot does its work.
     Skip,
 }

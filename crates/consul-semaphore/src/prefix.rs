@@ -1,32 +1,31 @@
-//! Where in Consul's key-value store a semaphore lives.
+//! Where in Consul's key-value store a semaphore is.
 
 use super::Key;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// The name of the lock key below a prefix; no segment of a prefix may bear it.
+/// The name of the lock key below a prefix; no segment of a prefix may have it.
 const LOCK_SEGMENT: &str = ".lock";
 
-/// The prefix of a semaphore's keys: segments of `[A-Za-z0-9._-]` joined by `/`, with no slash at
-/// either end. No segment consists of dots only, because HTTP clients resolve those away, and none
-/// is `.lock`, which is the name of the lock key itself.
+/// The prefix of a semaphore's keys: segments of `[A-Za-z0-9._-]` joined by `/`, with no slash at either end. No
+/// segment consists of dots only, because HTTP clients resolve those away, and none is `.lock`, the name of the lock
+/// key itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Prefix(String);
 
 impl Prefix {
-    /// The greatest length in bytes. With a [`Key`] and a session's id behind it, a key stays below 512.
+    /// The maximum length in bytes. With a [`Key`] and a session's id appended, a key stays below 512.
     pub const MAX_LENGTH: usize = 400;
 
-    /// The prefix of a `ConsulSemaphore` whose spec names none: `semaphores/<namespace>/<name>`.
+    /// The prefix of a `ConsulSemaphore` whose spec gives none: `semaphores/<namespace>/<name>`.
     ///
     /// Both are Kubernetes object names, which are always valid segments.
     pub fn of_object(namespace: &str, name: &str) -> Self {
         Self(format!("semaphores/{namespace}/{name}"))
     }
 
-    /// The prefix of one semaphore of a keyed one at this prefix. It may be longer than one that a user
-    /// can name.
+    /// The prefix of one key of a keyed semaphore at this prefix. It may be longer than the limit for users.
     #[must_use]
     pub fn of_key(&self, key: &Key) -> Self {
         Self(format!("{self}/{key}"))
@@ -38,7 +37,7 @@ impl Prefix {
     }
 }
 
-/// The text is no [`Prefix`].
+/// The text is not a [`Prefix`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "prefix {0:?} is not valid: it must be segments of letters, digits, '.', '_' and '-' joined by '/', none of only dots, \
@@ -62,7 +61,7 @@ impl TryFrom<String> for Prefix {
 /// Whether this can be a segment of a prefix.
 fn is_segment(segment: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    // An empty segment is one of only dots too.
+    // An empty segment counts as one of only dots, too.
     segment.bytes().all(allowed)
         && segment.bytes().any(|byte| byte != b'.')
         && segment != LOCK_SEGMENT
@@ -101,7 +100,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// What is accepted is a path that no client and no server tidies up, and needs no escapes.
+        /// An accepted prefix is a path that no client and no server normalizes, and needs no escapes.
         #[test]
         fn any_text_is_a_plain_path_or_refused(text in prop_oneof![hostile::text(), "[a-zA-Z0-9._/%-]{0,20}"]) {
             let Ok(prefix) = text.parse::<Prefix>() else {

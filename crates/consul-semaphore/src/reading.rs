@@ -9,9 +9,9 @@ use consul_client::{Entry, Listing, Op, SessionId, clock::Moment, id::IdMap};
 /// The name of the lock key below a prefix.
 pub(super) const LOCK: &str = ".lock";
 
-/// The keys of a semaphore at a prefix: `a/b` stands for `a/b/.lock` and the contenders beside it.
+/// The keys of a semaphore at a prefix: `a/b` means `a/b/.lock` and the contenders beside it.
 impl Prefix {
-    /// The lock key: the semaphore's unit.
+    /// The semaphore's lock key.
     pub fn lock_key(&self) -> String {
         format!("{self}/{LOCK}")
     }
@@ -21,7 +21,7 @@ impl Prefix {
         format!("{self}/{session}")
     }
 
-    /// What to list: with the slash, so that `a` does not see `ab`.
+    /// The folder to list: with the slash, so that `a` does not include `ab`.
     pub fn folder(&self) -> String {
         format!("{self}/")
     }
@@ -33,51 +33,51 @@ impl Prefix {
     }
 }
 
-/// The prefix's keys, understood.
+/// The parsed keys of a prefix.
 ///
-/// Only direct children that are locked by the session they are named after are contenders; every
-/// other key is left alone, so that `a` and `a/b` can both be semaphores. Of a mutex the lock key is
-/// the only one that counts: its holder is the only contender that can be seen.
+/// Only direct children that are locked by the session they are named after are contenders. Every other key is
+/// ignored, so that `a` and `a/b` can both be semaphores. Of a mutex only the lock key counts: its holder is the only
+/// contender that can be seen.
 ///
-/// What is known is kept up to date by what was written and by later listings, in proportion to what changed: a
-/// prefix may have thousands of holders.
+/// What is known is updated by our writes and by later listings, in proportion to what changed: a prefix may have
+/// thousands of holders.
 #[derive(Clone, Debug)]
 pub struct Reading {
     prefix: Prefix,
     mode: Mode,
     /// The lock key.
     lock_entry: Option<Entry>,
-    /// The other direct children of the prefix, by name. That of a contender is its session.
+    /// The other direct children of the prefix, by name. The name of a contender is its session.
     entries: BTreeMap<SessionId, Entry>,
     lock: Lock,
     roles: Roles,
-    /// When the request for it was sent: it shows what was true then, or later.
+    /// When the request for it was sent: it shows what was true at that time or later.
     pub sent: Moment,
 }
 
-/// Who holds and who waits: asked again and again, so it must not cost a search.
+/// Who holds and who waits. It is asked for constantly, so it must not cost a search.
 #[derive(Clone, Debug, Default)]
 struct Roles {
-    /// Who is in `Holders`, or has locked the mutex, and whether their contender lives.
+    /// Who is in `Holders`, or has locked the mutex, and whether the contender lives.
     holders: IdMap<SessionId, bool>,
-    /// Those of them whose contender does not live.
+    /// Those of them without a live contender.
     dead: BTreeSet<SessionId>,
     /// The live contenders that are not in `Holders`.
     waiting: BTreeSet<SessionId>,
-    /// Whose entry or role may be another one than when this was last taken.
+    /// The sessions whose entry or role may have changed since this was last taken.
     changed: Changed,
 }
 
-/// The sessions of which something may have changed.
+/// The sessions that may have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Changed {
-    /// Nothing is known of what was before.
+    /// Nothing is known of the state before.
     All,
-    /// These.
+    /// Only these.
     Only(BTreeSet<SessionId>),
 }
 
-/// A key that a listing shows otherwise than it is known.
+/// A key that a listing shows differently from what is known.
 #[derive(Clone, Debug)]
 pub(super) struct Difference<'a> {
     key: String,
@@ -114,7 +114,7 @@ impl Roles {
 }
 
 impl Reading {
-    /// Reads a listing of [`Prefix::folder`], as what is asked for.
+    /// Reads a listing of [`Prefix::folder`] for this mode.
     pub fn new(prefix: Prefix, mode: Mode, listing: Listing) -> Self {
         let mut reading = Self {
             lock_entry: None,
@@ -137,7 +137,7 @@ impl Reading {
         reading
     }
 
-    /// Finds all roles anew.
+    /// Finds all roles from scratch.
     fn find_roles(&mut self) {
         let lives = |session: &SessionId| (session.clone(), self.contender(session).is_some());
         let holders: IdMap<SessionId, bool> = self.named().map(lives).collect();
@@ -162,17 +162,17 @@ impl Reading {
         body.into_iter().flatten().chain(holder)
     }
 
-    /// Whose entry or role may have changed since this was last taken.
+    /// The sessions whose entry or role may have changed since this was last taken.
     pub(super) fn take_changed(&mut self) -> Changed {
         std::mem::take(&mut self.roles.changed)
     }
 
-    /// The same, to look at.
+    /// The same, without taking it.
     pub(super) fn changed(&self) -> &Changed {
         &self.roles.changed
     }
 
-    /// All may have changed.
+    /// Marks all sessions as possibly changed.
     pub(super) fn forget_what_changed(&mut self) {
         self.roles.changed = Changed::All;
     }
@@ -188,13 +188,13 @@ impl Reading {
         all.into_iter().flatten().chain(only)
     }
 
-    /// Whether it has just these entries, all of the prefix: nothing has been written to them since.
+    /// Whether these entries are the whole prefix: nothing has been written to it since.
     pub fn shows(&self, entries: &[Entry]) -> bool {
         self.differences(entries).is_empty()
     }
 
-    /// The same again, as another request showed it. One that was answered only now may have been sent
-    /// before this was read: it takes nothing back of what is known to have been true since.
+    /// Another request showed the same. It may have been sent before this was read: it takes nothing back that is
+    /// known to have been true since.
     pub fn confirm(&mut self, sent: Moment) {
         self.sent = self.sent.max(sent);
     }
@@ -215,7 +215,7 @@ impl Reading {
         Some(&lock.value)
     }
 
-    /// Whether the lock key says who holds: it is of the use that is asked for, or is not there.
+    /// Whether the lock key says who holds: it is in the expected format, or does not exist.
     pub fn is_readable(&self) -> bool {
         !matches!(self.lock, Lock::Unreadable(_))
     }
@@ -279,8 +279,8 @@ impl Reading {
         self.roles.holders.get(session) == Some(&true)
     }
 
-    /// The holders whose contender is gone or has no session, each with the check that fails a
-    /// transaction if that has changed. A mutex has none: Consul itself frees it.
+    /// The holders whose contender is deleted or has no session, each with the check that fails a transaction if that
+    /// has changed. A mutex has none: Consul itself frees it.
     pub fn dead_holders(&self) -> BTreeMap<SessionId, Op> {
         let dead = self.roles.dead.iter();
         dead.map(|session| {
@@ -292,20 +292,19 @@ impl Reading {
         .collect()
     }
 
-    /// This reading after a transaction of ours that went through.
+    /// This reading after a successful transaction of ours.
     #[must_use]
     pub fn after(mut self, operations: &[Op], answer: &[Entry], sent: Moment) -> Self {
         self.write(operations, None, answer, sent);
         self
     }
 
-    /// Takes in a transaction of ours that went through: what Consul answered is known to be there, so there is no
-    /// need to wait for the watch.
+    /// Applies a transaction of ours that went through, so that there is no need to wait for the watch.
     ///
-    /// `answer` has the written entries, without their values (of a key that is written twice, the
-    /// last one counts), and `sent` is when the transaction was sent: it counts as the reading's time
-    /// only if `.lock` was written, because what guards that write proves that nobody else has changed
-    /// it since it was read. `change` is what it changed in the body of `.lock`, which then need not be read.
+    /// `answer` has the written entries, without their values (the last one of a key that is written twice counts),
+    /// and `sent` is when the transaction was sent. It counts as the reading's time only if `.lock` was written,
+    /// because the check in that write proves that nobody else has changed it since it was read. `change` is the
+    /// change of the body of `.lock`, which then need not be read.
     pub(super) fn write(
         &mut self,
         operations: &[Op],
@@ -343,12 +342,12 @@ impl Reading {
         }
     }
 
-    /// Whether there is a body, last written at this index.
+    /// Whether there is a body that was last written at this index.
     fn is_body_at(&self, at: u64) -> bool {
         matches!(self.lock, Lock::Semaphore { index, .. } if index == at)
     }
 
-    /// Takes over a later listing, by its [`Self::differences`]: what it shows of each key, but for those that were
+    /// Applies a later listing, by its [`Self::differences`]: what it shows of each key, except those that were
     /// `written` here after it was read. They stay as they are known.
     pub(super) fn update<'a>(
         &mut self,
@@ -357,7 +356,7 @@ impl Reading {
         written: impl IntoIterator<Item = &'a str>,
     ) {
         let written: BTreeSet<&str> = written.into_iter().collect();
-        // As after the write itself: what guards it proves that nobody else has written it since.
+        // As after the write itself: its check proves that nobody else has written the key since.
         self.sent = if written.contains(self.prefix.lock_key().as_str()) {
             self.sent.max(sent)
         } else {
@@ -370,7 +369,7 @@ impl Reading {
         }
     }
 
-    /// The keys that a listing shows otherwise than they are known: nothing has been written to the others since.
+    /// The keys that a listing shows differently from what is known: nothing has been written to the others since.
     pub(super) fn differences<'a>(&self, listing: &'a [Entry]) -> Vec<Difference<'a>> {
         let mut differences = Vec::new();
         let mut differ = |known: Option<&Entry>, listed: Option<&'a Entry>| {
@@ -381,10 +380,10 @@ impl Reading {
             }
         };
         let mut lock = None;
-        // Both are in the order of their keys.
+        // Both are sorted by key.
         let mut known = self.entries.values().peekable();
         for entry in listing {
-            // Nearly all are as they were.
+            // Nearly all are unchanged.
             if let Some(same) = known.next_if(|known| known.key == entry.key) {
                 differ(Some(same), Some(entry));
                 continue;
@@ -406,8 +405,8 @@ impl Reading {
         differences
     }
 
-    /// A key is like this from now on; `None`: it is not there. `change` is what the write changed in the body of
-    /// `.lock`, if that is known.
+    /// Sets the state of a key; `None` means that it does not exist. `change` is what the write changed in the body
+    /// of `.lock`, if known.
     fn put(&mut self, key: &str, entry: Option<Entry>, change: Option<&LockChange>) {
         match self.prefix.child(key) {
             Some(LOCK) => self.put_lock(entry, change),
@@ -442,7 +441,7 @@ impl Reading {
         self.lock = Lock::read(self.mode, self.lock_entry.as_ref());
         concerned.extend(locked(self.lock_entry.as_ref()));
         let after: BTreeSet<SessionId> = self.named().cloned().collect();
-        // Whoever was there before and still is has the same role.
+        // A session that was there before and still is has the same role.
         let stays = |session: &SessionId| self.mode == Mode::Semaphore && after.contains(session);
         concerned.retain(|session| !stays(session));
         let known = |session: &SessionId| {
@@ -454,7 +453,7 @@ impl Reading {
         }
     }
 
-    /// Finds the role of a session anew.
+    /// Finds the role of a session again.
     fn find_role(&mut self, session: &SessionId) {
         let lives = self.contender(session).is_some();
         let named = match &self.lock {
@@ -466,15 +465,15 @@ impl Reading {
     }
 }
 
-/// What it must be the same as.
+/// Checks for tests.
 #[cfg(test)]
 impl Reading {
-    /// Fails unless it is what a listing of the same entries would be read as.
+    /// Panics unless it equals a fresh reading of the same entries.
     pub(super) fn check(&self) {
         self.check_against(&self.over(&[], self.sent, self.keys()));
     }
 
-    /// Fails unless it is the same as another one that was read anew.
+    /// Panics unless it equals another one that was read from scratch.
     pub(super) fn check_against(&self, anew: &Self) {
         let roles = |of: &Self| {
             let Roles {
@@ -497,7 +496,7 @@ impl Reading {
         entries.map(|entry| entry.key.as_str())
     }
 
-    /// A listing with the keys in `written` as this shows them: what [`Self::update`] is to come to.
+    /// A listing with the keys in `written` as this shows them: the expected result of [`Self::update`].
     pub(super) fn over<'a>(
         &self,
         listing: &[Entry],
@@ -525,15 +524,15 @@ impl Reading {
     }
 }
 
-/// When each dead holder was first seen dead: its slot rests for the lock-delay from then on.
+/// When each dead holder was first seen dead: its slot is free after the lock-delay from then on.
 ///
-/// Consul's own lock-delay guards only a key that the dead session had locked, and `.lock` of a
-/// semaphore is not locked.
+/// Consul's own lock-delay guards only a key that the dead session had locked, and the `.lock` of a semaphore is not
+/// locked.
 #[derive(Clone, Debug, Default)]
 pub struct Deaths(BTreeMap<SessionId, Moment>);
 
 impl Deaths {
-    /// Takes note of who is dead in this reading, and forgets who is not.
+    /// Records who is dead in this reading, and forgets the others.
     pub fn observe(&mut self, reading: &Reading, now: Moment) {
         let dead = &reading.roles.dead;
         self.0.retain(|session, _| dead.contains(session));

@@ -16,7 +16,7 @@ use consul_client::{Entry, clock::Moment};
 
 pub(super) const LOCK_KEY: &str = "p/.lock";
 
-/// A key of a semaphore, as Consul has it; its session has locked it.
+/// A key of a semaphore, as Consul has it, locked by this session.
 pub(super) fn entry(key: &str, session: Option<&str>, value: &str) -> Entry {
     Entry {
         key: key.into(),
@@ -54,7 +54,7 @@ pub(super) fn workload(
     }
 }
 
-/// A time on the wall, so many seconds after some moment.
+/// A wall-clock time, this many seconds after some moment.
 pub(super) fn time(seconds: u64) -> jiff::Timestamp {
     let since = i64::try_from(seconds).unwrap_or(i64::MAX);
     jiff::Timestamp::from_second(1_000_000 + since).unwrap_or(jiff::Timestamp::MAX)

@@ -6,8 +6,8 @@ use std::{fmt, str::FromStr, time::Duration};
 /// A length of time in whole seconds, from `MIN` to `MAX` of them.
 ///
 /// Written like a Kubernetes duration ([Go's syntax](https://pkg.go.dev/time#ParseDuration)),
-/// with whole hours, minutes and seconds: `120s`, `2m`, `1h30m`. It serializes as seconds, so that
-/// Consul gets the very number that is counted with here, with nothing rounded.
+/// with whole hours, minutes and seconds: `120s`, `2m`, `1h30m`. It serializes as seconds, so that Consul gets
+/// exactly the number used here, with nothing rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Seconds<const MIN: u64, const MAX: u64>(u64);
@@ -18,7 +18,7 @@ impl<const MIN: u64, const MAX: u64> Seconds<MIN, MAX> {
     /// The longest.
     pub const MAX: Self = Self(MAX);
 
-    /// This many; `None` if that is too short or too long.
+    /// This many seconds; `None` if that is too short or too long.
     pub const fn new(seconds: u64) -> Option<Self> {
         if MIN <= seconds && seconds <= MAX {
             Some(Self(seconds))
@@ -40,7 +40,7 @@ impl<const MIN: u64, const MAX: u64> Default for Seconds<MIN, MAX> {
     }
 }
 
-/// The text is no such length of time.
+/// The text is not such a length of time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not valid: it must be whole hours, minutes and seconds from {min}s to {max}s, such as 30s, 2m or 1h30m"
@@ -65,7 +65,7 @@ impl<const MIN: u64, const MAX: u64> FromStr for Seconds<MIN, MAX> {
     }
 }
 
-/// One or more `<whole number><h, m or s>`; `None` for anything else and for what overflows.
+/// One or more `<whole number><h, m or s>`; `None` for anything else and on overflow.
 fn parse(mut text: &str) -> Option<u64> {
     let mut seconds: u64 = 0;
     while let Some(end) = text.find(|c: char| !c.is_ascii_digit()) {

@@ -1,4 +1,4 @@
-//! What a user asked for, with what the operator adds to it.
+//! What a user asks for, with what the operator adds to it.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::{
 };
 use crate::{Key, LimitPolicy, Mode, OnSlotLost, Prefix};
 
-/// What counts as the TTL where sessions have none, for everything else that it gives a measure to.
+/// Stands in for the TTL of sessions without one, wherever else a duration is derived from the TTL.
 const UNTIMED: Duration = Duration::from_mins(5);
 
-/// What a user asked for, with what the operator adds to it.
+/// What a user asks for, with what the operator adds to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The operator's cluster.
@@ -21,37 +21,36 @@ pub struct Settings {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Which one it is, of a keyed `ConsulSemaphore`.
+    /// The key of a keyed `ConsulSemaphore`.
     pub key: Option<Key>,
-    /// Where it lives in Consul: for a keyed one, its own prefix.
+    /// Where it is in Consul; a key of a keyed one has its own prefix.
     pub prefix: Prefix,
     /// How the semaphore is stored in Consul.
     pub mode: Mode,
-    /// How many may hold at once.
+    /// How many may hold a slot at once.
     pub limit: u32,
     /// What to do about another limit in Consul.
     pub policy: LimitPolicy,
-    /// Grant nothing more.
+    /// Whether to grant nothing more.
     pub paused: bool,
-    /// For how long a free slot is left to those elsewhere whose turn it is; `None`: not at all.
+    /// For how long a free slot is left to others elsewhere whose turn it is; `None`: not at all.
     pub fair: Option<Duration>,
-    /// The `ConsulSemaphore` is being deleted.
+    /// Whether the `ConsulSemaphore` is being deleted.
     pub terminating: bool,
-    /// What becomes of a running workload that lost its slot.
+    /// What happens to a running workload that lost its slot.
     pub on_slot_lost: OnSlotLost,
-    /// How long a session outlives its last renewal; `None`: for ever.
+    /// How long a session outlives its last renewal; `None`: forever.
     pub ttl: Option<Duration>,
-    /// How long the slot of a dead holder rests.
+    /// How long the slot of a dead holder is not granted again.
     pub lock_delay: Duration,
-    /// How long a slot stays taken after its workload is done.
+    /// How long a slot stays taken after its workload is finished.
     pub cooldown: Duration,
-    /// `.lock` is there only while somebody uses it: it comes with its first holder, and goes when
-    /// nobody is left.
+    /// `.lock` exists only while it is used: the first holder creates it, and the last one deletes it.
     pub transient: bool,
 }
 
 impl Settings {
-    /// These for one semaphore of a keyed one: it lives at its own prefix.
+    /// These settings for one key of a keyed semaphore, at its own prefix.
     #[must_use]
     pub fn of_key(self, key: &Key) -> Self {
         Self {
@@ -62,20 +61,20 @@ impl Settings {
         }
     }
 
-    /// For how long a reading of the prefix may be relied on: the TTL.
+    /// How long a reading of the prefix may be relied on: the TTL.
     pub fn span(&self) -> Duration {
         self.ttl.unwrap_or(UNTIMED)
     }
 
-    /// How long a running workload that lost its slot may go on while Consul is asked for another one:
-    /// many times what that takes when nothing is wrong. All that time it may run beside whoever took
-    /// its slot, so a TTL of more than five minutes makes it no longer.
+    /// How long a running workload that lost its slot may continue while another one is requested from Consul: many
+    /// times what that takes when nothing is wrong. All that time it may run beside the one that took its slot, so a
+    /// TTL of more than five minutes does not make it longer.
     pub fn patience(&self) -> Duration {
         self.span().min(UNTIMED) / 8
     }
 
-    /// How long Consul itself lets rest what a session of ours had locked when it died. Of a
-    /// semaphore that is the contender key, which nobody wants: whoever prunes the holder waits.
+    /// Consul's own lock-delay for what a session of ours had locked when it died. Of a semaphore that is the
+    /// contender key, which nobody else wants; the slot waits until the holder is pruned.
     pub fn session_lock_delay(&self) -> Duration {
         match self.mode {
             Mode::Semaphore => Duration::ZERO,
@@ -83,7 +82,7 @@ impl Settings {
         }
     }
 
-    /// The identity of a session that is made for this slot of a workload.
+    /// The identity for a session made for this slot of a workload.
     pub fn identity(&self, workload: &Target, ordinal: u32) -> Identity {
         Identity {
             cluster: self.cluster.id.as_str().into(),
@@ -96,18 +95,17 @@ impl Settings {
         }
     }
 
-    /// What a workload asks for of this semaphore.
+    /// What a workload asks for from this semaphore.
     pub fn request<'a>(&self, workload: &'a Workload) -> Option<&'a SlotRequest> {
         workload.asks_for(&self.name, self.key.as_ref())
     }
 
-    /// Whether a session that bears this name is this semaphore's.
+    /// Whether a session with this identity belongs to this semaphore.
     pub fn owns(&self, identity: &Identity) -> bool {
         self.owns_of_any_key(identity) && identity.key == self.key
     }
 
-    /// Whether a session that bears this name is of the same `ConsulSemaphore`, whichever of its
-    /// semaphores that is.
+    /// Whether a session with this name belongs to the same `ConsulSemaphore`, to any of its keys.
     pub fn owns_of_any_key(&self, identity: &Identity) -> bool {
         *identity.cluster == *self.cluster.id
             && *identity.namespace == *self.namespace

@@ -1,27 +1,26 @@
-//! Whose turn it is, among those who wait for a slot at one prefix: the fair order of
-//! `docs/protocol.md`.
+//! Whose turn it is among those who wait for a slot at one prefix: the fair order of `docs/protocol.md`.
 //!
-//! Every program that waits has a live contender that is not in `Holders`. Those that keep this
-//! protocol leave a free slot to whoever comes before them, but only for a while: who does not take
-//! it then is passed over.
+//! Every program that waits has a live contender that is not in `Holders`. Programs that follow this protocol leave a
+//! free slot to the one before them in the order, but only for a while: one that does not take it then is passed
+//! over.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{lock::Lock, reading::Reading};
 use consul_client::{SessionId, clock::Moment};
 
-/// For how long a free slot is left to those who come first, by default: many times what it takes to hear of it
-/// and to write once.
+/// For how long a free slot is left to those before, by default: many times what it takes to learn of it and to write
+/// once.
 pub const WINDOW: Duration = Duration::from_secs(2);
 
-/// For how many windows somebody who let its turn pass is passed over: the next turn of one that was only
-/// asleep comes, and one that is dead costs a window now and then.
+/// For how many windows a contender that let its turn pass is passed over: one that was only asleep gets its next
+/// turn, and one that is dead costs a window now and then.
 const PASSED: u32 = 30;
 
-/// By when each of those who wait will have had its turn, once it could have had a slot.
+/// When the turn of each waiting contender ends, once a slot was free for it.
 #[derive(Clone, Debug, Default)]
 pub struct Turns {
-    /// For how long a turn lasts; `None`: nobody has one.
+    /// How long a turn lasts; `None`: there are no turns.
     window: Option<Duration>,
     /// Whether a slot was free at the last reading.
     free: bool,
@@ -32,8 +31,8 @@ pub struct Turns {
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     ends: Moment,
-    /// The contender's `ModifyIndex` when a slot was last free: whoever writes its key anew after that shows
-    /// that it is alive.
+    /// The contender's `ModifyIndex` when a slot was last free: one that writes its key anew after that shows that it
+    /// is alive.
     index: u64,
 }
 
@@ -44,7 +43,7 @@ impl Turn {
 }
 
 impl Turns {
-    /// Turns that last for so long; `None`: nobody has one.
+    /// Turns of this length; `None`: there are no turns.
     pub fn new(window: Option<Duration>) -> Self {
         Self {
             window,
@@ -53,8 +52,8 @@ impl Turns {
         }
     }
 
-    /// Takes note of a reading: while a slot is free it is the turn of all who wait, and who has
-    /// let one pass is passed over for a while, unless it holds a slot or writes its contender anew.
+    /// Records a reading: while a slot is free it is the turn of all who wait. A contender that let its turn pass is
+    /// passed over for a while, unless it holds a slot or writes its contender again.
     pub fn observe(&mut self, reading: &Reading, now: Moment) {
         let Some(window) = self.window else {
             return;
@@ -70,7 +69,7 @@ impl Turns {
                 return false;
             };
             if free_still {
-                // Nobody has a second turn for the same slot, however often it writes.
+                // No contender has a second turn for the same slot, however often it writes.
                 turn.index = contender.modify_index;
                 return !reading.holds(session);
             }
@@ -88,13 +87,12 @@ impl Turns {
         }
     }
 
-    /// When the turn of this contender ends, if a slot is free for it: before that, whoever comes
-    /// after it takes none.
+    /// When the turn of this contender ends, if a slot is free for it: until then those after it take none.
     pub fn ends(&self, session: &SessionId) -> Option<Moment> {
         self.began.get(session).map(|turn| turn.ends)
     }
 
-    /// Whether it is forgotten that this contender had its turn.
+    /// Whether the turn that this contender had is forgotten.
     #[cfg(test)]
     pub(super) fn is_forgotten(&self, session: &SessionId, now: Moment) -> bool {
         let turn = self.began.get(session).zip(self.window);
@@ -124,8 +122,7 @@ mod tests {
         Moment::from_boot(Duration::from_secs(since))
     }
 
-    /// A prefix with one slot, which this session holds, where `w` waits with a contender of this
-    /// index.
+    /// A prefix with one slot, which this session holds, and where `w` waits with a contender of this index.
     fn reading(holder: Option<&str>, index: u64) -> Reading {
         let entry = |key: &str, session: Option<&str>, value: &str| Entry {
             modify_index: index,

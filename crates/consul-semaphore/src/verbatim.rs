@@ -1,4 +1,4 @@
-//! JSON of others, which is kept as it was written: no number is rounded, whatever its size.
+//! Foreign JSON, kept exactly as it was written: no number is rounded, whatever its size.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -14,22 +14,22 @@ use serde_json::value::RawValue;
 pub(super) struct Verbatim(Box<RawValue>);
 
 impl Verbatim {
-    /// Reads the text of a value; `None` if it is not JSON. However deep it is, nothing recurses.
+    /// Reads the text of a value; `None` if it is not JSON. It does not recurse, however deep the value is.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         serde_json::from_slice(text).ok()
     }
 
-    /// The value as that, if it is one.
+    /// The value as a `T`, if it is one.
     pub(super) fn read<T: DeserializeOwned>(&self) -> Option<T> {
         serde_json::from_str(self.0.get()).ok()
     }
 
-    /// Whether it is an object; only its beginning is looked at.
+    /// Whether it is an object; only its beginning is read.
     pub(super) fn is_object(&self) -> bool {
         self.0.get().starts_with('{')
     }
 
-    /// What is written.
+    /// The text.
     pub(super) fn raw(&self) -> &RawValue {
         &self.0
     }
@@ -47,7 +47,7 @@ impl Eq for Verbatim {}
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fields {
     pub(super) by_name: BTreeMap<String, Verbatim>,
-    /// Whether a name is there twice: readers differ in which of the two they take.
+    /// Whether a name occurs twice: readers differ in which of the two they use.
     pub(super) twice: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What the algorithm needs to know of a workload.
+//! What the algorithm must know of a workload.
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -33,10 +33,10 @@ impl fmt::Display for Uid {
 pub enum Phase {
     /// Suspended and shown as such, with no pod active or terminating: it can be started.
     Idle,
-    /// Suspended, but its status does not show yet that all is at rest; or unsuspended by someone,
-    /// but its status does not show yet that it is not at rest any more.
+    /// Suspended, but its status does not show yet that no pod is left; or unsuspended by a user, but its status does
+    /// not show that yet.
     Stopping,
-    /// Not suspended, and not at its end.
+    /// Not suspended, and not finished.
     Running,
     /// Complete or Failed.
     Finished {
@@ -47,13 +47,13 @@ pub enum Phase {
     Deleting,
 }
 
-/// How many slots of one semaphore a workload asks for. What it asks for as a whole is a list of these, and it is
-/// granted all of it at once or nothing.
+/// How many slots of one semaphore a workload asks for. Its whole request is a list of these, and all of it is
+/// granted at once or nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SlotRequest {
     /// The `ConsulSemaphore`, in the workload's namespace.
     pub semaphore: Arc<str>,
-    /// Which semaphore of a keyed one.
+    /// Which key of a keyed semaphore.
     pub key: Option<Key>,
     /// How many slots.
     pub slots: NonZeroU32,
@@ -79,15 +79,15 @@ pub struct SlotId {
     pub ordinal: u32,
 }
 
-/// The slots that a grant wrote into the workload's pod template: those at one lock key side by side, in the order of
-/// their ordinals.
+/// The slots that a grant wrote into the workload's pod template, grouped by lock key, in the order of their
+/// ordinals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
     /// At least one.
     pub slots: Vec<GrantedSlot>,
 }
 
-/// One of them.
+/// One of the granted slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrantedSlot {
     /// The lock key of the semaphore that granted it.
@@ -97,8 +97,7 @@ pub struct GrantedSlot {
 }
 
 impl Granted {
-    /// Reads the sequencer of a grant of one slot: the key that the session locked is a contender, and the lock
-    /// key is beside it.
+    /// Reads the sequencer of a grant of one slot: the session locked a contender key, and the lock key is beside it.
     pub fn by(key: &str, session: &str) -> Self {
         let slot = GrantedSlot {
             lock_key: lock_key_of(key).into(),
@@ -123,8 +122,8 @@ pub fn lock_key_of(contender: &str) -> String {
     format!("{prefix}/{LOCK}")
 }
 
-/// The prefix of a lock key; and, where its last segment can be a key of a keyed semaphore, the prefix
-/// of that one with the key. `None` if this is no lock key.
+/// The prefix of a lock key; and, if its last segment can be a key of a keyed semaphore, that semaphore's prefix and
+/// the key. `None` if this is no lock key.
 pub fn lock_key_parts(lock_key: &str) -> Option<(&str, Option<(&str, Key)>)> {
     let prefix = lock_key.strip_suffix(LOCK)?.strip_suffix('/')?;
     let above = prefix.rsplit_once('/');
@@ -134,8 +133,8 @@ pub fn lock_key_parts(lock_key: &str) -> Option<(&str, Option<(&str, Key)>)> {
 
 /// A workload in the queue: the order of this type is the order of the queue.
 ///
-/// Workloads that lost their slot come first, then the higher priority, then who came first in the queue
-/// (within a second by name, then by uid), so that the order is the same after a restart.
+/// Workloads that lost their slot come first, then higher priority, then whichever joined the queue earlier (within a
+/// second by name, then by uid), so that the order is the same after a restart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     lost: Reverse<bool>,
@@ -145,19 +144,19 @@ pub struct Place {
     uid: Uid,
 }
 
-/// What there is to know of the `CronJob` that made a workload.
+/// What is known of the `CronJob` that made a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CronJob {
     /// Its name; the namespace is the workload's.
     pub name: String,
     /// Its uid.
     pub uid: String,
-    /// For when it made the workload, where it says so.
+    /// The scheduled time that it made the workload for, if recorded.
     pub scheduled: Option<jiff::Timestamp>,
 }
 
 impl Place {
-    /// The place of one that came in the queue at `since`, in seconds since 1970.
+    /// The place of a workload that was queued at `since`, in seconds since 1970.
     pub(super) fn new(lost: bool, priority: i32, since: i64, name: Arc<str>, uid: Uid) -> Self {
         Self {
             lost: Reverse(lost),
@@ -176,34 +175,34 @@ pub struct Workload {
     pub name: Arc<str>,
     /// Its uid.
     pub uid: Uid,
-    /// The version that all of this was read from.
+    /// The `resourceVersion` that all of this was read from.
     pub version: Arc<str>,
-    /// When that version was received: facts about Consul that are older can't be held against it.
+    /// When that version was received: older facts about Consul can't be used against it.
     pub seen: Moment,
-    /// What it asks for; nothing, if its annotations ask for nothing that can be.
+    /// What it asks for; empty if its annotations ask for nothing valid.
     pub requests: Vec<SlotRequest>,
-    /// What becomes of it if all slots are taken when it comes.
+    /// What happens to it if all slots are taken when it comes.
     pub on_contention: OnContention,
-    /// The `CronJob` that made it, if it is not to wait.
+    /// The `CronJob` that made it, if it must not wait.
     pub cron_job: Option<Arc<CronJob>>,
-    /// A higher one is served first.
+    /// Higher priorities are served first.
     pub priority: i32,
     /// Whether it stays out of the queue.
     pub hold: bool,
-    /// When it came in the queue, in seconds since 1970: its creation, or when it was last suspended if
-    /// it has had a slot before.
+    /// When it joined the queue, in seconds since 1970: when it was created, or last suspended if it has had a slot
+    /// before.
     pub since: i64,
     /// What it is doing.
     pub phase: Phase,
     /// How long its pods may take to end once they are asked to.
     pub grace: Duration,
-    /// Whether it has been suspended at some time.
+    /// Whether it has ever been suspended.
     pub was_suspended: bool,
-    /// The grant by which we started it, if its template names one that was made for this very workload.
+    /// The grant by which we started it, if its template names one made for this very workload.
     pub granted: Option<Granted>,
-    /// The sessions that its own annotation names, each for the slot at the same place in `granted`. They are a
-    /// report, and tell only what this operator did last: no session beside a grant means that it suspended the workload
-    /// because a slot was lost, a session without a grant that its slots were given back.
+    /// The sessions in its own annotation, each for the slot at the same position in `granted`. They are a report of
+    /// what this operator did last: no session beside a grant means that it suspended the workload because a slot was
+    /// lost, a session without a grant that its slots were given back.
     pub reported: Vec<SessionId>,
 }
 
@@ -225,7 +224,7 @@ impl Workload {
         self.phase == Phase::Idle && !self.hold && !self.requests.is_empty() && free
     }
 
-    /// Whether it is at its end, or is being deleted.
+    /// Whether it is finished or being deleted.
     pub fn has_ended(&self) -> bool {
         matches!(self.phase, Phase::Finished { .. } | Phase::Deleting)
     }
@@ -235,7 +234,7 @@ impl Workload {
         self.granted.is_some() && self.reported.is_empty()
     }
 
-    /// Whether it is deleted where it would have to wait: it asks for that, and has never had a slot.
+    /// Whether it is deleted instead of having to wait: it asks for that, and has never had a slot.
     pub fn is_skippable(&self) -> bool {
         match self.on_contention {
             OnContention::Wait => false,
@@ -243,18 +242,18 @@ impl Workload {
         }
     }
 
-    /// What it asks for, for people: the names of the semaphores.
+    /// The names of the semaphores that it asks for, for people.
     pub fn semaphores(&self) -> String {
         let names = self.requests.iter().map(|request| &*request.semaphore);
         names.collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether it asks for slots at several lock keys, all of which it is granted in one transaction.
+    /// Whether it asks for slots at several lock keys, which are all granted in one transaction.
     pub fn asks_for_several(&self) -> bool {
         self.requests.len() > 1
     }
 
-    /// What it asks for of a semaphore, or of one key of it.
+    /// What it asks for at a semaphore, or at one key of it.
     pub fn asks_for(&self, semaphore: &str, key: Option<&Key>) -> Option<&SlotRequest> {
         let mut requests = self.requests.iter();
         requests.find(|request| {
@@ -262,7 +261,7 @@ impl Workload {
         })
     }
 
-    /// Its slots, each with the session that its annotation names for it, if it names one.
+    /// Its slots, each with the session that its annotation names for it, if any.
     fn slots(&self) -> impl Iterator<Item = (&GrantedSlot, Option<&SessionId>)> {
         let granted = self.granted.iter().flat_map(|granted| &granted.slots);
         granted
@@ -270,13 +269,13 @@ impl Workload {
             .map(|(place, slot)| (slot, self.reported.get(place)))
     }
 
-    /// Whether a grant of a slot at this lock key is what started it.
+    /// Whether a grant of a slot at this lock key started it.
     pub fn started_at(&self, lock_key: &str) -> bool {
         self.slots().any(|(slot, _)| *slot.lock_key == *lock_key)
     }
 
-    /// The slots at this lock key that it was started in, by their ordinals: the sessions by which it held each of them
-    /// while it ran, the latest first. Its annotation names another one than its template if it had its slot again
+    /// The slots at this lock key that it was started in, by ordinal: the sessions that held each of them while it
+    /// ran, the latest first. Its annotation names a different session than its template if it got its slot again
     /// without being stopped.
     pub fn slots_at(
         &self,
@@ -287,8 +286,8 @@ impl Workload {
         here.map(|(slot, reported)| reported.into_iter().chain([&slot.session]))
     }
 
-    /// The sessions that its annotation is to name now that these hold its slots at this lock key, by their ordinals;
-    /// `None` if it names them already.
+    /// The sessions that its annotation must name when these hold its slots at this lock key, by ordinal; `None` if
+    /// it names them already.
     pub fn renamed(
         &self,
         lock_key: &str,
@@ -305,28 +304,28 @@ impl Workload {
         (named != self.reported).then_some(named)
     }
 
-    /// Whether another version of the same workload takes the place of this one. Versions order what the watch and
-    /// the answers to writes bring. What was asked for after this one was received takes its place whatever its
-    /// own version: etcd may have been restored from a backup.
-    pub fn gives_way_to(&self, other: &Self, asked: Option<Moment>) -> bool {
+    /// Whether another version of the same workload replaces this one. Versions order what the watch and the answers
+    /// to writes bring. What was requested after this one was received replaces it, whatever its version: etcd may
+    /// have been restored from a backup.
+    pub fn is_replaced_by(&self, other: &Self, asked: Option<Moment>) -> bool {
         let asked_later = asked.is_some_and(|asked| asked > self.seen);
         asked_later || !is_older(&other.version, &self.version)
     }
 
-    /// Whether the grant of this session is what started it.
+    /// Whether the grant of this session started it.
     pub fn started_by(&self, session: &SessionId) -> bool {
         self.slots().any(|(slot, _)| slot.session == *session)
     }
 
-    /// The sessions by which it held its slots while it ran, the latest first.
+    /// The sessions that held its slots while it ran, the latest first.
     pub fn held_by(&self) -> impl Iterator<Item = &SessionId> {
         self.slots()
             .flat_map(|(slot, reported)| reported.into_iter().chain([&slot.session]))
     }
 }
 
-/// Whether one version is older than the other: the API server's versions of one object grow, and may be
-/// compared as numbers where they are numbers (KEP-5504).
+/// Whether one version is older than the other: the API server's versions of one object increase, and may be compared
+/// as numbers if they are numbers (KEP-5504).
 fn is_older(version: &str, than: &str) -> bool {
     match (version.parse::<u64>(), than.parse::<u64>()) {
         (Ok(version), Ok(than)) => version < than,
@@ -357,7 +356,7 @@ mod tests {
             ("99", Some(second(5)), false),
             ("99", Some(second(6)), true),
         ] {
-            let said = known.gives_way_to(&at(version), asked);
+            let said = known.is_replaced_by(&at(version), asked);
             assert_eq!(said, expected, "{version}, asked for at {asked:?}");
         }
     }

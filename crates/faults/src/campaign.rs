@@ -23,7 +23,7 @@ pub use crate::plan::Options;
 
 use crate::{
     judge::{Verdict, judge},
-    kinds::{self, Planned, ActiveFault},
+    kinds::{self, ActiveFault, Planned},
     load::{self, Load, SEMAPHORES},
     observer::{Observer, Observers},
     picture, plan, planted,

@@ -22,7 +22,7 @@ use tokio::time::sleep;
 
 use self::connection::To;
 use crate::{
-    load::{LoadSemaphore, Load, SEMAPHORES},
+    load::{Load, LoadSemaphore, SEMAPHORES},
     record::{Part, Phase, What},
     world::{PATIENCE, World},
 };

@@ -233,7 +233,12 @@ pub(crate) fn start(
     let mut tasks = Vec::new();
     for (number, semaphore) in SEMAPHORES.iter().enumerate() {
         let rng = Rng::with_seed(seed ^ (number as u64 + 1));
-        tasks.push(tokio::spawn(waves(world.clone(), load.clone(), semaphore, rng)));
+        tasks.push(tokio::spawn(waves(
+            world.clone(),
+            load.clone(),
+            semaphore,
+            rng,
+        )));
         for foreigner in 0..semaphore.foreigners {
             let name = format!("foreign-{}-{foreigner}", semaphore.name);
             let rng = Rng::with_seed(seed ^ ((number * 10 + foreigner) as u64) << 8);
@@ -345,7 +350,13 @@ async fn visits(
     }
 }
 
-async fn visit(world: &World, load: &Load, semaphore: &LoadSemaphore, name: &str, rng: &mut Rng) -> Result<()> {
+async fn visit(
+    world: &World,
+    load: &Load,
+    semaphore: &LoadSemaphore,
+    name: &str,
+    rng: &mut Rng,
+) -> Result<()> {
     let id = load.number();
     let prefix = semaphore.prefix();
     let sign = world.folder().join(format!("{name}.holds"));

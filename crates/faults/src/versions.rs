@@ -157,7 +157,10 @@ mod tests {
                 .is_none()
         );
         let shown = String::from_utf8(shown.to_vec()).unwrap();
-        let patch = versions.now().subtract_offset(asked("/jobs/a", &shown)).unwrap();
+        let patch = versions
+            .now()
+            .subtract_offset(asked("/jobs/a", &shown))
+            .unwrap();
         assert_eq!(patch.body, r#"{"resourceVersion":"1"}"#);
     }
 }

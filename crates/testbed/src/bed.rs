@@ -22,8 +22,8 @@ use crate::{
     namespace::{Cluster, Namespace},
     operator::{Operator, OperatorOptions, Place},
     proxy::Proxy,
-    story::story,
     slot_client::SlotClientBuilder,
+    story::story,
     tools,
 };
 

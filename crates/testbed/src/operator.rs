@@ -225,7 +225,7 @@ impl Operator {
                         };
                         let body = body.map_err(|error| error.to_string())?;
                         // A standby replica is ready, but no replica leads yet.
-                        if body.contains("nobody leads") {
+                        if body.contains("no replica leads") {
                             Err(body)
                         } else {
                             Ok(())

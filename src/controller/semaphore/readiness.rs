@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::SemaphoreController;
+use crate::controller::events;
 use consul_semaphore_api::conditions::{ConditionStatus, ConditionType, Finding, Reason};
 
 /// The reasons that were logged since the semaphore was last ready.
@@ -55,9 +56,16 @@ impl SemaphoreController {
         );
         let (semaphore, why) = (&self.reference, &ready.message);
         match self.announced.readiness.note(ready) {
-            Some(LogEntry::NotReady) => tracing::warn!(%semaphore, %reason, why, "not ready"),
+            Some(LogEntry::NotReady) => {
+                tracing::warn!(%semaphore, %reason, why, "not ready");
+                self.emit(events::Reason::NotReady, format!("{reason}: {why}"));
+            }
             Some(LogEntry::AtRest) => tracing::info!(%semaphore, %reason, why, "not ready"),
-            Some(LogEntry::Ready) => tracing::info!(%semaphore, "ready again"),
+            Some(LogEntry::Ready) => {
+                tracing::info!(%semaphore, "ready again");
+                let note = "slots are granted and released again".to_owned();
+                self.emit(events::Reason::ReadyAgain, note);
+            }
             None => {}
         }
     }

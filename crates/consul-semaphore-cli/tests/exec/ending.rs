@@ -179,11 +179,11 @@ async fn a_signal_that_comes_with_the_end_of_the_command_leaves_nothing_behind()
         let stage = Stage::new().await;
         let said = signals_come_with_the_end(&stage).await;
         // A signal that is handled later than a second after the end counts as a user's, who does not wait.
-        if !said.contains("the slot stays taken") {
+        if !said.contains("the slot stays held") {
             return stage.is_clean().await;
         }
     }
-    panic!("the slot stays taken");
+    panic!("the slot stays held");
 }
 
 async fn signals_come_with_the_end(stage: &Stage) -> String {

@@ -46,7 +46,7 @@ async fn one_that_may_go_on_has_a_slot_again() {
     stage.noted("begin").await;
     let before = stage.consul.holders(PREFIX).await;
     stage.consul.destroy_session(before.first().unwrap()).await;
-    running.says("there is one again").await;
+    running.says("the command has a slot again").await;
     let after = stage.consul.holders(PREFIX).await;
     assert_eq!(after.len(), 1);
     assert_ne!(after, before);
@@ -64,7 +64,7 @@ async fn one_that_may_go_on_does_so_without_a_slot() {
     let before = stage.consul.holders(PREFIX).await;
     let other = stage.consul.usurp(PREFIX, 1, before.first().unwrap()).await;
     running
-        .says("there is no other one: the command goes on")
+        .says("no other one is free: the command continues")
         .await;
     stage.open("end");
     running.ends_with(0).await;

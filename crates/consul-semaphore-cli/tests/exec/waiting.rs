@@ -100,7 +100,7 @@ async fn a_slot_cools_when_its_command_has_ended() {
     eventually("a signal ends the wait", async || {
         first.signal("TERM").await;
         let said = first.said();
-        said.contains("the slot stays taken")
+        said.contains("the slot stays held")
             .then_some(())
             .ok_or(said)
     })

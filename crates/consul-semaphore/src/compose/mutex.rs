@@ -1,16 +1,16 @@
-//! What a transaction makes of a mutex: who has locked `.lock`.
+//! A mutex in a transaction: who has locked `.lock`.
 
 use crate::{lock::Lock, reading::Reading};
 use consul_client::{Op, SessionId};
 
-/// Who has locked the key, as it will be.
+/// Who will have locked the key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It is of another use.
+    /// The key is in use for something else.
     Unusable,
-    /// Somebody has it.
+    /// A session has locked it.
     Held,
-    /// Nobody has it, or there is none.
+    /// Nobody holds it, or it does not exist.
     Free,
     /// This transaction unlocks it.
     Unlocked,
@@ -18,10 +18,10 @@ enum State {
     Locked,
 }
 
-/// The mutex as it will be.
+/// The mutex after the transaction.
 pub(super) struct Mutex {
     key: String,
-    /// The key's index as it was read; 0 where there is none.
+    /// The key's index as it was read; 0 if there is no key.
     index: u64,
     flags: u64,
     state: State,
@@ -50,7 +50,7 @@ impl Mutex {
         }
     }
 
-    /// Unlocks the key. That fails if this session has not locked it, so nothing of others is deleted.
+    /// Unlocks the key. That fails if this session has not locked it, so nothing foreign is deleted.
     pub(super) fn unlock(&mut self, session: &SessionId) {
         self.guard = Some(Op::Unlock {
             key: self.key.clone(),
@@ -63,13 +63,13 @@ impl Mutex {
         }
     }
 
-    /// Whether so many slots are free: it has one.
+    /// Whether this many slots are free; a mutex has one.
     pub(super) fn has_room(&self, needed: usize) -> bool {
         needed <= 1 && matches!(self.state, State::Free | State::Unlocked)
     }
 
-    /// Locks the key, provided that it is still as it was read: a lock alone would overwrite the body
-    /// of a semaphore that came meanwhile.
+    /// Locks the key, provided that it is still as it was read: the lock alone would overwrite the body of a
+    /// semaphore created in the meantime.
     pub(super) fn lock(&mut self, session: SessionId, value: Vec<u8>) {
         if self.state == State::Free {
             self.guard = Some(Op::unchanged(self.key.clone(), self.index));
@@ -83,12 +83,12 @@ impl Mutex {
         });
     }
 
-    /// Whether nothing is written.
+    /// Whether there is nothing to write.
     pub(super) fn is_idle(&self) -> bool {
         self.guard.is_none() && self.lock.is_none()
     }
 
-    /// What is written: a mutex that is unlocked and not granted again is deleted.
+    /// The writes: a mutex that is unlocked and not granted again is deleted.
     pub(super) fn write(self) -> impl Iterator<Item = Op> {
         let unlocked = self.guard.is_some() && self.lock.is_none();
         let delete = unlocked.then_some(Op::Delete { key: self.key });

@@ -1,4 +1,4 @@
-//! What a transaction makes of a semaphore: the body of `.lock`, in one CAS.
+//! A semaphore in a transaction: the body of `.lock`, in one CAS.
 
 use crate::{
     lock::{Lock, LockChange, LockDraft},
@@ -6,11 +6,11 @@ use crate::{
 };
 use consul_client::{Op, SessionId};
 
-/// The body of `.lock` as it will be.
+/// The body of `.lock` after the transaction.
 pub(super) struct Semaphore<'a> {
-    /// `None` while there is none that may be written.
+    /// `None` if there is none that may be written.
     body: Option<LockDraft<'a>>,
-    /// What the CAS of `.lock` names.
+    /// The index for the CAS of `.lock`.
     index: u64,
     /// Whether anything in the body has changed.
     changed: bool,
@@ -40,7 +40,7 @@ impl<'a> Semaphore<'a> {
         }
     }
 
-    /// Sets the limit, in a new body where there is none; says whether there may be one.
+    /// Sets the limit, in a new body if there is none; returns whether there may be one.
     pub(super) fn set_limit(&mut self, limit: u32, lock: &Lock) -> bool {
         match (&mut self.body, lock) {
             (Some(body), _) => body.set_limit(limit),
@@ -51,7 +51,7 @@ impl<'a> Semaphore<'a> {
         true
     }
 
-    /// There is a new body, of this limit, if there is somebody to hold a slot in it.
+    /// Adds a new body with this limit, if there is anyone to hold a slot in it.
     pub(super) fn await_holder(&mut self, limit: u32, lock: &Lock) {
         if let Lock::Absent { flags, .. } = lock {
             self.body = Some(LockDraft::fresh(limit, *flags));
@@ -64,22 +64,22 @@ impl<'a> Semaphore<'a> {
         self.fresh.take()
     }
 
-    /// Whether it is written as it is.
+    /// Whether there is nothing to write.
     pub(super) fn is_idle(&self) -> bool {
         !self.changed
     }
 
-    /// How many hold a slot then.
+    /// How many hold a slot after the transaction.
     pub(super) fn held(&self) -> usize {
         self.body.as_ref().map_or(0, LockDraft::held)
     }
 
-    /// It is written even if nothing in it changes.
+    /// Writes it even if nothing in it changes.
     pub(super) fn rewrite(&mut self) {
         self.changed = true;
     }
 
-    /// Whether so many slots are free, if these dead holders go.
+    /// Whether this many slots are free, if these dead holders are removed.
     pub(super) fn has_room(&self, needed: usize, dead: &[&SessionId]) -> bool {
         self.body.as_ref().is_some_and(|body| {
             let freed = dead.iter().filter(|session| body.holds(session)).count();
@@ -93,7 +93,7 @@ impl<'a> Semaphore<'a> {
         self.changed |= added;
     }
 
-    /// Nothing is written of it: the key is deleted.
+    /// Writes nothing, because the key is deleted.
     pub(super) fn remove(&mut self) {
         self.body = None;
     }
@@ -104,12 +104,11 @@ impl<'a> Semaphore<'a> {
         (self.body.is_none() || !self.changed).then_some(check)
     }
 
-    /// The CAS of `.lock`, if there is anything to write, and what it changes.
+    /// The CAS of `.lock`, if there is anything to write, and the change that it makes.
     pub(super) fn write(self, reading: &Reading) -> Option<(Op, LockChange)> {
         let body = self.body.filter(|_| self.changed)?;
         let mut value = body.encode();
-        // Consul's index stays as it is when the same value is written. Every client reads JSON
-        // with a queue's end behind it.
+        // Consul keeps the index if the same value is written. Every client can parse JSON followed by a line break.
         if reading.lock_value() == Some(&value) {
             value.push(b'\n');
         }

@@ -1,4 +1,4 @@
-//! What becomes of running workloads that lost their slot, or can't show any more that they hold it.
+//! What happens to running workloads that lost their slot, or can no longer prove that they hold it.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::{
 };
 use consul_client::{Op, SessionId};
 
-/// A slot that a running workload has lost, and its dead holder with the check that this one is still dead.
+/// A slot that a running workload has lost, and its dead holder with the check that it is still dead.
 type Lost<'a, 'd> = (&'a Workload, u32, Option<(&'d SessionId, &'d Op)>);
 
-/// Suspends the running workloads whose evidence ends. Whether Consul can be asked makes no difference.
+/// Suspends the running workloads whose evidence ends, whether or not Consul can be reached.
 pub(super) fn suspend_what_is_not_proved(observed: &Observed<'_>, plan: &mut Plan) {
     plan.deadline = observed.evidence.first_steady();
     let lock_key = observed.settings.prefix.lock_key();
@@ -49,7 +49,7 @@ impl<'a> Pass<'a> {
             if self.is_busy(&workload.uid) {
                 continue;
             }
-            // In another one a neighbour on this prefix holds it, or nobody can say whose it is.
+            // A neighbour on this prefix holds it in another slot, or the owner is unknown.
             let slots = (0..).zip(workload.slots_at(&self.lock_key));
             let unheld = slots.filter(|(ordinal, sessions)| {
                 let held = sessions.clone().any(|session| self.reading.holds(session));
@@ -58,7 +58,7 @@ impl<'a> Pass<'a> {
             let unheld: Vec<u32> = unheld.map(|(ordinal, _)| ordinal).collect();
             match workload.phase {
                 _ if unheld.is_empty() => {}
-                // What Consul said before the workload was seen running proves nothing against it.
+                // What Consul said before the workload was seen running does not show the slot lost.
                 Phase::Running if workload.seen > self.reading.sent => self.plan.reread = true,
                 Phase::Running => {
                     lost.extend(unheld.into_iter().map(|ordinal| (&**workload, ordinal)));
@@ -75,9 +75,9 @@ impl<'a> Pass<'a> {
         lost
     }
 
-    /// A workload without a slot is no longer bound to this semaphore: it asks for another one now, or
-    /// its user suspended it or put it on hold and its session died meanwhile. Its template must not
-    /// name the grant any longer: when its user takes the hold away or unsuspends it, it queues at the end.
+    /// A workload without a slot is no longer bound to this semaphore: it asks for another one now, or its user
+    /// suspended it or put it on hold and its session ended in the meantime. Its template must no longer name the
+    /// grant: when its user removes the hold or unsuspends it, it queues at the end.
     fn forget_grant(&mut self, workload: &Workload) {
         if let Some(granted) = &workload.granted {
             let sessions = granted.slots.iter().map(|slot| slot.session.clone());
@@ -89,9 +89,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Gives running workloads that lost their slot another one, before any waiting workload and whatever
-    /// else stands in the way of grants. Those for whom there is none, or that are not to have one,
-    /// are suspended, or go on.
+    /// Grants another slot to running workloads that lost theirs, before any waiting workload, and even while nothing
+    /// else is granted. Those for which no slot is free, or that must not have one, are suspended or continue.
     pub(super) fn regrant(&mut self, lost: &[(&'a Workload, u32)]) {
         if matches!(self.reading.lock(), Lock::Unreadable(_)) || self.plan.record.is_some() {
             return;
@@ -102,7 +101,7 @@ impl<'a> Pass<'a> {
                 let slots = (0..).zip(workload.slots_at(&self.lock_key));
                 let held_by = slots.filter(|(other, _)| *other == ordinal);
                 let mut held_by = held_by.flat_map(|(_, sessions)| sessions);
-                // Its dead holder makes room for it, if that is still listed.
+                // Its dead holder makes room for it, if still listed.
                 let swap = held_by.find_map(|session| dead.get_key_value(session));
                 (workload, ordinal, swap)
             });
@@ -145,7 +144,7 @@ impl<'a> Pass<'a> {
             let sessions = BTreeMap::from([(ordinal, session)]);
             self.composer.grant(grant(workload, sessions, false), swap);
         } else {
-            // Until its session is made its slot is kept for it.
+            // Its slot is kept for it until its session is made.
             self.plan.sessions.push(SessionRequest {
                 workload: workload.into(),
                 ordinal,
@@ -156,8 +155,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Keeps a free slot for each slot of our workloads that have pods and stand in `Holders` no more: they
-    /// count until they are gone.
+    /// Reserves a free slot for each slot of our workloads that have pods and are no longer in `Holders`: they count
+    /// until their pods are gone.
     pub(super) fn reserve_for_pods(&mut self) {
         let dead = self.reading.dead_holders();
         for workload in self.observed.bound {
@@ -171,7 +170,7 @@ impl<'a> Pass<'a> {
             for (ordinal, mut sessions) in (0..).zip(workload.slots_at(&self.lock_key)) {
                 let mut own = self.observed.ours.iter();
                 let mut asks = self.plan.sessions.iter();
-                // What is true of nearly all comes first: the others look through all contenders.
+                // The check that settles nearly all of them is first: the others search all contenders.
                 let counted = sessions.any(counts)
                     || own.any(|own| {
                         own.identity.uid == *uid

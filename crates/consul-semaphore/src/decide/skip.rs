@@ -1,4 +1,4 @@
-//! Workloads that are not to wait: where one would have to, somebody else does its work.
+//! Workloads that must not wait: if one would have to, it is deleted, and the holder does its work.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use crate::{
     workload::Workload,
 };
 
-/// How many of those that take the slots are named.
+/// How many holders of the slots to name.
 const NAMED: usize = 3;
 
 impl Pass<'_> {
-    /// Decides which workloads are deleted because they are not to wait. A slot must have been taken by
-    /// somebody else at a time when the workload was there; whatever else is in the way, it waits.
+    /// Decides which workloads are deleted because they must not wait. Another holder must have taken a slot at a
+    /// time when the workload existed; every other obstacle means that it waits.
     pub(super) fn skip(&mut self) {
         let settings = self.observed.settings;
         let obstacle = settings.paused || settings.terminating || self.observed.closed;
         let agreed = match (self.plan.agreement, self.reading.lock()) {
             (Some(Agreement::Agreed), _) => true,
-            // One of many that nobody uses: its limit is written with the first holder.
+            // An unused key of a keyed semaphore: its limit is written with the first holder.
             (Some(Agreement::Write { .. }), Lock::Absent { .. }) => settings.key.is_some(),
             _ => false,
         };
-        // What is written now may free a slot: what comes of that is seen first.
+        // What is written now may free a slot: the next pass sees it.
         let settled = agreed && self.plan.record.is_none() && self.composer.is_idle();
         if obstacle || !settled || self.plan.reread {
             return;
@@ -46,7 +46,7 @@ impl Pass<'_> {
                 continue;
             }
             if workload.seen > self.reading.sent {
-                // What Consul said before the workload was there proves nothing against it.
+                // What Consul said before the workload existed does not count against it.
                 self.plan.reread = true;
                 return;
             }
@@ -66,8 +66,8 @@ impl Pass<'_> {
         workload.is_skippable() && self.observed.settings.may_start(workload) && !left_alone
     }
 
-    /// How long ago the time was that such a workload is scheduled for, if that is longer than a slot
-    /// cools: had another cluster done its work, that would not show any more.
+    /// How late such a workload is, if that is longer than the cooldown: had another cluster done its work, nothing
+    /// would show that any more.
     pub(super) fn lateness(&self, workload: &Workload) -> Option<Duration> {
         let cooldown = self.observed.settings.cooldown;
         let scheduled = workload.cron_job.as_ref()?.scheduled?;
@@ -76,7 +76,7 @@ impl Pass<'_> {
         (workload.is_skippable() && !cooldown.is_zero() && since > cooldown).then_some(since)
     }
 
-    /// Who takes the slots, for people.
+    /// The holders of the slots, for people.
     fn takers(&self) -> Skipped {
         let mut holders: Vec<&SessionId> = match self.reading.lock() {
             Lock::Semaphore { body, .. } => body.holders().collect(),

@@ -1,4 +1,4 @@
-//! One rule, one test: the facts that it needs, and the plan that follows.
+//! One test for each rule: the facts that it needs, and the resulting plan.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ mod several;
 mod skip;
 mod turn;
 
-/// The facts of a pass. Every test starts from a semaphore of two free slots that agrees with
-/// Consul, and changes what it is about.
+/// The facts of a pass. Every test starts from a semaphore of two free slots that agrees with Consul, and changes
+/// what it tests.
 struct Facts {
     settings: Settings,
     applied: Vec<u32>,
@@ -46,7 +46,7 @@ struct Facts {
     operations: usize,
 }
 
-/// When the prefix was read, when workloads were seen in the usual case (before), and the present.
+/// When the prefix was read, after workloads were seen as usual; and the present.
 const READ: u64 = 10;
 const NOW: u64 = 20;
 
@@ -97,7 +97,7 @@ impl Facts {
         self
     }
 
-    /// Somebody else's live contender.
+    /// A live foreign contender.
     fn contender(&mut self, session: &str) -> &mut Self {
         self.entry(&format!("p/{session}"), Some(session), "")
     }
@@ -111,7 +111,7 @@ impl Facts {
         self
     }
 
-    /// A contender's body that says so much of its cooldown.
+    /// A contender's body with this cooldown.
     fn cooldown(&mut self, session: &str, seconds: u64, until: Option<u64>) -> &mut Self {
         let body = ContenderBody {
             cooldown: seconds,
@@ -130,7 +130,7 @@ impl Facts {
         self
     }
 
-    /// What is known of the ends of cooldowns is taken from the prefix as it is.
+    /// Reads the ends of cooldowns from the prefix as it is.
     fn read_coolings(&mut self) -> &mut Self {
         let reading = self.reading();
         let (now, time) = (second(NOW), samples::time(NOW));
@@ -209,7 +209,7 @@ fn waiting(name: &str) -> Workload {
     samples::workload(name, Phase::Idle, None, None)
 }
 
-/// A workload that is not to wait.
+/// A workload that must not wait.
 fn skippable(name: &str) -> Workload {
     Workload {
         on_contention: OnContention::Skip,
@@ -217,7 +217,7 @@ fn skippable(name: &str) -> Workload {
     }
 }
 
-/// A workload that ran in the slot of this session, and is done.
+/// A finished workload that ran in the slot of this session.
 fn done(name: &str, session: &str) -> Workload {
     let phase = Phase::Finished { at_rest: true };
     samples::workload(name, phase, Some(session), Some(session))

@@ -1,4 +1,4 @@
-//! Fair order among all who wait at a prefix: `docs/protocol.md` has the rule.
+//! Fair order among all who wait at a prefix: see `docs/protocol.md` for the rule.
 
 use std::collections::BTreeSet;
 
@@ -10,19 +10,19 @@ use crate::{
 };
 use consul_client::{Entry, SessionId, clock::Moment};
 
-/// Those who wait elsewhere: other clusters, and programs that we did not write.
+/// The foreign contenders that wait: from other clusters, and from other programs.
 pub(super) struct Others {
-    /// Whether anybody else takes part here, as a holder or waiting.
+    /// Whether any foreign contender takes part here, as a holder or waiting.
     any: bool,
-    /// Those whose turn is not over.
+    /// Those whose turn has not ended.
     waiting: Vec<Waiter>,
-    /// How many slots were left to them, if free.
+    /// How many slots are left to them, if free.
     left: usize,
 }
 
-/// Somebody who waits elsewhere.
+/// A foreign contender that waits.
 struct Waiter {
-    /// Its place in the queue, if its contender says so as this program's do.
+    /// Its place in the queue, if its contender states it as this program's contenders do.
     place: Option<Place>,
     /// The contender's `CreateIndex`.
     created: u64,
@@ -37,7 +37,7 @@ impl Others {
             waiting: Vec::new(),
             left: 0,
         };
-        // Of a mutex nobody can be seen waiting, and nobody is shown.
+        // Nobody can see who waits for a mutex.
         if observed.settings.fair.is_none() || observed.settings.mode == Mode::Mutex {
             return others;
         }
@@ -58,8 +58,8 @@ impl Others {
         others
     }
 
-    /// Those who come before this workload. One that says nothing of its place comes before a workload whose
-    /// contender is younger, or not there yet.
+    /// Those before this workload. A contender that does not say its place is before a workload whose contender is
+    /// younger or does not exist yet.
     fn before(
         &self,
         workload: &Workload,
@@ -77,7 +77,7 @@ impl Others {
 }
 
 impl Pass<'_> {
-    /// Leaves free slots to those elsewhere who come before this workload.
+    /// Leaves free slots to foreign contenders that come before this workload.
     pub(super) fn leave_to_others(&mut self, others: &mut Others, workload: &Workload) {
         let session = self.session_of(&workload.uid, 0);
         let contender = session.and_then(|session| self.reading.contender(&session));
@@ -95,12 +95,11 @@ impl Pass<'_> {
         }
     }
 
-    /// Has this workload wait where everybody sees it: with a contender that says where it stands in
-    /// line.
+    /// Shows this workload to others, by a contender that says its place in the queue.
     pub(super) fn show(&mut self, others: &Others, workload: &Workload, session: &SessionId) {
         let shown = self.reading.contender(session);
         let shown = shown.and_then(|entry| ContenderBody::read(&entry.value)?.place());
-        // One in `Holders` that has no contender is dead, and stays so.
+        // A session in `Holders` that has no contender is dead, and stays so.
         if others.any && !self.reading.is_named(session) && shown != Some(workload.place()) {
             self.composer.show(workload, session);
         }

@@ -1,19 +1,19 @@
-//! The end of a lock key: its `.lock` is deleted when nobody uses it, or with its semaphore.
+//! The end of a lock key: its `.lock` is deleted when it is unused, or with its semaphore.
 
 use std::time::Duration;
 
 use super::{Observed, Pass};
 use crate::{Lock, Phase};
 
-/// How long a key's `.lock` that nobody uses is left to whoever made it: a `ConsulSemaphore` of its own, which
-/// would make it again at once, or a program that is about to take a slot.
+/// How long an unused `.lock` is left to the one who made it: a `ConsulSemaphore` of its own, which would make it
+/// again at once, or a program that is about to take a slot.
 pub(super) const REST: Duration = Duration::from_secs(20);
 
 impl Pass<'_> {
-    /// Removes the `.lock` of a key that nobody uses any more, whoever made it: so no key keeps an old
-    /// limit, or what `api.Lock` leaves. It is deleted with our last release; what others leave is left alone for a while.
-    /// While somebody waits, a `.lock` with the right limit stays. Of a whole prefix only what
-    /// is part of the last release is deleted: a `ConsulSemaphore` may have made the rest, with its own limit.
+    /// Removes the `.lock` of an unused key, so that no key keeps an old limit, or what `api.Lock` leaves behind. Our
+    /// last release deletes it; one that others left behind is deleted later. While somebody waits, a `.lock` with
+    /// the right limit stays. Of a whole prefix only what is part of the last release is deleted: a `ConsulSemaphore`
+    /// may have made the rest, with its own limit.
     pub(super) fn remove_unused(&mut self) {
         let Observed {
             settings,
@@ -28,7 +28,7 @@ impl Pass<'_> {
             return;
         }
         let (index, serves) = match self.reading.lock() {
-            // Somebody made it as a list who needs it so, and nobody makes it so again.
+            // A program that needs a list wrote it as one, and nobody else would write it so again.
             Lock::Semaphore { body, .. } if body.is_list() && settings.key.is_none() => return,
             Lock::Semaphore { body, index } => (*index, body.limit() == settings.limit),
             Lock::Mutex {
@@ -51,7 +51,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Ends a semaphore that is being deleted, once no workload of ours has anything left of it.
+    /// Cleans up a semaphore that is being deleted, once no workload of ours uses it any more.
     pub(super) fn finish(&mut self) {
         let bound = self.observed.bound.iter().any(|workload| {
             matches!(workload.phase, Phase::Running | Phase::Stopping)
@@ -74,7 +74,7 @@ impl Pass<'_> {
             Lock::Semaphore { body, index } if body.held() == 0 => {
                 self.composer.remove_lock(*index);
             }
-            // Only dead holders: they are pruned first.
+            // Only dead holders are left: they are pruned first.
             Lock::Semaphore { .. } => {}
         }
     }

@@ -1,5 +1,5 @@
-//! Which contenders and workloads a pass looks at: those that have changed, and those that were not at rest.
-//! The other holders are steady, and kept with the [`Evidence`] for their slots.
+//! Which contenders and workloads a pass checks: those that have changed, and those that were not at rest. The other
+//! holders are steady, and kept with the [`Evidence`] for their slots.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,18 +12,18 @@ use super::{
 use crate::{Evidence, Identity, OwnContender, Reading, Settings, Uid, Workload, reading::Changed};
 use consul_client::SessionId;
 
-/// What a pass looks at.
+/// What a pass checks.
 #[derive(Clone, Debug)]
 pub(super) struct Active {
-    /// Whether it is not known what has changed since the last pass.
+    /// Whether it is unknown what has changed since the last pass.
     all: bool,
     /// Our contenders.
     pub(super) contenders: BTreeMap<SessionId, Arc<Identity>>,
     /// The workloads that were started here.
     pub(super) bound: BTreeMap<Uid, Arc<Workload>>,
-    /// The contenders of others.
+    /// The foreign contenders.
     pub(super) foreign: BTreeSet<SessionId>,
-    /// The sessions of which Consul said that they are gone since the last look at a reading.
+    /// The sessions that Consul said are gone since the last check of a reading.
     pub(super) gone: BTreeSet<SessionId>,
 }
 
@@ -40,13 +40,13 @@ impl Default for Active {
 }
 
 impl Active {
-    /// Nothing is known any more of what has changed since the last pass.
+    /// Marks everything as possibly changed since the last pass.
     pub(super) fn look_at_all(&mut self) {
         self.all = true;
     }
 
-    /// Takes note of the workloads and sessions that have changed: they are looked at in this pass, and those that are
-    /// `due`. Says whether it is known what has changed, so that others need not be looked at.
+    /// Adds the workloads and sessions that have changed, and those that are `due`: this pass checks them. Returns
+    /// whether it is known what has changed, so that the others need no check.
     pub(super) fn note_changes(
         &mut self,
         due: impl IntoIterator<Item = Uid>,
@@ -86,7 +86,7 @@ impl Active {
         is_known
     }
 
-    /// Has a workload and its contender looked at in each pass again.
+    /// Has every pass check a workload and its contender again.
     fn unsettle(&mut self, evidence: &mut Evidence, uid: &Uid, lookup: &impl Lookup) {
         for ours in evidence.unsettle(uid, |session| lookup.life(session)) {
             let OwnContender {
@@ -101,7 +101,7 @@ impl Active {
         }
     }
 
-    /// Takes note of the contenders that have changed since the last look at a reading.
+    /// Adds the contenders that have changed since the last check of a reading.
     pub(super) fn note_contenders(
         &mut self,
         evidence: &mut Evidence,
@@ -130,7 +130,7 @@ impl Active {
                 self.foreign.remove(&session);
             }
             if let Some(Owner::Own(identity)) = owner {
-                // All of a workload are looked at together.
+                // All contenders of a workload are checked together.
                 self.unsettle(evidence, &identity.uid, lookup);
                 self.contenders.insert(session, identity.clone());
             } else if let Some(identity) = self.contenders.remove(&session) {
@@ -147,7 +147,7 @@ impl Active {
         }
     }
 
-    /// Finds all contenders anew.
+    /// Finds all contenders from scratch.
     fn find_contenders(
         &mut self,
         evidence: &mut Evidence,
@@ -179,7 +179,7 @@ impl Active {
         lookup.contending(&uids.collect::<Vec<_>>());
     }
 
-    /// Leaves those alone from now on about whom there is nothing to decide.
+    /// Checks no more those about which there is nothing to decide.
     pub(super) fn settle(
         &mut self,
         ours: &mut Vec<OwnContender>,

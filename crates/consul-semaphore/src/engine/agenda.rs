@@ -1,4 +1,4 @@
-//! Which queues are due a pass now, and when the others are.
+//! Which queues are due for a pass now, and when the others are.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -13,17 +13,17 @@ use consul_client::clock::Moment;
 pub(super) enum Due {
     /// A pass over a queue.
     Queue(QueueRef),
-    /// A look at what concerns a whole semaphore.
+    /// A review of a whole semaphore.
     Semaphore(SemaphoreRef),
 }
 
-/// What is due, and when. Namespaces take turns: however much one of them has to do, the others wait for one of its
-/// passes.
+/// What is due, and when. Namespaces take turns: however much one of them has to do, the others wait for only one of
+/// its passes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Agenda {
     /// The queues of each namespace that are due now, in order.
     ready: BTreeMap<Arc<str>, VecDeque<QueueRef>>,
-    /// The namespaces that have some, in the order of their turns.
+    /// The namespaces that have any, in the order of their turns.
     turns: VecDeque<Arc<str>>,
     /// The same queues.
     marked: BTreeSet<QueueRef>,
@@ -32,7 +32,7 @@ pub(super) struct Agenda {
 }
 
 impl Agenda {
-    /// A queue is due a pass.
+    /// Marks a queue as due for a pass.
     pub(super) fn mark(&mut self, queue: &QueueRef) {
         if !self.marked.insert(queue.clone()) {
             return;
@@ -45,12 +45,12 @@ impl Agenda {
         ready.push_back(queue.clone());
     }
 
-    /// Whether a queue is due a pass.
+    /// Whether a queue is due for a pass.
     pub(super) fn is_marked(&self, queue: &QueueRef) -> bool {
         self.marked.contains(queue)
     }
 
-    /// The queue whose turn it is, which is due no more.
+    /// Takes out the queue whose turn it is.
     pub(super) fn next(&mut self) -> Option<QueueRef> {
         let namespace = self.turns.pop_front()?;
         let ready = self.ready.get_mut(&namespace)?;
@@ -66,7 +66,7 @@ impl Agenda {
         queue
     }
 
-    /// It is due at this time and no other.
+    /// Sets the only time at which it is due.
     pub(super) fn set(&mut self, what: Due, time: Option<Moment>) {
         match time {
             Some(time) if self.by_what.get(&what) == Some(&time) => {}
@@ -84,7 +84,7 @@ impl Agenda {
         }
     }
 
-    /// Takes out something whose time has come.
+    /// Takes out something that is due.
     pub(super) fn take_due(&mut self, now: Moment) -> Option<Due> {
         if self.times.first()?.0 > now {
             return None;
@@ -94,7 +94,7 @@ impl Agenda {
         Some(what)
     }
 
-    /// When something is due; `now` if anything is by then.
+    /// When the next thing is due; `now` if something already is.
     pub(super) fn next_time(&self, now: Moment) -> Option<Moment> {
         if !self.turns.is_empty() {
             return Some(now);
@@ -102,7 +102,7 @@ impl Agenda {
         self.times.first().map(|(time, _)| *time)
     }
 
-    /// Forgets a queue that is no more.
+    /// Forgets a queue that no longer exists.
     pub(super) fn forget(&mut self, queue: &QueueRef) {
         self.set(Due::Queue(queue.clone()), None);
         if !self.marked.remove(queue) {

@@ -1,4 +1,4 @@
-//! The calls of a queue that are under way.
+//! The pending calls of a queue.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -12,22 +12,22 @@ use super::{
 use crate::plan::{SessionRequest, Transaction};
 use consul_client::{self as consul, SessionId, clock::Moment};
 
-/// The calls that are under way, and what is to be done next.
+/// The calls under way, and the effects that come next.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls {
-    /// The number of the queue, by which its calls are known.
+    /// The number of the queue, which identifies its calls.
     pub(super) queue: u64,
     pub(super) last: u64,
-    /// The one that must be answered before anything else is decided by what Consul says.
+    /// The call that must be answered before anything else is decided by Consul's entries.
     pub(super) blocking: Option<Blocking>,
-    /// What the watch brought meanwhile.
+    /// What the watch brought in the meantime.
     pub(super) news: Option<Result<News, consul::Error>>,
-    /// The others.
+    /// The other calls.
     pub(super) others: BTreeMap<CallId, Pending>,
     pub(super) actions: VecDeque<Action>,
 }
 
-/// A call that is waited for.
+/// A call that blocks.
 #[derive(Clone, Debug)]
 pub(super) struct Blocking {
     pub(super) id: CallId,
@@ -43,7 +43,7 @@ pub(super) enum Blocks {
     Resolve(Vec<SessionId>),
 }
 
-/// A call that nothing else waits for.
+/// A call that does not block.
 #[derive(Clone, Debug)]
 pub(super) enum Pending {
     Session(SessionRequest),
@@ -83,8 +83,8 @@ impl Calls {
         self.actions.push_back(Action::Report(outcome));
     }
 
-    /// Keeps what the watch brought for when nothing blocks any more: only the last of it counts, but for that
-    /// the index went back.
+    /// Keeps what the watch brought until nothing blocks any more. Only the latest counts, but a reset of the index
+    /// is kept.
     pub(super) fn put_off(&mut self, mut news: Result<News, consul::Error>) {
         if let (Ok(news), Some(Ok(before))) = (&mut news, &self.news) {
             news.reset |= before.reset;

@@ -6,18 +6,18 @@ use super::Now;
 use crate::holding::Setback;
 use consul_client::clock::Moment;
 
-/// When to try again to remove what could not be removed.
+/// How soon to retry a removal.
 const SOON: Duration = Duration::from_secs(1);
 
-/// How far the work on a semaphore has come.
+/// The progress of the work on a semaphore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// Nothing begins before the finalizer is there.
+    /// Nothing begins before the finalizer has been added.
     #[default]
     Waiting,
-    /// It has been there.
+    /// The finalizer has been added.
     Working,
-    /// Nothing more is to be done.
+    /// Nothing is left to do.
     Done,
 }
 
@@ -25,18 +25,18 @@ enum Phase {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Finalizer {
     phase: Phase,
-    /// Whether it is to be added.
+    /// Whether it must be added.
     missing: bool,
     /// Why it could not be added the last time.
     setback: Option<Setback>,
-    /// Whether a write of it is under way.
+    /// Whether a write of it is pending.
     asked: bool,
-    /// When its removal is tried again.
+    /// When to retry its removal.
     again: Option<Moment>,
 }
 
 impl Finalizer {
-    /// There is no object that could have one: the work may begin.
+    /// For a semaphore without an object that could have one: the work may begin.
     pub(super) fn not_needed() -> Self {
         Self {
             phase: Phase::Working,
@@ -45,12 +45,12 @@ impl Finalizer {
     }
 
     /// Whether the work has begun and not ended.
-    pub(super) fn is_at_work(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         self.phase == Phase::Working
     }
 
-    /// The semaphore has it, or has it not. One that is `deleted` is given none any more: nothing begins there, and
-    /// what has begun goes on for as long as the semaphore is kept by somebody else.
+    /// Whether the semaphore has it. A `deleted` one no longer gets it: nothing starts there, and what has started
+    /// continues as long as another finalizer keeps the semaphore.
     pub(super) fn observe(&mut self, is_there: bool, deleted: bool) {
         self.missing = !is_there && !deleted;
         if self.phase == Phase::Waiting {
@@ -65,7 +65,7 @@ impl Finalizer {
         }
     }
 
-    /// When it is to be added; `None` while a write of it is under way, and when it is there.
+    /// When to add it; `None` while a write of it is under way, and when it is there.
     pub(super) fn due(&self) -> Option<Moment> {
         let due = self.missing && !self.asked && self.phase != Phase::Done;
         due.then(|| {
@@ -74,7 +74,7 @@ impl Finalizer {
         })
     }
 
-    /// Whether it may be removed now, and when it may if not.
+    /// Whether it may be removed now; if not, when.
     pub(super) fn may_be_removed(&self, now: Moment) -> Result<(), Option<Moment>> {
         match self.again {
             _ if self.asked || self.phase == Phase::Done => Err(None),
@@ -83,12 +83,12 @@ impl Finalizer {
         }
     }
 
-    /// A write of it is under way.
+    /// A write of it has been sent.
     pub(super) fn ask(&mut self) {
         self.asked = true;
     }
 
-    /// It was added, or could not be: then it is tried again after a pause.
+    /// It was added, or adding it failed: then it is retried after a pause.
     pub(super) fn added(&mut self, done: bool, now: Now) {
         if !std::mem::take(&mut self.asked) {
             return;
@@ -101,7 +101,7 @@ impl Finalizer {
         }
     }
 
-    /// It was removed, or could not be.
+    /// It was removed, or removing it failed.
     pub(super) fn removed(&mut self, done: bool, now: Now) {
         if !std::mem::take(&mut self.asked) {
             return;
@@ -134,12 +134,12 @@ mod tests {
         finalizer.ask();
         assert_eq!(finalizer.due(), None, "it is under way");
         finalizer.added(false, now());
-        assert!(finalizer.due() > Some(now().moment) && !finalizer.is_at_work());
+        assert!(finalizer.due() > Some(now().moment) && !finalizer.is_active());
         finalizer.observe(false, false);
         assert!(finalizer.due() > Some(now().moment), "no sooner");
         finalizer.ask();
         finalizer.added(true, now());
-        assert!(finalizer.due().is_none() && finalizer.is_at_work());
+        assert!(finalizer.due().is_none() && finalizer.is_active());
         finalizer.observe(false, false);
         assert_eq!(finalizer.due(), Some(Moment::default()), "taken off");
     }
@@ -157,14 +157,14 @@ mod tests {
         assert_eq!(finalizer.may_be_removed(again), Ok(()));
         finalizer.ask();
         finalizer.removed(true, now());
-        assert!(!finalizer.is_at_work());
+        assert!(!finalizer.is_active());
     }
 
     #[test]
     fn who_is_deleted_without_it_is_let_go() {
         let mut finalizer = Finalizer::default();
         finalizer.observe(false, true);
-        assert!(!finalizer.is_at_work() && finalizer.due().is_none());
+        assert!(!finalizer.is_active() && finalizer.due().is_none());
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
         let mut finalizer = Finalizer::default();
         finalizer.observe(true, false);
         finalizer.observe(false, true);
-        assert!(finalizer.is_at_work(), "its workloads may still hold slots");
+        assert!(finalizer.is_active(), "its workloads may still hold slots");
         assert_eq!(finalizer.due(), None, "the API server would refuse it");
         assert_eq!(finalizer.may_be_removed(now().moment), Ok(()));
     }

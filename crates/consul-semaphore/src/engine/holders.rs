@@ -1,5 +1,5 @@
-//! Who holds slots that others were given: what Consul knows of their sessions, for people to read.
-//! Nothing is decided by it but how long a workload that is skipped waits for a name before it is deleted.
+//! The foreign holders: what Consul knows of their sessions, to show to people. The only decision that depends on it
+//! is how long a skipped workload waits for a name before it is deleted.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,21 @@ use consul_client::{self as consul, Session, SessionId, clock::Moment, text::one
 /// How much of a session's name is shown.
 const LONGEST: usize = 256;
 
-/// Of how many holders it is asked who they are: as many as a status lists.
+/// How many holders to ask about: as many as a status lists.
 const LISTED: usize = 20;
 
-/// What Consul said of a session.
+/// What Consul said about a session.
 #[derive(Clone, Debug)]
 enum Known {
-    /// It is being asked; after this failure, if there was one.
+    /// The question is pending; after this failure, if there was one.
     Asked(Option<Setback>),
-    /// It gave no answer, and is asked again when that is due.
+    /// The question failed, and is repeated when that is due.
     Failed(Setback),
-    /// This is what it is called; `None` where there is nothing to be known.
+    /// Its name; `None` if there is nothing to learn.
     Name(Option<String>),
 }
 
-/// What is known of the sessions of others.
+/// What is known of foreign sessions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ForeignHolders(BTreeMap<SessionId, Known>);
 
@@ -37,7 +37,7 @@ impl ForeignHolders {
         }
     }
 
-    /// When Consul is to be asked again about a session after no answer came.
+    /// When to ask Consul again about a session after no answer came.
     pub(super) fn due(&self) -> impl Iterator<Item = Moment> {
         self.0.values().filter_map(|known| match known {
             Known::Failed(setback) => Some(setback.until),
@@ -45,12 +45,12 @@ impl ForeignHolders {
         })
     }
 
-    /// Forgets all who hold no slot any more.
+    /// Forgets all that no longer hold a slot.
     pub(super) fn retain(&mut self, reading: &Reading) {
         self.0.retain(|session, _| reading.holds(session));
     }
 
-    /// Whether Consul is to be asked about this one now, which is noted.
+    /// Whether to ask Consul about this one now, which is noted.
     pub(super) fn is_to_ask(&mut self, session: &SessionId, now: Moment) -> bool {
         let before = match self.0.get(session) {
             None if self.0.len() >= LISTED => return false,
@@ -62,12 +62,12 @@ impl ForeignHolders {
         true
     }
 
-    /// Whether Consul is being asked who it is.
+    /// Whether Consul is being asked about it.
     pub(super) fn is_asked(&self, session: &SessionId) -> bool {
         matches!(self.0.get(session), Some(Known::Asked(_)))
     }
 
-    /// Takes note of an answer. That of one who holds nothing any more is forgotten at the next pass.
+    /// Records an answer. If its session holds nothing any more, the next pass forgets it.
     pub(super) fn answered(
         &mut self,
         id: SessionId,
@@ -93,7 +93,7 @@ impl ForeignHolders {
     }
 }
 
-/// Both are of others' choice.
+/// Others choose both the name and the node.
 fn describe(session: &Session) -> String {
     let text = match session.name.as_str() {
         "" => format!("on {}", session.node),

@@ -1,8 +1,8 @@
 //! Workloads that ask for slots at several lock keys: what the queues of these keys do together.
 //!
-//! Each queue decides by itself what it can do with its part of such a workload ([`Part`]). All parts are granted in one
-//! transaction or none is; a workload is started once all of them are held; and where one was lost before that, the
-//! others are given back.
+//! Each queue decides what it can do with its part of such a workload ([`Part`]). All parts are granted in one
+//! transaction, or none. A workload is started once all of them are held; if one was lost before that, the others are
+//! given back.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,20 +16,20 @@ use crate::{
 };
 use consul_client::{self as consul, Entry, OpError};
 
-/// What is to be done with a workload, by what its queues can do with their parts.
+/// What to do with a workload, by what its queues can do with their parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// All parts are granted.
+    /// Grant all parts.
     Grant,
-    /// It is started in these slots.
+    /// Start it in these slots.
     Start(Vec<Slot>),
-    /// It holds less than it asks for, and gives that back.
+    /// It holds less than it asks for: give that back.
     GiveBack,
-    /// It waits.
+    /// Wait.
     Wait,
 }
 
-/// Decides that; a part is `None` where the queue can't grant it. Each queue must be certain of what Consul says.
+/// Decides that; a part is `None` if the queue can't grant it. Each queue must know what Consul says.
 pub(super) fn next(parts: &[Option<&Part>]) -> Next {
     let (mut held, mut free, mut slots) = (0, 0, Vec::new());
     for part in parts.iter().flatten() {
@@ -53,22 +53,22 @@ pub(super) fn next(parts: &[Option<&Part>]) -> Next {
     }
 }
 
-/// What is known of such workloads, and what is under way for them.
+/// What is known of such workloads, and which calls are under way for them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Joint {
-    /// Those of which a queue has a part, by each of the queues that they are in.
+    /// Those with a part in a queue, by each of the queues that they are in.
     workloads: BTreeMap<QueueRef, BTreeSet<Uid>>,
     /// The transactions that several queues wait for.
     calls: BTreeMap<CallId, Vec<Share>>,
 }
 
 impl Joint {
-    /// The workloads of which something may follow from what this queue can do.
+    /// The workloads that this queue's part may decide about.
     pub(super) fn of(&self, queue: &QueueRef) -> BTreeSet<Uid> {
         self.workloads.get(queue).cloned().unwrap_or_default()
     }
 
-    /// A workload is in these queues, and one of them has a part of it or none.
+    /// Records the queues of a workload, and whether any of them has a part of it.
     pub(super) fn note(&mut self, workload: &Uid, queues: &[QueueRef], any: bool) {
         for queue in queues {
             let there = self.workloads.entry(queue.clone()).or_default();
@@ -83,13 +83,13 @@ impl Joint {
         }
     }
 
-    /// A transaction is under way that these queues wait for.
+    /// A transaction that these queues wait for has been sent.
     pub(super) fn sent(&mut self, call: CallId, shares: Vec<Share>) {
         self.calls.insert(call, shares);
     }
 
-    /// A transaction that the queue of this number was to send may not be answered any more. Returns what the others wait
-    /// for.
+    /// A transaction that the queue of this number sent may not be answered any more. Returns the calls that the
+    /// other queues wait for.
     pub(super) fn abandon(&mut self, queue: u64) -> Vec<CallId> {
         let others = self.calls.extract_if(.., |call, _| call.queue == queue);
         let ids = others.flat_map(|(call, shares)| {
@@ -99,7 +99,7 @@ impl Joint {
         ids.collect()
     }
 
-    /// The answers to the parts of a transaction that has been answered; `None` if no other queue waited for it.
+    /// The answers to the parts of an answered transaction; `None` if no other queue waits for it.
     pub(super) fn answered(
         &mut self,
         call: CallId,
@@ -112,22 +112,22 @@ impl Joint {
     }
 }
 
-/// What one queue adds to a transaction.
+/// One queue's part of a transaction.
 #[derive(Clone, Debug)]
 pub(super) struct Share {
-    /// What the queue waits for an answer to.
+    /// The call that the queue waits for.
     pub(super) id: CallId,
-    /// Its own part.
+    /// The queue's own part.
     pub(super) transaction: Arc<Transaction>,
 }
 
-/// How many operations the grant of this takes at least, with the check of a mutex or the CAS of `.lock`.
+/// The least number of operations for this grant, with the check of a mutex or the CAS of `.lock`.
 pub(super) fn operations(request: &SlotRequest) -> usize {
     let slots = usize::try_from(request.slots.get()).unwrap_or(usize::MAX);
     slots.saturating_add(1)
 }
 
-/// All parts together, as they are sent.
+/// All parts in one transaction, as it is sent.
 pub(super) fn combined(shares: &[Share]) -> Transaction {
     let operations = shares
         .iter()
@@ -138,7 +138,7 @@ pub(super) fn combined(shares: &[Share]) -> Transaction {
     }
 }
 
-/// The answer to each queue's part, in order, from the answer to all of them.
+/// The answer to each queue's part, in order, from the answer to the whole.
 fn split(shares: &[Share], answer: &Answer) -> Vec<Answer> {
     let Answer::Transacted { sent, result } = answer else {
         return vec![answer.clone(); shares.len()];

@@ -1,4 +1,4 @@
-//! What is known of a prefix in Consul, and what is in the way of knowing more.
+//! What is known of a prefix in Consul, and what prevents knowing more.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use crate::{
 };
 use consul_client::{self as consul, Entry, Listing, clock::Moment};
 
-/// How many keys may have been written here that no listing shows: then the watch has brought nothing for
-/// very long, and the prefix is read beside it.
+/// How many keys written here may be missing from every listing: beyond that the watch has brought nothing for very
+/// long, and the prefix is read separately.
 const UNLISTED: usize = 10_000;
 
 /// Why Consul can't be used now.
 #[derive(Clone, Debug)]
 pub struct Trouble {
-    /// What it said last, or what was in the way of asking it.
+    /// Its last answer, or what prevented one.
     pub error: consul::Error,
     /// Since when there has been trouble of any kind.
     pub since: Moment,
-    /// Whether reading works, and only writing does not.
+    /// Whether only writing fails, and reading works.
     pub(crate) writing: bool,
-    /// When it is tried again.
+    /// When to try again.
     pub(crate) setback: Setback,
 }
 
@@ -35,34 +35,34 @@ pub(crate) struct Knowledge {
     pub(crate) reading: Option<Reading>,
     listed: Listed,
     own_writes: OwnWrites,
-    /// Whether the watch failed last. It goes on by itself, and what it brings is for all who share it: beside
-    /// it nobody reads the prefix on his own.
+    /// Whether the watch failed last. It continues by itself, and its listings are for all who share it: meanwhile no
+    /// queue reads the prefix alone.
     watch_failed: bool,
     pub(crate) trouble: Option<Trouble>,
-    /// What follows from one reading after another.
+    /// What is derived from successive readings.
     pub(crate) memory: Memory,
-    /// How often in a row somebody else was faster, and until when the prefix is not read again for that.
+    /// How many races in a row were lost to others, and until when the prefix is not read again because of that.
     conflicts: u32,
     pub(crate) quiet_until: Option<Moment>,
     /// Whether Consul's index went back.
     pub(crate) went_back: bool,
-    /// When a running workload is to be suspended unless its slot is confirmed.
+    /// When a running workload must be suspended unless its slot is confirmed.
     pub(crate) deadline: Option<Moment>,
 }
 
-/// What follows from one reading after another.
+/// What is derived from successive readings.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     /// When dead holders were first seen dead.
     pub(crate) deaths: Deaths,
-    /// What its key does not say of a mutex.
+    /// What is known of a mutex beyond its key.
     pub(crate) mutex: MutexMemory,
-    /// Whose turn it is among those who wait.
+    /// Whose turn it is among the waiting contenders.
     pub(crate) turns: Turns,
 }
 
 impl Memory {
-    /// Takes note of what is known from now on.
+    /// Replaces what is known.
     fn observe(&mut self, reading: &Reading, now: Moment) {
         self.deaths.observe(reading, now);
         self.mutex.observe(reading, now);
@@ -100,7 +100,7 @@ impl Knowledge {
         }
     }
 
-    /// Takes what the watch brought, unless what is known is newer.
+    /// Applies a listing of the watch, unless what is known is newer.
     pub(super) fn listed(&mut self, brought: Result<News, consul::Error>, now: Now) {
         let news = match brought {
             Ok(news) => news,
@@ -110,8 +110,8 @@ impl Knowledge {
             }
         };
         self.watch_failed = false;
-        // A prefix's index also goes back by itself, when Consul forgets what was deleted. What was asked
-        // after the last answer is newer for sure.
+        // A prefix's index also decreases when Consul forgets deleted keys. A request that was sent after the last
+        // answer is newer for sure.
         let newer = news.index >= self.listed.index || news.sent > self.listed.received;
         if !newer && !news.reset {
             return;
@@ -143,8 +143,8 @@ impl Knowledge {
         if differences.is_empty() {
             known.confirm(sent);
         } else {
-            // What it does not show yet of what was written here stays as it is known: a prefix with thousands of
-            // holders is written to more often than it can be listed.
+            // Writes of ours that it does not show yet stay as they are known: a prefix with thousands of holders is
+            // written to more often than it can be listed.
             #[cfg(test)]
             let anew = known.over(&entries, sent, self.own_writes.keys());
             known.update(differences, sent, self.own_writes.keys());
@@ -161,18 +161,18 @@ impl Knowledge {
         self.own_writes.clear();
     }
 
-    /// Whether the prefix is to be read, because nothing is known of it and nothing is in the way.
+    /// Whether to read the prefix, because nothing is known of it and nothing prevents it.
     pub(super) fn is_to_be_read(&self, now: Moment) -> bool {
         let quiet = self.quiet_until.is_some_and(|until| until > now);
         self.reading.is_none() && !self.watch_failed && !quiet && !self.is_blocked(now)
     }
 
-    /// Has the prefix read again before anything else is decided on it.
+    /// Makes the prefix be read again before anything else is decided from it.
     pub(super) fn invalidate(&mut self) {
         self.reading = None;
     }
 
-    /// Takes a listing over that was asked for because nothing was known.
+    /// Takes over a listing that was requested because nothing was known.
     pub(super) fn accept(&mut self, listing: Listing, now: Now) {
         self.note_listing(listing.index, listing.sent, now);
         if !self.own_writes.is_empty() {
@@ -211,7 +211,7 @@ impl Knowledge {
         for session in grants.flat_map(|grant| grant.sessions.values()) {
             self.memory.mutex.took(session, now.moment);
         }
-        // Also when what is known was doubted meanwhile: a listing from before shows none of it.
+        // Also when what is known was invalidated meanwhile: a listing from before shows none of it.
         let keys = transaction.written_keys();
         self.own_writes.add(keys, answer, now.moment);
         if let Some(reading) = &mut self.reading {
@@ -226,17 +226,17 @@ impl Knowledge {
         }
     }
 
-    /// Somebody else was faster: the prefix is read again, after a pause that grows with every time in a row.
-    /// It stays short: each of these times somebody had what he wanted, so nobody feeds a storm, and whoever
-    /// pauses for long never gets a slot beside programs that ask again at once.
-    pub(super) fn outdated(&mut self, now: Now) {
+    /// Somebody else was faster: the prefix is read again, after a pause that grows with every time in a row. It
+    /// stays short: each time somebody got what it wanted, so this feeds no storm, and a long pause would never get a
+    /// slot beside programs that ask again at once.
+    pub(super) fn lost_race(&mut self, now: Now) {
         self.invalidate();
         self.conflicts = self.conflicts.saturating_add(1);
         let longest = Duration::from_millis(5) * self.conflicts.min(4);
         self.quiet_until = Some(now.moment + longest.mul_f64(now.jitter));
     }
 
-    /// The mutex rests, because its last holder died: it is tried again after a pause.
+    /// The mutex is in its lock-delay, because its last holder died: it is tried again after a pause.
     pub(super) fn delayed(&mut self, now: Now) {
         self.memory.mutex.delay(now.moment, now.jitter);
     }
@@ -261,14 +261,13 @@ impl Knowledge {
         self.write_failed(error, now);
     }
 
-    /// A transaction has no answer, and may have been applied all the same: a listing that was asked for before
-    /// says nothing of that.
+    /// A transaction has no answer but may have been applied: a listing requested before says nothing about that.
     pub(super) fn transaction_lost(&mut self, transaction: &Transaction, now: Now) {
         let keys = transaction.written_keys();
         self.own_writes.add(keys, &[], now.moment);
     }
 
-    /// A write failed. If it may have been done all the same, that is looked up, not guessed.
+    /// A write failed. If it may have been applied all the same, the prefix is read to find out.
     pub(super) fn write_failed(&mut self, error: consul::Error, now: Now) {
         if error.may_have_been_applied() {
             self.invalidate();
@@ -295,14 +294,15 @@ impl Knowledge {
         self.trouble.take_if(|trouble| trouble.writing);
     }
 
-    /// There is another way to Consul: what was in the way before may not be any more.
+    /// The access to Consul has changed: an earlier problem may be over.
     pub(super) fn start_anew(&mut self) {
         self.invalidate();
         self.trouble = None;
     }
 
-    /// Doubts what is known if this process, or its machine, has slept past the time when a running workload
-    /// was to be suspended: whatever comes now was asked before. What is asked now has `patience` to be answered.
+    /// Invalidates what is known if this process, or its machine, has slept past the time when a running workload had
+    /// to be suspended: every answer that comes now was requested before. A new request has `patience` to be
+    /// answered.
     pub(super) fn detect_sleep(&mut self, now: Moment, patience: Duration) {
         if self.deadline.is_some_and(|deadline| deadline + LATE < now) {
             self.invalidate();
@@ -310,7 +310,7 @@ impl Knowledge {
         }
     }
 
-    /// Whether there is nothing that anybody takes part in, or that says who does.
+    /// Whether nobody takes part, and no lock key says who does.
     pub(super) fn is_unused(&self) -> bool {
         self.reading.as_ref().is_some_and(|reading| {
             let lock = matches!(
@@ -321,7 +321,7 @@ impl Knowledge {
         })
     }
 
-    /// Whether Consul is left in peace for now.
+    /// Whether Consul is not to be used for now.
     pub(super) fn is_blocked(&self, now: Moment) -> bool {
         let trouble = self.trouble.as_ref();
         trouble.is_some_and(|trouble| trouble.setback.until > now)
@@ -458,7 +458,7 @@ mod tests {
         };
         let first = vec![lock(9, r#"{"a":true}"#), key("a", Some("a"), 8, "")];
         known.listed(Ok(brings(first.clone(), 9, tick())), now());
-        // Each listing was asked for before the last of our writes was answered, and shows none of them.
+        // Each listing was requested before the last of our writes was answered, and shows none of them.
         let sent = tick();
         let (handed_over, answer) = hand_over("a", "b", 20);
         known.committed(&handed_over, &answer, tick(), now());
@@ -474,7 +474,7 @@ mod tests {
             all.collect::<Vec<_>>()
         };
         assert_eq!(seen(&known), ["b", "f"], "what was released stays so");
-        // Somebody else's dead contender is deleted, beside one more of our writes.
+        // A dead foreign contender is deleted, in addition to one more of our writes.
         let sent = tick();
         let (again, answer) = hand_over("b", "b", 30);
         let again = Transaction {

@@ -1,30 +1,30 @@
-//! What the caller keeps anyway, and a queue looks up.
+//! What the caller stores anyway and a queue reads.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{AHEAD, SessionState, Uid, Workload};
 use consul_client::SessionId;
 
-/// How many more of those in the queue are looked at than need be: as many may come in before those that
-/// sessions were made ahead for, and these are kept.
+/// How many more of the queue a pass reads than it needs: as many may be queued before those for which sessions were
+/// made ahead, and these are kept.
 const SPARE: usize = 8;
 
-/// What the caller keeps anyway, and the engine looks up: a store of workloads, and of sessions.
+/// What the caller stores anyway and the engine reads: workloads, and sessions.
 pub trait Lookup {
-    /// The workloads that this queue started, and the first so many of those that wait in it.
+    /// The workloads that this queue started, and the first `head` of those that wait in it.
     fn slice(&self, head: usize) -> Slice;
-    /// A workload, whichever semaphore it asks for.
+    /// A workload, of any semaphore.
     fn workload(&self, uid: &Uid) -> Option<Arc<Workload>>;
-    /// The same for all of which this queue has contenders: it is to have a pass when one of them changes.
+    /// The same for all of which this queue has contenders: a change of one makes the queue due.
     fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Workload>>>;
-    /// The workloads of which a pod has ended since this was last asked.
+    /// The workloads that had a pod end since the last call.
     fn touched(&self) -> BTreeSet<Uid>;
-    /// What is known of a session that is renewed by this process, for whichever queue.
+    /// The state of a session that this process renews, for any queue.
     fn life(&self, session: &SessionId) -> Option<SessionState>;
 
-    /// What may have changed since this was last asked, of the workloads that this queue started or has contenders of,
-    /// and of the sessions that are renewed for it; `None`: anything. Who can tell saves the engine a look at
-    /// thousands of holders in each pass.
+    /// What may have changed since this was last asked, of the workloads that this queue started or has contenders
+    /// of, and of the sessions that are renewed for it; `None`: anything. An exact answer saves a check of thousands
+    /// of holders in each pass.
     fn changes(&self) -> Option<Changes> {
         None
     }
@@ -35,12 +35,12 @@ pub trait Lookup {
         bound.find(|workload| workload.uid == *uid)
     }
 
-    /// The first so many of those that wait, as in [`Slice::waiting`].
+    /// The first `head` of those that wait, as in [`Slice::waiting`].
     fn waiting(&self, head: usize) -> Vec<Arc<Workload>> {
         self.slice(head).waiting
     }
 
-    /// This queue has a contender of one more workload, or of one less: like [`Self::contending`], which names all.
+    /// This queue has a contender of one more workload, or of one fewer: like [`Self::contending`], which names all.
     fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Workload>> {
         self.workload(uid).filter(|_| does)
     }
@@ -51,21 +51,21 @@ pub trait Lookup {
 pub struct Changes {
     /// Workloads.
     pub workloads: BTreeSet<Uid>,
-    /// Whether more is known of a session than that it was renewed once more: it may be gone.
+    /// Whether a session has more news than another renewal: it may be gone.
     pub sessions: bool,
 }
 
-/// The workloads that a pass is about.
+/// The workloads that a pass deals with.
 #[derive(Clone, Debug, Default)]
 pub struct Slice {
-    /// Those that were started here and have not ended.
+    /// The workloads that were started here and have not ended.
     pub bound: Vec<Arc<Workload>>,
-    /// The head of the queue, in order, and some of those behind it that are not to wait.
+    /// The head of the queue, in order, and some of those behind it that must not wait.
     pub waiting: Vec<Arc<Workload>>,
 }
 
-/// How many of those in a queue a pass looks at that can write so many operations: all who may be granted a slot
-/// at once, those for whom sessions are made ahead, and as many as may have to be `passed` by.
+/// How many of a queue a pass reads that can write so many operations: all who may be granted a slot at once, those
+/// for whom sessions are made ahead, and as many as may have to be `passed` over.
 pub fn head(limit: u32, operations: usize, passed: usize) -> usize {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     limit.min(operations) + limit.min(AHEAD) + passed + SPARE

@@ -8,53 +8,52 @@ use crate::{
 };
 use consul_client::{self as consul, Entry, Listing, Session, SessionId, clock::Moment};
 
-/// The present, as the caller has it. The engine has no clock and no randomness of its own.
+/// The present, provided by the caller. The engine has no clock and no randomness of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
     /// For intervals.
     pub moment: Moment,
-    /// For people, and for times that others wrote.
+    /// For people, and to compare with times that others wrote.
     pub time: jiff::Timestamp,
-    /// A random number from 0 to 1: pauses are longer by up to this share.
+    /// A random number from 0 to 1: pauses get longer by up to this factor.
     pub jitter: f64,
 }
 
-/// A call that the engine asked for. Numbers are never used again.
+/// A call that the engine requested. Numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId {
-    /// Which queue asked for it.
+    /// The queue that requested it.
     pub(super) queue: u64,
-    /// Which of its calls it is.
+    /// The number of the call within that queue.
     pub(super) number: u64,
 }
 
 /// Something that happened.
 #[derive(Debug)]
 pub enum Event {
-    /// The spec is as given here.
+    /// The spec was set.
     Spec {
         /// What it asks for.
         settings: Box<Settings>,
-        /// Whether its generation is another one than before.
+        /// Whether its generation has changed.
         changed: bool,
     },
-    /// `status.appliedLimits`, as it is known to be recorded.
+    /// `status.appliedLimits`, as known to be recorded.
     Recorded(Vec<u32>),
-    /// There is another way to Consul, which takes so many operations in a transaction; `None`: there is
-    /// none, and nothing is read or written.
+    /// Access to Consul has changed, with this many operations in a transaction; `None` means no access: nothing is
+    /// read or written.
     Access(Option<usize>),
-    /// How many operations Consul takes in a transaction, now that it refused more.
+    /// How many operations Consul accepts in a transaction, after it refused more.
     Capacity(usize),
-    /// A watch brought what is below the prefix, or failed.
+    /// A watch listed the prefix, or failed.
     Listed(Result<News, consul::Error>),
-    /// Nothing more is to be done in Consul: all sessions are left as they are.
+    /// Nothing more happens in Consul: all sessions stay as they are.
     Abandoned,
-    /// A call has ended. An answer that nobody waits for is ignored, so that it does no harm if one comes late
-    /// or twice.
+    /// A call has ended. An answer that no call waits for is ignored, so one that comes late or twice does no harm.
     Answered(CallId, Answer),
 }
 
-/// What a watch brought of one lock key and the keys beside it.
+/// What a watch brought for one lock key and the keys beside it.
 #[derive(Clone, Debug)]
 pub struct News {
     /// What is below the prefix.
@@ -63,7 +62,7 @@ pub struct News {
     pub index: u64,
     /// When the request for it was sent.
     pub sent: Moment,
-    /// Whether the index went back since the answer before.
+    /// Whether the index went back since the previous answer.
     pub reset: bool,
 }
 
@@ -78,7 +77,7 @@ impl From<Listing> for News {
     }
 }
 
-/// How a call ended. Each call is answered at some time: a call that timed out has an error.
+/// How a call ended. Each call is answered eventually: one that timed out gets an error.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// Of [`Call::Read`].
@@ -90,17 +89,17 @@ pub enum Answer {
         /// The entries that it wrote.
         result: Result<Vec<Entry>, consul::Error>,
     },
-    /// Of [`Call::Resolve`]: those of the sessions that belong to our node, at least.
+    /// Of [`Call::Resolve`]: at least those of the sessions that belong to our node.
     Resolved(Result<Vec<Session>, consul::Error>),
     /// Of [`Call::Describe`].
     Described(Result<Option<Session>, consul::Error>),
-    /// Of [`Call::CreateSession`]. The caller keeps the session from now on.
+    /// Of [`Call::CreateSession`]. The caller renews the session from now on.
     SessionMade(Result<SessionId, consul::Error>),
     /// Of [`Call::Write`].
     Written(Written),
-    /// Of [`Call::Prove`]: the workload as it is now, and the pods of it that are left; or why there is no answer.
+    /// Of [`Call::Prove`]: the workload as it is now and its remaining pods, or why there is no answer.
     Proof(Result<(Option<Arc<Workload>>, Vec<String>), String>),
-    /// Of [`Call::AskAccess`]: whether workloads may be written to; `None` if nobody can say.
+    /// Of [`Call::AskAccess`]: whether workloads may be written to; `None` if that is unknown.
     Access(Option<bool>),
 }
 
@@ -109,67 +108,67 @@ pub enum Answer {
 pub enum Written {
     /// It was done.
     Done,
-    /// The workload has changed since; as it was read then, or `None` if it is gone.
+    /// The workload has changed since. The value is as read then, or `None` if it no longer exists.
     Outdated(Option<Arc<Workload>>),
     /// It was not sent, because its answer could have come too late.
     NotSent,
-    /// The API server refuses it.
+    /// The API server refused it.
     Refused {
         /// What it says.
         message: String,
         /// Whether the operator may not write to any workload there.
         forbidden: bool,
     },
-    /// It has no answer, for this reason: it may be applied yet.
+    /// It was not answered, for this reason: it may still be applied.
     Unanswered(String),
 }
 
-/// Something to be done.
+/// Something to do.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// A call whose end is reported with this id.
     Call(CallId, Call),
-    /// A session that was found is to be renewed from now on.
+    /// Renew a session that was found, from now on.
     Adopt(SessionId),
-    /// A session is to be renewed no more, and ended.
+    /// Stop renewing a session, and destroy it.
     Destroy(SessionId),
-    /// A session is gone: it is to be renewed no more.
+    /// Stop renewing a session that no longer exists.
     Forget(SessionId),
-    /// Something happened that is reported to people.
+    /// Report something that happened.
     Report(Outcome),
 }
 
-/// A call whose end matters.
+/// A call whose answer matters.
 #[derive(Clone, Debug)]
 pub enum Call {
     /// Reads the prefix.
     Read {
-        /// It has been given up by then.
+        /// When it counts as given up.
         not_after: Option<Moment>,
     },
     /// Writes to Consul: all of it or nothing.
     Transact {
         /// What is written.
         transaction: Arc<Transaction>,
-        /// It has been given up by then, and is not to be sent any more.
+        /// When it counts as given up, and must not be sent any more.
         not_after: Option<Moment>,
     },
-    /// Asks whose these sessions are. Only those of our own node can be ours.
+    /// Asks for the owners of these sessions. Only those of our own node can be ours.
     Resolve {
         /// Which.
         sessions: Vec<SessionId>,
-        /// It has been given up by then.
+        /// When it counts as given up.
         not_after: Option<Moment>,
     },
-    /// Asks who a holder is, for people.
+    /// Asks who a holder is, to show to people.
     Describe(SessionId),
     /// Makes a session.
     CreateSession {
         /// Its name.
         name: String,
-        /// How long it lives without a renewal; `None`: for ever.
+        /// How long it lives without a renewal; `None`: forever.
         ttl: Option<Duration>,
-        /// How long nobody else may lock a key that it held when it died.
+        /// How long nobody else may lock a key that it held when it ended.
         lock_delay: Duration,
     },
     /// Writes to a workload.
@@ -178,7 +177,7 @@ pub enum Call {
         write: Write,
         /// How long it may take.
         timeout: Duration,
-        /// When it must have been answered, if it is sent at all.
+        /// When it must have been answered if it is sent at all.
         not_after: Option<Moment>,
     },
     /// Asks whether pods of this workload are left: a GET of it and a LIST of its pods, never a cache.
@@ -190,20 +189,20 @@ pub enum Call {
 /// A write to a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// It is started in its slot.
+    /// Starts it in its slot.
     Start(Start),
-    /// It is suspended.
+    /// Suspends it.
     Suspend(Suspend),
-    /// It gives its slot back.
+    /// Makes it give its slot back.
     GiveBack(GiveBack),
-    /// Its annotation is set to the session that holds its slot now.
+    /// Sets its annotation to the session that holds its slot now.
     Rename(Rename),
-    /// It is deleted.
+    /// Deletes it.
     Skip(Skip),
 }
 
 impl Write {
-    /// What it is about, at the version that was decided on.
+    /// The workload, at the version that was decided on.
     pub fn target(&self) -> &Target {
         match self {
             Self::Start(Start { workload, .. })
@@ -214,10 +213,10 @@ impl Write {
         }
     }
 
-    /// Whether the workload, read again, shows that the write was done though its answer was lost.
+    /// Whether the workload, read again, shows that the write was done although its answer was lost.
     pub(super) fn is_done_in(&self, workload: Option<&Workload>) -> bool {
         match (self, workload) {
-            // One that lost its slot names the session in its template already, but does not report it.
+            // A workload that lost its slot names the session in its template already, but does not report it.
             (Self::Start(start), Some(workload)) => {
                 let mut sessions = start.sessions();
                 sessions.all(|session| workload.started_by(session)) && !workload.lost()
@@ -229,21 +228,21 @@ impl Write {
     }
 }
 
-/// What is reported to people. Nothing is decided by it.
+/// What is reported to people. No decision depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A slot was granted.
     Granted {
-        /// To whom, under which session.
+        /// Which slots, to which workload and under which sessions.
         grant: Grant,
         /// When, as its contender says.
         at: Option<jiff::Timestamp>,
-        /// Whether a running workload lost its slot by then, which was not reported before.
+        /// Whether a running workload had lost its slot, which was not reported before.
         lost: bool,
     },
     /// A write to a workload was done.
     Written(Write),
-    /// A running workload goes on without a slot, as `onSlotLost` says.
+    /// A running workload continues without a slot, because of `onSlotLost`.
     GoesOn(Target),
     /// A slot was given back.
     Released {
@@ -251,12 +250,12 @@ pub enum Outcome {
         release: Release,
         /// When it had been granted, as its contender said.
         granted: Option<jiff::Timestamp>,
-        /// When its workload was done, if it cooled afterwards.
+        /// When its workload was done, if it had a cooldown.
         done: Option<jiff::Timestamp>,
     },
-    /// A slot begins to cool.
+    /// A slot begins to cool down.
     Cools(Cooling),
-    /// A dead holder was dropped.
+    /// A dead holder was pruned.
     Pruned(SessionId),
     /// A limit was written.
     LimitWritten {
@@ -265,30 +264,30 @@ pub enum Outcome {
         /// Whether it overwrote one that is not ours.
         enforced: bool,
     },
-    /// A limit was written over another one that others go by.
+    /// A limit was written over another one that others use.
     LimitMoved(Moved),
-    /// The API server refuses a write.
+    /// The API server refused a write.
     Refused {
         /// To which workload.
         workload: Target,
         /// What it says.
         message: String,
     },
-    /// A write has no answer, and it is repeated.
+    /// A write was not answered, and is repeated.
     Unanswered {
         /// To which workload.
         workload: Target,
         /// Why there is no answer.
         why: String,
     },
-    /// A slot is kept because pods have not ended for long.
+    /// A slot is kept because pods have not ended for a long time.
     PodsRemain {
         /// Whose.
         identity: Arc<Identity>,
         /// Which pods.
         pods: Vec<String>,
     },
-    /// It can't be seen whether pods are left.
+    /// It is unknown whether pods are left.
     PodsUnknown {
         /// Whose.
         identity: Arc<Identity>,
@@ -304,13 +303,13 @@ pub enum Outcome {
     },
 }
 
-/// A limit that was written over another one, and others that go by that other one.
+/// A limit that was written over another one, and the others that use that other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// The limit before.
     pub from: u32,
     /// The limit now.
     pub to: u32,
-    /// How many contenders are not of this cluster.
+    /// How many contenders do not belong to this cluster.
     pub others: usize,
 }

@@ -1,6 +1,6 @@
-//! Sessions of a semaphore without a contender: the answer that created one was lost, or the process died before
-//! the session had a contender. A session with a TTL ends by itself. The others are looked for here, for all lock
-//! keys at once, because a key that nobody uses has no queue.
+//! Sessions of a semaphore without a contender: the answer that created one was lost, or the process died before the
+//! session had a contender. A session with a TTL expires. This module searches for the others, for all lock keys at
+//! once, because an unused key has no queue.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,17 +12,17 @@ use consul_client::{self as consul, Session, SessionId, clock::Moment};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Orphans {
     found: BTreeMap<SessionId, Moment>,
-    /// When they were last looked for.
+    /// When the last search was.
     looked: Option<Moment>,
     setback: Option<Setback>,
-    /// Why they can't be looked for at the end.
+    /// Why the final search fails.
     pub(super) obstacle: Option<Obstacle>,
-    /// Whether they were looked for after all else was gone.
+    /// Whether a search found none after everything else was deleted.
     pub(super) done: bool,
     asked: Option<Question>,
 }
 
-/// A question to Consul: which sessions there are.
+/// A question to Consul: which sessions exist.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     sent: Moment,
@@ -31,8 +31,7 @@ struct Question {
 }
 
 impl Orphans {
-    /// When they are to be looked for again; `None` where there can be none. `last` says that nothing
-    /// else of the semaphore is left.
+    /// When to search again; `None` if there can be none. `last` says that nothing else of the semaphore is left.
     pub(super) fn due(&self, settings: &Settings, last: bool) -> Option<Moment> {
         let any = settings.ttl.is_none() || !self.found.is_empty();
         if self.asked.is_some() || (last && self.done) || !(last || any) {
@@ -46,13 +45,14 @@ impl Orphans {
         Some(next)
     }
 
-    /// Consul is asked which sessions there are.
+    /// A question to Consul has been sent.
     pub(super) fn ask(&mut self, now: Now, last: bool) {
         let sent = now.moment;
         self.asked = Some(Question { sent, last });
     }
 
-    /// How old one gets: another replica may have created it a moment ago, except at the end.
+    /// How long an orphan must be known before it is ended: another replica may have just created it, except at the
+    /// end.
     fn age(settings: &Settings, last: bool) -> Duration {
         if last {
             Duration::ZERO
@@ -61,8 +61,7 @@ impl Orphans {
         }
     }
 
-    /// Takes the answer, and says which of these sessions are to be ended. Those `in_use` have
-    /// somebody to look after them.
+    /// Takes the answer, and returns which of these sessions to destroy. Those `in_use` belong to somebody.
     pub(super) fn answered(
         &mut self,
         settings: &Settings,
@@ -98,7 +97,7 @@ impl Orphans {
                 self.found.insert(session.id, found);
             }
         }
-        // Listed is not ended: only a look that finds none shows that none is left.
+        // A session just found still exists: only a search that finds none shows that none is left.
         self.done |= last && ends.is_empty();
         let obstacle = self.obstacle.take();
         if last && !ends.is_empty() {
@@ -167,7 +166,7 @@ mod tests {
         Ok(names.iter().map(session).collect())
     }
 
-    /// Looks for them at this minute; no session of those that Consul answers is in use but `kept`.
+    /// Searches at this minute; of the sessions that Consul returns only `kept` is in use.
     fn look(
         orphans: &mut Orphans,
         settings: &Settings,
@@ -213,7 +212,7 @@ mod tests {
     fn at_the_end_those_that_were_listed_are_not_taken_for_ended() {
         let (mut orphans, some) = (Orphans::default(), settings(Some(Duration::from_mins(2))));
         for asked in [2, 3] {
-            // It can't be destroyed at first.
+            // Destroying it fails at first.
             let ended = look(
                 &mut orphans,
                 &some,

@@ -1,4 +1,4 @@
-//! What was written here to a prefix, until a listing shows it.
+//! Our own writes to a prefix, until a listing shows them.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use consul_client::{Entry, clock::Moment};
 
 /// The keys that transactions of ours wrote or deleted and that no listing is known to show yet.
 ///
-/// A listing takes longer the more holders there are, and may be older than writes whose answers came
-/// meanwhile. Where it differs in these keys, what was answered counts.
+/// A listing takes longer the more holders there are, and may be older than writes that were answered meanwhile.
+/// Where it differs in these keys, the answers count.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnWrites(BTreeMap<String, Written>);
 
@@ -19,7 +19,7 @@ struct Written {
 }
 
 impl OwnWrites {
-    /// Takes note of a transaction that went through. `answer` has the entries that it wrote.
+    /// Records a successful transaction of ours. `answer` has the entries that it wrote.
     pub(super) fn add<'a>(
         &mut self,
         keys: impl Iterator<Item = &'a str>,
@@ -32,7 +32,7 @@ impl OwnWrites {
         }
     }
 
-    /// Forgets what a listing with this index shows that was sent for at this time.
+    /// Forgets what a listing with this index, requested at this time, shows.
     pub(super) fn listed(&mut self, index: u64, sent: Moment) {
         self.0.retain(|_, written| {
             let shown = written.index.is_some_and(|written| written <= index);
@@ -40,7 +40,7 @@ impl OwnWrites {
         });
     }
 
-    /// Consul lost its data, and what was written is gone.
+    /// Consul lost its data, including what was written.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }

@@ -1,5 +1,5 @@
-//! Proofs that no pod of a workload is left. Until there is one it counts as if pods were left; an API server
-//! that gives no answer delays nothing but the slots that depend on it.
+//! Proofs that no pod of a workload is left. Until there is one, pods are assumed to be left. An API server that does
+//! not answer delays only the slots that depend on it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,23 +7,23 @@ use super::Now;
 use crate::{Identity, OwnContender, Phase, Workload, holding::Setback};
 use consul_client::{SessionId, clock::Moment, id::IdMap};
 
-/// How long pods are assumed to be left while no end of one is seen.
+/// How long pods are assumed to be left while none is seen to end.
 const PROVE_AGAIN: Duration = Duration::from_secs(5);
 
-/// The same after one of them has ended: many end at once.
+/// The same after one of them has ended: often many end at once.
 const PROVE_SOON: Duration = Duration::from_millis(250);
 
-/// For how long after a start it proves nothing that there are no pods: the Job controller may make them yet,
-/// from a workload that it saw before it was suspended or deleted again.
-pub(crate) const UNHEARD: Duration = Duration::from_secs(5);
+/// How long after a start the absence of pods proves nothing: the Job controller may still make them, from a workload
+/// that it saw before it was suspended or deleted again.
+pub(crate) const START_SETTLE_TIME: Duration = Duration::from_secs(5);
 
-/// After how long pods that are left over are warned of.
+/// When to warn about pods that are left.
 const OVERDUE: Duration = Duration::from_secs(90);
 
-/// How many workloads are asked about at once.
+/// How many workloads to ask about at once.
 const CONCURRENCY: usize = 16;
 
-/// What is asked: about the workload of a contender that a reading shows, at the version that is known then.
+/// The question: about the workload of a contender in a reading, at the version known then.
 #[derive(Clone, Debug)]
 pub(super) struct Question {
     pub(super) session: SessionId,
@@ -32,17 +32,17 @@ pub(super) struct Question {
     asked: Moment,
 }
 
-/// What was asked about a workload, and answered.
+/// A question about a workload, and its answer.
 #[derive(Clone, Debug)]
 struct Proof {
-    /// The version of the workload that it was asked for.
+    /// The version of the workload that the question was about.
     of: Option<Arc<str>>,
     workload: Option<Arc<Workload>>,
-    /// The pods that are left; or that there was no answer.
+    /// The pods that are left, or that there was no answer.
     pods: Result<Vec<String>, Setback>,
     first: Moment,
     taken: Moment,
-    /// From when on it counts that there are no pods.
+    /// From when on the absence of pods counts.
     counts: Moment,
     /// Whether one of the pods has ended since.
     touched: bool,
@@ -50,7 +50,7 @@ struct Proof {
 }
 
 impl Proof {
-    /// When it is to be taken again.
+    /// When to take it again.
     fn due(&self) -> Option<Moment> {
         let again = match &self.pods {
             Err(setback) => setback.until,
@@ -71,25 +71,25 @@ impl Proof {
     }
 }
 
-/// What is to be said of an answer.
+/// What to report of an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Remark {
     /// Pods that should have ended long ago.
     Overdue(Vec<String>),
-    /// For the first time there was no answer, for this reason.
+    /// The first time without an answer, with the reason.
     Unknown(String),
 }
 
-/// The proofs that were brought, and those that are asked for.
+/// The proofs received, and those requested.
 #[derive(Clone, Debug)]
 pub(crate) struct Proofs {
     brought: IdMap<SessionId, Proof>,
-    /// The contenders that are asked about, and whether a pod of each has ended since.
+    /// The contenders that are being asked about, and whether a pod of each has ended since.
     asking: IdMap<SessionId, bool>,
-    /// Since when the workloads of our contenders are known to have been started.
+    /// Since when the workload of each of our contenders is known to have been started.
     starts: IdMap<SessionId, Moment>,
-    /// [`UNHEARD`]; the exhaustive search has no time for it.
-    pub(crate) unheard: Duration,
+    /// [`START_SETTLE_TIME`]; zero in the exhaustive search, which has no time for it.
+    pub(crate) start_settle_time: Duration,
 }
 
 impl Default for Proofs {
@@ -98,13 +98,13 @@ impl Default for Proofs {
             brought: IdMap::default(),
             asking: IdMap::default(),
             starts: IdMap::default(),
-            unheard: UNHEARD,
+            start_settle_time: START_SETTLE_TIME,
         }
     }
 }
 
 impl Proofs {
-    /// When one is to be brought again.
+    /// When to ask for one again.
     pub(crate) fn due(&self) -> impl Iterator<Item = Moment> {
         self.brought.values().filter_map(Proof::due)
     }
@@ -114,10 +114,10 @@ impl Proofs {
         self.brought.remove(session);
     }
 
-    /// Forgets what is known of contenders that are gone; there are `ours` of them, and `is_there` says which.
+    /// Forgets contenders that are gone; there are `ours` of them, and `is_there` says which.
     pub(super) fn retain(&mut self, ours: usize, is_there: impl Fn(&SessionId) -> bool) {
         self.brought.retain(|session, _| is_there(session));
-        // A session has one start, so those that are gone are forgotten many at once.
+        // Each session has one start, so the old ones are forgotten in batches.
         if self.starts.len() > 2 * ours {
             self.starts.retain(|session, _| is_there(session));
         }
@@ -133,8 +133,8 @@ impl Proofs {
         }
     }
 
-    /// Notes since when workloads are known to have been started, which may have been a moment before. Of one
-    /// that is gone before it was seen started, that is now.
+    /// Records since when workloads are known to have been started, which may have been a moment before. For a
+    /// workload deleted before it was seen started, that is now.
     pub(super) fn note_starts(&mut self, ours: &[OwnContender], now: Moment) {
         for contender in ours {
             let session = &contender.session;
@@ -147,7 +147,7 @@ impl Proofs {
         }
     }
 
-    /// Takes a proof into account, or says what to ask.
+    /// Takes a proof into account, or returns the question to ask.
     pub(super) fn apply(&mut self, contender: &mut OwnContender, now: Moment) -> Option<Question> {
         let session = &contender.session;
         match self.brought.get(session) {
@@ -172,7 +172,7 @@ impl Proofs {
         }
     }
 
-    /// Takes note of an answer; `known` is the workload as it is known without it.
+    /// Records an answer; `known` is the workload as it is known without it.
     pub(super) fn answered(
         &mut self,
         question: Question,
@@ -211,7 +211,7 @@ impl Proofs {
             pods,
             first: before.as_ref().map_or(asked, |before| before.first),
             taken: asked,
-            counts: start.map_or(asked, |start| *start + self.unheard),
+            counts: start.map_or(asked, |start| *start + self.start_settle_time),
             touched,
             warned: before.is_some_and(|before| before.warned),
         };
@@ -273,7 +273,7 @@ mod tests {
         }
         assert_eq!(asked.len(), CONCURRENCY);
         assert!(ask(&mut proofs, &contender(CONCURRENCY), at(10)).is_none());
-        // A pod that ends meanwhile may be in the answer yet.
+        // A pod that ends in the meantime may still be in the answer.
         let first = asked.remove(0);
         proofs.touch(&first.session);
         proofs.answered(first, Ok((None, vec!["a".into()])), None, at(11));

@@ -1,4 +1,4 @@
-//! One lock key: the one place where its slots are granted and released.
+//! The queue of one lock key: the only code that grants and releases its slots.
 
 mod facts;
 #[cfg(test)]
@@ -38,46 +38,46 @@ use crate::{
 };
 use consul_client::{self as consul, Entry, OpError, Session, SessionId, clock::Moment};
 
-/// How long to wait when there is nothing to wait for.
+/// How long to wait when nothing is due.
 pub const IDLE: Duration = Duration::from_hours(1);
 
-/// The shortest time between passes that nothing but time has caused.
+/// The shortest time between passes caused only by the passing of time.
 const SOONEST: Duration = Duration::from_millis(10);
 
-/// When to try again what waits for something that wakes nobody.
+/// When to try again what no event announces.
 const SOON: Duration = Duration::from_secs(1);
 
-/// What a call to Consul may take, however soon a running workload is to be suspended: less than what would
-/// make the next pass believe that it has slept.
+/// How long a call to Consul may take, however soon a running workload has to be suspended: less than what would make
+/// the next pass believe that it has slept.
 const LEAST: Duration = Duration::from_millis(500);
 
 /// How long a write to a workload may take.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a pass came to.
+/// The result of a pass.
 #[derive(Clone, Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent facts, each asked for by itself"
 )]
 pub struct Conclusion {
-    /// Whether it was known what Consul says; otherwise all else that is said here is of no account.
+    /// Whether the pass knew what Consul says; if not, the other fields mean nothing.
     pub certain: bool,
     /// What `status.appliedLimits` must be before the limit can be written to Consul.
     pub record: Option<Vec<u32>>,
-    /// How the limits are; `None` while `.lock` can't be read.
+    /// Whether the spec and Consul agree on the limit; `None` while `.lock` can't be read.
     pub agreement: Option<Agreement>,
     /// Whether the semaphore is being deleted and nothing of it is left in Consul.
     pub finished: bool,
-    /// The running workloads that go on without a slot.
+    /// The running workloads that continue without a slot.
     pub unheld: Vec<Target>,
-    /// Whether no workload here runs in a slot, or may have one.
+    /// Whether no workload here runs in a slot or may have one.
     pub nothing_held: bool,
-    /// The limit, if nothing in Consul follows from another one of ours.
+    /// The limit, if nothing in Consul still depends on another limit of ours.
     pub settled: Option<u32>,
-    /// Whether nobody waits, nobody holds, and nothing is left to do.
+    /// Whether there is no waiting workload and no holder, and nothing is left to do.
     pub idle: bool,
-    /// How it is here with workloads that ask for slots at other lock keys, too, and have not been started.
+    /// The state here of workloads that also ask for slots at other lock keys and have not been started.
     pub parts: BTreeMap<Uid, Part>,
 }
 
@@ -85,7 +85,7 @@ pub struct Conclusion {
 #[derive(Clone, Debug)]
 pub struct Queue {
     settings: Settings,
-    /// How many operations a transaction may have; `None` while there is no way to Consul.
+    /// How many operations a transaction may have; `None` while Consul can't be used.
     operations: Option<usize>,
     limits: Limits,
     pub(crate) knowledge: Knowledge,
@@ -106,30 +106,30 @@ pub struct Queue {
 struct Limits {
     /// `status.appliedLimits`: the limits that are ours.
     recorded: Vec<u32>,
-    /// What became of the limit since the spec last changed.
+    /// What happened to the limit since the spec last changed.
     defence: Defence,
-    /// Whether `.lock` was written since a limit was last on its way to it.
+    /// Whether `.lock` was written since a write of a limit was last sent.
     fenced: bool,
 }
 
-/// What is known of the slots that are held, and of those that cool.
+/// What is known of the held slots, and of those in their cooldown.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held {
     pub(crate) evidence: Evidence,
     pub(crate) cooldowns: Cooldowns,
     pub(crate) proofs: Proofs,
-    /// The running workloads of which it was said that they go on without a slot.
+    /// The running workloads that were reported to continue without a slot.
     unheld: BTreeSet<Uid>,
-    /// The greatest fencing token that was seen.
+    /// The greatest fencing token seen.
     fencing_token: Option<u64>,
-    /// Who the others are.
+    /// Who the foreign holders are.
     foreign: ForeignHolders,
 }
 
 /// When passes are due.
 #[derive(Clone, Copy, Debug, Default)]
 struct Schedule {
-    /// When it last had a pass over everything.
+    /// When the last pass over everything was.
     passed: Moment,
     next: Moment,
 }
@@ -140,11 +140,11 @@ pub(crate) struct Writes {
     /// The workloads that are being written to.
     pub(crate) busy: BTreeSet<Uid>,
     pub(crate) refusals: Refusals,
-    /// When one that could not be sent is tried again.
+    /// When to retry a write that could not be sent.
     again: Option<Moment>,
 }
 
-/// What others are shown.
+/// What other modules can read.
 impl Queue {
     /// The settings in force.
     pub fn settings(&self) -> &Settings {
@@ -156,12 +156,12 @@ impl Queue {
         self.knowledge.reading.as_ref()
     }
 
-    /// What is in the way of using Consul, if anything is.
+    /// Why Consul can't be used, if it can't.
     pub fn trouble(&self) -> Option<&Trouble> {
         self.knowledge.trouble.as_ref()
     }
 
-    /// For whom a contender's session was made, as far as that is known.
+    /// The workload that a contender's session was made for, as far as that is known.
     pub fn owner(&self, session: &SessionId) -> Option<&Owner> {
         self.sessions.owners.get(session)
     }
@@ -171,17 +171,17 @@ impl Queue {
         self.held.foreign.name(session)
     }
 
-    /// When the slots of workloads that are done are free.
+    /// When the slots of finished workloads become free.
     pub fn cooldowns(&self) -> &Cooldowns {
         &self.held.cooldowns
     }
 
-    /// The sessions that are renewed for it.
+    /// The sessions that are renewed for this queue.
     pub fn sessions(&self) -> impl Iterator<Item = &SessionId> {
         self.sessions.kept.iter()
     }
 
-    /// Those of them that were made ahead, and have no contender yet.
+    /// Those sessions that were made ahead and have no contender yet.
     pub fn sessions_ahead(&self) -> impl Iterator<Item = &SessionId> {
         self.sessions.ahead.values()
     }
@@ -191,18 +191,17 @@ impl Queue {
         !self.sessions.making.is_empty()
     }
 
-    /// That nothing of a workload is left is believed at once: there is no Job controller that may still act on
-    /// what it saw before.
+    /// The absence of pods counts at once: no Job controller can still act on an older state.
     pub fn believe_at_once(&mut self) {
-        self.held.proofs.unheard = Duration::ZERO;
+        self.held.proofs.start_settle_time = Duration::ZERO;
     }
 
-    /// The number by which its calls are known.
+    /// The number that identifies the calls of this queue.
     pub(super) fn number(&self) -> u64 {
         self.calls.queue
     }
 
-    /// Its calls have this number from now on, which no other queue has.
+    /// Gives the calls of this queue a number that no other queue has.
     pub(super) fn numbered(mut self, number: u64) -> Self {
         self.calls.queue = number;
         self
@@ -213,7 +212,7 @@ impl Queue {
         self.schedule.passed == now.moment
     }
 
-    /// Whether it is a mutex that rests, because its last holder died.
+    /// Whether it is a mutex in its lock-delay, because its last holder died.
     pub fn is_delayed(&self, now: Moment) -> bool {
         self.knowledge.memory.mutex.is_delayed(now)
     }
@@ -235,12 +234,12 @@ impl Queue {
         })
     }
 
-    /// What the API server said when it refused one start after another.
+    /// What the API server said when it refused several starts in a row.
     pub fn refusal(&self) -> Option<&str> {
         self.writes.refusals.message()
     }
 
-    /// The greatest fencing token that was seen.
+    /// The greatest fencing token seen.
     pub fn fencing_token(&self) -> Option<u64> {
         self.held.fencing_token
     }
@@ -250,30 +249,30 @@ impl Queue {
         self.knowledge.went_back
     }
 
-    /// How many operations a transaction may have; `None` while there is no way to Consul.
+    /// How many operations a transaction may have; `None` while Consul can't be used.
     pub fn operations(&self) -> Option<usize> {
         self.operations
     }
 
-    /// Whether an answer of Consul's is waited for before anything else is decided by what it says.
+    /// Whether an answer of Consul's is awaited before anything else is decided by its entries.
     pub fn is_blocked(&self) -> bool {
         self.calls.blocking.is_some()
     }
 
-    /// What is to be done next.
+    /// The next thing to do.
     pub fn next_action(&mut self) -> Option<Action> {
         self.calls.actions.pop_front()
     }
 
-    /// When there is to be another pass, if nothing happens before.
+    /// When the next pass is due, if nothing happens before.
     pub fn next_timeout(&self) -> Moment {
         self.schedule.next
     }
 }
 
-/// What happens.
+/// Events.
 impl Queue {
-    /// Nothing is known yet, and there is no way to Consul.
+    /// A queue that knows nothing yet and has no access to Consul.
     pub fn new(settings: Settings, recorded: Vec<u32>, defence: Defence) -> Self {
         let turns = Turns::new(settings.fair);
         Self {
@@ -298,8 +297,7 @@ impl Queue {
         }
     }
 
-    /// Takes note of something that happened. What follows from it is decided by the next pass, but for starts:
-    /// they go out at once.
+    /// Records an event. The next pass decides what follows from it, except for starts, which are sent at once.
     pub fn handle(&mut self, event: Event, now: Now, lookup: &impl Lookup) {
         match event {
             Event::Spec { settings, changed } => {
@@ -313,7 +311,7 @@ impl Queue {
             Event::Access(operations) => {
                 self.operations = operations;
                 self.calls.news = None;
-                // It does not go the way before any more, but may have arrived.
+                // It is not sent again by the old path, but may have arrived.
                 if let Some(blocking) = self.calls.blocking.take()
                     && let Blocks::Transact(transaction) = blocking.what
                 {
@@ -336,7 +334,7 @@ impl Queue {
 
     fn abandon_sessions(&mut self) {
         self.active.look_at_all();
-        // One that is being made is ended when it is there.
+        // A session that is being made is destroyed when it is there.
         let others = &mut self.calls.others;
         others.retain(|_, pending| !matches!(pending, Pending::Session(_)));
         for session in std::mem::take(&mut self.sessions).kept {
@@ -377,7 +375,7 @@ impl Queue {
             (Some(Pending::Access), Answer::Access(may_write)) => {
                 self.writes.refusals.answered(may_write, now);
             }
-            // Nobody waits for it any more. The session, if it is one, has nobody to end it.
+            // No call waits for it any more. If it made a session, nobody else destroys it.
             (_, Answer::SessionMade(Ok(session))) if !self.sessions.kept.contains(&session) => {
                 self.calls.actions.push_back(Action::Destroy(session));
             }
@@ -385,7 +383,7 @@ impl Queue {
         }
     }
 
-    /// Nothing blocks any more: takes over what the watch brought meanwhile.
+    /// Nothing blocks any more: takes over what the watch brought in the meantime.
     fn catch_up(&mut self, now: Now) {
         if let Some(news) = self.calls.news.take() {
             self.knowledge.listed(news, now);
@@ -421,7 +419,7 @@ impl Queue {
         let too_long = transaction.operations.len() > self.operations.unwrap_or(0);
         match result {
             Ok(answer) => self.committed(transaction, &answer, sent, now, lookup),
-            // Nobody was faster, and what is known of the key is still so.
+            // Nobody was faster, and the key is still as it is known.
             Err(consul::Error::Conflict(errors))
                 if !errors.is_empty() && errors.iter().all(OpError::is_lock_delay) =>
             {
@@ -429,10 +427,10 @@ impl Queue {
                 self.drop_gone(transaction, &errors);
             }
             Err(consul::Error::Conflict(errors)) => {
-                self.knowledge.outdated(now);
+                self.knowledge.lost_race(now);
                 self.drop_gone(transaction, &errors);
             }
-            // There are fewer at once from now on.
+            // Later transactions have fewer operations.
             Err(consul::Error::TooLarge(_)) if too_long => {}
             Err(error) => self.knowledge.transaction_failed(transaction, error, now),
         }
@@ -457,7 +455,7 @@ impl Queue {
         now: Now,
         lookup: &impl Lookup,
     ) {
-        let moved = self.leaves_behind(transaction);
+        let moved = self.limit_moved_for(transaction);
         let releases: Vec<_> = transaction
             .releases
             .iter()
@@ -465,7 +463,7 @@ impl Queue {
             .collect();
         self.knowledge.committed(transaction, answer, sent, now);
         self.limits.fenced |= transaction.writes_lock();
-        // Before all that others do not wait for.
+        // Starts come first: others wait for them.
         for start in transaction.starts(answer) {
             self.start(start, now, lookup);
         }
@@ -522,7 +520,7 @@ impl Queue {
         ContenderBody::read(&reading.contender(session)?.value)
     }
 
-    /// What there is to say of a release, while its contender is still there.
+    /// The outcome of a release, read while its contender still exists.
     fn release_of(&self, release: &Release) -> Outcome {
         let body = self.body(&release.session);
         Outcome::Released {
@@ -532,8 +530,8 @@ impl Queue {
         }
     }
 
-    /// Whom a transaction leaves behind that moves the limit: they find the limit that they go by no more.
-    fn leaves_behind(&self, transaction: &Transaction) -> Option<Moved> {
+    /// The others that use the limit that a transaction replaces.
+    fn limit_moved_for(&self, transaction: &Transaction) -> Option<Moved> {
         let (to, reading) = (transaction.limit?, self.knowledge.reading.as_ref()?);
         let Lock::Semaphore { body, .. } = reading.lock() else {
             return None;
@@ -580,7 +578,7 @@ impl Queue {
         self.writes.busy.remove(&workload.uid);
         match written {
             Written::Outdated(seen) if !write.is_done_in(seen.as_deref()) => {
-                refusals.outdated(&workload.uid, now);
+                refusals.lost_race(&workload.uid, now);
             }
             Written::Done | Written::Outdated(_) => {
                 refusals.done(&write);
@@ -623,9 +621,9 @@ impl Queue {
     }
 }
 
-/// A pass: observe, decide, apply.
+/// Passes: observe, decide, apply.
 impl Queue {
-    /// Decides what follows from all that is known, and says what it came to. The actions are next.
+    /// Decides what follows from all that is known, and returns the result. The effects come next.
     pub fn pass(&mut self, now: Now, lookup: &impl Lookup) -> Conclusion {
         if self.is_to_wait(now) {
             return Conclusion::default();
@@ -647,14 +645,14 @@ impl Queue {
         self.conclude(&facts, plan, lookup)
     }
 
-    /// Whether there is nothing to decide before Consul has answered: thousands of workloads need not be looked
-    /// at for each of them that changes meanwhile. It is never long until they are.
+    /// Whether there is nothing to decide before Consul answers. This saves checking thousands of workloads each time
+    /// one of them changes, and never lasts long.
     fn is_to_wait(&mut self, now: Now) -> bool {
         let Some(blocking) = &self.calls.blocking else {
             return false;
         };
-        // It is waited for past the deadline that there was when it was sent: its answer, or what the watch brought
-        // meanwhile, may show what is needed.
+        // It is awaited past the deadline at its sending: its answer, or a listing that came meanwhile, may show what
+        // is needed.
         let given_up = blocking.until.or(self.knowledge.deadline);
         let looked = self.schedule.passed + LATE;
         let next = given_up.map_or(looked, |given_up| given_up.min(looked));
@@ -664,7 +662,7 @@ impl Queue {
         next > now.moment
     }
 
-    /// Gathers the facts, and asks for those that are missing.
+    /// Gathers the facts, and requests those that are missing.
     fn observe(&mut self, now: Now, lookup: &impl Lookup) -> Facts {
         self.give_up(now);
         self.knowledge
@@ -723,8 +721,8 @@ impl Queue {
         }
     }
 
-    /// Takes a call for lost of which nothing was last_read until a running workload must be suspended. If it was
-    /// a write it may have been done, which is looked up.
+    /// Gives up a call that has no answer when a running workload has to be suspended. A write may have been applied,
+    /// so the prefix is read again.
     fn give_up(&mut self, now: Now) {
         let overdue =
             |blocking: &mut Blocking| blocking.until.is_some_and(|until| until <= now.moment);
@@ -744,19 +742,19 @@ impl Queue {
         self.catch_up(now);
     }
 
-    /// Until when a call is waited for that blocks.
+    /// Until when to wait for a call that blocks.
     fn patience_for_calls(&self, now: Now) -> Option<Moment> {
         let deadline = self.knowledge.deadline?;
         Some(deadline.max(now.moment + LEAST))
     }
 
-    /// Has read what is not known of the prefix, and of whose the contenders are.
+    /// Requests what is unknown: the prefix, and the owners of the contenders.
     fn look(&mut self, now: Now, lookup: &impl Lookup) {
         let until = self.patience_for_calls(now);
         if let Some(reading) = &self.knowledge.reading
             && self.sessions.outlived(reading, &self.active.gone, lookup)
         {
-            // A renewal has learned it before the watch did.
+            // A renewal found this out before the watch did.
             self.knowledge.invalidate();
         }
         let Some(reading) = &self.knowledge.reading else {
@@ -776,8 +774,8 @@ impl Queue {
         }
     }
 
-    /// Renews the sessions of our contenders that are not renewed yet: after a start, before anything else is
-    /// done. Those whose contender is gone are ended.
+    /// Renews the sessions of our contenders that are not renewed yet: after a start, before anything else. Those
+    /// whose contender is deleted are destroyed.
     fn adopt(&mut self, lookup: &impl Lookup) {
         let Some(reading) = &self.knowledge.reading else {
             return;
@@ -800,9 +798,9 @@ impl Queue {
         }
     }
 
-    /// Reports a slot that was given back by a transaction whose answer was lost, or by somebody's hand. One
-    /// that only waited had nothing to give back, and one that has pods or was suspended because its slot was
-    /// lost gave nothing back.
+    /// Reports a slot that was released by a transaction whose answer was lost, or by hand. A contender that only
+    /// waited had nothing to give back, and a workload that has pods or was suspended because its slot was lost gave
+    /// nothing back.
     fn report_if_given_back(&mut self, session: SessionId, named: bool, lookup: &impl Lookup) {
         let Some(Owner::Own(identity)) = self.owner(&session).cloned() else {
             return;
@@ -828,7 +826,7 @@ impl Queue {
         });
     }
 
-    /// Asks Consul who the holders are that it has not named yet.
+    /// Asks Consul for the names of the holders that are not known yet.
     fn describe_holders(&mut self, now: Now) {
         let Some(reading) = &self.knowledge.reading else {
             return;
@@ -843,8 +841,7 @@ impl Queue {
         }
     }
 
-    /// Our contenders that are to be looked at, each with its workload, and with a proof where what happens to it
-    /// depends on one.
+    /// The contenders of ours to check, each with its workload, and with a proof where its fate depends on one.
     fn ours(&mut self, excluded: &Excluded, now: Now, lookup: &impl Lookup) -> Vec<OwnContender> {
         let Some(reading) = &self.knowledge.reading else {
             return Vec::new();
@@ -887,7 +884,7 @@ impl Queue {
         ours
     }
 
-    /// How many of those in the queue this pass looks at.
+    /// How many of the queue this pass reads.
     fn head(&self, ours: &[OwnContender], excluded: &Excluded) -> usize {
         let waiting = |ours: &&OwnContender| {
             ours.workload
@@ -937,7 +934,7 @@ impl Queue {
         );
     }
 
-    /// Does what was decided. While Consul is left in peace, only workloads are written to.
+    /// Carries out the plan. While Consul is unavailable, only workloads are written to.
     fn apply(&mut self, plan: &Plan, certain: bool, now: Now, lookup: &impl Lookup) {
         for suspend in &plan.suspends {
             self.write(Write::Suspend(suspend.clone()), None);
@@ -988,8 +985,8 @@ impl Queue {
         self.operations.is_some() && !self.knowledge.is_blocked(now.moment)
     }
 
-    /// Nothing more is decided by what Consul says before this transaction has been answered. Returns the id of the
-    /// call that sends it, and when it is taken for lost.
+    /// Blocks decisions based on Consul's data until this transaction has been answered. Returns the id of the call
+    /// that sends it, and when it counts as lost.
     pub(super) fn await_transaction(
         &mut self,
         transaction: &Arc<Transaction>,
@@ -1009,8 +1006,8 @@ impl Queue {
         }
     }
 
-    /// Until when the evidence for these slots lasts in which a workload is to be started; `None` if that is not for
-    /// long enough, so that it is tried again.
+    /// Until when the evidence for these slots lasts in which a workload is to be started; `None` if that is not long
+    /// enough, so that it is tried again.
     pub(super) fn evidence_for<'a>(
         &mut self,
         workload: &Uid,
@@ -1023,8 +1020,8 @@ impl Queue {
         let grace = workload
             .as_ref()
             .map_or(Duration::ZERO, |workload| workload.grace);
-        // One that was suspended for want of evidence is not started only to be suspended again: by the time
-        // that the next proof is due it must have been enough.
+        // A workload that was suspended for want of evidence must not be started only to be suspended again: the
+        // evidence must last until the next proof is due.
         let lost = workload.is_some_and(|workload| workload.lost());
         let due = if lost { 3 } else { 8 };
         let enough = |sent: Moment, ttl: Duration| {
@@ -1045,7 +1042,7 @@ impl Queue {
             Some(seen.min(lives))
         });
         if end.is_none() {
-            // A session's next renewal brings it back.
+            // Needed only if the reading is too old: a session proves itself again with its next renewal.
             if seen.is_none() {
                 self.knowledge.invalidate();
             }
@@ -1054,12 +1051,12 @@ impl Queue {
         end
     }
 
-    /// How long a write to a workload may take: short beside the TTL, so that there is time for it.
+    /// How long a write to a workload may take: short compared with the TTL, to leave time for it.
     fn write_timeout(&self) -> Duration {
         WRITE_TIMEOUT.min(self.settings.span() / 4)
     }
 
-    /// Begins a write, unless the workload is being written to.
+    /// Begins a write, unless one to this workload is already running.
     fn write(&mut self, write: Write, not_after: Option<Moment>) {
         if !self.writes.busy.insert(write.target().uid.clone()) {
             return;
@@ -1072,7 +1069,7 @@ impl Queue {
         self.calls.ask(Pending::Write(write), call);
     }
 
-    /// Has a session made for a slot of a workload, unless that is under way.
+    /// Requests a session for a slot of a workload, unless one is being made already.
     fn make_session(&mut self, request: &SessionRequest) {
         if !self.sessions.making.insert(request.slot()) {
             return;
@@ -1086,10 +1083,10 @@ impl Queue {
         self.calls.ask(Pending::Session(request.clone()), call);
     }
 
-    /// Has workloads deleted that are not to wait, unless something is wrong with Consul: then they wait.
+    /// Deletes the workloads that must not wait, unless Consul has a problem: then they wait.
     ///
-    /// One is to be told whose contenders say nothing, which can't be told later, when the workload is gone: while
-    /// Consul is being asked for a name, it stays.
+    /// The event names the holders, and can't be completed after the workload is deleted: while Consul is being asked
+    /// for a name, the workload stays.
     fn skip(&mut self, skips: &[Skip]) {
         if self.knowledge.trouble.is_some() {
             return;
@@ -1113,8 +1110,8 @@ impl Queue {
         }
     }
 
-    /// Reports once of each running workload without a slot that it goes on. That one has a slot again is known
-    /// when it was granted, and only while Consul's entries are.
+    /// Reports once of each running workload without a slot that it continues. That it has a slot again is known when
+    /// it was granted, and only while Consul's entries are.
     fn report_unheld(&mut self, plan: &Plan, certain: bool) {
         let mut known = std::mem::take(&mut self.held.unheld);
         for workload in &plan.unheld {
@@ -1134,14 +1131,13 @@ impl Queue {
         self.held.unheld = known;
     }
 
-    /// Has something tried again in a while.
+    /// Schedules a retry soon.
     fn retry_soon(&mut self, now: Now) {
         self.writes.again = Some(now.moment + SOON);
         self.schedule.next = self.schedule.next.min(now.moment + SOON);
     }
 
-    /// When there is to be another pass: the first of all times that something is due at. What was due by now
-    /// has been seen to.
+    /// When the next pass is due: the earliest of all times. Everything that was due by now is done.
     fn next_time(&self, plan: &Plan, now: Now) -> Moment {
         let now = now.moment;
         let trouble = self.knowledge.trouble.iter();
@@ -1157,7 +1153,7 @@ impl Queue {
             .chain(self.held.proofs.due());
         let next = times.filter(|time| *time > now).min();
         let next = next.unwrap_or(now + IDLE).max(now + SOONEST);
-        // After a lost race it tries again before others are through.
+        // After a lost race it retries before anything else is due.
         let quiet = self.knowledge.quiet_until.filter(|until| *until > now);
         quiet.map_or(next, |quiet| quiet.min(next))
     }
@@ -1188,7 +1184,7 @@ impl Queue {
             certain: facts.certain,
             record,
             agreement,
-            // One that is being made is to be ended first.
+            // A session that is being made has to be destroyed first.
             finished: finished && self.sessions.making.is_empty(),
             unheld,
             settled,
@@ -1203,9 +1199,9 @@ impl Queue {
     }
 }
 
-/// What it does for a workload that asks for slots at other lock keys, too: see [`super::joint`].
+/// What it can do for a workload that also asks for slots at other lock keys: see [`super::joint`].
 impl Queue {
-    /// The transaction that grants a workload its slots here and has at most so many operations; `None` if it can't be
+    /// The transaction that grants a workload its slots here with at most this many operations; `None` if it can't be
     /// granted them now.
     pub(super) fn share(
         &mut self,
@@ -1226,17 +1222,17 @@ impl Queue {
         has_it.then(|| Arc::new(transaction))
     }
 
-    /// Has a transaction sent that this queue's is a part of.
+    /// Sends a transaction that contains this queue's part.
     pub(super) fn send(&mut self, id: CallId, call: Call) {
         self.calls.actions.push_back(Action::Call(id, call));
     }
 
-    /// Starts a workload in the slots of all its lock keys, if that can be answered by then.
+    /// Starts a workload in the slots of all its lock keys, if that can be answered in time.
     pub(super) fn start_by(&mut self, start: Start, not_after: Moment) {
         self.write(Write::Start(start), Some(not_after));
     }
 
-    /// Has a workload give back what it holds here: the rest of what it asks for is lost.
+    /// Has a workload give back what it holds here, because it lost a part of its request.
     pub(super) fn give_back(&mut self, workload: &Workload, slots: &[Slot]) {
         let sessions = slots.iter().map(|slot| slot.session().clone());
         self.write(
@@ -1250,13 +1246,13 @@ impl Queue {
     }
 }
 
-/// When a workload was done whose slot cooled afterwards.
+/// When a workload in its cooldown was done.
 fn done(body: &ContenderBody) -> Option<Timestamp> {
     let cooldown = SignedDuration::from_secs(body.cooldown.try_into().ok()?);
     body.cools_until?.checked_sub(cooldown).ok()
 }
 
-/// What counts of it when two states are compared.
+/// State that tests compare.
 #[cfg(test)]
 impl Queue {
     /// Which workloads are left alone, can't be started, or can't be changed at all.
@@ -1273,7 +1269,7 @@ impl Queue {
         }
     }
 
-    /// What became of the limit, and whether `.lock` was written since one was on its way to it.
+    /// What happened to the limit, and whether `.lock` was written since a write of a limit was sent.
     pub(crate) fn defended(&self) -> (Defence, bool) {
         (self.limits.defence, self.limits.fenced)
     }

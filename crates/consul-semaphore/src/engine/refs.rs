@@ -13,12 +13,12 @@ pub struct SemaphoreRef {
     pub name: Arc<str>,
 }
 
-/// The queue for the slots of one lock key: a semaphore's only one, or that of one key of a keyed semaphore.
+/// The queue for the slots of one lock key: the only one of a semaphore, or that of one key of a keyed semaphore.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueRef {
-    /// Whose queue it is.
+    /// The semaphore.
     pub semaphore: SemaphoreRef,
-    /// Which key of a keyed semaphore; `None` for one that is not keyed.
+    /// The key of a keyed semaphore; `None` for one that is not keyed.
     pub key: Option<Key>,
 }
 

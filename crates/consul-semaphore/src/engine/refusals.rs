@@ -1,5 +1,5 @@
-//! What the API server refused to have done to workloads, and what follows from it: for each of them, and
-//! for all when it is about none of them.
+//! What the API server refused to do to workloads, and what follows: for each workload, and for all of them when the
+//! refusals have nothing to do with the workload.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,14 +10,14 @@ use super::{Now, message::Write};
 use crate::{Uid, holding::Setback};
 use consul_client::clock::Moment;
 
-/// How long the API server may still do what it has not answered: its own bound on a request.
+/// How long the API server may still apply a request that it has not answered: its own bound on a request.
 const UNDECIDED: Duration = Duration::from_mins(1);
 
-/// How long a workload is left alone that can't be changed at all: long beside the time for which it
-/// keeps a slot before that is known.
+/// How long a workload that can't be changed at all is left alone: long compared with the time for which it keeps a
+/// slot before that is known.
 const LEFT_ALONE: Duration = Duration::from_mins(10);
 
-/// After how many refusals of starts in a row it is not about the workloads.
+/// After this many refused starts in a row the workloads are not the cause.
 const IN_A_ROW: u32 = 3;
 
 /// A workload that could not be written to.
@@ -27,11 +27,11 @@ struct Trouble {
     why: Why,
 }
 
-/// Why a write was not done.
+/// Why a write failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     /// Somebody else had changed the workload.
-    Outdated,
+    Conflict,
     /// It has no answer.
     Unanswered,
     Refused(Refused),
@@ -41,7 +41,7 @@ impl Why {
     fn refused(self) -> Option<Refused> {
         match self {
             Self::Refused(refused) => Some(refused),
-            Self::Outdated | Self::Unanswered => None,
+            Self::Conflict | Self::Unanswered => None,
         }
     }
 }
@@ -49,17 +49,16 @@ impl Why {
 /// What the API server refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refused {
-    /// To have the workload started.
+    /// Starting the workload.
     Start,
-    /// Also that it gives its slot back, since then.
+    /// Since then, also having it give its slot back.
     GiveBack(Moment),
-    /// The same for so long that no start which was sent before can be on its way any more, also
-    /// not another replica's.
+    /// The same, for so long that no start sent before can still be in flight, not even another replica's.
     Everything,
 }
 
 impl Refused {
-    /// What is refused now that this write was refused, too.
+    /// What is refused after this write was refused, too.
     fn after(before: Option<Self>, write: &Write, now: Moment) -> Option<Self> {
         match (write, before) {
             (Write::Start(_), _) => Some(Self::Start),
@@ -72,25 +71,25 @@ impl Refused {
     }
 }
 
-/// The workloads that are not written to as they otherwise would be.
+/// The workloads that are not written to as usual.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Excluded {
-    /// They are being written to, or left alone for now.
+    /// They are being written to, or are left alone for now.
     pub(super) busy: BTreeSet<Uid>,
-    /// They can't be started for now, and give back the slot that they have.
+    /// They can't be started for now, and give back their slot.
     pub(super) barred: BTreeSet<Uid>,
-    /// Those of them whose slot is released without a write to them, because that write is refused, too.
+    /// The barred workloads whose slot is released without a write to them, because that write is refused, too.
     pub(super) immovable: BTreeSet<Uid>,
 }
 
 /// No workload is started for now.
 #[derive(Clone, Debug)]
 struct Closed {
-    /// When the next one may be tried, or what forbids all of them is asked about again.
+    /// When the next workload may be tried, or the permission is checked again.
     setback: Setback,
     /// What the API server said.
     message: String,
-    /// Whether the operator may write to no Workload: none is tried before it may.
+    /// Whether the operator may not write to any workload: none is tried until it may.
     forbidden: bool,
 }
 
@@ -129,27 +128,27 @@ impl Refusals {
         excluded
     }
 
-    /// Whether no workload is started for now, because one after another was refused or all would be.
+    /// Whether no workload is started for now, because several starts in a row were refused or all would be.
     pub(super) fn is_closed(&self, now: Moment) -> bool {
         let closed = self.closed.as_ref();
         closed.is_some_and(|closed| closed.forbidden || closed.setback.until > now)
     }
 
-    /// Whether it is time to ask again if the operator may write to workloads.
+    /// Whether to ask again now if the operator may write to workloads.
     pub(super) fn is_to_ask(&self, now: Moment) -> bool {
         let closed = self.closed.as_ref();
         closed.is_some_and(|closed| closed.forbidden && closed.setback.until <= now)
     }
 
-    /// Takes note of the answer. That it might not is held against no Workload: once it may, all are as
-    /// they were, in the same order.
+    /// Records the answer. Missing permission is held against no workload: once it is granted, all are as before, in
+    /// the same order.
     pub(super) fn answered(&mut self, may_write: Option<bool>, now: Now) {
         match (may_write, &mut self.closed) {
             (Some(false), Some(closed)) => {
                 closed.setback =
                     Setback::with_jitter(Some(&closed.setback), now.moment, now.jitter);
             }
-            // Nobody can say: a start will show it.
+            // Unknown: a start will show it.
             (None, Some(closed)) => closed.forbidden = false,
             (_, closed) => {
                 *closed = None;
@@ -158,23 +157,23 @@ impl Refusals {
         }
     }
 
-    /// What the API server said when it refused one start after another.
+    /// What the API server said when it refused several starts in a row.
     pub(crate) fn message(&self) -> Option<&str> {
         let closed = self.closed.as_ref();
         closed.map(|closed| closed.message.as_str())
     }
 
-    /// When something is tried again.
+    /// When something is retried.
     pub(crate) fn due(&self) -> impl Iterator<Item = Moment> {
         let workloads = self.troubles.values().map(|trouble| trouble.setback.until);
         workloads.chain(self.closed.iter().map(|closed| closed.setback.until))
     }
 
-    /// Takes note of a write that was done.
+    /// Records a successful write.
     pub(super) fn done(&mut self, write: &Write) {
         let uid = &write.target().uid;
         match self.troubles.get_mut(uid) {
-            // That it gives its slot back is no reason to start it at once.
+            // Giving its slot back is no reason to start it again at once.
             Some(trouble)
                 if trouble.why.refused().is_some() && matches!(write, Write::GiveBack(_)) =>
             {
@@ -190,15 +189,15 @@ impl Refusals {
 
     /// Takes note of a write that came too late: the workload has changed, and what was refused before may not
     /// be any more. Who changes it all the time costs one try after another, so these have pauses too.
-    pub(super) fn outdated(&mut self, uid: &Uid, now: Now) {
+    pub(super) fn lost_race(&mut self, uid: &Uid, now: Now) {
         let before = self.troubles.remove(uid);
-        let before = before.filter(|before| before.why == Why::Outdated);
+        let before = before.filter(|before| before.why == Why::Conflict);
         let setback = Setback::outrun_with_jitter(
             before.as_ref().map(|before| &before.setback),
             now.moment,
             now.jitter,
         );
-        let why = Why::Outdated;
+        let why = Why::Conflict;
         self.troubles.insert(uid.clone(), Trouble { setback, why });
     }
 
@@ -207,8 +206,8 @@ impl Refusals {
         self.troubles.retain(|uid, _| matters(uid));
     }
 
-    /// Takes note that a start was refused. A refusal of every start is no reason to try them all,
-    /// one after another.
+    /// Records a refused start. If every start is refused, there is no point in trying all workloads one after
+    /// another.
     pub(super) fn start_refused(&mut self, message: String, forbidden: bool, now: Now) {
         self.in_a_row = self.in_a_row.saturating_add(1);
         if forbidden || self.in_a_row >= IN_A_ROW {
@@ -221,7 +220,7 @@ impl Refusals {
         }
     }
 
-    /// Takes note of a write that was not done. One that was not refused may be done yet.
+    /// Notes a write that was not done. One that was not refused may still be applied.
     pub(super) fn failed(&mut self, write: &Write, refused: bool, now: Now) {
         let before = self.troubles.get(&write.target().uid);
         let mut setback =
@@ -229,7 +228,7 @@ impl Refusals {
         let known = before.and_then(|before| before.why.refused());
         let refused = match write {
             write if refused => Refused::after(known, write, now.moment),
-            // Whether it is refused is not known any more.
+            // Whether it is refused is unknown again.
             Write::Start(_) => None,
             _ => known,
         };
@@ -242,15 +241,15 @@ impl Refusals {
     }
 }
 
-/// What counts of it when two states are compared.
+/// State that tests compare.
 #[cfg(test)]
 impl Refusals {
-    /// How often a write to a workload failed, and why it did last; and how many starts were refused in a row.
+    /// How often writes to a workload failed, and the last reason; and how many starts were refused in a row.
     pub(crate) fn history(&self, uid: &Uid) -> impl std::hash::Hash + use<> {
         let trouble = self.troubles.get(uid);
         let trouble = trouble.map(|trouble| {
             let why = match trouble.why {
-                Why::Outdated => 0,
+                Why::Conflict => 0,
                 Why::Unanswered => 1,
                 Why::Refused(Refused::Start) => 2,
                 Why::Refused(Refused::GiveBack(_)) => 3,
@@ -296,7 +295,7 @@ mod tests {
         let later = first + Duration::from_secs(59);
         assert_eq!(again(told, later), told);
         assert_eq!(again(told, first + UNDECIDED), Some(Refused::Everything));
-        // One that was never refused a start holds its slot for another reason.
+        // A workload that was never refused a start holds its slot for another reason.
         assert_eq!(again(None, later), None);
     }
 
@@ -321,7 +320,7 @@ mod tests {
         };
         let later = now + Duration::from_hours(1);
         for (why, soon, then) in [
-            (Why::Outdated, (1, 0, 0), (0, 0, 0)),
+            (Why::Conflict, (1, 0, 0), (0, 0, 0)),
             (Why::Unanswered, (1, 0, 0), (0, 0, 0)),
             (Why::Refused(Refused::Start), (0, 1, 0), (0, 0, 0)),
             (Why::Refused(Refused::GiveBack(now)), (1, 0, 0), (0, 1, 0)),
@@ -340,7 +339,7 @@ mod tests {
         refusals.failed(&give_back(), true, at(now));
         let mut pauses = Vec::new();
         for _ in 0..12 {
-            refusals.outdated(&uid, at(now));
+            refusals.lost_race(&uid, at(now));
             let until = refusals.due().max().unwrap();
             assert_eq!(
                 refusals.excluded(now).busy.contains(&uid),
@@ -356,7 +355,7 @@ mod tests {
         assert!(pauses[11] > Duration::from_secs(1), "{pauses:?}");
 
         refusals.done(&give_back());
-        refusals.outdated(&uid, at(now));
+        refusals.lost_race(&uid, at(now));
         assert!(refusals.excluded(now).busy.is_empty(), "the first again");
     }
 
@@ -371,7 +370,7 @@ mod tests {
             .insert("a".into(), Trouble { setback, why });
         refusals.start_refused("no".to_owned(), true, at(now));
 
-        // It is over when the API server says so, however long that takes.
+        // It ends when the API server says so, however long that takes.
         let later = now + Duration::from_hours(1);
         assert!(refusals.is_closed(later) && refusals.is_to_ask(later));
         refusals.answered(Some(false), at(later));

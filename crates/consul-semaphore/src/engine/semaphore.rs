@@ -1,7 +1,7 @@
 //! One semaphore with the queues of all its lock keys: what is decided for all of them together.
 //!
-//! That is which limits are ours (`status.appliedLimits`), which keys have a queue, which sessions nobody looks after,
-//! and when nothing is left of a semaphore that is being deleted.
+//! That is which limits are ours (`status.appliedLimits`), which keys have a queue, which sessions have no owner, and
+//! when nothing is left of a semaphore that is being deleted.
 
 #![expect(
     clippy::ref_option,
@@ -22,37 +22,37 @@ use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
 pub struct Spec {
     /// With the semaphore's own prefix, and without a key.
     pub settings: Settings,
-    /// Which generation of its spec that is.
+    /// The generation of the spec.
     pub generation: Option<i64>,
     /// Whether each key has a semaphore of its own below the prefix.
     pub keyed: bool,
 }
 
-/// What is known of a semaphore from before, when it is taken up.
+/// What is known of a semaphore from before this process.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// `status.appliedLimits`: the limits that are ours.
     pub recorded: Vec<u32>,
-    /// What became of the limit.
+    /// What happened to the limit.
     pub defence: Defence,
     /// The greatest fencing token.
     pub fencing_token: Option<u64>,
 }
 
-/// How a semaphore may use Consul.
+/// A semaphore's access to Consul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConsulAccess {
-    /// It may, with so many operations in a transaction.
+    /// It may use Consul, with this many operations in a transaction.
     Granted {
-        /// How many Consul takes.
+        /// How many operations Consul accepts.
         operations: usize,
     },
-    /// Since then no token is known to use it with. That may change.
+    /// No token to use it with is known yet. That may change.
     Pending {
         /// Since when.
         since: Moment,
     },
-    /// It may not use its prefix, and never will: nothing of it is in Consul.
+    /// It may not use its prefix, and never will: none of its data is in Consul.
     Refused {
         /// Since when.
         since: Moment,
@@ -73,9 +73,9 @@ impl ConsulAccess {
 pub struct Obstacle {
     /// Since when.
     pub since: Moment,
-    /// Whether the place in Consul does not exist, and never will.
+    /// Whether the partition or namespace can't exist in this Consul.
     pub nowhere: bool,
-    /// What it says.
+    /// The error message.
     pub why: String,
 }
 
@@ -89,29 +89,29 @@ impl Obstacle {
     }
 }
 
-/// Something to be done for a semaphore as a whole.
+/// Something to do for a semaphore as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// The finalizer is to be added.
+    /// Add the finalizer.
     AddFinalizer,
-    /// These are to be the limits that are recorded as ours, before one of them is written to Consul.
+    /// Record these limits as ours, before one of them is written to Consul.
     RecordLimits(Vec<u32>),
-    /// Asks which sessions our node has.
+    /// List the sessions of our node.
     ListSessions,
-    /// A session without a contender is to be ended.
+    /// Destroy a session without a contender.
     EndSession(SessionId),
-    /// Nothing of it is left in Consul: the finalizer is to be removed.
+    /// Remove the finalizer: nothing is left in Consul.
     RemoveFinalizer,
-    /// Consul can't be used to clean up: the finalizer is to be removed all the same, with an event that lists what is left.
+    /// Remove the finalizer although Consul can't be cleaned up, with an event that lists what is left.
     LeaveBehind,
 }
 
-/// The queue of one lock key, and what its last pass came to.
+/// The queue of one lock key, and the result of its last pass.
 #[derive(Clone, Debug)]
 pub struct QueueState {
     /// The queue.
     pub queue: Queue,
-    /// What its last pass came to that was not in vain, and of which generation of the spec that is true.
+    /// The result of its last pass that was not in vain, and the generation of the spec that it applies to.
     pub concluded: Option<(Conclusion, Option<i64>)>,
     /// Up to where it has taken what the watch brought.
     last_read: u64,
@@ -126,11 +126,11 @@ impl QueueState {
 /// The limits that are ours.
 #[derive(Clone, Debug, Default)]
 struct Limits {
-    /// As they are known to be recorded.
+    /// The limits known to be recorded.
     recorded: Vec<u32>,
-    /// As they are about to be recorded.
+    /// The limits about to be recorded.
     asked: Option<Vec<u32>>,
-    /// The keys that can't go on before these are recorded.
+    /// What each key needs recorded before it can continue.
     wanted: BTreeMap<Option<Key>, Vec<u32>>,
 }
 
@@ -140,7 +140,7 @@ pub struct Semaphore {
     reference: SemaphoreRef,
     spec: Spec,
     access: ConsulAccess,
-    /// Whether it is this process's own, and has no object.
+    /// Whether this process uses it for itself, without an object.
     standalone: bool,
     limits: Limits,
     defence: Defence,
@@ -151,7 +151,7 @@ pub struct Semaphore {
     pub(super) finalizer: Finalizer,
 }
 
-/// What others are shown.
+/// What other modules can read.
 impl Semaphore {
     /// What it asks for.
     pub fn spec(&self) -> &Spec {
@@ -168,9 +168,9 @@ impl Semaphore {
         &self.watched
     }
 
-    /// Whether the work has begun and not ended: nothing is written to Consul before the finalizer is there.
+    /// Whether the work has begun and not ended: nothing is written to Consul before the finalizer has been added.
     pub fn has_begun(&self) -> bool {
-        self.finalizer.is_at_work()
+        self.finalizer.is_active()
     }
 
     /// Whether the queue of a key has taken over what the watch showed last.
@@ -179,7 +179,7 @@ impl Semaphore {
         reading.is_some_and(|reading| reading.shows(&self.watched.entries(key)))
     }
 
-    /// The limits that its status is to say are ours.
+    /// The limits that its status must list as ours.
     pub fn applied_limits(&self) -> &[u32] {
         let Limits {
             recorded, asked, ..
@@ -187,19 +187,19 @@ impl Semaphore {
         asked.as_ref().unwrap_or(recorded)
     }
 
-    /// The limits that are recorded, and those that are about to be.
+    /// The limits that are recorded, and those about to be.
     #[cfg(test)]
     pub(crate) fn limits_now(&self) -> (&[u32], Option<&[u32]>) {
         (&self.limits.recorded, self.limits.asked.as_deref())
     }
 
-    /// The greatest fencing token that was seen.
+    /// The greatest fencing token seen.
     pub fn fencing_token(&self) -> Option<u64> {
         self.fencing_token
     }
 
-    /// Whether the work has begun, and every lock key is known. Until then its status stays as it was: what
-    /// is missing may be there.
+    /// Whether the work has begun, and every lock key is known. Until then its status stays as it was: what seems
+    /// missing may exist.
     pub fn is_known(&self) -> bool {
         let all_keys =
             !self.spec.keyed || self.access.operations().is_none() || !self.watched.is_silent();
@@ -222,18 +222,18 @@ impl Semaphore {
             .or_else(|| self.orphans.obstacle.clone())
     }
 
-    /// Why something may be left in Consul of a semaphore that can't clean up there; `None` where nothing of it can be
-    /// there. `problem` says why it may not use Consul.
+    /// Why something may be left in Consul of a semaphore that can't clean up there; `None` if nothing can be left.
+    /// `problem` says why it may not use Consul.
     pub fn why_left_behind(&self, problem: Option<String>) -> Option<String> {
         if let Some(obstacle) = self.obstacle() {
             return (!obstacle.nowhere).then_some(obstacle.why);
         }
-        // It has been there if it ever wrote a limit.
+        // It had access once if it ever wrote a limit.
         problem.filter(|_| !self.limits.recorded.is_empty())
     }
 }
 
-/// What happens to it.
+/// Events.
 impl Semaphore {
     pub(super) fn new(
         reference: SemaphoreRef,
@@ -259,7 +259,8 @@ impl Semaphore {
         }
     }
 
-    /// One that is this process's own: nothing has to come before the work, and the limit that is asked for is ours.
+    /// A semaphore of this process alone: nothing has to come before the work, and the limit that it asks for is
+    /// ours.
     pub(super) fn standalone(
         reference: SemaphoreRef,
         settings: Settings,
@@ -282,7 +283,7 @@ impl Semaphore {
         }
     }
 
-    /// Makes the queue of a key, if there is none yet; its calls have this number. Says whether it did.
+    /// Makes the queue of a key, with this number for its calls, if there is none yet. Returns whether it did.
     pub(super) fn open(
         &mut self,
         key: &Option<Key>,
@@ -316,7 +317,7 @@ impl Semaphore {
         }
     }
 
-    /// Shows a queue that something happened.
+    /// Shows an event to a queue.
     pub(super) fn show(&mut self, key: &Option<Key>, event: Event, now: Now, stores: &impl Stores) {
         if let Some(state) = self.queues.get_mut(key) {
             let queue = QueueRef::new(&self.reference, key.clone());
@@ -324,7 +325,7 @@ impl Semaphore {
         }
     }
 
-    /// Shows all queues that something happened.
+    /// Shows an event to all queues.
     fn show_all(
         &mut self,
         event: impl Fn(&Self, &Option<Key>) -> Event,
@@ -338,7 +339,7 @@ impl Semaphore {
         }
     }
 
-    /// The spec is as given here. Says whether that is news.
+    /// Sets the spec. Returns whether it has changed.
     pub(super) fn respec(&mut self, spec: Spec, now: Now, stores: &impl Stores) -> bool {
         if self.spec == spec {
             return false;
@@ -346,8 +347,8 @@ impl Semaphore {
         let changed = self.spec.generation != spec.generation;
         if changed {
             self.defence = Defence::default();
-            // What a key wanted for an earlier limit, and may say no more while it waits for Consul, is not to undo
-            // what the others need now.
+            // What a key needed for an earlier limit must not undo what the others need now; while the key waits for
+            // Consul it may not say anything newer.
             self.limits.wanted.clear();
         }
         self.spec = spec;
@@ -359,7 +360,7 @@ impl Semaphore {
         true
     }
 
-    /// It may use Consul in another way from now on, or not any more.
+    /// Its access to Consul changes, or ends.
     pub(super) fn set_access(&mut self, access: ConsulAccess, now: Now, stores: &impl Stores) {
         self.access = access;
         if matches!(access, ConsulAccess::Refused { .. }) {
@@ -373,18 +374,18 @@ impl Semaphore {
         let asked = self.limits.asked.take_if(|asked| *asked == limits);
         let news = asked.is_some();
         if let Some(recorded) = asked {
-            self.go_by(recorded, now, stores);
+            self.apply_recorded_limits(recorded, now, stores);
         }
         news
     }
 
-    fn go_by(&mut self, recorded: Vec<u32>, now: Now, stores: &impl Stores) {
+    fn apply_recorded_limits(&mut self, recorded: Vec<u32>, now: Now, stores: &impl Stores) {
         self.limits.recorded = recorded;
         let event = |this: &Self, _: &Option<Key>| Event::Recorded(this.limits.recorded.clone());
         self.show_all(event, now, stores);
     }
 
-    /// Takes what the watch brought, and says which keys that concerns.
+    /// Takes over what the watch brought, and returns the keys that it concerns.
     pub(super) fn listed(
         &mut self,
         listing: Result<Listing, consul::Error>,
@@ -394,7 +395,7 @@ impl Semaphore {
         self.watched.bring(prefix, keyed, listing, now.moment)
     }
 
-    /// Consul has answered which sessions our node has.
+    /// Consul has returned the sessions of our node.
     pub(super) fn listed_sessions(
         &mut self,
         sessions: Result<Vec<Session>, consul::Error>,
@@ -408,17 +409,17 @@ impl Semaphore {
     }
 }
 
-/// What follows from it.
+/// Passes and reviews.
 impl Semaphore {
-    /// Whether its queues may have passes. If not, something else marks them when they may.
+    /// Whether its queues may have passes. If not, something else marks them once they may.
     pub(super) fn may_pass(&self) -> bool {
-        // One key of many does not ask for itself what the watch is about to bring for all.
+        // The queue of one key does not request what the watch is about to bring for all keys.
         let awaits_watch = self.spec.keyed && self.watched.is_silent();
         self.has_begun() && !(awaits_watch && self.access.operations().is_some())
     }
 
-    /// One pass over the queue of a key; `None` if there is nothing to decide yet. Says whether it was known what Consul
-    /// says.
+    /// Runs a pass over the queue of a key; `None` if there is nothing to decide yet. Returns whether it knew what
+    /// Consul says.
     pub(super) fn pass(
         &mut self,
         key: &Option<Key>,
@@ -436,7 +437,7 @@ impl Semaphore {
             return None;
         }
         self.fencing_token = self.fencing_token.max(state.queue.fencing_token());
-        // While an answer is waited for, what was known before is still the last that is known.
+        // While an answer is pending, what was known before is still the latest that is known.
         let certain = conclusion.certain;
         if certain || !state.queue.is_blocked() {
             self.conclude(key, conclusion);
@@ -454,7 +455,7 @@ impl Semaphore {
         }
     }
 
-    /// Whether nobody uses a key any more, so that it needs no queue.
+    /// Whether a key is no longer used, so that it needs no queue.
     pub(super) fn is_unused(&self, key: &Option<Key>) -> bool {
         let Some(state) = self.queues.get(key).filter(|_| key.is_some()) else {
             return false;
@@ -472,7 +473,7 @@ impl Semaphore {
         self.queues.remove(key)
     }
 
-    /// What is to be done for all keys together, and whether queues have to do with that.
+    /// What to do for all keys together, and whether queues are concerned.
     pub(super) fn review(&mut self, now: Now, stores: &impl Stores) -> (Vec<Duty>, bool) {
         let mut duties = Vec::new();
         if self.finalizer.due().is_some_and(|due| due <= now.moment) {
@@ -500,8 +501,8 @@ impl Semaphore {
         (duties, settled)
     }
 
-    /// Has limits recorded that some key needs to be ours; without any, lets go of those that are ours no more. Says
-    /// whether it did that.
+    /// Requests recording of the limits that some key needs to be ours. If none does, drops those that are no longer
+    /// ours, and returns whether it did.
     fn review_limits(&mut self, duties: &mut Vec<Duty>, now: Now, stores: &impl Stores) -> bool {
         let Limits {
             recorded,
@@ -521,13 +522,13 @@ impl Semaphore {
         let left = limit::settled(&self.limits.recorded, limit);
         let settled = left != self.limits.recorded && self.has_settled(limit);
         if settled {
-            self.go_by(left, now, stores);
+            self.apply_recorded_limits(left, now, stores);
         }
         settled
     }
 
-    /// Whether nothing in Consul follows from a limit of ours other than this one: at no key, also of those that only
-    /// the watch shows. What was concluded under an earlier spec says nothing of what has been written since.
+    /// Whether nothing in Consul depends on a limit of ours other than this one, at any key, including those that
+    /// only the watch shows. A result under an earlier spec says nothing about what has been written since.
     fn has_settled(&self, limit: u32) -> bool {
         let generation = self.spec.generation;
         let settled = |state: &QueueState| {
@@ -547,7 +548,7 @@ impl Semaphore {
             && self.queues.values().all(finished)
     }
 
-    /// When sessions without a contender are to be looked for: only while it is known what the contenders are.
+    /// When to search for sessions without a contender: only while the contenders are known.
     fn orphans_due(&self) -> Option<Moment> {
         if self.access.operations().is_none() || !self.watched.is_known() {
             return None;
@@ -556,9 +557,9 @@ impl Semaphore {
         self.orphans.due(settings, self.is_cleaned_up())
     }
 
-    /// From when on there is no use in waiting: the semaphore is being deleted, nothing here depends on it any more,
-    /// and Consul can't be used to clean up for a TTL by then, so that every session that it had may have expired; or
-    /// ever, because the place in Consul does not exist or is not allowed.
+    /// From when on waiting is useless: the semaphore is being deleted, nothing here depends on it any more, and
+    /// Consul can't be used to clean up. By then that has lasted for a TTL, so that all its sessions may have
+    /// expired; there is no need to wait if the partition or namespace in Consul does not exist or is not allowed.
     fn hopeless_from(&self) -> Option<Moment> {
         let free = |state: &QueueState| state.last().is_some_and(|last| last.nothing_held);
         if !self.spec.settings.terminating || !self.queues.values().all(free) {
@@ -575,7 +576,7 @@ impl Semaphore {
         }
     }
 
-    /// When it is to be reviewed again, if nothing happens before.
+    /// When to review it again, if nothing happens before.
     pub(super) fn next_review(&self, now: Now) -> Option<Moment> {
         let (finalizer, begun) = (self.finalizer.due(), self.has_begun());
         let later = |time: &Moment| *time > now.moment;

@@ -12,29 +12,30 @@ use consul_client::{
     id::{IdMap, IdSet},
 };
 
-/// For whom a contender's session was made.
+/// The workload that a contender's session was made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// For this workload, by this queue.
+    /// This workload, by this queue.
     Own(Arc<Identity>),
-    /// For another semaphore of this cluster on the same prefix.
+    /// Another semaphore of this cluster on the same prefix.
     Neighbour,
-    /// By somebody else.
+    /// Another program or cluster.
     Foreign,
 }
 
 /// What is known of sessions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sessions {
-    /// Those that are renewed for this queue.
+    /// The sessions that are renewed for this queue.
     pub(super) kept: IdSet<SessionId>,
-    /// Those of them that were made ahead, by the slot that they are for.
+    /// Those of them that were made ahead, by slot.
     pub(crate) ahead: BTreeMap<SlotId, SessionId>,
     /// The slots that a session is being made for.
     pub(super) making: BTreeSet<SlotId>,
-    /// Those that are gone though a reading showed their contender, which was read again for that.
+    /// Sessions that no longer exist although a reading showed their contender; the prefix was read again because of
+    /// that.
     outlived: BTreeSet<SessionId>,
-    /// For whom each contender's session was made.
+    /// The workload that each contender's session was made for.
     pub(super) owners: IdMap<SessionId, Owner>,
 }
 
@@ -50,7 +51,7 @@ impl Sessions {
         kept.then(|| lookup.life(session).unwrap_or(SessionState::Unknown))
     }
 
-    /// Forgets those made ahead of which Consul says that they are gone; returns them.
+    /// Forgets those made ahead that Consul says are gone; returns them.
     pub(super) fn forget_dead(&mut self, lookup: &impl Lookup) -> Vec<SessionId> {
         let mut dead = Vec::new();
         self.ahead.retain(|_, session| {
@@ -64,8 +65,8 @@ impl Sessions {
         dead
     }
 
-    /// Whether Consul says that a session is gone whose contender this reading still shows. It is said once of
-    /// each. The sessions in `gone` are those that were said to be gone since that was last asked.
+    /// Whether Consul says that a session is gone whose contender this reading still shows. It is reported once for
+    /// each. The sessions in `gone` are those reported since that was last asked.
     pub(super) fn outlived(
         &mut self,
         reading: &Reading,
@@ -82,10 +83,10 @@ impl Sessions {
         self.outlived.len() > before
     }
 
-    /// The contenders of which it is not known whose they are. Whose a session is never changes.
+    /// The contenders whose owner is unknown. The owner of a session never changes.
     pub(super) fn unknown(&mut self, reading: &Reading) -> Vec<SessionId> {
         let Self { owners, kept, .. } = self;
-        // Those that are gone are forgotten many at once.
+        // Old sessions are forgotten in batches.
         if owners.len() > 2 * kept.len().max(reading.count_of_contenders()) {
             owners.retain(|session, _| {
                 reading.contender(session).is_some() || kept.contains(session)
@@ -98,7 +99,7 @@ impl Sessions {
             .collect()
     }
 
-    /// Our contenders that are not renewed yet, as after a start.
+    /// Our contenders that are not renewed yet, for example after a start.
     pub(super) fn found(&mut self, reading: &Reading) -> Vec<(SessionId, Arc<Identity>)> {
         let Self {
             owners,
@@ -117,7 +118,7 @@ impl Sessions {
             .collect()
     }
 
-    /// Those whose contender is gone: an answer of Consul's was lost, or somebody deleted or freed the key.
+    /// Those without a contender: an answer of Consul's was lost, or somebody deleted or unlocked the key.
     pub(super) fn without_contender(&self, reading: &Reading) -> Vec<SessionId> {
         let ahead: BTreeSet<_> = self.ahead.values().collect();
         let is_without =
@@ -133,7 +134,7 @@ impl Sessions {
         }
     }
 
-    /// Those of which Consul says that they are gone.
+    /// Those that Consul says are gone.
     pub(super) fn gone(&self, lookup: &impl Lookup) -> Vec<SessionId> {
         let kept = self.kept.iter();
         kept.filter(|session| lookup.life(session) == Some(SessionState::Gone))
@@ -141,7 +142,7 @@ impl Sessions {
             .collect()
     }
 
-    /// Forgets a session; says whether it was renewed for this queue.
+    /// Forgets a session; returns whether it was renewed for this queue.
     pub(super) fn remove(&mut self, session: &SessionId) -> bool {
         self.ahead.retain(|_, ahead| ahead != session);
         self.kept.remove(session)

@@ -1,4 +1,4 @@
-//! Several semaphores and keys in one engine, beside a Consul in small.
+//! Several semaphores and keys in one engine, with a small fake of Consul.
 
 mod several;
 
@@ -12,7 +12,7 @@ use crate::{
     samples,
 };
 
-/// What the engine looks up: the workloads of each queue.
+/// What the engine reads: the workloads of each queue.
 #[derive(Default)]
 struct Store {
     workloads: BTreeMap<QueueRef, Vec<Arc<Workload>>>,
@@ -91,17 +91,17 @@ impl Lookup for OfQueue<'_> {
     }
 }
 
-/// An engine, the world around it, and what it has asked for.
+/// An engine, the world around it, and the engine's requests.
 #[derive(Default)]
 struct World {
     engine: Engine,
     store: Store,
     consul: Consul,
-    /// The queues whose transactions have no answer.
+    /// The queues whose transactions are not answered.
     hung: BTreeSet<QueueRef>,
-    /// Whether no PATCH that starts a workload has an answer.
+    /// Whether the PATCHes that start workloads are not answered.
     starts_are_lost: bool,
-    /// How many transactions go through of which nothing is last_read.
+    /// How many transactions go through that are never answered.
     answers_are_lost: usize,
     duties: Vec<Duty>,
     started: Vec<String>,
@@ -163,7 +163,7 @@ impl World {
             .put(&db, spec, finalizer, known, now, &self.store);
     }
 
-    /// A workload comes in a queue.
+    /// A workload joins a queue.
     fn workload(&mut self, name: &str, of: &QueueRef) {
         let workload = Workload {
             requests: vec![SlotRequest::one("db", of.key.clone())],
@@ -175,7 +175,7 @@ impl World {
         self.engine.touched(of, now, &self.store);
     }
 
-    /// The watch brings what is there.
+    /// The watch brings what is in Consul.
     fn list(&mut self) {
         self.seconds += 1;
         let now = self.now();
@@ -185,7 +185,7 @@ impl World {
         self.engine.listed(&db, Ok(listing), now, &self.store);
     }
 
-    /// Goes on until nothing more is to be done.
+    /// Runs until there is nothing more to do.
     fn settle(&mut self) {
         for _ in 0..1_000 {
             self.seconds += 1;
@@ -278,7 +278,7 @@ impl World {
         workloads.find(|workload| &*workload.name == name).unwrap()
     }
 
-    /// A workload changes, and all of its queues are told.
+    /// Changes a workload, and reports that to all of its queues.
     fn change(&mut self, uid: &Uid, change: impl Fn(&mut Workload)) {
         let now = self.now();
         let mut queues = Vec::new();
@@ -310,7 +310,7 @@ impl World {
         });
     }
 
-    /// The work of a workload is done.
+    /// The work of a workload ends.
     fn ends(&mut self, name: &str) {
         self.change(&Uid::from(name), |workload| {
             workload.phase = Phase::Finished { at_rest: true };
@@ -322,7 +322,7 @@ impl World {
         self.engine.semaphore(&semaphore("db")).unwrap()
     }
 
-    /// Somebody else writes the limit of a semaphore that nobody uses.
+    /// Someone else writes the limit of a semaphore that nobody uses.
     fn others_write(&mut self, limit: u32) {
         let body = format!(r#"{{"Limit":{limit},"Holders":{{}}}}"#);
         let flags = crate::lock::SEMAPHORE_FLAGS;
@@ -338,7 +338,7 @@ impl World {
         body["Limit"].as_u64().unwrap().try_into().unwrap()
     }
 
-    /// Consul answers that our node has no session.
+    /// Consul answers that our node has no sessions.
     fn sessions(&mut self) {
         let (now, db) = (self.now(), semaphore("db"));
         self.engine
@@ -346,7 +346,7 @@ impl World {
         self.settle();
     }
 
-    /// The limits that are to be recorded are recorded.
+    /// The requested limits are recorded.
     fn record(&mut self) {
         let asked = self.state().applied_limits().to_vec();
         let (now, db) = (self.now(), semaphore("db"));
@@ -505,7 +505,7 @@ fn an_answer_to_a_queue_that_is_gone_is_nobodys() {
     world.settle();
 }
 
-/// As of a program that holds a slot for itself.
+/// For example for a program that holds a slot for itself.
 #[test]
 fn one_without_an_object_waits_for_no_finalizer_and_has_no_duties() {
     let mut world = World::default();
@@ -587,7 +587,7 @@ fn what_a_key_wanted_for_an_earlier_limit_undoes_nothing() {
     world.settle();
     world.record();
     assert_eq!(world.started.len(), 2);
-    // It gives its slot back, and hears nothing of that: so it says no more than that it wants 4.
+    // It gives its slot back and gets no answer, so it can only repeat that it wants 4.
     world.hung.insert(b.clone());
     let workload = &mut world.store.workloads.get_mut(&b).unwrap()[0];
     Arc::make_mut(workload).phase = Phase::Finished { at_rest: true };

@@ -1,8 +1,8 @@
 //! What the watch of a semaphore's prefix shows, by lock key.
 //!
-//! A keyed semaphore has one watch for all its keys. Each listing is split by key. Only a queue whose entries have
-//! changed is due a pass; the others learn at their next pass that what they know was still true later. So a listing
-//! costs the comparison of indexes, and nothing for keys that did not change.
+//! A keyed semaphore has one watch for all its keys. Each listing is divided among the keys. Only a queue whose
+//! entries have changed is due for a pass; for the others only the time changes at which their part was last seen to
+//! be true. So a listing costs a comparison of indexes, and nothing for keys that did not change.
 
 #![expect(
     clippy::ref_option,
@@ -21,17 +21,17 @@ use consul_client::{self as consul, Entry, Listing, SessionId, clock::Moment};
 /// What the watch of a prefix showed last.
 #[derive(Clone, Debug, Default)]
 pub struct WatchedPrefix {
-    /// Counts what was brought, from 1.
+    /// Counts the listings, from 1.
     number: u64,
     last: Option<Result<Shown, consul::Error>>,
-    /// Since when it has failed, if it fails.
+    /// Since when the watch has been failing, if it fails.
     failing_since: Option<Moment>,
-    /// Which listing was the last before which Consul's index went back; 0: none.
+    /// The last listing before which Consul's index went back; 0: none.
     reset: u64,
     slices: BTreeMap<Option<Key>, Slice>,
 }
 
-/// What is true of all keys.
+/// What applies to all keys.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     index: u64,
@@ -41,7 +41,7 @@ struct Shown {
 #[derive(Clone, Debug)]
 struct Slice {
     entries: Arc<Vec<Entry>>,
-    /// Since which listing it is like this.
+    /// The listing since which it is like this.
     since: u64,
 }
 
@@ -50,12 +50,12 @@ struct Slice {
 pub(super) enum Concerned {
     /// These, whose entries have changed.
     Keys(Vec<Option<Key>>),
-    /// All that there are, and these.
+    /// All existing queues, and these.
     All(Vec<Option<Key>>),
 }
 
 impl WatchedPrefix {
-    /// Takes what the watch brought at this moment.
+    /// Takes over what the watch brought now.
     pub(super) fn bring(
         &mut self,
         prefix: &Prefix,
@@ -118,13 +118,13 @@ impl WatchedPrefix {
         })
     }
 
-    /// What is below a key, as the watch showed it last.
+    /// The part of a key, as the watch last showed it.
     pub(super) fn entries(&self, key: &Option<Key>) -> Arc<Vec<Entry>> {
         let slice = self.slices.get(key);
         slice.map(|slice| slice.entries.clone()).unwrap_or_default()
     }
 
-    /// The sessions that lock anything, as the watch showed it last.
+    /// The sessions that lock anything, as the watch last showed it.
     pub(super) fn sessions(&self) -> HashSet<&SessionId> {
         let entries = self.slices.values().flat_map(|slice| slice.entries.iter());
         entries.filter_map(|entry| entry.session.as_ref()).collect()
@@ -135,7 +135,7 @@ impl WatchedPrefix {
         self.last.is_none()
     }
 
-    /// Whether the watch has brought what is in Consul.
+    /// Whether the watch has listed the prefix.
     pub fn is_known(&self) -> bool {
         matches!(self.last, Some(Ok(_)))
     }
@@ -153,7 +153,7 @@ impl WatchedPrefix {
         self.reset > 0
     }
 
-    /// Whether what is below a key has changed since `last_read`.
+    /// Whether the part of a key has changed since `last_read`.
     pub(super) fn has_changed(&self, key: &Option<Key>, last_read: u64) -> bool {
         let slice = self.slices.get(key);
         slice.is_some_and(|slice| slice.since > last_read)
@@ -167,10 +167,10 @@ impl WatchedPrefix {
         self.slices.insert(key, slice);
     }
 
-    /// Sorts the entries by key, and says of which keys anything has changed.
+    /// Sorts the entries by key, and returns the keys that have changed.
     fn split(&mut self, prefix: &Prefix, entries: Vec<Entry>) -> Vec<Option<Key>> {
         let mut by_key: BTreeMap<Option<Key>, Vec<Entry>> = BTreeMap::new();
-        // They come ordered, so those of one key follow each other, but for keys such as `a` and `a-b`.
+        // They come sorted, so the entries of one key are together, except for keys such as `a` and `a-b`.
         let mut last: Option<(String, Option<Key>)> = None;
         for entry in entries {
             let Some(name) = key_of(prefix, &entry.key) else {
@@ -207,7 +207,7 @@ fn alike(before: &[Entry], after: &[Entry]) -> bool {
     before.len() == after.len() && pairs.all(same)
 }
 
-/// The first of the two segments that a key has below the prefix of a keyed semaphore.
+/// The first of the two segments of a Consul key below the prefix of a keyed semaphore.
 fn key_of<'a>(prefix: &Prefix, key: &'a str) -> Option<&'a str> {
     let below = key.strip_prefix(prefix.as_str())?.strip_prefix('/')?;
     let (name, child) = below.split_once('/')?;
@@ -309,14 +309,17 @@ mod tests {
     fn what_is_as_it_was_is_fresh_evidence_all_the_same() {
         let mut watched = WatchedPrefix::default();
         let mut last_read = 0;
-        assert!(watched.news(&key("a"), &mut last_read).is_none(), "nothing yet");
+        assert!(
+            watched.news(&key("a"), &mut last_read).is_none(),
+            "nothing yet"
+        );
         bring(&mut watched, listing(2, &[("p/a/.lock", 1)]));
         bring(&mut watched, listing(5, &[("p/a/.lock", 1)]));
         let news = watched.news(&key("a"), &mut last_read).unwrap().unwrap();
         assert_eq!((news.index, news.entries.len()), (5, 1));
         assert!(
             watched.news(&key("a"), &mut last_read).is_none(),
-            "last_read already"
+            "read already"
         );
         let mut other = 0;
         let news = watched.news(&key("unused"), &mut other).unwrap().unwrap();
@@ -328,16 +331,34 @@ mod tests {
         let mut watched = WatchedPrefix::default();
         let mut last_read = 0;
         bring(&mut watched, listing(9, &[("p/a/.lock", 1)]));
-        assert!(!watched.news(&key("a"), &mut last_read).unwrap().unwrap().reset);
+        assert!(
+            !watched
+                .news(&key("a"), &mut last_read)
+                .unwrap()
+                .unwrap()
+                .reset
+        );
         let reset = listing(2, &[("p/a/.lock", 1)]).map(|listing| Listing {
             reset: true,
             ..listing
         });
         assert!(matches!(bring(&mut watched, reset), Concerned::All(_)));
         bring(&mut watched, listing(3, &[("p/a/.lock", 3)]));
-        assert!(watched.news(&key("a"), &mut last_read).unwrap().unwrap().reset);
+        assert!(
+            watched
+                .news(&key("a"), &mut last_read)
+                .unwrap()
+                .unwrap()
+                .reset
+        );
         bring(&mut watched, listing(4, &[("p/a/.lock", 4)]));
-        assert!(!watched.news(&key("a"), &mut last_read).unwrap().unwrap().reset);
+        assert!(
+            !watched
+                .news(&key("a"), &mut last_read)
+                .unwrap()
+                .unwrap()
+                .reset
+        );
         let mut newcomer = 0;
         assert!(
             !watched

@@ -1,4 +1,4 @@
-//! The calls to Consul: each is a task of its own, bounded in time, and none waits for another one.
+//! The calls to Consul: each is a task with a time limit, and none waits for another one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,15 +15,15 @@ use crate::{
 };
 use consul_client::{self as consul, Client, NewSession, SessionId, clock::Moment};
 
-/// What a call came to.
+/// The result of a call.
 pub(super) enum Done {
     /// The answer for the engine.
     Answer(Answer),
-    /// A session was made, of which so much is known.
+    /// A session was made, in this state.
     Session(Result<(SessionId, SessionState), consul::Error>),
 }
 
-/// What is under way.
+/// The pending calls.
 pub(super) struct Calls {
     pub(super) consul: Client,
     /// The external node that owns the sessions; `None`: the agent's.
@@ -46,7 +46,7 @@ impl Calls {
         }
     }
 
-    /// Whether an answer is waited for.
+    /// Whether a call is unanswered.
     pub(super) fn are_under_way(&self) -> bool {
         !self.under_way.is_empty()
     }
@@ -56,7 +56,7 @@ impl Calls {
         !self.ending.is_empty()
     }
 
-    /// Reads what is in a folder.
+    /// Lists a folder.
     pub(super) fn list(&mut self, id: CallId, folder: String, not_after: Option<Moment>) {
         let consul = self.by(not_after);
         self.under_way.spawn(async move {
@@ -106,14 +106,14 @@ impl Calls {
         });
     }
 
-    /// Renews a session from now on.
+    /// Starts to renew a session.
     pub(super) fn renew(&self, session: SessionId, life: SessionState) -> Renewal {
         let changed = self.changed.clone();
         let on_change = Arc::new(move || changed.notify_one());
         Renewal::start(self.consul.clone(), session, life, on_change)
     }
 
-    /// Ends a session. One that can't be ended expires.
+    /// Destroys a session. If that fails, it expires.
     pub(super) fn end_session(&mut self, session: SessionId) {
         let consul = self.consul.clone();
         self.ending.spawn(async move {
@@ -123,7 +123,7 @@ impl Calls {
         });
     }
 
-    /// Waits for the end of a call; `None` if something about a session is different.
+    /// Waits for the end of a call; `None` if something about a session has changed.
     pub(super) async fn next(&mut self) -> Option<(CallId, Done)> {
         tokio::select! {
             Some(ended) = self.under_way.join_next() => Some(whole(ended)),
@@ -135,7 +135,7 @@ impl Calls {
         }
     }
 
-    /// A client whose calls have ended by then.
+    /// A client whose calls end by then.
     fn by(&self, not_after: Option<Moment>) -> Client {
         match not_after {
             Some(not_after) => self.consul.by(not_after),
@@ -144,7 +144,7 @@ impl Calls {
     }
 }
 
-/// What a task came to. That one has panicked is a bug, and ends who waits for it, too.
+/// The result of a task. A panic in it is a bug, and is propagated.
 fn whole<T>(ended: Result<T, JoinError>) -> T {
     ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }

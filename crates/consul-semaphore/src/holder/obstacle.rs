@@ -13,7 +13,7 @@ pub enum AcquireError {
     /// Others hold the slots, or come first.
     #[error("no slot of {prefix} is free: {holders}")]
     Taken {
-        /// Where.
+        /// The prefix.
         prefix: Prefix,
         /// Who holds them, for people.
         holders: String,
@@ -21,18 +21,18 @@ pub enum AcquireError {
     /// Consul does not answer, or has no leader.
     #[error(transparent)]
     Unreachable(consul::Error),
-    /// Consul answers, and refuses.
+    /// Consul answers with a refusal.
     #[error(transparent)]
     Refused(consul::Error),
-    /// Nobody uses the prefix, and [`Settings::must_exist`] says that somebody must.
+    /// Nobody uses the prefix, but [`Settings::must_exist`] is set.
     #[error("there is no semaphore at {0}: nobody uses this prefix")]
     Absent(Prefix),
-    /// Others go by another limit.
+    /// Others use another limit.
     #[error(
         "the limit of {prefix} is {theirs} in Consul, not {ours}: all who use the prefix must have the same limit"
     )]
     Limit {
-        /// Where.
+        /// The prefix.
         prefix: Prefix,
         /// The limit that was asked for.
         ours: u32,
@@ -42,7 +42,7 @@ pub enum AcquireError {
     /// The prefix is used for something else.
     #[error("{prefix}/.lock: {why}")]
     Unusable {
-        /// Where.
+        /// The prefix.
         prefix: Prefix,
         /// Why.
         why: Unreadable,
@@ -50,7 +50,7 @@ pub enum AcquireError {
 }
 
 impl AcquireError {
-    /// Tells whether waiting may help against this error: it does where no server answers, none leads, or one fails.
+    /// Whether waiting may help against this error: it may if no server answers, none leads, or one fails.
     pub(super) fn of(error: &consul::Error) -> Self {
         match error {
             consul::Error::LoginFailed(failure) if failure.passing => {
@@ -65,7 +65,7 @@ impl AcquireError {
         }
     }
 
-    /// Whether the prefix is used in another way than these settings say: all who use it must agree.
+    /// Whether the prefix is used in another way than these settings say: all users must agree.
     pub(super) fn conflict(
         settings: &Settings,
         reading: Option<&Reading>,
@@ -73,7 +73,7 @@ impl AcquireError {
     ) -> Option<Self> {
         let prefix = settings.prefix.clone();
         match (reading.map(Reading::lock), agreement) {
-            // What is left over is removed once it has rested.
+            // A key that was left behind is removed after the lock-delay.
             (Some(Lock::Unreadable(why)), _) if !matches!(why, Unreadable::LeftOver { .. }) => {
                 let why = why.clone();
                 Some(Self::Unusable { prefix, why })
@@ -88,8 +88,8 @@ impl AcquireError {
     }
 }
 
-/// Whether a slot is only blocked by what a dead holder has left, which is removed after the lock-delay.
-/// That is waited for also by who does not wait: where nobody waited for it, it would never go.
+/// Whether a slot is blocked only by what a dead holder has left, which is removed after the lock-delay. A holder
+/// that does not wait for slots waits for that, too: otherwise nobody might ever remove it.
 pub(super) fn rests(reading: &Reading) -> bool {
     match reading.lock() {
         Lock::Unreadable(Unreadable::LeftOver { .. }) => true,
@@ -101,7 +101,7 @@ pub(super) fn rests(reading: &Reading) -> bool {
     }
 }
 
-/// Who holds the slots, for people.
+/// The holders of the slots, for people.
 pub(super) fn holders(reading: Option<&Reading>) -> String {
     let Some(reading) = reading else {
         return "the holders are unknown".to_owned();

@@ -1,4 +1,4 @@
-//! The program as the engine sees it: a workload that nobody else can start or stop, and its sessions.
+//! The program as the engine sees it: a workload that only this process starts or stops, and its sessions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,52 +20,53 @@ use consul_client::{
     clock::{self, Moment},
 };
 
-/// Which slot a [`Holder`](super::Holder) is to have, and how it holds it.
+/// The slot that a [`Holder`](super::Holder) takes, and how it holds it.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where the semaphore lives in Consul.
+    /// Where the semaphore is in Consul.
     pub prefix: Prefix,
     /// How the semaphore is stored in Consul.
     pub mode: Mode,
-    /// How many may hold a slot at once: the same for all who use the prefix; 1 for a mutex.
+    /// How many may hold a slot at once: the same for all users of the prefix; 1 for a mutex.
     pub limit: u32,
-    /// A higher one is served first.
+    /// Higher priorities are served first.
     pub priority: i32,
-    /// Whether slots go by priority and age among all who wait at the prefix.
+    /// Whether slots are granted by priority and age among all who wait at the prefix.
     pub fair: bool,
-    /// Whether to wait for a slot. If not, what a dead holder has left is waited for all the same.
+    /// Whether to wait for a slot. What a dead holder has left is waited for in any case.
     pub wait: bool,
     /// Whether somebody must use the prefix already; if not, the first one creates the semaphore.
     pub must_exist: bool,
     /// What this host is called in Consul, for people: only what a Consul key may have, no slash
     /// ([`identity::name_of`]).
     pub host: String,
-    /// What the program is called there.
+    /// The name of the program there.
     pub program: String,
     /// The session that holds the slot.
     pub session: SessionSettings,
     /// How long the slot stays held once the work has ended.
     pub cooldown: Duration,
-    /// What becomes of the work when its slot is lost.
+    /// What happens to the work when its slot is lost.
     pub on_slot_lost: OnSlotLost,
-    /// How long the work takes at most to end, once [`Holder::hold`](super::Holder::hold) says that it must; less than
-    /// half the TTL.
+    /// How long the work takes at most to end once [`Holder::hold`](super::Holder::hold) returns; less than half the
+    /// TTL.
     pub grace: Duration,
 }
 
 /// The session that holds a slot.
 #[derive(Clone, Debug)]
 pub struct SessionSettings {
-    /// The external node that owns it; `None`: the node of the agent that is asked, whose checks end the session too.
+    /// The external node that owns it; `None`: the node of the agent that is asked, whose checks also end the
+    /// session.
     pub node: Option<String>,
     /// How long it outlives its last renewal, 10 s to 24 h.
     pub ttl: Duration,
-    /// How long a dead holder's slot rests before it is used, 60 s at the most.
+    /// How long a dead holder's slot is not used again, 60 s at the most.
     pub lock_delay: Duration,
 }
 
 impl Settings {
-    /// The semaphore that the engine looks after. A program has neither a namespace nor an object of Kubernetes.
+    /// The semaphore for the engine. A program has neither a namespace nor an object of Kubernetes.
     pub(super) fn semaphore(&self) -> settings::Settings {
         settings::Settings {
             cluster: Cluster {
@@ -103,7 +104,7 @@ pub(super) fn queue() -> QueueRef {
 /// The program, and the sessions that are renewed for it.
 pub(super) struct Program {
     pub(super) workload: Arc<Workload>,
-    /// One, and while a lost slot is had again two.
+    /// One, and two while a lost slot is replaced.
     pub(super) sessions: BTreeMap<SessionId, Renewal>,
 }
 
@@ -122,7 +123,7 @@ impl Program {
             version: Arc::default(),
             seen: Moment::now(),
             requests: vec![SlotRequest::one(identity::NONE, None)],
-            // Nothing is made for who does not wait.
+            // No session is made ahead for a program that does not wait.
             on_contention: if settings.wait {
                 OnContention::Wait
             } else {
@@ -144,15 +145,15 @@ impl Program {
         }
     }
 
-    /// It is different from now on.
+    /// Changes the workload.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut Workload)) {
         let workload = Arc::make_mut(&mut self.workload);
         change(workload);
-        // What was proved of it before counts no more.
+        // Earlier proofs no longer count.
         workload.version = format!("{:?}", Moment::now()).into();
     }
 
-    /// What there is of it: nothing is left of the work of who leaves.
+    /// The proof for the engine: a program that leaves has no work left.
     pub(super) fn proof(&self) -> Answer {
         let left = self.workload.phase != Phase::Deleting;
         let left = left.then(|| "the program".to_owned());
@@ -167,7 +168,7 @@ impl Program {
         self.sessions.keys().any(|own| reading.holds(own))
     }
 
-    /// Stops renewing a session, and says whether it is to be ended: not if it is known to be gone.
+    /// Stops renewing a session, and returns whether to destroy it: not if it is known to be gone.
     pub(super) fn forget(&mut self, session: &SessionId) -> bool {
         self.sessions.remove(session).is_some_and(|renewal| {
             renewal.stop();

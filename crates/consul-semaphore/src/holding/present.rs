@@ -1,9 +1,9 @@
-//! The present, as the engine gets it.
+//! The present, for the engine.
 
 use crate::engine::Now;
 use consul_client::clock::{self, Moment};
 
-/// Both clocks as they are, and a random number.
+/// The present by both clocks, and a random number.
 pub fn now() -> Now {
     Now {
         moment: Moment::now(),

@@ -9,14 +9,13 @@ use tokio::{task::AbortHandle, time::sleep};
 use crate::SessionState;
 use consul_client::{self as consul, Backoff, Client, Renewed, SessionId, clock::Moment};
 
-/// The longest pause between tries to renew a session of which nothing is known: short beside the
-/// shortest TTL.
+/// The longest pause between tries to renew a session of unknown state: short beside the shortest TTL.
 const UNKNOWN_PAUSE: Duration = Duration::from_secs(2);
 
 /// Called when something about a session has changed.
 pub type OnChange = Arc<dyn Fn() + Send + Sync>;
 
-/// A session that a task renews until it is gone or [`Renewal::stop`] is called, if it has a TTL.
+/// A session with a TTL that a task renews until it no longer exists or [`Renewal::stop`] is called.
 #[derive(Debug)]
 pub struct Renewal {
     life: KnownLife,
@@ -24,8 +23,8 @@ pub struct Renewal {
 }
 
 impl Renewal {
-    /// Starts to renew a session of which `life` is known; one of which nothing is known at once.
-    /// `on_change` is called when something about the session changes.
+    /// Starts to renew a session whose state is `life`; one of unknown state at once. `on_change` is called when the
+    /// state changes.
     pub fn start(consul: Client, id: SessionId, life: SessionState, on_change: OnChange) -> Self {
         let life = KnownLife::new(life);
         let renewer = Renewer {
@@ -43,17 +42,17 @@ impl Renewal {
         self.life.get()
     }
 
-    /// The same for others who ask, for as long as it is renewed.
+    /// The same for others who ask, while it is renewed.
     pub fn known_life(&self) -> KnownLife {
         self.life.clone()
     }
 
-    /// Renews it no more, which leaves it in Consul.
+    /// Stops renewing it, which leaves it in Consul.
     pub fn stop(&self) {
         self.task.abort();
     }
 
-    /// What stops it, for somebody who has nothing else to do with it.
+    /// A handle that only stops it.
     pub fn handle(&self) -> AbortHandle {
         self.task.clone()
     }
@@ -69,7 +68,7 @@ impl KnownLife {
         Self(Arc::new(Mutex::new(life)))
     }
 
-    /// Whether both are of one renewal.
+    /// Whether both belong to the same renewal.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -95,14 +94,13 @@ struct Renewer {
 }
 
 impl Renewer {
-    /// Renews the session until it is gone, or is found to have no TTL.
+    /// Renews the session until it no longer exists, or turns out to have no TTL.
     async fn run(self) {
         loop {
             match self.life.get() {
                 SessionState::Unknown => {}
-                // A third of the TTL, at the most, with jitter so that sessions made together
-                // spread out. It counts from when the last renewal was sent, as the TTL does: an
-                // answer that came late leaves that much less.
+                // At most a third of the TTL, with jitter so that sessions made together spread out. Like the TTL, it
+                // counts from when the last renewal was sent: a late answer leaves that much less time.
                 SessionState::Renewed { sent, ttl } => {
                     let due = sent + (ttl / 3).mul_f64(fastrand::f64().mul_add(0.1, 0.9));
                     sleep(due.since(Moment::now())).await;
@@ -122,8 +120,8 @@ impl Renewer {
         let mut backoff = backoff(longest);
         loop {
             match self.in_time().renew_session(&self.id).await {
-                // The TTL is its own: longer than asked where Consul has a floor, and of another
-                // day's spec where it was adopted.
+                // The session has its own TTL: longer than requested if Consul has a minimum, and from an earlier
+                // spec if it was adopted.
                 Ok(Renewed { session, sent }) => {
                     return self.set(match session.ttl {
                         Some(ttl) => SessionState::Renewed { sent, ttl },
@@ -139,8 +137,8 @@ impl Renewer {
         }
     }
 
-    /// A client whose calls end when the session may be gone. From then on a renewal only finds out
-    /// whether it is, and has all the time that a call has.
+    /// A client whose calls end when the session may have expired. From then on a renewal only finds out whether it
+    /// has, and has all the time of a call.
     fn in_time(&self) -> Client {
         match self.life.get().end() {
             Some(end) if end > Moment::now() => self.consul.by(end),
@@ -156,7 +154,7 @@ impl Renewer {
     }
 }
 
-/// The pauses between tries of a call about a session: they grow to `longest`.
+/// The pauses between attempts of a call about a session: they grow to `longest`.
 pub fn backoff(longest: Duration) -> Backoff {
     let shortest = Duration::from_millis(200);
     Backoff::new(shortest, longest.max(shortest * 2))
@@ -168,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// As after a storm in which a renewal was repeated for nearly as long as the session lives.
+    /// The state after an outage in which a renewal was retried for nearly as long as the session lives.
     #[tokio::test]
     async fn a_late_answer_leaves_less_time_for_the_next_renewal() {
         let server = MockServer::start().await;

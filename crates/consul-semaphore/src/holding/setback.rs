@@ -1,26 +1,26 @@
-//! When something that failed is tried again.
+//! When to retry something that failed.
 
 use consul_client::{Backoff, clock::Moment};
 
-/// After how many tries in which somebody else was faster the pauses grow no more.
+/// After this many lost races the pauses no longer grow.
 const OUTRUN: u32 = 3;
 
-/// Failures in a row, and when the next try is due.
+/// Failures in a row, and when the next attempt is due.
 #[derive(Clone, Copy, Debug)]
 pub struct Setback {
     backoff: Backoff,
-    /// When the next try is due.
+    /// When the next attempt is due.
     pub until: Moment,
 }
 
 impl Setback {
-    /// One more failure: the pause grows from 200 ms to half a minute, with jitter. Failures while
-    /// a pause lasts are one failure: they were all begun before it.
+    /// Records one more failure: the pause grows from 200 ms to half a minute, with jitter. Failures during a pause
+    /// count as one failure, because they all began before it.
     pub fn after(before: Option<&Self>, now: Moment) -> Self {
         Self::with_jitter(before, now, fastrand::f64())
     }
 
-    /// The same, longer by this share of it: from 0 to 1.
+    /// The same, with the pause longer by this share of it: from 0 to 1.
     pub fn with_jitter(before: Option<&Self>, now: Moment, jitter: f64) -> Self {
         if let Some(before) = before.filter(|before| before.until > now) {
             return *before;
@@ -30,13 +30,13 @@ impl Setback {
         Self { backoff, until }
     }
 
-    /// Somebody else was faster: the next try is due at once the first time, then after pauses that grow to
-    /// a few seconds. They stay short because each time somebody got something done.
+    /// Records a lost race: the next attempt is due at once the first time, then after pauses that grow to a few
+    /// seconds. They stay short because each time another client got something done.
     pub fn outrun(before: Option<&Self>, now: Moment) -> Self {
         Self::outrun_with_jitter(before, now, fastrand::f64())
     }
 
-    /// The same, longer by this share of it.
+    /// The same, with the pause longer by this share of it.
     pub fn outrun_with_jitter(before: Option<&Self>, now: Moment, jitter: f64) -> Self {
         let Some(mut before) = before.copied() else {
             return Self {
@@ -54,14 +54,17 @@ impl Setback {
         self.backoff.tries()
     }
 
-    /// Waits until the next try is due.
+    /// Waits until the next attempt is due.
     pub async fn wait(&self) {
         tokio::time::sleep(self.until.since(Moment::now())).await;
     }
 }
 
 /// Asks until there is an answer, after growing pauses. A problem is reported when it is not the one before.
-pub async fn retry_until_ok<T, E: PartialEq, A>(mut ask: impl FnMut() -> A, report: impl Fn(&E)) -> T
+pub async fn retry_until_ok<T, E: PartialEq, A>(
+    mut ask: impl FnMut() -> A,
+    report: impl Fn(&E),
+) -> T
 where
     A: Future<Output = Result<T, E>>,
 {

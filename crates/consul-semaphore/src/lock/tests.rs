@@ -1,4 +1,4 @@
-//! Bodies of `.lock` as they come.
+//! Bodies of `.lock` as other clients write them.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -55,7 +55,7 @@ fn what_is_unknown_is_kept() {
     );
 }
 
-/// Read and written as they stand: parsed as numbers they would become others.
+/// Numbers are kept as text: parsed, they would change.
 #[test]
 fn no_number_of_others_is_rounded() {
     let before = br#"{"Cost":0.1000000000000000055511151231257827,"Holders":{"a":18446744073709551617},"Limit":2,"Since":-99999999999999999999,"X":[1e999,{"y":1E+2}]}"#;
@@ -69,7 +69,7 @@ fn no_number_of_others_is_rounded() {
     assert_eq!(draft.encode(), before);
 }
 
-/// As much as Consul takes in one value, nested as deep as that goes.
+/// As much as Consul accepts in one value, nested as deep as possible.
 #[test]
 fn what_is_deep_or_large_is_kept_too() {
     let depth = 250_000;
@@ -146,7 +146,7 @@ fn another_use_is_named() {
             entry(br#"{"Limit":1,"Holders":[1]}"#, 0),
             Unreadable::OtherShape(NO_SESSION),
         ),
-        // The check that a prune makes would name a key that can be there for another reason.
+        // Pruning it would check a key that may exist for another reason.
         (
             entry(br#"{"Limit":1,"Holders":{"":true}}"#, 0),
             Unreadable::OtherShape(NO_SESSION),
@@ -170,7 +170,7 @@ fn another_use_is_named() {
             ),
             Unreadable::OtherShape(NO_SESSION),
         ),
-        // Go's clients add both maps up; others take the last one.
+        // Go clients merge both maps; others use the last one.
         (
             entry(
                 br#"{"Limit":1,"Holders":{"a":true},"Holders":{"b":true}}"#,
@@ -186,7 +186,7 @@ fn another_use_is_named() {
             entry(br#"{"Limit":1,"Holders":{"a":true,"\u0061":true}}"#, 0),
             Unreadable::OtherShape(TWICE),
         ),
-        // Go's clients don't tell these apart.
+        // Go clients treat these as the same name.
         (
             entry(br#"{"Limit":1,"Holders":{},"holders":{"a":true}}"#, 0),
             Unreadable::OtherShape(TWICE),
@@ -224,7 +224,7 @@ proptest! {
         prop_assert_eq!(again, Lock::Semaphore { body, index: 7 });
     }
 
-    /// What a transaction changed need not be read again: it is what the body comes to by the same changes.
+    /// A change that a transaction made need not be parsed again: applying it gives the body that was written.
     #[test]
     fn what_is_changed_is_what_was_written(
         limit in 1..9u32,
@@ -247,7 +247,7 @@ proptest! {
         for (session, comes) in changes {
             let session = SessionId::from(session);
             if comes {
-                // Nobody is granted a slot that it has.
+                // No session is granted a slot that it already has.
                 let _ = !draft.holds(&session) && draft.add(session);
             } else {
                 draft.remove(&session);
@@ -261,7 +261,7 @@ proptest! {
         prop_assert_eq!(read(Some(&entry(&written, 0))), Lock::Semaphore { body, index: 7 });
     }
 
-    /// Whatever stands beside the limit and the holders is written as it was read.
+    /// Everything besides the limit and the holders is written as it was read.
     #[test]
     fn what_others_wrote_is_kept(limit in 1..9_u32, name in "[a-z]{1,8}", value in hostile::json()) {
         prop_assume!(!matches!(name.as_str(), "limit" | "holders"));
@@ -305,7 +305,7 @@ fn a_mutex_is_held_by_whoever_has_locked_it() {
         ),
         (freed(entry(b"any", MUTEX_FLAGS)), mutex(None, MUTEX_FLAGS)),
         (entry(b"", MUTEX_FLAGS), mutex(None, MUTEX_FLAGS)),
-        // A plain ?acquire, whatever it writes.
+        // A plain ?acquire, with any value.
         (locked(entry(b"any", 0)), mutex(Some("s"), 0)),
         (locked(entry(semaphore, 0)), mutex(Some("s"), 0)),
         (freed(entry(b"any", 0)), mutex(None, 0)),

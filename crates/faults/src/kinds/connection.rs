@@ -6,7 +6,7 @@ use anyhow::Result;
 use testbed::{Fault, Proxy};
 use tokio::time::sleep;
 
-use super::{Hit, ActiveFault, jobs};
+use super::{ActiveFault, Hit, jobs};
 use crate::{
     load::SEMAPHORES,
     record::Part,
@@ -74,7 +74,9 @@ pub(super) async fn commits_late(fault: &mut ActiveFault, seconds: u64) -> Resul
 
 /// Calls that are forwarded to a datacenter get no answer: only the semaphores there may notice.
 pub(super) async fn datacenter_hangs(fault: &mut ActiveFault, seconds: u64) -> Result<Hit> {
-    let there = SEMAPHORES.iter().filter(|semaphore| semaphore.is_forwarded());
+    let there = SEMAPHORES
+        .iter()
+        .filter(|semaphore| semaphore.is_forwarded());
     let away: Vec<_> = there
         .map(|semaphore| fault.away(Part::Grants(semaphore.prefix())))
         .collect();
@@ -130,13 +132,7 @@ pub(super) async fn refuses(fault: &mut ActiveFault, to: To, status: u16) -> Res
 /// A webhook answers each change of a Job with a conflict, whatever the Job's version.
 pub(super) async fn conflicts(fault: &mut ActiveFault) -> Result<Hit> {
     let conflict = Fault::Refused(409, REFUSAL);
-    away_during(
-        fault,
-        To::Api,
-        Weather::Met(Which::JobPatches, conflict),
-        6,
-    )
-    .await
+    away_during(fault, To::Api, Weather::Met(Which::JobPatches, conflict), 6).await
 }
 
 /// Running Jobs are deleted, and pods can't be listed: their slots stay held, but nothing else is delayed.
@@ -157,7 +153,12 @@ pub(super) async fn pod_lists_hang(fault: &mut ActiveFault, seconds: u64) -> Res
 }
 
 /// Applies the weather, and marks the server as down in the meantime.
-async fn away_during(fault: &mut ActiveFault, to: To, weather: Weather, seconds: u64) -> Result<Hit> {
+async fn away_during(
+    fault: &mut ActiveFault,
+    to: To,
+    weather: Weather,
+    seconds: u64,
+) -> Result<Hit> {
     let away = fault.away(to.part());
     during(fault, to, weather, seconds).await;
     drop(away);

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::{Hit, ActiveFault};
+use super::{ActiveFault, Hit};
 use crate::{record::Part, world::access};
 
 pub(super) async fn leader_killed(fault: &mut ActiveFault) -> Result<Hit> {

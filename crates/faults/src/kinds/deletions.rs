@@ -13,7 +13,7 @@ use kube::{
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::{Hit, ActiveFault, locks::is_made_again, until_done};
+use super::{ActiveFault, Hit, locks::is_made_again, until_done};
 use crate::{
     load::{Life, PASSING, SEMAPHORES, create_job},
     observer::{Observer, prefix_of},

@@ -7,9 +7,9 @@ use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::{Hit, ActiveFault, locks::is_made_again, until_done};
+use super::{ActiveFault, Hit, locks::is_made_again, until_done};
 use crate::{
-    load::{LoadSemaphore, Life, create_job, jobs, patch_job, semaphores},
+    load::{Life, LoadSemaphore, create_job, jobs, patch_job, semaphores},
     record::{Job, JobState, Part, What},
     world::{CALL, NAMESPACE},
 };
@@ -56,7 +56,10 @@ pub(super) async fn deleted(fault: &mut ActiveFault) -> Result<Hit> {
 }
 
 /// Deletes a running Job of a semaphore, if there is one.
-pub(super) async fn delete_one_that_runs(fault: &mut ActiveFault, semaphore: &LoadSemaphore) -> Result<()> {
+pub(super) async fn delete_one_that_runs(
+    fault: &mut ActiveFault,
+    semaphore: &LoadSemaphore,
+) -> Result<()> {
     let running = fault
         .world
         .timeline

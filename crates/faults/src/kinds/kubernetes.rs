@@ -10,7 +10,7 @@ use kube::{
 };
 use tokio::time::{sleep, timeout};
 
-use super::{Hit, ActiveFault, connection, until_done};
+use super::{ActiveFault, Hit, connection, until_done};
 use crate::{record::Part, world::CALL};
 
 /// The binding that gives the operator its rights.

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
 
-use super::{Hit, ActiveFault, until_done};
+use super::{ActiveFault, Hit, until_done};
 use crate::{
     load::LoadSemaphore,
     record::{Body, Part},
@@ -138,7 +138,9 @@ async fn limit_is_right(world: &World, semaphore: &LoadSemaphore) -> Result<()> 
                 index,
                 limit,
                 holders,
-            } if limit != semaphore.limit => write(world, &prefix, index, semaphore.limit, holders).await,
+            } if limit != semaphore.limit => {
+                write(world, &prefix, index, semaphore.limit, holders).await
+            }
             _ => Ok(true),
         }
     })

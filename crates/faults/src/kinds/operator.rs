@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::time::sleep;
 
-use super::{Hit, ActiveFault};
+use super::{ActiveFault, Hit};
 use testbed::Operator;
 
 use crate::record::Part;

@@ -103,8 +103,8 @@ impl Load {
         let mut observers = Vec::new();
         for semaphore in &SEMAPHORES {
             let keyed = serde_json::json!({ "keyed": !semaphore.keys.is_empty() });
-            let semaphore = team.semaphore(semaphore.name).limit(semaphore.limit.into());
-            let prefix = semaphore.spec(keyed).try_create().await?.lock_prefix();
+            let object = team.semaphore(semaphore.name).limit(semaphore.limit.into());
+            let prefix = object.spec(keyed).try_create().await?.lock_prefix();
             for (prefix, limit) in semaphore.prefixes(&prefix) {
                 let watch = bed.watch_limit(&prefix).await;
                 observers.push(Observer {

@@ -67,7 +67,7 @@ fn one_that_no_operator_knows_is_reported() {
     new.assert(
         "object",
         Outcome::Warning,
-        &["no operator has looked", "kubectl get pods"],
+        &["no operator has seen", "kubectl get pods"],
     );
     let mut changed = Facts::new();
     changed.object["metadata"]["generation"] = 2.into();
@@ -176,7 +176,7 @@ fn a_list_of_holders_is_reported() {
     let body = r#"{"Limit":2,"Holders":[]}"#;
     let mut facts = Facts::new();
     facts.entry("semaphores/batch/db/.lock", None, body);
-    facts.assert("lock", Outcome::Ok, &["0 of 2 slots", "stand in a list"]);
+    facts.assert("lock", Outcome::Ok, &["0 of 2 slots", "stored as a list"]);
 }
 
 const LIVE: &str = "00000000-0000-4000-8000-000000000001";
@@ -233,12 +233,12 @@ fn the_report_says_whose_turn_it_is() {
     facts.assert(
         "contenders of others",
         Outcome::Ok,
-        &["1 of others wait: session s2"],
+        &["1 of other clusters or programs wait: session s2"],
     );
     facts.assert(
         "first: first",
         Outcome::Ok,
-        &["1 of others wait", "goes first"],
+        &["1 of other clusters or programs wait", "are first"],
     );
 }
 
@@ -308,7 +308,7 @@ fn jobs_that_are_in_no_line_are_reported() {
     facts.job("bad", json!({ "consul-semaphore.io/priority": "high" }));
     facts.job("held", json!({ "consul-semaphore.io/hold": "true" }));
     facts.assert(
-        "Job out of line",
+        "Job not queued",
         Outcome::Warning,
         &["bad: ", "priority", "correct the Job"],
     );
@@ -330,7 +330,7 @@ fn each_key_has_a_line_of_its_own() {
     facts.assert("x: first: a", Outcome::Ok, &["no slot is free"]);
     facts.assert("y: first: b", Outcome::Warning, &["it is its turn"]);
     facts.assert(
-        "Job out of line",
+        "Job not queued",
         Outcome::Warning,
         &["c: the semaphore is keyed, and the Job has no annotation consul-semaphore.io/key"],
     );

@@ -1,8 +1,8 @@
-//! Slots of workloads that are done, which stay held for a while.
+//! Slots of finished workloads, which stay held for a while.
 
 use super::*;
 
-/// A semaphore of one slot, whose holder is done; its grant came with a cooldown of a minute. The next
+/// A semaphore of one slot, whose holder is finished; its grant came with a cooldown of a minute. The next workload
 /// in the queue has its session.
 fn facts() -> Facts {
     let done = done("a", "sa");
@@ -104,14 +104,14 @@ fn what_holds_no_slot_does_not_cool() {
     facts.lock(1, &[]);
     let plan = facts.decide();
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
-    // It may hold one, if the lock is what it was before.
+    // It may hold a slot, if the lock is what it was before.
     facts.raw_lock("garbage");
     assert_eq!(body(&facts.decide()).cooldown, 60);
 }
 
 #[test]
 fn a_workload_is_not_started_in_a_slot_that_cools() {
-    // Its annotation was away for a moment, so it was taken for gone.
+    // Its annotation was missing for a moment, so it counted as deleted.
     let mut facts = facts();
     facts.ours[0].workload = Some(waiting("a").into());
     facts.cooldown("sa", 60, Some(NOW + 10)).read_coolings();

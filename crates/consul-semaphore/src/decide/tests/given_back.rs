@@ -10,7 +10,7 @@ fn one_that_cannot_be_started_blocks_nobody() {
         .queue(&[waiting("a"), waiting("b")])
         .session("b", "sb");
     facts.barred.insert("a".into());
-    // Another replica may be about to start it: it is told first.
+    // Another replica may be about to start it: the workload is written to first.
     let plan = facts.decide();
     assert_eq!((released(&plan), granted(&plan)), (vec![], vec![]));
     assert_eq!(plan.starts, []);
@@ -43,7 +43,7 @@ fn one_that_cannot_even_be_told_blocks_nobody_either() {
 
 #[test]
 fn one_that_cannot_be_told_keeps_its_slot_until_its_pods_are_proved_gone() {
-    // It ran, lost its slot and was granted another one: its pods may be there, whatever its status says.
+    // It ran, lost its slot and was granted another one: its pods may exist, whatever its status says.
     let workload = samples::workload("a", Phase::Idle, Some("old"), None);
     let mut facts = Facts::new(1, &["sa"]);
     facts.ours("sa", &workload, false).queue(&[workload]);
@@ -57,7 +57,7 @@ fn one_that_cannot_be_told_keeps_its_slot_until_its_pods_are_proved_gone() {
 
 #[test]
 fn a_slot_is_not_released_while_its_workload_is_written_to() {
-    // Another PATCH that would start it may still be on its way.
+    // Another PATCH that would start it may still be in flight.
     let mut facts = Facts::new(1, &["sa"]);
     facts
         .ours("sa", &waiting("a"), false)
@@ -82,7 +82,7 @@ fn a_user_s_suspension_is_a_hold() {
 
 #[test]
 fn a_user_s_suspension_is_a_hold_even_if_the_slot_was_lost() {
-    // Its slot was swapped for another session's while its user suspended it.
+    // Its slot was moved to another session while its user suspended it.
     let workload = stopped("a", "old");
     for holders in [&["new"][..], &[]] {
         let mut facts = Facts::new(1, holders);
@@ -95,7 +95,7 @@ fn a_user_s_suspension_is_a_hold_even_if_the_slot_was_lost() {
 
 #[test]
 fn a_workload_on_hold_keeps_no_grant_whose_session_died() {
-    // Once the hold is gone, such a grant would put it on hold again, or before all who wait.
+    // When the hold is removed, such a grant would put it on hold again, or first in the queue.
     for reported in [Some("sa"), None] {
         let on_hold = Workload {
             hold: true,
@@ -122,7 +122,7 @@ fn of_two_contenders_the_one_that_started_the_workload_stays() {
 
 #[test]
 fn of_two_contenders_the_one_with_the_slot_stays() {
-    // A start that was decided on before may be on its way.
+    // A start decided on before may be in flight.
     let mut facts = Facts::new(1, &["sb"]);
     facts.ours("sa", &waiting("a"), false);
     facts.ours("sb", &waiting("a"), false);
@@ -162,7 +162,7 @@ fn a_contender_without_a_slot_goes_only_if_it_still_has_none() {
 
 #[test]
 fn a_workload_that_runs_in_another_semaphores_slot_is_not_renamed() {
-    // Each of the two would name its own session, and wake the other, for ever.
+    // Both would keep writing their own session into it, and wake each other, forever.
     let mut elsewhere = running("a", "other");
     elsewhere.granted = Some(Granted::by("elsewhere/other", "other"));
     let mut facts = Facts::new(1, &["sa"]);

@@ -1,4 +1,4 @@
-//! One key of a keyed semaphore: nothing stands in Consul for it while nobody uses it.
+//! One key of a keyed semaphore: it has nothing in Consul while nobody uses it.
 
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ fn it_goes_with_the_last_holder() {
     assert_eq!(released(&plan), ["sa"]);
     assert!(removes(&plan), "{plan:?}");
 
-    // The next in the queue takes it over.
+    // The next workload in the queue takes it over.
     facts.queue(&[waiting_for_k("b")]).session("b", "sb");
     let plan = facts.decide();
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
@@ -100,7 +100,7 @@ fn what_somebody_left_behind_is_no_conflict() {
     assert_eq!(facts.decide().transaction, None, "it is no semaphore's");
 }
 
-/// Without a key it is shared with who follows the guide and makes the list beforehand.
+/// A prefix without keys is shared with programs that follow the guide and create the list beforehand.
 #[test]
 fn a_list_stays_where_there_are_no_keys() {
     let mut facts = unused(1);
@@ -123,7 +123,7 @@ fn a_workload_of_another_key_is_not_granted_its_slots() {
     assert_eq!(facts.decide().transaction, None);
 }
 
-/// The key `k` of a keyed mutex, which nobody has locked since it was left.
+/// The key `k` of a keyed mutex, left over and not locked since.
 fn left() -> Facts {
     let mut facts = unused(1);
     facts.settings.mode = Mode::Mutex;
@@ -173,7 +173,7 @@ fn one_that_comes_too_late_is_deleted_though_nothing_stands_there_yet() {
     );
 }
 
-/// A `ConsulSemaphore` of that lock key's own would write it again at once.
+/// A `ConsulSemaphore` for that very lock key would write it again at once.
 #[test]
 fn what_others_left_rests_before_it_goes() {
     let mut facts = unused(1);
@@ -203,7 +203,7 @@ fn a_workload_that_runs_by_another_grant_keeps_no_slot_here() {
         facts.cooldown("sa", 60, None);
         assert_eq!(released(&facts.decide()), ["sa"], "{phase:?}");
     }
-    // That other one lets go of it first.
+    // That other grant gives it up first.
     let mut facts = unused(1);
     facts
         .lock(1, &["sa"])
@@ -211,7 +211,7 @@ fn a_workload_that_runs_by_another_grant_keeps_no_slot_here() {
     assert_eq!(released(&facts.decide()), [""; 0]);
 }
 
-/// Such as `exec`: a `ConsulSemaphore` may stand for what is there.
+/// For example for `exec`: the lock may belong to a `ConsulSemaphore`.
 #[test]
 fn of_a_whole_prefix_another_limit_is_a_conflict_also_while_nobody_uses_it() {
     let mut facts = unused(1);

@@ -1,4 +1,4 @@
-//! What is done about `.lock`: its limit, its dead holders, a body that is not understood.
+//! What is done about `.lock`: its limit, its dead holders, a body that can't be parsed.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn a_limit_is_recorded_before_it_is_written() {
 
 #[test]
 fn a_limit_is_forgotten_only_when_no_write_of_it_can_come_any_more() {
-    // It was to be 3, the answer to that write was lost, and the spec says 5 again.
+    // The spec said 3, the answer to that write was lost, and now it says 5 again.
     let mut facts = Facts::new(5, &[]);
     facts.applied = vec![5, 3];
     facts.fenced = false;

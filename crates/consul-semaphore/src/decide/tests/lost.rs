@@ -121,8 +121,7 @@ fn a_workload_seen_after_the_reading_is_not_judged_by_it_and_nobody_takes_its_pl
     assert!(plan.suspends.is_empty());
 }
 
-/// Evidence for the slots of these workloads that was last renewed, and last read, this many seconds
-/// after the boot.
+/// Evidence for the slots of these workloads that was last renewed and last read this many seconds after the boot.
 fn evidence(facts: &Facts, proved: u64) -> Evidence {
     let mut evidence = Evidence::default();
     let running: Vec<&Workload> = facts.bound.iter().map(AsRef::as_ref).collect();
@@ -176,14 +175,14 @@ fn one_that_is_to_go_on_is_only_reported() {
     let plan = facts.decide_without_consul();
     assert_eq!((plan.suspends, plan.unheld), (vec![], vec![(&a).into()]));
 
-    // Its slot was taken by somebody else.
+    // Another program took its slot.
     let mut facts = Facts::new(1, &["s"]);
     facts.settings.on_slot_lost = OnSlotLost::Continue;
     facts.contender("s").bound(a.clone());
     let plan = facts.decide();
     assert_eq!((plan.suspends, plan.unheld), (vec![], vec![(&a).into()]));
 
-    // There is room again.
+    // A slot is free again.
     facts.lock(2, &["s"]).session("a", "new");
     facts.settings.limit = 2;
     facts.applied = vec![2];
@@ -252,7 +251,7 @@ fn one_that_is_being_written_to_is_not_suspended_once_more() {
 
 #[test]
 fn a_workload_in_the_slot_of_a_neighbour_on_the_prefix_has_not_lost_it() {
-    // Another ConsulSemaphore of this cluster looks after it: its session is none of ours.
+    // Another ConsulSemaphore of this cluster manages it: its session is not ours.
     let mut facts = Facts::new(2, &["sa"]);
     facts.contender("sa").bound(running("a", "sa"));
     facts.session("a", "new");

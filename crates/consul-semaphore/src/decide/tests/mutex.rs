@@ -1,4 +1,4 @@
-//! What is done where the lock key itself is locked.
+//! The rules for a lock key that is itself locked.
 
 use super::*;
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     mutex::IN_A_ROW,
 };
 
-/// The facts about a mutex whose key is not there.
+/// The facts about a mutex whose key does not exist.
 fn mutex() -> Facts {
     let mut facts = Facts::new(1, &[]);
     facts.settings.mode = Mode::Mutex;
@@ -31,7 +31,7 @@ fn key(facts: &mut Facts, holder: Option<&str>, flags: u64, value: &str) {
     facts.mutex.observe(&reading, second(READ));
 }
 
-/// The facts about a mutex that is held for this workload of ours.
+/// The facts about a mutex that this workload of ours holds.
 fn held_for(workload: &Workload) -> Facts {
     let mut facts = mutex();
     key(&mut facts, Some("sa"), MUTEX_FLAGS, "body");

@@ -63,13 +63,13 @@ fn nobody_is_passed_even_while_there_is_room_for_both() {
 fn sessions_are_made_for_those_next_in_line_and_for_nobody_else() {
     let mut facts = Facts::new(2, &[]);
     facts.queue(&["a", "b", "c", "d", "e", "f"].map(waiting));
-    // Two for the slots that are free, and as many ahead.
+    // Two for the free slots, and as many ahead.
     assert_eq!(asks_sessions(&facts.decide()), ["a", "b", "c", "d"]);
 }
 
 #[test]
 fn a_workload_that_the_operator_suspended_waits_first_in_the_queue() {
-    // Somebody took its session out of Holders; its contender lives.
+    // Someone removed its session from Holders; its contender lives.
     let lost = samples::workload("b", Phase::Idle, Some("sb"), None);
     let mut facts = Facts::new(1, &[]);
     facts

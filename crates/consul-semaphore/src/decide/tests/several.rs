@@ -17,7 +17,7 @@ fn asks_for_two(name: &str) -> Workload {
     }
 }
 
-/// One that runs in the slots of these sessions.
+/// A workload that runs in the slots of these sessions.
 fn runs_in(name: &str, sessions: [&str; 2]) -> Workload {
     let slots = sessions.map(|session| GrantedSlot {
         lock_key: samples::LOCK_KEY.into(),

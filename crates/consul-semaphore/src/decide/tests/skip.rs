@@ -1,4 +1,4 @@
-//! Workloads that are not to wait.
+//! Workloads that must not wait.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ fn skipped(plan: &Plan) -> Vec<&str> {
     skips.map(|skip| skip.workload.uid.as_ref()).collect()
 }
 
-/// A workload that is not to wait, of a `CronJob` that scheduled it for this long ago.
+/// A workload that must not wait, of a `CronJob` that scheduled it for this long ago.
 fn scheduled(name: &str, before: u64) -> Workload {
     let cron_job = CronJob {
         name: "hourly".into(),
@@ -67,7 +67,7 @@ fn dead_holders_that_rest_and_slots_that_cool_are_taken() {
     assert_eq!(by[0].holder.as_deref(), Some("prod-eu batch/a"));
     assert!(by[1].rests);
 
-    // The dead one is dropped first: its slot is free.
+    // The dead holder is pruned first, which frees its slot.
     facts.settings.lock_delay = Duration::ZERO;
     let plan = facts.decide();
     assert_eq!(skipped(&plan), [""; 0]);

@@ -1,9 +1,9 @@
-//! Who stands back for whom, among all who wait at a prefix.
+//! Who yields to whom among all who wait at a prefix.
 
 use super::*;
 use crate::turns::WINDOW;
 
-/// A workload that came in the queue at this second.
+/// A workload that joined the queue at this second.
 fn since(name: &str, since: i64) -> Workload {
     Workload {
         since,
@@ -12,7 +12,7 @@ fn since(name: &str, since: i64) -> Workload {
 }
 
 impl Facts {
-    /// A contender of another cluster, that waits with this priority since this second.
+    /// A contender of another cluster that has waited with this priority since this second.
     fn elsewhere(&mut self, session: &str, priority: i32, since: i64) -> &mut Self {
         let since = jiff::Timestamp::from_second(since).unwrap();
         let body = serde_json::json!({
@@ -23,7 +23,7 @@ impl Facts {
         self.entry(&format!("p/{session}"), Some(session), &body.to_string())
     }
 
-    /// For so long a slot has been free.
+    /// A slot has been free for this long.
     fn free_for(&mut self, time: Duration) -> &mut Self {
         let reading = self.reading();
         let now = second(NOW);
@@ -92,7 +92,7 @@ fn a_program_that_says_nothing_comes_before_whoever_came_after_it() {
     assert_eq!(granted(&plan), [""; 0], "it has no contender yet");
     assert_eq!(shown(&plan), [("a".into(), 0)]);
 
-    // Both contenders are as old as each other.
+    // Both contenders are equally old.
     facts.ours("sa", &since("a", 5), false);
     assert_eq!(granted(&facts.decide()), ["a"]);
     facts.entries.last_mut().unwrap().create_index = 9;
@@ -176,7 +176,7 @@ fn without_fair_order_whoever_is_faster_has_the_slot() {
     assert_eq!(granted(&facts.decide()), ["a"]);
 }
 
-/// A contender that comes late would bring a holder back to life that was found dead.
+/// A contender written late would bring a holder back to life that was found dead.
 #[test]
 fn a_contender_is_made_only_while_consul_is_as_it_was_read() {
     let mut facts = Facts::new(1, &["h"]);

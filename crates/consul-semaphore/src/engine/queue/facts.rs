@@ -1,4 +1,4 @@
-//! What a pass decides by.
+//! The facts that a pass decides by.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::{
 /// The facts of a pass, owned.
 pub(super) struct Facts {
     pub(super) now: Now,
-    /// Whether Consul's entries are known, whose they are, and that no write is under way.
+    /// Whether Consul's entries and their owners are known, and no write is under way.
     pub(super) certain: bool,
-    /// Our contenders and the workloads that were started here, but for those that are steady.
+    /// Our contenders and the workloads that were started here, except the steady ones.
     pub(super) ours: Vec<OwnContender>,
     pub(super) bound: Vec<Arc<Workload>>,
     /// How many are steady.
@@ -23,7 +23,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// As a pass observes them that grants this workload its slots together with its other lock keys.
+    /// The facts for a pass that grants this workload its slots together with its other lock keys.
     pub(super) fn observed<'a>(&'a self, queue: &'a Queue, joint: Option<&'a Uid>) -> Observed<'a> {
         let Memory {
             deaths,
@@ -60,7 +60,7 @@ impl Facts {
         self.ours.is_empty() && self.bound.is_empty() && self.waiting.is_empty() && self.steady == 0
     }
 
-    /// Whether a workload that was started in a slot has pods, or may have.
+    /// Whether a workload that was started in a slot has pods, or may have them.
     pub(super) fn any_runs(&self) -> bool {
         let mut bound = self.bound.iter();
         let has_pods = |workload: &Arc<Workload>| {

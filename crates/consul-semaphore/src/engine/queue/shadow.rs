@@ -1,4 +1,4 @@
-//! What a pass over all workloads and contenders comes to: the same as one over those that have changed.
+//! Checks that a pass over all workloads and contenders gives the same result as one over those that have changed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ use crate::{
 };
 use consul_client::SessionId;
 
-/// What was there at the last pass, and the evidence as it is when all slots are looked at in each.
+/// The state at the last pass, and the evidence of a check of all slots in each pass.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shadow {
     seen: Option<Arc<Seen>>,
@@ -27,7 +27,7 @@ struct Seen {
 }
 
 impl Shadow {
-    /// The same, with what has changed since the last pass and nothing else.
+    /// The same lookup, but it also reports what has changed since the last pass, and nothing else.
     pub(super) fn tell_changes<'a, L: Lookup>(
         &mut self,
         sessions: &Sessions,
@@ -70,7 +70,7 @@ impl Shadow {
     }
 }
 
-/// A lookup that also names changes.
+/// A lookup that also reports changes.
 pub(super) struct Telling<'a, L> {
     lookup: &'a L,
     changes: Option<Changes>,
@@ -111,7 +111,7 @@ impl<L: Lookup> Lookup for Telling<'_, L> {
 }
 
 impl Queue {
-    /// Fails unless all workloads and contenders together give the same plan, and the rules on plans are kept.
+    /// Panics unless a pass over all workloads and contenders gives the same plan, and the plan obeys the rules.
     pub(super) fn check(&mut self, facts: &Facts, plan: &Plan, lookup: &impl Lookup) {
         let all = Facts {
             now: facts.now,
@@ -132,7 +132,7 @@ impl Queue {
         crate::model::check_plan(&observed, plan);
     }
 
-    /// Those that are not looked at are steady.
+    /// Those that are not checked are steady.
     fn all_of_ours(&self, facts: &Facts, lookup: &impl Lookup) -> Vec<OwnContender> {
         let evidence = &self.held.evidence;
         let reading = self.knowledge.reading.as_ref().filter(|_| facts.certain);
@@ -193,7 +193,7 @@ impl Queue {
         for workload in running {
             let evidence = &self.held.evidence;
             let [kept, anew] = [evidence, &*shadow].map(|of| of.deadline(settings, workload));
-            // What was renewed while nothing could be read counts when it is looked at again.
+            // A renewal while nothing could be read counts at the next check.
             let latest = shadow.latest_deadline(settings, workload, life);
             let left_alone = evidence.steady_sessions(&workload.uid).next().is_some()
                 && kept.is_none_or(|kept| kept > now + settings.patience());

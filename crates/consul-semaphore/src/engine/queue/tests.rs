@@ -41,7 +41,7 @@ fn at(moment: Moment) -> Now {
     }
 }
 
-/// A prefix in which `s` holds the one slot, as it was read then.
+/// A prefix in which `s` holds the only slot, as it was read then.
 fn held(sent: Moment) -> Listing {
     let body = r#"{"Limit":1,"Holders":{"s":true}}"#;
     Listing {
@@ -55,7 +55,7 @@ fn held(sent: Moment) -> Listing {
     }
 }
 
-/// The calls that are asked for.
+/// The requested calls.
 fn calls(queue: &mut Queue) -> Vec<(CallId, Call)> {
     std::iter::from_fn(|| queue.next_action())
         .filter_map(|action| match action {
@@ -105,7 +105,7 @@ fn nobody_is_suspended_while_news_of_its_slot_waits_behind_a_call() {
     queue.pass(at(start), &store);
     let deadline = queue.knowledge.deadline.expect("it runs");
 
-    // Just before the deadline the prefix is read anew, and that takes long; the watch brings a proof.
+    // Just before the deadline the prefix is read again, and that takes long; the watch brings a proof.
     let read = deadline.before(Duration::from_millis(100));
     queue.knowledge.invalidate();
     queue.pass(at(read), &store);

@@ -13,7 +13,7 @@ fn asks(semaphore: &str, slots: u32) -> SlotRequest {
 }
 
 impl World {
-    /// Semaphores of these names and limits, each at a prefix of its name; nobody needs to record the limits.
+    /// Semaphores with these names and limits, each at a prefix of its name; nobody needs to record the limits.
     fn with(semaphores: &[(&str, u32)]) -> Self {
         let mut world = Self::default();
         world.add(semaphores);
@@ -33,7 +33,7 @@ impl World {
         }
     }
 
-    /// A workload comes that asks for all of this.
+    /// A workload comes that asks for all of these.
     fn comes(&mut self, name: &str, requests: &[SlotRequest]) {
         let workload = Arc::new(Workload {
             requests: requests.to_vec(),
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// The operator starts anew.
+    /// The operator restarts.
     fn restarts(&mut self, semaphores: &[(&str, u32)]) {
         self.engine = Engine::default();
         self.hung.clear();
@@ -64,7 +64,7 @@ impl World {
         self.settle();
     }
 
-    /// What holds slots at a prefix: workload and ordinal, and the raft index of the grant.
+    /// Who holds slots at a prefix: workload and ordinal, and the raft index of the grant.
     fn holders(&self, prefix: &str) -> Vec<(String, u32, u64)> {
         let prefix = prefix.parse().unwrap();
         let entries = self.consul.below(&prefix);
@@ -85,7 +85,7 @@ impl World {
         serde_json::from_slice(&lock.value).unwrap()
     }
 
-    /// The contender of a workload's slot is deleted, and it leaves the lock.
+    /// The contender of a workload's slot is deleted and removed from the lock.
     fn loses(&mut self, prefix: &str, name: &str) {
         let folder = prefix.parse().unwrap();
         let session = {
@@ -155,7 +155,7 @@ fn who_asks_for_several_holds_nothing_while_one_of_them_is_taken() {
 #[test]
 fn when_somebody_else_is_faster_at_one_lock_key_nothing_is_granted_at_the_others() {
     let mut world = World::with(&[("db", 1), ("licenses", 1)]);
-    // Both prefixes have been read, and somebody takes one of them.
+    // Both prefixes have been read, and another workload takes a slot at one of them.
     world.comes("before", &[asks("licenses", 1)]);
     world.ends("before");
     let body = br#"{"Limit":1,"Holders":{"other":true}}"#;

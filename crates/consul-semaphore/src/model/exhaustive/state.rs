@@ -16,7 +16,7 @@ use super::{
         operator::{Operator, Step},
         outside::Outside,
     },
-    WaitStyle, Setup, Sites,
+    Setup, Sites, WaitStyle,
     action::{Action, Delivery, Fault},
 };
 use crate::{Cluster, Uid, lock::SEMAPHORE_FLAGS, samples};
@@ -330,7 +330,10 @@ impl State {
     fn is_undisturbed(&self) -> bool {
         let only_stale = self.setup.kinds == [Fault::StaleRead];
         let replicas = self.setup.sites == Sites::TwoReplicas;
-        (self.faults == 0 || only_stale) && self.user_changes == 0 && self.landing.is_empty() && !replicas
+        (self.faults == 0 || only_stale)
+            && self.user_changes == 0
+            && self.landing.is_empty()
+            && !replicas
     }
 }
 

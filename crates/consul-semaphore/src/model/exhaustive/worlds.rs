@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::{BASE, WaitStyle, Setup, Sites, action::Fault, check, check_canon, find_flaw};
+use super::{BASE, Setup, Sites, WaitStyle, action::Fault, check, check_canon, find_flaw};
 use crate::{OnSlotLost, model::flaws::Flaw};
 
 /// Checks a world of two operators and another program for each kind of fault, with one such fault.

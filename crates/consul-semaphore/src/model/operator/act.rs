@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    About, End, Flaw, Lost, Operator, Patch, Reach, Refused, Step, requests, session, no_answer,
+    About, End, Flaw, Lost, Operator, Patch, Reach, Refused, Step, no_answer, requests, session,
 };
 use crate::{
     Workload,

@@ -47,7 +47,13 @@ pub(crate) async fn run() -> Result<()> {
 
     drop(observer);
     bed.end().await?;
-    println!("\nEverything is stopped. To try it yourself: make dev");
+    println!(
+        "
+Everything is stopped. What to do next:
+  make dev     leaves such a cluster up, to try things on
+  make bare    the same without the operator, to install it with Helm or kustomize
+  README.md    how to install it in your own cluster"
+    );
     Ok(())
 }
 

@@ -1,22 +1,33 @@
 //! A bed to try things on. It stays up until someone ends it.
-use std::{fs, io::Read as _, os::unix::fs::FileTypeExt as _, time::Instant};
+use std::{
+    fs,
+    io::Read as _,
+    os::unix::fs::{FileTypeExt as _, symlink},
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result};
-use testbed::Bed;
+use testbed::{Bed, web};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::oneshot,
 };
 
+/// If stdin is at its end sooner than that, there never was a program at the other end.
+const NOBODY: Duration = Duration::from_secs(2);
+
 /// Starts a bed, prints how to reach it, and ends it on Ctrl-C, SIGTERM or SIGHUP, or when the program at the other
 /// end of stdin closes it.
 pub(crate) async fn run() -> Result<()> {
+    let page = web::free_address();
+    let serve = ["--web-address", &page, "--web-auth", "none"];
     let asked = asked_to_end()?;
     tokio::pin!(asked);
     println!("Starting etcd, Kubernetes, Consul and the operator ...");
     let start = Instant::now();
     let bed = tokio::select! {
-        bed = Bed::builder().try_start() => bed?,
+        bed = Bed::builder().operator_args(serve).try_start() => bed?,
         // Servers that have started already end with this process.
         why = &mut asked => {
             println!("Ended before they were up: {why}.");
@@ -26,7 +37,7 @@ pub(crate) async fn run() -> Result<()> {
     bed.try_kubectl(["apply", "-f", "crates/testbed/demo/semaphore.yaml"])
         .await?;
     println!("They are up after {:.0} s.", start.elapsed().as_secs_f32());
-    explain(&bed).await?;
+    explain(&bed, &page).await?;
 
     let why = asked.await;
 
@@ -34,7 +45,7 @@ pub(crate) async fn run() -> Result<()> {
     bed.end().await
 }
 
-async fn explain(bed: &Bed) -> Result<()> {
+async fn explain(bed: &Bed, page: &str) -> Result<()> {
     let metrics = bed
         .operator()
         .address()
@@ -42,34 +53,59 @@ async fn explain(bed: &Bed) -> Result<()> {
         .context("the operator does not run")?;
     let program = std::env::current_exe()?;
     let programs = program.parent().context("this program is in a folder")?;
+    // kubectl completes the plugin's words by a program of this name.
+    let links = bed.folder().path().join("bin");
+    fs::create_dir_all(&links)?;
+    symlink(
+        programs.join("kubectl-csem"),
+        links.join("kubectl_complete-csem"),
+    )?;
     println!(
         "
 In another terminal:
 
   export KUBECONFIG={kubeconfig}
   export CONSUL_HTTP_ADDR={consul}
-  export PATH={programs}:{servers}:$PATH
+  export PATH={programs}:{links}:{servers}:$PATH
+  source <(kubectl completion bash)     # completes kubectl csem, too
 
 There is a ConsulSemaphore `database` with two slots in the namespace `demo`. Try:
 
   kubectl apply -f crates/testbed/demo/jobs.yaml
+  kubectl csem watch database -n demo
+  kubectl csem why migrate-5 -n demo
   kubectl get csem,jobs -n demo
-  kubectl get jobs -n demo --watch
-  kubectl describe csem database -n demo
   consul kv get -recurse semaphores/
   consul lock -n 2 semaphores/demo/database 'echo has a slot; sleep 10'
   consul-semaphore exec --prefix semaphores/demo/database --limit 2 -- sleep 10
   curl -s http://{metrics}/metrics
   tail -f {logs}/operator.log
 
-A pod of these runs for a second, or as long as its annotation bed.consul-semaphore.io/runs says, such as
-30s. Semaphores of all namespaces may live anywhere in Consul (--trusted-namespaces='*').
+The web page is at http://{page}. A Job of your own, to paste:
+
+  kubectl apply -f - <<JOB
+  apiVersion: batch/v1
+  kind: Job
+  metadata:
+    name: mine
+    namespace: demo
+    annotations: {{consul-semaphore.io/semaphore: database}}
+  spec:
+    suspend: true
+    template:
+      metadata: {{annotations: {{bed.consul-semaphore.io/runs: 30s}}}}
+      spec: {{restartPolicy: Never, containers: [{{name: a, image: a}}]}}
+  JOB
+
+No image is pulled and no command runs here: a pod takes a second, or as long as its annotation
+bed.consul-semaphore.io/runs says. All namespaces may use any prefix in Consul (--trusted-namespaces='*').
 
 All logs are in {logs}. Ctrl-C, or kill {pid}, ends all of it.",
         pid = std::process::id(),
         kubeconfig = bed.kubeconfig().display(),
         consul = bed.consul().address(),
         programs = programs.display(),
+        links = links.display(),
         servers = testbed::servers().display(),
         logs = bed.folder().path().display(),
     );
@@ -87,8 +123,15 @@ pub(crate) fn asked_to_end() -> Result<impl Future<Output = &'static str>> {
     let piped = fs::metadata("/dev/stdin").is_ok_and(|stdin| stdin.file_type().is_fifo());
     // On a thread, because a read from stdin can't be cancelled, and must not delay the end.
     let _reader = piped.then(|| {
-        std::thread::spawn(move || {
+        thread::spawn(move || {
+            let begun = Instant::now();
             let ended = std::io::stdin().read_to_end(&mut Vec::new());
+            if begun.elapsed() < NOBODY {
+                // Without a terminal only a signal ends it.
+                loop {
+                    thread::park();
+                }
+            }
             closed.send(ended)
         })
     });
