@@ -49,7 +49,12 @@ async fn apply_overlay(bed: &Bed, names: &[(&str, &str)]) {
     let folder = bed.folder().path().join("overlay");
     let policies = folder.join("config/policies");
     fs::create_dir_all(&policies).expect("a folder");
-    for file in ["kustomization.yaml", "suspend.yaml", "guard.yaml"] {
+    for file in [
+        "kustomization.yaml",
+        "suspend.yaml",
+        "guard.yaml",
+        "cronjobs.yaml",
+    ] {
         let shipped = format!("{root}config/policies/{file}");
         fs::copy(shipped, policies.join(file)).expect("a copy");
     }
