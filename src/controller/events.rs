@@ -58,7 +58,7 @@ pub(super) enum Reason {
     /// Consul unreachable, did somebody destroy the session, is `spec.session.ttl` too short?
     SlotLost,
     /// The Job was deleted because `on-contention` is `Skip`. The message names the holders, or says how late
-    /// the Job was. The CronJob has the same event. If Jobs are late again and again, compare the clocks of the
+    /// the Job was. The `CronJob` has the same event. If Jobs are late again and again, compare the clocks of the
     /// clusters or raise `spec.cooldown`.
     Skipped,
     /// A user suspended the Job while it held a slot. The slot is released and the Job is on hold. To queue it
@@ -73,7 +73,7 @@ pub(super) enum Reason {
     /// The Job keeps its slot because pods of it have not ended for 90 seconds. The message names pods and
     /// nodes. If a node is lost for good, delete its Node object or force the deletion of the pod.
     PodsRemain,
-    /// No ConsulSemaphore of that name exists in the Job's namespace, or it is being deleted. The Job stays
+    /// No `ConsulSemaphore` of that name exists in the Job's namespace, or it is being deleted. The Job stays
     /// suspended until one exists. Create it, or correct the annotation.
     NoSemaphore,
     /// An annotation can't be read; the message says what is allowed. The Job stays suspended until you correct
@@ -85,14 +85,14 @@ pub(super) enum Reason {
     /// Another controller manages the Job, such as Kueue, so the operator leaves it alone. Remove that, or
     /// remove the annotation.
     ManagedElsewhere,
-    /// The ConsulSemaphore was stored before its schema existed and can't be read. Correct it.
+    /// The `ConsulSemaphore` was stored before its schema existed and can't be read. Correct it.
     InvalidSemaphore,
-    /// Slots of the ConsulSemaphore can't be granted or released; the message has the reason of the condition Ready and
+    /// Slots of the `ConsulSemaphore` can't be granted or released; the message has the reason of the condition Ready and
     /// says what to do. There is one such event for each reason until it is ready again.
     NotReady,
-    /// Slots of the ConsulSemaphore are granted and released again.
+    /// Slots of the `ConsulSemaphore` are granted and released again.
     ReadyAgain,
-    /// The ConsulSemaphore was deleted, and keys or sessions of it are left in Consul: Consul was unreachable,
+    /// The `ConsulSemaphore` was deleted, and keys or sessions of it are left in Consul: Consul was unreachable,
     /// or others use the lock key. The message names the key. Delete it when nobody holds a slot there.
     LeftBehind,
     /// `spec.session.ttl` is less than twice the `--lease-duration`: when the leader dies, running Jobs may

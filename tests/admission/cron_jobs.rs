@@ -1,4 +1,4 @@
-//! A CronJob whose own metadata has the annotation is refused, because its Jobs would run without a slot.
+//! A `CronJob` whose own metadata has the annotation is refused, because its Jobs would run without a slot.
 
 use serde_json::json;
 use testbed::{Bed, eventually};
@@ -11,7 +11,7 @@ async fn the_annotation_on_a_cron_job_itself_is_refused() {
     let team = bed.namespace("cron").await;
     let semaphore = json!({ "consul-semaphore.io/semaphore": "db" });
     let cron_job = |name: &str, own: bool, template: bool| {
-        let annotations = |has: bool| has.then(|| semaphore.clone()).unwrap_or_else(|| json!({}));
+        let annotations = |has: bool| if has { semaphore.clone() } else { json!({}) };
         json!({
             "apiVersion": "batch/v1", "kind": "CronJob",
             "metadata": { "name": name, "namespace": team.name(), "annotations": annotations(own) },

@@ -109,10 +109,7 @@ async fn installed_upgraded_uninstalled() {
     let kubernetes = &stage.kubernetes;
     let said = stage.documented("kubectl create namespace").await;
     assert!(said.contains("STATUS: deployed"), "{said}");
-    assert!(
-        said.contains("Then make a semaphore of two slots"),
-        "{said}"
-    );
+    assert!(said.contains("Create a semaphore with two slots"), "{said}");
     let release = stage.release().await;
     let first = release.run(kubernetes).await;
     shows(
@@ -156,7 +153,7 @@ async fn installed_upgraded_uninstalled() {
 
     // Different arguments: all pods are replaced, and the Job continues.
     let before = release.pods().await;
-    stage.documented("helm upgrade").await;
+    stage.documented("--reset-then-reuse-values").await;
     let after = release.pods().await;
     assert!(
         after.iter().all(|pod| !before.contains(pod)),
@@ -172,7 +169,8 @@ async fn installed_upgraded_uninstalled() {
 
     // A different CustomResourceDefinition: no pod is replaced.
     shows(kubernetes, &[CRD], ".spec.names.shortNames", r#"["csem"]"#).await;
-    let upgrade = documented("helm upgrade", &stage.consul).replace(CHART, &stage.changed_chart());
+    let upgrade = documented("--reset-then-reuse-values", &stage.consul);
+    let upgrade = upgrade.replace(CHART, &stage.changed_chart());
     kubernetes.shell(&upgrade).await;
     shows(
         kubernetes,
@@ -234,7 +232,7 @@ async fn leaves_what_users_made(stage: &Stage, team: &Namespace) {
 
 /// Installed again, as the README says, it takes over what exists; then it is removed as docs/install.md says.
 async fn comes_back_to_it(stage: &Stage, team: &Namespace) {
-    let install = commands("README.md", "helm install", &stage.consul);
+    let install = commands("README.md", "helm upgrade --install", &stage.consul);
     stage.kubernetes.shell(&install).await;
     let containers = stage.release().await.run(&stage.kubernetes).await;
     a_job_goes_its_way(team, "db", "fourth").await;

@@ -12,6 +12,8 @@ mod flags;
 mod kustomize;
 mod metrics;
 mod notes;
+mod options;
+mod package;
 mod readme;
 mod refused;
 mod rendered;

@@ -79,7 +79,7 @@ impl Mistake {
             "--set",
             &name,
         ];
-        let alone = "crds.install=false,rbac.userRoles=false,consul.token.asFile=true,\
+        let alone = "crds.enabled=false,rbac.userRoles=false,consul.token.asFile=true,\
                      admissionPolicies.suspend.enabled=false,admissionPolicies.guard.enabled=false";
         kubernetes
             .helm(here.into_iter().chain(["--set", alone]))

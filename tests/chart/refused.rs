@@ -82,6 +82,46 @@ async fn the_schema_says_what_is_allowed() {
         ),
         ("http.port=70000", ["at '/http/port'", "maximum"]),
         (
+            "crds.install=false",
+            ["at '/crds'", "additional properties 'install' not allowed"],
+        ),
+        (
+            "namespaceOverride=Team_A",
+            ["at '/namespaceOverride'", "does not match pattern"],
+        ),
+        (
+            "extraObjects={1}",
+            ["at '/extraObjects/0'", "got number, want object or string"],
+        ),
+        ("startupProbe=5s", ["at '/startupProbe'", "want object"]),
+        ("lifecycle=none", ["at '/lifecycle'", "want object"]),
+        (
+            "serviceAccount.labels.a=1",
+            ["at '/serviceAccount/labels/a'", "want string"],
+        ),
+        (
+            "service.ipFamilies={ipv6}",
+            ["at '/service/ipFamilies/0'", "one of 'IPv4', 'IPv6'"],
+        ),
+        (
+            "service.ipFamilyPolicy=DualStack",
+            ["at '/service/ipFamilyPolicy'", "'PreferDualStack'"],
+        ),
+        (
+            "networkPolicy.consulTo[0].cidr=10.0.0.0/8",
+            [
+                "at '/networkPolicy/consulTo/0'",
+                "additional properties 'cidr' not allowed",
+            ],
+        ),
+        (
+            "networkPolicy.apiServerTo[0].ipBlock.cidr=10.0.0.1",
+            [
+                "at '/networkPolicy/apiServerTo/0/ipBlock/cidr'",
+                "does not match pattern",
+            ],
+        ),
+        (
             "extraEnv[0].value=a",
             ["at '/extraEnv/0'", "missing property 'name'"],
         ),

@@ -39,7 +39,7 @@ async fn readme() {
     works(&shell).await;
     drop(operator);
     removed(&shell).await;
-    page.run(&shell, "helm install").await;
+    page.run(&shell, "helm upgrade --install").await;
     tokio::select! {
         () = works(&shell) => {}
         failed = kubernetes.run_operators(|what| println!("{what}")) => panic!("{failed:?}"),
@@ -86,7 +86,8 @@ async fn install() {
 
     page.run(&shell, "kubectl create namespace").await;
     page.run(&shell, "helm test").await;
-    page.run(&shell, "helm upgrade").await;
+    page.run(&shell, "helm upgrade consul-semaphore-operator")
+        .await;
     page.run(&shell, "kubectl delete csem").await;
 
     removed(&shell).await;

@@ -12,7 +12,7 @@ async fn operations() {
     shell.instead_of("demo", team.name());
     let mut page = Page::open("docs/operations.md");
 
-    // A Job waits for the slot of another one.
+    // A Job waits for the slot of another Job.
     let db = team.semaphore("db-migrations").limit(1).create().await;
     let holder = team.job("holder").semaphore("db-migrations").runs("1h");
     holder.create().await.is_running().await;
@@ -35,7 +35,7 @@ async fn operations() {
         .await;
     assert!(holders.contains("/holder\t"), "{holders}");
 
-    // Somebody took a slot and is gone.
+    // A holder took a slot and died.
     let session = consul.take_slot("semaphores/old", 1).await;
     shell.set("SESSION", &session);
     page.run(&shell, "curl -X PUT").await;
@@ -60,7 +60,7 @@ async fn operations() {
     let left = consul.sessions().await;
     assert!(!left.iter().any(|left| left["ID"] == session), "{left:?}");
 
-    // The semaphore waits for the Job that holds its slot, and is to be deleted at once.
+    // The semaphore waits for the Job that holds its slot, and must be deleted at once.
     shell
         .run("kubectl delete csem db-migrations --wait=false")
         .await;

@@ -21,6 +21,11 @@
 {{- end }}
 {{- end }}
 
+{{/* The namespace of the operator, and of all objects that have no namespace value of their own. */}}
+{{- define "consul-semaphore-operator.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride }}
+{{- end }}
+
 {{/*
 What is called what outside of the release's namespace. An operator for a part of the cluster is not alone there, and the
 others may be releases of the same name.
@@ -28,7 +33,7 @@ others may be releases of the same name.
 {{- define "consul-semaphore-operator.outerName" -}}
 {{- $name := include "consul-semaphore-operator.fullname" . }}
 {{- if include "consul-semaphore-operator.isScoped" . }}
-{{- printf "%s-%s" .Release.Namespace $name }}
+{{- printf "%s-%s" (include "consul-semaphore-operator.namespace" .) $name }}
 {{- else }}
 {{- $name }}
 {{- end }}
@@ -36,7 +41,8 @@ others may be releases of the same name.
 
 {{/* The same in a namespace that may be the release's. Takes {root: $, namespace: "" for that}. */}}
 {{- define "consul-semaphore-operator.nameIn" -}}
-{{- $outside := ne .root.Release.Namespace (default .root.Release.Namespace .namespace) }}
+{{- $own := include "consul-semaphore-operator.namespace" .root }}
+{{- $outside := ne $own (default $own .namespace) }}
 {{- include (ternary "consul-semaphore-operator.outerName" "consul-semaphore-operator.fullname" $outside) .root }}
 {{- end }}
 
@@ -83,7 +89,7 @@ annotations:
 {{- if .Values.leaderElection.leaseName }}
 {{- .Values.leaderElection.leaseName }}
 {{- else if include "consul-semaphore-operator.isScoped" . }}
-{{- printf "%s-%s" .Release.Namespace (include "consul-semaphore-operator.fullname" .) | trunc 63 | trimSuffix "-" }}
+{{- printf "%s-%s" (include "consul-semaphore-operator.namespace" .) (include "consul-semaphore-operator.fullname" .) | trunc 63 | trimSuffix "-" }}
 {{- else }}
 {{- print "consul-semaphore-operator" }}
 {{- end }}
@@ -132,7 +138,7 @@ annotations:
 {{- define "consul-semaphore-operator.subjects" -}}
 - kind: ServiceAccount
   name: {{ include "consul-semaphore-operator.serviceAccountName" . | quote }}
-  namespace: {{ .Release.Namespace | quote }}
+  namespace: {{ include "consul-semaphore-operator.namespace" . | quote }}
 {{- end }}
 
 {{/* Whether the API server has MutatingAdmissionPolicies: "true" or nothing. */}}

@@ -95,10 +95,10 @@ pub enum Reason {
     /// Consul does not know the token, or the token lacks the rule that the message names. Add the rule to the
     /// token's policy.
     PermissionDenied,
-    /// Consul has no datacenter of this name. Create another ConsulSemaphore that names an existing one.
+    /// Consul has no datacenter of this name. Create another `ConsulSemaphore` that names an existing one.
     UnknownDatacenter,
     /// `spec.consul.namespace` and `spec.consul.partition` need Consul Enterprise. Create another
-    /// ConsulSemaphore without them.
+    /// `ConsulSemaphore` without them.
     EnterpriseOnly,
     /// Consul has the limit of the spec.
     LimitsMatch,
@@ -107,18 +107,18 @@ pub enum Reason {
     LimitConflict,
     /// The lock key belongs to another use, such as a mutex where the spec asks for a semaphore, or its value
     /// can't be read. The operator does not touch it. Delete the key when nobody uses it, or create another
-    /// ConsulSemaphore with another prefix.
+    /// `ConsulSemaphore` with another prefix.
     LockConflict,
     /// The lock key is larger than Consul accepts in a transaction (about 380 KiB), or the data below the
     /// prefix is larger than 16 MiB. A semaphore with 5000 holders needs less: delete what does not belong to
     /// it. Running Jobs continue while their slots are known to be held.
     LockTooLarge,
-    /// This namespace may not use the prefix. Create another ConsulSemaphore with a prefix below the
+    /// This namespace may not use the prefix. Create another `ConsulSemaphore` with a prefix below the
     /// namespace's own folder, give this one a token of its own, or add the namespace to `--trusted-
     /// namespaces`.
     PrefixNotAllowed,
     /// The Secret of `spec.consul.tokenSecretRef` or its key does not exist, or the operator may not read it;
-    /// the message says which. While ConsulReachable is True, the operator still uses the token that it read
+    /// the message says which. While `ConsulReachable` is True, the operator still uses the token that it read
     /// before.
     TokenNotFound,
     /// Consul refuses the operator's login, or the token to log in with can't be read; the message says which.
@@ -126,12 +126,12 @@ pub enum Reason {
     /// The API server refuses to start one Job after another; the message says why. Check the operator's RBAC,
     /// admission policies and webhooks. The operator grants again as soon as one start succeeds.
     StartsRefused,
-    /// The API server refuses the finalizer on the ConsulSemaphore; the message says why. Check the operator's
+    /// The API server refuses the finalizer on the `ConsulSemaphore`; the message says why. Check the operator's
     /// RBAC, admission policies and webhooks. Nothing is granted until the finalizer is set.
     FinalizerRefused,
     /// `spec.paused` is true. Set it to false to grant again.
     Paused,
-    /// The ConsulSemaphore is being deleted. It is removed when the last Job that holds a slot is done. The
+    /// The `ConsulSemaphore` is being deleted. It is removed when the last Job that holds a slot is done. The
     /// message says so if Consul prevents that.
     Terminating,
     /// A slot is free.

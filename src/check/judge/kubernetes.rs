@@ -292,10 +292,7 @@ mod tests {
         "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
 
     fn rest() -> Rest {
-        let lease = Lease {
-            namespace: "consul-semaphore-system".to_owned(),
-            name: "consul-semaphore-operator".to_owned(),
-        };
+        let lease = lease();
         let questions = questions(&"*".parse().unwrap(), Some(&lease)).into_iter();
         let allowed = questions.map(|question| Right {
             question,
@@ -309,7 +306,7 @@ mod tests {
             asker: Ok(OPERATOR.to_owned()),
             rights: allowed.collect(),
             policies: Vec::new(),
-            election: Some((lease(), lead("replica-1", 3))),
+            election: Some((lease, lead("replica-1", 3))),
             cron_jobs: Ok(Vec::new()),
         }
     }

@@ -15,7 +15,7 @@ impl State {
         let uid = tracked.workload.uid.clone();
         let mut is_new = true;
         if let Some(known) = self.workloads.get_mut(&uid) {
-            if !known.workload.gives_way_to(&tracked.workload, asked) {
+            if !known.workload.is_replaced_by(&tracked.workload, asked) {
                 return;
             }
             if known.says_the_same(&tracked) {

@@ -101,7 +101,7 @@ struct World {
     hung: BTreeSet<QueueRef>,
     /// Whether the PATCHes that start workloads are not answered.
     starts_are_lost: bool,
-    /// How many transactions go through of which nothing is last_read.
+    /// How many transactions go through that are never answered.
     answers_are_lost: usize,
     duties: Vec<Duty>,
     started: Vec<String>,

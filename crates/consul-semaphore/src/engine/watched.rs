@@ -319,7 +319,7 @@ mod tests {
         assert_eq!((news.index, news.entries.len()), (5, 1));
         assert!(
             watched.news(&key("a"), &mut last_read).is_none(),
-            "last_read already"
+            "read already"
         );
         let mut other = 0;
         let news = watched.news(&key("unused"), &mut other).unwrap().unwrap();

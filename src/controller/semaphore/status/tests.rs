@@ -24,6 +24,7 @@ fn status(key: &str, holders: &[u64], ready: (bool, Reason)) -> KeyStatus {
             held: holders.len(),
             held_here: holders.len(),
             holders: holders.iter().map(holder).collect(),
+            elsewhere: Vec::new(),
         },
         queued: Queued {
             waiting: 1,
