@@ -144,7 +144,7 @@ site: $(MDBOOK)
 $(MDBOOK):
 	cargo install --locked --debug --no-default-features --features search --version $(MDBOOK_VERSION) --root .tools/mdbook-$(MDBOOK_VERSION) mdbook
 
-VALE_VERSION := 3.26.0
+VALE_VERSION := 3.21.0
 VALE := .tools/vale-$(VALE_VERSION)/vale
 
 # Words that the documentation does not use. Sentences of more than 35 words are only shown.
