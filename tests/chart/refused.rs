@@ -9,123 +9,126 @@ async fn refusal(args: &[&str]) -> String {
     }
 }
 
+/// Values that the schema refuses, each with where and why.
+const REFUSED: &[(&str, [&str; 2])] = &[
+    (
+        "replicas=3",
+        ["at ''", "additional properties 'replicas' not allowed"],
+    ),
+    (
+        "consul.adress=consul",
+        ["at '/consul'", "additional properties 'adress' not allowed"],
+    ),
+    (
+        "replicaCount=two",
+        ["at '/replicaCount'", "got string, want integer"],
+    ),
+    (
+        "log.format=xml",
+        ["at '/log/format'", "value must be one of 'json', 'text'"],
+    ),
+    (
+        "leaderElection.mode=off",
+        ["at '/leaderElection/mode'", "one of 'kubernetes', 'consul'"],
+    ),
+    (
+        "consul.maxWatches=0",
+        ["at '/consul/maxWatches'", "minimum: got 0, want 1"],
+    ),
+    (
+        "clusterName=prod eu",
+        ["at '/clusterName'", "'prod eu' does not match pattern"],
+    ),
+    (
+        "scope.namespaces={*}",
+        ["at '/scope/namespaces/0'", "'*' does not match pattern"],
+    ),
+    (
+        "rbac.tokenSecrets.team-a={}",
+        [
+            "at '/rbac/tokenSecrets/team-a/0'",
+            "'' does not match pattern",
+        ],
+    ),
+    (
+        "consul.token.file=token",
+        ["at '/consul/token/file'", "does not match pattern"],
+    ),
+    (
+        "prometheusRule.disabled={Nothing}",
+        ["at '/prometheusRule/disabled/0'", "must be one of"],
+    ),
+    (
+        "serviceAccount.name=Semaphores",
+        ["at '/serviceAccount/name'", "does not match pattern"],
+    ),
+    (
+        "imagePullSecrets[0].name=my_registry",
+        ["at '/imagePullSecrets/0/name'", "does not match pattern"],
+    ),
+    (
+        "initContainers[0].name=a.b",
+        ["at '/initContainers/0/name'", "does not match pattern"],
+    ),
+    (
+        "http.host=localhost",
+        ["at '/http/host'", "does not match pattern"],
+    ),
+    ("http.port=null", ["at '/http'", "missing property 'port'"]),
+    (
+        "networkPolicy=null",
+        ["at ''", "missing property 'networkPolicy'"],
+    ),
+    ("http.port=70000", ["at '/http/port'", "maximum"]),
+    (
+        "crds.install=false",
+        ["at '/crds'", "additional properties 'install' not allowed"],
+    ),
+    (
+        "namespaceOverride=Team_A",
+        ["at '/namespaceOverride'", "does not match pattern"],
+    ),
+    (
+        "extraObjects={1}",
+        ["at '/extraObjects/0'", "got number, want"],
+    ),
+    ("startupProbe=5s", ["at '/startupProbe'", "want object"]),
+    ("lifecycle=none", ["at '/lifecycle'", "want object"]),
+    (
+        "serviceAccount.labels.a=1",
+        ["at '/serviceAccount/labels/a'", "want string"],
+    ),
+    (
+        "service.ipFamilies={ipv6}",
+        ["at '/service/ipFamilies/0'", "one of 'IPv4', 'IPv6'"],
+    ),
+    (
+        "service.ipFamilyPolicy=DualStack",
+        ["at '/service/ipFamilyPolicy'", "'PreferDualStack'"],
+    ),
+    (
+        "networkPolicy.consulTo[0].cidr=10.0.0.0/8",
+        [
+            "at '/networkPolicy/consulTo/0'",
+            "additional properties 'cidr' not allowed",
+        ],
+    ),
+    (
+        "networkPolicy.apiServerTo[0].ipBlock.cidr=10.0.0.1",
+        [
+            "at '/networkPolicy/apiServerTo/0/ipBlock/cidr'",
+            "does not match pattern",
+        ],
+    ),
+    (
+        "extraEnv[0].value=a",
+        ["at '/extraEnv/0'", "missing property 'name'"],
+    ),
+];
+
 #[tokio::test]
 async fn the_schema_says_what_is_allowed() {
-    for (value, where_and_why) in [
-        (
-            "replicas=3",
-            ["at ''", "additional properties 'replicas' not allowed"],
-        ),
-        (
-            "consul.adress=consul",
-            ["at '/consul'", "additional properties 'adress' not allowed"],
-        ),
-        (
-            "replicaCount=two",
-            ["at '/replicaCount'", "got string, want integer"],
-        ),
-        (
-            "log.format=xml",
-            ["at '/log/format'", "value must be one of 'json', 'text'"],
-        ),
-        (
-            "leaderElection.mode=off",
-            ["at '/leaderElection/mode'", "one of 'kubernetes', 'consul'"],
-        ),
-        (
-            "consul.maxWatches=0",
-            ["at '/consul/maxWatches'", "minimum: got 0, want 1"],
-        ),
-        (
-            "clusterName=prod eu",
-            ["at '/clusterName'", "'prod eu' does not match pattern"],
-        ),
-        (
-            "scope.namespaces={*}",
-            ["at '/scope/namespaces/0'", "'*' does not match pattern"],
-        ),
-        (
-            "rbac.tokenSecrets.team-a={}",
-            [
-                "at '/rbac/tokenSecrets/team-a/0'",
-                "'' does not match pattern",
-            ],
-        ),
-        (
-            "consul.token.file=token",
-            ["at '/consul/token/file'", "does not match pattern"],
-        ),
-        (
-            "prometheusRule.disabled={Nothing}",
-            ["at '/prometheusRule/disabled/0'", "must be one of"],
-        ),
-        (
-            "serviceAccount.name=Semaphores",
-            ["at '/serviceAccount/name'", "does not match pattern"],
-        ),
-        (
-            "imagePullSecrets[0].name=my_registry",
-            ["at '/imagePullSecrets/0/name'", "does not match pattern"],
-        ),
-        (
-            "initContainers[0].name=a.b",
-            ["at '/initContainers/0/name'", "does not match pattern"],
-        ),
-        (
-            "http.host=localhost",
-            ["at '/http/host'", "does not match pattern"],
-        ),
-        ("http.port=null", ["at '/http'", "missing property 'port'"]),
-        (
-            "networkPolicy=null",
-            ["at ''", "missing property 'networkPolicy'"],
-        ),
-        ("http.port=70000", ["at '/http/port'", "maximum"]),
-        (
-            "crds.install=false",
-            ["at '/crds'", "additional properties 'install' not allowed"],
-        ),
-        (
-            "namespaceOverride=Team_A",
-            ["at '/namespaceOverride'", "does not match pattern"],
-        ),
-        (
-            "extraObjects={1}",
-            ["at '/extraObjects/0'", "got number, want"],
-        ),
-        ("startupProbe=5s", ["at '/startupProbe'", "want object"]),
-        ("lifecycle=none", ["at '/lifecycle'", "want object"]),
-        (
-            "serviceAccount.labels.a=1",
-            ["at '/serviceAccount/labels/a'", "want string"],
-        ),
-        (
-            "service.ipFamilies={ipv6}",
-            ["at '/service/ipFamilies/0'", "one of 'IPv4', 'IPv6'"],
-        ),
-        (
-            "service.ipFamilyPolicy=DualStack",
-            ["at '/service/ipFamilyPolicy'", "'PreferDualStack'"],
-        ),
-        (
-            "networkPolicy.consulTo[0].cidr=10.0.0.0/8",
-            [
-                "at '/networkPolicy/consulTo/0'",
-                "additional properties 'cidr' not allowed",
-            ],
-        ),
-        (
-            "networkPolicy.apiServerTo[0].ipBlock.cidr=10.0.0.1",
-            [
-                "at '/networkPolicy/apiServerTo/0/ipBlock/cidr'",
-                "does not match pattern",
-            ],
-        ),
-        (
-            "extraEnv[0].value=a",
-            ["at '/extraEnv/0'", "missing property 'name'"],
-        ),
-    ] {
+    for (value, where_and_why) in REFUSED {
         let refusal = refusal(&["--set", value]).await;
         for words in where_and_why {
             assert!(
