@@ -207,7 +207,12 @@ mod tests {
         );
         b.synced();
         a.failed(&refusal(500, "broken"));
-        assert!(health.is_ready() && health.remarks().starts_with("jobs in a: the watch has failed"));
+        assert!(
+            health.is_ready()
+                && health
+                    .remarks()
+                    .starts_with("jobs in a: the watch has failed")
+        );
         let failed = "watch_errors_total{resource=\"jobs\"} 2";
         assert!(metrics.encode().contains(failed), "for each resource");
     }

@@ -253,7 +253,9 @@ impl Operator {
             let mut workload = outside.workloads.read(&object.uid, now)?;
             let mut known = self.store.workloads.iter();
             match known.find(|known| known.uid == workload.uid) {
-                Some(known) if !known.is_replaced_by(&workload, asked) => return Some(known.clone()),
+                Some(known) if !known.is_replaced_by(&workload, asked) => {
+                    return Some(known.clone());
+                }
                 Some(known) if known.version == workload.version => workload.seen = known.seen,
                 _ => {}
             }
