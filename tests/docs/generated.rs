@@ -134,7 +134,9 @@ fn fields_of(schema: &Value, parent: &str, rows: &mut Vec<Vec<String>>) {
         let meaning = field["description"]
             .as_str()
             .unwrap_or_default()
-            .replace('|', "or");
+            .replace('|', "or")
+            // It is plain text: Markdown would take `<key>` for HTML, and not show it.
+            .replace('<', r"\<");
         rows.push(vec![format!("`{path}`"), value.join(", "), meaning]);
         if name != "conditions" {
             fields_of(field, &format!("{path}."), rows);
