@@ -143,14 +143,16 @@ async fn it_says_which_policies_are_not_installed() {
     let by_cluster = "\"suspend\" is not installed, because this API server has no";
     let by_value = "\"suspend\" is not installed (admissionPolicies.suspend.enabled=false)";
     let guard = "\"guard\" is not installed (admissionPolicies.guard.enabled=false)";
+    let cron_jobs = "\"cronjobs\" is not installed (admissionPolicies.cronJobs.enabled=false)";
     for (values, said) in [
-        ("suspend.enabled=auto", [true, false, false]),
-        ("suspend.enabled=false", [false, true, false]),
-        ("refuse.enabled=true", [false, false, false]),
-        ("guard.enabled=false", [true, false, true]),
+        ("suspend.enabled=auto", [true, false, false, false]),
+        ("suspend.enabled=false", [false, true, false, false]),
+        ("refuse.enabled=true", [false, false, false, false]),
+        ("guard.enabled=false", [true, false, true, false]),
+        ("cronJobs.enabled=false", [true, false, false, true]),
     ] {
         let notes = notes(&format!("admissionPolicies.{values}")).await;
-        let says = [by_cluster, by_value, guard].map(|words| notes.contains(words));
+        let says = [by_cluster, by_value, guard, cron_jobs].map(|words| notes.contains(words));
         assert_eq!(says, said, "{values}: {notes}");
     }
 }

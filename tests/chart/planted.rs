@@ -80,7 +80,8 @@ impl Mistake {
             &name,
         ];
         let alone = "crds.enabled=false,rbac.userRoles=false,consul.token.asFile=true,\
-                     admissionPolicies.suspend.enabled=false,admissionPolicies.guard.enabled=false";
+                     admissionPolicies.suspend.enabled=false,admissionPolicies.guard.enabled=false,\
+                     admissionPolicies.cronJobs.enabled=false";
         kubernetes
             .helm(here.into_iter().chain(["--set", alone]))
             .await;

@@ -56,7 +56,7 @@ fn its_links_lead_somewhere() {
         .split("](")
         .skip(1)
         .filter_map(|rest| rest.split(')').next());
-    for link in links {
+    for link in links.filter(|link| !link.starts_with("https://")) {
         let path = link.split('#').next().expect("a path");
         assert!(file(path).exists(), "{link}");
     }

@@ -139,6 +139,7 @@ async fn variables_name_those_before_them() {
 /// What can exist only once in a cluster belongs to one release; it is left out here.
 const ALL_BUT_WHAT_IS_THERE_ONCE: &str = "crds.enabled=false,rbac.userRoles=false,\
     admissionPolicies.suspend.enabled=false,admissionPolicies.guard.enabled=false,\
+    admissionPolicies.cronJobs.enabled=false,\
     web.enabled=true,flowControl.enabled=true,rbac.tokenSecrets.team={token},networkPolicy.enabled=true,\
     serviceMonitor.enabled=true,serviceMonitor.namespace=monitoring,\
     prometheusRule.enabled=true,prometheusRule.namespace=monitoring,\
