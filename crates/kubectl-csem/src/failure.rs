@@ -182,7 +182,7 @@ impl Right {
         match namespace {
             Some(namespace) => format!(
                 "You may not {verb} {resource} in the namespace {namespace}. The ClusterRole {role}; \
-                 whoever administers the namespace can bind it to you there"
+                 an administrator of the namespace can bind it to you there"
             ),
             None => format!(
                 "You may not {verb} {resource} in all namespaces. The ClusterRole {role}; a \

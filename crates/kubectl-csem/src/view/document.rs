@@ -26,9 +26,9 @@ pub(crate) struct Document<'a> {
     queue: &'a [Place],
     /// How many more Jobs wait behind these.
     more_in_queue: usize,
-    not_in_line: &'a [Outside],
+    not_queued: &'a [Outside],
     /// How many more Jobs are not in the queue.
-    more_not_in_line: usize,
+    more_not_queued: usize,
     events: &'a [&'a RecordedEvent],
     /// What could not be read, and why.
     gaps: &'a [String],
@@ -64,8 +64,8 @@ impl<'a> Document<'a> {
             holders,
             queue: &shown.queue.places,
             more_in_queue: shown.queue.more,
-            not_in_line: &shown.queue.outside,
-            more_not_in_line: shown.queue.more_outside,
+            not_queued: &shown.queue.outside,
+            more_not_queued: shown.queue.more_outside,
             events: shown.events,
             gaps: shown.gaps,
         }
@@ -132,7 +132,7 @@ mod tests {
         }]);
         assert_eq!(document["queue"], expected);
         assert_eq!(document["moreInQueue"], 1);
-        assert_eq!(document["notInLine"][0]["reason"], "OnHold");
+        assert_eq!(document["notQueued"][0]["reason"], "OnHold");
         assert_eq!(document["events"][0]["reason"], "SlotWaiting");
     }
 }

@@ -174,7 +174,7 @@ fn outsider(
         ("Stopping".to_owned(), message.to_owned())
     } else {
         let message =
-            "the operator has not put it in line: it has not seen it yet, or does not run";
+            "the operator has not queued it yet, or does not run";
         ("Unseen".to_owned(), message.to_owned())
     };
     Some(Outside {

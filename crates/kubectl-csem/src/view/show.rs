@@ -240,7 +240,7 @@ fn outside(text: &mut Text, queue: &Queue) {
     if queue.outside.is_empty() {
         return;
     }
-    text.heading("NOT IN LINE");
+    text.heading("NOT QUEUED");
     let mut table = Table::new(["JOB", "REASON", "MESSAGE"]);
     for Outside {
         job,
