@@ -31,6 +31,7 @@ enum Step {
 
 pub(crate) async fn change(cluster: &Cluster, name: &str, change: Change) -> Result<(), Failure> {
     let cluster = cluster.to_change();
+    cluster.installed().await?;
     let job = cluster.job(name).await?;
     match step(&job, change)? {
         Step::Nothing(said) => terminal::write(&format!("job.batch/{name} {said}\n")),
