@@ -6,8 +6,7 @@ use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::WorkloadObject;
 use k8s_openapi::api::core::v1::Event;
 use kube::{
-    Api, Client, Config,
-    Resource as _,
+    Api, Client, Config, Resource as _,
     api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };

@@ -55,7 +55,13 @@ pub(crate) async fn list(
         let all = json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": items });
         return document(&all, output);
     }
-    let notes = notes(cluster, namespace.as_deref(), &items, selector.is_none() && !cut).await;
+    let notes = notes(
+        cluster,
+        namespace.as_deref(),
+        &items,
+        selector.is_none() && !cut,
+    )
+    .await;
     if items.is_empty() {
         let place = namespace.map_or_else(
             || "in any namespace".to_owned(),

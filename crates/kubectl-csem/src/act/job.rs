@@ -109,7 +109,9 @@ fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
     }
     let workload = TrackedWorkload::read(job, Moment::default());
     let obstacle = match workload.and_then(|workload| workload.obstacle) {
-        Some(Obstacle::Managed(why)) => format!(". The operator leaves it alone, and it gets no slot: {why}"),
+        Some(Obstacle::Managed(why)) => {
+            format!(". The operator leaves it alone, and it gets no slot: {why}")
+        }
         // The new value may be what corrects it.
         Some(Obstacle::Malformed(_) | Obstacle::NoKey) | None => String::new(),
     };

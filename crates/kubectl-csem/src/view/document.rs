@@ -130,12 +130,10 @@ mod tests {
 
     #[test]
     fn a_program_finds_what_people_see() {
-        let semaphore = semaphore(
-            &json!({
-                "waiting": 2, "queue": [{ "job": "a", "since": "2026-01-01T00:29:00Z" }],
-                "waitingElsewhere": [{ "session": "s", "waiter": "ci-runner deploy" }],
-            }),
-        );
+        let semaphore = semaphore(&json!({
+            "waiting": 2, "queue": [{ "job": "a", "since": "2026-01-01T00:29:00Z" }],
+            "waitingElsewhere": [{ "session": "s", "waiter": "ci-runner deploy" }],
+        }));
         let object: DynamicObject = from_value(to_value(&semaphore).unwrap()).unwrap();
         let workloads = [
             workload("a", &json!({})),

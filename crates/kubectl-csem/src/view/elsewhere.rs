@@ -79,7 +79,9 @@ mod tests {
             .collect();
         assert_eq!(
             line(&status(&full), None).as_deref(),
-            Some("at least 20 other waiters: ci job-0, ci job-1, ci job-2, ci job-3, ci job-4, ...")
+            Some(
+                "at least 20 other waiters: ci job-0, ci job-1, ci job-2, ci job-3, ci job-4, ..."
+            )
         );
     }
 

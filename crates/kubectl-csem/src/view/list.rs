@@ -220,8 +220,14 @@ mod tests {
         keyed.spec.keyed = true;
         let plain = Item::Semaphore(Box::new(semaphore(&json!({}))));
         let text = shown(&[Item::Semaphore(Box::new(keyed)), plain], false, false);
-        let rows: Vec<Vec<&str>> = text.lines().map(|row| row.split_whitespace().collect()).collect();
-        assert_eq!(rows[0][..6], ["NAME", "LIMIT", "HELD", "WAITING", "KEYS", "READY"]);
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .map(|row| row.split_whitespace().collect())
+            .collect();
+        assert_eq!(
+            rows[0][..6],
+            ["NAME", "LIMIT", "HELD", "WAITING", "KEYS", "READY"]
+        );
         assert_eq!(rows[1][..5], ["db", "1/key", "2", "0", "2"]);
         assert_eq!(rows[2][..5], ["db", "2", "2", "0", "-"]);
     }

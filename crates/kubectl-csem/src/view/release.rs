@@ -235,7 +235,11 @@ mod tests {
         };
         says(
             &recorded(elsewhere, Mode::Mutex),
-            &["another cluster", "Its pods may still run", "Consul's own rule"],
+            &[
+                "another cluster",
+                "Its pods may still run",
+                "Consul's own rule",
+            ],
         );
         let process = Holder::Process {
             host: "ci-7".to_owned(),

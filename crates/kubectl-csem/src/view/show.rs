@@ -241,7 +241,11 @@ mod tests {
         let queued = json!([{ "job": "a" }]);
         for (waiting, queued, expected) in [
             (0, json!([]), "QUEUE\n  1 other waiter: ci-runner deploy\n"),
-            (1, queued, "2 of 2 slots are held\n  1 other waiter: ci-runner deploy\n"),
+            (
+                1,
+                queued,
+                "2 of 2 slots are held\n  1 other waiter: ci-runner deploy\n",
+            ),
         ] {
             let semaphore = semaphore(
                 &json!({ "waiting": waiting, "queue": queued, "waitingElsewhere": [waiter] }),
@@ -270,7 +274,11 @@ mod tests {
             gaps: &[],
         };
         let text = show(&shown, now()).render(false);
-        let expected = "2 slots held across 2 keys, limit 1 for each, 1 of them by a Job of this cluster";
-        assert!(text.contains(expected) && !text.contains("2 of 1"), "{text}");
+        let expected =
+            "2 slots held across 2 keys, limit 1 for each, 1 of them by a Job of this cluster";
+        assert!(
+            text.contains(expected) && !text.contains("2 of 1"),
+            "{text}"
+        );
     }
 }

@@ -140,7 +140,9 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
         _ => Some(places.iter().filter(same).count() + more),
     };
     let highest = ahead.iter().filter_map(|place| place.priority).max();
-    let name = asked.workload.and_then(|workload| workload.semaphore.clone());
+    let name = asked
+        .workload
+        .and_then(|workload| workload.semaphore.clone());
     let priority = asked.workload.map(|workload| workload.workload.priority);
     let to_do = remedies(&Subject {
         namespace: asked.namespace,
@@ -169,8 +171,15 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
         place: index.map(|_| ahead.len() + 1),
         queued: queued.filter(|_| index.is_some()),
         priority,
-        since: place.filter(|_| index.is_some()).and_then(|place| place.since),
-        holders: status.holders.iter().filter(shown).map(Holder::of).collect(),
+        since: place
+            .filter(|_| index.is_some())
+            .and_then(|place| place.since),
+        holders: status
+            .holders
+            .iter()
+            .filter(shown)
+            .map(Holder::of)
+            .collect(),
         more_holders: held.saturating_sub(status.holders.len()),
         waiting_elsewhere: elsewhere.into_iter().map(Waiter::of).collect(),
         conditions: status.conditions.clone(),
@@ -181,11 +190,7 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
     }
 }
 
-fn key(
-    asked: &Asked<'_>,
-    place: Option<&Place>,
-    of: Option<&ConsulSemaphore>,
-) -> Option<String> {
+fn key(asked: &Asked<'_>, place: Option<&Place>, of: Option<&ConsulSemaphore>) -> Option<String> {
     let semaphore = of.filter(|semaphore| semaphore.spec.keyed)?;
     if let Some(key) = place.and_then(|place| place.key.clone()) {
         return Some(key);
@@ -253,7 +258,11 @@ fn verdict(asked: &Asked<'_>, place: Option<&Place>, queue: Option<&Queue>) -> V
     let outside = queue.and_then(|queue| queue.outside.iter().find(|one| one.job == asked.job));
     match outside {
         Some(one) => Verdict::new(State::NotQueued, &one.reason, &one.message),
-        None => Verdict::new(State::NotQueued, "Unseen", "the operator has not queued it yet"),
+        None => Verdict::new(
+            State::NotQueued,
+            "Unseen",
+            "the operator has not queued it yet",
+        ),
     }
 }
 
@@ -295,7 +304,10 @@ pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
         let priority = priority.unwrap_or(0).to_string();
         text.push(labelled("Priority", vec![Span::plain(priority)]));
     }
-    let asks = matches!(answer.state, State::Waiting | State::NotQueued | State::Running);
+    let asks = matches!(
+        answer.state,
+        State::Waiting | State::NotQueued | State::Running
+    );
     let of = of.filter(|_| asks);
     if let Some(semaphore) = of {
         parts::reported(&mut text, semaphore);
@@ -321,7 +333,11 @@ pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
     if !to_do.is_empty() {
         text.heading("WHAT TO DO");
         let indent = " ".repeat(INDENT);
-        text.extend(to_do.iter().map(|line| Line::of(Tone::Plain, format!("{indent}{line}"))));
+        text.extend(
+            to_do
+                .iter()
+                .map(|line| Line::of(Tone::Plain, format!("{indent}{line}"))),
+        );
     }
     text
 }
@@ -339,7 +355,9 @@ fn headline(answer: &Answer<'_>) -> String {
         ..
     } = answer;
     let name = semaphore.as_deref().unwrap_or_default();
-    let key = key.as_deref().map_or_else(String::new, |key| format!(", key {key}"));
+    let key = key
+        .as_deref()
+        .map_or_else(String::new, |key| format!(", key {key}"));
     let does = match state {
         State::Waiting => {
             let of = queued.map_or_else(String::new, |queued| format!(" of {queued}"));

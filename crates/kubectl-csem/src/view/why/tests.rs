@@ -68,11 +68,17 @@ fn is(answer: &Value, state: &str, reason: &str) {
 #[test]
 fn all_of_one_that_waits() {
     let waiter = json!({ "session": "s", "waiter": "ci-runner deploy" });
-    let db = queued(&["first", "a", "b"], &json!({ "waitingElsewhere": [waiter] }));
+    let db = queued(
+        &["first", "a", "b"],
+        &json!({ "waitingElsewhere": [waiter] }),
+    );
     let (answer, text) = asked(&db, &json!({}), &[]);
     assert_eq!(text, include_str!("../expected/why.txt"));
     is(&answer, "Waiting", "Behind");
-    assert_eq!((&answer["place"], &answer["queued"]), (&json!(2), &json!(3)));
+    assert_eq!(
+        (&answer["place"], &answer["queued"]),
+        (&json!(2), &json!(3))
+    );
     assert_eq!(answer["semaphore"], "db");
     assert_eq!(answer["holders"][0]["name"], "batch/migrate-1");
     assert_eq!(answer["waitingElsewhere"][0]["name"], "deploy");
@@ -83,7 +89,10 @@ fn all_of_one_that_waits() {
 fn the_first_waits_for_a_holder() {
     let (answer, text) = asked(&queued(&["a", "b"], &json!({})), &json!({}), &[]);
     is(&answer, "Waiting", "AllSlotsHeld");
-    has(&text, &["1 of 2 in the queue", "when a holder gives its slot back"]);
+    has(
+        &text,
+        &["1 of 2 in the queue", "when a holder gives its slot back"],
+    );
 }
 
 #[test]
@@ -94,7 +103,13 @@ fn what_stops_the_semaphore_is_said_with_the_way_out() {
     }] });
     let (answer, text) = asked(&queued(&["a"], &paused), &json!({}), &[]);
     is(&answer, "Waiting", "Paused");
-    has(&text, &["False, Paused: spec.paused is true", "csem resume db -n batch"]);
+    has(
+        &text,
+        &[
+            "False, Paused: spec.paused is true",
+            "csem resume db -n batch",
+        ],
+    );
 }
 
 #[test]
@@ -102,21 +117,37 @@ fn a_refused_start_is_the_operators_message() {
     let events = [recorded(1, "Job", "a", "uid-a", "StartRefused")];
     let (answer, text) = asked(&queued(&["a"], &json!({})), &json!({}), &events);
     is(&answer, "Waiting", "StartRefused");
-    has(&text, &["the note of StartRefused", "Correct what refuses the start"]);
+    has(
+        &text,
+        &["the note of StartRefused", "Correct what refuses the start"],
+    );
 }
 
 #[test]
 fn one_outside_the_queue_has_no_place() {
     let db = queued(&["b"], &json!({}));
     for (annotation, value, reason, words) in [
-        ("hold", "true", "OnHold", ["is on hold", "csem unhold a -n batch"]),
-        ("priority", "high", "Malformed", ["whole number", "kubectl edit job a"]),
+        (
+            "hold",
+            "true",
+            "OnHold",
+            ["is on hold", "csem unhold a -n batch"],
+        ),
+        (
+            "priority",
+            "high",
+            "Malformed",
+            ["whole number", "kubectl edit job a"],
+        ),
     ] {
         let more = json!({ (format!("consul-semaphore.io/{annotation}")): value });
         let (answer, text) = asked(&db, &more, &[]);
         is(&answer, "NotQueued", reason);
         has(&text, &words);
-        assert_eq!((&answer["place"], &answer["queued"]), (&Value::Null, &Value::Null));
+        assert_eq!(
+            (&answer["place"], &answer["queued"]),
+            (&Value::Null, &Value::Null)
+        );
     }
     let (answer, text) = asked(&db, &json!({}), &[]);
     is(&answer, "NotQueued", "Unseen");
@@ -137,10 +168,18 @@ fn each_key_has_a_queue_and_holders() {
     keyed.spec.keyed = true;
     let (answer, text) = asked(&keyed, &json!({ "consul-semaphore.io/key": "k2" }), &[]);
     is(&answer, "Waiting", "Behind");
-    assert_eq!((&answer["place"], &answer["queued"]), (&json!(2), &json!(2)));
+    assert_eq!(
+        (&answer["place"], &answer["queued"]),
+        (&json!(2), &json!(2))
+    );
     has(
         &text,
-        &["db, key k2: 2 of 2 in the queue", "behind c", "batch/y", "limit 1 for each"],
+        &[
+            "db, key k2: 2 of 2 in the queue",
+            "behind c",
+            "batch/y",
+            "limit 1 for each",
+        ],
     );
     assert!(!text.contains("batch/x"), "{text}");
     let (answer, _) = asked(&keyed, &json!({ "consul-semaphore.io/key": "a/b" }), &[]);
@@ -161,14 +200,20 @@ fn a_name_of_no_semaphore_is_corrected() {
         ],
     );
     let (_, text) = of(Some(&this), Named::Missing(&[]));
-    has(&text, &["Create the ConsulSemaphore db in the namespace batch"]);
+    has(
+        &text,
+        &["Create the ConsulSemaphore db in the namespace batch"],
+    );
 }
 
 #[test]
 fn one_that_does_not_ask_is_told_how() {
     let (answer, text) = of(None, Named::Nothing);
     is(&answer, "NotAnnotated", "NotAnnotated");
-    has(&text, &["batch/a does not ask for a slot", "kubectl annotate job a"]);
+    has(
+        &text,
+        &["batch/a does not ask for a slot", "kubectl annotate job a"],
+    );
     let mut misspelt = Asked {
         namespace: "batch",
         job: "a",
@@ -188,7 +233,10 @@ fn one_that_does_not_ask_is_told_how() {
     is(&answer, "NotAnnotated", "AnnotationIgnored");
     has(
         &text,
-        &["The CronJob nightly", "spec.jobTemplate.metadata.annotations"],
+        &[
+            "The CronJob nightly",
+            "spec.jobTemplate.metadata.annotations",
+        ],
     );
 }
 
@@ -197,7 +245,11 @@ fn one_that_waits_no_more_is_said_to() {
     let db = queued(&[], &json!({}));
     let queue = queue_of(&db, &[], &[], 99);
     for (phase, state, words) in [
-        (Phase::Finished { at_rest: true }, "Finished", "batch/a is done"),
+        (
+            Phase::Finished { at_rest: true },
+            "Finished",
+            "batch/a is done",
+        ),
         (Phase::Deleting, "Deleting", "batch/a is being deleted"),
         (Phase::Running, "Running", "batch/a runs without a slot"),
     ] {
