@@ -188,7 +188,7 @@ fn card(semaphore: &str, job: &str, list: &str) -> String {
     let caption = if list == "holder" {
         "Holders"
     } else {
-        "In line"
+        "Queue"
     };
     format!(
         "[...card('{semaphore}').querySelectorAll('table')].some((table) => table.caption.textContent.startsWith('{caption}') \

@@ -4,9 +4,12 @@
     reason = "these comments are the help, which is shown as it stands"
 )]
 
-use std::path::PathBuf;
+use std::{path::PathBuf, process};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{
+    Args, CommandFactory as _, Parser, Subcommand, ValueEnum,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use consul_semaphore_api::tenancy::is_namespace;
 
 /// The semaphores of consul-semaphore-operator: who holds their slots, who waits, and why.
@@ -58,6 +61,42 @@ pub(crate) struct Connection {
     pub(crate) namespace: Option<String>,
 }
 
+impl Cli {
+    /// Reads the command line. Without a command, and after one that is not understood, the process ends here.
+    pub(crate) fn read() -> Self {
+        Self::try_parse().unwrap_or_else(|error| match understood(error) {
+            Some(error) => error.exit(),
+            None => {
+                let _ = Self::command().print_help();
+                process::exit(0);
+            }
+        })
+    }
+}
+
+/// The error, with a suggestion for kubectl's own commands; `None` if only the command is missing.
+fn understood(mut error: clap::Error) -> Option<clap::Error> {
+    match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => None,
+        ErrorKind::InvalidSubcommand => {
+            let suggested = match error.get(ContextKind::InvalidSubcommand) {
+                Some(ContextValue::String(word)) => match word.as_str() {
+                    "get" => Some("list"),
+                    "describe" => Some("show"),
+                    _ => None,
+                },
+                _ => None,
+            };
+            if let Some(suggested) = suggested {
+                let value = ContextValue::Strings(vec![suggested.to_owned()]);
+                error.insert(ContextKind::SuggestedSubcommand, value);
+            }
+            Some(error)
+        }
+        _ => Some(error),
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List the semaphores of all namespaces, or of one
@@ -81,6 +120,14 @@ pub(crate) enum Command {
         #[arg(long, short, value_enum)]
         output: Option<Output>,
     },
+    /// Say why a Job waits, or what it does instead, and what to do about it
+    Why {
+        #[command(flatten)]
+        job: OneJob,
+        /// The output format
+        #[arg(long, short, value_enum)]
+        output: Option<Output>,
+    },
     /// Watch one semaphore or all: the output of show or list, kept up to date. Ctrl-C ends it
     Watch {
         /// The name of a ConsulSemaphore
@@ -100,9 +147,21 @@ pub(crate) enum Command {
     Bump {
         #[command(flatten)]
         job: OneJob,
+        /// The same as --priority
+        #[arg(
+            value_name = "NUMBER",
+            allow_negative_numbers = true,
+            conflicts_with = "priority"
+        )]
+        number: Option<i32>,
         /// The priority: higher is first, and the default is 0
-        #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
-        priority: i32,
+        #[arg(
+            long,
+            value_name = "NUMBER",
+            allow_negative_numbers = true,
+            required_unless_present = "number"
+        )]
+        priority: Option<i32>,
     },
     /// Grant no more slots; Jobs that hold a slot continue
     Pause(OneSemaphore),
@@ -113,7 +172,8 @@ pub(crate) enum Command {
     Release {
         #[command(flatten)]
         semaphore: OneSemaphore,
-        /// The session that holds the slot, as show prints it
+        /// The session that holds the slot, as show prints it, or the name of a Job of the namespace
+        #[arg(value_name = "SESSION|JOB")]
         session: String,
         /// Do not ask for confirmation
         #[arg(long)]
@@ -186,7 +246,7 @@ pub(crate) enum Shell {
 }
 
 /// Parses the name of a Job, also in the form that `kubectl get -o name` prints.
-fn job_name(text: &str) -> Result<String, String> {
+pub(crate) fn job_name(text: &str) -> Result<String, String> {
     name(text, &JOBS)
 }
 
@@ -231,8 +291,6 @@ fn name(text: &str, kinds: &[&str]) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]
@@ -275,8 +333,48 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(cli.connection.namespace.as_deref(), Some("batch"));
-        assert!(matches!(cli.command, Command::Bump { priority: -5, .. }));
+        assert!(matches!(
+            cli.command,
+            Command::Bump {
+                priority: Some(-5),
+                ..
+            }
+        ));
         assert!(Cli::try_parse_from(["kubectl-csem", "watch", "db", "-A"]).is_err());
         assert!(Cli::try_parse_from(["kubectl-csem", "list", "--as-group", "a"]).is_err());
+    }
+
+    #[test]
+    fn a_priority_may_be_an_argument() {
+        for words in [["bump", "a", "5"], ["bump", "a", "-5"]] {
+            let cli = Cli::try_parse_from(["kubectl-csem"].iter().chain(&words)).unwrap();
+            let number = words[2].parse().ok();
+            assert!(
+                matches!(cli.command, Command::Bump { number: is, priority: None, .. } if is == number)
+            );
+        }
+        let both = ["kubectl-csem", "bump", "a", "5", "--priority", "5"];
+        assert!(Cli::try_parse_from(both).is_err());
+        let refused = Cli::try_parse_from(["kubectl-csem", "bump", "a"]).unwrap_err();
+        assert!(refused.to_string().contains("--priority"), "{refused}");
+    }
+
+    #[test]
+    fn without_a_command_there_is_help_and_kubectls_own_lead_to_ours() {
+        let error = |words: &[&str]| {
+            let words = ["kubectl-csem"].iter().chain(words);
+            understood(Cli::try_parse_from(words).unwrap_err())
+        };
+        for words in [&[][..], &["-n", "batch"]] {
+            assert!(error(words).is_none(), "{words:?}");
+        }
+        for (words, suggested) in [
+            (&["get"][..], "'list'"),
+            (&["describe", "db"][..], "'show'"),
+        ] {
+            let said = error(words).unwrap().to_string();
+            assert!(said.contains(suggested), "{said}");
+        }
+        assert!(error(&["lsit"]).unwrap().to_string().contains("'list'"));
     }
 }

@@ -6,8 +6,8 @@ use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::WorkloadObject;
 use k8s_openapi::api::core::v1::Event;
 use kube::{
-    Api, Client, Config,
-    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
+    Api, Client, Config, Resource as _,
+    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use serde::de::DeserializeOwned;
@@ -168,7 +168,38 @@ impl Cluster {
     }
 
     pub(crate) async fn job(&self, name: &str) -> Result<WorkloadObject, Failure> {
-        bounded(&self.right("get", What::Jobs), self.jobs().get(name)).await
+        let right = self.right("get", What::Jobs);
+        let mut job = bounded(&right, self.jobs().get(name)).await;
+        if let Err(failure) = &mut job
+            && failure.kind == Kind::NotThere
+        {
+            failure.message = format!(
+                "{}, looked for in the namespace {}: -n names another one",
+                failure.message, self.namespace
+            );
+        }
+        job
+    }
+
+    pub(crate) async fn cron_job(&self, name: &str) -> Result<DynamicObject, Failure> {
+        let kind = GroupVersionKind::gvk("batch", "v1", "CronJob");
+        let kind = ApiResource::from_gvk(&kind);
+        let cron_jobs: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &self.namespace, &kind);
+        bounded(&self.right("get", What::CronJobs), cron_jobs.get(name)).await
+    }
+
+    /// Fails if the cluster has no `ConsulSemaphores`. Every user may ask for that. Other failures are left to the call
+    /// that follows.
+    pub(crate) async fn installed(&self) -> Result<(), Failure> {
+        let version = ConsulSemaphore::api_version(&());
+        let asked = self.client.list_api_group_resources(&version);
+        match timeout(PATIENCE, asked).await {
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
+                Err(Failure::not_installed())
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) async fn patch_semaphore(
@@ -218,6 +249,24 @@ impl Cluster {
     ) -> Result<Listed<T>, Failure> {
         let right = self.right("list", What::Jobs);
         list(&right, &self.jobs(), &ListParams::default(), read).await
+    }
+
+    /// What `read` keeps of the Jobs of a namespace, or of all, that have not succeeded.
+    pub(crate) async fn list_unfinished<T>(
+        &self,
+        namespace: Option<&str>,
+        read: impl Fn(WorkloadObject) -> Option<T>,
+    ) -> Result<Listed<T>, Failure> {
+        let right = Right {
+            namespace: namespace.map(str::to_owned),
+            ..self.right("list", What::Jobs)
+        };
+        let jobs = match namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
+        let params = ListParams::default().fields("status.successful=0");
+        list(&right, &jobs, &params, read).await
     }
 
     /// What `read` keeps of the events of the namespace that `fields` select.

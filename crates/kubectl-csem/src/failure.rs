@@ -15,6 +15,8 @@ pub(crate) enum Kind {
     Impossible,
     /// The named object does not exist.
     NotThere,
+    /// The cluster has no `ConsulSemaphores` at all.
+    NotInstalled,
     /// The API server or Consul does not answer.
     Away,
     /// A right is missing.
@@ -37,6 +39,12 @@ impl Failure {
         Self::new(Kind::NotThere, message)
     }
 
+    pub(crate) fn not_installed() -> Self {
+        let message = "ConsulSemaphores are not installed in this cluster: install the operator, or only their \
+                       CustomResourceDefinition with `kubectl apply -f crds/`";
+        Self::new(Kind::NotInstalled, message)
+    }
+
     fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -48,7 +56,7 @@ impl Failure {
     pub(crate) fn code(&self) -> u8 {
         match self.kind {
             Kind::Impossible => 1,
-            Kind::NotThere => 66,
+            Kind::NotThere | Kind::NotInstalled => 66,
             Kind::Away => 69,
             Kind::Denied => 77,
         }
@@ -112,9 +120,7 @@ impl Failure {
                 ),
             ),
             403 => Self::new(Kind::Denied, format!("{}. {words}", right.missing())),
-            404 if !named && right.what == What::Semaphores => Self::not_there(
-                "this cluster has no ConsulSemaphores: their CustomResourceDefinition is not installed",
-            ),
+            404 if !named && right.what == What::Semaphores => Self::not_installed(),
             404 => Self::not_there(words),
             409 => Self::impossible(format!(
                 "it was changed or made anew meanwhile, look again: {words}"
@@ -143,6 +149,7 @@ impl From<consul::Error> for Failure {
 pub(crate) enum What {
     Semaphores,
     Jobs,
+    CronJobs,
     Events,
 }
 
@@ -152,6 +159,7 @@ impl What {
         match self {
             Self::Semaphores => "consulsemaphores",
             Self::Jobs => "jobs",
+            Self::CronJobs => "cronjobs",
             Self::Events => "events",
         }
     }
@@ -182,7 +190,7 @@ impl Right {
         match namespace {
             Some(namespace) => format!(
                 "You may not {verb} {resource} in the namespace {namespace}. The ClusterRole {role}; \
-                 whoever administers the namespace can bind it to you there"
+                 an administrator of the namespace can bind it to you there"
             ),
             None => format!(
                 "You may not {verb} {resource} in all namespaces. The ClusterRole {role}; a \
@@ -273,7 +281,7 @@ mod tests {
         let right = right("get", What::Semaphores, Some("batch"));
         let failure = refused(&right, 404, "404 page not found");
         assert_eq!(failure.code(), 66);
-        assert!(failure.message.contains("CustomResourceDefinition"));
+        assert!(failure.message.contains("kubectl apply -f crds/"));
         let status =
             Status::failure("consulsemaphores \"db\" not found", "NotFound").with_code(404);
         let status = status.with_details(from_value(json!({ "name": "db" })).unwrap());

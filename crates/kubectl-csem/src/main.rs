@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `cli` | the command line |
 //! | `view` | the output as text: the core, which does no IO |
-//! | `read`, `watch` | the commands that show something |
+//! | `read`, `why`, `watch` | the commands that show something |
+//! | `around` | what they read besides a semaphore |
 //! | `act` | the commands that change something |
 //! | `world`, `store` | the objects that the watches have received |
 //! | `cluster` | the API server |
@@ -12,6 +13,7 @@
 //! | `completion` | completion of the command line |
 //! | `failure` | what can go wrong, and what to do about it |
 mod act;
+mod around;
 mod cli;
 mod cluster;
 mod completion;
@@ -21,11 +23,12 @@ mod store;
 mod terminal;
 mod view;
 mod watch;
+mod why;
 mod world;
 
 use std::{env, ffi::OsStr, path::Path, process::ExitCode};
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::CommandFactory as _;
 
 use crate::{
     act::{
@@ -68,7 +71,7 @@ fn begin() -> Result<(), Failure> {
             .collect();
         return runtime.block_on(complete(&words, Asks::Kubectl));
     }
-    runtime.block_on(run(Cli::parse()))
+    runtime.block_on(run(Cli::read()))
 }
 
 async fn complete(words: &[String], asker: Asks) -> Result<(), Failure> {
@@ -104,6 +107,10 @@ async fn run(
             .await
         }
         Command::Show { semaphore, output } => read::show(cluster, &semaphore, output).await,
+        Command::Why {
+            job: OneJob { job },
+            output,
+        } => why::why(cluster, &job, output).await,
         Command::Watch {
             semaphore,
             everywhere,
@@ -124,8 +131,13 @@ async fn run(
         Command::Unhold(OneJob { job }) => change(cluster, &job, Change::Unhold).await,
         Command::Bump {
             job: OneJob { job },
+            number,
             priority,
-        } => change(cluster, &job, Change::Priority(priority)).await,
+        } => {
+            // One of them is given.
+            let priority = priority.or(number).unwrap_or(0);
+            change(cluster, &job, Change::Priority(priority)).await
+        }
         Command::Pause(OneSemaphore { semaphore }) => pause(cluster, &semaphore, true).await,
         Command::Resume(OneSemaphore { semaphore }) => pause(cluster, &semaphore, false).await,
         Command::Release {

@@ -2,17 +2,18 @@
 
 use std::collections::HashSet;
 
-use consul_client::clock::{self, Moment};
+use consul_client::clock;
 use consul_semaphore_api::ConsulSemaphore;
-use consul_semaphore_workload::{TrackedWorkload, WorkloadObject};
+use consul_semaphore_workload::TrackedWorkload;
 use kube::api::DynamicObject;
 use serde::Serialize;
 use serde_json::json;
 
 use crate::{
+    around::{Around, operator_silence, without_semaphore},
     cli::Output,
     cluster::{Cluster, Listed},
-    failure::{Failure, Kind},
+    failure::Failure,
     terminal,
     view::{
         document::Document,
@@ -20,15 +21,16 @@ use crate::{
         item::{self, Item},
         list::{self, Columns},
         queue::{Queue, queue_of},
-        recorded::{REPORTER, RecordedEvent, recent},
+        recorded::recent,
         show::{self, Shown},
+        text::{Line, Text, Tone},
     },
 };
 
 /// How many Jobs in the queue, Jobs outside it, and events are shown. The wide and machine-readable formats show
 /// more.
 pub(crate) const SHOWN: usize = 50;
-const SHOWN_WIDE: usize = 5_000;
+pub(crate) const SHOWN_WIDE: usize = 5_000;
 pub(crate) const EVENTS: usize = 10;
 const EVENTS_WIDE: usize = 100;
 
@@ -53,6 +55,13 @@ pub(crate) async fn list(
         let all = json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": items });
         return document(&all, output);
     }
+    let notes = notes(
+        cluster,
+        namespace.as_deref(),
+        &items,
+        selector.is_none() && !cut,
+    )
+    .await;
     if items.is_empty() {
         let place = namespace.map_or_else(
             || "in any namespace".to_owned(),
@@ -62,14 +71,37 @@ pub(crate) async fn list(
             format!(" with the labels {labels:?}")
         });
         terminal::message(&format!("there are no ConsulSemaphores {place}{labels}"));
-        return Ok(());
+        return terminal::print(&notes);
     }
     let read: Vec<Item> = items.iter().map(Item::read).collect();
     let columns = Columns {
         namespace: namespace.is_none(),
         wide: output == Some(Output::Wide),
     };
-    terminal::print(&list::list(&read, columns, clock::time()))
+    let mut text = list::list(&read, columns, clock::time());
+    text.extend(notes.lines);
+    terminal::print(&text)
+}
+
+/// What is said below the list. `all` says that these are all semaphores of the namespace, or of all namespaces.
+async fn notes(
+    cluster: &Cluster,
+    namespace: Option<&str>,
+    items: &[DynamicObject],
+    all: bool,
+) -> Text {
+    let missing = async {
+        if all {
+            without_semaphore(cluster, namespace, items).await
+        } else {
+            None
+        }
+    };
+    let (silence, missing) = tokio::join!(operator_silence(cluster), missing);
+    let lines = silence.into_iter().chain(missing);
+    let mut text = Text::default();
+    text.extend(lines.map(|line| Line::of(Tone::Doubt, line)));
+    text
 }
 
 pub(crate) async fn show(
@@ -99,60 +131,6 @@ pub(crate) async fn show(
     terminal::print(&show::show(&shown, clock::time()))
 }
 
-/// What belongs to a semaphore besides the object itself. Whatever the user may not read becomes a gap in the output.
-struct Around {
-    workloads: Vec<TrackedWorkload>,
-    recorded: Vec<RecordedEvent>,
-    gaps: Vec<String>,
-}
-
-impl Around {
-    async fn read(cluster: &Cluster, name: &str) -> Result<Self, Failure> {
-        let read = |job: WorkloadObject| {
-            let workload = TrackedWorkload::read(&job, Moment::default());
-            workload.filter(|workload| workload.names(name))
-        };
-        let from_operator = format!("reportingComponent={REPORTER}");
-        let (jobs, events) = tokio::join!(
-            cluster.list_jobs(read),
-            cluster.list_events(&from_operator, |event| RecordedEvent::read(&event)),
-        );
-        let mut gaps = Vec::new();
-        Ok(Self {
-            workloads: unless_denied("Jobs", jobs, &mut gaps)?,
-            recorded: unless_denied("events", events, &mut gaps)?,
-            gaps,
-        })
-    }
-}
-
-fn unless_denied<T>(
-    what: &str,
-    listed: Result<Listed<T>, Failure>,
-    gaps: &mut Vec<String>,
-) -> Result<Vec<T>, Failure> {
-    match listed {
-        Ok(Listed { items, cut }) => {
-            if cut {
-                gaps.push(format!(
-                    "there are so many {what} in the namespace that not all were looked at"
-                ));
-            }
-            Ok(items)
-        }
-        Err(failure) if failure.kind == Kind::Denied => {
-            gaps.push(gap(what, &failure.message));
-            Ok(Vec::new())
-        }
-        Err(failure) => Err(failure),
-    }
-}
-
-/// The line that replaces something that can't be shown.
-pub(crate) fn gap(what: &str, why: &str) -> String {
-    format!("what the {what} say is left out: {why}")
-}
-
 /// The Jobs that events may be about: those that wait, hold a slot, or have asked for one.
 pub(crate) fn names(
     semaphore: &ConsulSemaphore,
@@ -173,11 +151,11 @@ pub(crate) fn names(
     waiting.chain(asking).chain(holding).collect()
 }
 
-fn is_for_programs(output: Output) -> bool {
+pub(crate) fn is_for_programs(output: Output) -> bool {
     matches!(output, Output::Json | Output::Yaml)
 }
 
-fn document(what: &impl Serialize, output: Option<Output>) -> Result<(), Failure> {
+pub(crate) fn document(what: &impl Serialize, output: Option<Output>) -> Result<(), Failure> {
     let written = if output == Some(Output::Yaml) {
         serde_yaml_ng::to_string(what).map_err(|error| error.to_string())
     } else {

@@ -9,10 +9,13 @@
 //! | [`text`], [`table`] | words with a tone, lines, columns |
 //! | [`frame`] | a text as the bytes for a terminal |
 //! | [`item`] | a parsed `ConsulSemaphore` |
-//! | [`holder`] | the holder of a slot |
+//! | [`holder`], [`elsewhere`] | the holder of a slot; those that wait in other clusters and programs |
 //! | [`recorded`] | events |
 //! | [`queue`] | the waiting Jobs, in their order, with reasons |
-//! | [`list`], [`show`] | the texts of the two commands |
+//! | [`list`], [`show`], [`why`] | the texts of these commands |
+//! | [`parts`] | what `show` and `why` share |
+//! | [`remedy`] | what to do about a Job that waits |
+//! | [`missing`], [`operator`] | Jobs that name a semaphore that does not exist; an operator that no longer reports |
 //! | [`document`] | the same for programs |
 //! | [`changes`] | the changes, one on each line |
 //! | [`release`] | what happens to a holder whose session is ended |
@@ -20,15 +23,21 @@
 pub(crate) mod age;
 pub(crate) mod changes;
 pub(crate) mod document;
+pub(crate) mod elsewhere;
 pub(crate) mod frame;
 pub(crate) mod holder;
 pub(crate) mod item;
 pub(crate) mod list;
+pub(crate) mod missing;
+pub(crate) mod operator;
+mod parts;
 pub(crate) mod queue;
 pub(crate) mod recorded;
 pub(crate) mod release;
+mod remedy;
 #[cfg(test)]
 mod samples;
 pub(crate) mod show;
 pub(crate) mod table;
 pub(crate) mod text;
+pub(crate) mod why;

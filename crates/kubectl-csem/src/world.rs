@@ -13,8 +13,9 @@ use kube::{
 };
 
 use crate::{
+    around::gap,
     failure::{Failure, Right, What},
-    read::{EVENTS, SHOWN, gap, names},
+    read::{EVENTS, SHOWN, names},
     store::Store,
     view::{
         changes::Seen,
@@ -172,7 +173,7 @@ impl World {
                 "this may be old, and is asked for again: {}",
                 failure.message
             ),
-            What::Jobs => gap("Jobs", &failure.message),
+            What::Jobs | What::CronJobs => gap("Jobs", &failure.message),
             What::Events => gap("events", &failure.message),
         });
         recorded.collect()

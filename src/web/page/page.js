@@ -208,13 +208,13 @@ function holdersOf(card) {
 }
 
 function queueOf(is) {
-  if (is.waiting === 0 && is.queue.length === 0) return element("p", { class: "quiet" }, "No Job of this cluster waits.");
+  if (is.waiting === 0 && is.queue.length === 0) return element("p", { class: "quiet" }, "No Jobs of this cluster are waiting.");
   const rows = is.queue.map((waiting, index) => element("tr", {},
     element("td", { class: "place" }, String(index + 1)),
     element("td", {}, element("div", {}, waiting.job), small(waiting.key && `key ${waiting.key}`, waiting.why)),
     element("td", { class: "time" }, age(waiting.since))));
   const more = is.waiting - is.queue.length;
-  return table(more > 0 ? `In line in this cluster, next first, and ${more} more` : "In line in this cluster, next first",
+  return table(more > 0 ? `Queue in this cluster, next first, and ${more} more` : "Queue in this cluster, next first",
     [["#", "place"], ["Job", ""], ["Waits", "time"]], rows);
 }
 
@@ -389,7 +389,7 @@ $("login").addEventListener("submit", (event) => {
   $("token").value = "";
   // A header allows no other characters, and a token has none.
   if (!/^[\x21-\x7e]+$/.test(token)) {
-    $("refusal").textContent = "this is no token: it has letters, digits and signs, and no spaces";
+    $("refusal").textContent = "this is not a token: a token has letters, digits and signs, and no spaces";
     return;
   }
   sessionStorage.setItem(TOKEN, token);

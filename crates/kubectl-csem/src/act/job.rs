@@ -31,6 +31,7 @@ enum Step {
 
 pub(crate) async fn change(cluster: &Cluster, name: &str, change: Change) -> Result<(), Failure> {
     let cluster = cluster.to_change();
+    cluster.installed().await?;
     let job = cluster.job(name).await?;
     match step(&job, change)? {
         Step::Nothing(said) => terminal::write(&format!("job.batch/{name} {said}\n")),
@@ -59,18 +60,18 @@ fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
     let annotations = job.metadata.annotations.clone().unwrap_or_default();
     if !annotations.contains_key(SEMAPHORE) {
         return Err(Failure::impossible(format!(
-            "the Job {name} is in no line: it has no annotation {SEMAPHORE}"
+            "the Job {name} does not ask for a slot: it has no annotation {SEMAPHORE}"
         )));
     }
     let refuse = |is: &str| {
-        let message = format!("the Job {name} {is}, and waits for nothing");
+        let message = format!("the Job {name} {is}, so it does not wait");
         Err(Failure::impossible(message))
     };
     let later = match phase(job) {
         Phase::Finished { .. } => return refuse("is done"),
         Phase::Deleting => return refuse("is being deleted"),
         Phase::Running => {
-            ". It runs, and runs on: this counts when it is in line again. To stop it, suspend it"
+            ". It keeps running: this takes effect when it is queued again. To stop it, suspend it"
         }
         Phase::Idle | Phase::Stopping => "",
     };
@@ -80,7 +81,7 @@ fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
     };
     let (value, there, done) = match change {
         Change::Hold => {
-            let done = "is on hold: it stays out of the line until `kubectl csem unhold`";
+            let done = "is on hold: it stays out of the queue until `kubectl csem unhold`";
             (
                 Some("true".to_owned()),
                 "is on hold already",
@@ -108,7 +109,9 @@ fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
     }
     let workload = TrackedWorkload::read(job, Moment::default());
     let obstacle = match workload.and_then(|workload| workload.obstacle) {
-        Some(Obstacle::Managed(why)) => format!(". It is left alone, and gets no slot: {why}"),
+        Some(Obstacle::Managed(why)) => {
+            format!(". The operator leaves it alone, and it gets no slot: {why}")
+        }
         // The new value may be what corrects it.
         Some(Obstacle::Malformed(_) | Obstacle::NoKey) | None => String::new(),
     };
@@ -166,7 +169,7 @@ mod tests {
         let (annotation, value, done) = written(&waiting(&json!({})), Change::Hold);
         assert_eq!((annotation, value.as_deref()), (HOLD, Some("true")));
         assert!(
-            done.contains("on hold") && !done.contains("runs on"),
+            done.contains("on hold") && !done.contains("keeps running"),
             "{done}"
         );
         let (annotation, value, _) = written(&waiting(&json!({})), Change::Priority(-5));
@@ -201,7 +204,7 @@ mod tests {
     fn of_a_job_that_runs_it_is_said_when_that_counts() {
         let running = job(&json!({}), &json!({ "template": {} }), &json!([]));
         let (.., done) = written(&running, Change::Hold);
-        assert!(done.contains("runs on"), "{done}");
+        assert!(done.contains("keeps running"), "{done}");
     }
 
     #[test]
@@ -217,7 +220,7 @@ mod tests {
         for job in [&done, &no_name] {
             for change in [Change::Hold, Change::Unhold, Change::Priority(7)] {
                 let refused = step(job, change).unwrap_err();
-                assert_eq!(refused.message, "the Job a is done, and waits for nothing");
+                assert_eq!(refused.message, "the Job a is done, so it does not wait");
             }
         }
         let mut deleted = waiting(&json!({}));

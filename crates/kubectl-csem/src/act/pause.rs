@@ -28,12 +28,12 @@ pub(crate) async fn pause(cluster: &Cluster, name: &str, paused: bool) -> Result
     let status = status(&semaphore);
     let running = count(
         status.held_here,
-        "Job that holds a slot here goes",
-        "Jobs that hold a slot here go",
+        "Job that holds a slot here continues",
+        "Jobs that hold a slot here continue",
     );
     let waiting = count(status.waiting, "waits", "wait");
     terminal::write(&if paused {
-        format!("{title} paused: nothing more is granted; {running} on, {waiting}\n")
+        format!("{title} paused: no more slots are granted; {running}, {waiting}\n")
     } else {
         format!("{title} resumed: {waiting} for a slot\n")
     })

@@ -13,9 +13,10 @@ use consul_client::{
 use consul_semaphore::{ContenderBody, Identity, Prefix, Reading, identity::NONE};
 use consul_semaphore::{Key, Mode};
 use consul_semaphore_api::ConsulSemaphore;
-use consul_semaphore_workload::phase;
+use consul_semaphore_workload::{WorkloadObject, phase};
 
 use crate::{
+    cli::job_name,
     cluster::Cluster,
     failure::{Failure, Kind},
     terminal,
@@ -25,16 +26,25 @@ use crate::{
 pub(crate) async fn release(
     cluster: &Cluster,
     name: &str,
-    session: &str,
+    holder_named: &str,
     yes: bool,
 ) -> Result<(), Failure> {
     let (_, semaphore) = cluster.readable(name).await?;
     let consul = client(&semaphore)?;
-    let session: SessionId = session.into();
     let prefix = semaphore.prefix();
     let listing = consul.list(&prefix.folder()).await;
     let listing = listing.map_err(|error| explain(error, &semaphore))?;
-    let (key, body) = match locate(&semaphore, listing, &session) {
+    let mut session: SessionId = holder_named.into();
+    let mut role = locate(&semaphore, listing.clone(), &session);
+    let mut job = None;
+    if role == Role::Absent
+        && let Some(found) = job_named(cluster, holder_named).await?
+    {
+        session = session_of(&semaphore, listing.clone(), name, &found)?;
+        role = locate(&semaphore, listing, &session);
+        job = Some(found);
+    }
+    let (key, body) = match role {
         Role::Holds { key, body } => (key, body),
         Role::Waits => {
             return Err(Failure::impossible(format!(
@@ -61,6 +71,15 @@ pub(crate) async fn release(
         Err(consul::Error::Denied(_)) => None,
         Err(error) => return Err(explain(error, &semaphore)),
     };
+    let claim = claim(body.as_deref(), known.as_ref());
+    if let Some(job) = &job
+        && claim.as_ref().map(|claim| Some(&claim.uid)) != Ok(job.metadata.uid.as_ref())
+    {
+        return Err(Failure::impossible(format!(
+            "not released: the session {session} was not made for the Job {holder_named}, though its holder says \
+             so. To release it all the same, name the session"
+        )));
+    }
     let rest = match (semaphore.spec.mode, &known) {
         (Mode::Mutex, Some(known)) => known.lock_delay,
         (Mode::Mutex, None) | (Mode::Semaphore, _) => semaphore.spec.session.lock_delay.get(),
@@ -72,13 +91,7 @@ pub(crate) async fn release(
         consul: address(),
         mode: semaphore.spec.mode,
         rest,
-        holder: holder(
-            cluster,
-            name,
-            &semaphore,
-            claim(body.as_deref(), known.as_ref()),
-        )
-        .await?,
+        holder: holder(cluster, name, &semaphore, claim).await?,
     };
     terminal::message(&consequences(&holding));
     if !yes && !confirmed()? {
@@ -174,6 +187,55 @@ fn locate(semaphore: &ConsulSemaphore, listing: Listing, session: &SessionId) ->
         }
     }
     Role::Absent
+}
+
+/// The Job of the namespace that is named so, if it is one that the user may read.
+async fn job_named(cluster: &Cluster, text: &str) -> Result<Option<WorkloadObject>, Failure> {
+    let Ok(name) = job_name(text) else {
+        return Ok(None);
+    };
+    match cluster.job(&name).await {
+        Ok(job) => Ok(Some(job)),
+        Err(failure) if matches!(failure.kind, Kind::NotThere | Kind::Denied) => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// The session that holds a slot for a Job, as its contender says.
+fn session_of(
+    semaphore: &ConsulSemaphore,
+    listing: Listing,
+    name: &str,
+    job: &WorkloadObject,
+) -> Result<SessionId, Failure> {
+    let (job, uid) = (
+        job.metadata.name.as_deref().unwrap_or_default(),
+        job.metadata.uid.as_deref().unwrap_or_default(),
+    );
+    let prefix = semaphore.prefix();
+    let mut sessions = Vec::new();
+    for (_, prefix, part) in parts(&prefix, semaphore.spec.keyed, listing) {
+        let reading = Reading::new(prefix, semaphore.spec.mode, part);
+        let holders = reading.contenders().filter(|(session, entry)| {
+            let body = ContenderBody::read(&entry.value);
+            reading.holds(session) && body.is_some_and(|body| body.uid == uid)
+        });
+        sessions.extend(holders.map(|(session, _)| session.clone()));
+    }
+    match sessions.as_slice() {
+        [] => Err(Failure::not_there(format!(
+            "the Job {job} holds no slot of {name}: Consul at {} shows none below {prefix}/",
+            address()
+        ))),
+        [session] => Ok(session.clone()),
+        several => {
+            let several: Vec<String> = several.iter().map(ToString::to_string).collect();
+            Err(Failure::impossible(format!(
+                "the Job {job} holds several slots of {name}: name one of its sessions, {}",
+                several.join(", ")
+            )))
+        }
+    }
 }
 
 /// Splits the listing by lock key.
@@ -430,6 +492,29 @@ mod tests {
             Role::Holds { .. }
         ));
         assert_eq!(locate(&db, locked, &"other".into()), Role::Absent);
+    }
+
+    #[test]
+    fn the_session_of_a_job_is_the_one_that_holds_for_it() {
+        let db = semaphore(false, "Semaphore");
+        let job: WorkloadObject =
+            from_value(json!({ "metadata": { "name": "migrate-1", "uid": "u-1" } })).unwrap();
+        let body = serde_json::to_string(&body("prod-eu", "migrate-1")).unwrap();
+        let with = |key: &str| {
+            let mut entries = at("p");
+            entries.retain(|entry| entry.key != format!("p/{key}"));
+            entries.push(entry(
+                &format!("p/{key}"),
+                &body,
+                Some(key),
+                SEMAPHORE_FLAGS,
+            ));
+            session_of(&db, listing(entries), "db", &job)
+        };
+        assert_eq!(with("holds").unwrap(), "holds".into());
+        let waits = with("waits").unwrap_err();
+        assert_eq!(waits.kind, Kind::NotThere);
+        assert!(waits.message.contains("holds no slot of db"), "{waits:?}");
     }
 
     fn session(name: &str) -> Session {

@@ -6,6 +6,7 @@ use consul_client::text::one_line;
 use consul_semaphore_api::conditions::ConditionType;
 
 use super::{
+    elsewhere,
     item::{Item, condition, status},
     recorded::RecordedEvent,
 };
@@ -28,6 +29,8 @@ struct Summary {
     /// The holders' names, by session.
     holders: BTreeMap<String, String>,
     queue: Vec<String>,
+    /// The names of those that wait in other clusters and programs.
+    elsewhere: Vec<String>,
 }
 
 impl Seen {
@@ -93,6 +96,14 @@ impl Summary {
             };
             lines.push(format!("{name} queue {queue}"));
         }
+        if self.elsewhere != before.elsewhere {
+            let waiting = if self.elsewhere.is_empty() {
+                "-".to_owned()
+            } else {
+                self.elsewhere.join(", ")
+            };
+            lines.push(format!("{name} other waiters {waiting}"));
+        }
     }
 }
 
@@ -121,14 +132,22 @@ fn summary(item: &Item) -> (String, Summary) {
     );
     let reported = status(semaphore);
     let ready = condition(semaphore, ConditionType::Ready);
+    let limit = reported.limit.unwrap_or(semaphore.spec.limit);
+    let held = if semaphore.spec.keyed {
+        let keys = reported.keys_in_use.unwrap_or(0);
+        format!("held {} keys {keys} limit {limit}/key", reported.held)
+    } else {
+        format!("held {}/{limit}", reported.held)
+    };
     let phase = format!(
-        "held {}/{} waiting {} Ready={} {}",
-        reported.held,
-        reported.limit.unwrap_or(semaphore.spec.limit),
+        "{held} waiting {} Ready={} {}",
         reported.waiting,
         ready.map_or("Unknown", |ready| ready.status.as_str()),
         ready.map_or("-", |ready| ready.reason.as_str()),
     );
+    let elsewhere = elsewhere::waiters(&reported, None).into_iter();
+    let elsewhere = elsewhere.map(|waiter| elsewhere::name(waiter, None));
+    let elsewhere = elsewhere.collect();
     let holders = reported.holders.into_iter();
     let holders =
         holders.map(|holder| (holder.session, holder.holder.unwrap_or_else(|| "-".into())));
@@ -140,6 +159,7 @@ fn summary(item: &Item) -> (String, Summary) {
             .into_iter()
             .map(|queued| queued.job)
             .collect(),
+        elsewhere,
     };
     (name, summary)
 }
@@ -212,5 +232,24 @@ mod tests {
     fn one_that_was_deleted_is_gone() {
         let lines = Seen::default().since(&seen(&json!({}), &[]), true);
         assert_eq!(lines, ["batch/db is gone"]);
+    }
+
+    #[test]
+    fn who_waits_elsewhere_is_reported() {
+        let waiter = json!({ "session": "s", "waiter": "ci-runner deploy" });
+        let before = seen(&json!({}), &[]);
+        let after = seen(&json!({ "waitingElsewhere": [waiter] }), &[]);
+        let line = "batch/db other waiters ci-runner deploy";
+        assert_eq!(after.since(&before, true), [line]);
+        assert_eq!(before.since(&after, true), ["batch/db other waiters -"]);
+    }
+
+    #[test]
+    fn the_limit_of_a_keyed_one_is_for_each_key() {
+        let mut semaphore = semaphore(&json!({ "limit": 1, "keysInUse": 2 }));
+        semaphore.spec.keyed = true;
+        let now = Seen::of([&Item::Semaphore(Box::new(semaphore))], []);
+        let expected = "batch/db held 2 keys 2 limit 1/key waiting 0 Ready=True Reconciled";
+        assert_eq!(now.since(&Seen::default(), false), [expected]);
     }
 }

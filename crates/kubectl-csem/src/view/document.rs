@@ -1,6 +1,6 @@
 //! One semaphore for programs, as JSON or YAML.
 
-use consul_semaphore_api::ConsulSemaphore;
+use consul_semaphore_api::{HolderStatus, WaiterStatus};
 use jiff::Timestamp;
 use kube::api::DynamicObject;
 use serde::Serialize;
@@ -26,9 +26,11 @@ pub(crate) struct Document<'a> {
     queue: &'a [Place],
     /// How many more Jobs wait behind these.
     more_in_queue: usize,
-    not_in_line: &'a [Outside],
+    /// Contenders of other clusters and programs that wait.
+    waiting_elsewhere: Vec<Waiter>,
+    not_queued: &'a [Outside],
     /// How many more Jobs are not in the queue.
-    more_not_in_line: usize,
+    more_not_queued: usize,
     events: &'a [&'a RecordedEvent],
     /// What could not be read, and why.
     gaps: &'a [String],
@@ -37,7 +39,7 @@ pub(crate) struct Document<'a> {
 /// A holder, with its name in the status taken apart.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Holder {
+pub(super) struct Holder {
     session: String,
     kind: Kind,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -54,40 +56,66 @@ struct Holder {
     never_expires: bool,
 }
 
+/// A contender of another cluster or program that waits, with its name in the status taken apart.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Waiter {
+    session: String,
+    kind: Kind,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    r#where: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+}
+
 impl<'a> Document<'a> {
     pub(crate) fn of(object: &'a DynamicObject, shown: &Shown<'a>) -> Self {
-        let held = usize::try_from(status(shown.semaphore).held).unwrap_or(0);
-        let holders = holders(shown.semaphore);
+        let status = status(shown.semaphore);
+        let held = usize::try_from(status.held).unwrap_or(0);
         Self {
             semaphore: object,
-            more_holders: held.saturating_sub(holders.len()),
-            holders,
+            more_holders: held.saturating_sub(status.holders.len()),
+            holders: status.holders.iter().map(Holder::of).collect(),
             queue: &shown.queue.places,
             more_in_queue: shown.queue.more,
-            not_in_line: &shown.queue.outside,
-            more_not_in_line: shown.queue.more_outside,
+            waiting_elsewhere: status.waiting_elsewhere.iter().map(Waiter::of).collect(),
+            not_queued: &shown.queue.outside,
+            more_not_queued: shown.queue.more_outside,
             events: shown.events,
             gaps: shown.gaps,
         }
     }
 }
 
-fn holders(semaphore: &ConsulSemaphore) -> Vec<Holder> {
-    let holders = status(semaphore).holders.into_iter();
-    let read = holders.map(|holder| {
+impl Holder {
+    pub(super) fn of(holder: &HolderStatus) -> Self {
         let Who { kind, place, name } = Who::read(holder.holder.as_deref());
-        Holder {
-            session: holder.session,
+        Self {
+            session: holder.session.clone(),
             kind,
             name,
             r#where: place,
-            key: holder.key,
-            since: holder.since.map(|time| time.0),
-            cools_until: holder.cools_until.map(|time| time.0),
+            key: holder.key.clone(),
+            since: holder.since.as_ref().map(|time| time.0),
+            cools_until: holder.cools_until.as_ref().map(|time| time.0),
             never_expires: holder.never_expires,
         }
-    });
-    read.collect()
+    }
+}
+
+impl Waiter {
+    pub(super) fn of(waiter: &WaiterStatus) -> Self {
+        let Who { kind, place, name } = Who::read(waiter.waiter.as_deref());
+        Self {
+            session: waiter.session.clone(),
+            kind,
+            name,
+            r#where: place,
+            key: waiter.key.clone(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -102,9 +130,10 @@ mod tests {
 
     #[test]
     fn a_program_finds_what_people_see() {
-        let semaphore = semaphore(
-            &json!({ "waiting": 2, "queue": [{ "job": "a", "since": "2026-01-01T00:29:00Z" }] }),
-        );
+        let semaphore = semaphore(&json!({
+            "waiting": 2, "queue": [{ "job": "a", "since": "2026-01-01T00:29:00Z" }],
+            "waitingElsewhere": [{ "session": "s", "waiter": "ci-runner deploy" }],
+        }));
         let object: DynamicObject = from_value(to_value(&semaphore).unwrap()).unwrap();
         let workloads = [
             workload("a", &json!({})),
@@ -132,7 +161,10 @@ mod tests {
         }]);
         assert_eq!(document["queue"], expected);
         assert_eq!(document["moreInQueue"], 1);
-        assert_eq!(document["notInLine"][0]["reason"], "OnHold");
+        let expected =
+            json!([{ "session": "s", "kind": "Process", "name": "deploy", "where": "ci-runner" }]);
+        assert_eq!(document["waitingElsewhere"], expected);
+        assert_eq!(document["notQueued"][0]["reason"], "OnHold");
         assert_eq!(document["events"][0]["reason"], "SlotWaiting");
     }
 }

@@ -32,16 +32,20 @@ pub(crate) fn list<'a>(
         "LIMIT",
         "HELD",
         "WAITING",
+        "KEYS",
         "READY",
         "REASON",
         "NEXT",
         "AGE",
         "HERE",
-        "KEYS",
         "MODE",
         "PREFIX",
         "MESSAGE",
     ]);
+    let items: Vec<&Item> = items.into_iter().collect();
+    let keyed = items
+        .iter()
+        .any(|item| matches!(item, Item::Semaphore(semaphore) if semaphore.spec.keyed));
     for item in items {
         let mut cells = match item {
             Item::Semaphore(semaphore) => readable(semaphore, now),
@@ -55,8 +59,11 @@ pub(crate) fn list<'a>(
         if !columns.namespace {
             cells[0] = Span::default();
         }
+        if !keyed {
+            cells[5] = Span::default();
+        }
         if !columns.wide {
-            cells.truncate(9);
+            cells.truncate(10);
         }
         table.row(cells);
     }
@@ -99,19 +106,29 @@ fn readable(semaphore: &ConsulSemaphore, now: Timestamp) -> Vec<Span> {
     vec![
         Span::plain(metadata.namespace.as_deref().unwrap_or_default()),
         Span::plain(metadata.name.as_deref().unwrap_or_default()),
-        limit(semaphore),
+        limit_cell(semaphore),
         figure(reported.held),
         figure(reported.waiting),
+        Span::plain(keys),
         phase(ready),
         Span::new(tone, reason),
         Span::plain(next),
         Span::plain(age(created, now)),
         figure(reported.held_here),
-        Span::plain(keys),
         Span::plain(format!("{:?}", semaphore.spec.mode)),
         Span::plain(semaphore.prefix()),
         Span::plain(ready.map_or("", |ready| ready.message.as_str())),
     ]
+}
+
+/// The limit, which a keyed semaphore has for each key.
+fn limit_cell(semaphore: &ConsulSemaphore) -> Span {
+    let limit = limit(semaphore);
+    if semaphore.spec.keyed {
+        limit.followed_by("/key")
+    } else {
+        limit
+    }
 }
 
 /// The spec's limit, and Consul's if it differs.
@@ -128,6 +145,7 @@ fn unreadable([namespace, name, why]: [&String; 3], age: &str) -> Vec<Span> {
     let mut cells = vec![
         Span::plain(namespace),
         Span::plain(name),
+        unknown(),
         unknown(),
         unknown(),
         unknown(),
@@ -193,5 +211,24 @@ mod tests {
     fn over_all_namespaces_with_all_there_is() {
         let expected = include_str!("expected/list-wide.txt");
         assert_eq!(shown(&items(), true, true), expected);
+    }
+
+    #[test]
+    fn where_one_is_keyed_the_keys_are_a_column() {
+        let mut keyed = semaphore(&json!({ "limit": 1, "keysInUse": 2 }));
+        keyed.spec.limit = 1;
+        keyed.spec.keyed = true;
+        let plain = Item::Semaphore(Box::new(semaphore(&json!({}))));
+        let text = shown(&[Item::Semaphore(Box::new(keyed)), plain], false, false);
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .map(|row| row.split_whitespace().collect())
+            .collect();
+        assert_eq!(
+            rows[0][..6],
+            ["NAME", "LIMIT", "HELD", "WAITING", "KEYS", "READY"]
+        );
+        assert_eq!(rows[1][..5], ["db", "1/key", "2", "0", "2"]);
+        assert_eq!(rows[2][..5], ["db", "2", "2", "0", "-"]);
     }
 }

@@ -173,8 +173,7 @@ fn outsider(
         let message = "its last pods are not gone yet, or its status does not say so";
         ("Stopping".to_owned(), message.to_owned())
     } else {
-        let message =
-            "the operator has not put it in line: it has not seen it yet, or does not run";
+        let message = "the operator has not queued it yet, or does not run";
         ("Unseen".to_owned(), message.to_owned())
     };
     Some(Outside {

@@ -78,23 +78,23 @@ fn fate(holder: &Holder) -> String {
             on_slot_lost,
         } => fate_of_job(namespace, name, *phase, *on_slot_lost),
         Holder::Elsewhere { cluster, job } => format!(
-            "It is held for the Job {job} of the cluster {cluster}, which is not here: it is of another \
-             cluster, or was deleted. Pods of it may run. If they do, and their operator works, the \
-             onSlotLost of its own ConsulSemaphore says what becomes of them; if that operator is gone, \
+            "It is held for the Job {job} of the cluster {cluster}, which does not exist here: it belongs to another \
+             cluster, or was deleted. Its pods may still run. If they do, and their operator works, the \
+             onSlotLost of its own ConsulSemaphore decides what happens to them; if that operator is gone, \
              nothing stops them."
         ),
         Holder::Unseen { cluster, job } => format!(
             "It is held for the Job {job} of the cluster {cluster}. Whether it runs is not known: you may \
-             not read Jobs here. If it runs, it has a slot again, or is suspended, or runs on, as the \
-             onSlotLost of its ConsulSemaphore says."
+             not read Jobs here. If it runs, the onSlotLost of its ConsulSemaphore decides whether it gets a slot again, is \
+             suspended, or continues without a slot."
         ),
         Holder::Process { host, command } => format!(
             "It is held by `exec` on {host}, which runs {command}. It ends its command with exit code 79; \
-             with --on-slot-lost continue it has a slot again if one is to be had, and goes on either way."
+             with --on-slot-lost continue its command continues, with another slot if one is free."
         ),
         Holder::Program(name) => format!(
-            "It is held by another program ({name}). What that does without its session is up to it: \
-             `consul lock` ends its command, scripts may go on."
+            "It is held by another program ({name}). That program decides what it does without its session: \
+             `consul lock` ends its command, scripts may continue."
         ),
     }
 }
@@ -111,19 +111,19 @@ fn fate_of_job(
         Phase::Running => {
             let then = match on_slot_lost {
                 None => {
-                    "It has a slot again, or is suspended, or runs on, as the onSlotLost of its ConsulSemaphore \
-                     says, which can't be read here"
+                    "The onSlotLost of its ConsulSemaphore, which can't be read here, decides whether it gets a slot \
+                     again, is suspended, or continues without a slot"
                 }
                 Some(OnSlotLost::Reacquire) => {
-                    "spec.onSlotLost is Reacquire: it has a slot again at once if one is to be had, most \
-                     likely this one; else it is suspended, which ends its pods, and is first in line"
+                    "spec.onSlotLost is Reacquire: it gets a slot again at once if one is free, most likely this \
+                     one; otherwise it is suspended, which ends its pods, and is first in the queue"
                 }
                 Some(OnSlotLost::Suspend) => {
-                    "spec.onSlotLost is Suspend: it is suspended, which ends its pods, and is first in line"
+                    "spec.onSlotLost is Suspend: it is suspended, which ends its pods, and is first in the queue"
                 }
                 Some(OnSlotLost::Continue) => {
-                    "spec.onSlotLost is Continue: it runs on, with a slot again if one is to be had, and \
-                     without one if not"
+                    "spec.onSlotLost is Continue: it continues, with another slot if one is free, and \
+                     without one otherwise"
                 }
             };
             format!(
@@ -132,8 +132,8 @@ fn fate_of_job(
             )
         }
         Phase::Finished { at_rest: true } => format!(
-            "The Job {name} of this cluster is done: if its slot cools, that ends now, and others who \
-             rely on the cooldown don't know."
+            "The Job {name} of this cluster is done: if its slot cools, the cooldown ends now, and \
+             those who rely on it are not told."
         ),
         Phase::Finished { at_rest: false } => {
             format!("The Job {name} of this cluster is done, but {unguarded}.")
@@ -146,8 +146,8 @@ fn fate_of_job(
              {unguarded}."
         ),
         Phase::Idle => format!(
-            "The Job {name} of this cluster is suspended and has no pods: it is just being started, and has \
-             a slot again or goes back into the line, or it gives the slot back."
+            "The Job {name} of this cluster is suspended and has no pods: either it is just being started, and \
+             gets a slot again or is queued again, or it gives the slot back."
         ),
     }
 }
@@ -189,13 +189,13 @@ mod tests {
         let delete = "kubectl delete job migrate-1 -n batch";
         says(
             &of(OnSlotLost::Reacquire),
-            &["RUNS", "has a slot again at once", delete, "15s here"],
+            &["RUNS", "gets a slot again at once", delete, "15s here"],
         );
         says(
             &of(OnSlotLost::Suspend),
             &["it is suspended, which ends its pods", delete],
         );
-        says(&of(OnSlotLost::Continue), &["it runs on", delete]);
+        says(&of(OnSlotLost::Continue), &["it continues", delete]);
     }
 
     #[test]
@@ -235,7 +235,11 @@ mod tests {
         };
         says(
             &recorded(elsewhere, Mode::Mutex),
-            &["another cluster", "Pods of it may run", "Consul's own rule"],
+            &[
+                "another cluster",
+                "Its pods may still run",
+                "Consul's own rule",
+            ],
         );
         let process = Holder::Process {
             host: "ci-7".to_owned(),

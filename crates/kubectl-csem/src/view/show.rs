@@ -1,17 +1,14 @@
 //! One semaphore: who holds its slots, who waits and why, what happened last.
 
-use consul_semaphore_api::{
-    ConsulSemaphore, HolderStatus,
-    conditions::{ConditionType, Reason},
-};
+use consul_semaphore_api::{ConsulSemaphore, HolderStatus};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use super::{
-    age::{age, until},
-    holder::Who,
-    item::{condition, count, outdated, phase, status},
-    list::limit,
+    age::age,
+    elsewhere,
+    item::{count, status},
+    parts::{self, INDENT, dim, labelled, more, note},
     queue::{Outside, Place, Queue},
     recorded::RecordedEvent,
     table::Table,
@@ -28,12 +25,6 @@ pub(crate) struct Shown<'a> {
     pub(crate) gaps: &'a [String],
 }
 
-/// The width of the names in the summary at the top.
-const LABEL: usize = 18;
-
-/// The indent of the lines below a heading.
-const INDENT: usize = 2;
-
 pub(crate) fn show(shown: &Shown<'_>, now: Timestamp) -> Text {
     let Shown {
         semaphore,
@@ -44,7 +35,7 @@ pub(crate) fn show(shown: &Shown<'_>, now: Timestamp) -> Text {
     let mut text = top(semaphore);
     text.extend(gaps.iter().map(|gap| note(gap)));
     holders(&mut text, semaphore, now);
-    waiting(&mut text, queue, now);
+    waiting(&mut text, semaphore, queue, now);
     outside(&mut text, queue);
     recorded(&mut text, events, now);
     text
@@ -52,159 +43,38 @@ pub(crate) fn show(shown: &Shown<'_>, now: Timestamp) -> Text {
 
 /// The summary at the top.
 fn top(semaphore: &ConsulSemaphore) -> Text {
-    let reported = status(semaphore);
     let mut text = Text::default();
     let (namespace, name) = (
         semaphore.namespace().unwrap_or_default(),
         semaphore.name_any(),
     );
     text.push(Line::of(Tone::Strong, format!("{namespace}/{name}")));
-    if semaphore.status.is_none() {
-        text.push(note(
-            "the operator has not reported anything yet: does it run?",
-        ));
-    }
-    if let Some(seen) = outdated(semaphore) {
-        let at = semaphore.metadata.generation.unwrap_or_default();
-        text.push(note(&format!(
-            "this was reported of generation {seen} of the spec, which is at {at} now"
-        )));
-    }
-    if semaphore.metadata.deletion_timestamp.is_some() {
-        text.push(note("it is being deleted"));
-    }
-    for type_ in ConditionType::ALL {
-        if let Some(line) = condition_line(semaphore, type_) {
-            text.push(line);
-        }
-    }
-    let here = count(reported.held_here, "of them by a Job", "of them by Jobs");
-    let mut slots = vec![
-        Span::plain(format!("{} of ", reported.held)),
-        limit(semaphore),
-    ];
-    let keyed = if semaphore.spec.keyed {
-        " for each key"
-    } else {
-        ""
-    };
-    slots.push(Span::plain(format!("{keyed} held, {here} of this cluster")));
-    text.push(labelled("Slots", slots));
+    parts::reported(&mut text, semaphore);
+    text.push(parts::slots(semaphore));
     let waiting = count(
-        reported.waiting,
+        status(semaphore).waiting,
         "Job of this cluster",
         "Jobs of this cluster",
     );
     text.push(labelled("Waiting", vec![Span::plain(waiting)]));
-    if let Some(keys) = reported.keys_in_use {
-        text.push(labelled("Keys in use", vec![Span::plain(keys.to_string())]));
-    }
     let place = format!("{} ({:?})", semaphore.prefix(), semaphore.spec.mode);
     text.push(labelled("Consul", vec![Span::plain(place)]));
     text
 }
 
-/// A condition, unless it only says that all is well.
-fn condition_line(semaphore: &ConsulSemaphore, type_: ConditionType) -> Option<Line> {
-    let condition = condition(semaphore, type_)?;
-    let well = [
-        Reason::Reachable,
-        Reason::LimitsMatch,
-        Reason::SlotsFree,
-        Reason::AllSlotsHeld,
-    ];
-    let plain = well
-        .iter()
-        .any(|reason| reason.as_str() == condition.reason);
-    if plain && type_ != ConditionType::SlotsAvailable {
-        return None;
-    }
-    let mut word = phase(Some(condition));
-    if plain {
-        // Holding all slots is not an error.
-        word = Span::plain(&condition.status);
-    }
-    let said = format!(", {}: {}", condition.reason, condition.message);
-    Some(labelled(type_.as_str(), vec![word, Span::plain(said)]))
-}
-
-fn labelled(label: &str, mut spans: Vec<Span>) -> Line {
-    let label = format!("{:INDENT$}{label:LABEL$}", "");
-    spans.insert(0, Span::new(Tone::Dim, label));
-    Line(spans)
-}
-
-fn note(words: &str) -> Line {
-    Line(vec![
-        Span::plain("  "),
-        Span::new(Tone::Doubt, format!("! {words}")),
-    ])
-}
-
-fn dim(words: &str) -> Line {
-    Line(vec![Span::plain("  "), Span::new(Tone::Dim, words)])
-}
-
 fn holders(text: &mut Text, semaphore: &ConsulSemaphore, now: Timestamp) {
     let reported = status(semaphore);
-    text.heading("HOLDERS");
-    if reported.holders.is_empty() && reported.held == 0 {
-        text.push(dim("none"));
-        return;
-    }
-    let mut table = Table::new([
-        "#", "HOLDER", "KIND", "WHERE", "KEY", "AGE", "SESSION", "NOTE",
-    ]);
-    for (index, holder) in reported.holders.iter().enumerate() {
-        let HolderStatus {
-            session,
-            key,
-            holder: said,
-            since,
-            cools_until: _,
-            never_expires: _,
-        } = holder;
-        let who = Who::read(said.as_deref());
-        table.row([
-            Span::plain((index + 1).to_string()),
-            Span::plain(if who.name.is_empty() { "-" } else { &who.name }),
-            Span::plain(who.kind.as_str()),
-            Span::plain(who.place),
-            Span::plain(key.as_deref().unwrap_or_default()),
-            Span::plain(age(since.as_ref().map(|time| time.0), now)),
-            Span::plain(session),
-            Span::new(Tone::Doubt, remark(holder, now)),
-        ]);
-    }
-    text.extend(table.indented(INDENT).lines());
-    more(
-        text,
-        usize::try_from(reported.held)
-            .unwrap_or(0)
-            .saturating_sub(reported.holders.len()),
-    );
+    let held = usize::try_from(reported.held).unwrap_or(0);
+    let more = held.saturating_sub(reported.holders.len());
+    let listed: Vec<&HolderStatus> = reported.holders.iter().collect();
+    parts::holders(text, &listed, more, now);
 }
 
-/// Additional remarks about a holder.
-fn remark(holder: &HolderStatus, now: Timestamp) -> String {
-    let mut remarks = Vec::new();
-    if let Some(end) = &holder.cools_until {
-        remarks.push(if end.0 > now {
-            format!("done, cools for {} more", until(end.0, now))
-        } else {
-            "done, has cooled".to_owned()
-        });
-    }
-    if holder.never_expires {
-        remarks.push("its session never expires".to_owned());
-    }
-    remarks.join("; ")
-}
-
-fn waiting(text: &mut Text, queue: &Queue, now: Timestamp) {
+fn waiting(text: &mut Text, semaphore: &ConsulSemaphore, queue: &Queue, now: Timestamp) {
     text.heading("QUEUE");
+    let elsewhere = elsewhere::line(&status(semaphore), None);
     if queue.places.is_empty() && queue.more == 0 {
-        text.push(dim("none"));
+        text.push(dim(elsewhere.as_deref().unwrap_or("none")));
         return;
     }
     let mut table = Table::new(["#", "JOB", "KEY", "PRIORITY", "WAITS", "REASON", "MESSAGE"]);
@@ -234,13 +104,14 @@ fn waiting(text: &mut Text, queue: &Queue, now: Timestamp) {
     }
     text.extend(table.indented(INDENT).lines());
     more(text, queue.more);
+    text.extend(elsewhere.map(|line| dim(&line)));
 }
 
 fn outside(text: &mut Text, queue: &Queue) {
     if queue.outside.is_empty() {
         return;
     }
-    text.heading("NOT IN LINE");
+    text.heading("NOT QUEUED");
     let mut table = Table::new(["JOB", "REASON", "MESSAGE"]);
     for Outside {
         job,
@@ -277,13 +148,6 @@ fn recorded(text: &mut Text, events: &[&RecordedEvent], now: Timestamp) {
         ]);
     }
     text.extend(table.indented(INDENT).lines());
-}
-
-/// A line with the number of those that are not shown.
-fn more(text: &mut Text, number: usize) {
-    if number > 0 {
-        text.push(dim(&format!("… and {number} more")));
-    }
 }
 
 #[cfg(test)]
@@ -369,5 +233,52 @@ mod tests {
         };
         let text = show(&shown, now()).render(false);
         assert_eq!(text, include_str!("expected/show-new.txt"));
+    }
+
+    #[test]
+    fn who_waits_elsewhere_is_in_the_queue() {
+        let waiter = json!({ "session": "s", "waiter": "ci-runner deploy" });
+        let queued = json!([{ "job": "a" }]);
+        for (waiting, queued, expected) in [
+            (0, json!([]), "QUEUE\n  1 other waiter: ci-runner deploy\n"),
+            (
+                1,
+                queued,
+                "2 of 2 slots are held\n  1 other waiter: ci-runner deploy\n",
+            ),
+        ] {
+            let semaphore = semaphore(
+                &json!({ "waiting": waiting, "queue": queued, "waitingElsewhere": [waiter] }),
+            );
+            let queue = queue_of(&semaphore, &[], &[], 99);
+            let shown = Shown {
+                semaphore: &semaphore,
+                queue: &queue,
+                events: &[],
+                gaps: &[],
+            };
+            let text = show(&shown, now()).render(false);
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_limit_of_a_keyed_one_is_for_each_key() {
+        let mut semaphore = semaphore(&json!({ "limit": 1, "keysInUse": 2 }));
+        semaphore.spec.limit = 1;
+        semaphore.spec.keyed = true;
+        let shown = Shown {
+            semaphore: &semaphore,
+            queue: &Queue::default(),
+            events: &[],
+            gaps: &[],
+        };
+        let text = show(&shown, now()).render(false);
+        let expected =
+            "2 slots held across 2 keys, limit 1 for each, 1 of them by a Job of this cluster";
+        assert!(
+            text.contains(expected) && !text.contains("2 of 1"),
+            "{text}"
+        );
     }
 }

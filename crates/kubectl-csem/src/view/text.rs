@@ -58,6 +58,12 @@ impl Span {
         Self::new(Tone::Plain, text)
     }
 
+    /// The same with more text, in the same tone.
+    pub(crate) fn followed_by(mut self, text: &str) -> Self {
+        self.text.push_str(&one_line(text, LONGEST));
+        self
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.text.is_empty()
     }

@@ -6,7 +6,7 @@ use testbed::{Bed, eventually, same};
 use crate::stage::User;
 
 #[tokio::test]
-async fn a_job_leaves_the_line_and_comes_back() {
+async fn a_job_leaves_the_queue_and_comes_back() {
     let bed = Bed::shared().await;
     let team = bed.namespace("csem-hold").await;
     let user = User::admin(&bed, &team);
@@ -34,7 +34,7 @@ async fn a_job_leaves_the_line_and_comes_back() {
 
     // A running Job continues, and the plugin says so.
     let said = user.sees(&["hold", "first"]).await;
-    assert!(said.contains("runs on"), "{said}");
+    assert!(said.contains("keeps running"), "{said}");
     user.sees(&["unhold", "first"]).await;
     first.is_running().await;
     first.finish().await;
@@ -53,14 +53,14 @@ async fn a_bumped_job_goes_first() {
     }
     db.shows(json!({ "waiting": 3 })).await;
     user.sees(&["bump", "c", "--priority", "5"]).await;
-    user.sees(&["bump", "a", "--priority", "-5"]).await;
+    user.sees(&["bump", "a", "-5"]).await;
     let line = || async {
         let status = db.status().await;
         let queue = status["queue"].as_array().cloned().unwrap_or_default();
         let jobs: Vec<_> = queue.iter().map(|place| place["job"].clone()).collect();
         same(jobs, vec![json!("c"), json!("b"), json!("a")])
     };
-    eventually("the line has changed", line).await;
+    eventually("the queue has changed", line).await;
     assert!(
         user.sees(&["bump", "c", "--priority", "5"])
             .await
@@ -69,7 +69,13 @@ async fn a_bumped_job_goes_first() {
     user.csem(&["bump", "c"]).await.is(2, &["--priority"]);
     team.job("plain").create().await;
     let refused = user.csem(&["bump", "plain", "--priority", "1"]).await;
-    refused.is(1, &["no annotation consul-semaphore.io/semaphore"]);
+    refused.is(
+        1,
+        &[
+            "does not ask for a slot",
+            "no annotation consul-semaphore.io/semaphore",
+        ],
+    );
 }
 
 #[tokio::test]

@@ -53,6 +53,7 @@ async fn kubectl_completes_commands_flags_and_names() {
     held.is_waiting().await;
     for (words, names) in [
         (["hold", ""], ["migrate-1"]),
+        (["why", "mig"], ["migrate-1"]),
         (["unhold", ""], ["held"]),
         (["hold", "job/"], ["job/migrate-1"]),
         (["hold", "jobs.batch/m"], ["jobs.batch/migrate-1"]),

@@ -18,3 +18,5 @@ mod releasing;
 mod rights;
 mod shells;
 mod watching;
+mod why;
+mod without;

@@ -51,8 +51,8 @@ async fn who_holds_who_waits_and_why() {
             .find(word)
             .unwrap_or_else(|| panic!("no {word} in:\n{shown}"))
     };
-    assert!(place("HOLDERS") < place("QUEUE") && place("QUEUE") < place("NOT IN LINE"));
-    assert!(place("NOT IN LINE") < place("EVENTS"));
+    assert!(place("HOLDERS") < place("QUEUE") && place("QUEUE") < place("NOT QUEUED"));
+    assert!(place("NOT QUEUED") < place("EVENTS"));
     assert!(!shown.contains('\u{1b}'), "colour, and no terminal");
 
     let read = user.reads(&["show", "db"]).await;
@@ -85,7 +85,7 @@ async fn who_holds_who_waits_and_why() {
 }
 
 #[tokio::test]
-async fn the_line_goes_on_where_the_status_ends() {
+async fn the_queue_continues_where_the_status_ends() {
     const JOBS: usize = 25;
     let bed = Bed::shared().await;
     let team = bed.namespace("csem-line").await;

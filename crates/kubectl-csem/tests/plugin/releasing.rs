@@ -54,6 +54,13 @@ async fn what_becomes_of_a_running_job_is_said_before() {
     );
     job.is_running().await;
 
+    let said = user.csem_told(&["release", "db", "job/a"], "no\n").await;
+    said.is(1, &[&told[..], &["not released", &session]].concat());
+    team.job("idle").semaphore("db").hold().create().await;
+    user.csem(&["release", "db", "idle"])
+        .await
+        .is(66, &["the Job idle holds no slot of db"]);
+
     let said = user.csem_told(&["release", "db", &session], "yes\n").await;
     said.is(0, &told);
     said.is(0, &["destroyed"]);

@@ -1,0 +1,124 @@
+//! What is read besides a semaphore: the Jobs and events around it, and whether an operator reports. What the user may
+//! not read is left out.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use consul_client::clock::{self, Moment};
+use consul_semaphore_workload::{TrackedWorkload, WorkloadObject};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{
+    Api, ResourceExt as _,
+    api::{DynamicObject, ListParams},
+};
+use tokio::time::timeout;
+
+use crate::{
+    cluster::{Cluster, Listed},
+    failure::{Failure, Kind},
+    view::{
+        missing::{self, Reference},
+        operator::{LEASE, NAMESPACE, silence},
+        recorded::{REPORTER, RecordedEvent},
+    },
+};
+
+/// How long a call may take that a command can do without.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What belongs to a semaphore besides the object itself. Whatever the user may not read becomes a gap in the output.
+pub(crate) struct Around {
+    pub(crate) workloads: Vec<TrackedWorkload>,
+    pub(crate) recorded: Vec<RecordedEvent>,
+    pub(crate) gaps: Vec<String>,
+}
+
+impl Around {
+    pub(crate) async fn read(cluster: &Cluster, name: &str) -> Result<Self, Failure> {
+        let read = |job: WorkloadObject| {
+            let workload = TrackedWorkload::read(&job, Moment::default());
+            workload.filter(|workload| workload.names(name))
+        };
+        let from_operator = format!("reportingComponent={REPORTER}");
+        let (jobs, events, silence) = tokio::join!(
+            cluster.list_jobs(read),
+            cluster.list_events(&from_operator, |event| RecordedEvent::read(&event)),
+            operator_silence(cluster),
+        );
+        let mut gaps: Vec<String> = silence.into_iter().collect();
+        Ok(Self {
+            workloads: unless_denied("Jobs", jobs, &mut gaps)?,
+            recorded: unless_denied("events", events, &mut gaps)?,
+            gaps,
+        })
+    }
+}
+
+fn unless_denied<T>(
+    what: &str,
+    listed: Result<Listed<T>, Failure>,
+    gaps: &mut Vec<String>,
+) -> Result<Vec<T>, Failure> {
+    match listed {
+        Ok(Listed { items, cut }) => {
+            if cut {
+                gaps.push(format!(
+                    "there are so many {what} in the namespace that not all were looked at"
+                ));
+            }
+            Ok(items)
+        }
+        Err(failure) if failure.kind == Kind::Denied => {
+            gaps.push(gap(what, &failure.message));
+            Ok(Vec::new())
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// The line that replaces something that can't be shown.
+pub(crate) fn gap(what: &str, why: &str) -> String {
+    format!("what the {what} say is left out: {why}")
+}
+
+/// A line that says since when no operator reports, as far as the user may read its Lease.
+pub(crate) async fn operator_silence(cluster: &Cluster) -> Option<String> {
+    silence(&leases(cluster).await, clock::time())
+}
+
+/// The operator's Leases in all namespaces, or else in those where one is most likely.
+async fn leases(cluster: &Cluster) -> Vec<Lease> {
+    let params = ListParams::default().fields(&format!("metadata.name={LEASE}"));
+    let all: Api<Lease> = Api::all(cluster.client());
+    match timeout(PATIENCE, all.list(&params)).await {
+        Ok(Ok(list)) => return list.items,
+        Ok(Err(kube::Error::Api(status))) if status.is_forbidden() => {}
+        _ => return Vec::new(),
+    }
+    let mut leases = Vec::new();
+    for namespace in [NAMESPACE, &cluster.namespace] {
+        let one: Api<Lease> = Api::namespaced(cluster.client(), namespace);
+        if let Ok(Ok(Some(lease))) = timeout(PATIENCE, one.get_opt(LEASE)).await {
+            leases.push(lease);
+        }
+    }
+    leases
+}
+
+/// A line about the Jobs that name none of these semaphores, which are all of the namespace, or of all namespaces.
+/// `None` if there are none, or the user may not list Jobs.
+pub(crate) async fn without_semaphore(
+    cluster: &Cluster,
+    namespace: Option<&str>,
+    semaphores: &[DynamicObject],
+) -> Option<String> {
+    let read = |job: WorkloadObject| {
+        let workload = TrackedWorkload::read(&job, Moment::default())?;
+        Reference::of(&workload)
+    };
+    let Listed { items, cut } = cluster.list_unfinished(namespace, read).await.ok()?;
+    let existing: BTreeSet<(String, String)> = semaphores
+        .iter()
+        .map(|object| (object.namespace().unwrap_or_default(), object.name_any()))
+        .collect();
+    missing::line(&items, &existing, cut)
+}

@@ -1,0 +1,105 @@
+//! The contenders of other clusters and programs that wait.
+
+use consul_semaphore_api::{ConsulSemaphoreStatus, LISTED, WaiterStatus};
+
+use super::item::count;
+
+/// How many of them are named.
+const NAMED: usize = 5;
+
+/// Those that wait for a slot of this key, or for any.
+pub(super) fn waiters<'a>(
+    status: &'a ConsulSemaphoreStatus,
+    key: Option<&str>,
+) -> Vec<&'a WaiterStatus> {
+    let all = status.waiting_elsewhere.iter();
+    all.filter(|waiter| key.is_none() || waiter.key.as_deref() == key)
+        .collect()
+}
+
+/// One line about them; `None` if nobody waits elsewhere. A status that lists as many as it can may leave some out.
+pub(super) fn line(status: &ConsulSemaphoreStatus, key: Option<&str>) -> Option<String> {
+    let waiters = waiters(status, key);
+    if waiters.is_empty() {
+        return None;
+    }
+    let names = waiters.iter().take(NAMED).map(|waiter| name(waiter, key));
+    let mut names: Vec<String> = names.collect();
+    if waiters.len() > NAMED {
+        names.push("...".to_owned());
+    }
+    let at_least = if status.waiting_elsewhere.len() >= LISTED {
+        "at least "
+    } else {
+        ""
+    };
+    let number = count(waiters.len(), "other waiter", "other waiters");
+    Some(format!("{at_least}{number}: {}", names.join(", ")))
+}
+
+/// The operator's name for one of them, with its key unless that is known.
+pub(super) fn name(waiter: &WaiterStatus, known: Option<&str>) -> String {
+    let session = || format!("session {}", waiter.session);
+    let name = waiter.waiter.clone().unwrap_or_else(session);
+    match &waiter.key {
+        Some(key) if known.is_none() => format!("{name} (key {key})"),
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, from_value, json};
+
+    use super::*;
+
+    fn status(waiters: &Value) -> ConsulSemaphoreStatus {
+        from_value(json!({ "waitingElsewhere": waiters })).unwrap()
+    }
+
+    #[test]
+    fn one_line_names_them() {
+        assert_eq!(line(&status(&json!([])), None), None);
+        let one = json!([{ "session": "s", "waiter": "ci-runner deploy" }]);
+        assert_eq!(
+            line(&status(&one), None).as_deref(),
+            Some("1 other waiter: ci-runner deploy")
+        );
+        let two = json!([{ "session": "s-1" }, { "session": "s-2", "waiter": "us batch/a" }]);
+        assert_eq!(
+            line(&status(&two), None).as_deref(),
+            Some("2 other waiters: session s-1, us batch/a")
+        );
+    }
+
+    #[test]
+    fn a_full_list_may_leave_some_out() {
+        let full: Value = (0..LISTED)
+            .map(|number| json!({ "session": format!("s-{number}"), "waiter": format!("ci job-{number}") }))
+            .collect();
+        assert_eq!(
+            line(&status(&full), None).as_deref(),
+            Some(
+                "at least 20 other waiters: ci job-0, ci job-1, ci job-2, ci job-3, ci job-4, ..."
+            )
+        );
+    }
+
+    #[test]
+    fn those_of_a_keyed_one_wait_for_their_key() {
+        let keyed = json!([
+            { "session": "s-1", "key": "k1", "waiter": "ci a" },
+            { "session": "s-2", "key": "k2", "waiter": "ci b" },
+        ]);
+        let keyed = status(&keyed);
+        assert_eq!(
+            line(&keyed, None).as_deref(),
+            Some("2 other waiters: ci a (key k1), ci b (key k2)")
+        );
+        assert_eq!(
+            line(&keyed, Some("k2")).as_deref(),
+            Some("1 other waiter: ci b")
+        );
+        assert_eq!(line(&keyed, Some("k3")), None);
+    }
+}

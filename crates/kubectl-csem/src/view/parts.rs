@@ -1,0 +1,175 @@
+//! The parts of the output that `show` and `why` share.
+
+use consul_semaphore_api::{
+    ConsulSemaphore, HolderStatus,
+    conditions::{ConditionType, Reason},
+};
+use jiff::Timestamp;
+
+use super::{
+    age::{age, until},
+    holder::Who,
+    item::{condition, count, outdated, phase, status},
+    list::limit,
+    table::Table,
+    text::{Line, Span, Text, Tone},
+};
+
+/// The width of the names in the summary at the top.
+const LABEL: usize = 18;
+
+/// The indent of the lines below a heading.
+pub(super) const INDENT: usize = 2;
+
+/// A line of the summary at the top.
+pub(super) fn labelled(label: &str, mut spans: Vec<Span>) -> Line {
+    let label = format!("{:INDENT$}{label:LABEL$}", "");
+    spans.insert(0, Span::new(Tone::Dim, label));
+    Line(spans)
+}
+
+/// A line that asks for attention.
+pub(super) fn note(words: &str) -> Line {
+    Line(vec![
+        Span::plain("  "),
+        Span::new(Tone::Doubt, format!("! {words}")),
+    ])
+}
+
+pub(super) fn dim(words: &str) -> Line {
+    Line(vec![Span::plain("  "), Span::new(Tone::Dim, words)])
+}
+
+/// A line with the number of those that are not shown.
+pub(super) fn more(text: &mut Text, number: usize) {
+    if number > 0 {
+        text.push(dim(&format!("… and {number} more")));
+    }
+}
+
+/// Why the status may not describe the semaphore as it is now, and the conditions that say more than that all is well.
+pub(super) fn reported(text: &mut Text, semaphore: &ConsulSemaphore) {
+    if semaphore.status.is_none() {
+        text.push(note(
+            "the operator has not reported anything yet: does it run?",
+        ));
+    }
+    if let Some(seen) = outdated(semaphore) {
+        let at = semaphore.metadata.generation.unwrap_or_default();
+        text.push(note(&format!(
+            "this report is about generation {seen} of the spec, which is now at {at}"
+        )));
+    }
+    if semaphore.metadata.deletion_timestamp.is_some() {
+        text.push(note("it is being deleted"));
+    }
+    let conditions = ConditionType::ALL.into_iter();
+    text.extend(conditions.filter_map(|type_| condition_line(semaphore, type_)));
+}
+
+/// A condition, unless it only says that all is well.
+fn condition_line(semaphore: &ConsulSemaphore, type_: ConditionType) -> Option<Line> {
+    let condition = condition(semaphore, type_)?;
+    let well = [
+        Reason::Reachable,
+        Reason::LimitsMatch,
+        Reason::SlotsFree,
+        Reason::AllSlotsHeld,
+    ];
+    let plain = well
+        .iter()
+        .any(|reason| reason.as_str() == condition.reason);
+    if plain && type_ != ConditionType::SlotsAvailable {
+        return None;
+    }
+    let mut word = phase(Some(condition));
+    if plain {
+        // Holding all slots is not an error.
+        word = Span::plain(&condition.status);
+    }
+    let said = format!(", {}: {}", condition.reason, condition.message);
+    Some(labelled(type_.as_str(), vec![word, Span::plain(said)]))
+}
+
+/// How many slots are held. The limit of a keyed semaphore is for each key.
+pub(super) fn slots(semaphore: &ConsulSemaphore) -> Line {
+    let reported = status(semaphore);
+    let here = count(reported.held_here, "of them by a Job", "of them by Jobs");
+    let here = Span::plain(format!(", {here} of this cluster"));
+    let spans = if semaphore.spec.keyed {
+        let held = count(reported.held, "slot", "slots");
+        let keys = count(reported.keys_in_use.unwrap_or(0), "key", "keys");
+        let limit = limit(semaphore);
+        vec![
+            Span::plain(format!("{held} held across {keys}, limit ")),
+            limit,
+            Span::plain(" for each"),
+            here,
+        ]
+    } else {
+        let held = format!("{} of ", reported.held);
+        vec![
+            Span::plain(held),
+            limit(semaphore),
+            Span::plain(" held"),
+            here,
+        ]
+    };
+    labelled("Slots", spans)
+}
+
+/// The holders, below their heading. `more` is how many there are in addition.
+pub(super) fn holders(
+    text: &mut Text,
+    holders: &[&HolderStatus],
+    number_more: usize,
+    now: Timestamp,
+) {
+    text.heading("HOLDERS");
+    if holders.is_empty() && number_more == 0 {
+        text.push(dim("none"));
+        return;
+    }
+    let mut table = Table::new([
+        "#", "HOLDER", "KIND", "WHERE", "KEY", "AGE", "SESSION", "NOTE",
+    ]);
+    for (index, holder) in holders.iter().enumerate() {
+        let HolderStatus {
+            session,
+            key,
+            holder: said,
+            since,
+            cools_until: _,
+            never_expires: _,
+        } = holder;
+        let who = Who::read(said.as_deref());
+        table.row([
+            Span::plain((index + 1).to_string()),
+            Span::plain(if who.name.is_empty() { "-" } else { &who.name }),
+            Span::plain(who.kind.as_str()),
+            Span::plain(who.place),
+            Span::plain(key.as_deref().unwrap_or_default()),
+            Span::plain(age(since.as_ref().map(|time| time.0), now)),
+            Span::plain(session),
+            Span::new(Tone::Doubt, remark(holder, now)),
+        ]);
+    }
+    text.extend(table.indented(INDENT).lines());
+    more(text, number_more);
+}
+
+/// Additional remarks about a holder.
+fn remark(holder: &HolderStatus, now: Timestamp) -> String {
+    let mut remarks = Vec::new();
+    if let Some(end) = &holder.cools_until {
+        remarks.push(if end.0 > now {
+            format!("done, cools for {} more", until(end.0, now))
+        } else {
+            "done, has cooled".to_owned()
+        });
+    }
+    if holder.never_expires {
+        remarks.push("its session never expires".to_owned());
+    }
+    remarks.join("; ")
+}

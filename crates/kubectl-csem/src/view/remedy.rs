@@ -1,0 +1,140 @@
+//! What to do about a Job that waits, or does not wait as it should.
+
+use consul_semaphore_api::annotations::{HOLD, SEMAPHORE};
+
+/// How many existing semaphores are named.
+const NAMED: usize = 5;
+
+/// The Job and its situation.
+pub(super) struct Subject<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) job: &'a str,
+    pub(super) semaphore: Option<&'a str>,
+    /// The word for the situation.
+    pub(super) reason: &'a str,
+    /// What is wrong with annotations that have no effect.
+    pub(super) advice: Option<&'a str>,
+    /// The `CronJob` that has the annotation in the wrong place.
+    pub(super) cron_job: Option<&'a str>,
+    /// The semaphores of the namespace, if the named one does not exist.
+    pub(super) others: &'a [String],
+    /// The highest priority of the Jobs ahead of it.
+    pub(super) highest: i32,
+}
+
+/// What to do, the most important first.
+pub(super) fn remedies(subject: &Subject<'_>) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(cron_job) = subject.cron_job {
+        lines.push(format!(
+            "The CronJob {cron_job} has the annotation {SEMAPHORE} on its own metadata, where it has no effect. \
+             Move it to spec.jobTemplate.metadata.annotations"
+        ));
+    }
+    lines.extend(subject.advice.map(capital));
+    // These say what to do about it.
+    if subject.reason != "AnnotationIgnored" {
+        lines.extend(remedy(subject));
+    }
+    lines
+}
+
+fn remedy(subject: &Subject<'_>) -> Vec<String> {
+    let Subject {
+        namespace,
+        job,
+        semaphore,
+        reason,
+        others,
+        highest,
+        ..
+    } = subject;
+    let name = semaphore.unwrap_or("NAME");
+    let annotate = |value: &str| {
+        format!("kubectl annotate job {job} {SEMAPHORE}={value} --overwrite -n {namespace}")
+    };
+    let line = match *reason {
+        "AllSlotsHeld" => {
+            "Wait: it starts by itself when a holder gives its slot back".to_owned()
+        }
+        "RunningWithoutSlot" => format!(
+            "Wait: Jobs that lost their slot get one first. kubectl csem show {name} -n {namespace} lists the events"
+        ),
+        "Behind" => match highest.checked_add(1) {
+            Some(priority) => format!(
+                "Wait, or put it first: kubectl csem bump {job} {priority} -n {namespace}"
+            ),
+            None => "Wait: the Jobs ahead of it have the highest priority that there is".to_owned(),
+        },
+        "Next" => format!(
+            "Wait a moment. If it does not start, see its events: kubectl events --for job/{job} -n {namespace}"
+        ),
+        "StartRefused" => {
+            "Correct what refuses the start, such as a quota, a policy or a webhook: the operator tries again by itself"
+                .to_owned()
+        }
+        "Paused" => format!("Resume the semaphore: kubectl csem resume {name} -n {namespace}"),
+        "OnHold" => format!("Queue it again: kubectl csem unhold {job} -n {namespace}"),
+        "Malformed" => {
+            format!("Correct the annotation: kubectl edit job {job} -n {namespace}")
+        }
+        "ManagedElsewhere" => {
+            format!("Leave it to that manager and remove the annotation {SEMAPHORE}, or remove the manager")
+        }
+        "NoSemaphore" if others.is_empty() => format!(
+            "Create the ConsulSemaphore {name} in the namespace {namespace}, which has none: a Job can't use one of \
+             another namespace"
+        ),
+        "NoSemaphore" => {
+            return vec![
+                format!("Correct the name: {}. The namespace has {}", annotate("NAME"), some(others)),
+                format!("Or create the ConsulSemaphore {name}: a Job can't use one of another namespace"),
+            ];
+        }
+        "InvalidSemaphore" => {
+            format!("Correct it: kubectl edit consulsemaphore {name} -n {namespace}")
+        }
+        "NotAnnotated" => format!(
+            "To make it wait for a slot, name a ConsulSemaphore: {}",
+            annotate("NAME")
+        ),
+        "RanWithoutSlot" => {
+            "Create Jobs with suspend: true, or install the admission policies, which set it".to_owned()
+        }
+        "Stopping" => format!(
+            "Wait until its pods are gone: kubectl get pods -l batch.kubernetes.io/job-name={job} -n {namespace}"
+        ),
+        "PutOnHold" => format!("Remove the annotation {HOLD}: kubectl csem unhold {job} -n {namespace}"),
+        "Unseen" | "Starting" => {
+            "Wait a moment. If nothing changes, check that an operator runs and watches this namespace: \
+             kubectl get pods -A -l app.kubernetes.io/name=consul-semaphore-operator"
+                .to_owned()
+        }
+        "ConsulUnreachable" | "NoLeader" | "TooManyRequests" | "UnexpectedAnswer" => {
+            "Check Consul and the operator's connection to it: the operator tries again by itself".to_owned()
+        }
+        "LimitConflict" => format!(
+            "Set spec.limit of {name} to Consul's limit, or have all others use yours, or set spec.limitPolicy to \
+             Enforce"
+        ),
+        "SlotGranted" | "Finished" | "Deleting" => return Vec::new(),
+        _ => format!("Follow the message. kubectl csem show {name} -n {namespace} shows the whole semaphore"),
+    };
+    vec![line]
+}
+
+/// As many of the names as are shown.
+fn some(names: &[String]) -> String {
+    let mut shown: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
+    if names.len() > NAMED {
+        shown.push("...");
+    }
+    shown.join(", ")
+}
+
+/// With a capital letter first.
+fn capital(text: &str) -> String {
+    let mut rest = text.chars();
+    let first = rest.next().map(|first| first.to_uppercase().to_string());
+    first.unwrap_or_default() + rest.as_str()
+}

@@ -1,0 +1,387 @@
+//! Why a Job waits, or what it does instead: the answer to `why`.
+
+use consul_semaphore::Phase;
+use consul_semaphore_api::{ConsulSemaphore, HolderStatus, annotations::SEMAPHORE};
+use consul_semaphore_workload::TrackedWorkload;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde::Serialize;
+
+use super::{
+    age::age,
+    document::{Holder, Waiter},
+    elsewhere,
+    item::status,
+    parts::{self, INDENT, dim, labelled, note},
+    queue::{Place, Queue},
+    remedy::{Subject, remedies},
+    text::{Line, Span, Text, Tone},
+};
+
+/// How many holders the text shows: it fits on one screen.
+const HOLDERS: usize = 10;
+
+/// What is known of the Job.
+pub(crate) struct Asked<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) job: &'a str,
+    /// `None` if it neither asks for a slot nor was started in one.
+    pub(crate) workload: Option<&'a TrackedWorkload>,
+    pub(crate) phase: Phase,
+    /// What is wrong with annotations that have no effect.
+    pub(crate) advice: Option<String>,
+    /// The `CronJob` that made it, if that has the annotation in the wrong place.
+    pub(crate) cron_job: Option<&'a str>,
+    pub(crate) named: Named<'a>,
+    /// What could not be read, and why.
+    pub(crate) gaps: &'a [String],
+}
+
+/// The semaphore that the Job names.
+pub(crate) enum Named<'a> {
+    /// It names none.
+    Nothing,
+    /// None of that name exists, but these do.
+    Missing(&'a [String]),
+    /// It was stored before its schema.
+    Unreadable(&'a str),
+    Semaphore(&'a ConsulSemaphore, &'a Queue),
+}
+
+/// What the Job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum State {
+    /// It is in the queue.
+    Waiting,
+    /// It asks for a slot, and is not in the queue.
+    NotQueued,
+    /// It does not ask for a slot.
+    NotAnnotated,
+    Running,
+    Finished,
+    Deleting,
+}
+
+/// The answer.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Answer<'a> {
+    namespace: &'a str,
+    job: &'a str,
+    state: State,
+    /// One word, for programs.
+    reason: String,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    semaphore: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    /// Its place in the queue, from 1, and how many Jobs of this cluster are in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    place: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queued: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Timestamp>,
+    holders: Vec<Holder>,
+    /// How many more holders there are; of a keyed semaphore, of all keys.
+    more_holders: usize,
+    waiting_elsewhere: Vec<Waiter>,
+    conditions: Vec<Condition>,
+    to_do: Vec<String>,
+    gaps: &'a [String],
+    #[serde(skip)]
+    of: Option<&'a ConsulSemaphore>,
+}
+
+/// What the Job does, and why.
+struct Verdict {
+    state: State,
+    reason: String,
+    message: String,
+}
+
+impl Verdict {
+    fn new(state: State, reason: &str, message: impl Into<String>) -> Self {
+        Self {
+            state,
+            reason: reason.to_owned(),
+            message: message.into(),
+        }
+    }
+}
+
+/// Answers from what is known.
+pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
+    let (of, queue) = match asked.named {
+        Named::Semaphore(semaphore, queue) => (Some(semaphore), Some(queue)),
+        Named::Nothing | Named::Missing(_) | Named::Unreadable(_) => (None, None),
+    };
+    let places = queue.map_or(&[][..], |queue| &queue.places);
+    let index = places.iter().position(|place| place.job == asked.job);
+    let place = index.map(|index| &places[index]);
+    let Verdict {
+        state,
+        reason,
+        message,
+    } = verdict(asked, place, queue);
+    let index = index.filter(|_| state == State::Waiting);
+    let key = key(asked, place, of);
+
+    // Each key has a queue.
+    let same = |other: &&Place| key.is_none() || other.key == key;
+    let ahead: Vec<&Place> = places[..index.unwrap_or(0)].iter().filter(same).collect();
+    let more = queue.map_or(0, |queue| queue.more);
+    let queued = match key {
+        // The others may be of any key.
+        Some(_) if more > 0 => None,
+        _ => Some(places.iter().filter(same).count() + more),
+    };
+    let highest = ahead.iter().filter_map(|place| place.priority).max();
+    let name = asked
+        .workload
+        .and_then(|workload| workload.semaphore.clone());
+    let priority = asked.workload.map(|workload| workload.workload.priority);
+    let to_do = remedies(&Subject {
+        namespace: asked.namespace,
+        job: asked.job,
+        semaphore: name.as_deref(),
+        reason: &reason,
+        advice: asked.advice.as_deref(),
+        cron_job: asked.cron_job,
+        others: match asked.named {
+            Named::Missing(others) => others,
+            Named::Nothing | Named::Unreadable(_) | Named::Semaphore(..) => &[],
+        },
+        highest: highest.or(priority).unwrap_or(0),
+    });
+    let status = of.map(status).unwrap_or_default();
+    let held = usize::try_from(status.held).unwrap_or(0);
+    let shown = |holder: &&HolderStatus| key.is_none() || holder.key == key;
+    let elsewhere = elsewhere::waiters(&status, key.as_deref());
+    Answer {
+        namespace: asked.namespace,
+        job: asked.job,
+        state,
+        reason,
+        message,
+        semaphore: name.map(|name| name.to_string()),
+        place: index.map(|_| ahead.len() + 1),
+        queued: queued.filter(|_| index.is_some()),
+        priority,
+        since: place
+            .filter(|_| index.is_some())
+            .and_then(|place| place.since),
+        holders: status
+            .holders
+            .iter()
+            .filter(shown)
+            .map(Holder::of)
+            .collect(),
+        more_holders: held.saturating_sub(status.holders.len()),
+        waiting_elsewhere: elsewhere.into_iter().map(Waiter::of).collect(),
+        conditions: status.conditions.clone(),
+        to_do,
+        gaps: asked.gaps,
+        key,
+        of,
+    }
+}
+
+fn key(asked: &Asked<'_>, place: Option<&Place>, of: Option<&ConsulSemaphore>) -> Option<String> {
+    let semaphore = of.filter(|semaphore| semaphore.spec.keyed)?;
+    if let Some(key) = place.and_then(|place| place.key.clone()) {
+        return Some(key);
+    }
+    let name = semaphore.metadata.name.as_deref().unwrap_or_default();
+    let request = asked.workload?.workload.asks_for(name, None)?;
+    request.key.as_ref().map(ToString::to_string)
+}
+
+fn verdict(asked: &Asked<'_>, place: Option<&Place>, queue: Option<&Queue>) -> Verdict {
+    let of_phase = match asked.phase {
+        Phase::Finished { .. } => Some((State::Finished, "Finished", "it is done")),
+        Phase::Deleting => Some((State::Deleting, "Deleting", "it is being deleted")),
+        Phase::Idle | Phase::Stopping | Phase::Running => None,
+    };
+    if let Some((state, reason, message)) = of_phase {
+        return Verdict::new(state, reason, message);
+    }
+    let Some(workload) = asked.workload else {
+        return not_annotated(asked);
+    };
+    let Asked { phase, named, .. } = asked;
+    if workload.is_managed()
+        && let Some(obstacle) = &workload.obstacle
+    {
+        let message = format!("the operator leaves it alone: {obstacle}");
+        return Verdict::new(State::NotQueued, obstacle.reason(), message);
+    }
+    let granted = workload.workload.granted.is_some();
+    if *phase == Phase::Running && granted {
+        return if workload.workload.lost() {
+            let message = "it lost its slot and continues until it gets another one";
+            Verdict::new(State::Running, "RunningWithoutSlot", message)
+        } else {
+            Verdict::new(State::Running, "SlotGranted", "it runs in its slot")
+        };
+    }
+    let keyed = matches!(named, Named::Semaphore(semaphore, _) if semaphore.spec.keyed);
+    if let Some(obstacle) = workload.obstacle_in(keyed) {
+        return Verdict::new(State::NotQueued, obstacle.reason(), obstacle.to_string());
+    }
+    match named {
+        Named::Nothing => return not_annotated(asked),
+        Named::Missing(_) => {
+            let name = workload.semaphore.as_deref().unwrap_or_default();
+            let message = format!(
+                "the namespace {} has no ConsulSemaphore {name}",
+                asked.namespace
+            );
+            return Verdict::new(State::NotQueued, "NoSemaphore", message);
+        }
+        Named::Unreadable(why) => {
+            let message = format!("its ConsulSemaphore can't be read: {why}");
+            return Verdict::new(State::NotQueued, "InvalidSemaphore", message);
+        }
+        Named::Semaphore(..) => {}
+    }
+    if *phase == Phase::Running {
+        let message = "it was not started in a slot: the operator suspends and queues it";
+        return Verdict::new(State::Running, "RanWithoutSlot", message);
+    }
+    if let Some(place) = place {
+        return Verdict::new(State::Waiting, &place.reason, &place.message);
+    }
+    let outside = queue.and_then(|queue| queue.outside.iter().find(|one| one.job == asked.job));
+    match outside {
+        Some(one) => Verdict::new(State::NotQueued, &one.reason, &one.message),
+        None => Verdict::new(
+            State::NotQueued,
+            "Unseen",
+            "the operator has not queued it yet",
+        ),
+    }
+}
+
+/// It does not ask for a slot, whatever else it does.
+fn not_annotated(asked: &Asked<'_>) -> Verdict {
+    let does = match asked.phase {
+        Phase::Running => "it runs without a slot",
+        _ => "the operator leaves it alone",
+    };
+    let mistaken = asked.advice.is_some() || asked.cron_job.is_some();
+    let reason = if mistaken {
+        "AnnotationIgnored"
+    } else {
+        "NotAnnotated"
+    };
+    let message = format!("it has no annotation {SEMAPHORE}: {does}");
+    Verdict::new(State::NotAnnotated, reason, message)
+}
+
+/// The answer on one screen.
+pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
+    let Answer {
+        reason,
+        message,
+        key,
+        priority,
+        since,
+        to_do,
+        gaps,
+        of,
+        ..
+    } = answer;
+    let mut text = Text::default();
+    text.push(Line::of(Tone::Strong, headline(answer)));
+    let said = Span::plain(format!("{reason}: {message}"));
+    text.push(labelled("Reason", vec![said]));
+    if answer.state == State::Waiting {
+        text.push(labelled("Waits", vec![Span::plain(age(*since, now))]));
+        let priority = priority.unwrap_or(0).to_string();
+        text.push(labelled("Priority", vec![Span::plain(priority)]));
+    }
+    let asks = matches!(
+        answer.state,
+        State::Waiting | State::NotQueued | State::Running
+    );
+    let of = of.filter(|_| asks);
+    if let Some(semaphore) = of {
+        parts::reported(&mut text, semaphore);
+        text.push(parts::slots(semaphore));
+    }
+    text.extend(gaps.iter().map(|gap| note(gap)));
+    if let Some(semaphore) = of.filter(|_| answer.state == State::Waiting) {
+        let status = status(semaphore);
+        let shown = status.holders.iter();
+        let shown: Vec<_> = shown
+            .filter(|holder| key.is_none() || holder.key == *key)
+            .collect();
+        let listed = shown.len().min(HOLDERS);
+        // How many of them are of the key is not known.
+        let more = answer.more_holders * usize::from(key.is_none());
+        let more = more + shown.len() - listed;
+        parts::holders(&mut text, &shown[..listed], more, now);
+        if let Some(line) = elsewhere::line(&status, key.as_deref()) {
+            text.heading("WAITING ELSEWHERE");
+            text.push(dim(&line));
+        }
+    }
+    if !to_do.is_empty() {
+        text.heading("WHAT TO DO");
+        let indent = " ".repeat(INDENT);
+        text.extend(
+            to_do
+                .iter()
+                .map(|line| Line::of(Tone::Plain, format!("{indent}{line}"))),
+        );
+    }
+    text
+}
+
+fn headline(answer: &Answer<'_>) -> String {
+    let Answer {
+        namespace,
+        job,
+        state,
+        reason,
+        semaphore,
+        key,
+        place,
+        queued,
+        ..
+    } = answer;
+    let name = semaphore.as_deref().unwrap_or_default();
+    let key = key
+        .as_deref()
+        .map_or_else(String::new, |key| format!(", key {key}"));
+    let does = match state {
+        State::Waiting => {
+            let of = queued.map_or_else(String::new, |queued| format!(" of {queued}"));
+            let place = place.unwrap_or(1);
+            format!("waits for a slot of ConsulSemaphore {name}{key}: {place}{of} in the queue")
+        }
+        State::NotQueued => match reason.as_str() {
+            "OnHold" => format!("is on hold, and not in the queue of ConsulSemaphore {name}"),
+            "NoSemaphore" => format!("names the ConsulSemaphore {name}, which does not exist"),
+            "ManagedElsewhere" => "is managed elsewhere, and not by the operator".to_owned(),
+            _ if name.is_empty() => "is not in a queue".to_owned(),
+            _ => format!("is not in the queue of ConsulSemaphore {name}"),
+        },
+        State::NotAnnotated => "does not ask for a slot".to_owned(),
+        State::Running if reason == "SlotGranted" && name.is_empty() => "runs in a slot".to_owned(),
+        State::Running if reason == "SlotGranted" => {
+            format!("runs in a slot of ConsulSemaphore {name}{key}")
+        }
+        State::Running => "runs without a slot".to_owned(),
+        State::Finished => "is done".to_owned(),
+        State::Deleting => "is being deleted".to_owned(),
+    };
+    format!("{namespace}/{job} {does}")
+}
+
+#[cfg(test)]
+mod tests;

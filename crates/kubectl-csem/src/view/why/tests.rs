@@ -1,0 +1,269 @@
+use serde_json::{Value, json, to_value};
+
+use super::*;
+use crate::view::{
+    queue::queue_of,
+    recorded::RecordedEvent,
+    samples::{now, recorded, semaphore, workload},
+};
+
+/// The answer about `a`, which these annotations were added to, as JSON and as text.
+fn asked(semaphore: &ConsulSemaphore, more: &Value, events: &[RecordedEvent]) -> (Value, String) {
+    let this = workload("a", more);
+    let others = ["first", "b", "c"].map(|name| workload(name, &json!({})));
+    let workloads: Vec<_> = others.into_iter().chain([this.clone()]).collect();
+    let queue = queue_of(semaphore, &workloads, events, 99);
+    of(Some(&this), Named::Semaphore(semaphore, &queue))
+}
+
+fn of(workload: Option<&TrackedWorkload>, named: Named<'_>) -> (Value, String) {
+    said(&Asked {
+        namespace: "batch",
+        job: "a",
+        workload,
+        phase: workload.map_or(Phase::Running, |workload| workload.workload.phase),
+        advice: None,
+        cron_job: None,
+        named,
+        gaps: &[],
+    })
+}
+
+fn said(asked: &Asked<'_>) -> (Value, String) {
+    let answer = answer(asked);
+    (
+        to_value(&answer).unwrap(),
+        text(&answer, now()).render(false),
+    )
+}
+
+/// A semaphore with these Jobs in its queue.
+fn queued(jobs: &[&str], more: &Value) -> ConsulSemaphore {
+    let queue: Value = jobs
+        .iter()
+        .map(|job| json!({ "job": job, "since": "2026-01-01T00:20:00Z" }))
+        .collect();
+    let mut status = json!({ "waiting": jobs.len(), "queue": queue });
+    for (name, value) in more.as_object().unwrap() {
+        status[name] = value.clone();
+    }
+    semaphore(&status)
+}
+
+#[track_caller]
+fn has(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in:\n{text}");
+    }
+}
+
+fn is(answer: &Value, state: &str, reason: &str) {
+    assert_eq!(
+        [&answer["state"], &answer["reason"]],
+        [state, reason],
+        "{answer}"
+    );
+}
+
+#[test]
+fn all_of_one_that_waits() {
+    let waiter = json!({ "session": "s", "waiter": "ci-runner deploy" });
+    let db = queued(
+        &["first", "a", "b"],
+        &json!({ "waitingElsewhere": [waiter] }),
+    );
+    let (answer, text) = asked(&db, &json!({}), &[]);
+    assert_eq!(text, include_str!("../expected/why.txt"));
+    is(&answer, "Waiting", "Behind");
+    assert_eq!(
+        (&answer["place"], &answer["queued"]),
+        (&json!(2), &json!(3))
+    );
+    assert_eq!(answer["semaphore"], "db");
+    assert_eq!(answer["holders"][0]["name"], "batch/migrate-1");
+    assert_eq!(answer["waitingElsewhere"][0]["name"], "deploy");
+    assert_eq!(answer["conditions"][0]["type"], "Ready");
+}
+
+#[test]
+fn the_first_waits_for_a_holder() {
+    let (answer, text) = asked(&queued(&["a", "b"], &json!({})), &json!({}), &[]);
+    is(&answer, "Waiting", "AllSlotsHeld");
+    has(
+        &text,
+        &["1 of 2 in the queue", "when a holder gives its slot back"],
+    );
+}
+
+#[test]
+fn what_stops_the_semaphore_is_said_with_the_way_out() {
+    let paused = json!({ "conditions": [{
+        "type": "Ready", "status": "False", "reason": "Paused", "message": "spec.paused is true",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }] });
+    let (answer, text) = asked(&queued(&["a"], &paused), &json!({}), &[]);
+    is(&answer, "Waiting", "Paused");
+    has(
+        &text,
+        &[
+            "False, Paused: spec.paused is true",
+            "csem resume db -n batch",
+        ],
+    );
+}
+
+#[test]
+fn a_refused_start_is_the_operators_message() {
+    let events = [recorded(1, "Job", "a", "uid-a", "StartRefused")];
+    let (answer, text) = asked(&queued(&["a"], &json!({})), &json!({}), &events);
+    is(&answer, "Waiting", "StartRefused");
+    has(
+        &text,
+        &["the note of StartRefused", "Correct what refuses the start"],
+    );
+}
+
+#[test]
+fn one_outside_the_queue_has_no_place() {
+    let db = queued(&["b"], &json!({}));
+    for (annotation, value, reason, words) in [
+        (
+            "hold",
+            "true",
+            "OnHold",
+            ["is on hold", "csem unhold a -n batch"],
+        ),
+        (
+            "priority",
+            "high",
+            "Malformed",
+            ["whole number", "kubectl edit job a"],
+        ),
+    ] {
+        let more = json!({ (format!("consul-semaphore.io/{annotation}")): value });
+        let (answer, text) = asked(&db, &more, &[]);
+        is(&answer, "NotQueued", reason);
+        has(&text, &words);
+        assert_eq!(
+            (&answer["place"], &answer["queued"]),
+            (&Value::Null, &Value::Null)
+        );
+    }
+    let (answer, text) = asked(&db, &json!({}), &[]);
+    is(&answer, "NotQueued", "Unseen");
+    has(&text, &["check that an operator runs"]);
+}
+
+#[test]
+fn each_key_has_a_queue_and_holders() {
+    let mut keyed = semaphore(&json!({
+        "limit": 1, "keysInUse": 2, "waiting": 3,
+        "holders": [
+            { "session": "s-1", "key": "k1", "holder": "eu batch/x" },
+            { "session": "s-2", "key": "k2", "holder": "eu batch/y" },
+        ],
+        "queue": [{ "job": "b", "key": "k1" }, { "job": "c", "key": "k2" }, { "job": "a", "key": "k2" }],
+    }));
+    keyed.spec.limit = 1;
+    keyed.spec.keyed = true;
+    let (answer, text) = asked(&keyed, &json!({ "consul-semaphore.io/key": "k2" }), &[]);
+    is(&answer, "Waiting", "Behind");
+    assert_eq!(
+        (&answer["place"], &answer["queued"]),
+        (&json!(2), &json!(2))
+    );
+    has(
+        &text,
+        &[
+            "db, key k2: 2 of 2 in the queue",
+            "behind c",
+            "batch/y",
+            "limit 1 for each",
+        ],
+    );
+    assert!(!text.contains("batch/x"), "{text}");
+    let (answer, _) = asked(&keyed, &json!({ "consul-semaphore.io/key": "a/b" }), &[]);
+    assert_eq!(answer["queued"], 2, "the status knows its key: {answer}");
+}
+
+#[test]
+fn a_name_of_no_semaphore_is_corrected() {
+    let this = workload("a", &json!({}));
+    let (answer, text) = of(Some(&this), Named::Missing(&["dbs".to_owned()]));
+    is(&answer, "NotQueued", "NoSemaphore");
+    has(
+        &text,
+        &[
+            "names the ConsulSemaphore db, which does not exist",
+            "The namespace has dbs",
+            "consul-semaphore.io/semaphore=NAME --overwrite -n batch",
+        ],
+    );
+    let (_, text) = of(Some(&this), Named::Missing(&[]));
+    has(
+        &text,
+        &["Create the ConsulSemaphore db in the namespace batch"],
+    );
+}
+
+#[test]
+fn one_that_does_not_ask_is_told_how() {
+    let (answer, text) = of(None, Named::Nothing);
+    is(&answer, "NotAnnotated", "NotAnnotated");
+    has(
+        &text,
+        &["batch/a does not ask for a slot", "kubectl annotate job a"],
+    );
+    let mut misspelt = Asked {
+        namespace: "batch",
+        job: "a",
+        workload: None,
+        phase: Phase::Idle,
+        advice: Some("write consul-semaphore.io/semaphore".to_owned()),
+        cron_job: None,
+        named: Named::Nothing,
+        gaps: &[],
+    };
+    let (answer, text) = said(&misspelt);
+    is(&answer, "NotAnnotated", "AnnotationIgnored");
+    has(&text, &["  Write consul-semaphore.io/semaphore\n"]);
+    misspelt.advice = None;
+    misspelt.cron_job = Some("nightly");
+    let (answer, text) = said(&misspelt);
+    is(&answer, "NotAnnotated", "AnnotationIgnored");
+    has(
+        &text,
+        &[
+            "The CronJob nightly",
+            "spec.jobTemplate.metadata.annotations",
+        ],
+    );
+}
+
+#[test]
+fn one_that_waits_no_more_is_said_to() {
+    let db = queued(&[], &json!({}));
+    let queue = queue_of(&db, &[], &[], 99);
+    for (phase, state, words) in [
+        (
+            Phase::Finished { at_rest: true },
+            "Finished",
+            "batch/a is done",
+        ),
+        (Phase::Deleting, "Deleting", "batch/a is being deleted"),
+        (Phase::Running, "Running", "batch/a runs without a slot"),
+    ] {
+        let (answer, text) = said(&Asked {
+            namespace: "batch",
+            job: "a",
+            workload: Some(&workload("a", &json!({}))),
+            phase,
+            advice: None,
+            cron_job: None,
+            named: Named::Semaphore(&db, &queue),
+            gaps: &[],
+        });
+        assert_eq!(answer["state"], state);
+        has(&text, &[words]);
+    }
+}

@@ -1,0 +1,160 @@
+//! `why`: what a Job waits for.
+
+use consul_client::clock::{self, Moment};
+use consul_semaphore_api::annotations::SEMAPHORE;
+use consul_semaphore_workload::{TrackedWorkload, WorkloadObject, advice, phase};
+use kube::{ResourceExt as _, api::DynamicObject};
+
+use crate::{
+    around::Around,
+    cli::Output,
+    cluster::Cluster,
+    failure::{Failure, Kind},
+    read::{SHOWN_WIDE, document, is_for_programs},
+    terminal,
+    view::{
+        item::Item,
+        queue::{Queue, queue_of},
+        why::{self, Asked, Named},
+    },
+};
+
+pub(crate) async fn why(
+    cluster: &Cluster,
+    name: &str,
+    output: Option<Output>,
+) -> Result<(), Failure> {
+    cluster.installed().await?;
+    let job = cluster.job(name).await?;
+    let workload = TrackedWorkload::read(&job, Moment::default());
+    let semaphore = workload
+        .as_ref()
+        .and_then(|workload| workload.semaphore.as_deref());
+    let about = match semaphore {
+        Some(semaphore) => About::read(cluster, semaphore, workload.as_ref()).await?,
+        None => About::default(),
+    };
+    let cron_job = mistaken_cron_job(cluster, &job).await;
+    let answer = why::answer(&Asked {
+        namespace: &cluster.namespace,
+        job: name,
+        workload: workload.as_ref(),
+        phase: phase(&job),
+        advice: advice(&job),
+        cron_job: cron_job.as_deref(),
+        named: about.named(),
+        gaps: &about.gaps,
+    });
+    if output.is_some_and(is_for_programs) {
+        return document(&answer, output);
+    }
+    terminal::print(&why::text(&answer, clock::time()))
+}
+
+/// The semaphore that the Job names, and what is around it.
+#[derive(Default)]
+struct About {
+    item: Option<Item>,
+    queue: Queue,
+    /// If it does not exist: those that do.
+    others: Option<Vec<String>>,
+    gaps: Vec<String>,
+}
+
+impl About {
+    async fn read(
+        cluster: &Cluster,
+        semaphore: &str,
+        workload: Option<&TrackedWorkload>,
+    ) -> Result<Self, Failure> {
+        let object = match cluster.semaphore(semaphore).await {
+            Ok(object) => object,
+            Err(failure) if failure.kind == Kind::NotThere => {
+                return Ok(Self {
+                    others: Some(others(cluster).await),
+                    ..Self::default()
+                });
+            }
+            Err(failure) => return Err(failure),
+        };
+        let item = Item::read(&object);
+        let mut around = Around::read(cluster, semaphore).await?;
+        // It is among the others unless those can't be listed.
+        let known = |one: &TrackedWorkload| {
+            workload.is_some_and(|this| one.workload.name == this.workload.name)
+        };
+        if !around.workloads.iter().any(known) {
+            around.workloads.extend(workload.cloned());
+        }
+        let queue = match &item {
+            Item::Semaphore(semaphore) => {
+                queue_of(semaphore, &around.workloads, &around.recorded, SHOWN_WIDE)
+            }
+            Item::Unreadable { .. } => Queue::default(),
+        };
+        Ok(Self {
+            item: Some(item),
+            queue,
+            others: None,
+            gaps: around.gaps,
+        })
+    }
+
+    fn named(&self) -> Named<'_> {
+        match (&self.item, &self.others) {
+            (Some(Item::Semaphore(semaphore)), _) => Named::Semaphore(semaphore, &self.queue),
+            (Some(Item::Unreadable { why, .. }), _) => Named::Unreadable(why),
+            (None, Some(others)) => Named::Missing(others),
+            (None, None) => Named::Nothing,
+        }
+    }
+}
+
+/// The semaphores of the namespace, as far as the user may list them.
+async fn others(cluster: &Cluster) -> Vec<String> {
+    let listed = cluster
+        .list_semaphores(Some(&cluster.namespace), None)
+        .await;
+    let items = listed.map(|listed| listed.items).unwrap_or_default();
+    items.iter().map(DynamicObject::name_any).collect()
+}
+
+/// The `CronJob` that made a Job which does not ask for a slot, if the annotation is on the `CronJob`'s own metadata.
+async fn mistaken_cron_job(cluster: &Cluster, job: &WorkloadObject) -> Option<String> {
+    if job.annotations().contains_key(SEMAPHORE) {
+        return None;
+    }
+    let mut owners = job.owner_references().iter();
+    let owner = owners.find(|owner| owner.kind == "CronJob" && owner.controller == Some(true))?;
+    let cron_job = cluster.cron_job(&owner.name).await.ok()?;
+    is_mistaken(&cron_job).then(|| owner.name.clone())
+}
+
+/// Whether a `CronJob` has the annotation on its own metadata, and its Jobs do not have it.
+fn is_mistaken(cron_job: &DynamicObject) -> bool {
+    let of_jobs = &cron_job.data["spec"]["jobTemplate"]["metadata"]["annotations"][SEMAPHORE];
+    cron_job.annotations().contains_key(SEMAPHORE) && !of_jobs.is_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, from_value, json};
+
+    use super::*;
+
+    #[test]
+    fn the_annotation_of_a_cron_job_is_in_one_of_two_places() {
+        let cron_job = |own: Value, of_jobs: Value| -> DynamicObject {
+            from_value(json!({
+                "apiVersion": "batch/v1", "kind": "CronJob",
+                "metadata": { "name": "nightly", "annotations": own },
+                "spec": { "jobTemplate": { "metadata": { "annotations": of_jobs } } },
+            }))
+            .unwrap()
+        };
+        let (with, without) = (json!({ SEMAPHORE: "db" }), json!({}));
+        assert!(is_mistaken(&cron_job(with.clone(), without.clone())));
+        assert!(!is_mistaken(&cron_job(with.clone(), with.clone())));
+        assert!(!is_mistaken(&cron_job(without, with)));
+    }
+}
