@@ -181,7 +181,7 @@ mod tests {
         ));
         assert_eq!(
             health.obstacles(),
-            "jobs: can't be listed: jobs.batch is forbidden: User \"x\" cannot list; let the operator list and watch \
+            "jobs: can't be listed: jobs.batch is forbidden: User \"x\" cannot list; allow the operator to list and watch \
              jobs: the rule is in config/rbac/role.yaml\n"
         );
         workloads.failed(&refusal(404, "404 page not found"));
@@ -202,7 +202,7 @@ mod tests {
         b.failed(&refusal(403, "forbidden"));
         assert_eq!(
             health.obstacles(),
-            "jobs in b: can't be listed: forbidden; let the operator list and watch jobs in b: the \
+            "jobs in b: can't be listed: forbidden; allow the operator to list and watch jobs in b: the \
              rule is in config/rbac/role.yaml\n"
         );
         b.synced();

@@ -170,7 +170,7 @@ mod tests {
         term.end();
         assert_eq!(put().await, Err(consul::Error::Withheld));
         let refusal = post().await.unwrap_err();
-        assert!(refusal.to_string().contains("does not lead"), "{refusal}");
+        assert!(refusal.to_string().contains("no longer leads"), "{refusal}");
         assert_eq!(read().await.unwrap(), "true");
         // Renewing a session changes nothing; this answer does not contain a session.
         let renewal = consul.renew_session(&"s".into()).await;

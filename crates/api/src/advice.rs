@@ -177,7 +177,7 @@ mod tests {
             let name = format!("{DOMAIN}{written}");
             let write = format!("write {meant}");
             let found = advice(&[&name], &[], &[]);
-            says(found, &[&name, &write, "asks for no slot"]);
+            says(found, &[&name, &write, "does not ask for a slot"]);
         }
         let found = advice(&["consul-semaphore.io/limit"], &[], &[]);
         says(

@@ -459,7 +459,7 @@ mod tests {
     #[test]
     fn a_note_says_how_late_a_workload_comes() {
         let note = explain("db", &Skipped::Late(Duration::from_secs(90)));
-        assert!(note.contains("comes 90 s after"), "{note}");
+        assert!(note.contains("created 90 s after"), "{note}");
     }
 
     #[test]

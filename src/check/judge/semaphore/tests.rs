@@ -209,7 +209,7 @@ fn what_is_no_session_takes_a_slot_and_is_not_repeated() {
         .job("a", json!({}))
         .lock(&[LIVE, "x;id>PWNED;#"])
         .contender(LIVE);
-    let words = ["1 in Holders", ": (no session). Their slots rest"];
+    let words = ["1 in Holders", ": (no session). Their slots are free after"];
     facts.assert("dead holders", Outcome::Warning, &words);
     let words = [
         "no slot is free",
@@ -297,7 +297,7 @@ fn what_the_spec_says_keeps_a_job_waiting() {
     facts.assert(
         "first: a",
         Outcome::Warning,
-        &["has not taken the limit up"],
+        &["has not recorded the limit"],
     );
     facts.assert("lock", Outcome::Ok, &["is not there yet"]);
 }
