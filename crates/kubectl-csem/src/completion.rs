@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn commands_come_first() {
         let all = at(&[""]);
-        assert_eq!(words(&all)[..3], ["list", "show", "watch"]);
+        assert_eq!(words(&all)[..3], ["list", "show", "why"]);
         assert!(
             !words(&all)
                 .iter()

@@ -18,7 +18,7 @@ async fn a_job_is_told_why_it_waits_or_does_not() {
     job("last").create().await;
     job("later").hold().create().await;
     team.job("nowhere").semaphore("dbs").create().await;
-    team.job("plain").create().await;
+    team.job("plain").runs("1h").create().await;
     db.shows(json!({ "held": 1, "waiting": 2 })).await;
     db.has_condition("SlotsAvailable", "False", "AllSlotsHeld")
         .await;
