@@ -187,7 +187,8 @@ impl SlotClientBuilder {
             What::Exec { prefix, limit } => {
                 let program = programs::cli_program()?;
                 let limit = limit.to_string();
-                let exec = ["exec", "--prefix", prefix, "--name", name];
+                // With --quiet all that it writes to stderr is an error.
+                let exec = ["exec", "--quiet", "--prefix", prefix, "--name", name];
                 let exec = exec.into_iter().chain(["--limit", &limit, "--"]);
                 Ok(match &self.command {
                     None => self.again(log).arg(program).args(exec).args(["sh", "-c"]),
@@ -221,8 +222,6 @@ pub struct SlotClient {
 enum Line<'a> {
     Granted(Duration),
     Released,
-    /// `exec` reports when it has to wait.
-    Waits,
     /// Any other output, which appears only on errors.
     Other(&'a str),
 }
@@ -235,7 +234,6 @@ impl<'a> Line<'a> {
                 Err(_) => Self::Other(line),
             },
             ["released", _] => Self::Released,
-            ["consul-semaphore:", "waiting", ..] => Self::Waits,
             _ => Self::Other(line),
         }
     }
@@ -247,7 +245,7 @@ impl SlotClient {
         let log = self.process.log();
         let granted = log.lines().filter_map(|line| match Line::read(line) {
             Line::Granted(wait) => Some(wait),
-            Line::Released | Line::Waits | Line::Other(_) => None,
+            Line::Released | Line::Other(_) => None,
         });
         granted.collect()
     }
@@ -257,7 +255,7 @@ impl SlotClient {
         let log = self.process.log();
         let other = log.lines().filter_map(|line| match Line::read(line) {
             Line::Other(line) => Some(line.to_owned()),
-            Line::Granted(_) | Line::Released | Line::Waits => None,
+            Line::Granted(_) | Line::Released => None,
         });
         other.collect()
     }
