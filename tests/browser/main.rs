@@ -185,11 +185,7 @@ async fn log_in(page: &Page<'_>, token: &str) {
 
 /// Whether a card has a row about this Job in its first or second table.
 fn card(semaphore: &str, job: &str, list: &str) -> String {
-    let caption = if list == "holder" {
-        "Holders"
-    } else {
-        "Queue"
-    };
+    let caption = if list == "holder" { "Holders" } else { "Queue" };
     format!(
         "[...card('{semaphore}').querySelectorAll('table')].some((table) => table.caption.textContent.startsWith('{caption}') \
          && table.querySelectorAll('th[scope=col]').length > 1 && [...table.tBodies[0].rows].some((row) => text(row).includes('{job}')))"
