@@ -64,12 +64,12 @@ pub(crate) struct Connection {
 impl Cli {
     /// Reads the command line. Without a command, and after one that is not understood, the process ends here.
     pub(crate) fn read() -> Self {
-        Self::try_parse().unwrap_or_else(|error| match understood(error) {
-            Some(error) => error.exit(),
-            None => {
-                let _ = Self::command().print_help();
-                process::exit(0);
+        Self::try_parse().unwrap_or_else(|error| {
+            if let Some(error) = understood(error) {
+                error.exit();
             }
+            let _ = Self::command().print_help();
+            process::exit(0)
         })
     }
 }
