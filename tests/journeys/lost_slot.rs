@@ -159,7 +159,7 @@ async fn a_running_job_has_its_slot_again_before_any_waiting_one() {
         let pods = running_pods(a).await;
         let session = &stage.grant.session;
         mischief.happens(&stage.bed, db, session).await;
-        is_warned(a, "SlotLost", "has one again").await;
+        is_warned(a, "SlotLost", "has a slot again").await;
         let now = stage
             .has_its_slot_again(!mischief.spares_the_contender())
             .await;
@@ -269,7 +269,7 @@ async fn a_job_that_is_to_go_on_runs_without_a_slot_until_there_is_one() {
         .consul()
         .give_back(&db.lock_prefix(), &other)
         .await;
-    is_warned(a, "SlotLost", "has one again").await;
+    is_warned(a, "SlotLost", "has a slot again").await;
     db.has_condition("SlotsAvailable", "False", "AllSlotsHeld")
         .await;
     all_is_decided(team, db).await;
@@ -348,7 +348,7 @@ async fn what_cannot_be_read_as_a_semaphore_ends_the_evidence() {
         bed.consul().delete(lock_key).await;
         db.is_ready().await;
         if *policy == "Continue" {
-            is_warned(job, "SlotLost", "has one again").await;
+            is_warned(job, "SlotLost", "has a slot again").await;
             job.is_running().await;
         } else {
             let again = runs_in_a_slot(&bed, db, job).await;

@@ -181,7 +181,7 @@ async fn an_operator_that_slept_asks_before_it_stops(stage: &mut Stage) {
     }
     stage.operator.resume().await;
     for held in [&stage.reacquires, &stage.goes_on] {
-        is_warned(&held.job, "SlotLost", "has one again").await;
+        is_warned(&held.job, "SlotLost", "has a slot again").await;
         held.goes_on().await;
     }
     stage.suspends.was_suspended(suspended).await;

@@ -215,7 +215,7 @@ async fn the_data_is_lost(stage: &mut Stage) {
     }
     stage.short.is_suspended(before).await;
     stage.cluster.start_again(&[0, 1, 2]).await;
-    is_warned(&stage.long.job, "SlotLost", "has one again").await;
+    is_warned(&stage.long.job, "SlotLost", "has a slot again").await;
     // The one whose keys had changed so often that the new Consul's index is far behind.
     stage
         .short

@@ -208,7 +208,7 @@ async fn what_a_mutex_has_left_is_waited_for_until_it_may_go() {
     stage.consul.destroy_session(&dead).await;
     let hasty = "--try --lock-delay 1s";
     let said = stage.exec(hasty, "note at last").ends_with(0).await;
-    assert!(said.contains("has rested"), "{said}");
+    assert!(said.contains("lock-delay of a dead holder"), "{said}");
     assert_eq!(stage.journal(), ["at last"]);
     stage.is_clean().await;
 }
@@ -221,7 +221,7 @@ async fn the_slot_of_a_dead_holder_is_free_when_it_has_rested_also_to_who_does_n
     stage.consul.destroy_session(&dead).await;
     let hasty = "--try --lock-delay 1s";
     let said = stage.exec(hasty, "note at last").ends_with(0).await;
-    assert!(said.contains("has rested"), "{said}");
+    assert!(said.contains("lock-delay of a dead holder"), "{said}");
     assert_eq!(stage.journal(), ["at last"]);
     stage.is_clean().await;
 }
