@@ -100,7 +100,7 @@ impl Semaphores {
     ) {
         let path = format!("spec.{field}");
         let allowed = format!(
-            "{field} can't be changed, added or removed: make another ConsulSemaphore for another place"
+            "{field} can't be changed, added or removed: create another ConsulSemaphore instead"
         );
         for (before, after) in changes {
             assert_invalid(
