@@ -45,12 +45,14 @@ async fn shows_columns(api: &Semaphores, server: &ApiServer) {
         .collect();
     assert_eq!(
         rows[0],
-        ["NAME", "LIMIT", "HELD", "WAITING", "READY", "REASON", "AGE"],
+        [
+            "NAME", "LIMIT", "HELD", "WAITING", "KEYS", "READY", "REASON", "AGE"
+        ],
         "{table}"
     );
     assert_eq!(
-        rows[1][..6],
-        [&name, "3", "4", "5", "False", "LimitConflict"],
+        rows[1][..7],
+        [&name, "3", "4", "5", "1", "False", "LimitConflict"],
         "{table}"
     );
 
@@ -67,16 +69,16 @@ async fn explains_fields(server: &ApiServer) {
     for (field, words) in [
         (
             "csem",
-            "A semaphore in Consul whose slots the Jobs of this namespace wait for.",
+            "A semaphore in Consul for the Jobs of this namespace.",
         ),
         (
             "csem.spec.limit",
-            "How many may hold a slot at once, from 1 to 5000.",
+            "How many slots there are, from 1 to 5000.",
         ),
         ("csem.spec.limitPolicy", "ENUM: Refuse Enforce"),
         (
             "csem.spec.prefix",
-            "The default is semaphores/<namespace>/<name>. Can't be changed, added or removed later.",
+            "The default is semaphores/<namespace>/<name>.",
         ),
         (
             "csem.spec.session.ttl",
