@@ -34,7 +34,7 @@ async fn readme() {
     let mut shell = Shell::on(kubernetes.kubeconfig(), &consul, "default").await;
     let mut page = Page::open("README.md");
 
-    page.run(&shell, "kubectl apply -k crds").await;
+    page.run(&shell, "kubectl apply -f crds/").await;
     let operator = shell.start(&page.commands("CONSUL_HTTP_ADDR"), "operator.log");
     works(&shell).await;
     drop(operator);
