@@ -372,11 +372,8 @@ impl SemaphoreController {
         };
         let queued = status::queued(&self.context.index, &reference, queue);
         let seen = semaphore.is_seen_by(key);
-        let stated = self.access.stated();
-        let observed = self.observed(&reference, &stated, semaphore);
-        let findings = observed
-            .with_queue(queue, shown.limit.is_some())
-            .findings(&conclusion);
+        let readable = shown.limit.is_some();
+        let findings = self.queue_findings(&reference, semaphore, (queue, readable), &conclusion);
         let status = KeyStatus {
             spec: SpecOf {
                 generation,
@@ -398,15 +395,11 @@ impl SemaphoreController {
         let QueueState {
             queue, concluded, ..
         } = semaphore.queues().get(key)?;
-        let conclusion = concluded
-            .as_ref()
-            .map(|(conclusion, _)| as_reported(conclusion));
+        let conclusion = concluded.as_ref();
+        let conclusion = conclusion.map(|(conclusion, _)| as_reported(conclusion));
         let reference = QueueRef::new(&self.reference, key.clone());
-        let stated = self.access.stated();
-        let observed = self.observed(&reference, &stated, semaphore);
-        let findings = observed
-            .with_queue(queue, false)
-            .findings(&conclusion.unwrap_or_default());
+        let conclusion = conclusion.unwrap_or_default();
+        let findings = self.queue_findings(&reference, semaphore, (queue, false), &conclusion);
         let is = |finding: &&Finding| match finding.type_ {
             ConditionType::Ready => finding.status != ConditionStatus::True,
             ConditionType::SlotsAvailable => finding.reason == Reason::AllSlotsHeld,
@@ -414,6 +407,19 @@ impl SemaphoreController {
         };
         let obstacle = findings.iter().find(is)?;
         Some(obstacle.message.clone())
+    }
+
+    /// What the conditions say of a queue. `shown` says whether it was readable before.
+    fn queue_findings(
+        &self,
+        reference: &QueueRef,
+        semaphore: &Semaphore,
+        (queue, shown): (&Queue, bool),
+        conclusion: &Conclusion,
+    ) -> Vec<Finding> {
+        let stated = self.access.stated();
+        let observed = self.observed(reference, &stated, semaphore);
+        observed.with_queue(queue, shown).findings(conclusion)
     }
 
     fn observed<'a>(

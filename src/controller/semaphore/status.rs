@@ -54,8 +54,10 @@ impl Shown {
             .into_iter()
             .map(|session| (session, reading.contender(session)))
             .collect();
-        let here = |session| matches!(queue.owner(session), Some(Owner::Own(_) | Owner::Neighbour));
-        let held_here = holders.iter().filter(|(session, _)| here(session)).count();
+        let here = holders
+            .iter()
+            .filter(|(session, _)| is_here(queue, session));
+        let held_here = here.count();
         holders.sort_by_key(|(_, contender)| contender.map(|entry| entry.modify_index));
         let genuine = holders.iter().filter(|(session, _)| session.is_genuine());
         let named = genuine.take(LISTED).map(|(session, contender)| {
@@ -87,12 +89,16 @@ impl Shown {
     }
 }
 
+/// Whether a session belongs to a workload of this cluster.
+fn is_here(queue: &Queue, session: &SessionId) -> bool {
+    matches!(queue.owner(session), Some(Owner::Own(_) | Owner::Neighbour))
+}
+
 /// Who waits in other clusters and programs, longest first, as many as are listed.
 fn elsewhere(reference: &QueueRef, queue: &Queue, reading: &Reading) -> Vec<(u64, WaiterStatus)> {
-    let here = |session| matches!(queue.owner(session), Some(Owner::Own(_) | Owner::Neighbour));
     let mut waiting: Vec<_> = reading
         .waiting()
-        .filter(|(session, _)| session.is_genuine() && !here(session))
+        .filter(|(session, _)| session.is_genuine() && !is_here(queue, session))
         .collect();
     waiting.sort_by_key(|(_, contender)| contender.create_index);
     let listed = waiting.into_iter().take(LISTED);

@@ -27,7 +27,7 @@ pub(crate) struct Document<'a> {
     /// How many more Jobs wait behind these.
     more_in_queue: usize,
     /// Contenders of other clusters and programs that wait.
-    waiting_elsewhere: Vec<Waiter>,
+    waiting_elsewhere: Vec<Contender>,
     not_queued: &'a [Outside],
     /// How many more Jobs are not in the queue.
     more_not_queued: usize,
@@ -36,18 +36,12 @@ pub(crate) struct Document<'a> {
     gaps: &'a [String],
 }
 
-/// A holder, with its name in the status taken apart.
+/// A holder.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Holder {
-    session: String,
-    kind: Kind,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    name: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    r#where: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<String>,
+    #[serde(flatten)]
+    contender: Contender,
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,10 +50,10 @@ pub(super) struct Holder {
     never_expires: bool,
 }
 
-/// A contender of another cluster or program that waits, with its name in the status taken apart.
+/// A contender, with its name in the status taken apart.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Waiter {
+pub(super) struct Contender {
     session: String,
     kind: Kind,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -80,7 +74,11 @@ impl<'a> Document<'a> {
             holders: status.holders.iter().map(Holder::of).collect(),
             queue: &shown.queue.places,
             more_in_queue: shown.queue.more,
-            waiting_elsewhere: status.waiting_elsewhere.iter().map(Waiter::of).collect(),
+            waiting_elsewhere: status
+                .waiting_elsewhere
+                .iter()
+                .map(Contender::waiting)
+                .collect(),
             not_queued: &shown.queue.outside,
             more_not_queued: shown.queue.more_outside,
             events: shown.events,
@@ -91,13 +89,9 @@ impl<'a> Document<'a> {
 
 impl Holder {
     pub(super) fn of(holder: &HolderStatus) -> Self {
-        let Who { kind, place, name } = Who::read(holder.holder.as_deref());
+        let (session, key) = (&holder.session, &holder.key);
         Self {
-            session: holder.session.clone(),
-            kind,
-            name,
-            r#where: place,
-            key: holder.key.clone(),
+            contender: Contender::new(session, key.as_ref(), holder.holder.as_deref()),
             since: holder.since.as_ref().map(|time| time.0),
             cools_until: holder.cools_until.as_ref().map(|time| time.0),
             never_expires: holder.never_expires,
@@ -105,15 +99,24 @@ impl Holder {
     }
 }
 
-impl Waiter {
-    pub(super) fn of(waiter: &WaiterStatus) -> Self {
-        let Who { kind, place, name } = Who::read(waiter.waiter.as_deref());
+impl Contender {
+    /// One of another cluster or program that waits.
+    pub(super) fn waiting(waiter: &WaiterStatus) -> Self {
+        Self::new(
+            &waiter.session,
+            waiter.key.as_ref(),
+            waiter.waiter.as_deref(),
+        )
+    }
+
+    fn new(session: &str, key: Option<&String>, name: Option<&str>) -> Self {
+        let Who { kind, place, name } = Who::read(name);
         Self {
-            session: waiter.session.clone(),
+            session: session.to_owned(),
             kind,
             name,
             r#where: place,
-            key: waiter.key.clone(),
+            key: key.cloned(),
         }
     }
 }

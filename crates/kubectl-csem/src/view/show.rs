@@ -221,17 +221,21 @@ mod tests {
         assert_eq!(text, include_str!("expected/show-trouble.txt"));
     }
 
+    fn text_of(semaphore: &ConsulSemaphore, queue: &Queue) -> String {
+        let shown = Shown {
+            semaphore,
+            queue,
+            events: &[],
+            gaps: &[],
+        };
+        show(&shown, now()).render(false)
+    }
+
     #[test]
     fn one_that_nobody_looks_after() {
         let mut semaphore = semaphore(&json!({}));
         semaphore.status = None;
-        let shown = Shown {
-            semaphore: &semaphore,
-            queue: &Queue::default(),
-            events: &[],
-            gaps: &[],
-        };
-        let text = show(&shown, now()).render(false);
+        let text = text_of(&semaphore, &Queue::default());
         assert_eq!(text, include_str!("expected/show-new.txt"));
     }
 
@@ -251,13 +255,7 @@ mod tests {
                 &json!({ "waiting": waiting, "queue": queued, "waitingElsewhere": [waiter] }),
             );
             let queue = queue_of(&semaphore, &[], &[], 99);
-            let shown = Shown {
-                semaphore: &semaphore,
-                queue: &queue,
-                events: &[],
-                gaps: &[],
-            };
-            let text = show(&shown, now()).render(false);
+            let text = text_of(&semaphore, &queue);
             assert!(text.contains(expected), "{text}");
         }
     }
@@ -267,13 +265,7 @@ mod tests {
         let mut semaphore = semaphore(&json!({ "limit": 1, "keysInUse": 2 }));
         semaphore.spec.limit = 1;
         semaphore.spec.keyed = true;
-        let shown = Shown {
-            semaphore: &semaphore,
-            queue: &Queue::default(),
-            events: &[],
-            gaps: &[],
-        };
-        let text = show(&shown, now()).render(false);
+        let text = text_of(&semaphore, &Queue::default());
         let expected =
             "2 slots held across 2 keys, limit 1 for each, 1 of them by a Job of this cluster";
         assert!(

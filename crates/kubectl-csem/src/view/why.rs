@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{
     age::age,
-    document::{Holder, Waiter},
+    document::{Contender, Holder},
     elsewhere,
     item::status,
     parts::{self, INDENT, dim, labelled, note},
@@ -88,7 +88,7 @@ pub(crate) struct Answer<'a> {
     holders: Vec<Holder>,
     /// How many more holders there are; of a keyed semaphore, of all keys.
     more_holders: usize,
-    waiting_elsewhere: Vec<Waiter>,
+    waiting_elsewhere: Vec<Contender>,
     conditions: Vec<Condition>,
     to_do: Vec<String>,
     gaps: &'a [String],
@@ -181,7 +181,7 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
             .map(Holder::of)
             .collect(),
         more_holders: held.saturating_sub(status.holders.len()),
-        waiting_elsewhere: elsewhere.into_iter().map(Waiter::of).collect(),
+        waiting_elsewhere: elsewhere.into_iter().map(Contender::waiting).collect(),
         conditions: status.conditions.clone(),
         to_do,
         gaps: asked.gaps,
