@@ -17,7 +17,7 @@ async fn an_address_at_which_nobody_answers_is_logged_at_the_start() {
     operator.start().await;
     eventually("it says so", || async {
         let is_warning =
-            |line: &&str| line.contains("Consul gives no answer") && line.contains("127.0.0.1:9");
+            |line: &&str| line.contains("Consul does not answer") && line.contains("127.0.0.1:9");
         same(operator.logs().lines().filter(is_warning).count(), 1)
     })
     .await;

@@ -103,7 +103,7 @@ async fn a_slot_that_cools_is_shown_and_outlives_its_job() {
     db.has_condition("Ready", "False", "Terminating").await;
     let ready = db.condition("Ready").await;
     let message = ready["message"].as_str().unwrap_or_default();
-    assert!(message.contains("has cooled"), "{message}");
+    assert!(message.contains("its cooldown is over"), "{message}");
     assert_eq!(
         bed.consul().holders(&db.lock_prefix()).await,
         [session.clone()].into()

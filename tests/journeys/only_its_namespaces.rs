@@ -155,7 +155,8 @@ async fn what_a_namespace_held_is_given_back_though_its_end_is_not_shown() {
     server.start_again().await;
     eventually_within(LONG, "its watches are refused", || async {
         let health = operator.get("/readyz").await;
-        let fails = |line: &str| line.contains(": the watch fails") && line.contains("forbidden");
+        let fails =
+            |line: &str| line.contains(": the watch has failed") && line.contains("forbidden");
         let failing = health
             .lines()
             .filter(|line| line.contains(goes.name()) && fails(line));

@@ -87,7 +87,9 @@ async fn the_status_says_who_holds_and_who_waits() {
 
     let printed = team.kubectl(["get", "csem"]).await;
     let expected = [
-        vec!["NAME", "LIMIT", "HELD", "WAITING", "READY", "REASON"],
+        vec![
+            "NAME", "LIMIT", "HELD", "WAITING", "KEYS", "READY", "REASON",
+        ],
         vec!["db", "3", "3", "4", "True", "Reconciled"],
     ];
     assert_eq!(table(&printed), expected, "{printed}");
