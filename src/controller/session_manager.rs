@@ -20,10 +20,11 @@ use consul_client::{
 };
 use consul_semaphore::{
     SessionState,
+    engine::QueueRef,
     holding::{KnownLife, OnChange, Renewal, backoff},
 };
 
-/// How long a replica that leads again renews earlier sessions that it has not adopted.
+/// How long a replica that leads again renews earlier sessions of queues that it has not read.
 pub(super) const SETTLED: Duration = Duration::from_mins(10);
 
 /// Creates, renews and ends the sessions of this operator; clones share one.
@@ -49,7 +50,15 @@ type Tracked = HashMap<SessionId, Vec<KnownLife>>;
 struct Left {
     /// Whether sessions that are dropped now are still renewed.
     leaving: bool,
-    renewing: HashMap<SessionId, AbortHandle>,
+    /// Each with the queue that it was for.
+    renewing: HashMap<SessionId, (QueueRef, AbortHandle)>,
+}
+
+/// What a session is for.
+pub(super) struct User {
+    pub(super) queue: QueueRef,
+    /// Called when something about the session changes.
+    pub(super) on_change: OnChange,
 }
 
 /// How long a session lives, and how long its keys stay locked.
@@ -68,6 +77,7 @@ pub(super) struct Session {
     /// A client with the token that renews it, even if its semaphore has another token now.
     consul: Client,
     renewal: Renewal,
+    queue: QueueRef,
     /// Whether it is still renewed when the lead is lost.
     matters: bool,
     manager: SessionManager,
@@ -89,7 +99,8 @@ impl Drop for Session {
     fn drop(&mut self) {
         let mut left = self.manager.left();
         if left.leaving && self.matters {
-            left.renewing.insert(self.id.clone(), self.renewal.handle());
+            let renewing = (self.queue.clone(), self.renewal.handle());
+            left.renewing.insert(self.id.clone(), renewing);
         } else {
             self.renewal.stop();
         }
@@ -121,9 +132,20 @@ impl SessionManager {
 
     /// Stops all renewals that were left running: another replica leads, and renews what it adopts.
     pub(super) fn hand_over(&self) {
-        for (_, renewing) in self.left().renewing.drain() {
+        for (_, (_, renewing)) in self.left().renewing.drain() {
             renewing.abort();
         }
+    }
+
+    /// This queue has adopted all sessions that have a contender: those that were left renewing for it have none, for
+    /// example because their slot was being released when the lead was lost. They expire.
+    pub(super) fn settle(&self, queue: &QueueRef) {
+        let mut left = self.left();
+        if left.leaving || left.renewing.is_empty() {
+            return;
+        }
+        let of_queue = left.renewing.extract_if(|_, (of, _)| of == queue);
+        of_queue.for_each(|(_, (_, renewing))| renewing.abort());
     }
 
     /// Waits until this replica has led long enough to have adopted what it can ([`SETTLED`]). Then the remaining
@@ -139,19 +161,18 @@ impl SessionManager {
 
     /// Stops a renewal that was left running: somebody else renews the session, or nobody should.
     fn take_back(&self, id: &SessionId) {
-        if let Some(renewing) = self.left().renewing.remove(id) {
+        if let Some((_, renewing)) = self.left().renewing.remove(id) {
             renewing.abort();
         }
     }
 
-    /// Creates a session with this name, on the node of this target, and renews it. `on_change` is called when
-    /// something about the session changes.
+    /// Creates a session with this name, on the node of this target, and renews it.
     pub(super) async fn create(
         &self,
         target: &ConsulTarget,
         name: String,
         Span { ttl, lock_delay }: Span,
-        on_change: OnChange,
+        user: User,
     ) -> Result<(SessionId, Session), consul::Error> {
         let request = NewSession {
             name,
@@ -176,13 +197,13 @@ impl SessionManager {
             sent,
             ttl,
         });
-        let session = self.track(&target.consul, id.clone(), life, on_change);
+        let session = self.track(&target.consul, id.clone(), life, user);
         Ok((id, session))
     }
 
     /// Renews an existing session: the first renewal is sent at once.
-    pub(super) fn adopt(&self, consul: &Client, id: SessionId, on_change: OnChange) -> Session {
-        self.track(consul, id, SessionState::Unknown, on_change)
+    pub(super) fn adopt(&self, consul: &Client, id: SessionId, user: User) -> Session {
+        self.track(consul, id, SessionState::Unknown, user)
     }
 
     /// Ends a session that nothing depends on any more, in the background. A session that can't be ended expires.
@@ -206,7 +227,7 @@ impl SessionManager {
         consul: &Client,
         id: SessionId,
         life: SessionState,
-        on_change: OnChange,
+        User { queue, on_change }: User,
     ) -> Session {
         self.take_back(&id);
         let renewal = Renewal::start(consul.clone(), id.clone(), life, on_change);
@@ -215,6 +236,7 @@ impl SessionManager {
             id,
             consul: consul.clone(),
             renewal,
+            queue,
             matters: true,
             manager: self.clone(),
         }
@@ -296,17 +318,54 @@ mod tests {
         matchers::{path, path_regex},
     };
 
+    use consul_semaphore::engine::SemaphoreRef;
+    use tokio::task::JoinHandle;
+
     use super::*;
+
+    fn queue(name: &str) -> QueueRef {
+        let semaphore = SemaphoreRef {
+            namespace: "batch".into(),
+            name: name.into(),
+        };
+        QueueRef::new(&semaphore, None)
+    }
+
+    fn user() -> User {
+        User {
+            queue: queue("db"),
+            on_change: Arc::new(|| {}),
+        }
+    }
+
+    /// A session of the semaphore `db` is left renewing.
+    fn leave_one(session_manager: &SessionManager) -> JoinHandle<()> {
+        let renewing = tokio::spawn(std::future::pending::<()>());
+        let left = (queue("db"), renewing.abort_handle());
+        session_manager.left().renewing.insert("s".into(), left);
+        renewing
+    }
 
     #[tokio::test]
     async fn what_was_left_and_is_not_adopted_expires() {
         let session_manager = SessionManager::new(Metrics::default());
-        let renewing = tokio::spawn(std::future::pending::<()>());
-        let handle = renewing.abort_handle();
-        session_manager.left().renewing.insert("s".into(), handle);
+        let renewing = leave_one(&session_manager);
         session_manager.clone().settle_in(Duration::ZERO).await;
         assert!(renewing.await.unwrap_err().is_cancelled());
         assert!(session_manager.left().renewing.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_was_left_without_a_contender_expires_once_its_queue_is_read() {
+        let session_manager = SessionManager::new(Metrics::default());
+        let renewing = leave_one(&session_manager);
+        session_manager.leave();
+        session_manager.settle(&queue("db"));
+        session_manager.come_back();
+        session_manager.settle(&queue("other"));
+        assert_eq!(session_manager.left().renewing.len(), 1);
+        session_manager.settle(&queue("db"));
+        assert!(renewing.await.unwrap_err().is_cancelled());
     }
 
     #[test]
@@ -358,7 +417,7 @@ mod tests {
         let deadline = Duration::from_mins(1);
         tokio::time::timeout(deadline, under_way).await.unwrap();
         let id = SessionId::from("s");
-        let _session = session_manager.adopt(&consul, id.clone(), Arc::new(|| {}));
+        let _session = session_manager.adopt(&consul, id.clone(), user());
         let renewed = async {
             while !matches!(
                 session_manager.life(&id),

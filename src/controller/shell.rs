@@ -329,6 +329,9 @@ impl Shell {
         let Some(queue) = self.engine.queue(reference) else {
             return;
         };
+        if passed.certain {
+            self.context.shared.session_manager.settle(reference);
+        }
         let trouble = queue.trouble();
         // While an answer is pending there is nothing to decide.
         if passed.certain || (trouble.is_some() && !queue.is_blocked()) {
@@ -434,7 +437,7 @@ impl Shell {
                 if let Some(target) = &means.target {
                     let session_manager = &self.context.shared.session_manager;
                     let adopted =
-                        session_manager.adopt(&target.consul, session.clone(), means.on_change());
+                        session_manager.adopt(&target.consul, session.clone(), means.user());
                     tasks.sessions.insert(session, adopted);
                 }
             }

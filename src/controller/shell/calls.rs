@@ -8,7 +8,7 @@ use crate::{
     controller::{
         Context,
         consul_target::ConsulTarget,
-        session_manager::{Session, Span},
+        session_manager::{Session, Span, User},
     },
     crash::{self, Point},
     workload::{Urgency, WorkloadWrite, WriteError},
@@ -16,7 +16,6 @@ use crate::{
 use consul_client::{self as consul, SessionId, clock::Moment};
 use consul_semaphore::{
     engine::{Answer, Call, QueueRef, Write},
-    holding::OnChange,
     plan::Transaction,
 };
 use consul_semaphore_workload::{TrackedWorkload, request};
@@ -48,9 +47,11 @@ pub(super) enum Done {
 }
 
 impl Means {
-    /// Called when something about a session of the queue changes.
-    pub(super) fn on_change(&self) -> OnChange {
-        Arc::new(self.context.index.on_session_change(self.queue.clone()))
+    /// What the sessions of the queue are for.
+    pub(super) fn user(&self) -> User {
+        let queue = self.queue.clone();
+        let on_change = Arc::new(self.context.index.on_session_change(queue.clone()));
+        User { queue, on_change }
     }
 
     fn namespace(&self) -> &Arc<str> {
@@ -178,7 +179,7 @@ impl Means {
         };
         let session_manager = &self.context.shared.session_manager;
         let made = session_manager
-            .create(target, name, span, self.on_change())
+            .create(target, name, span, self.user())
             .await?;
         crash::reach(Point::SessionMade, self.namespace()).await;
         Ok(made)
