@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_was_left_and_is_not_adopted_expires() {
+    async fn a_session_that_is_not_adopted_expires() {
         let session_manager = SessionManager::new(Metrics::default());
         let renewing = tokio::spawn(std::future::pending::<()>());
         let handle = renewing.abort_handle();

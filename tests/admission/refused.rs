@@ -26,7 +26,7 @@ fn says(refusal: &str) -> bool {
 }
 
 #[tokio::test]
-async fn what_is_made_running_is_refused() {
+async fn a_job_created_without_suspend_is_refused() {
     let bed = Bed::builder().without_operator().start().await;
     for file in ["guard", "refuse"] {
         let file = format!("config/policies/{file}.yaml");

@@ -272,7 +272,7 @@ async fn nothing_is_left_where_an_end_is_refused() {
 }
 
 #[tokio::test]
-async fn nothing_is_left_by_one_that_is_interrupted() {
+async fn an_interrupted_check_leaves_nothing_in_consul() {
     for signal in ["INT", "TERM"] {
         let (consul, code) = ended_by(signal).await;
         assert_eq!(code, Some(1));
@@ -282,7 +282,7 @@ async fn nothing_is_left_by_one_that_is_interrupted() {
 
 /// Then only Consul can end its session.
 #[tokio::test]
-async fn nothing_is_left_for_long_by_one_that_is_killed() {
+async fn a_killed_check_leaves_nothing_in_consul_for_long() {
     let (consul, code) = ended_by("KILL").await;
     assert_eq!(code, None);
     assert_eq!(consul.list("").await, []);

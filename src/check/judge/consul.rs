@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_are_apart_are_told_with_what_goes_by_them() {
+    fn a_clock_difference_is_reported_with_what_depends_on_it() {
         let of = |seconds| Seen {
             ahead: Some(SignedDuration::from_secs(seconds)),
             ..seen()

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_so_already_is_not_written_again() {
+    fn a_value_that_is_set_already_is_not_written_again() {
         let job = waiting(&json!({ HOLD: "true", PRIORITY: "7" }));
         for change in [Change::Hold, Change::Priority(7)] {
             assert!(
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_job_that_runs_it_is_said_when_that_counts() {
+    fn for_a_running_job_the_message_says_when_it_takes_effect() {
         let running = job(&json!({}), &json!({ "template": {} }), &json!([]));
         let (.., done) = written(&running, Change::Hold);
         assert!(done.contains("keeps running"), "{done}");

@@ -75,7 +75,7 @@ fn one_that_no_operator_knows_is_reported() {
 }
 
 #[test]
-fn what_the_conditions_say_is_said() {
+fn the_report_repeats_the_conditions() {
     let mut facts = Facts::new();
     facts.conditions(&[
         condition("Ready", "False", "Paused"),
@@ -303,7 +303,7 @@ fn what_the_spec_says_keeps_a_job_waiting() {
 }
 
 #[test]
-fn jobs_that_are_in_no_line_are_reported() {
+fn jobs_that_are_not_queued_are_reported() {
     let mut facts = Facts::new();
     facts.job("bad", json!({ "consul-semaphore.io/priority": "high" }));
     facts.job("held", json!({ "consul-semaphore.io/hold": "true" }));
