@@ -257,9 +257,9 @@ impl Run {
         let scope = self.scope.scope();
         let elects = !matches!(self.election.leader_election, LeaderElection::Off);
         if !scope.is_whole() && elects && self.election.lease_name.is_default() {
-            let problem = "with --namespaces or --semaphore-selector an operator looks after a part of the cluster only, \
-                 and by the default --lease-name it would stand by while the operator of another part leads: give each \
-                 operator a --lease-name of its own, the same for all its replicas (or run one replica with \
+            let problem = "with --namespaces or --semaphore-selector an operator serves a part of the cluster only, and \
+                 with the default --lease-name it would stand by while the operator of another part leads: give each \
+                 operator its own --lease-name, the same for all its replicas (or run one replica with \
                  --leader-election=off)";
             return Err(Cli::command().error(ErrorKind::ArgumentConflict, problem));
         }

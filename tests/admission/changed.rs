@@ -199,7 +199,7 @@ async fn only_the_operator_changes_its_annotations() {
         annotations.remove(SESSION);
         is_refused(
             person.replace(replaced).await,
-            "kubectl replace takes away what its file does not have",
+            "kubectl replace removes what its file does not have",
         );
         let mut replaced = present(&team, "holder").await;
         let labels = replaced.metadata.labels.get_or_insert_default();

@@ -19,7 +19,7 @@ const INSTALLED: [Policy; 2] = [Policy::Guard, Policy::Refuse];
 
 const REFUSE: &str = "ValidatingAdmissionPolicy 'refuse.consul-semaphore.io'";
 const MADE_RUNNING: &str =
-    "this Job names a semaphore, and its pods would run before it has a slot";
+    "this Job names a semaphore, so its pods must not run before it has a slot";
 
 fn says(refusal: &str) -> bool {
     refusal.contains(REFUSE) && refusal.contains(MADE_RUNNING)

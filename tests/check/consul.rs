@@ -86,7 +86,7 @@ async fn the_documented_rules_suffice_and_each_is_named_when_it_is_missing() {
     assert_eq!(said.bad("consul"), ["version"]);
     said.assert("consul", "version", "unknown", &["does not need"]);
     said.assert("consul", "external node", "ok", &["is registered"]);
-    said.assert("consul", "session TTL", "ok", &["from 10 s on"]);
+    said.assert("consul", "session TTL", "ok", &["accepts is 10 s"]);
     nothing_is_left(&consul).await;
 }
 
@@ -95,7 +95,7 @@ async fn where_all_is_allowed_all_is_known() {
     let consul = Consul::start().await;
     let said = Said::of(&NODE, &variables(&consul)).await;
     assert_eq!(said.bad("consul"), Vec::<String>::new());
-    said.assert("consul", "external node", "ok", &["registered from now on"]);
+    said.assert("consul", "external node", "ok", &["is now registered"]);
     said.assert("consul", "version", "ok", &["tested with"]);
     nothing_is_left(&consul).await;
     let said = Said::of(&NODE, &variables(&consul)).await;
@@ -180,7 +180,7 @@ async fn the_shortest_ttl_is_found_out() {
         let config = json!({ "session_ttl_min": floor });
         let consul = Consul::builder().config(config).start().await;
         let said = Said::of(&NODE, &variables(&consul)).await;
-        let from = format!("from {seconds} s on");
+        let from = format!("accepts is {seconds} s");
         said.assert("consul", "session TTL", outcome, &[words, &from]);
         said.assert("consul", "session: make", "ok", &[]);
         nothing_is_left(&consul).await;

@@ -60,7 +60,7 @@ fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
     let annotations = job.metadata.annotations.clone().unwrap_or_default();
     if !annotations.contains_key(SEMAPHORE) {
         return Err(Failure::impossible(format!(
-            "the Job {name} does not ask for a slot: it has no annotation {SEMAPHORE}"
+            "the Job {name} needs no slot: it has no annotation {SEMAPHORE}"
         )));
     }
     let refuse = |is: &str| {
@@ -88,7 +88,7 @@ fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
                 done.to_owned(),
             )
         }
-        Change::Unhold => (None, "is not on hold", "is not on hold any more".to_owned()),
+        Change::Unhold => (None, "is not on hold", "is no longer on hold".to_owned()),
         Change::Priority(priority) => {
             let done = format!("has the priority {priority}");
             (
@@ -110,7 +110,7 @@ fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
     let workload = TrackedWorkload::read(job, Moment::default());
     let obstacle = match workload.and_then(|workload| workload.obstacle) {
         Some(Obstacle::Managed(why)) => {
-            format!(". The operator leaves it alone, and it gets no slot: {why}")
+            format!(". The operator ignores this Job, so it gets no slot: {why}")
         }
         // The new value may be what corrects it.
         Some(Obstacle::Malformed(_) | Obstacle::NoKey) | None => String::new(),

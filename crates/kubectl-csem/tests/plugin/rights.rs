@@ -137,7 +137,7 @@ async fn each_role_may_do_what_it_is_for() {
     worker
         .csem(&["unhold", "waits"])
         .await
-        .is(0, &["not on hold any more"]);
+        .is(0, &["no longer on hold"]);
     worker
         .csem(&["bump", "waits", "--priority", "7"])
         .await

@@ -299,7 +299,7 @@ fn what_the_spec_says_keeps_a_job_waiting() {
         Outcome::Warning,
         &["has not recorded the limit"],
     );
-    facts.assert("lock", Outcome::Ok, &["is not there yet"]);
+    facts.assert("lock", Outcome::Ok, &["does not exist yet"]);
 }
 
 #[test]
