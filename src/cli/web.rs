@@ -14,9 +14,9 @@ use super::Cli;
 
 /// The web page.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Web page (who holds and who waits, as it happens)")]
+#[command(next_help_heading = "Web page")]
 pub(crate) struct WebFlags {
-    /// Where a page that shows the semaphores is served, such as 0.0.0.0:8081 [default: nowhere]
+    /// Where the web page is served, such as 0.0.0.0:8081 [default: nowhere]
     #[arg(long, env, value_name = "IP:PORT")]
     pub(crate) web_address: Option<SocketAddr>,
 
