@@ -414,7 +414,7 @@ mod tests {
             ahead: None,
             ..seen()
         };
-        only(&unknown, "clock", Outcome::Unknown, &["does not say"]);
+        only(&unknown, "clock", Outcome::Unknown, &["has no time"]);
     }
 
     #[test]
@@ -429,7 +429,7 @@ mod tests {
         };
         assert_eq!(bad(&of(120)), []);
         let words = [
-            "from 180 s on",
+            "accepts is 180 s",
             "120 s is refused",
             "to 180s or more",
             "session_ttl_min",
