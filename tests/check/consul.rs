@@ -169,7 +169,7 @@ async fn an_election_in_consul_needs_a_rule_more() {
 #[tokio::test]
 async fn the_shortest_ttl_is_found_out() {
     for (floor, seconds, outcome, words) in [
-        ("30s", 30, "ok", "from 30 s on"),
+        ("30s", 30, "ok", "session_ttl_min"),
         (
             "3m",
             180,
