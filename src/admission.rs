@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_misses_is_not_told() {
+    fn policies_that_are_not_needed_are_not_reported() {
         use Standing::{Absent, InForce, Unbound};
         let reported = |standings: [Standing; 3]| {
             let mut policies = ALL.into_iter();

@@ -64,11 +64,11 @@ fn environment() -> String {
 
 /// The same, except for Consul's.
 const ENVIRONMENT: &str = "\
-For --traces-exporter=otlp, with the meaning that OpenTelemetry gives them (docs/traces.md):
+For --traces-exporter=otlp (docs/traces.md):
   OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS,
   OTEL_EXPORTER_OTLP_TIMEOUT, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES
 
-And KUBECONFIG: the cluster, where the operator does not run in one.";
+KUBECONFIG selects the cluster if the operator does not run in one.";
 
 #[derive(Args, Debug)]
 pub(crate) struct Run {
@@ -87,7 +87,7 @@ pub(crate) struct Run {
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = DEFAULT_FILTER, value_parser = filter)]
     pub(crate) log_filter: String,
 
-    /// Where to send traces: each Job has a span for waiting and one for holding a slot
+    /// Where to send traces
     #[arg(
         long,
         env = "OTEL_TRACES_EXPORTER",
@@ -97,8 +97,7 @@ pub(crate) struct Run {
     )]
     pub(crate) traces_exporter: TracesExporter,
 
-    /// How many prefixes in Consul to watch at once, each over a connection of its own. The operator polls the others:
-    /// every second while a Job waits, and otherwise less often
+    /// How many prefixes in Consul to watch at once, each over its own connection; the others are polled
     #[arg(long, env, value_name = "NUMBER", default_value_t = Config::MAX_WATCHES, value_parser = RangedU64ValueParser::<u32>::new().range(1..=100_000))]
     pub(crate) consul_max_watches: u32,
 
@@ -126,7 +125,7 @@ pub(crate) struct OperatorFlags {
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) consul_node: Option<String>,
 
-    /// The folder in Consul for the semaphores of a namespace; {namespace} is replaced by its name
+    /// The folder in Consul for the semaphores of a namespace, with its name in place of {namespace}
     #[arg(long, env, value_name = "FOLDER", default_value = TenantPrefix::DEFAULT)]
     pub(crate) tenant_prefix: TenantPrefix,
 
@@ -134,8 +133,7 @@ pub(crate) struct OperatorFlags {
     #[arg(long, env, value_name = "NAMES", default_value = "")]
     pub(crate) trusted_namespaces: TrustedNamespaces,
 
-    /// Whether priority and age decide among all clusters and programs that wait at a prefix; false: only among the Jobs
-    /// of this cluster
+    /// Whether priority and age decide among all contenders of a prefix; false: only among the Jobs of this cluster
     #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     pub(crate) fair_order: bool,
 }
@@ -144,12 +142,11 @@ pub(crate) struct OperatorFlags {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Scope (several operators share the work of one cluster)")]
 pub(crate) struct ScopeFlags {
-    /// The namespaces to work in, separated by commas; * for all. The operator reads nothing elsewhere
+    /// The namespaces to work in, separated by commas; * for all
     #[arg(long, env, value_name = "NAMES", default_value_t)]
     pub(crate) namespaces: Namespaces,
 
-    /// Which ConsulSemaphores to serve, by their labels: a selector such as shard=a or 'shard in (a,b)'. Another operator
-    /// serves the others [default: all]
+    /// Which ConsulSemaphores to serve: a label selector such as shard=a or 'shard in (a,b)' [default: all]
     #[arg(long, env, value_name = "SELECTOR")]
     pub(crate) semaphore_selector: Option<SemaphoreSelector>,
 }
@@ -166,13 +163,13 @@ pub(crate) struct ElectionFlags {
     #[arg(long, env, value_name = "NAMESPACE", value_parser = name)]
     pub(crate) leader_election_namespace: Option<String>,
 
-    /// The name of the Lease, and with --leader-election=consul of the key: the same for all replicas of an operator,
-    /// different for each of several operators in a cluster
+    /// The name of the Lease, or of the key in Consul: the same for all replicas of an operator, different for each operator
+    /// in a cluster
     #[arg(long, env, value_name = "NAME", default_value = LeaseName::DEFAULT)]
     pub(crate) lease_name: LeaseName,
 
-    /// The name of this replica: different for each. If it is the same after a restart, the replica need not wait for
-    /// its own lease to end [default: the host's name and a random number]
+    /// The name of this replica, different for each. If it stays the same, a restarted leader leads again at once [default:
+    /// the host's name and a random number]
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) leader_election_identity: Option<String>,
 
@@ -187,7 +184,7 @@ pub(crate) enum LeaderElection {
     /// By a Lease in Kubernetes
     #[default]
     Kubernetes,
-    /// By a key in Consul: service/consul-semaphore-operator/<cluster>/leader, or the --lease-name instead of leader
+    /// By a key in Consul, service/consul-semaphore-operator/<cluster>/leader (or the --lease-name)
     Consul,
     /// Not at all: this is the only replica
     Off,
@@ -257,9 +254,9 @@ impl Run {
         let scope = self.scope.scope();
         let elects = !matches!(self.election.leader_election, LeaderElection::Off);
         if !scope.is_whole() && elects && self.election.lease_name.is_default() {
-            let problem = "with --namespaces or --semaphore-selector an operator looks after a part of the cluster only, \
-                 and by the default --lease-name it would stand by while the operator of another part leads: give each \
-                 operator a --lease-name of its own, the same for all its replicas (or run one replica with \
+            let problem = "with --namespaces or --semaphore-selector an operator serves a part of the cluster only, and \
+                 with the default --lease-name it would stand by while the operator of another part leads: give each \
+                 operator its own --lease-name, the same for all its replicas (or run one replica with \
                  --leader-election=off)";
             return Err(Cli::command().error(ErrorKind::ArgumentConflict, problem));
         }

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_who_say_nothing_keep_nobody_from_an_answer() {
+    async fn silent_connections_do_not_block_others() {
         let address = server().await;
         let mut silent = Vec::new();
         for _ in 0..10 * MOST {
@@ -275,7 +275,7 @@ mod tests {
 
     /// A head that arrives in drips is not a request.
     #[tokio::test]
-    async fn those_who_do_not_come_to_an_end_keep_nobody_from_an_answer() {
+    async fn unfinished_requests_do_not_block_others() {
         let address = server().await;
         let mut slow = Vec::new();
         for _ in 0..10 * MOST {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_who_wait_for_an_answer_are_closed_last_and_the_oldest_first() {
+    async fn idle_connections_are_closed_before_busy_ones_oldest_first() {
         let address = server().await;
         let mut asked = Vec::new();
         for _ in 0..MOST {

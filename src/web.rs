@@ -124,7 +124,9 @@ impl Page {
             access,
             scope,
         } = self.settings;
-        let mut config = kube::Config::infer().await.context("no cluster is known")?;
+        let mut config = kube::Config::infer()
+            .await
+            .context("no cluster is configured")?;
         // No retries, so that the page shows at once what is wrong.
         config.default_retry = false;
         // The API server ends a watch before that, so a longer silence means a dead connection.

@@ -230,7 +230,7 @@ fn operators_of_parts_of_a_cluster_do_not_share_an_election() {
     let address = format!("--http-address={address}");
     for part in ["--namespaces=team-a", "--semaphore-selector=shard=a"] {
         let said = PROGRAM.refusal(&["run", part], &[]);
-        assert_says(&said, &["--lease-name of its own", "--leader-election=off"]);
+        assert_says(&said, &["its own --lease-name", "--leader-election=off"]);
         PROGRAM.refusal(&["run", part, "--leader-election=consul"], &[]);
         for allowed in ["--lease-name=shard-a", "--leader-election=off"] {
             let output = PROGRAM.run(&["run", part, allowed, &address], &[]);

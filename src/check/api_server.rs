@@ -17,7 +17,7 @@ const LONGEST: usize = 300;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     /// There is no such object, or no such kind.
-    #[error("it is not there")]
+    #[error("it does not exist")]
     NotThere,
     /// The user may not do that.
     #[error("{0}")]
@@ -74,7 +74,7 @@ impl ApiServer {
             .map_err(|error| Refusal::Failed(error.to_string()))?;
         let text = self.within(self.client.request_text(request)).await?;
         serde_json::from_str(&text)
-            .map_err(|error| Refusal::Failed(format!("its answer is no JSON: {error}")))
+            .map_err(|error| Refusal::Failed(format!("its answer is not JSON: {error}")))
     }
 
     /// Bounds a call.

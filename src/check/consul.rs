@@ -184,7 +184,8 @@ pub(super) async fn try_all(
     let session = if let Some(node) = node {
         tried.begin(client, node, &name, scratch).await
     } else {
-        let unknown = "the node bears the cluster's id, which is not known: give --consul-node";
+        let unknown =
+            "the node's name contains the cluster's id, which is unknown: give --consul-node";
         for step in [Step::Register, Step::Make, Step::Renew] {
             tried.steps.push((step, Outcome::Untried(unknown)));
         }

@@ -62,7 +62,7 @@ const fn policy(resource: &'static str, name: &'static str) -> Rule {
         resource,
         &["get"],
         Place::Policy(name),
-        "the operator does not say at its start whether its admission policies are in force",
+        "the operator does not report at its start whether its admission policies are in force",
     ))
 }
 

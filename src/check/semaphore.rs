@@ -70,7 +70,7 @@ pub(super) struct Prefix {
 /// Why it is unknown which contenders are the operator's own.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Unknown {
-    #[error("the cluster's id is not known")]
+    #[error("the cluster's id is unknown")]
     Cluster,
     #[error("its sessions can't be read: {0}")]
     Sessions(#[from] Error),

@@ -12,11 +12,11 @@ use super::{ConsulFlags, ElectionFlags, OperatorFlags, ScopeFlags, filter};
 
 /// What the exit code means, and which other settings are read.
 pub(super) const HELP: &str = "\
-Exit code: 0 nothing has failed, 1 something has, 2 a flag can't be used. Warnings, and what is not
-known, are no failure.
+Exit code: 0 nothing failed, 1 something failed, 2 a flag is invalid. Warnings and unknown results are not
+failures.
 
-Give it the flags and the environment that the operator has; it needs no more rights than that. For an
-operator in the cluster, from a laptop:
+Use the operator's flags and environment; it needs no more rights than the operator. From a laptop, for an
+operator in the cluster:
   consul-semaphore-operator check --as system:serviceaccount:consul-semaphore-system:consul-semaphore-operator
 
 Consul's own environment variables and KUBECONFIG are read as `run` reads them: see `run --help`.";

@@ -14,9 +14,9 @@ use super::Cli;
 
 /// The web page.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Web page (who holds and who waits, as it happens)")]
+#[command(next_help_heading = "Web page")]
 pub(crate) struct WebFlags {
-    /// Where a page that shows the semaphores is served, such as 0.0.0.0:8081 [default: nowhere]
+    /// Where the web page is served, such as 0.0.0.0:8081 [default: nowhere]
     #[arg(long, env, value_name = "IP:PORT")]
     pub(crate) web_address: Option<SocketAddr>,
 
@@ -28,10 +28,10 @@ pub(crate) struct WebFlags {
 /// Who may see the page.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum WebAuth {
-    /// Everybody who logs in with a token that the API server knows, as far as its user may list ConsulSemaphores
+    /// Users who log in with a Kubernetes token, for the ConsulSemaphores that they may list
     #[default]
     Kubernetes,
-    /// Everybody who can reach it; the address must be a loopback address: use kubectl port-forward
+    /// Everybody who reaches it, so the address must be a loopback address
     None,
 }
 
@@ -48,7 +48,7 @@ impl WebFlags {
         };
         if access == web::Access::Open && !address.ip().is_loopback() {
             let problem = format!(
-                "--web-auth=none shows all semaphores to whoever reaches the page, so it needs a loopback address: \
+                "--web-auth=none shows all semaphores to everybody who reaches the page, so it needs a loopback address: \
                  give --web-address=127.0.0.1:{}, or leave --web-auth out",
                 address.port()
             );

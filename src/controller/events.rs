@@ -53,13 +53,12 @@ pub(super) enum Reason {
     SlotCooling,
     /// The Job's slot is free again.
     SlotReleased,
-    /// The Job lost its slot while it ran, or nothing showed for too long that it still held one. The message
-    /// says whether it has a slot again, is suspended and first in the queue, or continues. Find out why: was
-    /// Consul unreachable, did somebody destroy the session, is `spec.session.ttl` too short?
+    /// The running Job lost its slot, or nothing showed for too long that it held one. The message says what
+    /// happens to it. Find out why: was Consul unreachable, did somebody destroy the session, is `spec.session.ttl`
+    /// too short?
     SlotLost,
     /// The Job was deleted because `on-contention` is `Skip`. The message names the holders, or says how late
-    /// the Job was. The `CronJob` has the same event. If Jobs are late again and again, compare the clocks of the
-    /// clusters or raise `spec.cooldown`.
+    /// the Job was. If Jobs are often late, compare the clocks of the clusters or raise `spec.cooldown`.
     Skipped,
     /// A user suspended the Job while it held a slot. The slot is released and the Job is on hold. To queue it
     /// again, remove the annotation `hold` or unsuspend the Job.
@@ -68,37 +67,35 @@ pub(super) enum Reason {
     /// the admission policies.
     RanWithoutSlot,
     /// The API server refuses to change the Job; the message says why, such as a quota, a policy, a webhook or
-    /// the operator's RBAC. Its slot goes to the next Job, and the operator tries again after a growing delay.
+    /// the operator's RBAC. Its slot goes to the next Job, and the operator tries again later.
     StartRefused,
-    /// The Job keeps its slot because pods of it have not ended for 90 seconds. The message names pods and
-    /// nodes. If a node is lost for good, delete its Node object or force the deletion of the pod.
+    /// The Job keeps its slot because its pods have not ended for 90 seconds. The message names pods and nodes. If a
+    /// node is lost, delete its Node object or force-delete the pod.
     PodsRemain,
     /// No `ConsulSemaphore` of that name exists in the Job's namespace, or it is being deleted. The Job stays
-    /// suspended until one exists. Create it, or correct the annotation.
+    /// suspended. Create it, or correct the annotation.
     NoSemaphore,
-    /// An annotation can't be read; the message says what is allowed. The Job stays suspended until you correct
-    /// it.
+    /// An annotation is invalid; the message says what is allowed. The Job stays suspended until you correct it.
     Malformed,
-    /// An annotation has no effect: it is misspelt, is in the wrong place, or lacks another one that it needs.
-    /// The Job behaves as if it were not there.
+    /// An annotation has no effect: it is misspelt, in the wrong place, or lacks another one that it needs.
     AnnotationIgnored,
-    /// Another controller manages the Job, such as Kueue, so the operator leaves it alone. Remove that, or
-    /// remove the annotation.
+    /// Another controller, such as Kueue, manages the Job, so the operator leaves it alone. Remove its label or
+    /// field, or the annotation.
     ManagedElsewhere,
     /// The `ConsulSemaphore` was stored before its schema existed and can't be read. Correct it.
     InvalidSemaphore,
-    /// Slots of the `ConsulSemaphore` can't be granted or released; the message has the reason of the condition Ready and
-    /// says what to do. There is one such event for each reason until it is ready again.
+    /// Slots of the `ConsulSemaphore` can't be granted or released. The message has the reason of the condition Ready
+    /// and says what to do. Each reason has one event until it is ready again.
     NotReady,
     /// Slots of the `ConsulSemaphore` are granted and released again.
     ReadyAgain,
-    /// The `ConsulSemaphore` was deleted, and keys or sessions of it are left in Consul: Consul was unreachable,
-    /// or others use the lock key. The message names the key. Delete it when nobody holds a slot there.
+    /// The `ConsulSemaphore` was deleted, but its keys or sessions are left in Consul: Consul was unreachable,
+    /// or others use the lock key. Delete the key in the message when nobody holds a slot there.
     LeftBehind,
-    /// `spec.session.ttl` is less than twice the `--lease-duration`: when the leader dies, running Jobs may
-    /// lose their slots before another replica leads. Raise the former or lower the latter.
+    /// `spec.session.ttl` is less than twice the `--lease-duration`: if the leader dies, running Jobs may lose
+    /// their slots before another replica leads. Raise the TTL or lower the lease duration.
     ShortTtl,
-    /// The limit in Consul was changed while other programs or clusters that may use the former limit had
+    /// The limit in Consul was changed while other programs or clusters, which may use the former limit, had
     /// contenders. Give them the new limit.
     OthersRefused,
 }

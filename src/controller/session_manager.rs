@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_left_and_is_not_adopted_expires() {
+    async fn a_session_that_is_not_adopted_expires() {
         let session_manager = SessionManager::new(Metrics::default());
         let renewing = leave_one(&session_manager);
         session_manager.clone().settle_in(Duration::ZERO).await;

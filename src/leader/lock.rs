@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn who_took_it_by_hand_is_told_by_the_session() {
+    fn a_lock_taken_by_hand_is_reported_by_its_session() {
         let mut by_hand = entry(&leader("x", "1"), Some("theirs"));
         by_hand.value = b"maintenance".to_vec();
         let judged = candidate().judge(Some(&by_hand));

@@ -52,7 +52,7 @@ pub(super) enum Refusal {
     )]
     Unknown,
     /// The API server gave no usable answer.
-    #[error("the API server can't be asked who may see this page: {0}")]
+    #[error("the API server did not say whether you may see this page: {0}")]
     Unable(String),
     /// The request is for another site, or from one.
     #[error("{0}")]
@@ -148,7 +148,9 @@ impl fmt::Debug for Token {
 fn comes_from_here(headers: &HeaderMap) -> Result<(), Refusal> {
     match headers.get(FETCHED_FROM).map(http::HeaderValue::as_bytes) {
         None | Some(b"same-origin" | b"none") => Ok(()),
-        Some(_) => Err(Refusal::Foreign("another site's page has asked for this")),
+        Some(_) => Err(Refusal::Foreign(
+            "this request was sent by a page of another site",
+        )),
     }
 }
 
@@ -162,7 +164,7 @@ fn is_for_loopback(headers: &HeaderMap) -> Result<(), Refusal> {
     match authority.as_ref().map(http::uri::Authority::host) {
         Some("localhost" | "127.0.0.1" | "[::1]") => Ok(()),
         _ => Err(Refusal::Foreign(
-            "without a login this page is for http://localhost, http://127.0.0.1 and http://[::1] alone",
+            "without a login this page is served only at http://localhost, http://127.0.0.1 and http://[::1]",
         )),
     }
 }

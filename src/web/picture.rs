@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_sees_what_has_changed_since_as_it_is_now() {
+    fn a_viewer_gets_the_current_state_of_each_change() {
         let mut picture = Picture::default();
         for (called, held) in [("a", 0), ("b", 0), ("a", 1), ("a", 2)] {
             assert!(put(&mut picture, called, held, 0));

@@ -144,7 +144,7 @@ async fn only_the_operator_starts_a_job_that_waits() {
 }
 
 #[tokio::test]
-async fn only_the_operator_writes_what_tells_of_the_slot() {
+async fn only_the_operator_changes_its_annotations() {
     let bed = bed().await;
     let team = bed.namespace("reports").await;
     let db = taken(&bed, &team).await;
@@ -199,7 +199,7 @@ async fn only_the_operator_writes_what_tells_of_the_slot() {
         annotations.remove(SESSION);
         is_refused(
             person.replace(replaced).await,
-            "kubectl replace takes away what its file does not have",
+            "kubectl replace removes what its file does not have",
         );
         let mut replaced = present(&team, "holder").await;
         let labels = replaced.metadata.labels.get_or_insert_default();
@@ -349,7 +349,7 @@ async fn a_job_that_runs_is_suspended_when_it_is_annotated() {
 
 /// A user who may change a Job but not delete it can't make the operator delete it.
 #[tokio::test]
-async fn only_a_job_that_was_made_so_is_skipped() {
+async fn on_contention_cannot_be_set_on_an_existing_job() {
     let bed = bed().await;
     let team = bed.namespace("made-to-wait").await;
     let db = taken(&bed, &team).await;
@@ -388,7 +388,7 @@ async fn only_a_job_that_was_made_so_is_skipped() {
 }
 
 #[tokio::test]
-async fn a_job_is_skipped_by_what_it_was_made_with() {
+async fn a_skip_job_cannot_change_what_it_was_created_with() {
     let bed = bed().await;
     let team = bed.namespace("made-to-skip").await;
     let db = taken(&bed, &team).await;

@@ -15,7 +15,7 @@ use crate::stage::{
 };
 
 #[tokio::test]
-async fn whoever_makes_it_and_however_it_is_made_suspended() {
+async fn a_new_job_is_suspended_for_every_user_and_client() {
     let bed = bed().await;
     let team = bed.namespace("made").await;
     let people = people(&bed, &team).await;
@@ -223,7 +223,7 @@ fn in_common(job: &batch::Job) -> String {
 }
 
 #[tokio::test]
-async fn a_namespace_that_is_left_out_is_as_it_was_without_them() {
+async fn an_excluded_namespace_has_no_policies() {
     let bed = bed().await;
     let without = bed.namespace("left-out").await;
     leave_out(&bed, &without, &BOTH, true).await;
@@ -250,7 +250,7 @@ async fn a_namespace_that_is_left_out_is_as_it_was_without_them() {
 }
 
 #[tokio::test]
-async fn what_something_else_starts_is_left_to_it() {
+async fn a_new_job_of_another_controller_is_left_alone() {
     let bed = bed().await;
     let team = bed.namespace("managed").await;
     let [(_, user), (_, admin)] = people(&bed, &team).await;

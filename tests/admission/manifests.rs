@@ -26,7 +26,7 @@ async fn apply(bed: &Bed, team: &Namespace, how: &[&str], job: &Value) -> Result
 }
 
 #[tokio::test]
-async fn one_that_leaves_suspend_out_may_be_applied_at_any_time() {
+async fn a_manifest_without_suspend_can_be_applied_at_any_time() {
     let bed = bed().await;
     for (name, how) in [
         ("applied", &[][..]),
@@ -60,7 +60,7 @@ async fn one_that_leaves_suspend_out_may_be_applied_at_any_time() {
 }
 
 #[tokio::test]
-async fn one_that_gives_it_is_in_the_way() {
+async fn a_manifest_with_suspend_stops_a_running_job() {
     let bed = bed().await;
     let team = bed.namespace("given").await;
     let db = team.semaphore("db").limit(1).create().await;

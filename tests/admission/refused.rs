@@ -19,14 +19,14 @@ const INSTALLED: [Policy; 2] = [Policy::Guard, Policy::Refuse];
 
 const REFUSE: &str = "ValidatingAdmissionPolicy 'refuse.consul-semaphore.io'";
 const MADE_RUNNING: &str =
-    "this Job names a semaphore, and its pods would run before it has a slot";
+    "this Job names a semaphore, so its pods must not run before it has a slot";
 
 fn says(refusal: &str) -> bool {
     refusal.contains(REFUSE) && refusal.contains(MADE_RUNNING)
 }
 
 #[tokio::test]
-async fn what_is_made_running_is_refused() {
+async fn a_job_created_without_suspend_is_refused() {
     let bed = Bed::builder().without_operator().start().await;
     for file in ["guard", "refuse"] {
         let file = format!("config/policies/{file}.yaml");

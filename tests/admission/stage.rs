@@ -23,11 +23,11 @@ pub(crate) const GUARD: &str = "ValidatingAdmissionPolicy 'guard.consul-semaphor
 
 /// What is refused to everybody except the operator, and the beginning of the reason.
 pub(crate) const STARTS: &str = "only the operator starts a Job that names a semaphore";
-pub(crate) const WRITES: &str = "only the operator writes ";
-pub(crate) const HOLDS: &str = "this Job holds a slot, and keeps it until its pods are gone";
+pub(crate) const WRITES: &str = "only the operator changes ";
+pub(crate) const HOLDS: &str = "this Job holds a slot until its pods are gone";
 pub(crate) const RUNS: &str = "this Job runs: suspend it first, or in the same change";
-pub(crate) const WAITS: &str = "a Job that exists can't be made one that is not to wait";
-pub(crate) const SKIPS: &str = "this Job is not to wait";
+pub(crate) const WAITS: &str = "can only be Wait on an existing Job";
+pub(crate) const SKIPS: &str = "so the operator may delete it";
 
 /// What only the operator may write.
 pub(crate) const REPORTS: [&str; 6] = [

@@ -154,7 +154,7 @@ async fn one_is_suspended_by_its_user_and_goes_on_later() {
 
 /// The operator deletes a Job that must not wait.
 #[tokio::test]
-async fn one_that_is_not_to_wait_is_deleted() {
+async fn a_skip_job_is_deleted_with_the_policies() {
     let stage = Stage::new("skipped", "Reacquire").await;
     let Stage { bed, team, db, .. } = &stage;
     let a = stage.job("a").await;

@@ -3,9 +3,12 @@
 use std::{fs, path::Path};
 
 use crate::{
-    chart::{CHART, file, read},
+    chart::{CHART, read},
     values::paths,
 };
+
+/// Where the files of this repository are on the web.
+const REPOSITORY: &str = "https://github.com/consul-semaphore/consul-semaphore-operator/blob/main/";
 
 fn readme() -> String {
     read("README.md")
@@ -36,7 +39,7 @@ fn its_commands_are_those_of_the_other_pages() {
 }
 
 #[test]
-fn it_names_values_that_there_are() {
+fn the_values_that_it_names_exist() {
     let values = paths();
     let readme = readme();
     let rows = readme.lines().filter(|line| line.starts_with("| `"));
@@ -50,14 +53,20 @@ fn it_names_values_that_there_are() {
 }
 
 #[test]
-fn its_links_lead_somewhere() {
+fn its_links_are_absolute_and_lead_somewhere() {
     let readme = readme();
-    let links = readme
-        .split("](")
-        .skip(1)
-        .filter_map(|rest| rest.split(')').next());
-    for link in links.filter(|link| !link.starts_with("https://")) {
+    let links = readme.split("](").skip(1);
+    let mut followed = 0;
+    for link in links.filter_map(|rest| rest.split(')').next()) {
+        // Artifact Hub shows the page without the repository, so a relative path leads nowhere.
+        assert!(link.starts_with("https://"), "{link} is not absolute");
+        let Some(link) = link.strip_prefix(REPOSITORY) else {
+            continue;
+        };
         let path = link.split('#').next().expect("a path");
-        assert!(file(path).exists(), "{link}");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        assert!(path.exists(), "{link}");
+        followed += 1;
     }
+    assert!(followed > 5, "{followed} links");
 }

@@ -166,14 +166,14 @@ async fn values_that_do_not_go_together_are_refused() {
         ("consul.tls.verify=false", "which is plain HTTP"),
         (
             "serviceAccount.create=false",
-            "name the ServiceAccount that is there",
+            "name an existing ServiceAccount",
         ),
         ("leaderElection.enabled=false", "Set replicaCount to 1"),
         (
             "scope.semaphoreSelector=shard=a,leaderElection.leaseName=consul-semaphore-operator",
-            "give it another name, or none",
+            "set another name, or leave it empty",
         ),
-        ("web.enabled=true,web.port=8080", "another port"),
+        ("web.enabled=true,web.port=8080", "change one of the two"),
         (
             "traces.endpoint=http://a:4318",
             "set traces.exporter to otlp",
@@ -197,15 +197,15 @@ async fn values_that_do_not_go_together_are_refused() {
         ),
         (
             "serviceMonitor.enabled=true,podMonitor.enabled=true",
-            "leave one of the two off",
+            "disable one of the two",
         ),
         (
             "extraEnv[0].name=CONSUL_HTTP_ADDR,extraEnv[0].value=consul",
-            "set the value that is for it",
+            "use the chart's value for it",
         ),
         (
             "clusterName=a,extraArgs={--cluster-name=b}",
-            "set the value that is for it",
+            "use the chart's value for it",
         ),
     ] {
         let refusal = refusal(&["--set", values]).await;

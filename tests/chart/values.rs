@@ -148,7 +148,7 @@ fn numbers_and_switches_have_to_be_there() {
 }
 
 #[tokio::test]
-async fn what_does_not_have_to_be_there_can_be_taken_away() {
+async fn optional_objects_can_be_turned_off() {
     let mut values = Vec::new();
     with_required(&schema(), "", &mut values);
     let optional = values.iter().filter(|(_, required, _)| !required);

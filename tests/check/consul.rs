@@ -86,7 +86,7 @@ async fn the_documented_rules_suffice_and_each_is_named_when_it_is_missing() {
     assert_eq!(said.bad("consul"), ["version"]);
     said.assert("consul", "version", "unknown", &["does not need"]);
     said.assert("consul", "external node", "ok", &["is registered"]);
-    said.assert("consul", "session TTL", "ok", &["from 10 s on"]);
+    said.assert("consul", "session TTL", "ok", &["accepts is 10 s"]);
     nothing_is_left(&consul).await;
 }
 
@@ -95,7 +95,7 @@ async fn where_all_is_allowed_all_is_known() {
     let consul = Consul::start().await;
     let said = Said::of(&NODE, &variables(&consul)).await;
     assert_eq!(said.bad("consul"), Vec::<String>::new());
-    said.assert("consul", "external node", "ok", &["registered from now on"]);
+    said.assert("consul", "external node", "ok", &["is now registered"]);
     said.assert("consul", "version", "ok", &["tested with"]);
     nothing_is_left(&consul).await;
     let said = Said::of(&NODE, &variables(&consul)).await;
@@ -169,7 +169,7 @@ async fn an_election_in_consul_needs_a_rule_more() {
 #[tokio::test]
 async fn the_shortest_ttl_is_found_out() {
     for (floor, seconds, outcome, words) in [
-        ("30s", 30, "ok", "from 30 s on"),
+        ("30s", 30, "ok", "session_ttl_min"),
         (
             "3m",
             180,
@@ -180,7 +180,7 @@ async fn the_shortest_ttl_is_found_out() {
         let config = json!({ "session_ttl_min": floor });
         let consul = Consul::builder().config(config).start().await;
         let said = Said::of(&NODE, &variables(&consul)).await;
-        let from = format!("from {seconds} s on");
+        let from = format!("accepts is {seconds} s");
         said.assert("consul", "session TTL", outcome, &[words, &from]);
         said.assert("consul", "session: make", "ok", &[]);
         nothing_is_left(&consul).await;
@@ -272,7 +272,7 @@ async fn nothing_is_left_where_an_end_is_refused() {
 }
 
 #[tokio::test]
-async fn nothing_is_left_by_one_that_is_interrupted() {
+async fn an_interrupted_check_leaves_nothing_in_consul() {
     for signal in ["INT", "TERM"] {
         let (consul, code) = ended_by(signal).await;
         assert_eq!(code, Some(1));
@@ -282,7 +282,7 @@ async fn nothing_is_left_by_one_that_is_interrupted() {
 
 /// Then only Consul can end its session.
 #[tokio::test]
-async fn nothing_is_left_for_long_by_one_that_is_killed() {
+async fn a_killed_check_leaves_nothing_in_consul_for_long() {
     let (consul, code) = ended_by("KILL").await;
     assert_eq!(code, None);
     assert_eq!(consul.list("").await, []);

@@ -43,7 +43,7 @@ async fn says(bed: &Bed, lines: &[(&str, &str, &str)]) -> Said {
 }
 
 #[tokio::test]
-async fn what_is_shipped_suffices_and_what_is_missing_is_reported() {
+async fn the_shipped_rbac_suffices_and_a_missing_right_is_reported() {
     let bed = Bed::builder().without_operator().start().await;
     what_is_shipped(&bed).await;
     policies(&bed).await;

@@ -35,7 +35,7 @@ async fn session(client: &Client) -> SessionId {
 }
 
 #[tokio::test]
-async fn one_that_hangs_takes_nothing_from_the_other() {
+async fn a_hanging_datacenter_does_not_delay_another() {
     let (near, far) = (datacenter("dc1").await, datacenter("dc2").await);
     near.federate(&far).await;
     let calls = Arc::new(Calls::default());

@@ -95,7 +95,7 @@ async fn a_read_outlasts_an_election_and_too_many_requests() {
 }
 
 #[tokio::test]
-async fn what_does_not_end_is_reported_with_its_reason() {
+async fn an_answer_that_does_not_end_is_an_error_with_a_reason() {
     for (status, body, reason) in [
         (500, "rpc error making call: No cluster leader", "NoLeader"),
         (429, "Your IP is issuing too many", "TooManyRequests"),
@@ -278,7 +278,7 @@ async fn reads_go_to_the_next_address_at_once() {
 }
 
 #[tokio::test]
-async fn an_old_consul_teaches_that_it_takes_64_operations() {
+async fn the_limit_of_64_operations_is_learned_from_an_old_consul() {
     let (server, client, _) = bed().await;
     let too_many = says(413, "Transaction contains too many operations (65 > 64)");
     Mock::given(path("/v1/txn"))

@@ -84,7 +84,7 @@ async fn renewals_readings_and_the_election_do_not_wait_for_commits() {
 }
 
 #[tokio::test]
-async fn what_has_too_little_time_left_is_not_sent() {
+async fn a_call_with_too_little_time_left_is_not_sent() {
     let (server, client, _, _writers) = without_commits().await;
     let before = transactions(&server).await;
     let soon = client.by(Moment::now() + Duration::from_secs(1));

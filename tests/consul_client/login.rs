@@ -183,7 +183,7 @@ async fn leaves_nothing(by: AuthMethod) {
 }
 
 #[tokio::test]
-async fn a_token_that_was_deleted_is_had_anew_and_nobody_notices() {
+async fn a_deleted_login_token_is_replaced_without_an_error() {
     let house = House::for_guests(AuthMethod::Jwt).await;
     let (client, calls) = house.guest();
     let session = session_on_node(&client, Duration::from_mins(1)).await;

@@ -13,7 +13,7 @@ use crate::server::{client, session_on_node};
 const LOG: (usize, usize) = (600, 64);
 
 #[tokio::test]
-async fn what_a_new_leader_has_not_replayed_is_not_gone() {
+async fn a_leader_that_replays_its_log_is_not_taken_for_data_loss() {
     let cluster = Consul::cluster(3).await;
     let addresses = cluster.servers().iter().map(|server| server.address());
     let addresses: Vec<_> = addresses.collect();

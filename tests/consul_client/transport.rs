@@ -22,7 +22,7 @@ async fn over_a_unix_socket() {
 }
 
 #[tokio::test]
-async fn past_an_address_where_nobody_listens() {
+async fn an_address_without_a_listener_is_skipped() {
     let (consul, _) = start().await;
     let named = consul.address().replace("127.0.0.1", "localhost");
     let addresses = format!("127.0.0.1:{}, {named}", free_port());
@@ -47,7 +47,7 @@ async fn past_a_server_that_hangs() {
 }
 
 #[tokio::test]
-async fn from_a_server_that_ends_to_one_that_stays() {
+async fn requests_move_from_a_stopped_server_to_another() {
     let (one, _) = start().await;
     let (two, _) = start().await;
     let addresses = format!("{},{}", one.address(), two.address());

@@ -1,5 +1,5 @@
-//! The tables of the reference are made from the code, so that they can't say anything else; the dashboard and the alerts
-//! know the metrics that there are. `UPDATE_DOCS=1 cargo test --test docs generated` writes the tables.
+//! The lists of the reference are made from the code, so that they can't say anything else; the dashboard and the alerts
+//! know the metrics that there are. `UPDATE_DOCS=1 cargo test --test docs generated` writes the lists.
 
 use std::{collections::BTreeSet, env, fs, path::Path, process::Command, time::Duration};
 
@@ -53,25 +53,21 @@ fn variants(file: &str, name: &str) -> Vec<(String, String)> {
     owned.map(|(name, text)| (name.to_owned(), text)).collect()
 }
 
-fn table(columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-    let mut table = line(
-        &columns
-            .iter()
-            .map(|column| (*column).to_owned())
-            .collect::<Vec<_>>(),
-    );
-    table.push('|');
-    table.push_str(&"---|".repeat(columns.len()));
-    table.push('\n');
-    for row in rows {
-        assert!(
-            row.iter().all(|cell| !cell.contains(['|', '\n'])),
-            "{row:?}"
-        );
-        table.push_str(&line(&row));
-    }
-    table
+/// An entry of a list: a name, a note on it, which may be empty, and what it means.
+type Entry = [String; 3];
+
+/// A list, because the texts are too long for the columns of a table.
+fn list(entries: impl IntoIterator<Item = Entry>) -> String {
+    let entries = entries.into_iter().map(|[name, note, meaning]| {
+        assert!(!meaning.contains('\n'), "{name}: {meaning}");
+        let note = if note.is_empty() {
+            note
+        } else {
+            format!(" ({note})")
+        };
+        format!("- {name}{note}: {meaning}\n")
+    });
+    entries.collect()
 }
 
 /// What users write on a Job, and what the operator does: the constants say on what, and by whom.
@@ -84,14 +80,20 @@ fn annotations(by: &str) -> String {
     let rows = constants.into_iter().filter_map(|(name, text)| {
         let (place, meaning) = text.split_once(": ")?;
         let (place, author) = place.split_once(", by ")?;
-        (author == by).then(|| vec![format!("`{name}`"), place.to_owned(), sentence(meaning)])
+        (author == by).then(|| [format!("`{name}`"), clause(place), sentence(meaning)])
     });
-    table(&["name", "where", "meaning"], rows)
+    list(rows)
 }
 
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(char::to_uppercase);
+    first.into_iter().flatten().chain(letters).collect()
+}
+
+fn clause(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(char::to_lowercase);
     first.into_iter().flatten().chain(letters).collect()
 }
 
@@ -102,10 +104,10 @@ fn fields(part: &str) -> String {
     let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][part];
     let mut rows = Vec::new();
     fields_of(schema, "", &mut rows);
-    table(&["field", "value", "meaning"], rows)
+    list(rows)
 }
 
-fn fields_of(schema: &Value, parent: &str, rows: &mut Vec<Vec<String>>) {
+fn fields_of(schema: &Value, parent: &str, rows: &mut Vec<Entry>) {
     let required = schema["required"].as_array();
     let is_required =
         |name: &str| required.is_some_and(|names| names.iter().any(|one| one == name));
@@ -134,10 +136,9 @@ fn fields_of(schema: &Value, parent: &str, rows: &mut Vec<Vec<String>>) {
         let meaning = field["description"]
             .as_str()
             .unwrap_or_default()
-            .replace('|', "or")
             // It is plain text: Markdown would take `<key>` for HTML, and not show it.
             .replace('<', r"\<");
-        rows.push(vec![format!("`{path}`"), value.join(", "), meaning]);
+        rows.push([format!("`{path}`"), value.join(", "), meaning]);
         if name != "conditions" {
             fields_of(field, &format!("{path}."), rows);
             fields_of(&field["items"], &format!("{path}[]."), rows);
@@ -148,15 +149,17 @@ fn fields_of(schema: &Value, parent: &str, rows: &mut Vec<Vec<String>>) {
 fn conditions() -> String {
     let types = variants("crates/api/src/conditions.rs", "ConditionType");
     assert_eq!(types.len(), 4);
-    let rows = types.into_iter().map(|(name, text)| vec![name, text]);
-    table(&["condition", "meaning"], rows)
+    list(types.into_iter().map(named_word))
 }
 
 fn reasons() -> String {
     let reasons = variants("crates/api/src/conditions.rs", "Reason");
     assert!(reasons.len() > 20, "{reasons:?}");
-    let rows = reasons.into_iter().map(|(name, text)| vec![name, text]);
-    table(&["reason", "meaning, and what to do"], rows)
+    list(reasons.into_iter().map(named_word))
+}
+
+fn named_word((name, meaning): (String, String)) -> Entry {
+    [format!("**{name}**"), String::new(), meaning]
 }
 
 /// The events, and which of them are warnings.
@@ -173,13 +176,13 @@ fn events() -> String {
         let is_normal = normal.contains(&format!("Self::{name}\n"))
             || normal.contains(&format!("Self::{name} "));
         let kind = if is_normal { "Normal" } else { "Warning" };
-        vec![name, kind.to_owned(), text]
+        [format!("**{name}**"), kind.to_owned(), text]
     });
-    table(&["event", "type", "meaning, and what to do"], rows)
+    list(rows)
 }
 
 /// The metrics, after everything has happened once.
-fn metrics_table() -> String {
+fn metrics_list() -> String {
     let page = metrics();
     let mut rows = Vec::new();
     for block in page.split("# HELP ").skip(1) {
@@ -195,21 +198,20 @@ fn metrics_table() -> String {
         let labels = labels.map_or(String::new(), |(labels, _)| {
             let names = labels.split(',').filter_map(|label| label.split_once('='));
             let names = names.map(|(name, _)| name).filter(|name| *name != "le");
-            names.collect::<Vec<_>>().join(", ")
+            names.fold(String::new(), |labels, name| labels + ", " + name)
         });
         let end = match kind {
             "counter" => "_total",
             "info" => "_info",
             _ => "",
         };
-        rows.push(vec![
+        rows.push([
             format!("`{name}{end}`"),
-            kind.to_owned(),
-            labels,
+            format!("{kind}{labels}"),
             help.to_owned(),
         ]);
     }
-    table(&["metric", "type", "labels", "meaning"], rows)
+    list(rows)
 }
 
 /// What the operator's program says of its flags.
@@ -247,7 +249,7 @@ fn the_reference_says_what_the_code_says() {
         ("conditions", conditions()),
         ("reasons", reasons()),
         ("events", events()),
-        ("metrics", metrics_table()),
+        ("metrics", metrics_list()),
         ("flags", flags()),
     ] {
         expected = replaced(&expected, name, &text);

@@ -116,7 +116,7 @@ async fn helm(team: &Namespace, shell: &mut Shell, page: &mut Page, long: &str) 
 
 /// The first and the last row of the page's table, with the admission policies.
 #[tokio::test]
-async fn what_git_does_not_have_no_apply_touches() {
+async fn an_apply_leaves_a_field_alone_that_git_does_not_have() {
     let bed = Bed::start().await;
     let team = bed.namespace("git").await;
     let db = team.semaphore("db-migrations").limit(9).paused(true);
@@ -163,7 +163,7 @@ async fn what_git_does_not_have_no_apply_touches() {
 }
 
 #[tokio::test]
-async fn the_deadline_of_a_job_stands_still_while_it_waits() {
+async fn the_deadline_of_a_job_does_not_run_while_it_waits() {
     let bed = Bed::shared().await;
     let team = bed.namespace("deadline").await;
     let db = team.semaphore("db").limit(1).paused(true).create().await;

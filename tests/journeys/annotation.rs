@@ -9,7 +9,7 @@ use testbed::{
 };
 
 #[tokio::test]
-async fn of_a_job_that_waits_moves_it_to_another_line_and_out_of_all_lines() {
+async fn changed_on_a_waiting_job_moves_it_between_queues() {
     let bed = Bed::shared().await;
     let team = bed.namespace("moved-waiting").await;
     let db = team.semaphore("db").limit(1).create().await;
@@ -53,7 +53,7 @@ async fn of_a_job_that_waits_moves_it_to_another_line_and_out_of_all_lines() {
 }
 
 #[tokio::test]
-async fn of_a_job_that_runs_leaves_it_bound_to_its_slot() {
+async fn changed_on_a_running_job_keeps_its_slot() {
     let bed = Bed::shared().await;
     let team = bed.namespace("moved-running").await;
     let db = team.semaphore("db").limit(2).create().await;
@@ -99,7 +99,7 @@ async fn of_a_job_that_runs_leaves_it_bound_to_its_slot() {
 }
 
 #[tokio::test]
-async fn of_a_job_that_its_user_suspends_sends_it_to_the_other_line() {
+async fn changed_on_a_suspended_job_moves_it_to_the_other_queue() {
     let bed = Bed::shared().await;
     let team = bed.namespace("moved-suspended").await;
     let db = team.semaphore("db").limit(1).create().await;

@@ -113,7 +113,7 @@ async fn a_slot_that_cools_is_shown_and_outlives_its_job() {
 }
 
 #[tokio::test]
-async fn one_that_was_never_started_leaves_nothing_to_cool() {
+async fn a_job_that_was_never_started_has_no_cooldown() {
     let bed = Bed::shared().await;
     let team = bed.namespace("cooldown-unstarted").await;
     let db = team.semaphore("db").spec(json!({ "cooldown": "1h" }));

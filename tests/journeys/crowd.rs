@@ -9,7 +9,7 @@ use testbed::{
 };
 
 #[tokio::test]
-async fn forty_jobs_pass_through_three_slots_and_nobody_is_forgotten() {
+async fn forty_jobs_all_complete_in_three_slots() {
     let bed = Bed::shared().await;
     let team = bed.namespace("crowd").await;
     let db = team.semaphore("db").limit(3).create().await;

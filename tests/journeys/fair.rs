@@ -75,7 +75,7 @@ async fn tokens_of_two_clusters(bed: &Bed) -> [u64; 4] {
 
 /// Its Job is queued again, and nothing suggests that it had a slot.
 #[tokio::test]
-async fn a_session_that_only_waited_gives_nothing_back() {
+async fn a_session_that_only_waited_releases_no_slot() {
     let bed = Bed::shared().await;
     let team = bed.namespace("expired-in-line").await;
     let prefix = format!("shared/{}", team.name());
@@ -158,7 +158,7 @@ async fn the_program_is_first(bed: &Bed) -> bool {
 }
 
 #[tokio::test]
-async fn one_who_waits_and_never_takes_a_slot_stops_nobody() {
+async fn a_contender_that_never_takes_its_slot_blocks_no_job() {
     let bed = Bed::shared().await;
     let team = bed.namespace("fair-silent").await;
     let consul = bed.consul();

@@ -14,7 +14,7 @@ async fn watching_one(name: &str) -> (Bed, Operator, Namespace) {
 }
 
 #[tokio::test]
-async fn slots_that_others_give_back_are_noticed_also_where_nobody_watches() {
+async fn slots_released_by_others_are_noticed_at_a_polled_prefix() {
     let (bed, _operator, team) = watching_one("few-watches").await;
     let consul = bed.consul();
     let mut waiting = Vec::new();
@@ -35,7 +35,7 @@ async fn slots_that_others_give_back_are_noticed_also_where_nobody_watches() {
 /// If all known contenders are its own Jobs, an operator that does not watch the prefix may leave it unread for up to
 /// a fifth of the TTL.
 #[tokio::test]
-async fn one_who_comes_where_nobody_watches_does_not_wait_for_all_our_line() {
+async fn a_program_at_a_polled_prefix_is_served_before_the_whole_queue() {
     let (bed, _operator, team) = watching_one("newcomer").await;
     // At most one of them is watched.
     tokio::join!(

@@ -57,7 +57,7 @@ struct Stage {
 }
 
 #[tokio::test]
-async fn hostile_clients_of_consul_move_nothing_and_are_shown_as_they_are() {
+async fn hostile_data_in_consul_starts_and_stops_no_job() {
     for format in ["text", "json"] {
         let bed = Bed::builder()
             .operator_args(["--log-format", format])

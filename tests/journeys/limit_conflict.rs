@@ -65,7 +65,7 @@ async fn another_limit_is_refused_until_both_agree() {
 }
 
 #[tokio::test]
-async fn a_limit_that_was_ours_is_somebody_elses_once_the_spec_agrees_with_another() {
+async fn an_earlier_limit_of_the_spec_is_foreign_after_a_new_one_was_agreed() {
     let bed = Bed::shared().await;
     let team = bed.namespace("limit-followed").await;
     let consul = bed.consul();

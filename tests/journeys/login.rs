@@ -111,7 +111,7 @@ async fn renews(operator: &Operator, more: f64) {
 }
 
 #[tokio::test]
-async fn an_operator_that_logs_in_works_on_when_its_token_is_lost_and_leaves_none() {
+async fn an_operator_replaces_a_lost_login_token_and_deletes_its_own_at_the_end() {
     let house = House::open(AuthMethod::Kubernetes, None).await;
     let operator = house.guest("guest", "off");
     operator.start().await;

@@ -192,7 +192,7 @@ async fn uid(job: &Job) -> String {
 }
 
 #[tokio::test]
-async fn a_job_that_is_to_be_suspended_counts_until_its_pods_are_gone_and_is_first_in_line() {
+async fn a_suspended_job_counts_until_its_pods_are_gone_and_is_first_in_the_queue() {
     let journeys = ALL.map(|mischief| async move {
         let stage = Stage::new(&mischief.name(), "Suspend").await;
         let Stage { team, db, a, b, .. } = &stage;
@@ -223,7 +223,7 @@ async fn a_job_that_is_to_be_suspended_counts_until_its_pods_are_gone_and_is_fir
 }
 
 #[tokio::test]
-async fn a_job_whose_slot_was_taken_waits_first_in_line_until_there_is_one() {
+async fn a_job_that_lost_its_slot_is_first_in_the_queue() {
     let stage = Stage::new("lost-taken", "Reacquire").await;
     let Stage { team, db, a, b, .. } = &stage;
     let other = stage.somebody_takes_it().await;
@@ -253,7 +253,7 @@ async fn a_job_whose_slot_was_taken_waits_first_in_line_until_there_is_one() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_to_go_on_runs_without_a_slot_until_there_is_one() {
+async fn with_continue_a_job_runs_without_a_slot_until_one_is_free() {
     let stage = Stage::new("lost-continue", "Continue").await;
     let Stage { team, db, a, b, .. } = &stage;
     let pods = running_pods(a).await;
@@ -313,7 +313,7 @@ async fn a_running_job_has_its_slot_again_also_while_nothing_is_granted() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_as_a_semaphore_ends_the_evidence() {
+async fn a_lock_that_cannot_be_parsed_ends_the_evidence() {
     /// The flags of Consul's mutex.
     const MUTEX_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
     let bed = Bed::shared().await;

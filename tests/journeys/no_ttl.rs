@@ -139,7 +139,7 @@ async fn a_ttl_can_come_and_go_while_jobs_hold_slots() {
 }
 
 #[tokio::test]
-async fn sessions_that_nothing_stands_for_end_with_their_semaphore() {
+async fn sessions_without_a_contender_are_destroyed_with_their_semaphore() {
     let bed = Bed::shared().await;
     let (consul, cluster) = (bed.consul(), cluster_id(&bed).await);
     let team = bed.namespace("no-ttl-orphans").await;
@@ -170,7 +170,7 @@ async fn sessions_that_nothing_stands_for_end_with_their_semaphore() {
 }
 
 #[tokio::test]
-async fn so_do_those_of_keys_that_nobody_uses() {
+async fn sessions_of_unused_keys_are_destroyed_with_their_semaphore() {
     let bed = Bed::shared().await;
     let (consul, cluster) = (bed.consul(), cluster_id(&bed).await);
     let team = bed.namespace("no-ttl-keyed-orphans").await;
@@ -211,7 +211,7 @@ async fn behind_a_dead_holder(bed: &Bed, db: Semaphore, lock_delay: &str) -> Sem
 }
 
 #[tokio::test]
-async fn a_dead_holders_slot_rests_for_the_lock_delay() {
+async fn the_slot_of_a_dead_holder_is_free_after_the_lock_delay() {
     let bed = Bed::shared().await;
     let team = bed.namespace("lock-delay").await;
     let none = behind_a_dead_holder(&bed, team.semaphore("none"), "60s").await;

@@ -136,7 +136,7 @@ async fn rights_in_its_namespaces_are_enough_and_others_are_left_alone() {
 }
 
 #[tokio::test]
-async fn what_a_namespace_held_is_given_back_though_its_end_is_not_shown() {
+async fn slots_of_a_deleted_namespace_are_released_although_its_rights_went_first() {
     let stage = Stage::new().await;
     let bed = &stage.bed;
     let (stays, goes) = (bed.namespace("stays").await, bed.namespace("goes").await);

@@ -52,7 +52,7 @@ async fn a_semaphore_can_be_made_paused() {
 }
 
 #[tokio::test]
-async fn the_status_says_of_no_generation_what_was_found_under_an_earlier_one() {
+async fn the_status_reports_an_observed_generation_only_for_its_own_findings() {
     let bed = Bed::shared().await;
     let team = bed.namespace("paused-observed").await;
     let one = team.semaphore("one").create().await;

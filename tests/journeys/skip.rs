@@ -25,7 +25,7 @@ async fn is_skipped(job: &Job) -> String {
 }
 
 #[tokio::test]
-async fn one_that_would_have_to_wait_is_deleted() {
+async fn a_skip_job_is_deleted_when_all_slots_are_held() {
     let bed = Bed::shared().await;
     let team = bed.namespace("skip").await;
     let db = team.semaphore("db").limit(1).create().await;
@@ -80,7 +80,7 @@ async fn another_programs_session_is_named() {
 
 /// All slots are taken, and it still waits.
 #[tokio::test]
-async fn whatever_else_is_in_the_way_it_waits() {
+async fn a_skip_job_waits_while_anything_else_blocks_grants() {
     let bed = Bed::shared().await;
     let team = bed.namespace("skip-obstacles").await;
     let paused = team.semaphore("paused").limit(1).create().await;
@@ -125,7 +125,7 @@ async fn whatever_else_is_in_the_way_it_waits() {
 }
 
 #[tokio::test]
-async fn while_consul_is_away_it_waits() {
+async fn a_skip_job_waits_while_consul_is_unreachable() {
     let bed = Bed::builder().without_operator().start().await;
     let server = Consul::cluster(1).await;
     let address = server.servers()[0].address().to_owned();
@@ -186,7 +186,7 @@ async fn one_task_one_worker() {
 
 /// A cluster was down at the time of the schedule, and during the cooldown.
 #[tokio::test]
-async fn one_that_comes_too_late_is_deleted() {
+async fn a_skip_job_that_is_too_late_is_deleted() {
     let bed = Bed::shared().await;
     let team = bed.namespace("skip-late").await;
     let hourly = team.semaphore("hourly").spec(json!({ "cooldown": "1h" }));

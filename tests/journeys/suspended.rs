@@ -10,13 +10,13 @@ use testbed::{
 };
 
 #[tokio::test]
-async fn its_slot_goes_to_the_next_and_it_comes_back_when_the_hold_is_taken_away() {
+async fn a_suspended_job_releases_its_slot_and_is_queued_when_its_hold_is_removed() {
     let take_the_hold_away = async |job: &Job| job.annotate(HOLD, None).await;
     Box::pin(journey("suspended", take_the_hold_away)).await;
 }
 
 #[tokio::test]
-async fn its_slot_goes_to_the_next_and_it_comes_back_when_it_is_unsuspended() {
+async fn a_suspended_job_releases_its_slot_and_is_queued_when_it_is_unsuspended() {
     let unsuspend = async |job: &Job| {
         job.unsuspend().await;
         is_warned(job, "RanWithoutSlot", "it ran without a slot of db").await;

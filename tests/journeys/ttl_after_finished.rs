@@ -2,7 +2,7 @@
 use testbed::{Bed, proof::nothing_is_left};
 
 #[tokio::test]
-async fn jobs_that_vanish_at_their_end_give_their_slots_back() {
+async fn jobs_deleted_at_their_end_release_their_slots() {
     let bed = Bed::shared().await;
     let team = bed.namespace("vanishing").await;
     let db = team.semaphore("db").limit(1).create().await;

@@ -1,8 +1,8 @@
-{{/* What the schema can't say: values that don't go together. Each message says what to do. */}}
+{{/* Conflicts between values that the schema can't express. Each message says what to do. */}}
 {{- define "consul-semaphore-operator.validate" -}}
 {{- $consul := .Values.consul }}
 {{- if and $consul.login.authMethod $consul.token.file }}
-{{- fail "consul.login.authMethod logs in for a token, and consul.token.file brings one: leave one of the two out" }}
+{{- fail "consul.login.authMethod and consul.token.file are both set: leave one of the two out" }}
 {{- end }}
 {{- if and $consul.tls.ca.secretName $consul.tls.ca.configMapName }}
 {{- fail "consul.tls.ca.secretName and consul.tls.ca.configMapName are both set: leave one of the two out" }}
@@ -15,21 +15,21 @@
 {{- range splitList "," $consul.address }}
 {{- $address := trim . }}
 {{- if not (or (hasPrefix "https://" $address) (hasPrefix "unix://" $address)) }}
-{{- fail (printf "consul.tls is for TLS, and consul.address has %s, which is plain HTTP: write https://%s, or leave consul.tls out" $address (trimPrefix "http://" $address)) }}
+{{- fail (printf "consul.tls is set, but consul.address has %s, which is plain HTTP: write https://%s, or leave consul.tls out" $address (trimPrefix "http://" $address)) }}
 {{- end }}
 {{- end }}
 {{- end }}
 {{- if not (include "consul-semaphore-operator.serviceAccountName" .) }}
-{{- fail "serviceAccount.create is false, and serviceAccount.name is empty: name the ServiceAccount that is there. (The namespace's own is called default; all pods that name none have its rights)" }}
+{{- fail "serviceAccount.create is false, and serviceAccount.name is empty: name an existing ServiceAccount. (The namespace has one called default, whose rights all its pods share)" }}
 {{- end }}
 {{- if and (not .Values.leaderElection.enabled) (gt (int .Values.replicaCount) 1) }}
-{{- fail "leaderElection.enabled is false, and replicaCount is more than 1: all replicas would work at once. Set replicaCount to 1, or leave the election on" }}
+{{- fail "leaderElection.enabled is false, and replicaCount is more than 1: all replicas would be active at once. Set replicaCount to 1, or enable the election" }}
 {{- end }}
 {{- if and (include "consul-semaphore-operator.isScoped" .) (eq .Values.leaderElection.leaseName "consul-semaphore-operator") }}
-{{- fail "leaderElection.leaseName is that of an operator for the whole cluster, and scope gives this one a part of it: give it another name, or none" }}
+{{- fail "scope is set, but leaderElection.leaseName is the name that an operator for the whole cluster uses: set another name, or leave it empty" }}
 {{- end }}
 {{- if and .Values.web.enabled (eq (int .Values.web.port) (int .Values.http.port)) }}
-{{- fail "web.port and http.port are the same: give one of the two another port" }}
+{{- fail "web.port and http.port are the same: change one of the two" }}
 {{- end }}
 {{- if and .Values.traces.endpoint (eq .Values.traces.exporter "none") }}
 {{- fail "traces.endpoint is set, and traces.exporter is none: set traces.exporter to otlp, or leave the endpoint out" }}
@@ -43,28 +43,28 @@
 {{- end }}
 {{- $none := and (kindIs "invalid" .minAvailable) (has (toString (default 0 .maxUnavailable)) (list "0" "0%")) }}
 {{- if and (gt $replicas 0) (or $none (ge (int $least) $replicas)) }}
-{{- fail (printf "podDisruptionBudget lets none of the %d replicas go, so no node with one could be drained: lower minAvailable, or give maxUnavailable at least 1" $replicas) }}
+{{- fail (printf "podDisruptionBudget allows no disruption with %d replicas, so their nodes can't be drained: lower minAvailable, or set maxUnavailable to at least 1" $replicas) }}
 {{- end }}
 {{- end }}
 {{- end }}
 {{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) }}
-{{- fail "serviceMonitor.enabled needs service.enabled; podMonitor.enabled does without a Service" }}
+{{- fail "serviceMonitor.enabled needs service.enabled: enable it, or use podMonitor.enabled, which needs no Service" }}
 {{- end }}
 {{- if and .Values.serviceMonitor.enabled .Values.podMonitor.enabled }}
-{{- fail "serviceMonitor.enabled and podMonitor.enabled are both true, and each pod would be scraped twice: leave one of the two off" }}
+{{- fail "serviceMonitor.enabled and podMonitor.enabled are both true, so each pod would be scraped twice: disable one of the two" }}
 {{- end }}
 {{- range $value, $kind := dict "serviceMonitor" "ServiceMonitor" "podMonitor" "PodMonitor" "prometheusRule" "PrometheusRule" }}
 {{- if and (index $.Values $value).enabled (not ($.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" $kind))) }}
-{{- fail (printf "%s.enabled is true, and the cluster has no monitoring.coreos.com/v1 %s: install the Prometheus Operator first, or set %s.enabled to false (helm template asks no cluster: add --api-versions monitoring.coreos.com/v1/%s)" $value $kind $value $kind) }}
+{{- fail (printf "%s.enabled is true, but the cluster has no monitoring.coreos.com/v1 %s: install the Prometheus Operator first, or set %s.enabled to false (helm template does not ask a cluster: add --api-versions monitoring.coreos.com/v1/%s)" $value $kind $value $kind) }}
 {{- end }}
 {{- end }}
 {{- if and (eq (toString .Values.admissionPolicies.suspend.enabled) "true") (not (include "consul-semaphore-operator.hasMutatingPolicies" .)) }}
-{{- fail "admissionPolicies.suspend.enabled is true, and the cluster has no admissionregistration.k8s.io/v1 MutatingAdmissionPolicy, which Kubernetes has from 1.36 on: set it to auto or false (helm template asks no cluster: add --api-versions admissionregistration.k8s.io/v1/MutatingAdmissionPolicy)" }}
+{{- fail "admissionPolicies.suspend.enabled is true, but the cluster has no admissionregistration.k8s.io/v1 MutatingAdmissionPolicy, which needs Kubernetes 1.36: set it to auto or false (helm template does not ask a cluster: add --api-versions admissionregistration.k8s.io/v1/MutatingAdmissionPolicy)" }}
 {{- end }}
 {{- $names := list }}
 {{- range include "consul-semaphore-operator.env" . | fromYamlArray }}
 {{- if has .name $names }}
-{{- fail (printf "extraEnv has %s, which is there already: set the value that is for it, or name it once" .name) }}
+{{- fail (printf "extraEnv has %s, which is already set: use the chart's value for it, or set it once" .name) }}
 {{- end }}
 {{- $names = append $names .name }}
 {{- end }}
@@ -72,7 +72,7 @@
 {{- range include "consul-semaphore-operator.args" . | fromYamlArray }}
 {{- $flag := first (splitList "=" .) }}
 {{- if and (hasPrefix "--" $flag) (has $flag $flags) }}
-{{- fail (printf "extraArgs has %s, which is there already: set the value that is for it, or give it once" $flag) }}
+{{- fail (printf "extraArgs has %s, which is already set: use the chart's value for it, or set it once" $flag) }}
 {{- end }}
 {{- $flags = append $flags $flag }}
 {{- end }}

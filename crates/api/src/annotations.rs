@@ -4,34 +4,34 @@ use std::collections::BTreeMap;
 
 use consul_semaphore::{InvalidKey, Key, OnContention};
 
-/// On a Job, by its user: the name of the `ConsulSemaphore` in the Job's namespace that the Job needs a slot of.
+/// On a Job, by its user: the name of the `ConsulSemaphore`, in the Job's namespace, of which the Job needs a slot.
 pub const SEMAPHORE: &str = "consul-semaphore.io/semaphore";
 /// On a Job, by its user: a whole number, default 0. Jobs with a higher one are granted first.
 pub const PRIORITY: &str = "consul-semaphore.io/priority";
-/// On a Job, by its user: `"true"` keeps the Job out of the queue. The operator sets it on a Job that its user suspends
-/// while the Job runs.
+/// On a Job, by its user: `"true"` keeps the Job out of the queue. The operator sets it if a user suspends the running
+/// Job.
 pub const HOLD: &str = "consul-semaphore.io/hold";
-/// On a Job, by its user: which key of a keyed `ConsulSemaphore`: 1 to 63 letters, digits, `.`, `_` and `-`, not only
+/// On a Job, by its user: the key of a keyed `ConsulSemaphore`: 1 to 63 letters, digits, `.`, `_` and `-`, not only
 /// dots, and not `.lock`.
 pub const KEY: &str = "consul-semaphore.io/key";
 /// On a Job, by its user: `Wait`, the default, or `Skip`: the operator deletes the Job if all slots are held when it is
-/// created.
+/// created, or if it is too late.
 pub const ON_CONTENTION: &str = "consul-semaphore.io/on-contention";
 /// On a Job and on its pod template, by the operator: the id of the Consul session that holds the slot, or held it.
 pub const SESSION: &str = "consul-semaphore.io/session";
 /// On the pod template, by the operator: the `Key` of Consul's sequencer, which the session has locked. In mode Semaphore
 /// it is the contender key, in mode Mutex the lock key.
 pub const LOCK_KEY: &str = "consul-semaphore.io/lock-key";
-/// On the pod template, by the operator: the `LockIndex` of Consul's sequencer. It starts again when the key is deleted, so
-/// it does not order grants; the fencing token does.
+/// On the pod template, by the operator: the `LockIndex` of Consul's sequencer. It does not order grants, because it starts
+/// again when the key is deleted.
 pub const LOCK_INDEX: &str = "consul-semaphore.io/lock-index";
-/// On the pod template, by the operator: the raft index of the grant. A later grant has a greater one, in every cluster.
+/// On the pod template, by the operator: the raft index of the grant. Later grants have greater ones, in every cluster.
 pub const FENCING_TOKEN: &str = "consul-semaphore.io/fencing-token";
 /// On the pod template, by the operator: the uid of the Job that got the slot.
 pub const GRANTED_TO: &str = "consul-semaphore.io/granted-to";
 
 /// A label on the pod template, by the operator: the uid of the Job that got the slot. The operator finds the Job's pods by
-/// it, even after the Job is deleted. (Kubernetes' own label with the uid is missing if `spec.manualSelector` is true.)
+/// it, even after the Job is deleted.
 pub const HOLDER_LABEL: &str = "consul-semaphore.io/holder";
 
 /// The finalizer on a `ConsulSemaphore`.

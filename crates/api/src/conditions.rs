@@ -9,16 +9,16 @@ use consul_client::text::one_line;
 /// The type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConditionType {
-    /// The summary. True: slots are granted and released. False: nothing is granted; the reason, which `kubectl
-    /// get csem` shows, says what to do. Unknown: the operator has just started with this semaphore.
+    /// The summary. True: slots are granted and released. False: nothing is granted; the reason says why. Unknown:
+    /// the operator has just started with this semaphore.
     Ready,
-    /// True: the operator can read and write below the prefix in Consul. False: it can't, or not with this
-    /// token. Unknown: it has not asked yet, or is not allowed to ask.
+    /// True: the operator can read and write below the prefix in Consul. False: it can't. Unknown: it has not
+    /// asked yet, or may not ask.
     ConsulReachable,
-    /// True: Consul has the limit of the spec. False: Consul has another limit, which another program or
-    /// cluster wrote. Unknown: the lock key can't be read.
+    /// True: Consul has the limit of the spec. False: another program or cluster wrote another limit. Unknown: the
+    /// lock key can't be read.
     LimitAgreed,
-    /// True: a slot is free. False: all slots are held, which is no fault; or Jobs run without a slot. Unknown:
+    /// True: a slot is free. False: all slots are held, which is not a fault, or Jobs run without a slot. Unknown:
     /// the lock key can't be read.
     SlotsAvailable,
 }
@@ -80,20 +80,16 @@ pub enum Reason {
     Starting,
     /// The operator can read and write in Consul.
     Reachable,
-    /// No Consul server answers. Check the operator's `CONSUL_HTTP_ADDR`, the network and the certificates. The
-    /// operator tries again by itself.
+    /// No Consul server answers. Check the operator's `CONSUL_HTTP_ADDR`, the network and the certificates.
     ConsulUnreachable,
-    /// The Consul servers have no leader. An election takes seconds; if it takes longer, check the Consul
-    /// servers.
+    /// The Consul servers have no leader. If this lasts longer than seconds, check them.
     NoLeader,
-    /// Consul refuses requests because a limit for requests or connections is reached. The operator tries again
-    /// by itself; raise the limit in Consul if this stays.
+    /// A limit of Consul for requests or connections is reached. Raise it if this lasts.
     TooManyRequests,
-    /// Consul, or a proxy before it, answered with an error that the message repeats. The operator tries again
-    /// by itself.
+    /// Consul, or a proxy before it, answered with the error in the message.
     UnexpectedAnswer,
-    /// Consul does not know the token, or the token lacks the rule that the message names. Add the rule to the
-    /// token's policy.
+    /// Consul does not know the token, or the token lacks the rule that the message names. Add it to the token's
+    /// policy.
     PermissionDenied,
     /// Consul has no datacenter of this name. Create another `ConsulSemaphore` that names an existing one.
     UnknownDatacenter,
@@ -102,47 +98,45 @@ pub enum Reason {
     EnterpriseOnly,
     /// Consul has the limit of the spec.
     LimitsMatch,
-    /// Consul has another limit, which another program or cluster wrote. Set `spec.limit` to it, or make all
-    /// others use yours, or set `spec.limitPolicy` to `Enforce`.
+    /// Another program or cluster wrote another limit to Consul. Set `spec.limit` to it, make all others use
+    /// yours, or set `spec.limitPolicy` to `Enforce`.
     LimitConflict,
-    /// The lock key belongs to another use, such as a mutex where the spec asks for a semaphore, or its value
-    /// can't be read. The operator does not touch it. Delete the key when nobody uses it, or create another
-    /// `ConsulSemaphore` with another prefix.
+    /// The lock key has another use, such as a mutex where the spec asks for a semaphore, or can't be read. The
+    /// operator leaves it alone. Delete the key when nobody uses it, or create a `ConsulSemaphore` with another
+    /// prefix.
     LockConflict,
     /// The lock key is larger than Consul accepts in a transaction (about 380 KiB), or the data below the
-    /// prefix is larger than 16 MiB. A semaphore with 5000 holders needs less: delete what does not belong to
-    /// it. Running Jobs continue while their slots are known to be held.
+    /// prefix is larger than 16 MiB. A semaphore with 5000 holders needs less: delete data that does not belong to
+    /// it.
     LockTooLarge,
     /// This namespace may not use the prefix. Create another `ConsulSemaphore` with a prefix below the
-    /// namespace's own folder, give this one a token of its own, or add the namespace to `--trusted-
-    /// namespaces`.
+    /// namespace's own folder, give this one its own token, or add the namespace to
+    /// `--trusted-namespaces`.
     PrefixNotAllowed,
-    /// The Secret of `spec.consul.tokenSecretRef` or its key does not exist, or the operator may not read it;
-    /// the message says which. While `ConsulReachable` is True, the operator still uses the token that it read
-    /// before.
+    /// The Secret of `spec.consul.tokenSecretRef` or its key does not exist, or the operator may not read it.
+    /// While `ConsulReachable` is True, the operator uses the token that it read before.
     TokenNotFound,
-    /// Consul refuses the operator's login, or the token to log in with can't be read; the message says which.
+    /// Consul refuses the operator's login, or the token to log in with can't be read.
     LoginFailed,
     /// The API server refuses to start one Job after another; the message says why. Check the operator's RBAC,
-    /// admission policies and webhooks. The operator grants again as soon as one start succeeds.
+    /// admission policies and webhooks.
     StartsRefused,
     /// The API server refuses the finalizer on the `ConsulSemaphore`; the message says why. Check the operator's
-    /// RBAC, admission policies and webhooks. Nothing is granted until the finalizer is set.
+    /// RBAC, admission policies and webhooks.
     FinalizerRefused,
     /// `spec.paused` is true. Set it to false to grant again.
     Paused,
-    /// The `ConsulSemaphore` is being deleted. It is removed when the last Job that holds a slot is done. The
-    /// message says so if Consul prevents that.
+    /// The `ConsulSemaphore` is being deleted. The message says what it waits for.
     Terminating,
     /// A slot is free.
     SlotsFree,
     /// All slots are held. Waiting Jobs start as slots are released.
     AllSlotsHeld,
-    /// The Jobs that the message names lost their slots and continue, because `spec.onSlotLost` is `Continue`.
-    /// They get a slot as soon as one is free.
+    /// The Jobs in the message lost their slots and continue, because `spec.onSlotLost` is `Continue`. They get a
+    /// slot as soon as one is free.
     RunningWithoutSlot,
-    /// Consul lost its data or was restored from an older state, so fencing tokens start again at a smaller
-    /// number. Reset every program that compares them.
+    /// Consul lost its data or was restored from an older state, so fencing tokens start at a smaller number. Reset
+    /// every program that compares them.
     IndexWentBack,
 }
 

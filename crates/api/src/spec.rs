@@ -113,18 +113,16 @@ pub struct ConsulSemaphoreSpec {
     #[serde(default)]
     pub limit_policy: LimitPolicy,
 
-    /// What to do when a running Job loses its slot: its session was destroyed, it was removed from
-    /// the holders in Consul, or Consul is unreachable for so long that the session may have expired.
-    /// Reacquire, the default: take a slot again at once; if none is free, suspend the Job, first in
-    /// the queue. Suspend: always suspend it, first in the queue. Continue: as Reacquire, but if no
-    /// slot is free the Job continues.
+    /// What to do when a running Job loses its slot, for example because its session was destroyed or
+    /// Consul is unreachable for too long. Reacquire, the default: take a slot again at once; if none
+    /// is free, suspend the Job, first in the queue. Suspend: always suspend it, first in the queue.
+    /// Continue: as Reacquire, but if no slot is free the Job continues.
     #[serde(default)]
     pub on_slot_lost: OnSlotLost,
 
     /// How long a slot stays held after its Job is done: whole hours, minutes and seconds from 0s to
-    /// 24h, such as 30s or 1h. With a cooldown and the annotation `consul-semaphore.io/on-contention:
-    /// Skip`, the same `CronJob` in several clusters runs each time in one of them. Make it longer than
-    /// the clocks and schedules of the clusters differ. The default is 0s.
+    /// 24h, such as 30s or 1h. With it and the annotation `consul-semaphore.io/on-contention: Skip`, a
+    /// `CronJob` in several clusters runs each time in one of them. The default is 0s.
     #[serde(default)]
     #[schemars(with = "String", length(max = 32))]
     #[x_kube(validation = Rule::new(
@@ -135,9 +133,9 @@ pub struct ConsulSemaphoreSpec {
 
     /// Where the semaphore is in Consul's key-value store. All who use the same prefix share its slots.
     /// Segments of letters, digits, '.', '_' and '-' joined by '/'; no segment is '.lock' or has only
-    /// dots. The default is `semaphores/<namespace>/<name>`. Unless the operator's administrator allows
-    /// more, a namespace may use prefixes below `semaphores/<namespace>/`, or any prefix with a token of
-    /// its own (consul.tokenSecretRef). Can't be changed, added or removed later.
+    /// dots. The default is `semaphores/<namespace>/<name>`. By default a namespace may use prefixes below
+    /// `semaphores/<namespace>/`, or any prefix with its own token (consul.tokenSecretRef). Can't be
+    /// changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = Prefix::MAX_LENGTH))]
     #[x_kube(
@@ -174,10 +172,10 @@ pub type LockDelay = Seconds<0, 60>;
 #[serde(rename_all = "camelCase")]
 pub struct SessionSpec {
     /// How long a slot stays held after the operator last renewed its session: whole hours, minutes
-    /// and seconds from 10s to 24h, such as 120s, 2m or 1h30m. A longer TTL lets Jobs continue while
-    /// Consul or the operator is unavailable; a shorter one frees the slots of a lost cluster sooner.
-    /// None: the session never expires, and the slots of a lost cluster stay held until somebody
-    /// destroys its sessions. The default is 120s.
+    /// and seconds from 10s to 24h, such as 120s, 2m or 1h30m. A longer TTL lets Jobs continue in a
+    /// longer outage; a shorter one frees the slots of a lost cluster sooner. None: the session never
+    /// expires, and the slots of a lost cluster stay held until somebody destroys its sessions. The
+    /// default is 120s.
     #[serde(default)]
     #[schemars(with = "String", length(max = 32))]
     #[x_kube(validation = Rule::new(
@@ -224,17 +222,16 @@ pub struct ConsulSpec {
         .message("datacenter must be the name of a Consul datacenter: lower case letters, digits, '-' and '_', such as dc1"))]
     pub datacenter: Option<String>,
 
-    /// The Consul namespace, which is not a Kubernetes namespace. Needs Consul Enterprise, with which
-    /// this operator was not tested. The default is part of the operator's configuration. Can't be
-    /// changed, added or removed later.
+    /// The Consul namespace, which is not a Kubernetes namespace. Needs Consul Enterprise (not tested).
+    /// The default is part of the operator's configuration. Can't be changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$')")
         .message("namespace must be the name of a Consul namespace: letters, digits and '-', such as team-a"))]
     pub namespace: Option<String>,
 
-    /// The Consul admin partition. Needs Consul Enterprise, with which this operator was not tested.
-    /// The default is part of the operator's configuration. Can't be changed, added or removed later.
+    /// The Consul admin partition. Needs Consul Enterprise (not tested). The default is part of the
+    /// operator's configuration. Can't be changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$')")
@@ -242,10 +239,9 @@ pub struct ConsulSpec {
     pub partition: Option<String>,
 
     /// A Secret in the same namespace with a Consul token for this semaphore. With it you may use any
-    /// prefix: Consul's ACL decides. Without it the operator uses its own token, and the prefix must be
-    /// one that this namespace may use. The operator needs the right to read the Secret. You can name
-    /// another Secret at any time. Add or remove this field only while no Job runs: the operator does
-    /// not adopt the sessions that it made before when it restarts.
+    /// prefix: Consul's ACL decides. Without it the operator uses its own token. The operator needs the
+    /// right to read the Secret. You can name another Secret at any time. Add or remove this field only
+    /// while no Job runs: after a restart the operator does not adopt the sessions that it made before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "TokenSecretRef")]
     pub token_secret_ref: Option<TokenSecretRef>,

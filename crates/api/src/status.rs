@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// How many holders, and how many waiting Jobs, a status lists at most.
 pub const LISTED: usize = 20;
 
-/// What the operator last saw of the semaphore.
+/// What the operator last saw of the semaphore. Fields are left out if unknown.
 // Unknown fields are left out, so the status must be written whole, by server-side apply or replace: a merge patch
 // would keep the old value.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -25,13 +25,13 @@ pub struct ConsulSemaphoreStatus {
     #[schemars(with = "i64")]
     pub observed_generation: Option<i64>,
 
-    /// The limit in Consul. Left out while Consul has none.
+    /// The limit in Consul, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     pub limit: Option<i32>,
 
-    /// The limits that this `ConsulSemaphore` wrote to Consul or is about to write. Any other limit in
-    /// Consul was written by another program or cluster.
+    /// The limits that this `ConsulSemaphore` wrote to Consul or is about to write; others wrote any
+    /// other limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub applied_limits: Vec<i32>,
 
@@ -52,8 +52,7 @@ pub struct ConsulSemaphoreStatus {
     #[serde(default)]
     pub waiting: i32,
 
-    /// How many keys of a keyed semaphore have a holder, or a waiting Job of this cluster. Left out if
-    /// the semaphore is not keyed.
+    /// How many keys of a keyed semaphore have a holder, or a waiting Job of this cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     pub keys_in_use: Option<i32>,
@@ -66,8 +65,8 @@ pub struct ConsulSemaphoreStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queue: Vec<QueueStatus>,
 
-    /// Contenders of other clusters and programs that wait at the prefix, longest first, at most 20. Nobody can see
-    /// who waits for a mutex.
+    /// Contenders of other clusters and programs that wait at the prefix, longest first, at most 20;
+    /// unknown for a mutex.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting_elsewhere: Vec<WaiterStatus>,
 
@@ -90,23 +89,22 @@ pub struct HolderStatus {
     pub key: Option<String>,
 
     /// The holder: `<cluster> <namespace>/<name>` of a Job; for another program the name of its session
-    /// and its node. Left out if unknown.
+    /// and its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub holder: Option<String>,
 
-    /// When it got the slot, or when the operator first saw it. Left out if unknown.
+    /// When it got the slot, or when the operator first saw it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub since: Option<Time>,
 
-    /// The end of its cooldown. Left out while its Job is not done.
+    /// The end of its cooldown, once its Job is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub cools_until: Option<Time>,
 
-    /// Whether its session never expires. If the holder is lost, somebody must destroy the session to
-    /// free the slot. Left out if the session expires or that is unknown.
+    /// Whether its session never expires, so that somebody must destroy it if the holder is lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub never_expires: bool,
 }
@@ -123,7 +121,7 @@ pub struct WaiterStatus {
     #[schemars(with = "String")]
     pub key: Option<String>,
 
-    /// What waits: `<cluster> <namespace>/<name>` of a Job, `<host> <command>` of an exec. Left out if unknown.
+    /// What waits: `<cluster> <namespace>/<name>` of a Job, `<host> <command>` of an exec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub waiter: Option<String>,
@@ -133,7 +131,7 @@ pub struct WaiterStatus {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueStatus {
-    /// The name of the Job, in the namespace of the `ConsulSemaphore`.
+    /// The name of the Job.
     pub job: String,
 
     /// The key, if the semaphore is keyed.
@@ -141,7 +139,7 @@ pub struct QueueStatus {
     #[schemars(with = "String")]
     pub key: Option<String>,
 
-    /// When it was queued. Left out if unknown.
+    /// When it was queued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub since: Option<Time>,

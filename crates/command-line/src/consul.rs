@@ -11,14 +11,14 @@ use consul_client as consul;
 
 /// The settings without a flag, for the help of a program that has [`ConsulFlags`].
 pub const CONSUL_ENVIRONMENT: &str = "\
-Environment without a flag, with the meaning that it has for Consul's own tools:
-  CONSUL_HTTP_TOKEN        the token, where there is no file
+Environment variables without a flag, as for Consul's own tools:
+  CONSUL_HTTP_TOKEN        the token, without a file
   CONSUL_HTTP_SSL          true for https:// to addresses without a scheme
   CONSUL_HTTP_SSL_VERIFY   false to trust any certificate of Consul's
   CONSUL_CAPATH            a folder of certificate authorities, instead of CONSUL_CACERT
   CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY
                            the client's certificate and its key
-  CONSUL_TLS_SERVER_NAME   the name that Consul's certificate must bear
+  CONSUL_TLS_SERVER_NAME   the name in Consul's certificate
   CONSUL_HTTP_AUTH         user:password for a proxy before Consul
   CONSUL_NAMESPACE, CONSUL_PARTITION
                            of Consul Enterprise";
@@ -31,23 +31,23 @@ pub struct ConsulFlags {
     #[arg(long = "consul-address", value_name = "ADDRESS", value_delimiter = ',')]
     pub address: Vec<consul::Address>,
 
-    /// A file with the token, read again when it changes; goes before CONSUL_HTTP_TOKEN [env: CONSUL_HTTP_TOKEN_FILE]
+    /// A file with the token, read again when it changes; takes precedence over CONSUL_HTTP_TOKEN [env: CONSUL_HTTP_TOKEN_FILE]
     #[arg(long = "consul-token-file", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
-    /// Log in to Consul by this auth method, instead of bringing a token
+    /// Log in to Consul with this auth method instead of a token
     #[arg(long = "consul-auth-method", env = "CONSUL_AUTH_METHOD", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub auth_method: Option<String>,
 
-    /// The file with what to log in with, read anew for each login: the token of the pod's ServiceAccount
+    /// The file with the bearer token of the login, read for each login
     #[arg(long = "consul-bearer-token-file", env = "CONSUL_BEARER_TOKEN_FILE", value_name = "FILE", default_value = consul::AuthMethod::BEARER_TOKEN_FILE)]
     pub bearer_token_file: PathBuf,
 
-    /// What Consul shall note of the tokens it gives, for people: KEY=VALUE, several joined by commas
+    /// Metadata for the tokens from Consul, for people: KEY=VALUE, several joined by commas
     #[arg(long = "consul-login-meta", env = "CONSUL_LOGIN_META", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
     pub login_meta: Vec<(String, String)>,
 
-    /// The certificate authorities (PEM) that Consul's certificate is checked against [env: CONSUL_CACERT] [default: the system's]
+    /// The certificate authorities (PEM) that verify Consul's certificate [env: CONSUL_CACERT] [default: the system's]
     #[arg(long = "consul-ca-file", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
 }

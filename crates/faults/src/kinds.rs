@@ -103,7 +103,7 @@ pub(crate) static KINDS: [Kind; 64] = [
         Box::pin(operator::restarted(s))
     }),
     kind(
-        "operator stopped for less than the TTL",
+        "operator frozen for less than the TTL",
         2,
         Reach::All,
         |s| Box::pin(operator::frozen(s, 4)),
@@ -111,10 +111,10 @@ pub(crate) static KINDS: [Kind; 64] = [
     rare("operator killed for two TTLs", |s| {
         Box::pin(operator::killed(s, 22))
     }),
-    rare("operator stopped for two TTLs", |s| {
+    rare("operator frozen for two TTLs", |s| {
         Box::pin(operator::frozen(s, 25))
     }),
-    kind("a second operator beside it", 1, Reach::All, |s| {
+    kind("second operator active", 1, Reach::All, |s| {
         Box::pin(operator::doubled(s))
     }),
     kind("operator's wall clock jumps", 1, Reach::All, |s| {
@@ -123,16 +123,16 @@ pub(crate) static KINDS: [Kind; 64] = [
     kind("Consul's leader killed", 2, Reach::All, |s| {
         Box::pin(consul::leader_killed(s))
     }),
-    kind("a follower of Consul killed", 1, Reach::All, |s| {
+    kind("follower of Consul killed", 1, Reach::All, |s| {
         Box::pin(consul::follower_killed(s))
     }),
-    kind("Consul's leader stopped", 1, Reach::All, |s| {
+    kind("Consul's leader frozen", 1, Reach::All, |s| {
         Box::pin(consul::leader_frozen(s))
     }),
     kind("all of Consul killed", 1, Reach::All, |s| {
         Box::pin(consul::all_killed(s, 0))
     }),
-    rare("all of Consul away for a TTL", |s| {
+    rare("all of Consul down for a TTL", |s| {
         Box::pin(consul::all_killed(s, 14))
     }),
     kind("Consul cut off", 1, Reach::All, |s| {
@@ -151,7 +151,7 @@ pub(crate) static KINDS: [Kind; 64] = [
         Box::pin(connection::late(s, To::Consul))
     }),
     kind(
-        "Consul's commits late, and renewals not",
+        "Consul's commits late, renewals on time",
         1,
         Reach::All,
         |s| Box::pin(connection::commits_late(s, 5)),
@@ -159,13 +159,13 @@ pub(crate) static KINDS: [Kind; 64] = [
     rare("Consul's commits late for longer than the TTL", |s| {
         Box::pin(connection::commits_late(s, 20))
     }),
-    kind("a datacenter that hangs", 1, Reach::All, |s| {
+    kind("datacenter hangs", 1, Reach::All, |s| {
         Box::pin(connection::datacenter_hangs(s, 4))
     }),
-    rare("a datacenter that hangs for longer than the TTL", |s| {
+    rare("datacenter hangs for longer than the TTL", |s| {
         Box::pin(connection::datacenter_hangs(s, 22))
     }),
-    kind("Consul's certificates exchanged", 1, Reach::All, |s| {
+    kind("Consul's certificates replaced", 1, Reach::All, |s| {
         Box::pin(connection::certificates_exchanged(s))
     }),
     kind("429 from Consul", 1, Reach::All, |s| {
@@ -190,10 +190,10 @@ pub(crate) static KINDS: [Kind; 64] = [
     kind("API server killed", 2, Reach::All, |s| {
         Box::pin(kubernetes::killed(s, 0))
     }),
-    rare("API server away for longer than the TTL", |s| {
+    rare("API server down for longer than the TTL", |s| {
         Box::pin(kubernetes::killed(s, 15))
     }),
-    rare("API server away for a minute", |s| {
+    rare("API server down for a minute", |s| {
         Box::pin(kubernetes::killed(s, 60))
     }),
     kind("API server cut off", 1, Reach::All, |s| {
@@ -217,7 +217,7 @@ pub(crate) static KINDS: [Kind; 64] = [
     kind("500 from the API server", 1, Reach::All, |s| {
         Box::pin(connection::refuses(s, To::Api, 500))
     }),
-    kind("conflicts for each PATCH", 1, Reach::All, |s| {
+    kind("conflict for every PATCH", 1, Reach::All, |s| {
         Box::pin(connection::conflicts(s))
     }),
     kind("LISTs of pods hang", 1, Reach::All, |s| {
@@ -232,13 +232,13 @@ pub(crate) static KINDS: [Kind; 64] = [
     kind("etcd compacted", 1, Reach::All, |s| {
         Box::pin(kubernetes::compacted(s))
     }),
-    kind("RBAC taken away", 1, Reach::All, |s| {
+    kind("RBAC removed", 1, Reach::All, |s| {
         Box::pin(kubernetes::rbac(s))
     }),
-    rare("definition deleted and made again", |s| {
+    rare("CustomResourceDefinition deleted and recreated", |s| {
         Box::pin(deletions::definition(s))
     }),
-    rare("namespace deleted with Jobs that run", |s| {
+    rare("namespace with running Jobs deleted", |s| {
         Box::pin(deletions::namespace(s))
     }),
     kind("session destroyed", 3, Reach::One, |s| {
@@ -250,19 +250,19 @@ pub(crate) static KINDS: [Kind; 64] = [
     kind("contender released", 2, Reach::One, |s| {
         Box::pin(locks::contender_released(s))
     }),
-    kind("session taken out of .lock", 3, Reach::One, |s| {
+    kind("session removed from .lock", 3, Reach::One, |s| {
         Box::pin(locks::holder_removed(s))
     }),
     kind(".lock deleted", 2, Reach::One, |s| {
         Box::pin(locks::deleted(s))
     }),
-    kind(".lock garbage", 1, Reach::One, |s| {
+    kind(".lock overwritten with garbage", 1, Reach::One, |s| {
         Box::pin(locks::garbage(s))
     }),
     kind("limit in .lock changed", 1, Reach::One, |s| {
         Box::pin(locks::limit_changed(s))
     }),
-    kind(".lock a mutex", 1, Reach::One, |s| {
+    kind(".lock replaced by a mutex", 1, Reach::One, |s| {
         Box::pin(locks::mutex(s))
     }),
     kind("consul lock killed", 2, Reach::OneShared, |s| {
@@ -275,10 +275,10 @@ pub(crate) static KINDS: [Kind; 64] = [
     kind("Job unsuspended by hand", 2, Reach::One, |s| {
         Box::pin(jobs::unsuspended(s))
     }),
-    kind("Jobs written to all the time", 2, Reach::One, |s| {
+    kind("Jobs updated constantly", 2, Reach::One, |s| {
         Box::pin(jobs::touched(s))
     }),
-    kind("pods that don't end for long", 2, Reach::One, |s| {
+    kind("pods that end slowly", 2, Reach::One, |s| {
         Box::pin(jobs::lingers(s))
     }),
     kind("semaphore paused", 1, Reach::One, |s| {
@@ -287,7 +287,7 @@ pub(crate) static KINDS: [Kind; 64] = [
     kind("limit of the semaphore changed", 2, Reach::One, |s| {
         Box::pin(jobs::limit_changed(s))
     }),
-    kind("semaphore deleted and made again", 1, Reach::One, |s| {
+    kind("semaphore deleted and recreated", 1, Reach::One, |s| {
         Box::pin(jobs::remade(s))
     }),
 ];

@@ -62,7 +62,7 @@ fn unless_denied<T>(
         Ok(Listed { items, cut }) => {
             if cut {
                 gaps.push(format!(
-                    "there are so many {what} in the namespace that not all were looked at"
+                    "the namespace has too many {what}: not all were read"
                 ));
             }
             Ok(items)
@@ -77,7 +77,7 @@ fn unless_denied<T>(
 
 /// The line that replaces something that can't be shown.
 pub(crate) fn gap(what: &str, why: &str) -> String {
-    format!("what the {what} say is left out: {why}")
+    format!("the {what} are not shown: {why}")
 }
 
 /// A line that says since when no operator reports, as far as the user may read its Lease.

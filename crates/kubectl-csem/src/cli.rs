@@ -24,10 +24,10 @@ pub(crate) struct Cli {
 }
 
 const HELP: &str = "\
-Exit codes: 0 done; 1 it can't be done as asked; 2 a flag can't be used; 66 what was named is not there;
-69 the API server or Consul gives no answer; 77 a right is missing.
+Exit codes: 0 done; 1 not possible; 2 a flag is invalid; 66 the named object does not exist; 69 the API server or
+Consul does not answer; 77 a right is missing.
 
-Colour is used on a terminal, unless NO_COLOR is set.";
+The output is coloured on a terminal, unless NO_COLOR is set.";
 
 /// The connection to the cluster, with kubectl's flags.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub(crate) struct Connection {
     #[arg(long, global = true, value_name = "GROUP", requires = "as_user")]
     pub(crate) as_group: Vec<String>,
 
-    /// The namespace [default: the context's; for list and watch without a name all]
+    /// The namespace [default: the context's; list, and watch without a name: all]
     #[arg(long, short, global = true, value_name = "NAME", value_parser = namespace_name)]
     pub(crate) namespace: Option<String>,
 }
@@ -196,14 +196,14 @@ pub(crate) enum Command {
 }
 
 const RELEASE: &str = "\
-A slot can't be released through the API server: this talks to Consul itself, with what CONSUL_HTTP_ADDR,
-CONSUL_HTTP_TOKEN and the other variables of Consul's tools say. The token needs key read on the semaphore's
-prefix, and session write on the node that the session belongs to.";
+The slots are in Consul, so this command calls Consul itself. It reads CONSUL_HTTP_ADDR, CONSUL_HTTP_TOKEN and the
+other variables of Consul's tools. The token needs key read on the semaphore's prefix, and session write on the
+session's node.";
 
 const COMPLETION: &str = "\
-`kubectl csem` itself is completed by kubectl's own completion, in every shell, once this program is found
-on the PATH by the name kubectl_complete-csem as well: ln -s kubectl-csem kubectl_complete-csem. What this
-prints completes the word kubectl-csem.";
+kubectl's own completion also completes `kubectl csem`, in every shell, if this program is on the PATH as
+kubectl_complete-csem, too: ln -s kubectl-csem kubectl_complete-csem. The script that this command prints completes
+the word kubectl-csem.";
 
 /// Which namespaces are listed.
 #[derive(Args, Clone, Copy, Debug)]
@@ -269,22 +269,20 @@ fn namespace_name(text: &str) -> Result<String, String> {
     if text.is_empty() || is_namespace(text) {
         return Ok(text.to_owned());
     }
-    Err("a namespace's name is of lower case letters and digits, with '-' between them".to_owned())
+    Err("a namespace's name has lower case letters and digits, with '-' between them".to_owned())
 }
 
 fn name(text: &str, kinds: &[&str]) -> Result<String, String> {
     let name = match text.split_once('/') {
         Some((kind, name)) if kinds.contains(&kind) => name,
         Some((kind, _)) => {
-            return Err(format!(
-                "{kind:?} is not the kind of object that is asked for"
-            ));
+            return Err(format!("{kind:?} is not the expected kind of object"));
         }
         None => text,
     };
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     if name.is_empty() || name.len() > 253 || !name.chars().all(allowed) {
-        return Err("a name is of lower case letters, digits, '-' and '.'".to_owned());
+        return Err("a name has lower case letters, digits, '-' and '.'".to_owned());
     }
     Ok(name.to_owned())
 }
@@ -321,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_stand_anywhere_behind_the_command() {
+    fn flags_may_follow_the_command_in_any_order() {
         let cli = Cli::try_parse_from([
             "kubectl-csem",
             "bump",
@@ -360,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_command_there_is_help_and_kubectls_own_lead_to_ours() {
+    fn help_is_printed_without_a_command_and_kubectls_commands_are_suggested_ours() {
         let error = |words: &[&str]| {
             let words = ["kubectl-csem"].iter().chain(words);
             understood(Cli::try_parse_from(words).unwrap_err())

@@ -96,7 +96,7 @@ impl Cluster {
             Err(kube::Error::Api(status)) if status.is_forbidden() => {
                 let namespace = &self.namespace;
                 terminal::message(&format!(
-                    "you may not list the semaphores of all namespaces: these are those of {namespace}"
+                    "you may not list the semaphores of all namespaces: only those of {namespace} are shown"
                 ));
                 Ok(one)
             }
@@ -144,7 +144,7 @@ impl Cluster {
         if let Err(failure) = &mut semaphore
             && failure.kind == Kind::NotThere
         {
-            let hint = "kubectl csem list shows where there are which, and -n names a namespace";
+            let hint = "`kubectl csem list` shows where they are; select a namespace with -n";
             failure.message = format!(
                 "{}, looked for in the namespace {}: {hint}",
                 failure.message, self.namespace
@@ -162,7 +162,7 @@ impl Cluster {
         match Item::read(&object) {
             Item::Semaphore(semaphore) => Ok((object, *semaphore)),
             Item::Unreadable { why, .. } => Err(Failure::impossible(format!(
-                "the ConsulSemaphore {name} was stored before its schema, and can't be read: {why}"
+                "the ConsulSemaphore {name} was stored before its schema existed and can't be read: {why}"
             ))),
         }
     }
@@ -174,7 +174,7 @@ impl Cluster {
             && failure.kind == Kind::NotThere
         {
             failure.message = format!(
-                "{}, looked for in the namespace {}: -n names another one",
+                "{}, looked for in the namespace {}: select another one with -n",
                 failure.message, self.namespace
             );
         }
@@ -311,7 +311,7 @@ async fn configured(connection: &Connection) -> Result<Config, Failure> {
     } = connection;
     let unknown = |error: String| {
         Failure::impossible(format!(
-            "no cluster is known: {error}. Set KUBECONFIG, or give --kubeconfig and --context"
+            "no cluster is configured: {error}. Set KUBECONFIG, or give --kubeconfig and --context"
         ))
     };
     let named = [context, cluster, user].into_iter().any(Option::is_some);

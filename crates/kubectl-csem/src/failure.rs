@@ -77,8 +77,8 @@ impl Failure {
             | kube::Error::ProxyProtocolUnsupported { proxy_url } => {
                 let host = proxy_url.host().unwrap_or_default();
                 Self::impossible(format!(
-                    "this program can't go through the proxy {host}, which HTTPS_PROXY or the \
-                     kubeconfig's proxy-url names: unset it"
+                    "proxies are not supported, but HTTPS_PROXY or the kubeconfig's \
+                     proxy-url names {host}: unset it"
                 ))
             }
             error => {
@@ -91,8 +91,8 @@ impl Failure {
                 }
                 let why = one_line(&why, SHOWN);
                 let message = format!(
-                    "the API server gives no answer ({why}): look at the kubeconfig's server and certificates, \
-                     `kubectl config view --minify`"
+                    "the API server does not answer ({why}): check the server and the certificates in the \
+                     kubeconfig with `kubectl config view --minify`"
                 );
                 Self::new(Kind::Away, message)
             }
@@ -116,14 +116,14 @@ impl Failure {
             401 => Self::new(
                 Kind::Denied,
                 format!(
-                    "the API server does not know who you are: log in again, or look at the kubeconfig ({words})"
+                    "the API server does not accept your credentials: log in again, or check the kubeconfig ({words})"
                 ),
             ),
             403 => Self::new(Kind::Denied, format!("{}. {words}", right.missing())),
             404 if !named && right.what == What::Semaphores => Self::not_installed(),
             404 => Self::not_there(words),
             409 => Self::impossible(format!(
-                "it was changed or made anew meanwhile, look again: {words}"
+                "it was changed or recreated in the meantime; try again: {words}"
             )),
             429 | 500.. => Self::new(Kind::Away, words),
             _ => Self::impossible(words),
@@ -193,8 +193,8 @@ impl Right {
                  an administrator of the namespace can bind it to you there"
             ),
             None => format!(
-                "You may not {verb} {resource} in all namespaces. The ClusterRole {role}; a \
-                 ClusterRoleBinding gives it everywhere. Without -A one namespace is asked for"
+                "You may not {verb} {resource} in all namespaces. The ClusterRole {role}; an \
+                 administrator can bind it to you with a ClusterRoleBinding. Without -A only one namespace is read"
             ),
         }
     }
@@ -203,13 +203,13 @@ impl Right {
     fn role(&self) -> &'static str {
         match (self.what, self.toward.unwrap_or(self.verb)) {
             (What::Semaphores, "get" | "list" | "watch") => {
-                "consul-semaphore-viewer gives that right, and Kubernetes' own view, edit and admin include it"
+                "consul-semaphore-viewer gives that right, and Kubernetes' roles view, edit and admin include it"
             }
             (What::Semaphores, _) => {
                 "consul-semaphore-editor gives that right, and no other role includes it"
             }
-            (_, "get" | "list" | "watch") => "view, Kubernetes' own, gives that right",
-            _ => "edit, Kubernetes' own, gives that right",
+            (_, "get" | "list" | "watch") => "view of Kubernetes gives that right",
+            _ => "edit of Kubernetes gives that right",
         }
     }
 }

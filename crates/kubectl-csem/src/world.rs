@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_read_is_left_out_and_told() {
+    fn objects_that_may_not_be_read_are_reported_as_gaps() {
         let mut world = world(Some("db"));
         apply(&mut world, listed(vec![semaphore("db")], Update::Semaphore));
         apply(&mut world, vec![Update::Failed(What::Jobs, refusal(403))]);

@@ -86,7 +86,7 @@ fn version(version: &Result<String, Error>) -> Line {
         Err(Error::Denied(_)) => line(
             "version",
             Outcome::Unknown,
-            "the token has no agent:read, which the operator does not need",
+            "unknown: the token has no agent:read (the operator does not need it)",
         ),
         Err(error) => line("version", Outcome::Unknown, error),
     }
@@ -101,15 +101,11 @@ pub(super) fn minor(version: &str) -> Option<(u32, u32)> {
 
 fn clock(ahead: Option<SignedDuration>) -> Line {
     let Some(ahead) = ahead else {
-        return line(
-            "clock",
-            Outcome::Unknown,
-            "Consul's answer does not say what time it is there",
-        );
+        return line("clock", Outcome::Unknown, "Consul's answer has no time");
     };
     let seconds = ahead.abs().as_secs();
     if ahead.abs() < APART {
-        let message = "Consul's clock and the one of this machine agree within seconds";
+        let message = "Consul's clock and this machine's clock agree within seconds";
         return line("clock", Outcome::Ok, message);
     }
     let than = if ahead.is_negative() {
@@ -128,7 +124,7 @@ fn clock(ahead: Option<SignedDuration>) -> Line {
 fn shortest_ttl(shortest: Duration) -> Line {
     let seconds = shortest.as_secs();
     let default = Ttl::default().get().unwrap_or(Duration::MAX);
-    let message = format!("Consul gives sessions a TTL from {seconds} s on (session_ttl_min)");
+    let message = format!("the shortest TTL that Consul accepts is {seconds} s (session_ttl_min)");
     if shortest <= default {
         return line("session TTL", Outcome::Ok, message);
     }
@@ -190,7 +186,7 @@ impl Step {
         let folder = &tried.keys.folder;
         match self {
             Self::Register if tried.known == Some(false) => {
-                format!("{node} is registered from now on: the operator needs it")
+                format!("{node} was missing and is now registered: the operator needs it")
             }
             Self::Register => format!("{node} is registered"),
             Self::Make => format!("made on {node}"),
@@ -235,7 +231,7 @@ pub(super) fn advice(error: &Error) -> &'static str {
             "check --consul-auth-method, --consul-bearer-token-file, and the auth method and its binding \
              rules in Consul: docs/consul-acl.md"
         }
-        Error::NoToken => "give a token, or leave it out where Consul has no ACLs",
+        Error::NoToken => "give a token, or none if Consul has no ACLs",
         Error::TooManyRequests(_) => {
             "raise limits.http_max_conns_per_client of the Consul servers, or its rate limits, or try \
              again later"
@@ -256,7 +252,7 @@ pub(super) fn advice(error: &Error) -> &'static str {
         | Error::Withheld
         | Error::Unexpected { .. }
         | Error::Decode(_) => {
-            "try again; if it stays, see whether this address is Consul's, and what its log says"
+            "try again; if it persists, check that this is Consul's address, and read Consul's log"
         }
     }
 }
@@ -401,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_are_apart_are_told_with_what_goes_by_them() {
+    fn a_clock_difference_is_reported_with_what_depends_on_it() {
         let of = |seconds| Seen {
             ahead: Some(SignedDuration::from_secs(seconds)),
             ..seen()
@@ -418,7 +414,7 @@ mod tests {
             ahead: None,
             ..seen()
         };
-        only(&unknown, "clock", Outcome::Unknown, &["does not say"]);
+        only(&unknown, "clock", Outcome::Unknown, &["has no time"]);
     }
 
     #[test]
@@ -433,7 +429,7 @@ mod tests {
         };
         assert_eq!(bad(&of(120)), []);
         let words = [
-            "from 180 s on",
+            "accepts is 180 s",
             "120 s is refused",
             "to 180s or more",
             "session_ttl_min",

@@ -34,7 +34,7 @@ pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
             let line = line(
                 "reachable",
                 Outcome::Failed,
-                format!("no cluster is known: {why}"),
+                format!("no cluster is configured: {why}"),
             );
             return vec![line.todo("set KUBECONFIG, or run this in a pod of the cluster")];
         }
@@ -44,7 +44,7 @@ pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
         let why = why.map(ToString::to_string).unwrap_or_default();
         let line = line("reachable", Outcome::Failed, format!("{}: {why}", seen.url));
         return vec![
-            line.todo("check KUBECONFIG, and what is between this machine and the API server"),
+            line.todo("check KUBECONFIG, and the network between this machine and the API server"),
         ];
     };
     let mut lines = vec![
@@ -158,13 +158,13 @@ fn cluster(id: &Answer<String>) -> Line {
             Outcome::Failed,
             "the namespace kube-system has no uid",
         )
-        .todo("give the operator --consul-node and --cluster-name; this is no usual cluster"),
+        .todo("this is an unusual cluster: give the operator --consul-node and --cluster-name"),
         Err(why) => line(
             "cluster id",
             Outcome::Unknown,
             format!("it is the uid of the namespace kube-system: {why}"),
         )
-        .todo("ask as somebody who may get that namespace, or give --consul-node"),
+        .todo("use a kubeconfig that may get that namespace, or give --consul-node"),
     }
 }
 
@@ -189,14 +189,14 @@ fn schema(installed: &Answer<crate::check::kubernetes::Definition>) -> Line {
         Ok(installed) => installed,
         Err(why) => {
             return of(Outcome::Unknown, format!("it can't be read: {why}"))
-                .todo("ask as somebody who may get CustomResourceDefinitions to know it");
+                .todo("use a kubeconfig that may get CustomResourceDefinitions");
         }
     };
     match difference(&ConsulSemaphore::crd(), installed) {
         None => of(Outcome::Ok, "it is this program's".to_owned()),
         Some(Difference::Version) => of(
             Outcome::Failed,
-            "v1alpha1 is not the version that is stored".to_owned(),
+            "v1alpha1 is not the stored version".to_owned(),
         )
         .todo(INSTALL),
         Some(Difference::Property(path)) => {
@@ -221,9 +221,9 @@ fn asker(asker: &Answer<String>) -> Line {
         Ok(user) => line(
             "rights of",
             Outcome::Warning,
-            format!("{user} is not a ServiceAccount, as the operator's user is"),
+            format!("{user} is not a ServiceAccount, but the operator's user is one"),
         )
-        .todo("give --as system:serviceaccount:<namespace>:<name> to ask what the operator may do"),
+        .todo("give --as system:serviceaccount:<namespace>:<name> to check the operator's rights"),
         Err(why) => line("rights of", Outcome::Unknown, why).todo(
             "to use --as you need the right to impersonate that account (verb impersonate on serviceaccounts)",
         ),
@@ -238,10 +238,10 @@ fn rights(rights: &[Right]) -> Vec<Line> {
             .all(|right| unknown(right) && right.unknown == first.unknown)
     {
         let why = first.unknown.as_ref().map(ToString::to_string);
-        let message = format!("they are not known: {}", why.unwrap_or_default());
+        let message = format!("they are unknown: {}", why.unwrap_or_default());
         return vec![
             line("rights", Outcome::Unknown, message)
-                .todo("ask as somebody whom the API server answers"),
+                .todo("check KUBECONFIG: its user must be able to create SelfSubjectAccessReviews"),
         ];
     }
     rights.iter().map(right).collect()
@@ -483,7 +483,7 @@ mod tests {
             unstored,
             "its schema",
             Outcome::Failed,
-            &["not the version that is stored"],
+            &["not the stored version"],
         );
         let hidden = Rest {
             definition: Err(Refusal::Forbidden("may not get it".to_owned())),
@@ -493,7 +493,7 @@ mod tests {
             hidden,
             "its schema",
             Outcome::Unknown,
-            &["may not get it", "ask as somebody"],
+            &["may not get it", "use a kubeconfig"],
         );
     }
 

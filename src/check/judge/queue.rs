@@ -202,7 +202,7 @@ pub(super) fn why_it_waits(
     }
     if plan.record.is_some() {
         return stays(
-            "the operator has not recorded the limit yet, which comes before the first grant",
+            "the operator has not recorded the limit yet, which it does before the first grant",
         );
     }
     let taken: Vec<&SessionId> = match place.reading.lock() {
@@ -217,13 +217,13 @@ pub(super) fn why_it_waits(
     let others = place.others().count();
     if others > 0 && !all_known {
         let why = format!(
-            "a slot is free, but {others} others wait, and whether they belong to this cluster is unknown: see above"
+            "a slot is free, but {others} others wait, and it is unknown whether they belong to this cluster: see above"
         );
         return (Outcome::Unknown, why, None);
     }
     if others > 0 {
         return ok(format!(
-            "a slot is free, but {others} of other clusters or programs wait: those queued before it are first"
+            "a slot is free, but {others} of other clusters or programs wait: those that were queued before it come first"
         ));
     }
     stays("a slot is free, but kept for a Job that had it before or whose pods have not ended")

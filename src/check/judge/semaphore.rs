@@ -42,13 +42,12 @@ pub(in crate::check) fn lines(name: &Name, seen: &Answer<Seen>) -> Vec<Line> {
         Err(Refusal::Forbidden(why)) => {
             return vec![
                 line("object", Outcome::Unknown, why)
-                    .todo("ask as somebody who may get ConsulSemaphores there"),
+                    .todo("use a kubeconfig that may get ConsulSemaphores there"),
             ];
         }
         Err(why) => {
             return vec![
-                line("object", Outcome::Failed, why)
-                    .todo("if it can't be read because of what its spec says, correct that"),
+                line("object", Outcome::Failed, why).todo("if its spec is invalid, correct it"),
             ];
         }
     };
@@ -89,7 +88,7 @@ fn object(seen: &Seen) -> Line {
         let message =
             "an operator with these --namespaces and this --semaphore-selector does not serve it";
         return of(Outcome::Warning, message)
-            .todo("give the flags of the operator that does, or run one that does");
+            .todo("give the flags of the operator that serves it, or run such an operator");
     }
     let metadata = &seen.semaphore.metadata;
     let observed = seen.semaphore.status.as_ref();
@@ -136,7 +135,7 @@ fn conditions(semaphore: &ConsulSemaphore) -> Vec<Line> {
 fn prefix(seen: &Seen) -> Line {
     match &seen.barred {
         Some(why) => line("prefix", Outcome::Failed, why).todo(
-            "do what the message says; give --tenant-prefix and --trusted-namespaces as the operator has them",
+            "do what the message says; give the operator's --tenant-prefix and --trusted-namespaces",
         ),
         None => line("prefix", Outcome::Ok, &seen.settings.prefix),
     }
@@ -147,7 +146,7 @@ fn of_token(token: &Token) -> Vec<Line> {
     let allowed = match &token.allowed {
         Ok(true) => line("Secret", Outcome::Ok, format!("the operator may read {name}")),
         Ok(false) => line("Secret", Outcome::Failed, format!("the operator may not read {name}"))
-            .todo("allow it to get that Secret by a Role in the namespace: kubectl apply -k config/token-secret -n <namespace>"),
+            .todo("give it a Role that may get that Secret: kubectl apply -k config/token-secret -n <namespace>"),
         Err(why) => line("Secret", Outcome::Unknown, why),
     };
     let read = token.problem.as_ref().map(|problem| {
@@ -156,7 +155,7 @@ fn of_token(token: &Token) -> Vec<Line> {
             Outcome::Unknown,
             format!("Consul is not asked: {problem}"),
         )
-        .todo("correct the Secret; or ask as somebody who may read it")
+        .todo("correct the Secret, or use a kubeconfig that may read it")
     });
     [allowed].into_iter().chain(read).collect()
 }
@@ -167,7 +166,7 @@ fn ttl(settings: &Settings, prefix: &Prefix) -> Option<Line> {
     (asked < shortest).then(|| {
         let (asked, shortest) = (asked.as_secs(), shortest.as_secs());
         let message =
-            format!("spec.session.ttl is {asked} s, and Consul gives {shortest} s or more");
+            format!("spec.session.ttl is {asked} s, but Consul accepts {shortest} s or more");
         line("session TTL", Outcome::Failed, message).todo(format!(
             "set spec.session.ttl to {shortest}s or more, or None"
         ))
@@ -185,7 +184,7 @@ fn unqueued_jobs(seen: &Seen) -> Vec<Line> {
                     Outcome::Unknown,
                     format!("they can't be read: {why}"),
                 )
-                .todo("ask as somebody who may list Jobs in the namespace"),
+                .todo("use a kubeconfig that may list Jobs in the namespace"),
             ];
         }
     };
@@ -299,7 +298,7 @@ fn lock(place: &Place, plan: &Plan) -> Line {
     match (place.reading.lock(), plan.agreement) {
         (Lock::Absent { .. }, _) => of(
             Outcome::Ok,
-            format!("{key} is not there yet: it comes with the limit"),
+            format!("{key} does not exist yet: the operator writes it with the limit"),
         ),
         (Lock::Mutex { holder: None, .. }, _) => {
             of(Outcome::Ok, format!("the mutex {key} is free"))
@@ -337,7 +336,7 @@ fn lock(place: &Place, plan: &Plan) -> Line {
         }
         (Lock::Semaphore { .. }, Some(Agreement::Conflict { theirs })) => {
             let message = format!(
-                "Consul's limit is {theirs} and spec.limit is {limit}: another program or cluster wrote the former, and nothing is granted until both agree"
+                "Consul's limit is {theirs} and spec.limit is {limit}: another program or cluster wrote Consul's, and nothing is granted until both agree"
             );
             of(Outcome::Failed, message).todo(format!(
                 "set spec.limit to {theirs}, make all others use {limit}, or set spec.limitPolicy to Enforce"
@@ -353,7 +352,7 @@ fn lock(place: &Place, plan: &Plan) -> Line {
             let message = format!("{held} of {theirs} slots are held{list}");
             match agreement {
                 Some(Agreement::Write { .. }) => {
-                    let moving = format!("{message}; the operator is to write the limit {limit}");
+                    let moving = format!("{message}; the operator will write the limit {limit}");
                     of(Outcome::Warning, moving).todo(ALIVE)
                 }
                 _ => of(Outcome::Ok, message),
@@ -408,7 +407,7 @@ fn others(place: &Place, prefix: &Prefix) -> Option<Line> {
 /// The queued Jobs, and why the first of them does not run.
 fn waiting(place: &Place, plan: &Plan, prefix: &Prefix) -> Vec<Line> {
     let Some(first) = place.waiting.first() else {
-        return vec![line("waiting Jobs", Outcome::Ok, "there are none")];
+        return vec![line("waiting Jobs", Outcome::Ok, "none")];
     };
     let names = named(place.waiting.iter().map(|job| &job.name));
     let count = place.waiting.len();

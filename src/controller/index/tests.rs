@@ -118,7 +118,7 @@ fn marked(index: &Index) -> bool {
 }
 
 #[test]
-fn what_means_nothing_to_a_slot_marks_nothing_and_its_version_is_known() {
+fn an_irrelevant_change_marks_no_queue_and_updates_the_version() {
     let index = with_db();
     put(&index, tracked("a", |_| {}));
     assert!(marked(&index));
@@ -138,7 +138,7 @@ fn what_means_nothing_to_a_slot_marks_nothing_and_its_version_is_known() {
 }
 
 #[test]
-fn what_has_changed_is_returned_once_and_at_first_anything_may_have() {
+fn each_change_is_returned_once_and_the_first_time_everything() {
     let index = with_db();
     let take_changes = || {
         let changes = index.changes(&queue("db"))?;
@@ -400,7 +400,7 @@ fn a_workload_stays_with_the_semaphore_that_started_it() {
 }
 
 #[test]
-fn of_two_semaphores_on_one_key_the_one_that_is_asked_for_has_the_workload() {
+fn a_workload_belongs_to_the_semaphore_it_names_when_two_share_a_key() {
     let index = with_db();
     add(&index, "twin", "db", false);
     put(

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn since_when_they_hold_is_known_of_those_whose_grant_was_seen() {
+    fn the_time_of_a_grant_is_known_if_the_grant_was_seen() {
         let mut tenures = Tenures::default();
         let [a, b] = ["a", "b"].map(SessionId::from);
         tenures.observe(&reading(1, r#""a":true"#));

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn it_runs_out_by_our_clock_from_when_it_was_first_seen_so() {
+    fn a_lease_expires_by_our_clock_from_when_it_was_first_seen() {
         // However long ago the holder claims to have renewed it: its clock may be wrong.
         let seen = first(Some(lease("other", 1, 2)), at(100));
         assert_eq!(seen.free_at("me", None, LENGTH), at(120));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_renewal_puts_it_off_and_a_label_does_not() {
+    fn a_renewal_extends_the_lease_and_a_label_does_not() {
         let seen = first(Some(lease("other", 1, 2)), at(100));
         let mut labelled = lease("other", 1, 2);
         labelled.metadata.resource_version = Some("7".to_owned());
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_took_without_hearing_of_it_is_ours() {
+    fn a_lease_whose_acquisition_got_no_answer_is_ours() {
         let seen = first(Some(lease("other", 1, 2)), at(100));
         let claim = time(50);
         let seen = Sighting::after(Some(seen), Some(lease("me", 50, 50)), at(121));

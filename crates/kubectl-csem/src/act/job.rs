@@ -60,7 +60,7 @@ fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
     let annotations = job.metadata.annotations.clone().unwrap_or_default();
     if !annotations.contains_key(SEMAPHORE) {
         return Err(Failure::impossible(format!(
-            "the Job {name} does not ask for a slot: it has no annotation {SEMAPHORE}"
+            "the Job {name} needs no slot: it has no annotation {SEMAPHORE}"
         )));
     }
     let refuse = |is: &str| {
@@ -88,7 +88,7 @@ fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
                 done.to_owned(),
             )
         }
-        Change::Unhold => (None, "is not on hold", "is not on hold any more".to_owned()),
+        Change::Unhold => (None, "is not on hold", "is no longer on hold".to_owned()),
         Change::Priority(priority) => {
             let done = format!("has the priority {priority}");
             (
@@ -110,7 +110,7 @@ fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
     let workload = TrackedWorkload::read(job, Moment::default());
     let obstacle = match workload.and_then(|workload| workload.obstacle) {
         Some(Obstacle::Managed(why)) => {
-            format!(". The operator leaves it alone, and it gets no slot: {why}")
+            format!(". The operator ignores this Job, so it gets no slot: {why}")
         }
         // The new value may be what corrects it.
         Some(Obstacle::Malformed(_) | Obstacle::NoKey) | None => String::new(),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_so_already_is_not_written_again() {
+    fn a_value_that_is_set_already_is_not_written_again() {
         let job = waiting(&json!({ HOLD: "true", PRIORITY: "7" }));
         for change in [Change::Hold, Change::Priority(7)] {
             assert!(
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_job_that_runs_it_is_said_when_that_counts() {
+    fn for_a_running_job_the_message_says_when_it_takes_effect() {
         let running = job(&json!({}), &json!({ "template": {} }), &json!([]));
         let (.., done) = written(&running, Change::Hold);
         assert!(done.contains("keeps running"), "{done}");

@@ -48,19 +48,19 @@ pub(crate) async fn release(
         Role::Holds { key, body } => (key, body),
         Role::Waits => {
             return Err(Failure::impossible(format!(
-                "the session {session} waits for a slot of {name}, and holds none"
+                "the session {session} only waits for a slot of {name}"
             )));
         }
         Role::Dead => {
             return Err(Failure::impossible(format!(
-                "the session {session} is dead already: its slot goes to others after the lock-delay"
+                "the session {session} is already dead: its slot is free after the lock-delay"
             )));
         }
         Role::Absent => {
             return Err(Failure::not_there(format!(
-                "the session {session} has no slot of {name}: Consul at {} shows none below {prefix}/. \
-                 `kubectl csem show {name}` lists those who hold; if it has that session, this is another \
-                 Consul than the operator's",
+                "the session {session} has no slot of {name}: Consul at {} has none below {prefix}/. \
+                 `kubectl csem show {name}` lists the holders. If it lists this session, the operator uses \
+                 another Consul",
                 address()
             )));
         }
@@ -76,8 +76,8 @@ pub(crate) async fn release(
         && claim.as_ref().map(|claim| Some(&claim.uid)) != Ok(job.metadata.uid.as_ref())
     {
         return Err(Failure::impossible(format!(
-            "not released: the session {session} was not made for the Job {holder_named}, though its holder says \
-             so. To release it all the same, name the session"
+            "not released: the session {session} does not belong to the Job {holder_named}, although its contender \
+             claims that. To release it anyway, name the session"
         )));
     }
     let rest = match (semaphore.spec.mode, &known) {
@@ -104,7 +104,7 @@ pub(crate) async fn release(
         let listing = listing.map_err(|error| explain(error, &semaphore))?;
         if !matches!(locate(&semaphore, listing, &session), Role::Holds { .. }) {
             return Err(Failure::impossible(format!(
-                "not released: meanwhile the session {session} has given its slot of {name} back"
+                "not released: the session {session} has released its slot of {name} in the meantime"
             )));
         }
     }
@@ -139,12 +139,12 @@ fn explain(error: consul::Error, semaphore: &ConsulSemaphore) -> Failure {
     let mut failure = Failure::from(error);
     let more = match failure.kind {
         Kind::Denied => format!(
-            "the token of CONSUL_HTTP_TOKEN needs key read on {}/ and session write on the node that the \
-             session belongs to",
+            "the token in CONSUL_HTTP_TOKEN needs key read on {}/ and session write on the \
+             session's node",
             semaphore.prefix()
         ),
         Kind::Away if env::var_os(ADDRESS).is_none_or(|address| address.is_empty()) => {
-            format!("a slot is released in Consul itself, and {ADDRESS} does not say where that is")
+            format!("this command calls Consul itself: set {ADDRESS} to its address")
         }
         _ => return failure,
     };
@@ -224,7 +224,7 @@ fn session_of(
     }
     match sessions.as_slice() {
         [] => Err(Failure::not_there(format!(
-            "the Job {job} holds no slot of {name}: Consul at {} shows none below {prefix}/",
+            "the Job {job} holds no slot of {name}: Consul at {} has none below {prefix}/",
             address()
         ))),
         [session] => Ok(session.clone()),
@@ -290,8 +290,7 @@ fn clean(text: &str) -> String {
 /// is a holder that is neither a Job nor a command of `exec`.
 fn claim(body: Option<&ContenderBody>, known: Option<&Session>) -> Result<Claim, Holder> {
     let Some(known) = known else {
-        let body =
-            body.ok_or_else(|| Holder::Program("nothing is known of its session".to_owned()))?;
+        let body = body.ok_or_else(|| Holder::Program("its session is unknown".to_owned()))?;
         return Ok(Claim {
             cluster: clean(&body.cluster),
             namespace: clean(&body.namespace),
@@ -376,13 +375,14 @@ async fn holder(
 
 /// Asks, and waits for the answer. Without an answer it is no.
 fn confirmed() -> Result<bool, Failure> {
-    let failed = |error: io::Error| Failure::impossible(format!("nobody can be asked: {error}"));
+    let failed =
+        |error: io::Error| Failure::impossible(format!("can't ask for confirmation: {error}"));
     let mut asking = io::stderr();
     write!(asking, "Release it? Type yes: ").map_err(failed)?;
     let mut answer = String::new();
     let read = io::stdin().read_line(&mut answer).map_err(failed)?;
     if read == 0 {
-        let message = "not released: nobody answered. With --yes nobody is asked";
+        let message = "not released: there was no answer. --yes skips the question";
         return Err(Failure::impossible(message));
     }
     Ok(answer.trim() == "yes")

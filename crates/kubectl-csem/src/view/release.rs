@@ -51,18 +51,16 @@ pub(crate) fn consequences(holding: &Holding) -> String {
         holder,
     } = holding;
     let asked = format!(
-        "To release this slot of {semaphore} its session {session} is destroyed in the Consul at {consul}."
+        "This releases a slot of {semaphore}: it destroys the session {session} in the Consul at {consul}."
     );
     let rest = rest.as_secs();
     let then = match mode {
         Mode::Semaphore => format!(
-            "Operators give a slot whose holder died to others after spec.session.lockDelay ({rest}s \
-             here); Consul's Go client uses it at once."
+            "Operators grant the slot again after spec.session.lockDelay ({rest}s here); Consul's Go client uses it \
+             at once."
         ),
         Mode::Mutex => {
-            format!(
-                "Nobody can lock the key for the lock-delay of the session ({rest}s), by Consul's own rule."
-            )
+            format!("Consul lets nobody lock the key for the session's lock-delay ({rest}s).")
         }
     };
     let fate = fate(holder);
@@ -80,20 +78,20 @@ fn fate(holder: &Holder) -> String {
         Holder::Elsewhere { cluster, job } => format!(
             "It is held for the Job {job} of the cluster {cluster}, which does not exist here: it belongs to another \
              cluster, or was deleted. Its pods may still run. If they do, and their operator works, the \
-             onSlotLost of its own ConsulSemaphore decides what happens to them; if that operator is gone, \
+             onSlotLost of its own ConsulSemaphore decides what happens to them; without an operator \
              nothing stops them."
         ),
         Holder::Unseen { cluster, job } => format!(
-            "It is held for the Job {job} of the cluster {cluster}. Whether it runs is not known: you may \
+            "It is held for the Job {job} of the cluster {cluster}. It is unknown whether it runs: you may \
              not read Jobs here. If it runs, the onSlotLost of its ConsulSemaphore decides whether it gets a slot again, is \
              suspended, or continues without a slot."
         ),
         Holder::Process { host, command } => format!(
-            "It is held by `exec` on {host}, which runs {command}. It ends its command with exit code 79; \
-             with --on-slot-lost continue its command continues, with another slot if one is free."
+            "It is held by `exec` on {host}, which runs {command}. `exec` ends the command and exits with code 79; \
+             with --on-slot-lost continue the command continues, in another slot if one is free."
         ),
         Holder::Program(name) => format!(
-            "It is held by another program ({name}). That program decides what it does without its session: \
+            "It is held by another program ({name}), which decides what to do without its session: \
              `consul lock` ends its command, scripts may continue."
         ),
     }
@@ -106,7 +104,7 @@ fn fate_of_job(
     phase: Phase,
     on_slot_lost: Option<OnSlotLost>,
 ) -> String {
-    let unguarded = "pods of it may still be ending, and would not be guarded any more";
+    let unguarded = "its pods may still be ending, and would run without a slot";
     match phase {
         Phase::Running => {
             let then = match on_slot_lost {
@@ -127,13 +125,12 @@ fn fate_of_job(
                 }
             };
             format!(
-                "The Job {name} of this cluster RUNS in it. {then}. To end the Job and free its slot, \
+                "The Job {name} of this cluster RUNS in this slot. {then}. To end the Job and free its slot, \
                  delete it instead: kubectl delete job {name} -n {namespace}"
             )
         }
         Phase::Finished { at_rest: true } => format!(
-            "The Job {name} of this cluster is done: if its slot cools, the cooldown ends now, and \
-             those who rely on it are not told."
+            "The Job {name} of this cluster is done. If its slot cools, the cooldown ends now."
         ),
         Phase::Finished { at_rest: false } => {
             format!("The Job {name} of this cluster is done, but {unguarded}.")
@@ -147,7 +144,7 @@ fn fate_of_job(
         ),
         Phase::Idle => format!(
             "The Job {name} of this cluster is suspended and has no pods: either it is just being started, and \
-             gets a slot again or is queued again, or it gives the slot back."
+             gets another slot or is queued again, or it is releasing the slot."
         ),
     }
 }
@@ -208,15 +205,15 @@ mod tests {
         for (phase, words) in [
             (
                 Phase::Finished { at_rest: false },
-                "is done, but pods of it may still be ending",
+                "is done, but its pods may still be ending",
             ),
             (
                 Phase::Deleting,
-                "is being deleted: pods of it may still be ending",
+                "is being deleted: its pods may still be ending",
             ),
             (
                 Phase::Stopping,
-                "neither running nor done: pods of it may still be ending",
+                "neither running nor done: its pods may still be ending",
             ),
             (Phase::Idle, "is suspended and has no pods"),
         ] {
@@ -238,7 +235,7 @@ mod tests {
             &[
                 "another cluster",
                 "Its pods may still run",
-                "Consul's own rule",
+                "Consul lets nobody lock the key",
             ],
         );
         let process = Holder::Process {

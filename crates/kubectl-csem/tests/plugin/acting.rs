@@ -72,7 +72,7 @@ async fn a_bumped_job_goes_first() {
     refused.is(
         1,
         &[
-            "does not ask for a slot",
+            "needs no slot",
             "no annotation consul-semaphore.io/semaphore",
         ],
     );

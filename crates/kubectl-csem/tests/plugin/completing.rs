@@ -123,5 +123,5 @@ async fn a_cluster_that_is_away_spoils_nothing() {
     )
     .expect("the kubeconfig");
     let said = user.csem(&["list"]).await;
-    said.is(69, &["gives no answer", "refused", "kubectl config view"]);
+    said.is(69, &["does not answer", "refused", "kubectl config view"]);
 }

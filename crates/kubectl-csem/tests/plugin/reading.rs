@@ -235,7 +235,7 @@ async fn what_is_not_there_is_said_with_a_code_of_its_own() {
     nowhere
         .csem(&["list"])
         .await
-        .is(1, &["no cluster is known"]);
+        .is(1, &["no cluster is configured"]);
 }
 
 fn list<T>(of: &Value, read: impl Fn(&Value) -> T) -> Vec<T> {

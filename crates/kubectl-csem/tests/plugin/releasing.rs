@@ -69,7 +69,7 @@ async fn what_becomes_of_a_running_job_is_said_before() {
     job.is_running().await;
     let again = user.csem(&["release", "db", &session, "--yes"]).await;
     let refused = match again.code {
-        Some(1) => "is dead already",
+        Some(1) => "is already dead",
         _ => "has no slot of db",
     };
     assert!(
@@ -127,7 +127,7 @@ async fn the_slot_of_another_program_goes_to_the_next_job() {
 
 /// A person takes time to answer. In the meantime the holder may finish and start something else.
 #[tokio::test]
-async fn one_that_has_given_its_slot_back_meanwhile_is_left_alone() {
+async fn a_slot_that_was_released_in_the_meantime_is_left_alone() {
     let bed = Bed::shared().await;
     let team = bed.namespace("csem-release-late").await;
     let user = user(&bed, &team);
@@ -150,7 +150,7 @@ async fn one_that_has_given_its_slot_back_meanwhile_is_left_alone() {
     answers.write_all(b"yes\n").await.expect("it reads");
     asked.read_to_end(&mut said).await.expect("its words");
     let said = String::from_utf8(said).expect("UTF-8");
-    assert!(said.contains("has given its slot of db back"), "{said}");
+    assert!(said.contains("has released its slot of db"), "{said}");
     assert_eq!(release.wait().await.expect("its end").code(), Some(1));
 }
 

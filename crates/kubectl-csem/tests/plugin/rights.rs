@@ -77,14 +77,14 @@ async fn each_role_may_do_what_it_is_for() {
             "runs",
             "waits",
             "AllSlotsHeld",
-            "what the Jobs say is left out",
+            "the Jobs are not shown",
             "You may not list jobs",
         ],
     );
     shown.is(
         0,
         &[
-            "what the events say is left out",
+            "the events are not shown",
             "You may not list events",
             "ClusterRole view",
         ],
@@ -137,7 +137,7 @@ async fn each_role_may_do_what_it_is_for() {
     worker
         .csem(&["unhold", "waits"])
         .await
-        .is(0, &["not on hold any more"]);
+        .is(0, &["no longer on hold"]);
     worker
         .csem(&["bump", "waits", "--priority", "7"])
         .await

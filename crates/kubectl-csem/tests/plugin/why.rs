@@ -60,9 +60,10 @@ async fn a_job_is_told_why_it_waits_or_does_not() {
     assert_eq!(read["gaps"], json!([]));
     first.finish().await;
     user.csem(&["why", "first"]).await.is(0, &["is done"]);
-    user.csem(&["why", "none"])
-        .await
-        .is(66, &["\"none\" not found", name, "-n names another one"]);
+    user.csem(&["why", "none"]).await.is(
+        66,
+        &["\"none\" not found", name, "select another one with -n"],
+    );
 
     let listed = user.sees(&["list"]).await;
     let missing =

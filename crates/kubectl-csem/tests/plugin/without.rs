@@ -29,7 +29,7 @@ async fn what_is_not_there_is_said_and_how_to_get_it() {
             66,
             &["not installed in this cluster", "kubectl apply -f crds/"],
         );
-        assert!(!said.err.contains("csem list shows"), "{said}");
+        assert!(!said.err.contains("csem list` shows"), "{said}");
     }
 
     let crds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../crds");

@@ -75,7 +75,7 @@ fn one_that_no_operator_knows_is_reported() {
 }
 
 #[test]
-fn what_the_conditions_say_is_said() {
+fn the_report_repeats_the_conditions() {
     let mut facts = Facts::new();
     facts.conditions(&[
         condition("Ready", "False", "Paused"),
@@ -154,7 +154,7 @@ fn limits_that_differ_are_a_conflict_for_all() {
     facts.assert("first: a", Outcome::Ok, &["the limits don't agree"]);
     // A limit of ours, which may be changed.
     facts.object["status"]["appliedLimits"] = json!([2, 5]);
-    facts.assert("lock", Outcome::Warning, &["to write the limit 2"]);
+    facts.assert("lock", Outcome::Warning, &["will write the limit 2"]);
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn the_report_says_whose_turn_it_is() {
     facts.assert(
         "first: first",
         Outcome::Ok,
-        &["1 of other clusters or programs wait", "are first"],
+        &["1 of other clusters or programs wait", "come first"],
     );
 }
 
@@ -299,11 +299,11 @@ fn what_the_spec_says_keeps_a_job_waiting() {
         Outcome::Warning,
         &["has not recorded the limit"],
     );
-    facts.assert("lock", Outcome::Ok, &["is not there yet"]);
+    facts.assert("lock", Outcome::Ok, &["does not exist yet"]);
 }
 
 #[test]
-fn jobs_that_are_in_no_line_are_reported() {
+fn jobs_that_are_not_queued_are_reported() {
     let mut facts = Facts::new();
     facts.job("bad", json!({ "consul-semaphore.io/priority": "high" }));
     facts.job("held", json!({ "consul-semaphore.io/hold": "true" }));
@@ -313,7 +313,7 @@ fn jobs_that_are_in_no_line_are_reported() {
         &["bad: ", "priority", "correct the Job"],
     );
     facts.assert("Jobs on hold", Outcome::Ok, &["held"]);
-    facts.assert("waiting Jobs", Outcome::Ok, &["there are none"]);
+    facts.assert("waiting Jobs", Outcome::Ok, &["none"]);
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn two_semaphores_can_mean_the_same_lock_key() {
 }
 
 #[test]
-fn who_has_a_contender_of_a_workload_hears_of_it_whatever_key_it_names() {
+fn a_queue_with_a_contender_of_a_workload_is_marked_when_the_workload_changes_its_key() {
     let index = empty();
     add(&index, "db", "p", true);
     let (old, new) = (queue_of("db", "k1"), queue_of("db", "k2"));

@@ -54,7 +54,7 @@ fn it_is_released_when_it_has_cooled_in_one_write_with_the_next_grant() {
 }
 
 #[test]
-fn what_the_spec_says_by_then_changes_nothing() {
+fn a_later_change_of_the_spec_does_not_change_the_end() {
     let mut facts = facts();
     facts.settings.cooldown = Duration::from_hours(1);
     assert_eq!(

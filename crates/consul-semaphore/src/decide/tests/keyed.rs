@@ -150,7 +150,7 @@ fn a_mutex_that_somebody_left_behind_goes_unless_the_next_one_takes_it() {
 }
 
 #[test]
-fn one_that_comes_too_late_is_deleted_though_nothing_stands_there_yet() {
+fn a_late_skip_workload_is_deleted_even_for_an_unused_key() {
     let scheduled = samples::time(NOW).checked_sub(Duration::from_secs(61));
     let cron_job = CronJob {
         name: "hourly".into(),
@@ -175,7 +175,7 @@ fn one_that_comes_too_late_is_deleted_though_nothing_stands_there_yet() {
 
 /// A `ConsulSemaphore` for that very lock key would write it again at once.
 #[test]
-fn what_others_left_rests_before_it_goes() {
+fn a_lock_left_behind_is_deleted_after_a_delay() {
     let mut facts = unused(1);
     facts.lock(1, &[]);
     let reading = facts.reading();

@@ -143,7 +143,7 @@ fn evidence(facts: &Facts, proved: u64) -> Evidence {
 }
 
 #[test]
-fn what_cannot_be_shown_any_more_is_suspended_whether_or_not_consul_answers() {
+fn a_workload_without_evidence_is_suspended_whether_or_not_consul_answers() {
     let mut facts = Facts::new(2, &["sa"]);
     let a = running("a", "sa");
     facts.ours("sa", &a, false).bound(a);
@@ -166,7 +166,7 @@ fn what_cannot_be_shown_any_more_is_suspended_whether_or_not_consul_answers() {
 }
 
 #[test]
-fn one_that_is_to_go_on_is_only_reported() {
+fn with_continue_a_lost_slot_is_only_reported() {
     let mut facts = Facts::new(1, &["sa"]);
     facts.settings.on_slot_lost = OnSlotLost::Continue;
     let a = running("a", "sa");
@@ -213,7 +213,7 @@ fn the_dead_holder_of_a_workload_that_is_stopping_counts_until_its_pods_are_gone
 }
 
 #[test]
-fn nobody_takes_the_place_of_pods_whose_holder_was_taken_out() {
+fn pods_whose_holder_was_removed_keep_their_slot_reserved() {
     for (phase, reported) in [
         (Phase::Running, Some("sa")),
         (Phase::Stopping, None),

@@ -183,7 +183,7 @@ fn a_mutex_that_rests_is_asked_for_again_in_a_while() {
 }
 
 #[test]
-fn a_running_workload_whose_mutex_rests_is_suspended_or_goes_on() {
+fn a_running_workload_in_a_lock_delay_is_suspended_or_continues() {
     let mut facts = mutex();
     facts.bound(running("a", "sa")).session("a", "sb");
     assert_eq!(granted(&facts.decide()), ["a"], "it may be free");
@@ -244,7 +244,7 @@ fn others_have_a_turn_after_many_of_ours() {
 }
 
 #[test]
-fn of_a_semaphore_others_are_seen_waiting_or_nobody_waits() {
+fn a_semaphore_does_not_pause_after_grants_in_a_row() {
     let mut facts = Facts::new(1, &[]);
     facts.queue(&[waiting("b")]).session("b", "sb");
     for _ in 0..IN_A_ROW {

@@ -75,7 +75,7 @@ fn dead_holders_that_rest_and_slots_that_cool_are_taken() {
 }
 
 #[test]
-fn whatever_else_is_in_the_way_it_waits() {
+fn a_skip_workload_waits_while_anything_else_blocks_grants() {
     let obstacles: [fn(&mut Facts); 6] = [
         |facts| facts.settings.paused = true,
         |facts| facts.settings.terminating = true,
@@ -96,7 +96,7 @@ fn whatever_else_is_in_the_way_it_waits() {
 }
 
 #[test]
-fn what_was_read_before_it_was_there_proves_nothing_against_it() {
+fn a_reading_older_than_the_workload_is_no_reason_to_skip_it() {
     let mut workload = skippable("a");
     workload.seen = second(READ + 1);
     let mut facts = taken();

@@ -82,7 +82,7 @@ fn one_slot_is_left_to_each_of_those_who_come_before() {
 }
 
 #[test]
-fn a_program_that_says_nothing_comes_before_whoever_came_after_it() {
+fn a_silent_program_comes_before_younger_contenders() {
     let mut facts = Facts::new(1, &[]);
     facts
         .contender("go")
@@ -130,7 +130,7 @@ fn a_slot_is_given_back_alone_while_somebody_elsewhere_comes_first() {
 }
 
 #[test]
-fn where_nobody_else_is_nothing_is_shown_to_anybody() {
+fn without_other_contenders_no_waiting_contender_is_made() {
     let mut facts = Facts::new(1, &["sa"]);
     facts
         .ours("sa", &running("a", "sa"), false)
@@ -168,7 +168,7 @@ fn a_workload_whose_priority_changes_is_shown_anew() {
 }
 
 #[test]
-fn without_fair_order_whoever_is_faster_has_the_slot() {
+fn without_fair_order_the_faster_contender_gets_the_slot() {
     let mut facts = Facts::new(1, &[]);
     facts.settings.fair = None;
     facts.elsewhere("s", 9, 0);
@@ -195,7 +195,7 @@ fn a_contender_is_made_only_while_consul_is_as_it_was_read() {
 }
 
 #[test]
-fn of_those_who_are_overtaken_the_first_alone_stays_shown() {
+fn of_overtaken_workloads_only_the_first_keeps_its_contender() {
     // One is shown for each slot.
     let mut facts = Facts::new(1, &["h"]);
     facts.contender("h");
