@@ -274,9 +274,9 @@ async fn names_are_texts() {
     let numbers = "nameOverride=1,fullnameOverride=2e3,consul.token.secretName=4,consul.token.secretKey=5,\
         serviceAccount.name=6,scope.namespaces={7,8},consul.tls.ca.secretName=9,consul.tls.client.secretName=10,\
         consul.address=https://consul:8501,consul.httpAuth.secretName=11,priorityClassName=12,runtimeClassName=13,\
-        imagePullSecrets[0].name=14,rbac.tokenSecrets.15={16},leaderElection.leaseName=17,clusterName=18,namespaceOverride=19";
+        imagePullSecrets[0].name=14,rbac.tokenSecrets.15={16},leaderElection.leaseName=17,clusterName=18,namespaceOverride=19,http.tls.secretName=20";
     let more = "networkPolicy.enabled=true,flowControl.enabled=true,grafanaDashboard.enabled=true,web.enabled=true,\
-        metrics.auth=kubernetes,http.tls.secretName=20,serviceMonitor.enabled=true,serviceMonitor.authorization.credentials.name=x";
+        metrics.auth=kubernetes";
     let args = [
         "template",
         "42",
