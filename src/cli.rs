@@ -5,9 +5,8 @@
 )]
 
 mod check;
+mod http;
 mod web;
-
-use std::net::SocketAddr;
 
 use clap::{
     ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum,
@@ -32,6 +31,7 @@ use consul_semaphore_operator::{
 
 pub(crate) use self::{
     check::{Check, Output},
+    http::HttpFlags,
     web::WebFlags,
 };
 
@@ -75,10 +75,6 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) operator: OperatorFlags,
 
-    /// Where /livez, /readyz and /metrics are served
-    #[arg(long, env, value_name = "IP:PORT", default_value = "0.0.0.0:8080")]
-    pub(crate) http_address: SocketAddr,
-
     /// The format of log lines
     #[arg(long, env, value_enum, value_name = "FORMAT", default_value_t)]
     pub(crate) log_format: Format,
@@ -100,6 +96,9 @@ pub(crate) struct Run {
     /// How many prefixes in Consul to watch at once, each over its own connection; the others are polled
     #[arg(long, env, value_name = "NUMBER", default_value_t = Config::MAX_WATCHES, value_parser = RangedU64ValueParser::<u32>::new().range(1..=100_000))]
     pub(crate) consul_max_watches: u32,
+
+    #[command(flatten)]
+    pub(crate) http: HttpFlags,
 
     #[command(flatten)]
     pub(crate) scope: ScopeFlags,

@@ -1,4 +1,6 @@
-//! HTTP connections: one request each, bounded in number and in time.
+//! HTTP connections, with or without TLS: one request each, bounded in number and in time.
+
+mod tls;
 
 use std::{
     collections::VecDeque,
@@ -11,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context as _;
 use axum::Router;
 use consul_client::Backoff;
 use hyper::{
@@ -24,10 +27,14 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     task::{AbortHandle, JoinSet, yield_now},
     time::timeout,
 };
+
+pub(crate) use self::tls::Tls;
+pub use self::tls::TlsFiles;
 
 /// Between retries while the system can't accept a connection, for example when file descriptors run out.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
@@ -41,7 +48,7 @@ const UNACKNOWLEDGED_MILLIS: u32 = 30_000;
 pub(crate) struct Bounds {
     /// How many there may be at once. A new one beyond that replaces another: see [`Connections::make_room`].
     pub(crate) most: usize,
-    /// How long the request's head may take to arrive.
+    /// How long the TLS handshake may take, and then the request's head to arrive.
     pub(crate) head: Duration,
     /// How long a connection may last.
     pub(crate) lasts: Duration,
@@ -78,6 +85,7 @@ impl Connection {
 
 /// The connections of a server.
 struct Connections {
+    tls: Option<Tls>,
     routes: Router,
     bounds: Bounds,
     tasks: JoinSet<()>,
@@ -88,12 +96,14 @@ struct Connections {
 /// Serves until `shutdown` ends, then for the grace, to finish answers that have begun.
 pub(crate) async fn serve(
     listener: TcpListener,
+    tls: Option<Tls>,
     routes: Router,
     bounds: Bounds,
     shutdown: impl Future<Output = ()>,
 ) {
     let mut shutdown = pin!(shutdown);
     let mut connections = Connections {
+        tls,
         routes,
         bounds,
         tasks: JoinSet::new(),
@@ -132,8 +142,14 @@ impl Connections {
             return;
         }
         let connection = Connection::default();
-        let answer = answer(stream, self.routes.clone(), self.bounds, connection.clone());
-        self.open.push_back((connection, self.tasks.spawn(answer)));
+        let exchange = Exchange {
+            routes: self.routes.clone(),
+            bounds: self.bounds,
+            connection: connection.clone(),
+        };
+        // The handshake is a part of the task, so a slow client delays no other.
+        let task = self.tasks.spawn(exchange.run(stream, self.tls.clone()));
+        self.open.push_back((connection, task));
         // In a flood, first read the requests that have arrived, so that their connections do not count as silent.
         yield_now().await;
     }
@@ -161,29 +177,55 @@ impl Connections {
     }
 }
 
-/// Answers one request on a new connection.
-async fn answer(stream: TcpStream, routes: Router, bounds: Bounds, connection: Connection) {
-    // The client of a long answer may be gone, and TCP would retry for a quarter of an hour.
-    #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED_MILLIS) {
-        tracing::debug!(%error, "a connection that dies is noticed late");
+/// One request on a new connection, and its answer.
+struct Exchange {
+    routes: Router,
+    bounds: Bounds,
+    connection: Connection,
+}
+
+impl Exchange {
+    async fn run(self, stream: TcpStream, tls: Option<Tls>) {
+        // The client of a long answer may be gone, and TCP would retry for a quarter of an hour.
+        #[cfg(target_os = "linux")]
+        if let Err(error) =
+            rustix::net::sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED_MILLIS)
+        {
+            tracing::debug!(%error, "a connection that dies is noticed late");
+        }
+        match timeout(self.bounds.lasts, self.answer(stream, tls)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "a connection failed"),
+            Err(_) => tracing::debug!("a connection was closed: it took too long"),
+        }
     }
-    let mut builder = Builder::new();
-    builder
-        .keep_alive(false)
-        .timer(TokioTimer::new())
-        .header_read_timeout(bounds.head);
-    let routes = TowerToHyperService::new(routes);
-    let service = service_fn(move |mut request: Request<Incoming>| {
-        connection.0.asked.store(true, Ordering::Relaxed);
-        request.extensions_mut().insert(connection.clone());
-        routes.call(request)
-    });
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
-    match timeout(bounds.lasts, connection).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection failed"),
-        Err(_) => tracing::debug!("a connection was closed: it took too long"),
+
+    async fn answer(self, stream: TcpStream, tls: Option<Tls>) -> anyhow::Result<()> {
+        let Some(tls) = tls else {
+            return self.respond(stream).await;
+        };
+        let handshake = timeout(self.bounds.head, tls.accept(stream));
+        let stream = handshake.await.context("the TLS handshake")?;
+        self.respond(stream.context("the TLS handshake")?).await
+    }
+
+    async fn respond(
+        self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    ) -> anyhow::Result<()> {
+        let mut builder = Builder::new();
+        builder
+            .keep_alive(false)
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.bounds.head);
+        let (routes, connection) = (TowerToHyperService::new(self.routes), self.connection);
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            connection.0.asked.store(true, Ordering::Relaxed);
+            request.extensions_mut().insert(connection.clone());
+            routes.call(request)
+        });
+        let served = builder.serve_connection(TokioIo::new(stream), service);
+        Ok(served.await?)
     }
 }
 
@@ -192,9 +234,13 @@ mod tests {
     use std::{future::pending, net::SocketAddr};
 
     use axum::{Extension, body::Body, routing::get};
+    use testbed::Certificates;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    use super::*;
+    use super::{
+        tls::tests::{certificates, files},
+        *,
+    };
 
     /// Nothing times out within a test.
     const ENDLESS: Duration = Duration::from_hours(1);
@@ -213,6 +259,10 @@ mod tests {
 
     /// `/` answers at once, `/never` never; `/kept` says that it is kept and never ends.
     async fn server() -> SocketAddr {
+        server_with(None).await
+    }
+
+    async fn server_with(tls: Option<Tls>) -> SocketAddr {
         let kept = async |Extension(connection): Extension<Connection>| {
             connection.keep();
             let word = futures::stream::once(async { Ok::<_, std::io::Error>("kept") });
@@ -224,7 +274,7 @@ mod tests {
             .route("/kept", get(kept));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(serve(listener, routes, BOUNDS, pending()));
+        tokio::spawn(serve(listener, tls, routes, BOUNDS, pending()));
         address
     }
 
@@ -360,8 +410,74 @@ mod tests {
             head: Duration::from_millis(1),
             ..BOUNDS
         };
-        tokio::spawn(serve(listener, Router::new(), bounds, pending()));
+        tokio::spawn(serve(listener, None, Router::new(), bounds, pending()));
         let stream = says(address, "GET / HTTP/1.1\r\n").await;
         assert_eq!(read_to_close(stream).await, "");
+    }
+
+    /// The answer to a client that trusts the CA of these certificates.
+    async fn get_over_tls(
+        address: SocketAddr,
+        certificates: &Certificates,
+    ) -> reqwest::Result<String> {
+        let authority = std::fs::read(certificates.authority()).unwrap();
+        let authority = reqwest::Certificate::from_pem(&authority).unwrap();
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .tls_certs_only([authority])
+            .build()?;
+        let url = format!("https://localhost:{}/", address.port());
+        http.get(url).send().await?.text().await
+    }
+
+    #[tokio::test]
+    async fn a_new_certificate_is_used_without_a_restart() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let (folder, first) = certificates().await;
+        let (_other, second) = certificates().await;
+        let files = TlsFiles {
+            certificate: folder.path().join("tls.crt"),
+            key: folder.path().join("tls.key"),
+        };
+        let copy = |from: &Certificates| {
+            let [certificate, key] = from.server();
+            std::fs::copy(certificate, &files.certificate).unwrap();
+            std::fs::copy(key, &files.key).unwrap();
+        };
+        copy(&first);
+        let address = server_with(Some(Tls::read(files.clone()).unwrap())).await;
+        assert_eq!(get_over_tls(address, &first).await.unwrap(), "ok");
+        assert!(get_over_tls(address, &second).await.is_err());
+        copy(&second);
+        let exchanged = async { while get_over_tls(address, &second).await.is_err() {} };
+        timeout(PATIENCE, exchanged).await.expect("it is used");
+    }
+
+    #[tokio::test]
+    async fn those_who_begin_no_handshake_keep_nobody_from_an_answer() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let (_folder, certificates) = certificates().await;
+        let tls = Tls::read(files(&certificates)).unwrap();
+        let address = server_with(Some(tls)).await;
+        let mut silent = Vec::new();
+        for _ in 0..10 * MOST {
+            silent.push(says(address, "").await);
+        }
+        assert_eq!(get_over_tls(address, &certificates).await.unwrap(), "ok");
+        are_closed(silent).await;
+    }
+
+    #[tokio::test]
+    async fn a_handshake_that_never_ends_ends_the_connection() {
+        let (_folder, certificates) = certificates().await;
+        let tls = Tls::read(files(&certificates)).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let bounds = Bounds {
+            head: Duration::from_millis(1),
+            ..BOUNDS
+        };
+        tokio::spawn(serve(listener, Some(tls), Router::new(), bounds, pending()));
+        assert_eq!(read_to_close(says(address, "").await).await, "");
     }
 }

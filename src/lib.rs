@@ -8,11 +8,13 @@
 //! | [`controller`] | Kubernetes: streams in; observe, decide, apply, report; sessions | |
 //! | [`check`] | what works and what does not, line by line: it reads, and leaves nothing behind | |
 //! | [`leader`] | which of several replicas leads: a Lease or a lock in Consul | what the work is |
-//! | [`telemetry`] | metrics, traces, health, the HTTP endpoints | all other modules |
+//! | [`telemetry`] | metrics, traces, health | all other modules |
+//! | [`endpoints`] | the HTTP endpoints: probes, and metrics for those who may read them | the controller, the page |
 //! | `workload` | the workloads of the cluster: watched, read, written to | the controller, slots |
 //! | [`web`] | a page that shows the semaphores, and who may see it | the controller, Consul, the algorithm |
 //! | `call`, `watch_scope` | calls to the API server, bounded in time; which namespaces a watch sees | |
-//! | `connections` | HTTP connections, bounded in number and time | |
+//! | `connections` | HTTP connections, with or without TLS, bounded in number and time | what they are for |
+//! | `auth` | whose a token is, and what that user may do | what they are for |
 //! | `streamed` | watches with streamed lists, so that not all objects are in memory at once | what is watched |
 //! | [`crash`] | named points at which tests kill or freeze the operator | |
 //!
@@ -29,11 +31,13 @@
 //! code.
 
 pub mod admission;
+mod auth;
 mod call;
 pub mod check;
 mod connections;
 pub mod controller;
 pub mod crash;
+pub mod endpoints;
 pub mod leader;
 mod streamed;
 pub mod telemetry;

@@ -1,11 +1,12 @@
 //! Sets the process up and runs the controller in it.
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use command_line::logs;
 use consul_client as consul;
 use consul_semaphore_operator::{
     controller,
+    endpoints::{self, Endpoints},
     telemetry::{self, Telemetry, Traces},
     web::{self, Page},
 };
@@ -50,15 +51,15 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
         .worker_threads(THREADS)
         .enable_all()
         .build()?;
-    let (address, traces) = (flags.http_address, flags.traces_exporter);
-    let done = runtime.block_on(operate(address, page, traces, settings, consul));
+    let (http, traces) = (flags.http.settings(), flags.traces_exporter);
+    let done = runtime.block_on(operate(http, page, traces, settings, consul));
     runtime.shutdown_background();
     done
 }
 
 /// Serves the HTTP endpoints for as long as the controller runs, and bounds how long it takes to end.
 async fn operate(
-    http_address: SocketAddr,
+    http: endpoints::Settings,
     page: Option<web::Settings>,
     traces: cli::TracesExporter,
     settings: controller::Settings,
@@ -76,15 +77,15 @@ async fn operate(
             Some(tokio::spawn(sending))
         }
     };
-    let listener = telemetry::bind(http_address).await?;
-    tracing::info!(version = telemetry::VERSION, commit = telemetry::COMMIT, http = %listener.local_addr()?, "started");
+    let endpoints = Endpoints::bind(http).await?;
+    tracing::info!(version = telemetry::VERSION, commit = telemetry::COMMIT, http = %endpoints.address()?, "started");
     if let Some(settings) = page {
         let page = Page::bind(settings).await?;
         tracing::info!(web = %page.address()?, "serves the web page");
         tokio::spawn(show(page, telemetry.clone(), shutdown.clone()));
     }
     let (controller_ended, ended) = oneshot::channel::<()>();
-    let server = tokio::spawn(telemetry::serve(listener, telemetry.clone(), async {
+    let server = tokio::spawn(endpoints.serve(telemetry.clone(), async {
         drop(ended.await);
     }));
     let overdue = async {

@@ -1,17 +1,15 @@
-//! How the operator reports its own state: metrics, traces, health, and the HTTP server.
+//! How the operator reports its own state: metrics, traces and health.
 //!
 //! It knows nothing of Kubernetes, Consul or semaphores: other modules pass plain values.
 mod build;
 mod health;
 mod metrics;
 mod process;
-mod server;
 mod traces;
 
 pub use build::{COMMIT, CONSUL, KUBERNETES, VERSION, version};
 pub use health::{Health, Part};
 pub use metrics::{Metrics, SemaphoreLabels};
-pub use server::{BindError, bind, serve};
 pub use traces::{Span, SpanRef, Traces};
 
 /// The handles that the controller reports through. Clones share one state.

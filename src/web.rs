@@ -8,7 +8,7 @@
 //! | `watch` | the watch of the API server, which updates the picture |
 //! | `picture` | the current state of all semaphores, and what changed since a reader's last read |
 //! | `view` | one semaphore as JSON; `holder` reads who holds a slot, `trend` keeps its recent use |
-//! | `guard` | who may see which namespaces; `reviews` asks the API server about it |
+//! | `guard` | who may see which namespaces: the API server is asked about it |
 //! | `places` | how many pages may be open |
 //! | `stream` | one open page: server-sent events |
 //! | `routes` | paths and headers |
@@ -18,7 +18,6 @@ mod guard;
 mod holder;
 mod picture;
 mod places;
-mod reviews;
 mod routes;
 mod stream;
 mod trend;
@@ -30,12 +29,19 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use tokio::{net::TcpListener, task::JoinSet};
 
-use self::{guard::Guard, picture::Picture, places::Places, reviews::Reviews};
+use self::{guard::Guard, picture::Picture, places::Places};
 use crate::{
+    auth::{Purpose, Reviews},
     connections::{self, Bounds},
     telemetry::Telemetry,
 };
 use consul_semaphore_api::scope::Scope;
+
+/// What users of the page show their tokens for.
+const PURPOSE: Purpose = Purpose {
+    audience: "consul-semaphore-web",
+    role: "config/web/role.yaml",
+};
 
 /// An open page reconnects before its connection is closed.
 const BOUNDS: Bounds = Bounds {
@@ -139,7 +145,7 @@ impl Page {
         }
         let app = AppState {
             guard: match access {
-                Access::Kubernetes => Guard::Asks(Box::new(Reviews::new(client))),
+                Access::Kubernetes => Guard::Asks(Box::new(Reviews::new(client, PURPOSE))),
                 Access::Open => Guard::Open,
             },
             picture,
@@ -147,7 +153,7 @@ impl Page {
             telemetry,
         };
         let routes = routes::routes(Arc::new(app));
-        connections::serve(self.listener, routes, BOUNDS, shutdown).await;
+        connections::serve(self.listener, None, routes, BOUNDS, shutdown).await;
         Ok(())
     }
 }

@@ -7,7 +7,10 @@ use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
 };
 
-use consul_semaphore_operator::telemetry::{self, Telemetry};
+use consul_semaphore_operator::{
+    endpoints::{Access, Endpoints, Settings},
+    telemetry::{self, Telemetry},
+};
 use testbed::command_line::{Program, assert_says, text};
 
 const PROGRAM: Program = Program::at(env!("CARGO_BIN_EXE_consul-semaphore-operator"));
@@ -38,6 +41,9 @@ fn bad_values_say_what_is_allowed() {
         ("--log-format=xml", "possible values: text, json"),
         ("--log-filter=info,kube=loud", "info,kube=debug"),
         ("--http-address=8080", "IP:PORT"),
+        ("--metrics-auth=basic", "possible values: none, kubernetes"),
+        ("--http-tls-cert-file=a", "--http-tls-key-file <FILE>"),
+        ("--http-tls-key-file=a", "--http-tls-cert-file <FILE>"),
         ("--traces-exporter=jaeger", "possible values: none, otlp"),
         ("--cluster-name=a/b", "1 to 63 letters"),
         ("--consul-node=", "1 to 63 letters"),
@@ -274,6 +280,24 @@ fn a_login_without_what_to_log_in_with_says_so() {
 }
 
 #[test]
+fn a_certificate_that_cannot_be_read_is_an_error_that_says_so() {
+    let output = PROGRAM.run(
+        &[
+            "run",
+            "--http-address=127.0.0.1:0",
+            "--http-tls-cert-file=/does/not/exist",
+        ],
+        &[("HTTP_TLS_KEY_FILE", "/nor/this")],
+    );
+    let said = text(output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_says(
+        &said,
+        &["HTTP_TLS_CERT_FILE", "cannot read /does/not/exist"],
+    );
+}
+
+#[test]
 fn an_address_in_use_is_an_error_that_says_so() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = taken.local_addr().expect("an address").to_string();
@@ -334,15 +358,23 @@ fn crd_prints_the_file_that_is_shipped() {
     );
 }
 
+/// Plain endpoints on a free port, open to everybody.
+async fn endpoints() -> Endpoints {
+    let settings = Settings {
+        address: (Ipv4Addr::LOCALHOST, 0).into(),
+        tls: None,
+        metrics: Access::Open,
+    };
+    Endpoints::bind(settings).await.expect("a free port")
+}
+
 /// A server on a free port, for as long as the test's runtime lives.
 async fn serve(telemetry: &Telemetry) -> SocketAddr {
     // The client needs a provider even without TLS. `Err` means a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let listener = telemetry::bind((Ipv4Addr::LOCALHOST, 0).into())
-        .await
-        .expect("a free port");
-    let address = listener.local_addr().expect("an address");
-    tokio::spawn(telemetry::serve(listener, telemetry.clone(), pending()));
+    let endpoints = endpoints().await;
+    let address = endpoints.address().expect("an address");
+    tokio::spawn(endpoints.serve(telemetry.clone(), pending()));
     address
 }
 
@@ -409,11 +441,9 @@ async fn other_paths_are_not_found() {
 #[tokio::test]
 async fn it_stops_serving_when_it_is_asked_to() {
     let (stop, asked) = tokio::sync::oneshot::channel::<()>();
-    let listener = telemetry::bind((Ipv4Addr::LOCALHOST, 0).into())
-        .await
-        .expect("a free port");
-    let address = listener.local_addr().expect("an address");
-    let serving = tokio::spawn(telemetry::serve(listener, Telemetry::default(), async {
+    let endpoints = endpoints().await;
+    let address = endpoints.address().expect("an address");
+    let serving = tokio::spawn(endpoints.serve(Telemetry::default(), async {
         drop(asked.await);
     }));
     drop(stop);

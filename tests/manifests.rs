@@ -46,8 +46,13 @@ fn the_program_understands_its_deployment() {
     let address = taken.local_addr().expect("an address").to_string();
     let container = operator_container();
     let mut variables = container.env.unwrap_or_default();
-    // A patch that is not applied by default.
+    // Patches that are not applied by default.
     variables.extend(container_of("web/deployment.yaml").env.unwrap_or_default());
+    variables.extend(
+        container_of("metrics/deployment.yaml")
+            .env
+            .unwrap_or_default(),
+    );
     let output = Command::new(env!("CARGO_BIN_EXE_consul-semaphore-operator"))
         .args(container.args.unwrap_or_default())
         .env_clear()
@@ -124,7 +129,8 @@ fn all_rules() -> Vec<PolicyRule> {
     let role: ClusterRole = manifest("rbac/role.yaml");
     let election: Role = first("rbac/leader_election_role.yaml");
     let page: ClusterRole = manifest("web/role.yaml");
-    let rules = [role.rules, election.rules, page.rules];
+    let metrics: ClusterRole = manifest("metrics/role.yaml");
+    let rules = [role.rules, election.rules, page.rules, metrics.rules];
     rules.into_iter().flatten().flatten().collect()
 }
 

@@ -114,6 +114,7 @@ fn telemetry_knows_nothing_of_what_it_reports() {
         "src/telemetry",
         &[
             "k8s_openapi",
+            "axum",
             "consul_semaphore_api",
             "consul_client",
             "consul_semaphore",
@@ -145,6 +146,22 @@ fn the_page_shows_only_what_is_published() {
         "crates/api/src",
     ] {
         assert_module_avoids(module, &["crate::web"]);
+    }
+}
+
+/// What is common to the page and the metrics does not depend on either.
+#[test]
+fn who_asks_and_how_is_the_same_for_all() {
+    for module in ["src/auth", "src/connections"] {
+        assert_module_avoids(
+            module,
+            &[
+                "crate::web",
+                "crate::endpoints",
+                "crate::telemetry",
+                "crate::controller",
+            ],
+        );
     }
 }
 

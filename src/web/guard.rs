@@ -1,20 +1,17 @@
 //! Authentication and authorization.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     http::{HeaderMap, HeaderName, StatusCode, header},
     response::{IntoResponse, Response},
 };
 
-use super::reviews::{Reviews, User};
+use crate::auth::{self, Reviews, Right, Token, User};
 
 /// The header with the page's token. Unlike `Authorization`, it passes through the API server's own proxy, and no
 /// form or image of another site can make a browser send it.
 const TOKEN: HeaderName = HeaderName::from_static("x-consul-semaphore-token");
-
-/// The longest accepted token, in bytes.
-const LONGEST: usize = 16 * 1024;
 
 /// The header in which a browser states where a request comes from.
 const FETCHED_FROM: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -43,17 +40,9 @@ pub(super) enum Pass {
 /// Why a client is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
-    /// There is no token.
-    #[error("a token is needed")]
-    NoToken,
-    /// The API server does not know it.
-    #[error(
-        "the API server does not know this token: it has expired, or is for another cluster or audience"
-    )]
-    Unknown,
-    /// The API server gave no usable answer.
-    #[error("the API server did not say whether you may see this page: {0}")]
-    Unable(String),
+    /// The client is not known, or can't be.
+    #[error(transparent)]
+    Auth(#[from] auth::Refusal),
     /// The request is for another site, or from one.
     #[error("{0}")]
     Foreign(&'static str),
@@ -62,10 +51,6 @@ pub(super) enum Refusal {
     Full(String),
 }
 
-/// A bearer token. It is never printed.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct Token(Arc<str>);
-
 impl Guard {
     /// Accepts a client, or returns why not.
     pub(super) async fn admit(&self, headers: &HeaderMap) -> Result<Pass, Refusal> {
@@ -73,7 +58,7 @@ impl Guard {
         match self {
             Self::Open => is_for_loopback(headers).map(|()| Pass::Anybody),
             Self::Asks(reviews) => {
-                let token = Token::read(headers).ok_or(Refusal::NoToken)?;
+                let token = token(headers).ok_or(auth::Refusal::NoToken)?;
                 let user = reviews.user(&token).await?;
                 Ok(Pass::Bearer { token, user })
             }
@@ -87,7 +72,10 @@ impl Guard {
         namespace: Option<&Arc<str>>,
     ) -> Result<bool, Refusal> {
         match (self, pass) {
-            (Self::Asks(reviews), Pass::Bearer { user, .. }) => reviews.sees(user, namespace).await,
+            (Self::Asks(reviews), Pass::Bearer { user, .. }) => {
+                let right = Right::SeeSemaphores(namespace.cloned());
+                Ok(reviews.has(user, &right).await?)
+            }
             (Self::Open, Pass::Anybody) => Ok(true),
             _ => Ok(false),
         }
@@ -112,35 +100,10 @@ impl Pass {
     }
 }
 
-impl Token {
-    /// The token of a request. The page's header takes precedence, because a proxy may add a token of its own.
-    fn read(headers: &HeaderMap) -> Option<Self> {
-        let of_page = headers.get(TOKEN).and_then(|value| value.to_str().ok());
-        let bearer = || {
-            let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-            let (scheme, token) = value.split_once(' ')?;
-            scheme.eq_ignore_ascii_case("bearer").then_some(token)
-        };
-        let token = of_page.or_else(bearer)?.trim();
-        let fits = (1..=LONGEST).contains(&token.len());
-        fits.then(|| Self(token.into()))
-    }
-
-    /// Its text, only for the API server.
-    pub(super) fn text(&self) -> &str {
-        &self.0
-    }
-
-    #[cfg(test)]
-    pub(super) fn of(text: &str) -> Self {
-        Self(text.into())
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token")
-    }
+/// The token of a request. The page's header takes precedence, because a proxy may add a token of its own.
+fn token(headers: &HeaderMap) -> Option<Token> {
+    let of_page = headers.get(TOKEN).and_then(|value| value.to_str().ok());
+    of_page.map_or_else(|| Token::bearer(headers), Token::parse)
 }
 
 /// Another site's page can make a browser send any request, though it can't read the answer: such requests are
@@ -169,41 +132,21 @@ fn is_for_loopback(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-impl Refusal {
-    pub(super) fn unable(why: &str) -> Self {
-        Self::Unable(why.to_owned())
-    }
-
-    /// There was no answer in time.
-    pub(super) fn silent() -> Self {
-        Self::unable("it does not answer in time")
-    }
-
-    fn status(&self) -> StatusCode {
-        match self {
-            Self::NoToken | Self::Unknown => StatusCode::UNAUTHORIZED,
-            Self::Foreign(_) => StatusCode::FORBIDDEN,
-            Self::Unable(_) | Self::Full(_) => StatusCode::SERVICE_UNAVAILABLE,
-        }
-    }
-}
-
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let status = self.status();
-        let text = (status, format!("{self}\n"));
-        if status == StatusCode::UNAUTHORIZED {
-            ([(header::WWW_AUTHENTICATE, "Bearer")], text).into_response()
-        } else {
-            text.into_response()
-        }
+        let status = match self {
+            Self::Auth(refusal) => return refusal.into_response(),
+            Self::Foreign(_) => StatusCode::FORBIDDEN,
+            Self::Full(_) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        (status, format!("{self}\n")).into_response()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::web::reviews::tests::reviews_by;
+    use crate::auth::reviews_by;
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
         let pairs = pairs.iter();
@@ -212,27 +155,15 @@ mod tests {
             .collect()
     }
 
-    fn token(pairs: &[(&'static str, &str)]) -> Option<String> {
-        Token::read(&headers(pairs)).map(|token| token.text().to_owned())
-    }
-
     #[test]
     fn a_token_comes_in_one_of_two_headers() {
         let own = ("x-consul-semaphore-token", "typed");
         let bearer = ("authorization", "bearer by-a-proxy");
-        assert_eq!(token(&[own, bearer]).unwrap(), "typed");
-        assert_eq!(token(&[bearer]).unwrap(), "by-a-proxy");
-        for none in ["", "Basic eDp5", "Bearer", "Bearer ", "Bearer  "] {
-            assert_eq!(token(&[("authorization", none)]), None, "{none:?}");
-        }
-        assert_eq!(token(&[]), None);
-        let long = "x".repeat(LONGEST + 1);
-        assert_eq!(token(&[("x-consul-semaphore-token", &long)]), None);
-    }
-
-    #[test]
-    fn a_token_is_never_printed() {
-        assert_eq!(format!("{:?}", Token::of("secret")), "Token");
+        assert_eq!(token(&headers(&[own, bearer])), Token::parse("typed"));
+        assert_eq!(token(&headers(&[bearer])), Token::parse("by-a-proxy"));
+        assert_eq!(token(&headers(&[])), None);
+        let empty = ("x-consul-semaphore-token", "");
+        assert_eq!(token(&headers(&[empty, bearer])), None);
     }
 
     #[test]
@@ -265,7 +196,7 @@ mod tests {
     async fn without_a_token_nobody_is_let_in() {
         let guard = Guard::Asks(Box::new(reviews_by("http://127.0.0.1:1")));
         let refusal = guard.admit(&HeaderMap::new()).await.err().unwrap();
-        assert!(matches!(refusal, Refusal::NoToken));
+        assert!(matches!(refusal, Refusal::Auth(auth::Refusal::NoToken)));
         let response = refusal.into_response();
         assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
         assert_eq!(response.headers()[header::WWW_AUTHENTICATE], "Bearer");

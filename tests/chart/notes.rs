@@ -58,6 +58,29 @@ async fn it_asks_where_it_works() {
 }
 
 #[tokio::test]
+async fn it_asks_over_tls_where_the_endpoints_do() {
+    for (values, said) in [
+        (
+            "service.enabled=true",
+            format!("/services/https:{RELEASE}:http/proxy/readyz\n"),
+        ),
+        (
+            "service.enabled=false",
+            "curl --insecure https://127.0.0.1:8080/readyz".to_owned(),
+        ),
+    ] {
+        let notes = notes(&format!(
+            "{values},metrics.auth=kubernetes,http.tls.secretName=a"
+        ))
+        .await;
+        assert!(notes.contains(&said), "{notes}");
+        assert!(!notes.contains("plain text"), "{notes}");
+    }
+    let notes = notes("metrics.auth=kubernetes").await;
+    assert!(notes.contains("in plain text"), "{notes}");
+}
+
+#[tokio::test]
 async fn it_lists_the_next_steps_in_order() {
     let notes = notes("fairOrder=true").await;
     let mut rest = notes.as_str();

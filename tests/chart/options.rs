@@ -85,6 +85,52 @@ async fn probes_and_hooks_are_the_operators() {
     }
 }
 
+/// The certificate is mounted, and whoever asks the port asks over TLS.
+#[tokio::test]
+async fn the_endpoints_speak_tls() {
+    let objects = with(&[
+        "--set",
+        "http.tls.secretName=operator-http,metrics.auth=kubernetes,serviceMonitor.enabled=true",
+        // Of another port.
+        "--set-json",
+        r#"startupProbe={"httpGet": {"path": "/", "port": 9999}}"#,
+    ])
+    .await;
+    let pod = &the(&objects, "Deployment")["spec"]["template"]["spec"];
+    let operator = &pod["containers"][0];
+    for probe in ["livenessProbe", "readinessProbe"] {
+        assert_eq!(operator[probe]["httpGet"]["scheme"], "HTTPS", "{probe}");
+    }
+    assert!(operator["startupProbe"]["httpGet"]["scheme"].is_null());
+    let args = operator["args"].as_array().expect("arguments");
+    for arg in [
+        "--http-tls-cert-file=/etc/http-tls/tls.crt",
+        "--http-tls-key-file=/etc/http-tls/tls.key",
+        "--metrics-auth=kubernetes",
+    ] {
+        assert!(args.contains(&arg.into()), "{arg} is not in {args:?}");
+    }
+    let volumes = pod["volumes"].as_array().expect("volumes");
+    let mounted = |volume: &&Value| volume["secret"]["secretName"] == "operator-http";
+    let volume = volumes.iter().find(mounted).expect("its volume");
+    let mounts = operator["volumeMounts"].as_array().expect("mounts");
+    let mount = json!({"name": volume["name"], "mountPath": "/etc/http-tls", "readOnly": true});
+    assert!(mounts.contains(&mount), "{mounts:?}");
+    let endpoint = &the(&objects, "ServiceMonitor")["spec"]["endpoints"][0];
+    assert_eq!(endpoint["scheme"], "https");
+    assert_eq!(
+        endpoint["tlsConfig"],
+        json!({
+            "ca": {"secret": {"name": "operator-http", "key": "ca.crt"}},
+            "serverName": "consul-semaphore-operator.consul-semaphore-system.svc",
+        })
+    );
+    assert_eq!(
+        endpoint["bearerTokenFile"],
+        "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    );
+}
+
 #[tokio::test]
 async fn the_service_account_has_more_labels() {
     let labels = "serviceAccount.labels.team=platform,serviceAccount.labels.app\\.kubernetes\\.io/instance=other";

@@ -196,6 +196,14 @@ async fn values_that_do_not_go_together_are_refused() {
             "needs service.enabled",
         ),
         (
+            "serviceMonitor.enabled=true,serviceMonitor.namespace=monitoring,http.tls.secretName=tls",
+            "set serviceMonitor.tlsConfig",
+        ),
+        (
+            "podMonitor.enabled=true,metrics.auth=kubernetes",
+            "set podMonitor.authorization",
+        ),
+        (
             "serviceMonitor.enabled=true,podMonitor.enabled=true",
             "disable one of the two",
         ),

@@ -139,7 +139,7 @@ async fn variables_name_those_before_them() {
 /// What can exist only once in a cluster belongs to one release; it is left out here.
 const ALL_BUT_WHAT_IS_THERE_ONCE: &str = "crds.enabled=false,rbac.userRoles=false,\
     admissionPolicies.suspend.enabled=false,admissionPolicies.guard.enabled=false,\
-    web.enabled=true,flowControl.enabled=true,rbac.tokenSecrets.team={token},networkPolicy.enabled=true,\
+    web.enabled=true,metrics.auth=kubernetes,flowControl.enabled=true,rbac.tokenSecrets.team={token},networkPolicy.enabled=true,\
     serviceMonitor.enabled=true,serviceMonitor.namespace=monitoring,\
     prometheusRule.enabled=true,prometheusRule.namespace=monitoring,\
     grafanaDashboard.enabled=true,grafanaDashboard.namespace=monitoring";
@@ -274,8 +274,9 @@ async fn names_are_texts() {
     let numbers = "nameOverride=1,fullnameOverride=2e3,consul.token.secretName=4,consul.token.secretKey=5,\
         serviceAccount.name=6,scope.namespaces={7,8},consul.tls.ca.secretName=9,consul.tls.client.secretName=10,\
         consul.address=https://consul:8501,consul.httpAuth.secretName=11,priorityClassName=12,runtimeClassName=13,\
-        imagePullSecrets[0].name=14,rbac.tokenSecrets.15={16},leaderElection.leaseName=17,clusterName=18,namespaceOverride=19";
-    let more = "networkPolicy.enabled=true,flowControl.enabled=true,grafanaDashboard.enabled=true,web.enabled=true";
+        imagePullSecrets[0].name=14,rbac.tokenSecrets.15={16},leaderElection.leaseName=17,clusterName=18,namespaceOverride=19,http.tls.secretName=20";
+    let more = "networkPolicy.enabled=true,flowControl.enabled=true,grafanaDashboard.enabled=true,web.enabled=true,\
+        metrics.auth=kubernetes";
     let args = [
         "template",
         "42",

@@ -60,6 +60,14 @@ async fn operations() {
     let left = consul.sessions().await;
     assert!(!left.iter().any(|left| left["ID"] == session), "{left:?}");
 
+    // The metrics over TLS: tests/web/metrics.rs shows what it does.
+    for file in ["tls.crt", "tls.key", "ca.crt"] {
+        shell.write(file, "its content");
+    }
+    page.run(&shell, "kubectl -n consul-semaphore-system create secret")
+        .await;
+    page.run(&shell, "kubectl create clusterrolebinding").await;
+
     // The semaphore waits for the Job that holds its slot, and must be deleted at once.
     shell
         .run("kubectl delete csem db-migrations --wait=false")

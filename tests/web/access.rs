@@ -207,16 +207,19 @@ async fn nobody_takes_all_places() {
     .await;
 }
 
-/// The component does what docs/web.md says: a container port, a Service for it, and the two rules.
+/// The components do what docs/web.md and docs/operations.md say: a container port, a Service for it, and the two
+/// rules; a certificate, and probes over TLS.
 #[tokio::test]
-async fn the_component_belongs_to_the_manifests() {
+async fn the_components_belong_to_the_manifests() {
     let bed = Bed::shared().await;
-    let folder = bed.folder().path().join("with-the-page");
+    let folder = bed.folder().path().join("with-components");
     std::fs::create_dir(&folder).unwrap();
     // A kustomization can name others only by relative paths.
     let up = "../".repeat(folder.canonicalize().unwrap().components().count() - 1);
     let config = format!("{up}{}/config", &env!("CARGO_MANIFEST_DIR")[1..]);
-    let kustomization = json!({ "resources": [format!("{config}/default")], "components": [format!("{config}/web")] });
+    let components = ["web", "metrics"].map(|name| format!("{config}/{name}"));
+    let kustomization =
+        json!({ "resources": [format!("{config}/default")], "components": components });
     std::fs::write(folder.join("kustomization.yaml"), kustomization.to_string()).unwrap();
 
     let objects = bed.kubectl(["kustomize", folder.to_str().unwrap()]).await;
@@ -228,9 +231,16 @@ async fn the_component_belongs_to_the_manifests() {
         "targetPort: web",
         "name: consul-semaphore-operator-web",
         "- subjectaccessreviews",
+        "- name: METRICS_AUTH",
+        "scheme: HTTPS",
+        "mountPath: /etc/http-tls",
+        "secretName: consul-semaphore-operator-http",
+        "name: consul-semaphore-operator-metrics-reader",
         // What existed before stays.
         "- name: CONSUL_HTTP_ADDR",
         "- containerPort: 8080",
+        "path: /readyz",
+        "mountPath: /etc/consul/token",
     ] {
         assert!(objects.contains(line), "{line} is not in:\n{objects}");
     }

@@ -1,5 +1,5 @@
 //! The web page on real servers, read like a browser reads it: who sees what, and when. `tests/browser/` tests its
-//! appearance.
+//! appearance. The metrics over TLS, for those who may read them.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -9,4 +9,5 @@
 
 mod access;
 mod live;
+mod metrics;
 mod reader;

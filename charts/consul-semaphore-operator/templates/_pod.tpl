@@ -66,3 +66,15 @@ volumeMounts:
   {{- . | nindent 2 }}
 {{- end }}
 {{- end }}
+
+{{/* A probe. One of the port with TLS asks over TLS. Takes {root: $, probe: as in the values}. */}}
+{{- define "consul-semaphore-operator.probe" -}}
+{{- $probe := deepCopy .probe }}
+{{- $http := .root.Values.http }}
+{{- with $probe.httpGet }}
+{{- if and $http.tls.secretName (not .scheme) (has (toString .port) (list "http" (toString (int $http.port)))) }}
+{{- $_ := set . "scheme" "HTTPS" }}
+{{- end }}
+{{- end }}
+{{- toYaml $probe }}
+{{- end }}

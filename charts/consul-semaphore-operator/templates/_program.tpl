@@ -9,6 +9,13 @@
 {{- if or (ne .Values.http.host "0.0.0.0") (ne (int .Values.http.port) 8080) }}
 - {{ printf "--http-address=%s:%d" (include "consul-semaphore-operator.host" .) (int .Values.http.port) | quote }}
 {{- end }}
+{{- if .Values.http.tls.secretName }}
+- --http-tls-cert-file=/etc/http-tls/{{ .Values.http.tls.certKey }}
+- --http-tls-key-file=/etc/http-tls/{{ .Values.http.tls.keyKey }}
+{{- end }}
+{{- if ne .Values.metrics.auth "none" }}
+- --metrics-auth={{ .Values.metrics.auth }}
+{{- end }}
 {{- if ne .Values.traces.exporter "none" }}
 - --traces-exporter={{ .Values.traces.exporter }}
 {{- end }}
@@ -201,6 +208,11 @@
   mountPath: /var/run/secrets/consul
   readOnly: true
 {{- end }}
+{{- if .Values.http.tls.secretName }}
+- name: http-tls
+  mountPath: /etc/http-tls
+  readOnly: true
+{{- end }}
 {{- with .Values.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
@@ -248,6 +260,16 @@
         {{- with $consul.login.audience }}
         audience: {{ . | quote }}
         {{- end }}
+{{- end }}
+{{- with .Values.http.tls }}
+{{- if .secretName }}
+- name: http-tls
+  secret:
+    secretName: {{ .secretName | quote }}
+    items:
+    - {key: {{ .certKey | quote }}, path: {{ .certKey | quote }}}
+    - {key: {{ .keyKey | quote }}, path: {{ .keyKey | quote }}}
+{{- end }}
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}

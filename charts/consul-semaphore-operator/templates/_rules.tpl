@@ -41,3 +41,32 @@
   resourceNames: [kube-system]
   verbs: [get]
 {{- end }}
+
+{{/* Lets the operator ask the API server whose a token is, and what its user may do. Takes {root: $, name: of the role}. */}}
+{{- define "consul-semaphore-operator.reviewer" }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: {{ .name | quote }}
+  {{- include "consul-semaphore-operator.metadata" (dict "root" .root) | nindent 2 }}
+rules:
+- apiGroups: [authentication.k8s.io]
+  resources: [tokenreviews]
+  verbs: [create]
+- apiGroups: [authorization.k8s.io]
+  resources: [subjectaccessreviews]
+  verbs: [create]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: {{ .name | quote }}
+  {{- include "consul-semaphore-operator.metadata" (dict "root" .root) | nindent 2 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: {{ .name | quote }}
+subjects:
+{{ include "consul-semaphore-operator.subjects" .root }}
+{{- end }}

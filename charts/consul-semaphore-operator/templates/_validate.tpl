@@ -53,6 +53,16 @@
 {{- if and .Values.serviceMonitor.enabled .Values.podMonitor.enabled }}
 {{- fail "serviceMonitor.enabled and podMonitor.enabled are both true, so each pod would be scraped twice: disable one of the two" }}
 {{- end }}
+{{- range $value := list "serviceMonitor" "podMonitor" }}
+{{- $monitor := index $.Values $value }}
+{{- $away := ne (default (include "consul-semaphore-operator.namespace" $) $monitor.namespace) (include "consul-semaphore-operator.namespace" $) }}
+{{- if and $monitor.enabled $.Values.http.tls.secretName $away (not $monitor.tlsConfig) }}
+{{- fail (printf "%s.namespace is another namespace, where Prometheus finds no Secret %s with the CA of http.tls: set %s.tlsConfig, such as {ca: {configMap: {name: my-ca, key: ca.crt}}, serverName: %s.%s.svc}" $value $.Values.http.tls.secretName $value (include "consul-semaphore-operator.fullname" $) (include "consul-semaphore-operator.namespace" $)) }}
+{{- end }}
+{{- end }}
+{{- if and .Values.podMonitor.enabled (ne .Values.metrics.auth "none") (not .Values.podMonitor.authorization) }}
+{{- fail (printf "metrics.auth is %s, and a PodMonitor can't name the token of Prometheus' ServiceAccount: set podMonitor.authorization, such as {credentials: {name: prometheus-token, key: token}}, or use serviceMonitor" .Values.metrics.auth) }}
+{{- end }}
 {{- range $value, $kind := dict "serviceMonitor" "ServiceMonitor" "podMonitor" "PodMonitor" "prometheusRule" "PrometheusRule" }}
 {{- if and (index $.Values $value).enabled (not ($.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" $kind))) }}
 {{- fail (printf "%s.enabled is true, but the cluster has no monitoring.coreos.com/v1 %s: install the Prometheus Operator first, or set %s.enabled to false (helm template does not ask a cluster: add --api-versions monitoring.coreos.com/v1/%s)" $value $kind $value $kind) }}

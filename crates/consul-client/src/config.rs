@@ -17,7 +17,8 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    pub(super) fn new(variable: &'static str, problem: impl Into<String>) -> Self {
+    /// What is wrong with a setting.
+    pub fn new(variable: &'static str, problem: impl Into<String>) -> Self {
         let problem = problem.into();
         Self { variable, problem }
     }

@@ -27,7 +27,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Which files, and what is read from them. Its methods may block.
-pub(super) trait Source: Send + Sync + 'static {
+pub trait Source: Send + Sync + 'static {
     /// What is read.
     type Content: Clone + Send + 'static;
     /// Its name, for the log.
@@ -39,7 +39,7 @@ pub(super) trait Source: Send + Sync + 'static {
 }
 
 /// What was last read from files.
-pub(super) struct Files<S: Source> {
+pub struct Files<S: Source> {
     source: Arc<S>,
     last: Mutex<Last<S::Content>>,
     /// The content was found to be unusable since the last check.
@@ -63,7 +63,8 @@ type Stamp = (PathBuf, Option<(SystemTime, u64)>);
 type Check<C> = Option<(Vec<Stamp>, Result<C, ConfigError>)>;
 
 impl<S: Source> Files<S> {
-    pub(super) fn read(source: S) -> Result<Self, ConfigError> {
+    /// Reads the files for the first time.
+    pub fn read(source: S) -> Result<Self, ConfigError> {
         // Taken before the content, so that anything written in between is read again.
         let stamps = stamps(&source.files());
         let content = source.read()?;
@@ -93,7 +94,7 @@ impl<S: Source> Files<S> {
     }
 
     /// The content. The files are checked once a second.
-    pub(super) async fn current(&self) -> S::Content {
+    pub async fn current(&self) -> S::Content {
         let mut last = self.last.lock().await;
         let invalidated = self.invalidated.swap(false, Ordering::Relaxed);
         // Without files there is nothing to check.

@@ -14,7 +14,7 @@
 //! | `lanes` | how many calls of each kind run at once |
 //! | `datacenter` | state of each datacenter |
 //! | `endpoints` | which server is asked: name resolution, failover |
-//! | `files` | files that are read again when they change |
+//! | [`files`] | files that are read again when they change |
 //! | `token`, `tls` | the token, certificates |
 //! | `login` | a token that Consul gives for a login, and takes back |
 //! | `kv`, `session`, `txn`, `catalog`, `status` | the calls |
@@ -35,7 +35,7 @@ mod config;
 mod datacenter;
 mod endpoints;
 mod error;
-mod files;
+pub mod files;
 pub mod id;
 mod kv;
 mod lanes;

@@ -15,7 +15,7 @@ use super::{
 };
 
 /// Certificates and keys, read from their files.
-pub(super) struct Trust {
+pub struct Trust {
     /// The certificates to trust; `None`: those of the system.
     roots: Option<Vec<Certificate>>,
     identity: Option<Identity>,

@@ -49,6 +49,21 @@ pub(crate) struct OperatorOptions {
     pub(crate) env: Env,
 }
 
+impl OperatorOptions {
+    /// A client of its HTTP endpoints, and their scheme. Whether the certificate is a trusted one is up to the tests
+    /// that are about it.
+    fn http(&self) -> Result<(reqwest::Client, &'static str)> {
+        tls::init();
+        let mut http = reqwest::Client::builder().no_proxy();
+        let mut args = self.args.iter();
+        let tls = args.any(|arg| arg.starts_with("--http-tls-cert-file"));
+        if tls {
+            http = http.tls_danger_accept_invalid_certs(true);
+        }
+        Ok((http.build()?, if tls { "https" } else { "http" }))
+    }
+}
+
 #[derive(Debug)]
 struct Running {
     process: Process,
@@ -184,8 +199,7 @@ impl Operator {
         if running.as_ref().is_some_and(Running::lives) {
             bail!("{name} runs already");
         }
-        tls::init();
-        let http = reqwest::Client::builder().no_proxy().build()?;
+        let (http, scheme) = options.http()?;
         let http = &http;
         let program = match &options.program {
             Some(program) => program.clone(),
@@ -214,7 +228,7 @@ impl Operator {
                 process
                     .ready(PATIENCE, || async {
                         let answer = http
-                            .get(format!("http://{address}/readyz"))
+                            .get(format!("{scheme}://{address}/readyz"))
                             .timeout(Duration::from_secs(5))
                             .send()
                             .await;
@@ -285,13 +299,10 @@ impl Operator {
             .address()
             .await
             .with_context(|| format!("{} does not run", self.0.name))?;
-        tls::init();
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .timeout(Duration::from_secs(30))
-            .build()?;
+        let (http, scheme) = self.0.options.http()?;
         Ok(http
-            .get(format!("http://{address}{path}"))
+            .get(format!("{scheme}://{address}{path}"))
+            .timeout(Duration::from_secs(30))
             .send()
             .await?
             .error_for_status()?

@@ -28,9 +28,15 @@ pub async fn replica<const N: usize>(bed: &Bed, name: &str, args: [&str; N]) -> 
 
 /// Gives the operator the rights that docs/web.md says it needs.
 pub async fn may_review(bed: &Bed) {
-    let files = ["config/web/role.yaml", "config/web/role_binding.yaml"];
+    may_review_by(bed, "web").await;
+}
+
+/// Gives the operator the rights to review tokens, by the roles of this component in `config/`.
+pub async fn may_review_by(bed: &Bed, component: &str) {
+    let files = ["role", "role_binding"].map(|file| format!("config/{component}/{file}.yaml"));
     let alone = APPLYING.lock().await;
-    bed.kubectl(["apply", "-f", files[0], "-f", files[1]]).await;
+    bed.kubectl(["apply", "-f", &files[0], "-f", &files[1]])
+        .await;
     drop(alone);
     let operator = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
     for what in [
@@ -49,8 +55,12 @@ pub async fn somebody(namespace: &Namespace, name: &str) -> String {
 
 /// A token of this account for the page, made as docs/web.md says.
 pub async fn token(bed: &Bed, account: &str) -> String {
+    token_for(bed, account, "consul-semaphore-web").await
+}
+
+/// A token of this account for this audience.
+pub async fn token_for(bed: &Bed, account: &str, audience: &str) -> String {
     let (namespace, name) = account.split_once(':').expect("namespace:name");
-    let audience = "consul-semaphore-web";
     let args = [
         "create",
         "token",

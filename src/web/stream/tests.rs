@@ -5,10 +5,9 @@ use wiremock::{Mock, MockServer, Request, ResponseTemplate, matchers};
 
 use super::*;
 use crate::{
+    auth::reviews_by,
     telemetry::Telemetry,
-    web::{
-        Shared, guard::Guard, picture::Name, places::Places, reviews::tests::reviews_by, view::View,
-    },
+    web::{Shared, guard::Guard, picture::Name, places::Places, view::View},
 };
 use consul_semaphore_api::{ConsulSemaphore, ConsulSemaphoreStatus};
 

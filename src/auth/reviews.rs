@@ -1,5 +1,4 @@
-//! Reviews by the API server: who owns a token (`TokenReview`), and in which namespaces that user may list and watch
-//! `ConsulSemaphores` (`SubjectAccessReview`).
+//! Reviews by the API server: who owns a token (`TokenReview`), and what that user may do (`SubjectAccessReview`).
 //!
 //! An answer is valid for half a minute. Wrong tokens cost the API server little: each holds one of a few turns for a
 //! while.
@@ -9,7 +8,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use k8s_openapi::api::{
     authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus, UserInfo},
     authorization::v1::{
-        ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
+        NonResourceAttributes, ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+        SubjectAccessReviewStatus,
     },
 };
 use kube::{Api, Client, api::PostParams};
@@ -20,12 +20,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::guard::{Refusal, Token};
+use super::{Refusal, Token};
 use consul_client::{clock::Moment, text::one_line};
 use consul_semaphore_api::GROUP;
-
-/// The audience of tokens that are valid only for this page.
-pub(super) const AUDIENCE: &str = "consul-semaphore-web";
 
 /// How long an answer is valid.
 const LASTS: Duration = Duration::from_secs(30);
@@ -43,9 +40,28 @@ const WRONG_TOKEN_DELAY: Duration = Duration::from_millis(500);
 /// How many tokens are remembered.
 const TOKENS: usize = 256;
 
+/// What users show their tokens for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Purpose {
+    /// The audience of tokens that are valid only for it.
+    pub(crate) audience: &'static str,
+    /// The manifest that gives the operator the right to ask.
+    pub(crate) role: &'static str,
+}
+
+/// A right in Kubernetes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Right {
+    /// To list and watch the `ConsulSemaphores` of a namespace; `None`: of all of them.
+    SeeSemaphores(Option<Arc<str>>),
+    /// To GET a path that is no resource.
+    Get(&'static str),
+}
+
 /// Asks the API server, and caches its answers.
-pub(super) struct Reviews {
+pub(crate) struct Reviews {
     client: Client,
+    purpose: Purpose,
     tokens: Mutex<HashMap<Token, Known>>,
     turns: Semaphore,
     unknown_token_turns: Semaphore,
@@ -59,21 +75,19 @@ struct Known {
 }
 
 /// The user of a token.
-pub(super) struct User {
-    pub(super) name: Arc<str>,
+pub(crate) struct User {
+    pub(crate) name: Arc<str>,
     /// As the API server describes it.
     subject: UserInfo,
-    /// Which namespaces it may see; `None`: all.
-    sees: Mutex<Sees>,
+    /// Whether the user has a right, and until when that is valid.
+    rights: Mutex<HashMap<Right, (bool, Moment)>>,
 }
 
-/// By namespace: whether it may be seen, and until when that is valid.
-type Sees = HashMap<Option<Arc<str>>, (bool, Moment)>;
-
 impl Reviews {
-    pub(super) fn new(client: Client) -> Self {
+    pub(crate) fn new(client: Client, purpose: Purpose) -> Self {
         Self {
             client,
+            purpose,
             tokens: Mutex::default(),
             turns: Semaphore::new(TURNS),
             unknown_token_turns: Semaphore::new(UNKNOWN_TOKEN_TURNS),
@@ -81,7 +95,7 @@ impl Reviews {
     }
 
     /// The user of a token.
-    pub(super) async fn user(&self, token: &Token) -> Result<Arc<User>, Refusal> {
+    pub(crate) async fn user(&self, token: &Token) -> Result<Arc<User>, Refusal> {
         let before = self.tokens.lock().get(token).cloned();
         if let Some(known) = before.as_ref().filter(|known| known.until > Moment::now()) {
             return known.user.clone().ok_or(Refusal::Unknown);
@@ -93,33 +107,28 @@ impl Reviews {
         user.ok_or(Refusal::Unknown)
     }
 
-    /// Whether a user may see a namespace; `None`: all of them.
-    pub(super) async fn sees(
-        &self,
-        user: &User,
-        namespace: Option<&Arc<str>>,
-    ) -> Result<bool, Refusal> {
-        let place = namespace.cloned();
-        let known = user.sees.lock().get(&place).copied();
-        if let Some((sees, _)) = known.filter(|(_, until)| *until > Moment::now()) {
-            return Ok(sees);
+    /// Whether a user has a right.
+    pub(crate) async fn has(&self, user: &User, right: &Right) -> Result<bool, Refusal> {
+        let known = user.rights.lock().get(right).copied();
+        if let Some((has, _)) = known.filter(|(_, until)| *until > Moment::now()) {
+            return Ok(has);
         }
         let asked = timeout(PATIENCE, async {
             // Never closed.
             let _turn = self.turns.acquire().await;
-            for verb in ["list", "watch"] {
-                let answer = self.ask(&access_review(user, namespace, verb)).await?;
+            for spec in right.specs() {
+                let answer = self.ask(&access_review(user, spec)).await?;
                 if !answer.status.is_some_and(|status| allows(&status)) {
                     return Ok(false);
                 }
             }
             Ok(true)
         });
-        let sees = asked.await.unwrap_or(Err(Refusal::silent()))?;
-        let (mut known, now) = (user.sees.lock(), Moment::now());
+        let has = asked.await.unwrap_or(Err(Refusal::silent()))?;
+        let (mut known, now) = (user.rights.lock(), Moment::now());
         known.retain(|_, (_, until)| *until > now);
-        known.insert(place, (sees, now + LASTS));
-        Ok(sees)
+        known.insert(right.clone(), (has, now + LASTS));
+        Ok(has)
     }
 
     /// Asks for the user of a token; `before` is its earlier user. An unknown client with a wrong token waits.
@@ -134,8 +143,8 @@ impl Reviews {
         };
         // Never closed.
         let _turn = turns.acquire().await;
-        // A token for this page, or one for the API server, which every client of the API server has.
-        for audience in [Some(AUDIENCE), None] {
+        // A token for this purpose only, or one for the API server, which every client of the API server has.
+        for audience in [Some(self.purpose.audience), None] {
             let answer = self.ask(&token_review(token, audience)).await?;
             let user = answer
                 .status
@@ -178,7 +187,48 @@ impl Reviews {
     {
         let reviews = Api::<K>::all(self.client.clone());
         let answer = reviews.create(&PostParams::default(), question).await;
-        answer.map_err(|error| explain(&error))
+        answer.map_err(|error| self.explain(&error))
+    }
+
+    /// Why the API server did not answer, and what to do, without the text of the review.
+    fn explain(&self, error: &kube::Error) -> Refusal {
+        match error {
+            kube::Error::Api(status) if status.is_forbidden() => Refusal::Unable(format!(
+                "the operator may not ask it: give it the rules in {}",
+                self.purpose.role
+            )),
+            // Text that can't be parsed may contain the token.
+            kube::Error::SerdeError(_) => Refusal::unable("its answer can't be understood"),
+            error => Refusal::unable(&one_line(&error.to_string(), 200)),
+        }
+    }
+}
+
+impl Right {
+    /// Everything that it consists of, without the user.
+    fn specs(&self) -> Vec<SubjectAccessReviewSpec> {
+        match self {
+            Self::SeeSemaphores(namespace) => ["list", "watch"]
+                .map(|verb| SubjectAccessReviewSpec {
+                    resource_attributes: Some(ResourceAttributes {
+                        group: Some(GROUP.to_owned()),
+                        resource: Some("consulsemaphores".to_owned()),
+                        verb: Some(verb.to_owned()),
+                        // Empty: all of them.
+                        namespace: Some(namespace.as_deref().unwrap_or_default().to_owned()),
+                        ..ResourceAttributes::default()
+                    }),
+                    ..SubjectAccessReviewSpec::default()
+                })
+                .into(),
+            Self::Get(path) => vec![SubjectAccessReviewSpec {
+                non_resource_attributes: Some(NonResourceAttributes {
+                    path: Some((*path).to_owned()),
+                    verb: Some("get".to_owned()),
+                }),
+                ..SubjectAccessReviewSpec::default()
+            }],
+        }
     }
 }
 
@@ -199,7 +249,7 @@ impl User {
         known.then(|| Self {
             name: name.into(),
             subject: subject.clone(),
-            sees: Mutex::default(),
+            rights: Mutex::default(),
         })
     }
 }
@@ -214,7 +264,7 @@ fn token_review(token: &Token, audience: Option<&str>) -> TokenReview {
     }
 }
 
-fn access_review(user: &User, namespace: Option<&Arc<str>>, verb: &str) -> SubjectAccessReview {
+fn access_review(user: &User, spec: SubjectAccessReviewSpec) -> SubjectAccessReview {
     let UserInfo {
         extra,
         groups,
@@ -227,15 +277,7 @@ fn access_review(user: &User, namespace: Option<&Arc<str>>, verb: &str) -> Subje
             groups,
             uid,
             user: username,
-            resource_attributes: Some(ResourceAttributes {
-                group: Some(GROUP.to_owned()),
-                resource: Some("consulsemaphores".to_owned()),
-                verb: Some(verb.to_owned()),
-                // Empty: all of them.
-                namespace: Some(namespace.map_or_else(String::new, ToString::to_string)),
-                ..ResourceAttributes::default()
-            }),
-            non_resource_attributes: None,
+            ..spec
         },
         ..SubjectAccessReview::default()
     }
@@ -243,18 +285,6 @@ fn access_review(user: &User, namespace: Option<&Arc<str>>, verb: &str) -> Subje
 
 fn allows(status: &SubjectAccessReviewStatus) -> bool {
     status.allowed && status.denied != Some(true)
-}
-
-/// Why the API server did not answer, and what to do, without the text of the review.
-fn explain(error: &kube::Error) -> Refusal {
-    match error {
-        kube::Error::Api(status) if status.is_forbidden() => Refusal::unable(
-            "the operator may not ask it: give it the rules in config/web/role.yaml",
-        ),
-        // Text that can't be parsed may contain the token.
-        kube::Error::SerdeError(_) => Refusal::unable("its answer can't be understood"),
-        error => Refusal::unable(&one_line(&error.to_string(), 200)),
-    }
 }
 
 #[cfg(test)]
@@ -269,6 +299,11 @@ pub(super) mod tests {
 
     use super::*;
 
+    const PAGE: Purpose = Purpose {
+        audience: "consul-semaphore-web",
+        role: "config/web/role.yaml",
+    };
+
     const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
     const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
@@ -279,7 +314,7 @@ pub(super) mod tests {
             let asked: Value = request.body_json().unwrap();
             let spec = &asked["spec"];
             let user = match (spec["token"].as_str().unwrap(), &spec["audiences"][0]) {
-                ("for-the-page", audience) if audience == AUDIENCE => "viewer",
+                ("for-the-page", audience) if audience == PAGE.audience => "viewer",
                 ("for-kubernetes", Value::Null) => "admin",
                 _ => "",
             };
@@ -293,10 +328,13 @@ pub(super) mod tests {
         let access = |request: &Request| {
             let asked: Value = request.body_json().unwrap();
             let spec = &asked["spec"];
-            let attributes = &spec["resourceAttributes"];
             assert_eq!(spec["groups"], json!(["people"]));
-            assert_eq!(attributes["resource"], "consulsemaphores");
+            let (attributes, other) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
+            assert_ne!(attributes.is_null(), other.is_null(), "{spec}");
+            let resource = &attributes["resource"];
+            assert!(resource.is_null() || resource == "consulsemaphores");
             let allowed = spec["user"] == "admin"
+                || *other == json!({ "path": "/open", "verb": "get" })
                 || attributes["namespace"] == "team-a"
                 || (attributes["namespace"] == "team-b" && attributes["verb"] == "list");
             let status = json!({ "allowed": allowed });
@@ -316,21 +354,34 @@ pub(super) mod tests {
     }
 
     /// Reviews that ask the API server at this address.
-    pub(in crate::web) fn reviews_by(uri: &str) -> Reviews {
+    pub(crate) fn reviews_by(uri: &str) -> Reviews {
         // `Err` means a provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut config = kube::Config::new(uri.parse::<Uri>().unwrap());
         config.default_retry = false;
-        Reviews::new(Client::try_from(config).unwrap())
+        Reviews::new(Client::try_from(config).unwrap(), PAGE)
     }
 
-    async fn sees(reviews: &Reviews, token: &str, namespace: &str) -> bool {
-        let user = reviews.user(&Token::of(token)).await.unwrap();
-        let into = |namespace: Option<Arc<str>>| {
-            let (reviews, user) = (reviews, &user);
-            async move { reviews.sees(user, namespace.as_ref()).await.unwrap() }
-        };
-        into(None).await || into(Some(namespace.into())).await
+    fn token(text: &str) -> Token {
+        Token::parse(text).unwrap()
+    }
+
+    async fn has(reviews: &Reviews, of: &str, right: Right) -> bool {
+        let user = reviews.user(&token(of)).await.unwrap();
+        reviews.has(&user, &right).await.unwrap()
+    }
+
+    async fn sees(reviews: &Reviews, of: &str, namespace: &str) -> bool {
+        has(reviews, of, Right::SeeSemaphores(None)).await
+            || has(reviews, of, Right::SeeSemaphores(Some(namespace.into()))).await
+    }
+
+    #[tokio::test]
+    async fn a_path_is_a_right_of_its_own() {
+        let (_server, reviews) = api_server().await;
+        assert!(has(&reviews, "for-the-page", Right::Get("/open")).await);
+        assert!(!has(&reviews, "for-the-page", Right::Get("/metrics")).await);
+        assert!(has(&reviews, "for-kubernetes", Right::Get("/metrics")).await);
     }
 
     #[tokio::test]
@@ -364,7 +415,7 @@ pub(super) mod tests {
     async fn a_wrong_token_is_refused_and_remembered() {
         let (server, reviews) = api_server().await;
         for _ in 0..3 {
-            let refusal = reviews.user(&Token::of("wrong")).await.err().unwrap();
+            let refusal = reviews.user(&token("wrong")).await.err().unwrap();
             assert!(matches!(refusal, Refusal::Unknown), "{refusal}");
         }
         assert_eq!(server.received_requests().await.unwrap().len(), 2);
@@ -373,17 +424,17 @@ pub(super) mod tests {
     #[tokio::test]
     async fn many_tokens_take_no_more_memory() {
         let (_server, reviews) = api_server().await;
-        let known = Token::of("for-the-page");
+        let known = token("for-the-page");
         let user = reviews.user(&known).await.unwrap();
         // An expired answer still shows that this is not an unknown client.
         reviews.tokens.lock().get_mut(&known).unwrap().until = Moment::now();
         for number in 0..2 * TOKENS {
-            reviews.remember(&Token::of(&number.to_string()), None);
+            reviews.remember(&token(&number.to_string()), None);
             assert!(reviews.tokens.lock().len() <= TOKENS);
         }
         assert!(reviews.tokens.lock().contains_key(&known));
         for number in 0..2 * TOKENS {
-            reviews.remember(&Token::of(&number.to_string()), Some(user.clone()));
+            reviews.remember(&token(&number.to_string()), Some(user.clone()));
             assert!(reviews.tokens.lock().len() <= TOKENS);
         }
         assert!(
@@ -396,7 +447,7 @@ pub(super) mod tests {
     #[tokio::test]
     async fn without_an_answer_nobody_is_let_in() {
         let reviews = reviews_by("http://127.0.0.1:1");
-        let refusal = reviews.user(&Token::of("secret")).await.err().unwrap();
+        let refusal = reviews.user(&token("secret")).await.err().unwrap();
         assert!(matches!(refusal, Refusal::Unable(_)), "{refusal}");
         assert!(!refusal.to_string().contains("secret"));
     }
@@ -411,35 +462,32 @@ pub(super) mod tests {
             .mount(&server)
             .await;
         let refusal = reviews_by(&server.uri())
-            .user(&Token::of("t"))
+            .user(&token("t"))
             .await
             .err()
             .unwrap();
-        assert!(
-            refusal.to_string().contains("config/web/role.yaml"),
-            "{refusal}"
-        );
+        assert!(refusal.to_string().contains(PAGE.role), "{refusal}");
     }
 
     #[test]
-    fn a_review_that_is_not_for_the_page_does_not_count() {
+    fn a_review_for_another_audience_does_not_count() {
         let user = json!({ "username": "a" });
         let known = |status: Value| {
             let status = serde_json::from_value(status).unwrap();
-            User::read(status, Some(AUDIENCE)).is_some()
+            User::read(status, Some("own")).is_some()
         };
         assert!(known(
-            json!({ "authenticated": true, "user": user, "audiences": [AUDIENCE] })
+            json!({ "authenticated": true, "user": user, "audiences": ["own"] })
         ));
         assert!(!known(
             json!({ "authenticated": true, "user": user, "audiences": ["other"] })
         ));
         assert!(!known(json!({ "authenticated": true, "user": user })));
         assert!(!known(
-            json!({ "authenticated": false, "user": user, "audiences": [AUDIENCE] })
+            json!({ "authenticated": false, "user": user, "audiences": ["own"] })
         ));
         assert!(!known(
-            json!({ "authenticated": true, "user": {}, "audiences": [AUDIENCE] })
+            json!({ "authenticated": true, "user": {}, "audiences": ["own"] })
         ));
     }
 }

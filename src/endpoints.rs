@@ -1,0 +1,241 @@
+//! The operator's HTTP endpoints: `/livez` and `/readyz` for everybody, `/metrics` for those who may read it.
+
+use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    extract::State,
+    http::{HeaderMap, StatusCode, header},
+    response::IntoResponse,
+    routing::get,
+};
+use consul_client::ConfigError;
+use parking_lot::Mutex;
+use tokio::{net::TcpListener, time::timeout};
+
+pub use crate::connections::TlsFiles;
+use crate::{
+    auth::{Purpose, Refusal, Reviews, Right, Token},
+    connections::{self, Bounds, Tls},
+    telemetry::Telemetry,
+};
+
+/// Answers are short, and so is the time for them. Connections are never kept open, so a probe is always answered at
+/// once.
+const BOUNDS: Bounds = Bounds {
+    most: 64,
+    head: Duration::from_secs(2),
+    lasts: Duration::from_secs(10),
+    grace: Duration::from_secs(2),
+};
+
+/// How long the API server may take to say who may read the metrics: the connection lasts longer, so that the client
+/// learns that there was no answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What scrapers show their tokens for.
+const PURPOSE: Purpose = Purpose {
+    audience: "consul-semaphore-metrics",
+    role: "config/metrics/role.yaml",
+};
+
+const METRICS: &str = "/metrics";
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Settings of the endpoints.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where they are served.
+    pub address: SocketAddr,
+    /// For TLS; `None`: plain HTTP.
+    pub tls: Option<TlsFiles>,
+    /// Who may read the metrics.
+    pub metrics: Access,
+}
+
+/// Who may read the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Everybody.
+    Open,
+    /// Everybody with a token whose user may `get` the nonResourceURL `/metrics` of the API server.
+    Kubernetes,
+}
+
+/// The endpoints can't be served.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Listening on the address failed.
+    #[error(
+        "cannot listen on {address}: {source}; choose another address with --http-address or HTTP_ADDRESS"
+    )]
+    Address {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The certificate or its key can't be used.
+    #[error(transparent)]
+    Certificate(#[from] ConfigError),
+    /// There is no API server to ask.
+    #[error("--metrics-auth=kubernetes needs an API server to ask about tokens: {0}")]
+    NoCluster(String),
+}
+
+/// The endpoints, ready to be served.
+#[derive(Debug)]
+pub struct Endpoints {
+    listener: TcpListener,
+    tls: Option<Tls>,
+    scrapers: Option<Arc<Scrapers>>,
+}
+
+impl Endpoints {
+    /// Listens on the address; port 0 takes a free one.
+    pub async fn bind(settings: Settings) -> Result<Self, BindError> {
+        let Settings {
+            address,
+            tls,
+            metrics,
+        } = settings;
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.map_err(|source| BindError::Address { address, source })?;
+        let tls = tls.map(Tls::read).transpose()?;
+        let scrapers = match metrics {
+            Access::Open => None,
+            Access::Kubernetes => Some(Arc::new(Scrapers::new().await?)),
+        };
+        if scrapers.is_some() && tls.is_none() {
+            tracing::warn!(
+                "with --metrics-auth=kubernetes and without TLS, scrapers send their tokens in plain text: give \
+                 --http-tls-cert-file and --http-tls-key-file"
+            );
+        }
+        Ok(Self {
+            listener,
+            tls,
+            scrapers,
+        })
+    }
+
+    /// Where they are served.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `shutdown` ends, then a moment longer, to finish answers that have begun.
+    pub async fn serve(self, telemetry: Telemetry, shutdown: impl Future<Output = ()>) {
+        let routes = Router::new()
+            .route("/livez", get(|| async { "ok\n" }))
+            .route("/readyz", get(ready))
+            .route(METRICS, get(metrics))
+            .with_state(App {
+                telemetry,
+                scrapers: self.scrapers,
+            });
+        connections::serve(self.listener, self.tls, routes, BOUNDS, shutdown).await;
+    }
+}
+
+#[derive(Clone)]
+struct App {
+    telemetry: Telemetry,
+    scrapers: Option<Arc<Scrapers>>,
+}
+
+async fn ready(State(App { telemetry, .. }): State<App>) -> impl IntoResponse {
+    let obstacles = telemetry.health.obstacles();
+    if obstacles.is_empty() {
+        (
+            StatusCode::OK,
+            format!("ok\n{}", telemetry.health.remarks()),
+        )
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, obstacles)
+    }
+}
+
+async fn metrics(State(app): State<App>, headers: HeaderMap) -> Result<impl IntoResponse, Refusal> {
+    if let Some(scrapers) = &app.scrapers {
+        scrapers.admit(&headers).await?;
+    }
+    let text = app.telemetry.metrics.encode();
+    Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], text))
+}
+
+/// Decides who may read the metrics.
+struct Scrapers {
+    reviews: Reviews,
+    /// Why the API server could not be asked the last time.
+    problem: Mutex<Option<String>>,
+}
+
+impl Scrapers {
+    /// They ask the API server of KUBECONFIG, or of the pod's cluster.
+    async fn new() -> Result<Self, BindError> {
+        let no_cluster = |error: &dyn std::error::Error| BindError::NoCluster(error.to_string());
+        let mut config = kube::Config::infer()
+            .await
+            .map_err(|error| no_cluster(&error))?;
+        // No retries: the next scrape is one.
+        config.default_retry = false;
+        let client = kube::Client::try_from(config).map_err(|error| no_cluster(&error))?;
+        Ok(Self::asking(Reviews::new(client, PURPOSE)))
+    }
+
+    fn asking(reviews: Reviews) -> Self {
+        Self {
+            reviews,
+            problem: Mutex::default(),
+        }
+    }
+
+    /// Lets a client in, or returns why not.
+    async fn admit(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        let review = timeout(PATIENCE, self.review(headers));
+        let admitted = review.await.unwrap_or(Err(Refusal::silent()));
+        self.report(&admitted);
+        admitted
+    }
+
+    async fn review(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        let token = Token::bearer(headers).ok_or(Refusal::NoToken)?;
+        let user = self.reviews.user(&token).await?;
+        if self.reviews.has(&user, &Right::Get(METRICS)).await? {
+            return Ok(());
+        }
+        Err(Refusal::Forbidden(format!(
+            "{} may not get {METRICS}: bind it to a ClusterRole that allows get on this nonResourceURL",
+            user.name
+        )))
+    }
+
+    /// Prometheus shows only the status of an answer, so the log has the reason, once while it stays the same.
+    fn report(&self, admitted: &Result<(), Refusal>) {
+        let problem = match admitted {
+            Ok(()) | Err(Refusal::Forbidden(_)) => None,
+            Err(Refusal::Unable(why)) => Some(why.clone()),
+            // Anybody can cause these.
+            Err(Refusal::NoToken | Refusal::Unknown) => return,
+        };
+        let mut last = self.problem.lock();
+        if let Some(problem) = problem.as_ref().filter(|_| problem != *last) {
+            tracing::warn!(
+                problem,
+                "the API server can't be asked who may read the metrics"
+            );
+        }
+        *last = problem;
+    }
+}
+
+impl std::fmt::Debug for Scrapers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Scrapers")
+    }
+}
+
+#[cfg(test)]
+mod tests;

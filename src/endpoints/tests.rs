@@ -1,0 +1,84 @@
+use http::Request;
+use serde_json::{Value, json};
+use wiremock::{Mock, MockServer, ResponseTemplate, matchers::method};
+
+use super::*;
+use crate::auth::reviews_by;
+
+/// An API server that knows two tokens; the user of one may read the metrics.
+async fn api_server() -> MockServer {
+    let server = MockServer::start().await;
+    let review = |request: &wiremock::Request| {
+        let spec = &request.body_json::<Value>().unwrap()["spec"];
+        let status = match spec["token"].as_str() {
+            Some(token) => json!({
+                "authenticated": token != "wrong",
+                "audiences": spec["audiences"],
+                "user": { "username": token },
+            }),
+            None => json!({
+                "allowed": spec["user"] == "scraper"
+                    && spec["nonResourceAttributes"] == json!({ "path": "/metrics", "verb": "get" }),
+            }),
+        };
+        ResponseTemplate::new(201).set_body_json(json!({ "status": status }))
+    };
+    let reviews = Mock::given(method("POST")).respond_with(review);
+    reviews.mount(&server).await;
+    server
+}
+
+fn scrapers(uri: &str) -> Scrapers {
+    Scrapers::asking(reviews_by(uri))
+}
+
+async fn admits(scrapers: &Scrapers, authorization: Option<&str>) -> Result<(), Refusal> {
+    let mut request = Request::get(METRICS);
+    if let Some(value) = authorization {
+        request = request.header(header::AUTHORIZATION, value);
+    }
+    scrapers.admit(request.body(()).unwrap().headers()).await
+}
+
+#[tokio::test]
+async fn only_those_who_may_get_the_metrics_are_let_in() {
+    let server = api_server().await;
+    let scrapers = scrapers(&server.uri());
+    admits(&scrapers, Some("Bearer scraper")).await.unwrap();
+    for (authorization, status) in [
+        (None, 401),
+        (Some("Basic c2NyYXBlcg=="), 401),
+        (Some("Bearer wrong"), 401),
+        (Some("Bearer viewer"), 403),
+    ] {
+        let refusal = admits(&scrapers, authorization).await.unwrap_err();
+        let response = refusal.into_response();
+        assert_eq!(response.status(), status, "{authorization:?}");
+        let challenge = response.headers().get(header::WWW_AUTHENTICATE);
+        assert_eq!(challenge.is_some(), status == 401);
+    }
+    let refusal = admits(&scrapers, Some("Bearer viewer")).await.unwrap_err();
+    let words = refusal.to_string();
+    assert!(words.starts_with("viewer may not get /metrics"), "{words}");
+}
+
+#[tokio::test]
+async fn without_an_answer_of_the_api_server_nobody_is_let_in() {
+    let scrapers = scrapers("http://127.0.0.1:1");
+    let refusal = admits(&scrapers, Some("Bearer secret")).await.unwrap_err();
+    let words = refusal.to_string();
+    assert!(words.contains("can't be asked who may see this"), "{words}");
+    assert!(!words.contains("secret"), "{words}");
+    assert!(scrapers.problem.lock().is_some());
+    assert_eq!(refusal.into_response().status(), 503);
+}
+
+/// The client hears that there was no answer before its connection is closed.
+#[tokio::test]
+async fn a_silent_api_server_is_waited_for_for_a_while() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let scrapers = scrapers(&format!("http://{}", listener.local_addr().unwrap()));
+    let refusal = admits(&scrapers, Some("Bearer secret")).await.unwrap_err();
+    assert!(matches!(refusal, Refusal::Unable(_)), "{refusal}");
+    assert!(BOUNDS.head * 2 + PATIENCE < BOUNDS.lasts);
+}
