@@ -379,17 +379,17 @@ mod tests {
         only(hidden, "operator", Outcome::Unknown, &["may not"]);
     }
 
-    fn some<const N: usize>(titles: [&str; N], cut: bool) -> Answer<Found> {
-        Ok(Found {
+    fn some<const N: usize>(titles: [&str; N], cut: bool) -> Found {
+        Found {
             titles: titles.map(str::to_owned).to_vec(),
             cut,
-        })
+        }
     }
 
     #[test]
     fn an_annotation_on_a_cron_job_itself_is_reported() {
         let mistaken = |cut| Rest {
-            cron_jobs: some(["batch/report"], cut),
+            cron_jobs: Ok(some(["batch/report"], cut)),
             ..rest()
         };
         let words = ["batch/report", "spec.jobTemplate.metadata.annotations"];
@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn where_not_all_were_read_nothing_is_certain() {
         let rest = Rest {
-            cron_jobs: some([], true),
+            cron_jobs: Ok(some([], true)),
             ..rest()
         };
         let words = ["none has", "more than 10000", "not read"];
@@ -411,7 +411,7 @@ mod tests {
     #[test]
     fn several_operators_of_one_semaphore_are_reported() {
         let rest = Rest {
-            contested: some(["batch/db (a, b)"], false),
+            contested: Ok(some(["batch/db (a, b)"], false)),
             ..rest()
         };
         let words = ["batch/db (a, b)", "keep its limit", "--semaphore-selector"];
