@@ -81,6 +81,8 @@ pub struct Settings {
 /// What all terms of leadership share.
 struct Shared {
     cluster: Cluster,
+    /// The name of this replica.
+    identity: Arc<str>,
     /// The external node that owns the sessions made with the operator's own token, so that restarting a Consul agent
     /// does not end them.
     node: Arc<str>,
@@ -151,6 +153,7 @@ pub async fn run(
     let session_manager = SessionManager::new(telemetry.metrics.clone());
     let guest = consul.clone();
     let lease = settings.election.waits();
+    let identity = settings.election.identity.as_str().into();
     let election = leader::Election {
         settings: settings.election,
         kubernetes: kubernetes.clone(),
@@ -177,6 +180,7 @@ pub async fn run(
         health,
         shared: Arc::new(Shared {
             cluster,
+            identity,
             node: node.into(),
             scope: settings.scope,
             tenancy: settings.tenancy,

@@ -18,9 +18,12 @@ use crate::{
 use consul_client::clock;
 use consul_semaphore_api::{GROUP, annotations::SEMAPHORE, scope::Namespaces};
 
-/// How many `CronJobs` are read at once, and how many times: each may have a megabyte.
+/// How many objects of a kind are read at once, and how many times: each may have a megabyte.
 const PAGE: usize = 100;
 const PAGES: usize = 100;
+
+/// How many objects of a kind are read at most, in each namespace of the scope or in the whole cluster.
+pub(super) const READ: usize = PAGE * PAGES;
 
 /// How many rights are checked at once.
 const AT_ONCE: usize = 8;
@@ -67,7 +70,18 @@ pub(super) struct Rest {
     /// Who leads, if there is an election by a Lease.
     pub(super) election: Option<(Lease, Answer<Lead>)>,
     /// The `CronJobs` that have the annotation on their own metadata alone, where it has no effect.
-    pub(super) cron_jobs: Answer<Vec<String>>,
+    pub(super) cron_jobs: Answer<Found>,
+    /// The `ConsulSemaphores` that several operators manage, each with the names of these.
+    pub(super) contested: Answer<Found>,
+}
+
+/// What was found among the objects of a kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// The objects, for people.
+    pub(super) titles: Vec<String>,
+    /// Whether there are more objects than were read.
+    pub(super) cut: bool,
 }
 
 /// What a Lease says.
@@ -172,7 +186,17 @@ impl Cluster {
             rights: self.rights(settings).await,
             policies,
             election: self.election().await,
-            cron_jobs: self.mistaken_cron_jobs(settings).await,
+            cron_jobs: self
+                .find_all(settings, "batch/v1", "cronjobs", mistaken)
+                .await,
+            contested: self
+                .find_all(
+                    settings,
+                    &format!("{GROUP}/v1alpha1"),
+                    "consulsemaphores",
+                    contested,
+                )
+                .await,
         }
     }
 
@@ -195,30 +219,37 @@ impl Cluster {
         Some((lease, lead))
     }
 
-    /// The `CronJobs` of the scope, page by page, and of them those with the annotation in the wrong place.
-    async fn mistaken_cron_jobs(&self, settings: &Settings) -> Answer<Vec<String>> {
+    /// Reads the objects of a kind in the scope, page by page, and keeps what `title` makes of them.
+    async fn find_all(
+        &self,
+        settings: &Settings,
+        group: &str,
+        plural: &str,
+        title: fn(&Value) -> Option<String>,
+    ) -> Answer<Found> {
         let folders = match &settings.operator.scope.namespaces {
-            Namespaces::All => vec!["/apis/batch/v1/cronjobs".to_owned()],
+            Namespaces::All => vec![format!("/apis/{group}/{plural}")],
             Namespaces::Only(names) => {
-                let folder = |name| format!("/apis/batch/v1/namespaces/{name}/cronjobs");
+                let folder = |name| format!("/apis/{group}/namespaces/{name}/{plural}");
                 names.iter().map(folder).collect()
             }
         };
-        let mut mistaken = Vec::new();
+        let mut found = Found::default();
         for folder in folders {
             let mut next = String::new();
             for _ in 0..PAGES {
                 let path = format!("{folder}?limit={PAGE}&continue={next}");
                 let list = self.server.get(&path).await?;
                 let items = list["items"].as_array().into_iter().flatten();
-                mistaken.extend(items.filter(|one| is_mistaken(one)).map(title));
+                found.titles.extend(items.filter_map(title));
                 next = text(&list["metadata"]["continue"]);
                 if next.is_empty() {
                     break;
                 }
             }
+            found.cut |= !next.is_empty();
         }
-        Ok(mistaken)
+        Ok(found)
     }
 
     async fn definition(&self) -> Answer<Definition> {
@@ -317,10 +348,19 @@ pub(super) fn is_account(user: &str) -> bool {
     account_namespace(user).is_some()
 }
 
-/// Whether a `CronJob` has the annotation on its own metadata, and its Jobs do not have it.
-fn is_mistaken(cron_job: &Value) -> bool {
+/// A `CronJob` that has the annotation on its own metadata, while its Jobs do not have it.
+fn mistaken(cron_job: &Value) -> Option<String> {
     let asks = |metadata: &Value| metadata["annotations"][SEMAPHORE].is_string();
-    asks(&cron_job["metadata"]) && !asks(&cron_job["spec"]["jobTemplate"]["metadata"])
+    let is_mistaken =
+        asks(&cron_job["metadata"]) && !asks(&cron_job["spec"]["jobTemplate"]["metadata"]);
+    is_mistaken.then(|| title(cron_job))
+}
+
+/// A `ConsulSemaphore` that several operators manage, as they say in its status.
+fn contested(semaphore: &Value) -> Option<String> {
+    let operators = semaphore["status"]["operators"].as_array()?;
+    let names: Vec<&str> = operators.iter().filter_map(Value::as_str).collect();
+    (names.len() > 1).then(|| format!("{} ({})", title(semaphore), names.join(", ")))
 }
 
 fn title(object: &Value) -> String {
@@ -370,5 +410,19 @@ mod tests {
             );
         }
         assert_eq!(found(leader::Mode::Off, None, Some(account)), None);
+    }
+
+    #[test]
+    fn a_semaphore_of_several_operators_is_found() {
+        let semaphore = |operators: &[&str]| {
+            json!({
+                "metadata": { "namespace": "batch", "name": "db" },
+                "status": { "operators": operators },
+            })
+        };
+        let said = contested(&semaphore(&["a", "b"]));
+        assert_eq!(said.as_deref(), Some("batch/db (a, b)"));
+        assert_eq!(contested(&semaphore(&["a"])), None);
+        assert_eq!(contested(&json!({})), None);
     }
 }

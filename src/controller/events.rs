@@ -47,6 +47,8 @@ const COUNTED: usize = 1024;
 pub(super) enum Reason {
     /// The Job waits for a slot. The message says why it has none yet.
     SlotWaiting,
+    /// The annotation `hold` keeps the Job out of the queue. Remove it to queue the Job.
+    OnHold,
     /// The Job got a slot and was started.
     SlotGranted,
     /// The Job is done. Its slot stays held until the time in the message, because of `spec.cooldown`.
@@ -98,12 +100,17 @@ pub(super) enum Reason {
     /// The limit in Consul was changed while other programs or clusters, which may use the former limit, had
     /// contenders. Give them the new limit.
     OthersRefused,
+    /// More than one operator manages the `ConsulSemaphore`; the message names their replicas. They keep the limit
+    /// and start no Job twice, but each emits all events and writes the status. Stop all but one, or give each a
+    /// part of the cluster with `--semaphore-selector` or `--namespaces`.
+    AnotherOperator,
 }
 
 impl Reason {
     fn is_warning(self) -> bool {
         match self {
             Self::SlotWaiting
+            | Self::OnHold
             | Self::SlotGranted
             | Self::SlotCooling
             | Self::SlotReleased
@@ -122,7 +129,8 @@ impl Reason {
             | Self::NotReady
             | Self::LeftBehind
             | Self::ShortTtl
-            | Self::OthersRefused => true,
+            | Self::OthersRefused
+            | Self::AnotherOperator => true,
         }
     }
 }

@@ -60,6 +60,8 @@ struct State {
     unclaimed: BTreeSet<Uid>,
     /// The workloads that run without a grant, and ask for a slot.
     ungranted: BTreeSet<Uid>,
+    /// The workloads that were put on hold since these were last taken.
+    held_back: BTreeSet<Uid>,
     contenders: Contenders,
     lists: Lists,
     /// The queues that are due a pass.
@@ -185,7 +187,7 @@ impl Index {
     }
 
     fn notify(&self, state: &State, uid: &Uid) {
-        if state.unclaimed.contains(uid) {
+        if state.unclaimed.contains(uid) || state.held_back.contains(uid) {
             self.0.unclaimed_changed.notify_one();
         }
         if state.ungranted.contains(uid) {
@@ -460,6 +462,15 @@ impl Index {
         unclaimed.cloned().collect()
     }
 
+    /// The workloads that were put on hold since the last call and still are.
+    pub(super) fn take_held_back(&self) -> Vec<TrackedWorkload> {
+        let mut state = self.state();
+        let held_back = std::mem::take(&mut state.held_back);
+        let tracked = held_back.iter().filter_map(|uid| state.workloads.get(uid));
+        let still = tracked.filter(|tracked| tracked.workload.is_held_back());
+        still.cloned().collect()
+    }
+
     /// Some of the workloads that run without a grant, whether a semaphore claims them or not, in namespaces whose
     /// semaphores are all known: at most this many, of those whose turn it is.
     pub(super) fn ungranted(
@@ -478,7 +489,7 @@ impl Index {
         self.state().ungranted.contains(uid)
     }
 
-    /// Waits until the unclaimed workloads may have changed.
+    /// Waits until the unclaimed workloads may have changed, or others were put on hold.
     pub(super) async fn unclaimed_changed(&self) {
         self.0.unclaimed_changed.notified().await;
     }

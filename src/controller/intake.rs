@@ -1,5 +1,5 @@
-//! Workloads that no semaphore claims: their semaphore does not exist, their annotations can't be read, or something
-//! else manages them. They get an event.
+//! Workloads that are in no queue: no semaphore claims them, because theirs does not exist, their annotations can't be
+//! read, or something else manages them; or they are on hold. They get an event.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,7 +10,7 @@ use std::{
 use super::{Context, events::Reason};
 use consul_client::clock::Moment;
 use consul_semaphore::Uid;
-use consul_semaphore_api::annotations::{KEY, SEMAPHORE};
+use consul_semaphore_api::annotations::{HOLD, KEY, SEMAPHORE};
 use consul_semaphore_workload::{Obstacle, TrackedWorkload};
 
 /// How much later than its workloads a semaphore may arrive if both are created together.
@@ -24,10 +24,11 @@ struct Reported {
     note: Option<String>,
 }
 
-/// Reports to the users of unclaimed workloads why they wait, for as long as this replica leads.
+/// Reports to the users of workloads in no queue why they wait, for as long as this replica leads.
 pub(super) async fn run(context: Arc<Context>) {
     let mut reported: HashMap<Uid, Reported> = HashMap::new();
     loop {
+        report_held_back(&context);
         let unclaimed = context.index.unclaimed();
         let there: HashSet<&Uid> = unclaimed
             .iter()
@@ -40,6 +41,30 @@ pub(super) async fn run(context: Arc<Context>) {
             () = context.index.unclaimed_changed() => {}
             () = tokio::time::sleep(wait.unwrap_or(Duration::from_hours(1))) => {}
         }
+    }
+}
+
+/// Emits the event for each workload that was put on hold.
+fn report_held_back(context: &Context) {
+    for TrackedWorkload {
+        namespace,
+        workload,
+        ..
+    } in context.index.take_held_back()
+    {
+        let note = format!(
+            "on hold by the annotation {HOLD}: it is not in the queue of ConsulSemaphore {}. Remove the annotation \
+             to queue the Job",
+            workload.semaphores()
+        );
+        let events = &context.shared.events;
+        events.workload(
+            &namespace,
+            &workload.name,
+            &workload.uid,
+            Reason::OnHold,
+            note,
+        );
     }
 }
 

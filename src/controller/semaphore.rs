@@ -10,6 +10,7 @@ mod access;
 mod advice;
 mod conditions;
 mod finalizer;
+mod operators;
 mod prefix_watch;
 mod readiness;
 mod reporter;
@@ -487,6 +488,8 @@ impl SemaphoreController {
             holders: keys.holders(),
             queue: status::queue(index, &self.reference, &totals.starting, keyed),
             waiting_elsewhere: keys.elsewhere(),
+            // The reporter knows them.
+            operators: Vec::new(),
             conditions: Vec::new(),
         };
         let held_and_limit = totals.limit.map(|limit| (totals.held, limit));

@@ -173,6 +173,7 @@ fn a_status() -> ConsulSemaphoreStatus {
             key: None,
             waiter: Some("ci-runner deploy".to_owned()),
         }],
+        operators: vec!["replica-1".to_owned()],
         conditions: conditions::merge(&[], &findings, Some(1), now),
     }
 }

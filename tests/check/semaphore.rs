@@ -176,7 +176,7 @@ async fn without_an_operator_the_report_says_what_it_would_do() {
         .await
         .is_waiting()
         .await;
-    let said = first_waits(&bed, &team, &db, "a", "has not taken the limit up").await;
+    let said = first_waits(&bed, &team, &db, "a", "has not recorded the limit").await;
     said.assert(
         "semaphore",
         "object",

@@ -1,6 +1,7 @@
 //! A Job on hold stays out of the queue, and others pass it.
 use testbed::{
     Bed,
+    helpers::event_reasons,
     proof::{
         End, HOLD, all_is_decided, grant_of, has_no_session, nothing_is_left, pods_end, queue_is,
         runs_in_a_slot, uid_of,
@@ -17,6 +18,8 @@ async fn others_pass_a_job_on_hold_until_the_hold_is_taken_away() {
 
     // On hold from the start, it does not even take a free slot.
     let held = job("x-held").hold().create().await;
+    let said = held.has_event("OnHold").await;
+    assert!(said.contains(HOLD) && said.contains("db"), "{said}");
     let a = job("a").create().await;
     runs_in_a_slot(&bed, &db, &a).await;
     let b = job("b").create().await;
@@ -37,6 +40,7 @@ async fn others_pass_a_job_on_hold_until_the_hold_is_taken_away() {
     c.annotate(HOLD, Some("true")).await;
     queue_is(&db, []).await;
     has_no_session(&bed, &uid_of(&c).await).await;
+    c.has_event("OnHold").await;
 
     // Off hold, it is queued.
     held.annotate(HOLD, None).await;
@@ -48,10 +52,15 @@ async fn others_pass_a_job_on_hold_until_the_hold_is_taken_away() {
 
     c.annotate(HOLD, Some("false")).await;
     queue_is(&db, [&c]).await;
-    // A hold does not affect a running Job.
+    // A hold does not affect a running Job, and there is one event for each hold.
     held.annotate(HOLD, Some("true")).await;
     all_is_decided(&team, &db).await;
     held.is_running().await;
+    for job in [&held, &c] {
+        let reasons = event_reasons(job).await;
+        let on_hold = reasons.iter().filter(|reason| *reason == "OnHold");
+        assert_eq!(on_hold.count(), 1, "{reasons:?}");
+    }
     pods_end(&team, &held, End::Succeeded).await;
     held.is_complete().await;
     runs_in_a_slot(&bed, &db, &c).await;

@@ -63,4 +63,5 @@ mod tenants;
 mod traces;
 mod ttl_after_finished;
 mod two_operators_by_label;
+mod two_operators_of_one_semaphore;
 mod unsuspended;

@@ -70,6 +70,11 @@ pub struct ConsulSemaphoreStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting_elsewhere: Vec<WaiterStatus>,
 
+    /// The operators that manage the `ConsulSemaphore`, by the names of their replicas; the one that wrote this
+    /// status is first. If there are several, stop all but one, or give each a part of the cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub operators: Vec<String>,
+
     /// Ready is the summary: True when slots can be granted and released.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -354,15 +354,17 @@ impl Holder {
         contenders.any(|(session, _)| !self.program.sessions.contains_key(session))
     }
 
-    /// Who prevents a slot, for people; `None` if nobody does or that is unknown.
-    fn in_the_way(&self) -> Option<String> {
-        let reading = self.reading()?;
+    /// Whether somebody prevents a slot, as far as is known.
+    fn others_are_in_the_way(&self) -> bool {
+        let Some(reading) = self.reading() else {
+            return false;
+        };
         let free = match reading.lock() {
             Lock::Semaphore { body, .. } => body.room() > 0 && !self.others_wait(reading),
             Lock::Absent { .. } => !self.others_wait(reading),
             Lock::Mutex { .. } | Lock::Unreadable(_) => false,
         };
-        (!free && !self.program.is_among(reading)).then(|| obstacle::holders(Some(reading)))
+        !free && !self.program.is_among(reading)
     }
 
     fn rests(&self) -> bool {
@@ -387,8 +389,9 @@ impl Holder {
         }
         if let Some(last) = self.conclusion() {
             let unheld = !last.unheld.is_empty();
-            self.notices
-                .report("unheld", unheld.then_some(Notice::Unheld));
+            if self.notices.begins("unheld", unheld) {
+                (self.notices.on)(Notice::Unheld);
+            }
         }
     }
 
@@ -551,24 +554,28 @@ impl Holder {
     fn report_waiting(&mut self) {
         let works = self.queue().and_then(Queue::trouble).is_none();
         let rests = self.rests();
-        self.notices
-            .report("rest", rests.then_some(Notice::Resting));
-        let holders = self.in_the_way().filter(|_| works && !rests);
-        if holders.is_some() {
+        if self.notices.begins("rest", rests) {
+            (self.notices.on)(Notice::Resting);
+        }
+        let waits = works && !rests && self.others_are_in_the_way();
+        if waits {
             self.waits_since.get_or_insert_with(Moment::now);
         }
-        let waiting = holders.map(|holders| Notice::Waiting { holders });
-        self.notices.report("waiting", waiting);
+        if self.notices.begins("waiting", waits) {
+            let holders = obstacle::holders(self.reading());
+            (self.notices.on)(Notice::Waiting { holders });
+        }
         self.report_trouble(false);
     }
 
     fn report_trouble(&mut self, holding: bool) {
-        let trouble = self.queue().and_then(Queue::trouble);
-        let notice = trouble.map(|trouble| Notice::Trouble {
-            error: trouble.error.clone(),
-            holding,
-        });
-        self.notices.report("trouble", notice);
+        let trouble = self.queue().and_then(Queue::trouble).is_some();
+        if self.notices.begins("trouble", trouble)
+            && let Some(trouble) = self.queue().and_then(Queue::trouble)
+        {
+            let error = trouble.error.clone();
+            (self.notices.on)(Notice::Trouble { error, holding });
+        }
     }
 }
 
@@ -580,14 +587,13 @@ struct Notices {
 }
 
 impl Notices {
-    /// Reports a notice once, until it no longer holds.
-    fn report(&mut self, about: &'static str, notice: Option<Notice>) {
-        match notice {
-            Some(notice) if self.reported.insert(about) => (self.on)(notice),
-            Some(_) => {}
-            None => {
-                self.reported.remove(about);
-            }
+    /// Whether a notice is to be reported: once, until it no longer holds. It is worded only then.
+    fn begins(&mut self, about: &'static str, holds: bool) -> bool {
+        if holds {
+            self.reported.insert(about)
+        } else {
+            self.reported.remove(about);
+            false
         }
     }
 }

@@ -220,8 +220,18 @@ impl Workload {
 
     /// Whether it can be granted a slot of the semaphore that it asks for.
     pub fn is_queued(&self) -> bool {
+        self.phase == Phase::Idle && !self.hold && self.asks()
+    }
+
+    /// Whether only a hold keeps it out of the queue, once its last pods are gone.
+    pub fn is_held_back(&self) -> bool {
+        matches!(self.phase, Phase::Idle | Phase::Stopping) && self.hold && self.asks()
+    }
+
+    /// Whether it asks for a slot and has none.
+    fn asks(&self) -> bool {
         let free = self.granted.is_none() || self.lost();
-        self.phase == Phase::Idle && !self.hold && !self.requests.is_empty() && free
+        !self.requests.is_empty() && free
     }
 
     /// Whether it is finished or being deleted.

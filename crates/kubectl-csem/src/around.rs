@@ -5,7 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use consul_client::clock::{self, Moment};
 use consul_semaphore_workload::{TrackedWorkload, WorkloadObject};
-use k8s_openapi::api::coordination::v1::Lease;
+use jiff::Timestamp;
+use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
     Api, ResourceExt as _,
     api::{DynamicObject, ListParams},
@@ -17,7 +18,7 @@ use crate::{
     failure::{Failure, Kind},
     view::{
         missing::{self, Reference},
-        operator::{LEASE, NAMESPACE, silence},
+        operator::{LEASE, NAMESPACE, last_write, silence},
         recorded::{REPORTER, RecordedEvent},
     },
 };
@@ -33,7 +34,9 @@ pub(crate) struct Around {
 }
 
 impl Around {
-    pub(crate) async fn read(cluster: &Cluster, name: &str) -> Result<Self, Failure> {
+    /// Of the semaphore with this metadata.
+    pub(crate) async fn read(cluster: &Cluster, semaphore: &ObjectMeta) -> Result<Self, Failure> {
+        let name = semaphore.name.as_deref().unwrap_or_default();
         let read = |job: WorkloadObject| {
             let workload = TrackedWorkload::read(&job, Moment::default());
             workload.filter(|workload| workload.names(name))
@@ -42,7 +45,7 @@ impl Around {
         let (jobs, events, silence) = tokio::join!(
             cluster.list_jobs(read),
             cluster.list_events(&from_operator, |event| RecordedEvent::read(&event)),
-            operator_silence(cluster),
+            operator_silence(cluster, last_write([semaphore])),
         );
         let mut gaps: Vec<String> = silence.into_iter().collect();
         Ok(Self {
@@ -80,9 +83,13 @@ pub(crate) fn gap(what: &str, why: &str) -> String {
     format!("the {what} are not shown: {why}")
 }
 
-/// A line that says since when no operator reports, as far as the user may read its Lease.
-pub(crate) async fn operator_silence(cluster: &Cluster) -> Option<String> {
-    silence(&leases(cluster).await, clock::time())
+/// A line that says since when no operator reports, as far as the user may read its Lease. `written` says when one
+/// last changed a semaphore.
+pub(crate) async fn operator_silence(
+    cluster: &Cluster,
+    written: Option<Timestamp>,
+) -> Option<String> {
+    silence(&leases(cluster).await, written, clock::time())
 }
 
 /// The operator's Leases in all namespaces, or else in those where one is most likely.

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use consul_client::clock;
 use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::TrackedWorkload;
+use jiff::Timestamp;
 use kube::api::DynamicObject;
 use serde::Serialize;
 use serde_json::json;
@@ -20,6 +21,7 @@ use crate::{
         holder::{Kind as HolderKind, Who},
         item::{self, Item},
         list::{self, Columns},
+        operator::last_write,
         queue::{Queue, queue_of},
         recorded::recent,
         show::{self, Shown},
@@ -44,6 +46,7 @@ pub(crate) async fn list(
     let Listed { mut items, cut } = cluster
         .list_semaphores(namespace.as_deref(), selector)
         .await?;
+    let written = last_write(items.iter().map(|item| &item.metadata));
     items.iter_mut().for_each(without_managers);
     if cut {
         terminal::message(&format!(
@@ -59,6 +62,7 @@ pub(crate) async fn list(
         cluster,
         namespace.as_deref(),
         &items,
+        written,
         selector.is_none() && !cut,
     )
     .await;
@@ -83,11 +87,13 @@ pub(crate) async fn list(
     terminal::print(&text)
 }
 
-/// What is said below the list. `all` says that these are all semaphores of the namespace, or of all namespaces.
+/// What is said below the list. `written` says when an operator last changed one of them, and `all` that these are all
+/// semaphores of the namespace, or of all namespaces.
 async fn notes(
     cluster: &Cluster,
     namespace: Option<&str>,
     items: &[DynamicObject],
+    written: Option<Timestamp>,
     all: bool,
 ) -> Text {
     let missing = async {
@@ -97,7 +103,7 @@ async fn notes(
             None
         }
     };
-    let (silence, missing) = tokio::join!(operator_silence(cluster), missing);
+    let (silence, missing) = tokio::join!(operator_silence(cluster, written), missing);
     let lines = silence.into_iter().chain(missing);
     let mut text = Text::default();
     text.extend(lines.map(|line| Line::of(Tone::Doubt, line)));
@@ -110,8 +116,8 @@ pub(crate) async fn show(
     output: Option<Output>,
 ) -> Result<(), Failure> {
     let (mut object, semaphore) = cluster.readable(name).await?;
+    let around = Around::read(cluster, &object.metadata).await?;
     without_managers(&mut object);
-    let around = Around::read(cluster, name).await?;
     let (places, events) = match output {
         None => (SHOWN, EVENTS),
         Some(_) => (SHOWN_WIDE, EVENTS_WIDE),

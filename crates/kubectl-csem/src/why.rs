@@ -78,7 +78,7 @@ impl About {
             Err(failure) => return Err(failure),
         };
         let item = Item::read(&object);
-        let mut around = Around::read(cluster, semaphore).await?;
+        let mut around = Around::read(cluster, &object.metadata).await?;
         // It is among the others unless those can't be listed.
         let known = |one: &TrackedWorkload| {
             workload.is_some_and(|this| one.workload.name == this.workload.name)

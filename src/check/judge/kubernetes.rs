@@ -11,7 +11,7 @@ use crate::{
     admission::{Finding, Standing},
     check::{
         api_server::{Answer, Refusal},
-        kubernetes::{Lead, Rest, Right, Seen, is_account},
+        kubernetes::{Found, Lead, READ, Rest, Right, Seen, is_account},
         report::{Area, Line, Outcome},
         rights::{Lease, RULES, Rule},
     },
@@ -57,6 +57,7 @@ pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
     lines.extend(rights(&rest.rights));
     lines.extend(rest.policies.iter().map(policy));
     lines.extend(rest.election.as_ref().map(election));
+    lines.extend(operators(&rest.contested));
     lines.push(cron_jobs(&rest.cron_jobs));
     lines
 }
@@ -95,24 +96,50 @@ fn election((lease, lead): &(Lease, Answer<Lead>)) -> Line {
     }
 }
 
+/// Two operators of one `ConsulSemaphore` do all work twice. No line if there are no `ConsulSemaphores`.
+fn operators(contested: &Answer<Found>) -> Option<Line> {
+    let line = found(
+        "operators",
+        contested,
+        "no ConsulSemaphore is managed by more than one",
+        "more than one operator manages the same ConsulSemaphore, or did in the last 10 minutes. They keep its limit \
+         and start no Job twice, but each emits all events and writes the status",
+        "stop all but one, or give each a --semaphore-selector or --namespaces: docs/scope.md",
+    );
+    (*contested != Err(Refusal::NotThere)).then_some(line)
+}
+
 /// The annotation on a `CronJob` itself has no effect, and nothing else says so without the admission policies.
-fn cron_jobs(mistaken: &Answer<Vec<String>>) -> Line {
-    let of = |outcome, message: String| line("CronJobs", outcome, message);
-    match mistaken {
-        Ok(none) if none.is_empty() => of(
-            Outcome::Ok,
-            "none has the annotation in the wrong place".to_owned(),
+fn cron_jobs(mistaken: &Answer<Found>) -> Line {
+    found(
+        "CronJobs",
+        mistaken,
+        "none has the annotation in the wrong place",
+        &format!(
+            "the annotation {SEMAPHORE} is on the CronJob itself, so its Jobs run without a slot"
         ),
-        Ok(some) => of(
-            Outcome::Warning,
-            format!(
-                "the annotation {SEMAPHORE} is on the CronJob itself, so its Jobs run without a slot: {}",
-                named(some.iter())
-            ),
-        )
-        .todo("move the annotation to spec.jobTemplate.metadata.annotations"),
-        Err(why) => of(Outcome::Unknown, format!("they can't be listed: {why}")),
+        "move the annotation to spec.jobTemplate.metadata.annotations",
+    )
+}
+
+/// A line about objects that have a problem.
+fn found(what: &str, found: &Answer<Found>, none: &str, problem: &str, todo: &str) -> Line {
+    let of = |outcome, message: String| line(what, outcome, message);
+    let Found { titles, cut } = match found {
+        Ok(found) => found,
+        Err(why) => return of(Outcome::Unknown, format!("they can't be listed: {why}")),
+    };
+    let rest = if *cut {
+        format!(". There are more than {READ}, and the others were not read")
+    } else {
+        String::new()
+    };
+    if !titles.is_empty() {
+        let message = format!("{problem}: {}{rest}", named(titles.iter()));
+        return of(Outcome::Warning, message).todo(todo);
     }
+    let outcome = if *cut { Outcome::Unknown } else { Outcome::Ok };
+    of(outcome, format!("{none}{rest}"))
 }
 
 fn line(what: &str, outcome: Outcome, message: impl std::fmt::Display) -> Line {
@@ -307,7 +334,8 @@ mod tests {
             rights: allowed.collect(),
             policies: Vec::new(),
             election: Some((lease, Ok(lead("replica-1", 3)))),
-            cron_jobs: Ok(Vec::new()),
+            cron_jobs: Ok(Found::default()),
+            contested: Ok(Found::default()),
         }
     }
 
@@ -351,14 +379,43 @@ mod tests {
         only(hidden, "operator", Outcome::Unknown, &["may not"]);
     }
 
+    fn some<const N: usize>(titles: [&str; N], cut: bool) -> Found {
+        Found {
+            titles: titles.map(str::to_owned).to_vec(),
+            cut,
+        }
+    }
+
     #[test]
     fn an_annotation_on_a_cron_job_itself_is_reported() {
-        let mistaken = Rest {
-            cron_jobs: Ok(vec!["batch/report".to_owned()]),
+        let mistaken = |cut| Rest {
+            cron_jobs: Ok(some(["batch/report"], cut)),
             ..rest()
         };
         let words = ["batch/report", "spec.jobTemplate.metadata.annotations"];
-        only(mistaken, "CronJobs", Outcome::Warning, &words);
+        only(mistaken(false), "CronJobs", Outcome::Warning, &words);
+        let words = ["batch/report. There are more than 10000"];
+        only(mistaken(true), "CronJobs", Outcome::Warning, &words);
+    }
+
+    #[test]
+    fn where_not_all_were_read_nothing_is_certain() {
+        let rest = Rest {
+            cron_jobs: Ok(some([], true)),
+            ..rest()
+        };
+        let words = ["none has", "more than 10000", "not read"];
+        only(rest, "CronJobs", Outcome::Unknown, &words);
+    }
+
+    #[test]
+    fn several_operators_of_one_semaphore_are_reported() {
+        let rest = Rest {
+            contested: Ok(some(["batch/db (a, b)"], false)),
+            ..rest()
+        };
+        let words = ["batch/db (a, b)", "keep its limit", "--semaphore-selector"];
+        only(rest, "operators", Outcome::Warning, &words);
     }
 
     fn all(rest: Rest) -> Vec<Line> {

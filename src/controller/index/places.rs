@@ -24,8 +24,8 @@ impl State {
             }
         }
         if let Some(known) = self.workloads.get(&uid) {
-            is_new =
-                !known.workload.is_queued() || self.queues_for(known) != self.queues_for(&tracked);
+            is_new = is_announced(&known.workload, &tracked.workload)
+                || self.queues_for(known) != self.queues_for(&tracked);
             self.withdraw(&uid);
         }
         self.arrange(&tracked, announce && is_new);
@@ -60,7 +60,7 @@ impl State {
         }
     }
 
-    /// Gives a workload its place; `announce` if an event should say that it waits. Workloads of other operators have
+    /// Gives a workload its place; `announce` if an event should say that it waits or is on hold. Workloads of other operators have
     /// no place here.
     fn arrange(&mut self, tracked: &TrackedWorkload, announce: bool) {
         self.mark_concerned(tracked);
@@ -74,6 +74,9 @@ impl State {
         let queues = self.queues_for(tracked);
         if queues.is_empty() && !workload.has_ended() {
             self.unclaimed.insert(uid.clone());
+        }
+        if announce && workload.is_held_back() && !queues.is_empty() {
+            self.held_back.insert(uid.clone());
         }
         for reference in &queues {
             let asks = workload.asks_for(&reference.semaphore.name, reference.key.as_ref());
@@ -297,5 +300,16 @@ impl State {
         };
         let semaphore = self.semaphores.get(&reference)?;
         Some((reference, semaphore))
+    }
+}
+
+/// Whether an event should say that a workload waits or is on hold, because its earlier version did not. There is
+/// another event if the operator put it on hold: its user had suspended it while it held a slot.
+fn is_announced(earlier: &Workload, later: &Workload) -> bool {
+    let held_a_slot = earlier.granted.is_some() && !earlier.lost() && !earlier.hold;
+    if later.hold {
+        !earlier.is_held_back() && !held_a_slot
+    } else {
+        !earlier.is_queued()
     }
 }

@@ -369,6 +369,72 @@ fn newcomers_are_returned_once_and_not_after_a_list() {
 }
 
 #[test]
+fn a_hold_is_announced_once() {
+    let index = with_db();
+    let mut version = 10;
+    let mut put = |change: fn(&mut Workload)| {
+        version += 1;
+        let later = tracked("a", |tracked| {
+            workload(tracked).version = version.to_string().as_str().into();
+            change(workload(tracked));
+        });
+        put(&index, later);
+        index.take_held_back().len()
+    };
+    let hold: fn(&mut Workload) = |workload| workload.hold = true;
+    assert_eq!(put(hold), 1, "from the start");
+    let later = |workload: &mut Workload| {
+        workload.hold = true;
+        workload.priority = 1;
+    };
+    assert_eq!(put(later), 0, "another change");
+    assert_eq!(put(|_| {}), 0, "off hold");
+    assert_eq!(put(hold), 1, "while it waits");
+
+    let granted = |workload: &mut Workload| {
+        workload.phase = Phase::Running;
+        workload.granted = Some(Granted::by("db/s", "s"));
+        workload.reported = vec!["s".into()];
+    };
+    assert_eq!(put(granted), 0);
+    let stopping = |workload: &mut Workload| {
+        workload.hold = true;
+        workload.phase = Phase::Stopping;
+    };
+    assert_eq!(put(stopping), 0, "the operator put it on hold");
+    assert_eq!(put(hold), 0, "its pods are gone");
+
+    let ran = |workload: &mut Workload| {
+        workload.hold = true;
+        workload.phase = Phase::Running;
+    };
+    assert_eq!(put(ran), 0);
+    assert_eq!(put(stopping), 1, "it ran without a slot");
+}
+
+#[test]
+fn a_hold_is_announced_when_there_is_a_queue_and_not_after_a_list() {
+    let on_hold = |name| tracked(name, |tracked| workload(tracked).hold = true);
+    let index = with_db();
+    index.list_begins(&WatchScope::Cluster);
+    put(&index, on_hold("old"));
+    index.list_ends(&WatchScope::Cluster);
+    put(&index, on_hold("gone"));
+    index.remove(&"gone".into());
+    assert!(index.take_held_back().is_empty());
+
+    let index = empty();
+    put(&index, on_hold("a"));
+    assert!(index.take_held_back().is_empty());
+    assert_eq!(names_of(&index.unclaimed()), ["a"]);
+    add(&index, "db", "db", true);
+    assert!(index.take_held_back().is_empty(), "it names no key");
+    index.remove_semaphore(&reference("db"));
+    add(&index, "db", "db", false);
+    assert_eq!(names_of(&index.take_held_back()), ["a"]);
+}
+
+#[test]
 fn a_workload_stays_with_the_semaphore_that_started_it() {
     let index = with_db();
     add(&index, "other", "other", false);

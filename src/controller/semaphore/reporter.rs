@@ -1,9 +1,10 @@
 //! Writes the status of one `ConsulSemaphore`: at most about once a second, and the last report is never lost.
-//! Foreign changes to the status are overwritten.
+//! Foreign changes to the status are overwritten, and another operator that writes it is reported.
 
 use std::{sync::Arc, time::Duration};
 
-use kube::{Api, ResourceExt, api::Patch};
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{Api, Resource, ResourceExt, api::Patch};
 use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, watch},
@@ -11,9 +12,13 @@ use tokio::{
     time::sleep,
 };
 
+use super::operators::Operators;
 use crate::{
     call::{CallError, call, patch_params},
-    controller::Context,
+    controller::{
+        Context,
+        events::{Events, Reason},
+    },
     crash::{self, Point},
 };
 use consul_client::{
@@ -71,6 +76,11 @@ impl Reporter {
             namespace,
             name: semaphore.name_any(),
             uid: semaphore.uid(),
+            about: semaphore.object_ref(&()),
+            events: context.shared.events.clone(),
+            operators: Operators::new(context.shared.identity.clone()),
+            is_certain: false,
+            is_introduced: context.shared.lease.is_some(),
             written: semaphore.status.clone().unwrap_or_default(),
             due,
             seen,
@@ -121,8 +131,15 @@ struct Writer {
     namespace: String,
     name: String,
     uid: Option<String>,
+    about: ObjectReference,
+    events: Events,
+    operators: Operators,
     /// The status in the API server.
     written: ConsulSemaphoreStatus,
+    /// Whether the API server has answered that: a watch may show an older status, from before this process worked.
+    is_certain: bool,
+    /// Whether a Lease or its name in the status shows that this replica works.
+    is_introduced: bool,
     due: watch::Receiver<(u64, Report)>,
     seen: watch::Receiver<Arc<ConsulSemaphore>>,
     /// When a foreign write may be overwritten again.
@@ -138,9 +155,12 @@ impl Writer {
         while self.is_to_write().await {
             let number = self.due.borrow_and_update().0;
             let status = self.status();
-            if status != self.written {
+            if self.is_due(&status) {
                 match self.write(&status).await {
-                    Ok(written) => self.written = written.unwrap_or(status),
+                    Ok(written) => {
+                        self.written = written.unwrap_or(status);
+                        (self.is_certain, self.is_introduced) = (true, true);
+                    }
                     Err(error) => {
                         logged = self.log_failure(&error, logged);
                         self.due.mark_changed();
@@ -165,6 +185,7 @@ impl Writer {
     async fn is_to_write(&mut self) -> bool {
         loop {
             let (seen, mended) = (&mut self.seen, self.mended);
+            let until = self.operators.until();
             let news = async move {
                 if let Some(mended) = mended {
                     mended.wait().await;
@@ -173,6 +194,10 @@ impl Writer {
             };
             tokio::select! {
                 report = self.due.changed() => return report.is_ok(),
+                () = sleep(until.since(Moment::now())) => {
+                    self.operators.expire(Moment::now());
+                    return true;
+                }
                 seen = news => match seen {
                     Ok(()) if self.is_overwritten().await => return true,
                     Ok(()) => {}
@@ -205,16 +230,59 @@ impl Writer {
         };
         let others_wrote = now != self.written;
         self.written = now;
-        let overwritten = others_wrote && self.status() != self.written;
-        if overwritten {
+        let was_certain = std::mem::replace(&mut self.is_certain, true);
+        if !others_wrote {
+            return false;
+        }
+        let by_operator = was_certain && self.note_operator();
+        let overwritten = self.is_due(&self.status());
+        if overwritten && !by_operator {
             tracing::warn!(
-                semaphore = format!("{}/{}", self.namespace, self.name),
+                semaphore = self.title(),
                 "somebody else wrote the status: it is written again. If it was another operator, see that their \
                  scopes don't overlap"
             );
+        }
+        if overwritten || by_operator {
             self.put_off();
         }
         overwritten
+    }
+
+    /// Reports another operator that wrote the status. Returns whether one did.
+    fn note_operator(&mut self) -> bool {
+        let Some(writer) = self.operators.writer(&self.written.operators) else {
+            return false;
+        };
+        let noted = self.operators.note(writer, Moment::now());
+        let warning = self.operators.warning();
+        if noted.is_to_be_logged {
+            tracing::warn!(semaphore = self.title(), "{warning}");
+        }
+        if noted.is_news {
+            let about = self.about.clone();
+            self.events
+                .emit_once(about, Reason::AnotherOperator, warning);
+        }
+        true
+    }
+
+    /// Whether a status differs from the stored one in more than the name of its writer.
+    fn is_due(&self, status: &ConsulSemaphoreStatus) -> bool {
+        let Self {
+            operators, written, ..
+        } = self;
+        let alike = ConsulSemaphoreStatus {
+            operators: written.operators.clone(),
+            ..status.clone()
+        };
+        let is_unknown =
+            !self.is_introduced && status.operators.first() != written.operators.first();
+        is_unknown || !operators.are_said(&written.operators) || alike != *written
+    }
+
+    fn title(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
     }
 
     /// Delays the next check for foreign writes, increasingly if they repeat.
@@ -226,7 +294,7 @@ impl Writer {
 
     /// Logs a refusal, once; an outage of the API server is reported elsewhere. Returns whether it was logged.
     fn log_failure(&self, error: &CallError, logged: bool) -> bool {
-        let semaphore = format!("{}/{}", self.namespace, self.name);
+        let semaphore = self.title();
         let refused = error.is_refused_for_good();
         if refused && !logged {
             tracing::warn!(semaphore, %error, "can't write the status");
@@ -243,6 +311,7 @@ impl Writer {
         let now = clock::time();
         let conditions = conditions::merge(&self.written.conditions, &findings, generation, now);
         ConsulSemaphoreStatus {
+            operators: self.operators.names(),
             conditions,
             ..status
         }
@@ -276,6 +345,7 @@ fn whole(status: &ConsulSemaphoreStatus) -> Value {
         "holders": [],
         "queue": [],
         "waitingElsewhere": [],
+        "operators": [],
     });
     if let (Value::Object(whole), Ok(Value::Object(set))) =
         (&mut whole, serde_json::to_value(status))

@@ -1,7 +1,10 @@
-//! Whether an operator reports, by its Lease.
+//! Whether an operator reports: by its Lease, or by what it has written.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 
 use super::age::age;
 
@@ -11,16 +14,45 @@ pub(crate) const LEASE: &str = "consul-semaphore-operator";
 /// The namespace of the operator, if it is installed as the docs say.
 pub(crate) const NAMESPACE: &str = "consul-semaphore-system";
 
+/// The operator as a manager of fields, also if the Lease has another name.
+const MANAGER: &str = "consul-semaphore-operator";
+
 /// How long a lease lasts that does not say so.
 const USUAL: i32 = 15;
 
+/// When an operator last changed one of these objects, as far as the API server says.
+pub(crate) fn last_write<'a>(
+    objects: impl IntoIterator<Item = &'a ObjectMeta>,
+) -> Option<Timestamp> {
+    let entries = objects
+        .into_iter()
+        .flat_map(|object| &object.managed_fields);
+    let by_operator = entries
+        .flatten()
+        .filter(|entry| entry.manager.as_deref() == Some(MANAGER));
+    by_operator
+        .filter_map(|entry| Some(entry.time.as_ref()?.0))
+        .max()
+}
+
 /// A line that says since when no operator reports; `None` if one does, or there is no Lease to tell.
-pub(crate) fn silence(leases: &[Lease], now: Timestamp) -> Option<String> {
+///
+/// An operator that has written something (`written`) after all Leases had ended has none: the Leases are an earlier
+/// operator's and say nothing about it.
+pub(crate) fn silence(
+    leases: &[Lease],
+    written: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<String> {
     let specs = leases.iter().filter_map(|lease| lease.spec.as_ref());
-    let renewed: Vec<(Timestamp, bool)> = specs
-        .filter_map(|spec| Some((spec.renew_time.as_ref()?.0, is_over(spec, now))))
+    let renewed: Vec<(Timestamp, &LeaseSpec)> = specs
+        .filter_map(|spec| Some((spec.renew_time.as_ref()?.0, spec)))
         .collect();
-    if renewed.iter().any(|(_, over)| !over) {
+    if renewed.iter().any(|(_, spec)| !is_over(spec, now)) {
+        return None;
+    }
+    let ended = renewed.iter().map(|(time, spec)| *time + patience(spec));
+    if written > ended.max() {
         return None;
     }
     let last = renewed.iter().map(|(time, _)| *time).max()?;
@@ -30,13 +62,17 @@ pub(crate) fn silence(leases: &[Lease], now: Timestamp) -> Option<String> {
     ))
 }
 
+/// After how long a Lease that is not renewed is over: after two of its durations.
+fn patience(spec: &LeaseSpec) -> SignedDuration {
+    let seconds = spec.lease_duration_seconds.unwrap_or(USUAL);
+    SignedDuration::from_secs(i64::from(seconds)).saturating_mul(2)
+}
+
 /// Whether the Lease was released, or not renewed for two of its durations.
 fn is_over(spec: &LeaseSpec, now: Timestamp) -> bool {
     let released = spec.holder_identity.as_deref().is_none_or(str::is_empty);
-    let seconds = spec.lease_duration_seconds.unwrap_or(USUAL);
-    let length = SignedDuration::from_secs(i64::from(seconds));
     let renewed = spec.renew_time.as_ref().map(|time| time.0);
-    let late = renewed.is_some_and(|time| now.duration_since(time) > length.saturating_mul(2));
+    let late = renewed.is_some_and(|time| now.duration_since(time) > patience(spec));
     released || late
 }
 
@@ -56,15 +92,15 @@ mod tests {
 
     #[test]
     fn one_that_renews_its_lease_reports() {
-        assert_eq!(silence(&[], now()), None);
-        assert_eq!(silence(&[Lease::default()], now()), None);
+        assert_eq!(silence(&[], None, now()), None);
+        assert_eq!(silence(&[Lease::default()], None, now()), None);
         let fresh = lease("a", "2026-01-01T00:29:31.000000Z");
         let old = lease("a", "2026-01-01T00:10:00.000000Z");
-        assert_eq!(silence(std::slice::from_ref(&fresh), now()), None);
-        assert_eq!(silence(&[old, fresh], now()), None);
+        assert_eq!(silence(std::slice::from_ref(&fresh), None, now()), None);
+        assert_eq!(silence(&[old, fresh], None, now()), None);
         // The clocks of two machines differ.
         let ahead = lease("a", "2026-01-01T00:31:00.000000Z");
-        assert_eq!(silence(&[ahead], now()), None);
+        assert_eq!(silence(&[ahead], None, now()), None);
     }
 
     #[test]
@@ -75,8 +111,28 @@ mod tests {
             ))
         };
         let late = lease("a", "2026-01-01T00:18:00.000000Z");
-        assert_eq!(silence(std::slice::from_ref(&late), now()), said("12m"));
+        assert_eq!(
+            silence(std::slice::from_ref(&late), None, now()),
+            said("12m")
+        );
         let released = lease("", "2026-01-01T00:29:55.000000Z");
-        assert_eq!(silence(&[late, released], now()), said("5s"));
+        assert_eq!(silence(&[late, released], None, now()), said("5s"));
+    }
+
+    #[test]
+    fn what_was_written_after_the_lease_is_of_an_operator_without_one() {
+        let late = lease("a", "2026-01-01T00:18:00.000000Z");
+        let said = |manager: &str, time: &str| {
+            let object = from_value(json!({ "managedFields": [
+                { "manager": "kubectl-edit", "time": "2026-01-01T00:29:00Z" },
+                { "manager": manager, "time": time },
+            ] }));
+            let written = last_write([&object.unwrap()]);
+            silence(std::slice::from_ref(&late), written, now())
+        };
+        assert_eq!(said(MANAGER, "2026-01-01T00:18:31Z"), None);
+        // By its holder.
+        assert!(said(MANAGER, "2026-01-01T00:18:05Z").is_some());
+        assert!(said("kubectl", "2026-01-01T00:29:00Z").is_some());
     }
 }
