@@ -9,8 +9,11 @@
     reason = "the helpers of a test fail the test"
 )]
 
+mod access;
 mod chromium;
+mod day;
 mod scene;
+mod stage;
 
 use std::{fs, path::Path};
 
@@ -121,7 +124,7 @@ async fn a_person_sees_what_happens() {
         .await;
     page.until(
         "the state is told to a screen reader",
-        "document.querySelector('#state[role=status]').textContent === 'live'",
+        "document.querySelector('#told[role=status]').textContent.startsWith('live; 4 semaphores')",
     )
     .await;
 
