@@ -51,6 +51,11 @@ async fn a_person_sees_what_happens() {
     page.until("all is there", "document.body.dataset.complete === 'true'")
         .await;
     page.until(
+        "what is wrong comes first",
+        "text(document.querySelector('article')).startsWith('team-a/migrationsProblem: LimitConflict')",
+    )
+    .await;
+    page.until(
         "a card shows who holds and who waits, in tables",
         &card("db-migrations", "migrate-1", "holder"),
     )
@@ -124,7 +129,7 @@ async fn a_person_sees_what_happens() {
         .await;
     page.until(
         "the state is told to a screen reader",
-        "document.querySelector('#told[role=status]').textContent.startsWith('live; 4 semaphores')",
+        "document.querySelector('#told[role=status]').textContent.endsWith('live; 5 semaphores, 1 has a problem')",
     )
     .await;
 

@@ -1,25 +1,16 @@
 //! The page without an operator: its own files, and events that a test writes (`stage.js`).
 
+use std::{fs, path::Path};
+
 use wiremock::{Mock, MockServer, ResponseTemplate, matchers};
 
 use crate::chromium::{Chromium, Page};
 
-const FILES: [(&str, &str, &str); 3] = [
-    (
-        "/",
-        "text/html",
-        include_str!("../../src/web/page/index.html"),
-    ),
-    (
-        "/style.css",
-        "text/css",
-        include_str!("../../src/web/page/style.css"),
-    ),
-    (
-        "/page.js",
-        "text/javascript",
-        include_str!("../../src/web/page/page.js"),
-    ),
+/// The files of the page, and their types.
+const FILES: [(&str, &str); 3] = [
+    ("index.html", "text/html"),
+    ("style.css", "text/css"),
+    ("page.js", "text/javascript"),
 ];
 
 /// Serves the page.
@@ -31,9 +22,12 @@ pub(crate) struct Stage {
 impl Stage {
     pub(crate) async fn set() -> Self {
         let server = MockServer::start().await;
-        for (path, kind, text) in FILES {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/web/page");
+        for (name, kind) in FILES {
+            let text = fs::read_to_string(folder.join(name)).expect("a file of the page");
             let file = ResponseTemplate::new(200).set_body_raw(text, kind);
-            let asked = Mock::given(matchers::path(path));
+            let path = if name == "index.html" { "" } else { name };
+            let asked = Mock::given(matchers::path(format!("/{path}")));
             asked.respond_with(file).mount(&server).await;
         }
         Self {

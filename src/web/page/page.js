@@ -80,8 +80,7 @@ const order = [];
 const inView = new Set();
 const viewing = new IntersectionObserver((entries) => {
   for (const entry of entries) {
-    // An entry may arrive after its card was removed.
-    if (entry.isIntersecting && entry.target.isConnected) inView.add(entry.target);
+    if (entry.isIntersecting) inView.add(entry.target);
     else inView.delete(entry.target);
   }
 });
