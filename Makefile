@@ -37,10 +37,18 @@ test-loaded: servers
 test-consul-1.8: servers
 	TESTBED_CONSUL="$${SERVERS_DIR:-.servers}/bin/consul-1.8" tests/run consul
 
+AXE_VERSION := 0.1.8
+AXE := .tools/axe-$(AXE_VERSION)/files/axe_playwright_python/axe.min.js
+
 # The web page in a headless Chromium (Debian: apt-get install chromium-headless-shell fonts-dejavu-core).
 # UPDATE_PICTURES=1 takes the pictures of docs/ anew.
-web-test: servers
-	@tests/run browser
+web-test: servers $(AXE)
+	@AXE="$(CURDIR)/$(AXE)" tests/run browser
+
+# Its axe-core looks for what keeps people from using the page. Python's package brings it, so Node.js is not needed.
+$(AXE):
+	python3 -m venv .tools/axe-$(AXE_VERSION)
+	.tools/axe-$(AXE_VERSION)/bin/pip install --quiet --no-deps --target .tools/axe-$(AXE_VERSION)/files axe-playwright-python==$(AXE_VERSION)
 
 # Completion of the plugin's words by the shells themselves (Debian: apt-get install zsh fish bash-completion).
 shells-test: servers

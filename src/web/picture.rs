@@ -285,6 +285,39 @@ mod tests {
         );
     }
 
+    /// One semaphore changes each second, and others come and go.
+    #[test]
+    fn a_day_takes_no_more_than_an_hour() {
+        let mut picture = Picture::default();
+        let kept = |picture: &Picture| {
+            let shown = picture.semaphores.values();
+            let shown = shown.filter_map(|entry| entry.shown.as_ref());
+            let bytes = shown.map(|shown| shown.is.get().len() + shown.trend.get().len());
+            [
+                bytes.sum(),
+                picture.semaphores.len(),
+                picture.changes.len(),
+                picture.gone.len(),
+            ]
+        };
+        let mut after_an_hour = None;
+        for second in 0..24 * 3_600 {
+            // All times have the same length.
+            let now = 1_700_000_000 + second;
+            let held = i32::try_from(second % 7).unwrap();
+            put(&mut picture, "busy", held, now);
+            if second % 2 == 0 {
+                let passing = format!("passing-{second}");
+                put(&mut picture, &passing, 1, now);
+                picture.remove(&name(&passing));
+            }
+            if second == 3_600 {
+                after_an_hour = Some(kept(&picture));
+            }
+        }
+        assert_eq!(Some(kept(&picture)), after_an_hour);
+    }
+
     #[test]
     fn it_says_what_cannot_be_watched() {
         let mut picture = Picture::default();

@@ -1,6 +1,6 @@
 //! One semaphore as the page shows it: its status as JSON.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt as _;
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use consul_client::text::one_line;
 use consul_semaphore::Mode;
 use consul_semaphore_api::{
     ConsulSemaphore, ConsulSemaphoreStatus, HolderStatus, QueueStatus,
-    conditions::{self, ConditionType},
+    conditions::{self, ConditionStatus, ConditionType, Reason},
     waiting::{Line, Why},
 };
 
@@ -27,7 +27,12 @@ pub(super) struct View<'a> {
     keyed: bool,
     /// The condition Ready; missing until the operator has processed it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    ready: Option<Ready<'a>>,
+    ready: Option<Said<'a>>,
+    /// The reason of the first condition that asks for help.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<&'a str>,
+    /// What the other conditions say beyond Ready.
+    remarks: Vec<Said<'a>>,
     /// How many slots there are: Consul's limit, or the spec's before there is one.
     limit: i32,
     held: i32,
@@ -39,8 +44,9 @@ pub(super) struct View<'a> {
     queue: Vec<Waiting<'a>>,
 }
 
+/// What a condition says.
 #[derive(Debug, Serialize)]
-struct Ready<'a> {
+struct Said<'a> {
     status: &'a str,
     reason: &'a str,
     message: String,
@@ -83,11 +89,14 @@ impl<'a> View<'a> {
             prefix: semaphore.prefix().to_string(),
             mode: semaphore.spec.mode,
             keyed: semaphore.spec.keyed,
-            ready: ready.map(|ready| Ready {
-                status: &ready.status,
-                reason: &ready.reason,
-                message: one_line(&ready.message, LONGEST),
-            }),
+            ready: ready.map(Said::by),
+            problem: of_ours(&status.conditions)
+                .find(|condition| is_problem(condition))
+                .map(|condition| condition.reason.as_str()),
+            remarks: of_ours(&status.conditions)
+                .filter(|condition| says_more(condition, ready))
+                .map(Said::by)
+                .collect(),
             limit: status.limit.unwrap_or(semaphore.spec.limit),
             held: status.held,
             held_here: status.held_here,
@@ -106,6 +115,46 @@ impl<'a> View<'a> {
     pub(super) fn add_to(&self, trend: &mut Trend, now: i64) {
         trend.add(now, self.held, (!self.keyed).then_some(self.limit));
     }
+}
+
+impl<'a> Said<'a> {
+    fn by(condition: &'a Condition) -> Self {
+        Self {
+            status: &condition.status,
+            reason: &condition.reason,
+            message: one_line(&condition.message, LONGEST),
+        }
+    }
+}
+
+/// The conditions that the operator reports.
+fn of_ours(conditions: &[Condition]) -> impl Iterator<Item = &Condition> {
+    let types = ConditionType::ALL.into_iter();
+    types.filter_map(|type_| conditions::find(conditions, type_))
+}
+
+fn is_one_of(condition: &Condition, reasons: &[Reason]) -> bool {
+    let mut reasons = reasons.iter();
+    reasons.any(|reason| reason.as_str() == condition.reason)
+}
+
+/// Whether somebody has to do something: nobody does if it was meant, or if slots are merely all held.
+fn is_problem(condition: &Condition) -> bool {
+    let meant = [Reason::Paused, Reason::Terminating, Reason::AllSlotsHeld];
+    condition.status == ConditionStatus::False.as_str() && !is_one_of(condition, &meant)
+}
+
+/// Whether a condition says something that Ready does not.
+fn says_more(condition: &Condition, ready: Option<&Condition>) -> bool {
+    let normal = [
+        Reason::Reachable,
+        Reason::LimitsMatch,
+        Reason::SlotsFree,
+        Reason::AllSlotsHeld,
+    ];
+    condition.status != ConditionStatus::Unknown.as_str()
+        && !is_one_of(condition, &normal)
+        && ready.is_none_or(|ready| ready.reason != condition.reason)
 }
 
 impl<'a> Holding<'a> {
@@ -177,7 +226,7 @@ mod tests {
             view(semaphore()),
             json!({
                 "namespace": "batch", "name": "db", "prefix": "semaphores/batch/db", "mode": "Semaphore", "keyed": false,
-                "limit": 2, "held": 0, "heldHere": 0, "waiting": 0, "holders": [], "queue": [],
+                "limit": 2, "held": 0, "heldHere": 0, "waiting": 0, "holders": [], "queue": [], "remarks": [],
             })
         );
     }
@@ -236,6 +285,59 @@ mod tests {
             );
         }
         assert_eq!(shown["ready"]["message"], "spec.paused is true: long text");
+    }
+
+    #[test]
+    fn a_problem_is_what_somebody_has_to_act_on() {
+        let judged = |conditions: &[(&str, &str, &str)]| {
+            let conditions: Vec<Value> = conditions
+                .iter()
+                .map(|(type_, status, reason)| {
+                    json!({
+                        "type": type_, "status": status, "reason": reason, "message": "m",
+                        "lastTransitionTime": "2026-01-01T00:00:00Z",
+                    })
+                })
+                .collect();
+            let mut shown = semaphore();
+            shown["status"] = json!({ "conditions": conditions });
+            let shown = view(shown);
+            let remarks = shown["remarks"].as_array().unwrap().iter();
+            let remarks = remarks.map(|remark| remark["reason"].as_str().unwrap().to_owned());
+            let problem = shown["problem"].as_str().map(str::to_owned);
+            (problem, remarks.collect::<Vec<_>>().join(" "))
+        };
+        let none = (None, String::new());
+        let problem = |reason: &str, remarks: &str| (Some(reason.into()), remarks.into());
+        let ready = ("Ready", "True", "Reconciled");
+        let full = ("SlotsAvailable", "False", "AllSlotsHeld");
+        assert_eq!(judged(&[ready, full]), none);
+        for meant in ["Paused", "Terminating"] {
+            assert_eq!(judged(&[("Ready", "False", meant), full]), none);
+        }
+        assert_eq!(judged(&[("Ready", "Unknown", "Starting")]), none);
+        assert_eq!(
+            judged(&[("Foreign", "False", "Whatever"), ready]),
+            none,
+            "a condition of somebody else"
+        );
+        let conflict = [
+            ("Ready", "False", "LimitConflict"),
+            ("LimitAgreed", "False", "LimitConflict"),
+        ];
+        assert_eq!(judged(&conflict), problem("LimitConflict", ""), "once");
+        let lost = ("SlotsAvailable", "False", "RunningWithoutSlot");
+        let expected = problem("RunningWithoutSlot", "RunningWithoutSlot");
+        assert_eq!(judged(&[ready, lost]), expected);
+        let stuck = [
+            ("Ready", "False", "Terminating"),
+            ("ConsulReachable", "False", "ConsulUnreachable"),
+            ("LimitAgreed", "Unknown", "ConsulUnreachable"),
+        ];
+        let expected = problem("ConsulUnreachable", "ConsulUnreachable");
+        assert_eq!(judged(&stuck), expected);
+        let back = [ready, ("ConsulReachable", "True", "IndexWentBack")];
+        assert_eq!(judged(&back), (None, "IndexWentBack".into()));
     }
 
     /// The page writes it as text; here it stays unchanged, in one line.

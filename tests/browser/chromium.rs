@@ -2,6 +2,7 @@
 //! byte. It can reach only loopback, and ends when the pipe is closed.
 
 use std::{
+    collections::HashMap,
     env,
     path::PathBuf,
     process::Stdio,
@@ -98,6 +99,11 @@ impl Chromium {
 
     /// Opens a page.
     pub(crate) async fn open(&self, url: &str) -> Page<'_> {
+        self.open_with(url, "").await
+    }
+
+    /// Opens a page, and runs this script before its own.
+    pub(crate) async fn open_with(&self, url: &str, script: &str) -> Page<'_> {
         let blank = json!({ "url": "about:blank" });
         let target = self.call(None, "Target.createTarget", blank).await;
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
@@ -109,9 +115,15 @@ impl Chromium {
         page.call("Page.enable", json!({})).await;
         page.call("Log.enable", json!({})).await;
         page.call("Runtime.enable", json!({})).await;
-        let words = json!({ "source": WORDS });
+        let words = json!({ "source": format!("{WORDS}\n{script}") });
         page.call("Page.addScriptToEvaluateOnNewDocument", words)
             .await;
+        // It behaves like the page in the window in front, also beside others.
+        page.call(
+            "Emulation.setFocusEmulationEnabled",
+            json!({ "enabled": true }),
+        )
+        .await;
         page.call("Page.navigate", json!({ "url": url })).await;
         page
     }
@@ -188,8 +200,66 @@ impl Page<'_> {
 
     /// Sets whether the user prefers light or dark colours.
     pub(crate) async fn colours(&self, scheme: &str) {
-        let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+        self.prefers("color-scheme", scheme).await;
+    }
+
+    /// Sets what the user prefers.
+    pub(crate) async fn prefers(&self, what: &str, value: &str) {
+        let name = format!("prefers-{what}");
+        let media = json!({ "features": [{ "name": name, "value": value }] });
         self.call("Emulation.setEmulatedMedia", media).await;
+    }
+
+    /// Presses a key: `Tab`, `Enter` or `Space`.
+    pub(crate) async fn press(&self, code: &str) {
+        let (key, number, text) = match code {
+            "Enter" => ("Enter", 13, "\r"),
+            "Space" => (" ", 32, " "),
+            _ => (code, 9, ""),
+        };
+        for kind in ["keyDown", "keyUp"] {
+            let text = if kind == "keyDown" { text } else { "" };
+            let event = json!({
+                "type": kind, "key": key, "code": code, "windowsVirtualKeyCode": number, "text": text,
+            });
+            self.call("Input.dispatchKeyEvent", event).await;
+        }
+    }
+
+    /// Types a text.
+    pub(crate) async fn types(&self, text: &str) {
+        self.call("Input.insertText", json!({ "text": text })).await;
+    }
+
+    /// What a screen reader is given, in the order of the page: a role and a name each.
+    pub(crate) async fn heard(&self) -> Vec<String> {
+        let tree = self.call("Accessibility.getFullAXTree", json!({})).await;
+        let nodes = tree["nodes"].as_array().expect("nodes");
+        let by_id: HashMap<&str, &Value> = nodes
+            .iter()
+            .filter_map(|node| Some((node["nodeId"].as_str()?, node)))
+            .collect();
+        let mut heard = Vec::new();
+        let mut left: Vec<&Value> = nodes.first().into_iter().collect();
+        while let Some(node) = left.pop() {
+            if node["ignored"] != true {
+                let text = |field: &str| node[field]["value"].as_str().unwrap_or_default();
+                let said = format!("{} {}", text("role"), text("name"));
+                heard.push(said.trim_end().to_owned());
+            }
+            let children = node["childIds"].as_array().into_iter().flatten().rev();
+            left.extend(children.filter_map(|id| by_id.get(id.as_str()?)));
+        }
+        heard
+    }
+
+    /// How many nodes the page has, and how many bytes its scripts keep, when all that nobody uses was collected.
+    pub(crate) async fn keeps(&self) -> (u64, u64) {
+        self.call("HeapProfiler.collectGarbage", json!({})).await;
+        let counters = self.call("Memory.getDOMCounters", json!({})).await;
+        let heap = self.call("Runtime.getHeapUsage", json!({})).await;
+        let number = |of: &Value| of.as_u64().expect("a number");
+        (number(&counters["nodes"]), number(&heap["usedSize"]))
     }
 
     /// A screenshot of the window, as PNG.

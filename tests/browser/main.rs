@@ -9,8 +9,11 @@
     reason = "the helpers of a test fail the test"
 )]
 
+mod access;
 mod chromium;
+mod day;
 mod scene;
+mod stage;
 
 use std::{fs, path::Path};
 
@@ -47,6 +50,11 @@ async fn a_person_sees_what_happens() {
         .await;
     page.until("all is there", "document.body.dataset.complete === 'true'")
         .await;
+    page.until(
+        "what is wrong comes first",
+        "text(document.querySelector('article')).startsWith('team-a/migrationsProblem: LimitConflict')",
+    )
+    .await;
     page.until(
         "a card shows who holds and who waits, in tables",
         &card("db-migrations", "migrate-1", "holder"),
@@ -121,7 +129,7 @@ async fn a_person_sees_what_happens() {
         .await;
     page.until(
         "the state is told to a screen reader",
-        "document.querySelector('#state[role=status]').textContent === 'live'",
+        "document.querySelector('#told[role=status]').textContent.endsWith('live; 5 semaphores, 1 has a problem')",
     )
     .await;
 

@@ -1,5 +1,5 @@
 //! The contents of the page: semaphores in use, one that is shared with a foreign program, one that is paused, one
-//! with keys.
+//! with keys, one with a problem.
 
 use serde_json::json;
 use testbed::{
@@ -94,6 +94,15 @@ impl Scene {
             })
             .await;
         }
+        let conflict = team
+            .semaphore("migrations")
+            .limit(3)
+            .prefix("semaphores/batch/db-migrations")
+            .create()
+            .await;
+        conflict
+            .has_condition("Ready", "False", "LimitConflict")
+            .await;
         let token = token(&bed, &account).await;
         Self {
             bed,

@@ -22,6 +22,12 @@ const SHORTEST_SPAN = 30;
 // Up to this many slots are drawn one by one.
 const DRAWN = 32;
 
+// A screen reader reads no more than one message in this time, in milliseconds.
+const BETWEEN_MESSAGES = 5_000;
+
+// A message waits this long, in milliseconds, because what follows often changes it.
+const SETTLE = 1_000;
+
 const $ = (id) => document.getElementById(id);
 
 // ---- Elements
@@ -64,8 +70,11 @@ function age(since) {
 
 // ---- Cards
 
-// By "namespace/name", in the order of the page.
+// By "namespace/name".
 const cards = new Map();
+
+// In the order of the page: problems first, then by name.
+const order = [];
 
 // The cards in view: only their times are updated.
 const inView = new Set();
@@ -78,17 +87,32 @@ const viewing = new IntersectionObserver((entries) => {
 
 function show({ is, trend }) {
   const id = `${is.namespace}/${is.name}`;
-  let card = cards.get(id);
-  if (!card) {
-    card = { id, root: element("article", { class: "card" }), sessions: null };
-    const next = [...cards.values()].filter((other) => other.id > id).sort((a, b) => (a.id < b.id ? -1 : 1))[0];
-    $("semaphores").insertBefore(card.root, next ? next.root : null);
-    cards.set(id, card);
-    viewing.observe(card.root);
-  }
-  Object.assign(card, { is, trend, told: true });
+  const card = cards.get(id) ?? { id, root: element("article", { class: "card" }), sessions: null };
+  const problem = is.problem !== undefined;
+  // That of a new card is neither.
+  const moves = card.problem !== problem;
+  Object.assign(card, { is, trend, problem, told: true });
+  if (moves) place(card);
   draw(card);
   sift(card);
+}
+
+const isBefore = (one, other) => (one.problem === other.problem ? one.id < other.id : one.problem);
+
+const problems = () => order.filter((card) => card.problem).length;
+
+function place(card) {
+  if (cards.has(card.id)) order.splice(order.indexOf(card), 1);
+  let [at, end] = [0, order.length];
+  while (at < end) {
+    const middle = (at + end) >> 1;
+    if (isBefore(order[middle], card)) at = middle + 1;
+    else end = middle;
+  }
+  $("semaphores").insertBefore(card.root, order[at]?.root ?? null);
+  order.splice(at, 0, card);
+  cards.set(card.id, card);
+  viewing.observe(card.root);
 }
 
 function forget(id) {
@@ -98,20 +122,31 @@ function forget(id) {
   inView.delete(card.root);
   card.root.remove();
   cards.delete(id);
+  order.splice(order.indexOf(card), 1);
 }
 
 function draw(card) {
-  const { is, id } = card;
+  const { is, id, root, problem } = card;
   const title = element("h2", { id: `semaphore ${id}`.replaceAll(" ", "-") }, element("span", { class: "quiet" }, `${is.namespace}/`), is.name);
   // A paused semaphore is not an error.
-  const status = is.ready && is.ready.reason !== "Paused" ? is.ready.status : "Unknown";
+  const status = problem ? "False" : is.ready && is.ready.reason !== "Paused" ? is.ready.status : "Unknown";
   const badge = element("span", { class: "badge", "data-status": status });
-  badge.textContent = is.ready ? (is.ready.reason === "Reconciled" ? "Ready" : is.ready.reason) : "New";
+  const ready = is.ready ? (is.ready.reason === "Reconciled" ? "Ready" : is.ready.reason) : "New";
+  badge.textContent = problem ? `Problem: ${is.problem}` : ready;
   const parts = [element("header", {}, title, badge)];
   if (is.ready && is.ready.reason !== "Reconciled") parts.push(element("p", { class: "message" }, is.ready.message));
+  // During an upgrade, another version of the operator may send them.
+  for (const remark of is.remarks ?? []) parts.push(element("p", { class: "message" }, `${remark.reason}: ${remark.message}`));
   parts.push(figures(is), slots(is), trendOf(card), holdersOf(card), queueOf(is));
-  card.root.setAttribute("aria-labelledby", title.id);
-  card.root.replaceChildren(...parts);
+  root.setAttribute("aria-labelledby", title.id);
+  root.classList.toggle("problem", problem);
+  // What has not changed stays, and with it what somebody has selected or is listening to.
+  parts.forEach((part, index) => {
+    const before = root.children[index];
+    if (!before) root.append(part);
+    else if (!before.isEqualNode(part)) before.replaceWith(part);
+  });
+  while (root.children.length > parts.length) root.lastChild.remove();
 }
 
 function figures(is) {
@@ -126,11 +161,11 @@ function figures(is) {
   return line;
 }
 
+// A picture of what the figures say, so it is silent.
 function slots(is) {
-  const said = is.keyed ? `${is.held} slots held` : `${is.held} of ${is.limit} slots held`;
   const count = is.keyed ? is.held : Math.max(is.limit, is.held);
-  if (count > DRAWN) return element("progress", { max: count, value: is.held, "aria-label": said });
-  const row = element("div", { class: "slots", role: "img", "aria-label": said });
+  if (count > DRAWN) return element("progress", { max: count, value: is.held, "aria-hidden": "true" });
+  const row = element("div", { class: "slots", "aria-hidden": "true" });
   for (let slot = 0; slot < count; slot += 1) {
     const over = !is.keyed && slot >= is.limit;
     row.append(element("span", { class: over ? "over" : slot < is.held ? "held" : "free" }));
@@ -154,23 +189,27 @@ function trendOf(card) {
     for (const sample of samples.slice(1)) path += `H${x(sample[0])}V${y(value(sample))}`;
     return `${path}H${width}`;
   };
-  let range = "";
+  const range = (values) => {
+    const [least, greatest] = [Math.min(...values), Math.max(...values)];
+    return least === greatest ? `${least}` : `${least} to ${greatest}`;
+  };
+  let said = "";
   if (samples.length > 0) {
     const use = line(([, held]) => held);
     picture.append(shape("path", { class: "area", d: `${use}V${height}H${x(samples[0][0])}Z` }));
+    said = `: ${range(samples.map(([, held]) => held))}`;
     if (samples.every(([, , limit]) => limit !== null)) {
+      said += `, limit ${range(samples.map(([, , limit]) => limit))}`;
       picture.append(shape("path", { class: "limit", fill: "none", d: line(([, , limit]) => limit) }));
     }
     picture.append(shape("path", { class: "use", d: use }));
-    const helds = samples.map(([, held]) => held);
-    const [least, greatest] = [Math.min(...helds), Math.max(...helds)];
-    range = least === greatest ? `: ${least}` : `: ${least} to ${greatest}`;
   }
   const time = span < 120 ? `${Math.round(span)} s` : `${Math.round(span / 60)} min`;
-  const said = `Slots held in the last ${time}${range}`;
-  picture.setAttribute("aria-label", said);
-  card.picture = element("figure", {}, element("figcaption", { class: "fine", "aria-hidden": "true" }, said), picture);
-  return card.picture;
+  said = `Slots held in the last ${time}${said}`;
+  const title = shape("title", {});
+  title.textContent = said;
+  picture.prepend(title);
+  return element("figure", {}, element("figcaption", { class: "fine", "aria-hidden": "true" }, said), picture);
 }
 
 const KINDS = { job: "Job", process: "command", program: "other program", unknown: "holder unknown" };
@@ -193,7 +232,8 @@ function holdersOf(card) {
   if (is.held === 0 && is.holders.length === 0) return element("p", { class: "quiet" }, "Nobody holds a slot.");
   const rows = is.holders.map((holder) => {
     const place = holder.place && PLACES[holder.kind] ? `${PLACES[holder.kind]} ${holder.place}` : "";
-    const cell = element("td", {}, element("div", {}, holder.name ?? holder.session),
+    const name = holder.name ?? holder.session;
+    const cell = element("th", { scope: "row" }, element("div", {}, name),
       small(KINDS[holder.kind], place, holder.key && `key ${holder.key}`, holder.neverExpires && "its session never expires"));
     if (holder.coolsUntil !== undefined) {
       cell.append(element("small", {}, `done, cools until ${new Date(holder.coolsUntil * 1000).toLocaleTimeString()}`));
@@ -211,7 +251,7 @@ function queueOf(is) {
   if (is.waiting === 0 && is.queue.length === 0) return element("p", { class: "quiet" }, "No Jobs of this cluster are waiting.");
   const rows = is.queue.map((waiting, index) => element("tr", {},
     element("td", { class: "place" }, String(index + 1)),
-    element("td", {}, element("div", {}, waiting.job), small(waiting.key && `key ${waiting.key}`, waiting.why)),
+    element("th", { scope: "row" }, element("div", {}, waiting.job), small(waiting.key && `key ${waiting.key}`, waiting.why)),
     element("td", { class: "time" }, age(waiting.since))));
   const more = is.waiting - is.queue.length;
   return table(more > 0 ? `Queue in this cluster, next first, and ${more} more` : "Queue in this cluster, next first",
@@ -228,6 +268,7 @@ function sift(card) {
 
 function siftAll() {
   for (const card of cards.values()) sift(card);
+  count();
 }
 
 // ---- The connection
@@ -244,12 +285,44 @@ function say(state, text) {
   document.body.dataset.state = state;
   $("state").dataset.state = state;
   if ($("state").textContent !== text) $("state").textContent = text;
+  tell();
 }
 
 function notice(text) {
   $("notice").textContent = text;
   $("notice").hidden = text === "";
+  tell();
 }
+
+// ---- The title, and what a screen reader reads aloud
+
+const TITLES = { connecting: "connecting", away: "not connected", login: "Log in", paused: "paused" };
+
+function titled() {
+  const { state, complete } = document.body.dataset;
+  let said = problems() === 1 ? "1 problem" : `${problems() || "no"} problems`;
+  if (!complete) said = TITLES.connecting;
+  if (!$("notice").hidden) said = "may be old";
+  return `${TITLES[state] ?? said} · Semaphores`;
+}
+
+let telling = 0;
+let lastTold = -BETWEEN_MESSAGES;
+
+// The state changes more often than anybody wants to hear it.
+function tell() {
+  document.title = titled();
+  if (telling !== 0) return;
+  telling = setTimeout(() => {
+    telling = 0;
+    lastTold = performance.now();
+    const text = [$("state"), $("notice"), $("summary"), $("empty")]
+      .map((part) => (part.hidden ? "" : part.textContent.split("\n")[0])).filter(Boolean).join("; ");
+    if ($("told").textContent !== text) $("told").textContent = text;
+  }, Math.max(SETTLE, lastTold + BETWEEN_MESSAGES - performance.now()));
+}
+
+// ---- Events
 
 const hear = {
   begin(told) {
@@ -259,6 +332,8 @@ const hear = {
     program ??= build;
     $("program").textContent = `consul-semaphore-operator ${told.version}${told.user ? `, shown to ${told.user}` : ""}`;
     $("logout").hidden = sessionStorage.getItem(TOKEN) === null;
+    // The focus must not be lost with the form.
+    if ($("login").contains(document.activeElement)) $("top").focus();
     $("login").hidden = true;
     $("filter").hidden = false;
     $("semaphores").hidden = false;
@@ -276,9 +351,9 @@ const hear = {
   },
   complete() {
     for (const card of [...cards.values()]) if (!card.told) forget(card.id);
-    count();
     pause = FIRST_PAUSE;
     document.body.dataset.complete = "true";
+    count();
   },
   refused(words) {
     refused = words;
@@ -286,18 +361,25 @@ const hear = {
 };
 
 function count() {
-  $("empty").hidden = cards.size > 0;
-  $("empty").textContent = "There is no ConsulSemaphore that you may list.";
+  const shown = order.filter((card) => !card.root.hidden).length;
+  const parts = [order.length === 1 ? "1 semaphore" : `${order.length} semaphores`];
+  if (problems() > 0) parts.push(problems() === 1 ? "1 has a problem" : `${problems()} have problems`);
+  if (shown < order.length) parts.push(`${shown} shown`);
+  $("summary").textContent = order.length > 0 ? parts.join(", ") : "";
+  $("empty").hidden = shown > 0;
+  $("empty").textContent = order.length > 0 ? "No semaphore matches the filter." : "There is no ConsulSemaphore that you may list.";
+  tell();
 }
 
 // Reads events as they arrive: lines "event: ..." and "data: ...", and an empty line after each event. Other lines only
 // show that the connection is alive.
-async function read(body) {
+async function read(body, signal) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
     const { value, done } = await reader.read();
-    if (done) return;
+    // A part may arrive after the page has left this connection.
+    if (done || signal.aborted) return;
     heard = Date.now();
     text += value;
     let end = text.indexOf("\n\n");
@@ -327,7 +409,7 @@ async function connect() {
     if (answer.ok) {
       // The server ends the stream now and then, and the page reconnects.
       refused = "";
-      await read(answer.body);
+      await read(answer.body, own.signal);
       why = refused;
       if (why === "") next = 50 + Math.random() * 100;
     } else {
@@ -374,8 +456,8 @@ function askForToken(refusal) {
   for (const id of [...cards.keys()]) forget(id);
   for (const id of ["filter", "semaphores", "empty", "logout"]) $(id).hidden = true;
   notice("");
-  $("operator").textContent = "";
-  $("program").textContent = "";
+  for (const id of ["operator", "program", "summary"]) $(id).textContent = "";
+  delete document.body.dataset.complete;
   $("refusal").textContent = refusal;
   $("insecure").hidden = window.isSecureContext;
   $("login").hidden = false;
@@ -405,13 +487,22 @@ $("filter").addEventListener("input", siftAll);
 // ---- Timers
 
 // A hidden page keeps no connection, because the server limits their number.
-document.addEventListener("visibilitychange", () => {
-  if (document.hidden) leave();
-  else if ($("login").hidden || sessionStorage.getItem(TOKEN) !== null) connect();
-});
+function resume() {
+  if (!$("login").hidden && sessionStorage.getItem(TOKEN) === null) return;
+  if (document.hidden) {
+    leave();
+    say("paused", "paused while this tab is hidden");
+  } else {
+    say("connecting", "connecting");
+    connect();
+  }
+}
+
+document.addEventListener("visibilitychange", resume);
 
 setInterval(() => {
-  if (connection && Date.now() - heard > SILENCE) {
+  // After a sleep the clock is far ahead, and it may have been set back.
+  if (connection && Math.abs(Date.now() - heard) > SILENCE) {
     leave();
     lost("");
     again = setTimeout(connect, FIRST_PAUSE);
@@ -426,8 +517,8 @@ setInterval(() => {
 
 setInterval(() => {
   for (const card of cards.values()) {
-    if (inView.has(card.root)) card.picture.replaceWith(trendOf(card));
+    if (inView.has(card.root)) card.root.querySelector("figure").replaceWith(trendOf(card));
   }
 }, 10_000);
 
-connect();
+resume();
