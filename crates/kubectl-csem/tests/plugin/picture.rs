@@ -16,6 +16,8 @@ async fn on_a_terminal_it_is_in_colour() {
     let team = bed.namespace_named("batch").await;
     let user = User::admin(&bed, &team).set("TERM", "xterm-256color");
     let db = team.semaphore("db-migrations").limit(2).create().await;
+    // So that no Job waits for Consul's first answer.
+    db.is_ready().await;
     for number in 1..=5 {
         let job = team
             .job(&format!("migrate-{number}"))
