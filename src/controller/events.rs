@@ -79,6 +79,9 @@ pub(super) enum Reason {
     /// An annotation can't be read; the message says what is allowed. The Job stays suspended until you correct
     /// it.
     Malformed,
+    /// The Job asks for more slots than a semaphore has, or for slots of semaphores that can't be granted in one
+    /// transaction; the message says which. The Job stays suspended until the Job or the semaphores change.
+    Unsatisfiable,
     /// An annotation has no effect: it is misspelt, is in the wrong place, or lacks another one that it needs.
     /// The Job behaves as if it were not there.
     AnnotationIgnored,
@@ -119,6 +122,7 @@ impl Reason {
             | Self::PodsRemain
             | Self::NoSemaphore
             | Self::Malformed
+            | Self::Unsatisfiable
             | Self::AnnotationIgnored
             | Self::ManagedElsewhere
             | Self::InvalidSemaphore
