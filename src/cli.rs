@@ -18,7 +18,7 @@ use command_line::{
     name,
 };
 use consul_client::Config;
-use consul_semaphore::turns::WINDOW;
+use consul_semaphore::{Order, turns::WINDOW};
 use consul_semaphore_api::{
     Seconds, SemaphoreSelector,
     scope::{Namespaces, Scope},
@@ -135,6 +135,11 @@ pub(crate) struct OperatorFlags {
     /// Whether priority and age decide among all contenders of a prefix; false: only among the Jobs of this cluster
     #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     pub(crate) fair_order: bool,
+
+    /// For how long a Job that asks for several slots is passed over by Jobs behind it, once it is the first in a queue;
+    /// after that, free slots are kept for it
+    #[arg(long, env, value_name = "TIME", default_value = "60s")]
+    pub(crate) pass_over: Seconds<1, 3600>,
 }
 
 /// Which part of the cluster the operator works for.
@@ -285,7 +290,10 @@ impl OperatorFlags {
                 prefix: self.tenant_prefix,
                 trusted: self.trusted_namespaces,
             },
-            fair: self.fair_order.then_some(WINDOW),
+            order: Order {
+                fair: self.fair_order.then_some(WINDOW),
+                pass_over: self.pass_over.get(),
+            },
         }
     }
 }

@@ -51,7 +51,7 @@ use crate::{
     workload::Workloads,
 };
 use consul_client::{self as consul, Observer, text::one_line};
-use consul_semaphore::{Cluster, holding::retry_until_ok};
+use consul_semaphore::{Cluster, Order, holding::retry_until_ok};
 use consul_semaphore_api::{scope::Scope, tenancy::Tenancy};
 
 /// How long pending events may take at shutdown.
@@ -74,8 +74,8 @@ pub struct Settings {
     pub election: leader::Settings,
     /// Who may use which prefix with the operator's own token.
     pub tenancy: Tenancy,
-    /// How long a free slot is left to contenders elsewhere whose turn it is; `None`: not at all.
-    pub fair: Option<Duration>,
+    /// In which order those who wait are served.
+    pub order: Order,
 }
 
 /// What all terms of leadership share.
@@ -88,7 +88,7 @@ struct Shared {
     node: Arc<str>,
     scope: Scope,
     tenancy: Tenancy,
-    fair: Option<Duration>,
+    order: Order,
     /// How long the other replicas wait for a dead leader; `None` if there is no election.
     lease: Option<Duration>,
     session_manager: SessionManager,
@@ -184,7 +184,7 @@ pub async fn run(
             node: node.into(),
             scope: settings.scope,
             tenancy: settings.tenancy,
-            fair: settings.fair,
+            order: settings.order,
             lease,
             session_manager,
             events,

@@ -10,7 +10,7 @@ use consul_client::{Entry, Listing, SessionId, clock::Moment};
 use consul_semaphore::{
     AHEAD, Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, LimitPolicy, Mode,
     MutexMemory, Observed, OnSlotLost, OwnContender, Prefix, Reading, SessionState, Settings,
-    SlotId, Turns, Uid, Workload, decide, lock::SEMAPHORE_FLAGS, reading::Deaths,
+    SlotId, Turns, Uid, Workload, decide, lock::SEMAPHORE_FLAGS, plan::Stance, reading::Deaths,
 };
 use consul_semaphore_api::annotations;
 use consul_semaphore_operator::controller::bench::{Queue, read};
@@ -54,6 +54,7 @@ struct Nothing {
     cooldowns: Cooldowns,
     mutex: MutexMemory,
     workloads: BTreeSet<Uid>,
+    stances: BTreeMap<Uid, Stance>,
 }
 
 impl Facts {
@@ -165,6 +166,7 @@ impl Facts {
             busy: &self.nothing.workloads,
             barred: &self.nothing.workloads,
             immovable: &self.nothing.workloads,
+            stances: &self.nothing.stances,
             closed: false,
             joint: None,
             operations: OPERATIONS,
@@ -210,6 +212,7 @@ fn settings(limit: u32) -> Settings {
         policy: LimitPolicy::Refuse,
         paused: false,
         fair: Some(Duration::from_secs(2)),
+        pass_over: Duration::from_mins(1),
         terminating: false,
         on_slot_lost: OnSlotLost::Reacquire,
         ttl: Some(Duration::from_mins(2)),

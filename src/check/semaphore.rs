@@ -89,7 +89,7 @@ pub(super) async fn look(
     let semaphore = server.within(semaphores.get(&name.name)).await?;
     // Before the prefix: an older listing of Consul proves nothing about a Job.
     let jobs = jobs(server, &name.namespace).await;
-    let asked = settings_of(&way.operator.cluster, settings.operator.fair, &semaphore);
+    let asked = settings_of(&way.operator.cluster, settings.operator.order, &semaphore);
     let reference = semaphore.spec.consul.as_ref();
     let reference = reference.and_then(|consul| consul.token_secret_ref.clone());
     let own = way

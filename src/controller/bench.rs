@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::index::Index;
+use super::index::{Index, Offer};
 use consul_client::clock::Moment;
 use consul_semaphore::Prefix;
 use consul_semaphore::{
@@ -31,7 +31,13 @@ impl Queue {
         };
         let queue = QueueRef::new(&semaphore, None);
         let index = Index::default();
-        index.add_semaphore(&semaphore, prefix, false, true);
+        let offer = Offer {
+            prefix,
+            keyed: false,
+            consul: None,
+            limit: 5000,
+        };
+        index.add_semaphore(&semaphore, offer, true);
         Self { index, queue }
     }
 

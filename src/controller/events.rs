@@ -79,6 +79,9 @@ pub(super) enum Reason {
     NoSemaphore,
     /// An annotation is invalid; the message says what is allowed. The Job stays suspended until you correct it.
     Malformed,
+    /// The Job asks for more slots than a semaphore has, or for slots of semaphores that can't be granted in one
+    /// transaction; the message says which. The Job stays suspended until the Job or the semaphores change.
+    Unsatisfiable,
     /// An annotation has no effect: it is misspelt, in the wrong place, or lacks another one that it needs.
     AnnotationIgnored,
     /// Another controller, such as Kueue, manages the Job, so the operator leaves it alone. Remove its label or
@@ -123,6 +126,7 @@ impl Reason {
             | Self::PodsRemain
             | Self::NoSemaphore
             | Self::Malformed
+            | Self::Unsatisfiable
             | Self::AnnotationIgnored
             | Self::ManagedElsewhere
             | Self::InvalidSemaphore

@@ -26,7 +26,8 @@ use consul_semaphore::{
     Key, Phase, Place, Prefix, Uid, Workload,
     engine::{Changes, QueueRef, SemaphoreRef, Slice},
 };
-use consul_semaphore_workload::TrackedWorkload;
+use consul_semaphore_api::{ConsulSemaphore, ConsulSpec};
+use consul_semaphore_workload::{Obstacle, TrackedWorkload};
 
 /// How many workloads that must not wait a slice includes from behind the head of a queue.
 const SKIPPABLE: usize = 64;
@@ -68,9 +69,39 @@ struct State {
     marks: Marks,
 }
 
+/// What of a `ConsulSemaphore` decides which workloads are in its queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    pub(super) prefix: Prefix,
+    pub(super) keyed: bool,
+    /// The part of Consul that it is in.
+    pub(super) consul: Option<ConsulSpec>,
+    /// The most slots that one workload can have.
+    pub(super) limit: u32,
+}
+
+impl Offer {
+    pub(super) fn of(semaphore: &ConsulSemaphore) -> Self {
+        Self {
+            prefix: semaphore.prefix(),
+            keyed: semaphore.spec.keyed,
+            consul: semaphore.spec.consul.clone(),
+            limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
+        }
+    }
+}
+
+/// Why no queue has a workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unclaimed {
+    /// The semaphores that it was started by, or asks for, don't exist.
+    Missing(Vec<Arc<str>>),
+    /// Something about the workload.
+    Obstacle(Obstacle),
+}
+
 struct Semaphore {
-    prefix: Prefix,
-    keyed: bool,
+    offer: Offer,
     /// Whether this operator manages it, and not another one.
     ours: bool,
     queues: HashMap<Option<Key>, IndexedQueue>,
@@ -253,26 +284,20 @@ impl Index {
     }
 
     /// A semaphore exists; this operator manages it if it is `ours`.
-    pub(super) fn add_semaphore(
-        &self,
-        reference: &SemaphoreRef,
-        prefix: Prefix,
-        keyed: bool,
-        ours: bool,
-    ) {
+    pub(super) fn add_semaphore(&self, reference: &SemaphoreRef, offer: Offer, ours: bool) {
         let mut state = self.state();
-        if !ours && state.is_others(reference, &prefix, keyed) {
+        if !ours && state.is_others(reference, &offer) {
             return;
         }
         state.forget_semaphore(reference);
         let namespace = reference.namespace.clone();
         let by_prefix = state
             .by_prefix
-            .entry((namespace.clone(), prefix.as_str().to_owned()));
+            .entry((namespace.clone(), offer.prefix.as_str().to_owned()));
         by_prefix.or_default().insert(reference.clone());
+        let keyed = offer.keyed;
         let semaphore = Semaphore {
-            prefix,
-            keyed,
+            offer,
             ours,
             queues: HashMap::new(),
             waiting: BTreeMap::new(),
@@ -282,6 +307,16 @@ impl Index {
             state.queue_entry(&QueueRef::new(reference, None));
         }
         self.rearrange(state, &namespace);
+    }
+
+    /// What a semaphore offers may have changed, but not its prefix and keys.
+    pub(super) fn update_semaphore(&self, reference: &SemaphoreRef, offer: Offer) {
+        let mut state = self.state();
+        let known = state.semaphores.get_mut(reference);
+        if let Some(known) = known.filter(|known| known.offer != offer) {
+            known.offer = offer;
+            self.rearrange(state, &reference.namespace);
+        }
     }
 
     /// The keys of a semaphore that have a queue; `None` for one that is not keyed.
@@ -444,15 +479,26 @@ impl Index {
         self.slice(queue, usize::MAX).waiting
     }
 
-    /// Whether a workload asks for a keyed semaphore without naming a key.
-    pub(super) fn lacks_key(&self, tracked: &TrackedWorkload) -> bool {
+    /// Why no queue has a workload; `None` if one has it.
+    pub(super) fn why_unclaimed(&self, tracked: &TrackedWorkload) -> Option<Unclaimed> {
+        match self.state().resolve(tracked) {
+            // It asks for nothing, and was started by a semaphore that is gone.
+            Ok(queues) if queues.is_empty() => Some(Unclaimed::Missing(Vec::new())),
+            Ok(_) => None,
+            Err(why) => Some(why),
+        }
+    }
+
+    /// Whether a workload has the annotation with a key, and none of its semaphores is keyed.
+    pub(super) fn ignores_key(&self, tracked: &TrackedWorkload) -> bool {
+        let requests = &tracked.workload.requests;
+        let names_key =
+            tracked.bad_key.is_some() || requests.iter().any(|request| request.key.is_some());
         let state = self.state();
-        let requests = tracked.workload.requests.iter();
-        let mut keyless = requests.filter(|request| request.key.is_none());
-        keyless.any(|request| {
-            let semaphore = state.requested(tracked, request);
-            semaphore.is_some_and(|(_, semaphore)| semaphore.keyed)
-        })
+        let mut semaphores = requests
+            .iter()
+            .filter_map(|request| state.requested(tracked, request));
+        names_key && !semaphores.any(|(_, semaphore)| semaphore.offer.keyed)
     }
 
     /// The workloads that no semaphore claims, in namespaces whose semaphores are all known.

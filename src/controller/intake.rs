@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
-use super::{Context, events::Reason};
+use super::{Context, events::Reason, index::Unclaimed};
 use consul_client::clock::Moment;
 use consul_semaphore::Uid;
-use consul_semaphore_api::annotations::{HOLD, KEY, SEMAPHORE};
+use consul_semaphore_api::annotations::{HOLD, SEMAPHORE};
 use consul_semaphore_workload::{Obstacle, TrackedWorkload};
 
 /// How much later than its workloads a semaphore may arrive if both are created together.
@@ -81,8 +81,13 @@ fn report(
             workload,
             ..
         } = tracked;
-        let lacks_key = context.index.lacks_key(tracked);
-        let (reason, note, grace) = explain(tracked, lacks_key);
+        let Some((reason, note, grace)) = context
+            .index
+            .why_unclaimed(tracked)
+            .map(|why| explain(tracked, &why))
+        else {
+            continue;
+        };
         let known = reported
             .entry(workload.uid.clone())
             .or_insert_with(|| Reported {
@@ -110,11 +115,10 @@ fn report(
     next
 }
 
-/// The event for a workload, and how long to wait before it is emitted. `lacks_key`: its semaphore is keyed, and the
-/// workload names no key.
-fn explain(tracked: &TrackedWorkload, lacks_key: bool) -> (Reason, String, Duration) {
-    if tracked.obstacle.is_none()
-        && let Some(granted) = &tracked.workload.granted
+/// The event for a workload, and how long to wait before it is emitted.
+fn explain(tracked: &TrackedWorkload, why: &Unclaimed) -> (Reason, String, Duration) {
+    if let Some(granted) = &tracked.workload.granted
+        && tracked.obstacle.is_none()
     {
         let note = format!(
             "this Job holds a slot of {}, and its ConsulSemaphore no longer exists: nobody renews the slot. \
@@ -123,33 +127,33 @@ fn explain(tracked: &TrackedWorkload, lacks_key: bool) -> (Reason, String, Durat
         );
         return (Reason::NoSemaphore, note, GRACE);
     }
-    let wanted = tracked.workload.semaphores();
-    match tracked.obstacle_in(lacks_key) {
-        Some(Obstacle::Malformed(error)) => {
-            let note = format!("this Job stays suspended: {error}");
-            (Reason::Malformed, note, Duration::ZERO)
+    let obstacle = match why {
+        Unclaimed::Missing(missing) => {
+            let note = format!(
+                "this Job stays suspended: namespace {} has no ConsulSemaphore {}. Create it, or correct \
+                 the annotation {SEMAPHORE}. A Job can't use a ConsulSemaphore of another namespace",
+                tracked.namespace,
+                missing.join(", "),
+            );
+            return (Reason::NoSemaphore, note, GRACE);
         }
-        Some(Obstacle::Managed(manager)) => {
+        Unclaimed::Obstacle(obstacle) => obstacle,
+    };
+    let stays = || format!("this Job stays suspended: {obstacle}");
+    match obstacle {
+        Obstacle::Managed(manager) => {
             let note = format!(
                 "the operator leaves this Job alone, and it gets no slot: {manager}. Remove either that or the \
                  annotation {SEMAPHORE}"
             );
             (Reason::ManagedElsewhere, note, Duration::ZERO)
         }
-        Some(Obstacle::NoKey) => {
-            let note = format!(
-                "this Job stays suspended: ConsulSemaphore {wanted} is keyed. Name the key to wait for in the \
-                 annotation {KEY}"
-            );
-            (Reason::Malformed, note, Duration::ZERO)
-        }
-        None => {
-            let note = format!(
-                "this Job stays suspended: namespace {} has no ConsulSemaphore {wanted}. Create it, or correct \
-                 the annotation {SEMAPHORE}. A Job can't use a ConsulSemaphore of another namespace",
-                tracked.namespace,
-            );
-            (Reason::NoSemaphore, note, GRACE)
+        Obstacle::Malformed(_)
+        | Obstacle::NoKey(_)
+        | Obstacle::NotKeyed(_)
+        | Obstacle::SameLockKey(..) => (Reason::Malformed, stays(), Duration::ZERO),
+        Obstacle::TwoOperators(..) | Obstacle::Apart(..) | Obstacle::Unsatisfiable { .. } => {
+            (Reason::Unsatisfiable, stays(), Duration::ZERO)
         }
     }
 }
@@ -185,14 +189,25 @@ mod tests {
         for workload in [
             workload(&none, None),
             workload(&none, Some("example.com/queue")),
-            workload(&json!({ KEY: "a/b" }), None),
+            workload(&json!({ "consul-semaphore.io/key": "a/b" }), None),
             workload(&json!({ "consul-semaphore.io/priority": "high" }), None),
         ] {
-            let (reason, ..) = explain(&workload, true);
-            let obstacle = workload.obstacle_in(true).unwrap();
+            let obstacle = workload.obstacle_in("db", true).unwrap();
+            let (reason, ..) = explain(&workload, &Unclaimed::Obstacle(obstacle.clone()));
             assert_eq!(format!("{reason:?}"), obstacle.reason(), "{obstacle}");
         }
-        let (reason, ..) = explain(&workload(&none, None), false);
+        let unsatisfiable = Obstacle::Unsatisfiable {
+            semaphore: "db".into(),
+            slots: 4,
+            most: 3,
+        };
+        let workload = workload(&none, None);
+        let (reason, note, _) = explain(&workload, &Unclaimed::Obstacle(unsatisfiable));
+        assert_eq!(reason, Reason::Unsatisfiable);
+        assert!(note.contains("4 slots of db, which has 3"), "{note}");
+        let missing = Unclaimed::Missing(vec!["db".into(), "licenses".into()]);
+        let (reason, note, _) = explain(&workload, &missing);
         assert_eq!(reason, Reason::NoSemaphore);
+        assert!(note.contains("ConsulSemaphore db, licenses"), "{note}");
     }
 }

@@ -34,7 +34,7 @@ use super::{Context, index::Index, semaphore::SemaphoreController, session_manag
 use crate::workload::WriteError;
 use consul_client::{self as consul, Listing, SessionId, clock::Moment, id::IdMap};
 use consul_semaphore::{
-    Uid,
+    Uid, Workload,
     engine::{
         Action, Answer, Call, CallId, ConsulAccess, Duty, Effect, Engine, Outcome, Passed, Queue,
         QueueRef, QueueState, Semaphore, SemaphoreRef, Write, Written,
@@ -353,9 +353,15 @@ impl Shell {
                 settings: queue.settings(),
                 labels: controller.labels(),
             };
-            let state = self.engine.semaphore(&reference.semaphore);
-            let obstacle = || controller.obstacle(state?, &reference.key);
-            emitter.announce_newcomers(all, waits, obstacle);
+            let queues = |workload: &Workload| {
+                self.engine
+                    .queues_for(&reference.semaphore.namespace, workload)
+            };
+            let obstacle = |queue: &QueueRef| {
+                let controller = self.semaphores.get(&queue.semaphore)?;
+                controller.obstacle(self.engine.semaphore(&queue.semaphore)?, &queue.key)
+            };
+            emitter.announce_newcomers(all, waits, queues, obstacle);
         }
     }
 

@@ -21,6 +21,7 @@ use super::{
     Context,
     advisor::Advisor,
     events::Reason,
+    index::Offer,
     intake,
     shell::{Input, Shell},
     ungranted,
@@ -281,16 +282,15 @@ impl Semaphores {
         } else {
             LookedAfter::ByOthers
         };
+        let offer = Offer::of(&semaphore);
         if ours && self.known.get(&reference) == Some(&looked_after) {
+            self.context.index.update_semaphore(&reference, offer);
             return self.send(Input::Put(semaphore)).await;
         }
         if self.dismiss(&reference).await && !ours {
             tracing::info!(semaphore = %reference, "left to another operator: the selector no longer matches its labels");
         }
-        let (prefix, keyed) = (semaphore.prefix(), semaphore.spec.keyed);
-        self.context
-            .index
-            .add_semaphore(&reference, prefix, keyed, ours);
+        self.context.index.add_semaphore(&reference, offer, ours);
         self.known.insert(reference, looked_after);
         if ours {
             self.send(Input::Put(semaphore)).await;

@@ -67,7 +67,10 @@ async fn without_an_answer_of_the_api_server_nobody_is_let_in() {
     let scrapers = scrapers("http://127.0.0.1:1");
     let refusal = admits(&scrapers, Some("Bearer secret")).await.unwrap_err();
     let words = refusal.to_string();
-    assert!(words.contains("did not say whether you may see this"), "{words}");
+    assert!(
+        words.contains("did not say whether you may see this"),
+        "{words}"
+    );
     assert!(!words.contains("secret"), "{words}");
     assert!(scrapers.problem.lock().is_some());
     assert_eq!(refusal.into_response().status(), 503);

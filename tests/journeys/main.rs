@@ -55,6 +55,7 @@ mod paused;
 mod priority;
 mod program;
 mod restart;
+mod several;
 mod several_pods;
 mod skip;
 mod status;

@@ -5,18 +5,19 @@ use std::collections::BTreeMap;
 
 use super::annotations::{
     FENCING_TOKEN, GRANTED_TO, HOLD, HOLDER_LABEL, KEY, LOCK_INDEX, LOCK_KEY, ON_CONTENTION,
-    PRIORITY, SEMAPHORE, SESSION,
+    PRIORITY, SEMAPHORE, SESSION, SLOTS,
 };
 
 /// What users write on a Job.
 const OF_USERS: [&str; 5] = [SEMAPHORE, PRIORITY, HOLD, KEY, ON_CONTENTION];
 
 /// What the operator writes on a Job or on its pod template. A copy of a Job may have it.
-const OF_THE_OPERATOR: [&str; 6] = [
+const OF_THE_OPERATOR: [&str; 7] = [
     SESSION,
     LOCK_KEY,
     LOCK_INDEX,
     FENCING_TOKEN,
+    SLOTS,
     GRANTED_TO,
     HOLDER_LABEL,
 ];

@@ -1,18 +1,19 @@
 //! The names on a Job and its pod template, and what the user's annotations ask for.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, num::NonZeroU32};
 
-use consul_semaphore::{InvalidKey, Key, OnContention};
+use consul_semaphore::{InvalidKey, Key, MOST_SEMAPHORES, MOST_SLOTS, OnContention, SlotRequest};
 
-/// On a Job, by its user: the name of the `ConsulSemaphore`, in the Job's namespace, of which the Job needs a slot.
+/// On a Job, by its user: the `ConsulSemaphore` in the Job's namespace that the Job needs a slot of; or up to 8 of
+/// them, separated by commas, as `name[/key][:slots]`. The Job starts when it has all of these slots.
 pub const SEMAPHORE: &str = "consul-semaphore.io/semaphore";
 /// On a Job, by its user: a whole number, default 0. Jobs with a higher one are granted first.
 pub const PRIORITY: &str = "consul-semaphore.io/priority";
 /// On a Job, by its user: `"true"` keeps the Job out of the queue. The operator sets it if a user suspends the running
 /// Job.
 pub const HOLD: &str = "consul-semaphore.io/hold";
-/// On a Job, by its user: the key of a keyed `ConsulSemaphore`: 1 to 63 letters, digits, `.`, `_` and `-`, not only
-/// dots, and not `.lock`.
+/// On a Job, by its user: the key of a keyed `ConsulSemaphore`, if the annotation `semaphore` names none: 1 to 63
+/// letters, digits, `.`, `_` and `-`, not only dots, and not `.lock`.
 pub const KEY: &str = "consul-semaphore.io/key";
 /// On a Job, by its user: `Wait`, the default, or `Skip`: the operator deletes the Job if all slots are held when it is
 /// created, or if it is too late.
@@ -27,6 +28,10 @@ pub const LOCK_KEY: &str = "consul-semaphore.io/lock-key";
 pub const LOCK_INDEX: &str = "consul-semaphore.io/lock-index";
 /// On the pod template, by the operator: the raft index of the grant. Later grants have greater ones, in every cluster.
 pub const FENCING_TOKEN: &str = "consul-semaphore.io/fencing-token";
+/// On the pod template, by the operator: all slots of a Job that has more than one, as JSON: a list of objects with
+/// `lockKey`, `session`, `lockIndex` and `fencingToken`, in the order in which the Job asks for them. The annotations
+/// for one slot then describe the first of them.
+pub const SLOTS: &str = "consul-semaphore.io/slots";
 /// On the pod template, by the operator: the uid of the Job that got the slot.
 pub const GRANTED_TO: &str = "consul-semaphore.io/granted-to";
 
@@ -40,8 +45,8 @@ pub const FINALIZER: &str = "consul-semaphore.io/finalizer";
 /// What a Job's annotations ask for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// The name of a `ConsulSemaphore` in the Job's namespace: a valid object name.
-    pub semaphore: String,
+    /// The slots, of at least one semaphore, each with the key that follows its name. None is there twice.
+    pub slots: Vec<SlotRequest>,
     /// Higher goes first; 0 without the annotation.
     pub priority: i32,
     /// Whether the Job stays out of the queue.
@@ -61,11 +66,24 @@ pub enum AnnotationError {
         "annotation {SEMAPHORE} is empty: set it to the name of a ConsulSemaphore in the Job's namespace, or remove it"
     )]
     Empty,
-    /// [`SEMAPHORE`] names several.
+    /// A part of [`SEMAPHORE`] is not `name[/key][:slots]`.
     #[error(
-        "annotation {SEMAPHORE} is {0:?}: several semaphores for one Job are not supported yet, set it to the name of one"
+        "annotation {SEMAPHORE} is {0:?}: write it as name, name:slots or name/key:slots, with commas between several, \
+         such as \"db, licenses:2\""
     )]
-    Several(String),
+    List(String),
+    /// A key in [`SEMAPHORE`] can't name a semaphore.
+    #[error("annotation {SEMAPHORE} has the key {0:?}: {InvalidKey}")]
+    KeyInList(String),
+    /// A number of slots in [`SEMAPHORE`] is out of range, or they are too many together.
+    #[error("annotation {SEMAPHORE} is {0:?}: ask for 1 to {MOST_SLOTS} slots in all")]
+    Slots(String),
+    /// [`SEMAPHORE`] names too many semaphores.
+    #[error("annotation {SEMAPHORE} is {0:?}: name at most {MOST_SEMAPHORES} semaphores")]
+    TooMany(String),
+    /// [`SEMAPHORE`] names a semaphore twice.
+    #[error("annotation {SEMAPHORE} names {0} twice: name it once, as {0}:2 for two slots")]
+    Twice(String),
     /// [`SEMAPHORE`] can't be the name of an object.
     #[error(
         "annotation {SEMAPHORE} is {0:?}, which can't be the name of a ConsulSemaphore: use lower case letters, digits, '-' \
@@ -94,12 +112,19 @@ pub fn parse(annotations: &BTreeMap<String, String>) -> Option<Result<Request, A
     Some(parse_request(semaphore, annotations))
 }
 
+/// The slots that a Job's annotation asks for, even if another annotation can't be followed.
+pub fn slots(annotations: &BTreeMap<String, String>) -> Vec<SlotRequest> {
+    let text = annotations.get(SEMAPHORE);
+    let slots = text.and_then(|text| parse_slots(text).ok());
+    slots.unwrap_or_default()
+}
+
 fn parse_request(
     semaphore: &str,
     annotations: &BTreeMap<String, String>,
 ) -> Result<Request, AnnotationError> {
     Ok(Request {
-        semaphore: parse_semaphore(semaphore)?,
+        slots: parse_slots(semaphore)?,
         priority: annotations
             .get(PRIORITY)
             .map_or(Ok(0), |text| parse_priority(text))?,
@@ -113,16 +138,65 @@ fn parse_request(
     })
 }
 
-fn parse_semaphore(text: &str) -> Result<String, AnnotationError> {
+fn parse_slots(text: &str) -> Result<Vec<SlotRequest>, AnnotationError> {
     if text.trim().is_empty() {
-        Err(AnnotationError::Empty)
-    } else if text.contains(',') {
-        Err(AnnotationError::Several(beginning(text)))
-    } else if is_object_name(text) {
-        Ok(text.to_owned())
-    } else {
-        Err(AnnotationError::Name(beginning(text)))
+        return Err(AnnotationError::Empty);
     }
+    if text.split(',').nth(MOST_SEMAPHORES).is_some() {
+        return Err(AnnotationError::TooMany(beginning(text)));
+    }
+    let parts = text
+        .split(',')
+        .map(|part| parse_asked(part.trim_matches(' '), text));
+    let asked: Vec<SlotRequest> = parts.collect::<Result<_, _>>()?;
+    let all: u32 = asked.iter().map(|asked| asked.slots.get()).sum();
+    if all > MOST_SLOTS {
+        return Err(AnnotationError::Slots(beginning(text)));
+    }
+    for (place, one) in asked.iter().enumerate() {
+        let mut before = asked.iter().take(place);
+        if before.any(|other| other.semaphore == one.semaphore && other.key == one.key) {
+            return Err(AnnotationError::Twice(one.place()));
+        }
+    }
+    Ok(asked)
+}
+
+/// Reads `name[/key][:slots]`, a part of `text`.
+fn parse_asked(part: &str, text: &str) -> Result<SlotRequest, AnnotationError> {
+    if part.is_empty() {
+        return Err(AnnotationError::List(beginning(text)));
+    }
+    let (semaphore, slots) = match part.split_once(':') {
+        Some((semaphore, slots)) => (semaphore, Some(slots)),
+        None => (part, None),
+    };
+    let (semaphore, key) = match semaphore.split_once('/') {
+        Some((semaphore, key)) => (semaphore, Some(key)),
+        None => (semaphore, None),
+    };
+    if !is_object_name(semaphore) {
+        return Err(AnnotationError::Name(beginning(semaphore)));
+    }
+    let key = key.map(|key| {
+        key.parse()
+            .map_err(|_| AnnotationError::KeyInList(beginning(key)))
+    });
+    let most = MOST_SLOTS.to_string().len();
+    let count = |slots: &str| {
+        let digits = slots.len() <= most && slots.bytes().all(|byte| byte.is_ascii_digit());
+        let slots: Option<NonZeroU32> = slots.parse().ok().filter(|_| digits);
+        slots.filter(|slots| slots.get() <= MOST_SLOTS)
+    };
+    let slots = match slots {
+        Some(slots) => count(slots).ok_or_else(|| AnnotationError::Slots(beginning(text)))?,
+        None => NonZeroU32::MIN,
+    };
+    Ok(SlotRequest {
+        semaphore: semaphore.into(),
+        key: key.transpose()?,
+        slots,
+    })
 }
 
 fn parse_priority(text: &str) -> Result<i32, AnnotationError> {
@@ -183,7 +257,11 @@ mod tests {
             let annotations = values.into_iter().map(|(name, value)| (names[name].to_owned(), value));
             match parse(&annotations.collect()) {
                 None => {}
-                Some(Ok(request)) => prop_assert!(is_object_name(&request.semaphore)),
+                Some(Ok(request)) => {
+                    prop_assert!(request.slots.iter().all(|asked| is_object_name(&asked.semaphore)));
+                    let slots: u32 = request.slots.iter().map(|asked| asked.slots.get()).sum();
+                    prop_assert!((1..=MOST_SLOTS).contains(&slots));
+                }
                 Some(Err(error)) => {
                     let note = error.to_string();
                     prop_assert!(note.len() < 1000, "{}", note);
@@ -210,6 +288,64 @@ mod tests {
         }
     }
 
+    fn asked(semaphore: &str, key: Option<&str>, slots: u32) -> SlotRequest {
+        SlotRequest {
+            semaphore: semaphore.into(),
+            key: key.map(|key| key.parse().unwrap()),
+            slots: slots.try_into().unwrap(),
+        }
+    }
+
+    fn asked_in(text: &str) -> Vec<SlotRequest> {
+        parse_of([(SEMAPHORE, text)]).unwrap().unwrap().slots
+    }
+
+    #[test]
+    fn a_list_names_semaphores_keys_and_slots() {
+        let expected = [
+            asked("db", None, 1),
+            asked("licenses", None, 2),
+            asked("tasks", Some("customer-42"), 1),
+            asked("tasks", Some("a.b"), 3),
+        ];
+        let text = "db, licenses:2,tasks/customer-42 ,  tasks/a.b:3";
+        assert_eq!(asked_in(text), expected);
+        assert_eq!(asked_in("db:50"), [asked("db", None, 50)]);
+        assert_eq!(asked_in("db:25,x:25").len(), 2);
+        assert_eq!(asked_in("a,b,c,d,e,f,g,h").len(), 8);
+    }
+
+    #[test]
+    fn a_bad_list_is_refused_with_what_is_allowed() {
+        use AnnotationError as E;
+        let long = format!("a:{}", "1".repeat(99_999));
+        let own = ToOwned::to_owned;
+        for (text, expected) in [
+            ("a,", E::List(own("a,"))),
+            (",", E::List(own(","))),
+            ("a,,b", E::List(own("a,,b"))),
+            ("a b", E::Name(own("a b"))),
+            ("a,B", E::Name(own("B"))),
+            (":2", E::Name(own(""))),
+            ("a/", E::KeyInList(own(""))),
+            ("a/b/c", E::KeyInList(own("b/c"))),
+            ("a/.lock", E::KeyInList(own(".lock"))),
+            ("a:0", E::Slots(own("a:0"))),
+            ("a:51", E::Slots(own("a:51"))),
+            ("a:-1", E::Slots(own("a:-1"))),
+            ("a:+1", E::Slots(own("a:+1"))),
+            ("a:", E::Slots(own("a:"))),
+            ("a:1:1", E::Slots(own("a:1:1"))),
+            ("a:26,b:25", E::Slots(own("a:26,b:25"))),
+            (&long, E::Slots(format!("a:{}...", "1".repeat(62)))),
+            ("a,b,c,d,e,f,g,h,i", E::TooMany(own("a,b,c,d,e,f,g,h,i"))),
+            ("db, db:2", E::Twice(own("db"))),
+            ("t/x, db, t/x", E::Twice(own("t/x"))),
+        ] {
+            assert_eq!(error_of([(SEMAPHORE, text)]), expected, "{text}");
+        }
+    }
+
     #[test]
     fn a_job_without_the_semaphore_annotation_is_not_ours() {
         assert_eq!(parse_of([]), None);
@@ -222,7 +358,7 @@ mod tests {
     #[test]
     fn the_semaphore_alone_is_enough() {
         let request = Request {
-            semaphore: "db-migrations".to_owned(),
+            slots: vec![asked("db-migrations", None, 1)],
             priority: 0,
             hold: false,
             key: None,
@@ -241,7 +377,7 @@ mod tests {
             (ON_CONTENTION, "Skip"),
         ]);
         let request = Request {
-            semaphore: "a.b".to_owned(),
+            slots: vec![asked("a.b", None, 1)],
             priority: -10,
             hold: true,
             key: Some(Ok("customer-42".parse().unwrap())),
@@ -255,7 +391,7 @@ mod tests {
             (ON_CONTENTION, "Wait"),
         ]);
         let request = Request {
-            semaphore: "a".to_owned(),
+            slots: vec![asked("a", None, 1)],
             priority: i32::MAX,
             hold: false,
             key: None,
@@ -286,8 +422,8 @@ mod tests {
         for name in ["a", "0", "a-b", "a.b-c.0d", "a--b", &longest] {
             let parsed = parse_of([(SEMAPHORE, name)]).and_then(Result::ok);
             assert_eq!(
-                parsed.map(|request| request.semaphore).as_deref(),
-                Some(name)
+                parsed.map(|request| request.slots),
+                Some(vec![asked(name, None, 1)])
             );
         }
     }
@@ -295,8 +431,7 @@ mod tests {
     #[test]
     fn nothing_else_is_a_name() {
         for name in [
-            "A", "a_b", "-a", "a-", ".a", "a.", "a..b", "a.-b", "a/b", " a", "a ", "a b", "\u{e4}",
-            "a\n",
+            "A", "a_b", "-a", "a-", ".a", "a.", "a..b", "a.-b", "a b", "\u{e4}", "a\n", "\ta",
         ] {
             assert_eq!(
                 error_of([(SEMAPHORE, name)]),
@@ -320,17 +455,9 @@ mod tests {
     }
 
     #[test]
-    fn no_name_and_several_names_are_told_apart_from_a_bad_one() {
+    fn no_name_is_told_apart_from_a_bad_one() {
         assert_eq!(error_of([(SEMAPHORE, "")]), AnnotationError::Empty);
         assert_eq!(error_of([(SEMAPHORE, "  ")]), AnnotationError::Empty);
-        assert_eq!(
-            error_of([(SEMAPHORE, "a,b")]),
-            AnnotationError::Several("a,b".to_owned())
-        );
-        assert_eq!(
-            error_of([(SEMAPHORE, "a, b")]),
-            AnnotationError::Several("a, b".to_owned())
-        );
     }
 
     #[test]
@@ -367,11 +494,15 @@ mod tests {
             SEMAPHORE,
             "set it to the name of a ConsulSemaphore in the Job's namespace",
         );
-        says(
-            error_of([(SEMAPHORE, "a,b")]),
-            SEMAPHORE,
-            "several semaphores for one Job are not supported yet",
-        );
+        for (text, what) in [
+            ("a,", "name, name:slots or name/key:slots"),
+            ("a:0", "1 to 50 slots in all"),
+            ("a,b,c,d,e,f,g,h,i", "at most 8 semaphores"),
+            ("a,a", "name it once, as a:2 for two slots"),
+            ("a/..", "from 1 to 63 letters"),
+        ] {
+            says(error_of([(SEMAPHORE, text)]), SEMAPHORE, what);
+        }
         says(
             error_of([(SEMAPHORE, "A")]),
             SEMAPHORE,

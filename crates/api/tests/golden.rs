@@ -27,6 +27,7 @@ fn what_the_operator_writes_on_a_job_and_its_pods() {
         annotations::FENCING_TOKEN,
         "consul-semaphore.io/fencing-token"
     );
+    assert_eq!(annotations::SLOTS, "consul-semaphore.io/slots");
     assert_eq!(annotations::GRANTED_TO, "consul-semaphore.io/granted-to");
     assert_eq!(annotations::HOLDER_LABEL, "consul-semaphore.io/holder");
 }

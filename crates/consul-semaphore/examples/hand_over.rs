@@ -351,6 +351,7 @@ fn settings(limit: u32) -> Settings {
         policy: LimitPolicy::Refuse,
         paused: false,
         fair: Some(Duration::from_secs(2)),
+        pass_over: Duration::from_mins(1),
         terminating: false,
         on_slot_lost: OnSlotLost::Reacquire,
         ttl: Some(Duration::from_mins(2)),

@@ -62,6 +62,11 @@ impl Cooldowns {
         self.0.len()
     }
 
+    /// When each of them is free.
+    pub fn ends(&self) -> impl Iterator<Item = Moment> {
+        self.0.values().copied()
+    }
+
     /// When this session's slot is free; `None` if it is not in its cooldown.
     pub fn end(&self, session: &SessionId) -> Option<Moment> {
         self.0.get(session).copied()

@@ -23,7 +23,9 @@ use super::{
     limit::{Agreement, Defence, agree},
     lock::{Lock, Unreadable},
     mutex::MutexMemory,
-    plan::{GiveBack, Grant, Part, Plan, Release, Rename, SessionRequest, Slot, Start},
+    plan::{
+        GiveBack, Grant, Part, Plan, Release, Rename, SessionRequest, Slot, Stance, Start, Waits,
+    },
     reading::{Deaths, Reading},
     settings::Settings,
     turns::Turns,
@@ -84,6 +86,8 @@ pub struct Observed<'a> {
     /// Those of them that can't be written to even to give their slot back, and that no start which was sent before
     /// can still reach.
     pub immovable: &'a BTreeSet<Uid>,
+    /// What to do about workloads that ask for several slots and can't have all of them yet.
+    pub stances: &'a BTreeMap<Uid, Stance>,
     /// Whether no workload at all can be started for now.
     pub closed: bool,
     /// The workload that asks for slots at several lock keys and gets this queue's part in this pass.
@@ -467,13 +471,18 @@ impl<'a> Pass<'a> {
         if !open || !agreed || self.plan.reread {
             return;
         }
+        self.plan.open = true;
         self.let_others_in();
         let mut ahead = AHEAD.min(usize::try_from(settings.limit).unwrap_or(AHEAD));
         let mut in_turn = true;
         let mut next = BTreeSet::new();
         let mut others = Others::of(self.observed, self.reading);
+        let mut first = true;
         for workload in queue.iter().filter(|workload| settings.may_start(workload)) {
             let uid = &workload.uid;
+            if barred.contains(uid) && workload.asks_for_many() {
+                self.plan.parts.insert(uid.clone(), Part::Barred);
+            }
             if self.has_settled(uid) || barred.contains(uid) || busy.contains(uid) {
                 continue;
             }
@@ -483,23 +492,33 @@ impl<'a> Pass<'a> {
             let slots = self.slots_for(workload);
             let (sessions, missing) = self.sessions_for(workload, slots);
             self.leave_to_others(&mut others, workload);
-            if self.composer.has_room(slots) {
+            let free = self.composer.has_room(slots);
+            let joint = workload.asks_for_several() && self.observed.joint != Some(uid);
+            let ready = missing.is_empty() && in_turn;
+            if free && ready && !joint {
                 next.insert(uid);
-                let several = workload.asks_for_several() && self.observed.joint != Some(uid);
-                if missing.is_empty() && in_turn && several {
-                    // Until its other semaphores have room, too, its slots here are reserved.
-                    self.plan.parts.insert(uid.clone(), Part::Free);
+                self.composer.grant(grant(workload, sessions, true), None);
+                continue;
+            }
+            let stance = self.observed.stances.get(uid).copied();
+            let passed_over = matches!(stance, Some(Stance::PassedOver | Stance::Stopped));
+            if workload.asks_for_many() {
+                let waits = Waits {
+                    free: free && ready,
+                    first,
+                    soon: self.has_soon(slots),
+                };
+                self.plan.parts.insert(uid.clone(), Part::Waits(waits));
+            }
+            first &= stance == Some(Stance::Stopped);
+            if free {
+                next.insert(uid);
+                if !(joint && passed_over) {
+                    // No workload passes one whose session is still being made, not even into another slot: fencing
+                    // tokens rise along the queue.
+                    in_turn &= ready;
                     self.composer.reserve(slots);
-                    continue;
                 }
-                if missing.is_empty() && in_turn {
-                    self.composer.grant(grant(workload, sessions, true), None);
-                    continue;
-                }
-                // No workload passes one whose session is still being made, not even into another slot: fencing
-                // tokens rise along the queue.
-                in_turn = false;
-                self.composer.reserve(slots);
             } else if workload.is_skippable() {
                 // It does not wait, so it needs no session.
                 continue;
@@ -509,14 +528,32 @@ impl<'a> Pass<'a> {
                 if let Some(session) = sessions.get(&0) {
                     self.show(&others, workload, session);
                 }
-                // The free slots are too few for it, and are reserved for it.
-                self.composer.reserve(slots);
+                if stance == Some(Stance::Keeps) {
+                    self.composer.reserve(slots);
+                }
+            } else if workload.asks_for_many() {
+                continue;
             } else {
                 break;
             }
             self.plan.sessions.extend(missing);
         }
         self.take_back(&next);
+    }
+
+    /// Whether so many slots can be free before a workload is passed over no longer.
+    fn has_soon(&self, slots: u32) -> bool {
+        let Observed {
+            settings,
+            cooldowns,
+            now,
+            ..
+        } = self.observed;
+        let ends = cooldowns
+            .ends()
+            .filter(|end| *end > *now + settings.pass_over);
+        let rest = u32::try_from(ends.count()).unwrap_or(u32::MAX);
+        settings.limit.saturating_sub(rest) >= slots
     }
 
     /// How many slots a workload asks for here.

@@ -53,7 +53,7 @@ pub(crate) use self::knowledge::Memory;
 
 use self::{
     agenda::{Agenda, Due},
-    joint::{Joint, Next, Share},
+    joint::{Joint, Next, Said, Share},
     watched::Concerned,
 };
 pub use self::{
@@ -67,8 +67,8 @@ pub use self::{
     watched::WatchedPrefix,
 };
 use crate::{
-    Key, Settings, Workload, lock_key_of,
-    plan::{Part, Slot, Start},
+    Key, Settings, Uid, Workload, lock_key_of,
+    plan::{Part, Slot, Stance, Start},
 };
 use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
 
@@ -353,6 +353,9 @@ impl Engine {
         for queue in std::mem::take(&mut self.unused) {
             self.close_if_unused(&queue, stores);
         }
+        for queue in self.joint.take_due(now.moment) {
+            self.agenda.mark(&queue);
+        }
         while let Some(due) = self.agenda.take_due(now.moment) {
             match due {
                 Due::Queue(queue) => self.agenda.mark(&queue),
@@ -363,7 +366,8 @@ impl Engine {
             let queue = self.agenda.next()?;
             let state = self.semaphores.get_mut(&queue.semaphore);
             let Some(state) = state.filter(|state| state.may_pass()) else {
-                self.agenda.set(Due::Queue(queue), None);
+                self.agenda.set(Due::Queue(queue.clone()), None);
+                self.join(&queue, now, stores);
                 continue;
             };
             let passed = state.pass(&queue.key, now, stores);
@@ -389,7 +393,8 @@ impl Engine {
 
     /// When to call [`Self::pass`] if nothing happens before.
     pub fn next_timeout(&self, now: Moment) -> Option<Moment> {
-        self.agenda.next_time(now)
+        let times = self.agenda.next_time(now).into_iter();
+        times.chain(self.joint.next_due()).min()
     }
 
     /// Takes one of the semaphores that may have changed since it was last taken.
@@ -533,32 +538,107 @@ impl Engine {
 
 /// What concerns several queues at once: see [`joint`].
 impl Engine {
-    /// Decides what follows for the workloads that ask for slots in this queue and in others, after its pass.
+    /// Decides what follows for the workloads that ask for several slots, after a pass over one of their queues.
     fn join(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
-        let mut workloads = self.joint.of(queue);
+        let mut uids = self.joint.of(queue);
         if let Some(conclusion) = self.certain(queue) {
-            workloads.extend(conclusion.parts.keys().cloned());
+            uids.extend(conclusion.parts.keys().cloned());
         }
-        for uid in workloads {
-            let Some(workload) = stores.of(queue).workload(&uid) else {
+        let mut workloads = Vec::new();
+        for uid in uids {
+            let workload = stores.of(queue).workload(&uid);
+            let queues = workload.as_ref().map_or_else(Vec::new, |workload| {
+                self.queues_for(&queue.semaphore.namespace, workload)
+            });
+            if let Some(workload) = workload.filter(|_| queues.contains(queue)) {
+                workloads.push((workload, queues));
+            } else {
                 self.joint.note(&uid, std::slice::from_ref(queue), false);
-                continue;
-            };
-            let queues = self.queues_for(&queue.semaphore.namespace, &workload);
-            let part = |queue| Some(self.certain(queue)?.parts.get(&uid));
-            let any = queues.iter().filter_map(part).any(|part| part.is_some());
-            let parts: Option<Vec<Option<&Part>>> = queues.iter().map(part).collect();
-            let next = parts.map_or(Next::Wait, |parts| joint::next(&parts));
-            self.joint.note(&uid, &queues, any);
-            match next {
-                Next::Grant => drop(self.grant_jointly(&workload, &queues, now, stores)),
-                Next::Start(slots) => self.start_jointly(&workload, slots, &queues, now, stores),
-                Next::GiveBack => self.give_back_jointly(&workload, &queues),
-                Next::Wait => {}
+                self.joint.forget_head(&uid);
+                self.take_stance(&uid, queue, None);
             }
+        }
+        workloads.sort_by_cached_key(|(workload, _)| workload.place());
+        for (workload, queues) in workloads {
+            self.join_one(&workload, &queues, now, stores);
             for queue in &queues {
                 self.drain(queue);
             }
+        }
+    }
+
+    fn join_one(
+        &mut self,
+        workload: &Workload,
+        queues: &[QueueRef],
+        now: Now,
+        stores: &impl Stores,
+    ) {
+        let uid = &workload.uid;
+        let said: Vec<Said<'_>> = queues.iter().map(|queue| self.said(queue, uid)).collect();
+        let any = said.iter().any(Said::is_concerned);
+        if said.contains(&Said::Later) {
+            return self.joint.note(uid, queues, any);
+        }
+        let next = joint::next(&said);
+        let first = said.iter().position(Said::is_first);
+        let stances = |due| joint::stances(&said, due);
+        let (passed_over, due) = (stances(false), stances(true));
+        self.joint.note(uid, queues, any);
+        let is_due = if let Some(first) = first {
+            let pass_over = self
+                .queue(&queues[first])
+                .map(|queue| queue.settings().pass_over);
+            let pass_over = pass_over.unwrap_or_default();
+            self.joint
+                .note_head(uid, &queues[first], pass_over, now.moment)
+        } else {
+            false
+        };
+        if !any {
+            self.joint.forget_head(uid);
+        }
+        match next {
+            Next::Grant => drop(self.grant_jointly(workload, queues, now, stores)),
+            Next::Start(slots) => self.start_jointly(workload, slots, queues, now, stores),
+            Next::GiveBack => self.give_back_jointly(workload, queues),
+            Next::Wait => {
+                for (queue, stance) in queues.iter().zip(if is_due { due } else { passed_over }) {
+                    self.take_stance(uid, queue, stance);
+                }
+            }
+        }
+    }
+
+    /// A queue that is to do something else with its free slots decides anew.
+    fn take_stance(&mut self, workload: &Uid, queue: &QueueRef, stance: Option<Stance>) {
+        let known = self.existing(queue);
+        if known.is_some_and(|known| known.take_stance(workload, stance)) {
+            self.agenda.mark(queue);
+        }
+    }
+
+    /// What a queue says of a workload.
+    fn said(&self, queue: &QueueRef, workload: &Uid) -> Said<'_> {
+        let state = self.semaphores.get(&queue.semaphore);
+        let Some(state) = state.filter(|state| state.may_pass()) else {
+            return Said::Unread;
+        };
+        let Some(of_key) = state.queues.get(&queue.key) else {
+            return Said::Later;
+        };
+        if of_key.queue.is_blocked() || self.agenda.is_marked(queue) {
+            return Said::Later;
+        }
+        let Some((conclusion, _)) = &of_key.concluded else {
+            return Said::Later;
+        };
+        match conclusion.parts.get(workload) {
+            _ if !conclusion.certain => Said::Unread,
+            part @ Some(Part::Held(_) | Part::Busy) => Said::Part(part),
+            Some(Part::Barred) => Said::Stopped,
+            _ if !conclusion.open => Said::Stopped,
+            part => Said::Part(part),
         }
     }
 
@@ -572,7 +652,7 @@ impl Engine {
     }
 
     /// The queues that a workload asks for slots in, in the order of its requests.
-    fn queues_for(&self, namespace: &Arc<str>, workload: &Workload) -> Vec<QueueRef> {
+    pub fn queues_for(&self, namespace: &Arc<str>, workload: &Workload) -> Vec<QueueRef> {
         let requests = workload.requests.iter();
         let queues = requests.map(|request| {
             let semaphore = SemaphoreRef {
@@ -691,7 +771,7 @@ impl Engine {
             let held = self.certain(queue).and_then(|conclusion| {
                 match conclusion.parts.get(&workload.uid)? {
                     Part::Held(slots) => Some(slots.clone()),
-                    Part::Free | Part::Busy => None,
+                    Part::Waits(_) | Part::Barred | Part::Busy => None,
                 }
             });
             if let Some((queue, slots)) = self.existing(queue).zip(held) {

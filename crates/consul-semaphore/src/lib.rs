@@ -61,9 +61,9 @@ pub use policy::{LONGEST_COOLDOWN, LimitPolicy, Mode, OnContention, OnSlotLost};
 pub use prefix::{InvalidPrefix, Prefix};
 pub use reading::{Deaths, Reading};
 pub use seconds::{InvalidSeconds, Seconds};
-pub use settings::Settings;
+pub use settings::{Order, Settings};
 pub use turns::Turns;
 pub use workload::{
-    CronJob, Granted, GrantedSlot, Phase, Place, SlotId, SlotRequest, Uid, Workload, lock_key_of,
-    lock_key_parts,
+    CronJob, Granted, GrantedSlot, MOST_SEMAPHORES, MOST_SLOTS, Phase, Place, SlotId, SlotRequest,
+    Uid, Workload, lock_key_of, lock_key_parts,
 };

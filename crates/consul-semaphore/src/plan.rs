@@ -421,15 +421,40 @@ impl Transaction {
     }
 }
 
-/// The state at one lock key of a workload that asks for slots at several and has not been started.
+/// The state at one lock key of a workload that asks for several slots, here or at several lock keys, and has not been
+/// started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// It can be granted what it asks for here.
-    Free,
+    /// It waits here.
+    Waits(Waits),
+    /// It can't be started for now, because the API server refused that.
+    Barred,
     /// It holds what it asks for here: these slots.
     Held(Vec<Slot>),
     /// It is being written to: the next step is decided when that is done.
     Busy,
+}
+
+/// What a workload that waits for several slots finds at a lock key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waits {
+    /// Whether it can be granted what it asks for here.
+    pub free: bool,
+    /// Whether nobody waits before it.
+    pub first: bool,
+    /// Whether enough slots can be free before [`Settings::pass_over`] has gone by: the others cool down.
+    pub soon: bool,
+}
+
+/// What a queue does with its free slots while a workload that asks for several can't have all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stance {
+    /// They go to those behind it, because slots are missing elsewhere.
+    PassedOver,
+    /// They are kept for it: it was passed over for long enough, and is the first in all of its queues.
+    Keeps,
+    /// As `PassedOver`, and it is in nobody's way, because one of its other queues can't grant anything.
+    Stopped,
 }
 
 /// What a pass decides to do, in the order in which it is done.
@@ -452,8 +477,9 @@ pub struct Plan {
     pub renames: Vec<Rename>,
     /// Workloads that must not wait.
     pub skips: Vec<Skip>,
-    /// What this queue can do for workloads that also ask for slots elsewhere; nothing for those that it can't grant
-    /// theirs.
+    /// Whether slots are granted here now.
+    pub open: bool,
+    /// The state here of workloads that ask for several slots.
     pub parts: BTreeMap<Uid, Part>,
     /// Sessions to make, in queue order.
     pub sessions: Vec<SessionRequest>,
@@ -501,6 +527,7 @@ impl Plan {
             unheld: _,
             renames,
             skips,
+            open: _,
             parts: _,
             sessions,
             surplus,

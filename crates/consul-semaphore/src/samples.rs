@@ -96,6 +96,7 @@ pub(super) fn settings(limit: u32) -> Settings {
         policy: LimitPolicy::Refuse,
         paused: false,
         fair: Some(WINDOW),
+        pass_over: Duration::from_mins(1),
         terminating: false,
         on_slot_lost: OnSlotLost::Reacquire,
         ttl: Some(Duration::from_mins(2)),

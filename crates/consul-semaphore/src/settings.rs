@@ -12,6 +12,15 @@ use crate::{Key, LimitPolicy, Mode, OnSlotLost, Prefix};
 /// Stands in for the TTL of sessions without one, wherever else a duration is derived from the TTL.
 const UNTIMED: Duration = Duration::from_mins(5);
 
+/// In which order those who wait are served, for all semaphores of an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// See [`Settings::fair`].
+    pub fair: Option<Duration>,
+    /// See [`Settings::pass_over`].
+    pub pass_over: Duration,
+}
+
 /// What a user asks for, with what the operator adds to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -35,6 +44,8 @@ pub struct Settings {
     pub paused: bool,
     /// For how long a free slot is left to others elsewhere whose turn it is; `None`: not at all.
     pub fair: Option<Duration>,
+    /// For how long a workload that asks for several slots is passed over once it is the first in a queue.
+    pub pass_over: Duration,
     /// Whether the `ConsulSemaphore` is being deleted.
     pub terminating: bool,
     /// What happens to a running workload that lost its slot.

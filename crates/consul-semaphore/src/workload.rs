@@ -47,6 +47,12 @@ pub enum Phase {
     Deleting,
 }
 
+/// How many semaphores a workload may ask for slots of.
+pub const MOST_SEMAPHORES: usize = 8;
+
+/// How many slots a workload may ask for, of all its semaphores together.
+pub const MOST_SLOTS: u32 = 50;
+
 /// How many slots of one semaphore a workload asks for. Its whole request is a list of these, and all of it is
 /// granted at once or nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -66,6 +72,25 @@ impl SlotRequest {
             semaphore: semaphore.into(),
             key,
             slots: NonZeroU32::MIN,
+        }
+    }
+
+    /// The semaphore, and the key if it has one: `tasks/customer-42`.
+    pub fn place(&self) -> String {
+        match &self.key {
+            Some(key) => format!("{}/{key}", self.semaphore),
+            None => self.semaphore.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for SlotRequest {
+    /// As in the annotation: `licenses:2`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.place())?;
+        match self.slots.get() {
+            1 => Ok(()),
+            slots => write!(f, ":{slots}"),
         }
     }
 }
@@ -256,6 +281,25 @@ impl Workload {
     pub fn semaphores(&self) -> String {
         let names = self.requests.iter().map(|request| &*request.semaphore);
         names.collect::<Vec<_>>().join(", ")
+    }
+
+    /// What it asks for, for people: as in the annotation.
+    pub fn asked(&self) -> String {
+        let requests = self.requests.iter().map(ToString::to_string);
+        requests.collect::<Vec<_>>().join(", ")
+    }
+
+    /// How many slots it asks for, of all semaphores together.
+    pub fn slots_asked(&self) -> u32 {
+        self.requests
+            .iter()
+            .map(|request| request.slots.get())
+            .sum()
+    }
+
+    /// Whether it asks for more than one slot.
+    pub fn asks_for_many(&self) -> bool {
+        self.slots_asked() > 1
     }
 
     /// Whether it asks for slots at several lock keys, which are all granted in one transaction.

@@ -120,9 +120,10 @@ pub(crate) async fn without_semaphore(
 ) -> Option<String> {
     let read = |job: WorkloadObject| {
         let workload = TrackedWorkload::read(&job, Moment::default())?;
-        Reference::of(&workload)
+        Some(Reference::of(&workload)).filter(|references| !references.is_empty())
     };
     let Listed { items, cut } = cluster.list_unfinished(namespace, read).await.ok()?;
+    let items: Vec<Reference> = items.into_iter().flatten().collect();
     let existing: BTreeSet<(String, String)> = semaphores
         .iter()
         .map(|object| (object.namespace().unwrap_or_default(), object.name_any()))

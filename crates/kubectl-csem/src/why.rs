@@ -29,7 +29,7 @@ pub(crate) async fn why(
     let workload = TrackedWorkload::read(&job, Moment::default());
     let semaphore = workload
         .as_ref()
-        .and_then(|workload| workload.semaphore.as_deref());
+        .and_then(|workload| workload.semaphores().next());
     let about = match semaphore {
         Some(semaphore) => About::read(cluster, semaphore, workload.as_ref()).await?,
         None => About::default(),

@@ -7,6 +7,8 @@ use consul_semaphore::{CronJob, Granted, Phase};
 use consul_semaphore_api::annotations;
 use k8s_openapi::api::batch::v1 as batch;
 
+use crate::slots;
+
 /// The annotation with the time for which a `CronJob` made a Job.
 pub(crate) const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
@@ -19,16 +21,18 @@ const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 /// The longest texts of a Job that are stored, in bytes. Anybody who may write a Job may write any text there. A
 /// longer one can't be valid, and is not stored.
 mod longest {
-    use consul_semaphore::{Key, Prefix};
+    use consul_semaphore::{Key, MOST_SLOTS, Prefix};
 
     /// A name or a uid of a Kubernetes object.
     pub(super) const NAME: usize = 253;
     /// A session's id: Consul makes UUIDs.
     pub(super) const SESSION: usize = 64;
     /// The sessions of all slots that a Job may ask for, and the commas between them.
-    pub(super) const SESSIONS: usize = 50 * (SESSION + 1);
+    pub(super) const SESSIONS: usize = MOST_SLOTS as usize * (SESSION + 1);
     /// A contender key: a prefix, the key of a keyed semaphore, and a session.
     pub(super) const CONTENDER: usize = Prefix::MAX_LENGTH + Key::MAX_LENGTH + SESSION + 2;
+    /// All slots as JSON: two texts for each, two numbers, and the names.
+    pub(super) const SLOTS: usize = MOST_SLOTS as usize * (CONTENDER + SESSION + 128);
 }
 
 /// The text, if it has at most this many bytes.
@@ -59,6 +63,12 @@ pub(crate) fn granted(job: &batch::Job) -> Option<Granted> {
     let template = template(job)?;
     if template.get(annotations::GRANTED_TO)? != job.metadata.uid.as_ref()? {
         return None;
+    }
+    if let Some(slots) = template.get(annotations::SLOTS) {
+        let is_real = |key: &str, session: &str| {
+            key.len() <= longest::CONTENDER && session.len() <= longest::SESSION
+        };
+        return slots::read(bounded(slots, longest::SLOTS)?, is_real);
     }
     let key = bounded(template.get(annotations::LOCK_KEY)?, longest::CONTENDER)?;
     let session = bounded(template.get(annotations::SESSION)?, longest::SESSION)?;

@@ -17,6 +17,7 @@ mod job;
 mod obstacle;
 pub mod pods;
 mod request;
+mod slots;
 mod tracked;
 
 pub use advice::advice;

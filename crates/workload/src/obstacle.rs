@@ -1,5 +1,7 @@
 //! Why a workload that names a semaphore is not in its queue.
 
+use std::sync::Arc;
+
 use consul_semaphore_api::annotations::{AnnotationError, KEY};
 
 /// Why a workload that names a semaphore is not in its queue. Its text says why, and what to correct.
@@ -11,17 +13,53 @@ pub enum Obstacle {
     /// Something else starts and stops it: it is left alone.
     #[error("{0}")]
     Managed(String),
-    /// Its semaphore is keyed, and it does not name its key.
-    #[error("the semaphore is keyed, and the Job has no annotation {KEY}")]
-    NoKey,
+    /// This semaphore is keyed, and the workload does not name the key.
+    #[error(
+        "ConsulSemaphore {0} is keyed: name the key to wait for in the annotation {KEY}, or after the name, as in {0}/customer-42"
+    )]
+    NoKey(Arc<str>),
+    /// This semaphore is not keyed, and the workload names a key after it.
+    #[error("ConsulSemaphore {0} is not keyed: remove the key after its name")]
+    NotKeyed(Arc<str>),
+    /// Two of the semaphores have the same lock key.
+    #[error("{0} and {1} are the same semaphore in Consul: ask for its slots once, as in {0}:2")]
+    SameLockKey(String, String),
+    /// Different operators manage two of the semaphores.
+    #[error(
+        "ConsulSemaphores {0} and {1} are managed by different operators: ask for slots of semaphores of one operator"
+    )]
+    TwoOperators(Arc<str>, Arc<str>),
+    /// Two of the semaphores can't be in one transaction of Consul.
+    #[error(
+        "ConsulSemaphores {0} and {1} differ in spec.consul (datacenter, namespace, partition or token), and slots of both \
+         can't be granted at once: ask for slots of semaphores that agree in it"
+    )]
+    Apart(Arc<str>, Arc<str>),
+    /// It asks for more slots of a semaphore than that ever has.
+    #[error(
+        "it asks for {slots} slots of {semaphore}, which has {most}: ask for fewer, or raise the limit"
+    )]
+    Unsatisfiable {
+        /// The semaphore, with the key if it has one.
+        semaphore: String,
+        /// How many slots the workload asks for.
+        slots: u32,
+        /// How many it could have at most.
+        most: u32,
+    },
 }
 
 impl Obstacle {
     /// The reason of the operator's events about it.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Malformed(_) | Self::NoKey => "Malformed",
+            Self::Malformed(_) | Self::NoKey(_) | Self::NotKeyed(_) | Self::SameLockKey(..) => {
+                "Malformed"
+            }
             Self::Managed(_) => "ManagedElsewhere",
+            Self::TwoOperators(..) | Self::Apart(..) | Self::Unsatisfiable { .. } => {
+                "Unsatisfiable"
+            }
         }
     }
 }

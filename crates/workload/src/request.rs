@@ -8,6 +8,8 @@ use consul_semaphore::{
 use consul_semaphore_api::annotations as a;
 use serde_json::{Value, json};
 
+use crate::slots;
+
 /// What to send to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
@@ -41,11 +43,15 @@ pub fn stop(stop: &Stop) -> Request {
     }))
 }
 
-/// One patch unsuspends the Job and writes the sequencer of its first slot where its pods read it.
+/// One patch unsuspends the Job and writes the sequencers of its slots where its pods read them.
 fn start(start: &Start) -> Value {
-    let Start { workload, slot, .. } = start;
+    let Start {
+        workload,
+        slot,
+        others,
+    } = start;
     let annotations = json!({ (a::SESSION): listed(start.sessions()) });
-    json!({
+    let mut patch = json!({
         "metadata": metadata(workload, &annotations),
         "spec": {
             "suspend": false,
@@ -60,7 +66,12 @@ fn start(start: &Start) -> Value {
                 },
             } },
         },
-    })
+    });
+    if !others.is_empty() {
+        patch["spec"]["template"]["metadata"]["annotations"][a::SLOTS] =
+            slots::written(start).into();
+    }
+    patch
 }
 
 /// The Job controller ends the pods of a suspended Job.
@@ -86,6 +97,7 @@ fn give_back(give_back: &GiveBack) -> Value {
                 (a::SESSION): null,
                 (a::LOCK_INDEX): null,
                 (a::FENCING_TOKEN): null,
+                (a::SLOTS): null,
                 (a::GRANTED_TO): null,
             },
         } } },

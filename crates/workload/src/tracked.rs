@@ -15,12 +15,14 @@ pub struct TrackedWorkload {
     pub namespace: Arc<str>,
     /// What the engine needs to know about it.
     pub workload: Arc<Workload>,
-    /// The `ConsulSemaphore` that it names, even if an obstacle keeps it out of the queue.
-    pub semaphore: Option<Arc<str>>,
-    /// Why it is in no queue, whatever its semaphore: see [`TrackedWorkload::obstacle_in`].
+    /// The `ConsulSemaphores` that it names, if an obstacle keeps it from asking for their slots.
+    pub barred_from: Vec<Arc<str>>,
+    /// Why it is in no queue, whatever its semaphores are: see [`TrackedWorkload::obstacle_in`].
     pub obstacle: Option<Obstacle>,
-    /// Why its key is invalid: an obstacle if the semaphore is keyed.
+    /// Why its annotation with the key is invalid: an obstacle if it needs that key.
     pub bad_key: Option<AnnotationError>,
+    /// The semaphores that it names together with a key.
+    pub named_with_key: Vec<Arc<str>>,
 }
 
 impl TrackedWorkload {
@@ -47,9 +49,19 @@ impl TrackedWorkload {
             Some(Err(error)) => (None, Some(error)),
             None => (None, None),
         };
-        let semaphore = annotations.get(annotations::SEMAPHORE);
-        let semaphore = semaphore.filter(|name| annotations::is_object_name(name));
-        let semaphore: Option<Arc<str>> = semaphore.map(|name| name.as_str().into());
+        let slots = request
+            .as_ref()
+            .map_or_else(Vec::new, |request| request.slots.clone());
+        let barred_from = match request {
+            Some(_) => Vec::new(),
+            None => names(annotations::slots(annotations)),
+        };
+        let named_with_key = slots.iter().filter(|slots| slots.key.is_some()).cloned();
+        let named_with_key = names(named_with_key);
+        let requests = slots.into_iter().map(|slots| SlotRequest {
+            key: slots.key.or_else(|| key.clone()),
+            ..slots
+        });
         let on_contention = request
             .as_ref()
             .map_or(OnContention::Wait, |request| request.on_contention);
@@ -58,8 +70,6 @@ impl TrackedWorkload {
             OnContention::Skip => job::cron_job(object).map(Arc::new),
         };
         let reported = job::reported(object);
-        let asks = semaphore.iter().filter(|_| request.is_some());
-        let requests = asks.map(|semaphore| SlotRequest::one(semaphore.clone(), key.clone()));
         let workload = Workload {
             name: metadata.name.as_deref()?.into(),
             uid: metadata.uid.as_deref()?.into(),
@@ -80,34 +90,47 @@ impl TrackedWorkload {
         Some(Self {
             namespace: metadata.namespace.as_deref()?.into(),
             workload: Arc::new(workload),
-            semaphore,
+            barred_from,
             obstacle,
             bad_key,
+            named_with_key,
         })
+    }
+
+    /// The semaphores that it names, also those from which an obstacle keeps it.
+    pub fn semaphores(&self) -> impl Iterator<Item = &Arc<str>> {
+        let asked = self.workload.requests.iter();
+        let asked = asked.map(|request| &request.semaphore);
+        asked.chain(&self.barred_from)
     }
 
     /// Whether it names this semaphore.
     pub fn names(&self, semaphore: &str) -> bool {
-        self.semaphore.as_deref() == Some(semaphore)
+        self.semaphores().any(|name| **name == *semaphore)
     }
 
-    /// The obstacle on the workload itself that keeps it out of the queue of its semaphore, if there is one. `keyed`
+    /// The obstacle on the workload itself that keeps it out of the queue of this semaphore, if there is one. `keyed`
     /// says whether the semaphore is keyed.
-    pub fn obstacle_in(&self, keyed: bool) -> Option<Obstacle> {
-        let mut requests = self.workload.requests.iter();
-        if self.obstacle.is_some() || !keyed || requests.all(|request| request.key.is_some()) {
+    pub fn obstacle_in(&self, semaphore: &str, keyed: bool) -> Option<Obstacle> {
+        if self.obstacle.is_some() {
             return self.obstacle.clone();
         }
+        if !keyed {
+            let mut named = self.named_with_key.iter();
+            let named = named.find(|name| ***name == *semaphore);
+            return named.map(|name| Obstacle::NotKeyed(name.clone()));
+        }
+        let mut requests = self.workload.requests.iter();
+        let keyless =
+            |request: &&SlotRequest| *request.semaphore == *semaphore && request.key.is_none();
+        let request = requests.find(keyless)?;
         let bad_key = self.bad_key.clone().map(Obstacle::Malformed);
-        Some(bad_key.unwrap_or(Obstacle::NoKey))
+        Some(bad_key.unwrap_or_else(|| Obstacle::NoKey(request.semaphore.clone())))
     }
 
     /// Whether something else starts and stops it.
     pub fn is_managed(&self) -> bool {
-        match &self.obstacle {
-            Some(Obstacle::Managed(_)) => true,
-            None | Some(Obstacle::Malformed(_) | Obstacle::NoKey) => false,
-        }
+        matches!(self.obstacle, Some(Obstacle::Managed(_)))
     }
 
     /// Whether a later version means the same: most changes of a workload do not affect its slot.
@@ -120,16 +143,25 @@ impl TrackedWorkload {
         let Self {
             namespace,
             workload: _,
-            semaphore,
+            barred_from,
             obstacle,
             bad_key,
+            named_with_key,
         } = later;
         *self.workload == workload
             && self.namespace == *namespace
-            && self.semaphore == *semaphore
+            && self.barred_from == *barred_from
             && self.obstacle == *obstacle
             && self.bad_key == *bad_key
+            && self.named_with_key == *named_with_key
     }
+}
+
+/// The semaphores, without repetition.
+fn names(slots: impl IntoIterator<Item = SlotRequest>) -> Vec<Arc<str>> {
+    let mut names: Vec<_> = slots.into_iter().map(|slots| slots.semaphore).collect();
+    names.dedup();
+    names
 }
 
 #[cfg(test)]

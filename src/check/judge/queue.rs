@@ -138,6 +138,7 @@ impl Place {
             busy: &none,
             barred: &none,
             immovable: &none,
+            stances: &BTreeMap::new(),
             closed: false,
             joint: None,
             operations,

@@ -193,7 +193,7 @@ fn unqueued_jobs(seen: &Seen) -> Vec<Line> {
     let (mut held, mut stuck) = (Vec::new(), Vec::new());
     for workload in named_so {
         let job = &workload.workload.name;
-        match workload.obstacle_in(seen.semaphore.spec.keyed) {
+        match workload.obstacle_in(name, seen.semaphore.spec.keyed) {
             _ if workload.workload.has_ended() => {}
             Some(why) => stuck.push(format!("{job}: {why}")),
             None if workload.workload.hold => held.push(job),

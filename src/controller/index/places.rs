@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{IndexedQueue, QueueRef, Semaphore, SemaphoreRef, State};
+use super::{IndexedQueue, Offer, QueueRef, Semaphore, SemaphoreRef, State, Unclaimed};
 use consul_client::clock::Moment;
 use consul_semaphore::{
     Key, Phase, Prefix, SlotRequest, Uid, Workload, lock_key_parts, plan::Stop,
 };
-use consul_semaphore_workload::TrackedWorkload;
+use consul_semaphore_workload::{Obstacle, TrackedWorkload};
 
 impl State {
     /// Stores a workload, unless what is known of it is newer.
@@ -170,7 +170,7 @@ impl State {
             let keyed = key.is_some();
             let alike = semaphores.filter(move |reference| {
                 let semaphore = self.semaphores.get(reference);
-                semaphore.is_some_and(|semaphore| semaphore.keyed == keyed)
+                semaphore.is_some_and(|semaphore| semaphore.offer.keyed == keyed)
             });
             alike.map(move |reference| QueueRef::new(reference, key.clone()))
         };
@@ -229,7 +229,7 @@ impl State {
         let semaphore = queue.map(|queue| queue.semaphore).or_else(|| {
             Some(SemaphoreRef {
                 namespace: tracked.namespace.clone(),
-                name: tracked.semaphore.clone()?,
+                name: tracked.semaphores().next()?.clone(),
             })
         });
         let semaphore = semaphore.and_then(|reference| self.semaphores.get(&reference));
@@ -244,10 +244,10 @@ impl State {
             .then_some(tracked)
     }
 
-    /// Whether a semaphore is known to belong to another operator, with this prefix and kind.
-    pub(super) fn is_others(&self, reference: &SemaphoreRef, prefix: &Prefix, keyed: bool) -> bool {
+    /// Whether a semaphore is known to belong to another operator, and has not changed.
+    pub(super) fn is_others(&self, reference: &SemaphoreRef, offer: &Offer) -> bool {
         let known = self.semaphores.get(reference);
-        known.is_some_and(|known| !known.ours && known.prefix == *prefix && known.keyed == keyed)
+        known.is_some_and(|known| !known.ours && known.offer == *offer)
     }
 
     /// Forgets a semaphore and its queues. Its workloads must be arranged again.
@@ -258,7 +258,7 @@ impl State {
         for key in semaphore.queues.into_keys() {
             self.contenders.forget(&QueueRef::new(reference, key));
         }
-        let prefix = semaphore.prefix.as_str().to_owned();
+        let prefix = semaphore.offer.prefix.as_str().to_owned();
         let place = (reference.namespace.clone(), prefix);
         if let Some(references) = self.by_prefix.get_mut(&place) {
             references.remove(reference);
@@ -268,24 +268,43 @@ impl State {
         }
     }
 
-    /// The queues that a workload asks for; none, unless all of their semaphores exist.
+    /// The queues that a workload asks for; none, unless it can have its place in all of them.
     fn wanted(&self, tracked: &TrackedWorkload) -> Vec<QueueRef> {
-        if tracked.obstacle.is_some() {
-            return Vec::new();
+        self.resolve(tracked).unwrap_or_default()
+    }
+
+    /// The queues that a workload asks for, or why it can't be in them.
+    pub(super) fn resolve(&self, tracked: &TrackedWorkload) -> Result<Vec<QueueRef>, Unclaimed> {
+        if let Some(obstacle) = &tracked.obstacle {
+            return Err(Unclaimed::Obstacle(obstacle.clone()));
         }
-        let queues = tracked.workload.requests.iter().map(|request| {
-            let (reference, semaphore) = self.requested(tracked, request)?;
-            let key = if semaphore.keyed {
-                Some(request.key.clone()?)
-            } else {
-                None
-            };
-            Some(QueueRef {
-                semaphore: reference,
-                key,
-            })
-        });
-        queues.collect::<Option<_>>().unwrap_or_default()
+        let requests = &tracked.workload.requests;
+        let found = requests
+            .iter()
+            .map(|request| self.requested(tracked, request));
+        let Some(found) = found.clone().collect::<Option<Vec<_>>>() else {
+            let missing = requests
+                .iter()
+                .zip(found)
+                .filter(|(_, found)| found.is_none());
+            let mut missing: Vec<_> = missing
+                .map(|(request, _)| request.semaphore.clone())
+                .collect();
+            missing.dedup();
+            return Err(Unclaimed::Missing(missing));
+        };
+        let mut parts: Vec<Part<'_>> = Vec::new();
+        for (request, (reference, semaphore)) in requests.iter().zip(found) {
+            let part = Part::new(request, reference, semaphore);
+            let obstacle = tracked.obstacle_in(&request.semaphore, semaphore.offer.keyed);
+            let obstacle = obstacle.or_else(|| part.obstacle());
+            let conflict = || parts.iter().find_map(|other| other.conflict(&part));
+            if let Some(obstacle) = obstacle.or_else(conflict) {
+                return Err(Unclaimed::Obstacle(obstacle));
+            }
+            parts.push(part);
+        }
+        Ok(parts.into_iter().map(|part| part.queue).collect())
     }
 
     /// A semaphore that a workload asks for, if it exists.
@@ -311,5 +330,66 @@ fn is_announced(earlier: &Workload, later: &Workload) -> bool {
         !earlier.is_held_back() && !held_a_slot
     } else {
         !earlier.is_queued()
+    }
+}
+
+/// What a workload asks for in one queue.
+struct Part<'a> {
+    queue: QueueRef,
+    request: &'a SlotRequest,
+    semaphore: &'a Semaphore,
+}
+
+impl<'a> Part<'a> {
+    fn new(request: &'a SlotRequest, reference: SemaphoreRef, semaphore: &'a Semaphore) -> Self {
+        let key = request.key.clone().filter(|_| semaphore.offer.keyed);
+        let queue = QueueRef {
+            semaphore: reference,
+            key,
+        };
+        Self {
+            queue,
+            request,
+            semaphore,
+        }
+    }
+
+    /// Why it can never be granted.
+    fn obstacle(&self) -> Option<Obstacle> {
+        let (slots, most) = (self.request.slots.get(), self.semaphore.offer.limit);
+        (slots > most).then(|| Obstacle::Unsatisfiable {
+            semaphore: self.queue.title(),
+            slots,
+            most,
+        })
+    }
+
+    /// Why the two can never be granted together.
+    fn conflict(&self, other: &Self) -> Option<Obstacle> {
+        let names = || {
+            (
+                self.queue.semaphore.name.clone(),
+                other.queue.semaphore.name.clone(),
+            )
+        };
+        let (ours, theirs) = (&self.semaphore.offer, &other.semaphore.offer);
+        if self.semaphore.ours != other.semaphore.ours {
+            let (a, b) = names();
+            return Some(Obstacle::TwoOperators(a, b));
+        }
+        if ours.consul != theirs.consul {
+            let (a, b) = names();
+            return Some(Obstacle::Apart(a, b));
+        }
+        let same = self.prefix() == other.prefix();
+        same.then(|| Obstacle::SameLockKey(self.queue.title(), other.queue.title()))
+    }
+
+    fn prefix(&self) -> Prefix {
+        let prefix = &self.semaphore.offer.prefix;
+        match &self.queue.key {
+            Some(key) => prefix.of_key(key),
+            None => prefix.clone(),
+        }
     }
 }

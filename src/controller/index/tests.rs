@@ -27,13 +27,22 @@ fn queue_of(name: &str, key: &str) -> QueueRef {
     QueueRef::new(&reference(name), Some(key.parse().unwrap()))
 }
 
+fn offer(prefix: &str, keyed: bool) -> Offer {
+    Offer {
+        prefix: prefix.parse().unwrap(),
+        keyed,
+        consul: None,
+        limit: 3,
+    }
+}
+
 fn add(index: &Index, name: &str, prefix: &str, keyed: bool) {
-    index.add_semaphore(&reference(name), prefix.parse().unwrap(), keyed, true);
+    index.add_semaphore(&reference(name), offer(prefix, keyed), true);
 }
 
 /// A semaphore that another operator manages.
 fn add_others(index: &Index, name: &str, prefix: &str, keyed: bool) {
-    index.add_semaphore(&reference(name), prefix.parse().unwrap(), keyed, false);
+    index.add_semaphore(&reference(name), offer(prefix, keyed), false);
 }
 
 /// An index of a cluster whose semaphores are known.
@@ -64,14 +73,12 @@ fn tracked(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWork
             granted: None,
             reported: Vec::new(),
         }),
-        semaphore: Some("db".into()),
+        barred_from: Vec::new(),
         obstacle: None,
         bad_key: None,
+        named_with_key: Vec::new(),
     };
     change(&mut tracked);
-    if let Some(request) = tracked.workload.requests.first() {
-        tracked.semaphore = Some(request.semaphore.clone());
-    }
     tracked
 }
 

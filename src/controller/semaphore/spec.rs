@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::controller::Context;
-use consul_semaphore::{Cluster, Defence, Settings};
+use consul_semaphore::{Cluster, Defence, Order, Settings};
 use consul_semaphore_api::{
     ConsulSemaphore,
     conditions::{self, ConditionType, Reason},
@@ -43,13 +43,13 @@ pub(crate) fn defence(semaphore: &ConsulSemaphore) -> Defence {
 
 /// The settings in this spec, with what the operator adds to them.
 pub(super) fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
-    settings_of(&context.shared.cluster, context.shared.fair, semaphore)
+    settings_of(&context.shared.cluster, context.shared.order, semaphore)
 }
 
 /// The settings in this spec, for a cluster.
 pub(crate) fn settings_of(
     cluster: &Cluster,
-    fair: Option<Duration>,
+    order: Order,
     semaphore: &ConsulSemaphore,
 ) -> Settings {
     Settings {
@@ -62,7 +62,8 @@ pub(crate) fn settings_of(
         limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
         policy: semaphore.spec.limit_policy,
         paused: semaphore.spec.paused,
-        fair,
+        fair: order.fair,
+        pass_over: order.pass_over,
         terminating: semaphore.metadata.deletion_timestamp.is_some(),
         on_slot_lost: semaphore.spec.on_slot_lost,
         ttl: semaphore.spec.session.ttl.get(),

@@ -13,7 +13,7 @@ use consul_client::{SessionId, clock};
 use consul_semaphore::{
     Settings, Uid, Workload,
     engine::{Outcome, QueueRef, Write},
-    plan::{Cooling, Grant, Release, Skip, Skipped, Suspend, Suspended, Target},
+    plan::{Cooling, Grant, Release, Skip, Skipped, Start, Suspend, Suspended, Target},
 };
 use consul_semaphore_api::annotations::{HOLD, KEY, ON_CONTENTION};
 use consul_semaphore_workload::TrackedWorkload;
@@ -195,11 +195,7 @@ impl Emitter<'_> {
         let Target { name, uid, .. } = write.target();
         let semaphore = self.reference.title();
         let (reason, note) = match write {
-            Write::Start(start) => {
-                let session = start.slot.session();
-                let note = format!("started in a slot of {semaphore} (session {session})");
-                (Reason::SlotGranted, note)
-            }
+            Write::Start(start) => (Reason::SlotGranted, self.started_in(start)),
             Write::Suspend(suspend) => {
                 self.context.shared.metrics.lost(self.labels);
                 (Reason::SlotLost, self.emit_suspension(suspend))
@@ -215,6 +211,21 @@ impl Emitter<'_> {
             Write::GiveBack(_) | Write::Rename(_) => return,
         };
         self.emit_event(name, uid, reason, note);
+    }
+
+    fn started_in(&self, start: &Start) -> String {
+        let session = start.slot.session();
+        let workload = self.context.index.workload(&start.workload.uid);
+        match workload.filter(|_| !start.others.is_empty()) {
+            Some(workload) => format!(
+                "started in its slots of {} (first session {session})",
+                workload.asked()
+            ),
+            None => format!(
+                "started in a slot of {} (session {session})",
+                self.reference.title()
+            ),
+        }
     }
 
     fn emit_suspension(&self, suspend: &Suspend) -> String {
@@ -301,45 +312,54 @@ impl Emitter<'_> {
     }
 
     /// Emits the event that a workload waits, for those that were queued and not granted a slot at once. `waits` says
-    /// which ones do, and `obstacle` why nothing is granted. When the semaphore starts to be deleted, `all` waiting
-    /// workloads get an event, once.
+    /// which ones do, `queues` where a workload waits, and `obstacle` why nothing is granted there. When the semaphore
+    /// starts to be deleted, `all` waiting workloads get an event, once.
     pub(super) fn announce_newcomers(
         &self,
         all: bool,
         waits: impl Fn(&Uid) -> bool,
-        obstacle: impl FnOnce() -> Option<String>,
+        queues: impl Fn(&Workload) -> Vec<QueueRef>,
+        obstacle: impl Fn(&QueueRef) -> Option<String>,
     ) {
         let name = self.reference.title();
         let newcomers = self.context.index.newcomers(self.reference);
         self.warn_of_useless_keys(&newcomers);
-        let workloads = || {
-            let workloads = newcomers.iter().map(|tracked| tracked.workload.clone());
-            workloads.collect::<Vec<_>>()
-        };
-        let (waiting, reason, note) = if self.settings.terminating {
-            let waiting = if all {
-                self.context.index.all_waiting(self.reference)
-            } else {
-                workloads()
-            };
-            let note = format!(
-                "ConsulSemaphore {name} is being deleted: this Job stays suspended until you create one of \
-                 that name again"
-            );
-            (waiting, Reason::NoSemaphore, note)
+        let newcomers = newcomers.iter().map(|tracked| tracked.workload.clone());
+        let waiting: Vec<_> = if self.settings.terminating && all {
+            self.context.index.all_waiting(self.reference)
         } else {
-            let waiting = workloads();
-            let mut note = format!("waiting for a slot of ConsulSemaphore {name}");
-            if !waiting.is_empty()
-                && let Some(why) = obstacle()
-            {
-                note = format!("{note}: {why}");
-            }
-            (waiting, Reason::SlotWaiting, note)
+            newcomers.collect()
         };
+        let mut why = None;
         for workload in waiting.iter().filter(|workload| waits(&workload.uid)) {
-            let Workload { name, uid, .. } = &**workload;
-            self.emit_event(name, uid, reason, note.clone());
+            let (reason, note) = if self.settings.terminating {
+                let note = format!(
+                    "ConsulSemaphore {name} is being deleted: this Job stays suspended until you create one of \
+                     that name again"
+                );
+                (Reason::NoSemaphore, note)
+            } else if workload.asks_for_several() {
+                let queues = queues(workload);
+                // One event for all of its queues.
+                if queues.first() != Some(self.reference) {
+                    continue;
+                }
+                (
+                    Reason::SlotWaiting,
+                    waits_for_several(workload, &queues, &obstacle),
+                )
+            } else {
+                let why = why.get_or_insert_with(|| obstacle(self.reference));
+                let why = why.iter().map(|why| format!(": {why}"));
+                let why: String = why.collect();
+                let slots = match workload.slots_asked() {
+                    1 => "a slot".to_owned(),
+                    slots => format!("{slots} slots"),
+                };
+                let note = format!("waiting for {slots} of ConsulSemaphore {name}{why}");
+                (Reason::SlotWaiting, note)
+            };
+            self.emit_event(&workload.name, &workload.uid, reason, note);
         }
     }
 
@@ -348,11 +368,9 @@ impl Emitter<'_> {
         if self.settings.key.is_some() {
             return;
         }
-        let names_one = |workload: &&TrackedWorkload| {
-            let mut requests = workload.workload.requests.iter();
-            requests.any(|request| request.key.is_some()) || workload.bad_key.is_some()
-        };
-        for TrackedWorkload { workload, .. } in newcomers.iter().filter(names_one) {
+        let useless = newcomers.iter();
+        let useless = useless.filter(|tracked| self.context.index.ignores_key(tracked));
+        for TrackedWorkload { workload, .. } in useless {
             let note = format!(
                 "the annotation {} has no effect: ConsulSemaphore {} is not keyed, and all its Jobs share \
                  its slots. Remove the annotation, or name a ConsulSemaphore with spec.keyed: true",
@@ -366,6 +384,21 @@ impl Emitter<'_> {
             );
         }
     }
+}
+
+/// What a workload waits for in several queues, and which obstacles there are.
+fn waits_for_several(
+    workload: &Workload,
+    queues: &[QueueRef],
+    obstacle: impl Fn(&QueueRef) -> Option<String>,
+) -> String {
+    let mut note = format!("waiting for slots of ConsulSemaphores {}", workload.asked());
+    for queue in queues {
+        if let Some(why) = obstacle(queue) {
+            note = format!("{note}; {}: {why}", queue.title());
+        }
+    }
+    note
 }
 
 /// The note that a workload's slot is still held, because these pods have not ended.

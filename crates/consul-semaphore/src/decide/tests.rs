@@ -43,6 +43,7 @@ struct Facts {
     busy: BTreeSet<Uid>,
     barred: BTreeSet<Uid>,
     immovable: BTreeSet<Uid>,
+    stances: BTreeMap<Uid, Stance>,
     operations: usize,
 }
 
@@ -74,6 +75,7 @@ impl Facts {
             busy: BTreeSet::new(),
             barred: BTreeSet::new(),
             immovable: BTreeSet::new(),
+            stances: BTreeMap::new(),
             operations: 64,
         };
         facts.lock(limit, holders);
@@ -197,6 +199,7 @@ impl Facts {
             busy: &self.busy,
             barred: &self.barred,
             immovable: &self.immovable,
+            stances: &self.stances,
             closed: false,
             joint: None,
             operations: self.operations,

@@ -3,18 +3,60 @@
 //! Each queue decides what it can do with its part of such a workload ([`Part`]). All parts are granted in one
 //! transaction, or none. A workload is started once all of them are held; if one was lost before that, the others are
 //! given back.
+//!
+//! What can't have all its slots yet is passed over, for [`Settings::pass_over`](crate::Settings::pass_over) after it
+//! came to the head of a queue. From then on its queues keep their free slots for it ([`Stance`]), while it is the
+//! first in all of them. It holds nothing in Consul while it waits, so there is no deadlock; and the workload that is
+//! the first in all of its queues gets its slots next, so there is no starvation.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use super::{Answer, CallId, QueueRef};
 use crate::{
     SlotRequest, Uid,
-    plan::{Part, Slot, Transaction},
+    plan::{Part, Slot, Stance, Transaction, Waits},
 };
-use consul_client::{self as consul, Entry, OpError};
+use consul_client::{self as consul, Entry, OpError, clock::Moment};
+
+/// What a queue says of a workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Said<'a> {
+    /// Something has happened since its last pass: the next one decides.
+    Later,
+    /// It does not know what Consul says.
+    Unread,
+    /// It grants no slots for now, or can't start this workload.
+    Stopped,
+    /// Its part of the workload, if that is near the head of the queue.
+    Part(Option<&'a Part>),
+}
+
+impl Said<'_> {
+    fn waits(&self) -> Option<&Waits> {
+        match self {
+            Self::Part(Some(Part::Waits(waits))) => Some(waits),
+            _ => None,
+        }
+    }
+
+    fn is_free(&self) -> bool {
+        self.waits().is_some_and(|waits| waits.free)
+    }
+
+    /// Whether the workload has a place in this queue, or slots.
+    pub(super) fn is_concerned(&self) -> bool {
+        !matches!(self, Self::Part(None))
+    }
+
+    /// Whether nobody is before the workload.
+    pub(super) fn is_first(&self) -> bool {
+        self.waits().is_some_and(|waits| waits.first)
+    }
+}
 
 /// What to do with a workload, by what its queues can do with their parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,28 +71,60 @@ pub(super) enum Next {
     Wait,
 }
 
-/// Decides that; a part is `None` if the queue can't grant it. Each queue must know what Consul says.
-pub(super) fn next(parts: &[Option<&Part>]) -> Next {
+/// Decides that. Whether a part was lost is decided only once each queue knows what Consul says.
+pub(super) fn next(said: &[Said<'_>]) -> Next {
     let (mut held, mut free, mut slots) = (0, 0, Vec::new());
-    for part in parts.iter().flatten() {
-        match part {
-            Part::Busy => return Next::Wait,
-            Part::Free => free += 1,
-            Part::Held(here) => {
+    for said in said {
+        match said {
+            Said::Later | Said::Unread | Said::Part(Some(Part::Busy)) => return Next::Wait,
+            Said::Part(Some(Part::Held(here))) => {
                 held += 1;
                 slots.extend(here.iter().cloned());
             }
+            said => free += usize::from(said.is_free()),
         }
     }
-    if held == parts.len() {
+    if held == said.len() {
         Next::Start(slots)
     } else if held > 0 {
         Next::GiveBack
-    } else if free == parts.len() {
+    } else if free == said.len() {
         Next::Grant
     } else {
         Next::Wait
     }
+}
+
+/// What each queue is to do with its free slots while a workload can't have all that it asks for. `due`: it was passed
+/// over for long enough.
+pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
+    let stopped = |said: &Said<'_>| matches!(said, Said::Unread | Said::Stopped);
+    let is_held = |said: &Said<'_>| matches!(said, Said::Part(Some(Part::Held(_) | Part::Busy)));
+    let is_next = |said: &Said<'_>| said.waits().is_some_and(|waits| waits.first && waits.soon);
+    if said.iter().any(is_held) || said.iter().all(|said| *said == Said::Part(None)) {
+        return vec![None; said.len()];
+    }
+    if said.iter().any(stopped) {
+        return vec![Some(Stance::Stopped); said.len()];
+    }
+    if due && said.iter().all(is_next) {
+        return vec![Some(Stance::Keeps); said.len()];
+    }
+    let missing = said.iter().filter(|said| !said.is_free()).count();
+    let stances = said.iter().map(|said| {
+        let elsewhere = missing - usize::from(!said.is_free());
+        (elsewhere > 0).then_some(Stance::PassedOver)
+    });
+    stances.collect()
+}
+
+/// Since when a workload is the first in one of its queues.
+#[derive(Clone, Debug)]
+struct Head {
+    since: Moment,
+    /// When its free slots are kept for it, unless that was already noticed.
+    due: Option<Moment>,
+    queue: QueueRef,
 }
 
 /// What is known of such workloads, and which calls are under way for them.
@@ -58,6 +132,8 @@ pub(super) fn next(parts: &[Option<&Part>]) -> Next {
 pub(super) struct Joint {
     /// Those with a part in a queue, by each of the queues that they are in.
     workloads: BTreeMap<QueueRef, BTreeSet<Uid>>,
+    /// Those that are the first in one of their queues, or were.
+    heads: BTreeMap<Uid, Head>,
     /// The transactions that several queues wait for.
     calls: BTreeMap<CallId, Vec<Share>>,
 }
@@ -81,6 +157,43 @@ impl Joint {
                 self.workloads.remove(queue);
             }
         }
+    }
+
+    /// A workload can't have all its slots yet, and is the first in this queue. Returns whether it was passed over for
+    /// long enough.
+    pub(super) fn note_head(
+        &mut self,
+        workload: &Uid,
+        queue: &QueueRef,
+        pass_over: Duration,
+        now: Moment,
+    ) -> bool {
+        let head = self.heads.entry(workload.clone()).or_insert_with(|| Head {
+            since: now,
+            due: Some(now + pass_over),
+            queue: queue.clone(),
+        });
+        now >= head.since + pass_over
+    }
+
+    /// A workload waits no longer.
+    pub(super) fn forget_head(&mut self, workload: &Uid) {
+        self.heads.remove(workload);
+    }
+
+    /// When a workload is passed over no longer.
+    pub(super) fn next_due(&self) -> Option<Moment> {
+        self.heads.values().filter_map(|head| head.due).min()
+    }
+
+    /// The queues in which that is so now, once.
+    pub(super) fn take_due(&mut self, now: Moment) -> Vec<QueueRef> {
+        let heads = self.heads.values_mut();
+        let due = heads.filter_map(|head| {
+            head.due.take_if(|due| *due <= now)?;
+            Some(head.queue.clone())
+        });
+        due.collect()
     }
 
     /// A transaction that these queues wait for has been sent.

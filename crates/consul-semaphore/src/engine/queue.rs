@@ -32,7 +32,7 @@ use crate::{
     Plan, Reading, SessionState, Settings, Turns, Uid, Workload, decide,
     evidence::{LATE, tenure},
     plan::{
-        GiveBack, Grant, Part, Release, SessionRequest, Skip, Skipped, Slot, Start, Target,
+        GiveBack, Grant, Part, Release, SessionRequest, Skip, Skipped, Slot, Stance, Start, Target,
         Transaction,
     },
 };
@@ -79,6 +79,8 @@ pub struct Conclusion {
     pub idle: bool,
     /// The state here of workloads that also ask for slots at other lock keys and have not been started.
     pub parts: BTreeMap<Uid, Part>,
+    /// Whether slots are granted here now.
+    pub open: bool,
 }
 
 /// The state of one lock key.
@@ -93,6 +95,8 @@ pub struct Queue {
     pub(crate) held: Held,
     active: Active,
     pub(crate) writes: Writes,
+    /// What to do about workloads that ask for several slots and can't have all of them yet.
+    stances: BTreeMap<Uid, Stance>,
     calls: Calls,
     schedule: Schedule,
     #[cfg(test)]
@@ -288,6 +292,7 @@ impl Queue {
             held: Held::default(),
             active: Active::default(),
             writes: Writes::default(),
+            stances: BTreeMap::new(),
             calls: Calls::default(),
             schedule: Schedule::default(),
             #[cfg(test)]
@@ -891,8 +896,10 @@ impl Queue {
                 .as_ref()
                 .is_some_and(|workload| workload.is_queued())
         };
-        let passed =
-            ours.iter().filter(waiting).count() + excluded.busy.len() + excluded.barred.len();
+        let passed = ours.iter().filter(waiting).count()
+            + excluded.busy.len()
+            + excluded.barred.len()
+            + self.stances.len();
         head(self.settings.limit, self.operations.unwrap_or(0), passed)
     }
 
@@ -1168,6 +1175,7 @@ impl Queue {
             finished,
             unheld,
             parts,
+            open,
             ..
         } = plan;
         if agreement == Some(Agreement::Agreed) {
@@ -1189,6 +1197,7 @@ impl Queue {
             unheld,
             settled,
             parts,
+            open,
             idle: facts.is_empty()
                 && self.sessions.is_empty()
                 && self.writes.busy.is_empty()
@@ -1220,6 +1229,16 @@ impl Queue {
         let mut grants = transaction.grants.iter();
         let has_it = grants.any(|grant| grant.workload.uid == *workload && grant.starts);
         has_it.then(|| Arc::new(transaction))
+    }
+
+    /// What to do with free slots while this workload can't have all of its slots; `None`: nothing about it is known.
+    /// Returns whether that is new.
+    pub(super) fn take_stance(&mut self, workload: &Uid, stance: Option<Stance>) -> bool {
+        let before = match stance {
+            Some(stance) => self.stances.insert(workload.clone(), stance),
+            None => self.stances.remove(workload),
+        };
+        before != stance
     }
 
     /// Sends a transaction that contains this queue's part.

@@ -137,6 +137,7 @@ fn spec(limit: u32, keyed: bool) -> Spec {
 fn terminating(spec: Spec) -> Spec {
     Spec {
         settings: Settings {
+            pass_over: Duration::from_mins(1),
             terminating: true,
             ..spec.settings
         },

@@ -81,6 +81,7 @@ impl Settings {
             limit: self.limit,
             policy: LimitPolicy::Refuse,
             paused: false,
+            pass_over: Duration::from_mins(1),
             terminating: false,
             on_slot_lost: self.on_slot_lost,
             ttl: Some(self.session.ttl),

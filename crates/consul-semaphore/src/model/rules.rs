@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{
     Observed, Phase, Plan, Uid, Workload,
-    plan::{Grant, Transaction},
+    plan::{Grant, Stance, Transaction},
 };
 use consul_client::Op;
 
@@ -107,8 +107,12 @@ fn check_order(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) 
     let passed = before
         .iter()
         .filter(|workload| !granted.contains(&workload.uid))
-        // Free slots that are too few for a workload that does not wait are for those behind it.
-        .filter(|workload| !workload.is_skippable() || slots(observed.settings, workload) == 1);
+        .filter(|workload| match observed.stances.get(&workload.uid) {
+            Some(Stance::Keeps) => true,
+            Some(Stance::PassedOver | Stance::Stopped) => false,
+            // Free slots that are too few for it are for those behind it.
+            None => slots(observed.settings, workload) == 1,
+        });
 
     let suspended =
         |workload: &Workload| plan.suspends.iter().any(|s| s.workload.uid == workload.uid);

@@ -113,7 +113,7 @@ fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
             format!(". The operator ignores this Job, so it gets no slot: {why}")
         }
         // The new value may be what corrects it.
-        Some(Obstacle::Malformed(_) | Obstacle::NoKey) | None => String::new(),
+        _ => String::new(),
     };
     Ok(Step::Write {
         annotation,

@@ -83,10 +83,11 @@ pub(super) async fn names(name: Name, next: &Next) -> Option<Vec<(String, String
             let cluster = Cluster::connect(&next.connection).await.ok()?;
             let listed = cluster.list_jobs(|job| {
                 let workload = TrackedWorkload::read(&job, Moment::default())?;
-                let semaphore = workload.semaphore.as_deref()?;
+                let semaphores = workload.semaphores().map(AsRef::as_ref);
+                let semaphores: Vec<&str> = semaphores.collect();
                 let named = (
                     workload.workload.name.to_string(),
-                    format!("of {semaphore}"),
+                    format!("of {}", semaphores.join(", ")),
                 );
                 suits(next, &workload).then_some(named)
             });

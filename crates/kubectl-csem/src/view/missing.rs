@@ -16,16 +16,17 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// `None` if the Job names none, or does not wait for it: it is done, being deleted or managed elsewhere.
-    pub(crate) fn of(workload: &TrackedWorkload) -> Option<Self> {
+    /// Those of a Job: none if it names none, or does not wait for them: it is done, being deleted or managed elsewhere.
+    pub(crate) fn of(workload: &TrackedWorkload) -> Vec<Self> {
         if workload.workload.has_ended() || workload.is_managed() {
-            return None;
+            return Vec::new();
         }
-        Some(Self {
+        let semaphores = workload.semaphores().map(|semaphore| Self {
             namespace: workload.namespace.to_string(),
             job: workload.workload.name.to_string(),
-            semaphore: workload.semaphore.as_deref()?.to_owned(),
-        })
+            semaphore: semaphore.to_string(),
+        });
+        semaphores.collect()
     }
 }
 
@@ -77,8 +78,8 @@ mod tests {
     use crate::view::samples::workload;
 
     fn references(names: &[&str]) -> Vec<Reference> {
-        let read = |name: &&str| Reference::of(&workload(name, &json!({}))).unwrap();
-        names.iter().map(read).collect()
+        let read = |name: &&str| Reference::of(&workload(name, &json!({})));
+        names.iter().flat_map(read).collect()
     }
 
     #[test]
@@ -107,6 +108,6 @@ mod tests {
     #[test]
     fn one_that_names_nothing_is_none_of_these() {
         let malformed = workload("a", &json!({ "consul-semaphore.io/semaphore": "No Name" }));
-        assert_eq!(Reference::of(&malformed), None);
+        assert_eq!(Reference::of(&malformed), []);
     }
 }

@@ -98,7 +98,9 @@ pub(crate) fn queue_of(
             .filter(|workload| !listed.contains(&*workload.workload.name))
     };
     let mut rest: Vec<&TrackedWorkload> = unlisted()
-        .filter(|workload| workload.workload.is_queued() && workload.obstacle_in(keyed).is_none())
+        .filter(|workload| {
+            workload.workload.is_queued() && workload.obstacle_in(name, keyed).is_none()
+        })
         .collect();
     rest.sort_by_cached_key(|workload| workload.workload.place());
     rest.truncate(behind);
@@ -123,7 +125,7 @@ pub(crate) fn queue_of(
 
     let mut outside: Vec<Outside> = unlisted()
         .filter(|workload| !in_rest.contains(&*workload.workload.name))
-        .filter_map(|workload| outsider(workload, keyed, last_word(workload)))
+        .filter_map(|workload| outsider(workload, name, keyed, last_word(workload)))
         .collect();
     outside.sort_by(|a, b| a.job.cmp(&b.job));
     let more_outside = outside.len().saturating_sub(most);
@@ -154,6 +156,7 @@ fn why<'a>(
 /// Why a Job is not in the queue; `None` if it has started or is done.
 fn outsider(
     workload: &TrackedWorkload,
+    semaphore: &str,
     keyed: bool,
     word: Option<&RecordedEvent>,
 ) -> Option<Outside> {
@@ -162,7 +165,7 @@ fn outsider(
         Phase::Stopping => true,
         Phase::Running | Phase::Finished { .. } | Phase::Deleting => return None,
     };
-    let (reason, message) = if let Some(obstacle) = workload.obstacle_in(keyed) {
+    let (reason, message) = if let Some(obstacle) = workload.obstacle_in(semaphore, keyed) {
         (obstacle.reason().to_owned(), obstacle.to_string())
     } else if workload.workload.hold {
         let message = format!("the annotation {HOLD} is true");

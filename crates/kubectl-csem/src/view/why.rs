@@ -142,12 +142,12 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
     let highest = ahead.iter().filter_map(|place| place.priority).max();
     let name = asked
         .workload
-        .and_then(|workload| workload.semaphore.clone());
+        .and_then(|workload| workload.semaphores().next());
     let priority = asked.workload.map(|workload| workload.workload.priority);
     let to_do = remedies(&Subject {
         namespace: asked.namespace,
         job: asked.job,
-        semaphore: name.as_deref(),
+        semaphore: name.map(AsRef::as_ref),
         reason: &reason,
         advice: asked.advice.as_deref(),
         cron_job: asked.cron_job,
@@ -228,14 +228,20 @@ fn verdict(asked: &Asked<'_>, place: Option<&Place>, queue: Option<&Queue>) -> V
             Verdict::new(State::Running, "SlotGranted", "it runs in its slot")
         };
     }
-    let keyed = matches!(named, Named::Semaphore(semaphore, _) if semaphore.spec.keyed);
-    if let Some(obstacle) = workload.obstacle_in(keyed) {
+    let obstacle = match named {
+        Named::Semaphore(semaphore, _) => {
+            let name = semaphore.metadata.name.as_deref().unwrap_or_default();
+            workload.obstacle_in(name, semaphore.spec.keyed)
+        }
+        Named::Nothing | Named::Missing(_) | Named::Unreadable(_) => workload.obstacle.clone(),
+    };
+    if let Some(obstacle) = obstacle {
         return Verdict::new(State::NotQueued, obstacle.reason(), obstacle.to_string());
     }
     match named {
         Named::Nothing => return not_annotated(asked),
         Named::Missing(_) => {
-            let name = workload.semaphore.as_deref().unwrap_or_default();
+            let name = workload.semaphores().next().map_or("", AsRef::as_ref);
             let message = format!(
                 "the namespace {} has no ConsulSemaphore {name}",
                 asked.namespace

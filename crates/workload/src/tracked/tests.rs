@@ -246,7 +246,7 @@ fn one_of_another_manager_is_not_in_line() {
             "{field}"
         );
         assert!(!workload.workload.is_queued());
-        assert_eq!(workload.semaphore.as_deref(), Some("db"), "{field}");
+        assert!(workload.names("db"), "{field}");
     }
     let workload =
         waiting(|workload| workload["spec"]["managedBy"] = json!("kubernetes.io/job-controller"));
@@ -261,7 +261,7 @@ fn a_malformed_annotation_is_kept_with_its_error() {
     let workload = read(workload).unwrap();
     assert!(matches!(workload.obstacle, Some(Obstacle::Malformed(_))));
     assert!(!workload.workload.is_queued());
-    assert_eq!(workload.semaphore.as_deref(), Some("db"));
+    assert!(workload.names("db"));
 }
 
 #[test]
@@ -305,26 +305,32 @@ fn one_that_names_a_semaphore_is_read_also_if_it_is_not_in_the_queue() {
     };
     let plain = read(waiting(|_| {})).unwrap();
     assert!(plain.names("db") && !plain.names("other"));
-    assert_eq!(plain.obstacle_in(false), None);
-    let no_key = plain.obstacle_in(true).unwrap();
-    assert_eq!((no_key.reason(), &no_key), ("Malformed", &Obstacle::NoKey));
+    assert_eq!(plain.obstacle_in("db", false), None);
+    let no_key = plain.obstacle_in("db", true).unwrap();
+    assert_eq!(
+        (no_key.reason(), &no_key),
+        ("Malformed", &Obstacle::NoKey("db".into()))
+    );
     assert!(no_key.to_string().contains(annotations::KEY), "{no_key}");
 
     let keyed = with("key", "k1");
     assert_eq!(
-        (keyed.obstacle_in(false), keyed.obstacle_in(true)),
+        (
+            keyed.obstacle_in("db", false),
+            keyed.obstacle_in("db", true)
+        ),
         (None, None)
     );
     let bad_key = with("key", "a/b");
-    assert_eq!(bad_key.obstacle_in(false), None);
-    let why = bad_key.obstacle_in(true).unwrap();
+    assert_eq!(bad_key.obstacle_in("db", false), None);
+    let why = bad_key.obstacle_in("db", true).unwrap();
     assert!(
         why.reason() == "Malformed" && why.to_string().contains("a/b"),
         "{why}"
     );
 
     let malformed = with("priority", "high");
-    let why = malformed.obstacle_in(true).unwrap();
+    let why = malformed.obstacle_in("db", true).unwrap();
     assert!(
         why.reason() == "Malformed" && why.to_string().contains("whole number"),
         "{why}"
@@ -334,12 +340,73 @@ fn one_that_names_a_semaphore_is_read_also_if_it_is_not_in_the_queue() {
         workload["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue".into();
     }));
     let managed = managed.unwrap();
-    let why = managed.obstacle_in(true).unwrap();
+    let why = managed.obstacle_in("db", true).unwrap();
     assert!(managed.is_managed() && managed.names("db"));
     assert!(
         why.reason() == "ManagedElsewhere" && why.to_string().contains("multikueue"),
         "{why}"
     );
+}
+
+#[test]
+fn a_list_of_semaphores_is_read_with_the_key_for_those_without_one() {
+    let tracked = read(waiting(|workload| {
+        let annotations = &mut workload["metadata"]["annotations"];
+        annotations["consul-semaphore.io/semaphore"] = "db, tasks/a:2, other".into();
+        annotations["consul-semaphore.io/key"] = "k1".into();
+    }))
+    .unwrap();
+    let asked = tracked.workload.requests.iter();
+    let asked: Vec<String> = asked.map(ToString::to_string).collect();
+    assert_eq!(asked, ["db/k1", "tasks/a:2", "other/k1"]);
+    for (semaphore, keyed, expected) in [
+        ("db", true, None),
+        ("db", false, None),
+        ("tasks", true, None),
+        ("tasks", false, Some(Obstacle::NotKeyed("tasks".into()))),
+    ] {
+        assert_eq!(
+            tracked.obstacle_in(semaphore, keyed),
+            expected,
+            "{semaphore}"
+        );
+    }
+}
+
+#[test]
+fn the_slots_in_the_template_are_read_if_they_can_be_real() {
+    let with = |slots: &str| {
+        let tracked = read(waiting(|workload| {
+            workload["spec"]["template"]["metadata"]["annotations"] = json!({
+                "consul-semaphore.io/granted-to": "u",
+                "consul-semaphore.io/lock-key": "p/s1",
+                "consul-semaphore.io/session": "s1",
+                "consul-semaphore.io/slots": slots,
+            });
+        }));
+        tracked.unwrap().workload.granted.clone()
+    };
+    let slot = |key: &str, session: &str| {
+        format!(r#"{{"lockKey":"{key}","session":"{session}","lockIndex":1,"fencingToken":7}}"#)
+    };
+    let two = with(&format!("[{},{}]", slot("p/s1", "s1"), slot("q/s2", "s2"))).unwrap();
+    let two: Vec<_> = two
+        .slots
+        .iter()
+        .map(|slot| (&*slot.lock_key, slot.session.as_str()))
+        .collect();
+    assert_eq!(two, [("p/.lock", "s1"), ("q/.lock", "s2")]);
+    let long = "x".repeat(5000);
+    for slots in [
+        "",
+        "[]",
+        "{}",
+        "[1]",
+        &format!("[{}]", slot(&long, "s")),
+        &" ".repeat(1_000_000),
+    ] {
+        assert_eq!(with(slots), None);
+    }
 }
 
 #[test]

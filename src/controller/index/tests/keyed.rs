@@ -99,7 +99,8 @@ fn without_a_key_it_is_a_stray_of_a_keyed_semaphore_alone() {
     let without = tracked("a", |_| {});
     put(&index, without.clone());
     assert_eq!(names_of(&index.unclaimed()), ["a"]);
-    assert!(index.lacks_key(&without));
+    let no_key = Unclaimed::Obstacle(Obstacle::NoKey("db".into()));
+    assert_eq!(index.why_unclaimed(&without), Some(no_key));
     put(
         &index,
         keyed("a", "k1", |tracked| workload(tracked).version = "11".into()),
@@ -110,7 +111,8 @@ fn without_a_key_it_is_a_stray_of_a_keyed_semaphore_alone() {
     let plain = keyed("b", "k1", |tracked| {
         workload(tracked).requests[0].semaphore = "plain".into();
     });
-    assert!(!index.lacks_key(&plain));
+    assert_eq!(index.why_unclaimed(&plain), None);
+    assert!(index.ignores_key(&plain));
     put(&index, plain);
     assert_eq!(names(&index.all_waiting(&queue("plain"))), ["b"]);
 }

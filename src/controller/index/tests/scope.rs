@@ -38,6 +38,7 @@ fn the_workloads_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_the
             tracked(&name, |tracked| {
                 running(tracked);
                 workload(tracked).requests.clear();
+                tracked.barred_from = vec!["db".into()];
                 tracked.obstacle = Some(obstacle);
             }),
         );
@@ -48,7 +49,6 @@ fn the_workloads_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_the
         tracked("unasked", |tracked| {
             granted_at(tracked, "db/.lock");
             workload(tracked).requests.clear();
-            tracked.semaphore = None;
         }),
     );
     assert!(leaves_all_alone(&index));

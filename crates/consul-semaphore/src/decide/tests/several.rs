@@ -75,7 +75,7 @@ fn a_session_is_made_for_each_slot_and_all_are_granted_at_once() {
 }
 
 #[test]
-fn what_is_free_but_not_enough_is_kept_for_the_first() {
+fn what_is_free_but_not_enough_goes_to_those_behind_until_it_is_kept() {
     let mut facts = Facts::new(2, &["other"]);
     facts.contender("other");
     let behind = Workload {
@@ -85,7 +85,73 @@ fn what_is_free_but_not_enough_is_kept_for_the_first() {
     facts.queue(&[asks_for_two("a"), behind]);
     facts.session_for("a", 0, "a0").session_for("a", 1, "a1");
     facts.session_for("b", 0, "b0");
+    let plan = facts.decide();
+    assert_eq!(granted(&plan), ["b"]);
+    let waits = |first, soon| {
+        Part::Waits(Waits {
+            free: false,
+            first,
+            soon,
+        })
+    };
+    assert_eq!(plan.parts[&"a".into()], waits(true, true));
+    facts.stances.insert("a".into(), Stance::Keeps);
     assert_eq!(granted(&facts.decide()), [""; 0]);
+}
+
+#[test]
+fn what_is_free_elsewhere_only_in_part_is_not_kept() {
+    let both = Workload {
+        requests: vec![
+            SlotRequest::one("db", None),
+            SlotRequest::one("other", None),
+        ],
+        ..waiting("a")
+    };
+    let behind = Workload {
+        since: 1,
+        ..waiting("b")
+    };
+    let mut facts = Facts::new(1, &[]);
+    facts.queue(&[both, behind]);
+    facts.session_for("a", 0, "a0").session_for("b", 0, "b0");
+    let plan = facts.decide();
+    let free = Part::Waits(Waits {
+        free: true,
+        first: true,
+        soon: true,
+    });
+    assert_eq!((granted(&plan), &plan.parts[&"a".into()]), (vec![], &free));
+    for (stance, expected) in [
+        (Stance::PassedOver, vec!["b"]),
+        (Stance::Stopped, vec!["b"]),
+        (Stance::Keeps, vec![]),
+    ] {
+        facts.stances.insert("a".into(), stance);
+        let plan = facts.decide();
+        assert_eq!(
+            (granted(&plan), &plan.parts[&"a".into()]),
+            (expected, &free),
+            "{stance:?}"
+        );
+    }
+}
+
+#[test]
+fn one_that_can_not_be_granted_is_in_nobodys_way() {
+    let two = |name: &str, since| Workload {
+        since,
+        ..asks_for_two(name)
+    };
+    let mut facts = Facts::new(2, &["other"]);
+    facts.contender("other").queue(&[two("a", 0), two("b", 1)]);
+    let first = |facts: &Facts, name: &str| match facts.decide().parts[&name.into()] {
+        Part::Waits(waits) => waits.first,
+        ref part => panic!("{part:?}"),
+    };
+    assert!(first(&facts, "a") && !first(&facts, "b"));
+    facts.stances.insert("a".into(), Stance::Stopped);
+    assert!(first(&facts, "b"));
 }
 
 #[test]

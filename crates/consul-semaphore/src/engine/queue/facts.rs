@@ -50,6 +50,7 @@ impl Facts {
             busy: &self.excluded.busy,
             barred: &self.excluded.barred,
             immovable: &self.excluded.immovable,
+            stances: &queue.stances,
             closed: queue.writes.refusals.is_closed(self.now.moment),
             joint,
             operations: queue.operations.unwrap_or(0),

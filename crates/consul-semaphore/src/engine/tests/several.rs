@@ -12,6 +12,9 @@ fn asks(semaphore: &str, slots: u32) -> SlotRequest {
     }
 }
 
+/// Longer than a test takes by itself.
+const PASS_OVER: Duration = Duration::from_mins(10);
+
 impl World {
     /// Semaphores with these names and limits, each at a prefix of its name; nobody needs to record the limits.
     fn with(semaphores: &[(&str, u32)]) -> Self {
@@ -25,6 +28,7 @@ impl World {
             let settings = Settings {
                 name: (*name).to_owned(),
                 prefix: name.parse().unwrap(),
+                pass_over: PASS_OVER,
                 ..spec(*limit, false).settings
             };
             let now = self.now();
@@ -37,6 +41,7 @@ impl World {
     fn comes(&mut self, name: &str, requests: &[SlotRequest]) {
         let workload = Arc::new(Workload {
             requests: requests.to_vec(),
+            since: self.seconds.try_into().unwrap(),
             ..samples::workload(name, Phase::Idle, None, None)
         });
         for request in requests {
@@ -45,6 +50,30 @@ impl World {
             workloads.push(workload.clone());
         }
         self.touch();
+        self.settle();
+    }
+
+    /// Whoever is the first was passed over for long enough.
+    fn passes_over(&mut self) {
+        self.seconds += PASS_OVER.as_secs() + 1;
+        self.settle();
+    }
+
+    fn pauses(&mut self, name: &str, paused: bool) {
+        let queue = queue(name, None);
+        let settings = Settings {
+            paused,
+            ..self.engine.queue(&queue).unwrap().settings().clone()
+        };
+        let event = Event::Spec {
+            settings: Box::new(settings),
+            changed: true,
+        };
+        let now = self.now();
+        let lookup = self.store.of(&queue);
+        let there = self.engine.queue_mut(&queue).unwrap();
+        there.handle(event, now, &lookup);
+        self.engine.touched(&queue, now, &self.store);
         self.settle();
     }
 
@@ -124,7 +153,7 @@ fn slots_of_one_semaphore_are_granted_together() {
     assert_eq!(first, second, "one transaction");
     world.comes("b", &[asks("db", 2)]);
     world.comes("c", &[asks("db", 1)]);
-    assert_eq!(world.started, ["a"], "what is free is kept for the first");
+    assert_eq!(world.started, ["a", "c"], "b can't have both");
 }
 
 #[test]
@@ -216,15 +245,85 @@ fn an_answer_that_is_lost_is_looked_up_at_all_lock_keys() {
 }
 
 #[test]
-fn what_is_free_is_kept_for_the_first_of_those_who_ask_for_it() {
+fn slots_go_to_others_until_the_first_was_passed_over_for_long_enough() {
     let mut world = World::with(&[("db", 1), ("licenses", 1)]);
     world.comes("first", &[asks("db", 1)]);
     world.comes("second", &[asks("db", 1), asks("licenses", 1)]);
     world.comes("third", &[asks("licenses", 1)]);
-    assert_eq!(world.started, ["first"]);
+    assert_eq!(world.started, ["first", "third"]);
+    world.passes_over();
+    world.ends("third");
+    world.comes("fourth", &[asks("licenses", 1)]);
+    assert_eq!(world.started, ["first", "third"], "kept for the second");
     world.ends("first");
     world.ends("second");
-    assert_eq!(world.started, ["first", "second", "third"]);
+    assert_eq!(world.started, ["first", "third", "second", "fourth"]);
+}
+
+#[test]
+fn slots_are_kept_for_one_that_asks_for_several_of_one_semaphore() {
+    let mut world = World::with(&[("db", 2)]);
+    world.comes("a", &[asks("db", 1)]);
+    world.comes("b", &[asks("db", 1)]);
+    world.comes("both", &[asks("db", 2)]);
+    world.comes("c", &[asks("db", 1)]);
+    world.ends("a");
+    assert_eq!(world.started, ["a", "b", "c"]);
+    world.comes("d", &[asks("db", 1)]);
+    world.passes_over();
+    world.ends("b");
+    assert_eq!(
+        world.started,
+        ["a", "b", "c"],
+        "kept for the one that asks for both"
+    );
+    world.ends("c");
+    assert_eq!(world.started, ["a", "b", "c", "both"]);
+    world.ends("both");
+    assert_eq!(world.started, ["a", "b", "c", "both", "d"]);
+}
+
+/// R is the first in A and the second in B. S is before it in B, and waits for C: A must not idle for R meanwhile.
+#[test]
+fn nothing_is_kept_for_one_that_is_not_the_first_in_all_its_queues() {
+    let mut world = World::with(&[("a", 1), ("b", 1), ("c", 1)]);
+    world.comes("in-c", &[asks("c", 1)]);
+    world.comes("in-a", &[asks("a", 1)]);
+    world.comes("in-b", &[asks("b", 1)]);
+    world.comes("r-s", &[asks("b", 1), asks("c", 1)]);
+    world.comes("r-t", &[asks("a", 1), asks("b", 1)]);
+    world.passes_over();
+    world.ends("in-a");
+    world.comes("small", &[asks("a", 1)]);
+    assert_eq!(world.started, ["in-c", "in-a", "in-b", "small"]);
+    // B is kept for S alone.
+    world.ends("in-b");
+    world.ends("small");
+    assert_eq!(world.started, ["in-c", "in-a", "in-b", "small"]);
+    world.ends("in-c");
+    world.ends("r-s");
+    assert_eq!(
+        world.started,
+        ["in-c", "in-a", "in-b", "small", "r-s", "r-t"]
+    );
+}
+
+#[test]
+fn nothing_is_kept_while_one_of_the_semaphores_grants_nothing() {
+    let mut world = World::with(&[("db", 1), ("licenses", 1)]);
+    world.comes("one", &[asks("licenses", 1)]);
+    world.ends("one");
+    world.pauses("licenses", true);
+    world.comes("both", &[asks("db", 1), asks("licenses", 1)]);
+    world.comes("two", &[asks("db", 1)]);
+    world.passes_over();
+    world.ends("two");
+    world.comes("three", &[asks("db", 1)]);
+    assert_eq!(world.started, ["one", "two", "three"]);
+    world.pauses("licenses", false);
+    world.comes("four", &[asks("db", 1)]);
+    world.ends("three");
+    assert_eq!(world.started, ["one", "two", "three", "both"]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::{
     controller::settings_of,
 };
 use consul_client::{Entry, Error, Session, clock::Moment};
-use consul_semaphore::{Cluster, lock::SEMAPHORE_FLAGS, turns::WINDOW};
+use consul_semaphore::{Cluster, Order, lock::SEMAPHORE_FLAGS, turns::WINDOW};
 
 /// The facts about a semaphore with two slots that agrees with Consul, and is not in use. Each test changes what it
 /// is about.
@@ -161,7 +161,14 @@ impl Facts {
         };
         let asked = self.barred.is_none() && self.token.is_none();
         let seen = Seen {
-            settings: settings_of(&cluster, Some(WINDOW), &semaphore),
+            settings: settings_of(
+                &cluster,
+                Order {
+                    fair: Some(WINDOW),
+                    pass_over: Duration::from_mins(1),
+                },
+                &semaphore,
+            ),
             semaphore,
             in_scope: self.in_scope,
             barred: self.barred.clone(),
