@@ -63,6 +63,9 @@
 {{- if not .Values.fairOrder }}
 - --fair-order=false
 {{- end }}
+{{- with .Values.passOver }}
+- --pass-over={{ . }}
+{{- end }}
 {{- if not .Values.leaderElection.enabled }}
 - --leader-election=off
 {{- else }}

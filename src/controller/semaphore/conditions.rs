@@ -238,10 +238,10 @@ impl<'a> Observed<'a> {
         let neighbours = self.index.neighbours(self.reference, &lock_key);
         let who = match neighbours.first() {
             Some(neighbour) => format!(
-                "ConsulSemaphore {} has the same prefix, or another program wrote the former",
+                "ConsulSemaphore {} has the same prefix, or another program wrote the limit in Consul",
                 others(&neighbour.title(), neighbours.len())
             ),
-            None => "another program or cluster wrote the former".to_owned(),
+            None => "another program or cluster wrote the limit in Consul".to_owned(),
         };
         format!(
             "Consul's limit is {theirs} and spec.limit is {ours}; {who}. \

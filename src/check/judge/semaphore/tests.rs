@@ -332,7 +332,10 @@ fn each_key_has_a_line_of_its_own() {
     facts.assert(
         "Job not queued",
         Outcome::Warning,
-        &["c: the semaphore is keyed, and the Job has no annotation consul-semaphore.io/key"],
+        &[
+            "c: ConsulSemaphore db is keyed",
+            "annotation consul-semaphore.io/key",
+        ],
     );
     facts.assert("keys", Outcome::Ok, &["2 are in use"]);
 }
