@@ -263,13 +263,13 @@ impl<'a> Composer<'a> {
     /// Makes or updates the contender of a waiting workload, so that others see its place. The write is refused once
     /// the contender or `.lock` has changed: a late write must neither undo a grant nor bring a dead holder back to
     /// life.
-    pub(super) fn show(&mut self, workload: &Workload, session: &SessionId) {
+    pub(super) fn show(&mut self, workload: &Workload, claim: Claim, session: &SessionId) {
         if self.fits(2) {
             let known = self.reading.contender(session);
             let index = known.map_or(0, |contender| contender.modify_index);
             let key = self.reading.key_of(session);
             self.checks.push(Op::unchanged(key, index));
-            let value = self.body_of(&workload.into(), 0, Some(Claim::of(workload)));
+            let value = self.body_of(&workload.into(), 0, Some(claim));
             self.lock_contender(session, value);
             self.shows = true;
         }

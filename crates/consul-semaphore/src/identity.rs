@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::workload::{Place, SlotId, Uid, Workload};
+use super::workload::{MOST_SLOTS, Place, SlotId, Uid, Workload};
 use crate::Key;
 use consul_client::text::one_line;
 
@@ -219,15 +219,28 @@ pub struct Claim {
     /// Whether it held a slot and lost it, and so comes before all others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lost: bool,
+    /// How many slots it waits for here.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub slots: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn is_one(slots: &u32) -> bool {
+    *slots == 1
 }
 
 impl Claim {
-    /// The claim of this workload.
-    pub fn of(workload: &Workload) -> Self {
+    /// The claim of this workload to so many slots.
+    pub fn of(workload: &Workload, slots: u32) -> Self {
         Self {
             priority: workload.priority,
             since: jiff::Timestamp::from_second(workload.since).unwrap_or_default(),
             lost: workload.lost(),
+            slots,
         }
     }
 }
@@ -248,6 +261,13 @@ impl ContenderBody {
             self.name.as_str().into(),
             self.uid.as_str().into(),
         ))
+    }
+
+    /// How many slots it waits for. Anyone with write access to the key can claim any number, so no more than a
+    /// workload may ask for counts.
+    pub fn slots_awaited(&self) -> u32 {
+        let claimed = self.waiting.as_ref().map_or(1, |claim| claim.slots);
+        claimed.clamp(1, MOST_SLOTS)
     }
 
     /// The body for a workload that was granted a slot at this time.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::{Observed, Pass};
 use crate::{
     ContenderBody, Mode,
+    identity::Claim,
     reading::Reading,
     workload::{Place, Workload},
 };
@@ -26,6 +27,8 @@ struct Waiter {
     place: Option<Place>,
     /// The contender's `CreateIndex`.
     created: u64,
+    /// How many slots it waits for.
+    slots: usize,
     /// When its turn ends, if a slot is free.
     until: Option<Moment>,
 }
@@ -48,10 +51,15 @@ impl Others {
         let waiting = reading
             .waiting()
             .filter(|(session, _)| !ours.contains(session));
-        let waiting = waiting.map(|(session, entry)| Waiter {
-            place: ContenderBody::read(&entry.value).and_then(|body| body.place()),
-            created: entry.create_index,
-            until: observed.turns.ends(session),
+        let waiting = waiting.map(|(session, entry)| {
+            let body = ContenderBody::read(&entry.value);
+            let slots = body.as_ref().map_or(1, ContenderBody::slots_awaited);
+            Waiter {
+                place: body.and_then(|body| body.place()),
+                created: entry.create_index,
+                slots: usize::try_from(slots).unwrap_or(usize::MAX),
+                until: observed.turns.ends(session),
+            }
         });
         let in_turn = |waiter: &Waiter| waiter.until.is_none_or(|until| until > observed.now);
         others.waiting = waiting.filter(in_turn).collect();
@@ -83,7 +91,7 @@ impl Pass<'_> {
         let contender = session.and_then(|session| self.reading.contender(&session));
         let before = others.before(workload, contender);
         let (count, until) = (
-            before.clone().count(),
+            before.clone().map(|waiter| waiter.slots).sum::<usize>(),
             before.filter_map(|waiter| waiter.until).min(),
         );
         let more = count.saturating_sub(others.left);
@@ -98,10 +106,11 @@ impl Pass<'_> {
     /// Shows this workload to others, by a contender that says its place in the queue.
     pub(super) fn show(&mut self, others: &Others, workload: &Workload, session: &SessionId) {
         let shown = self.reading.contender(session);
-        let shown = shown.and_then(|entry| ContenderBody::read(&entry.value)?.place());
+        let shown = shown.and_then(|entry| ContenderBody::read(&entry.value)?.waiting);
+        let claim = Claim::of(workload, self.slots_for(workload));
         // A session in `Holders` that has no contender is dead, and stays so.
-        if others.any && !self.reading.is_named(session) && shown != Some(workload.place()) {
-            self.composer.show(workload, session);
+        if others.any && !self.reading.is_named(session) && shown.as_ref() != Some(&claim) {
+            self.composer.show(workload, claim, session);
         }
     }
 }

@@ -53,6 +53,26 @@ fn shown(plan: &Plan) -> Vec<(String, i32)> {
         .collect()
 }
 
+/// As many slots are left to a contender elsewhere as it says, and no more than a workload may ask for.
+#[test]
+fn as_many_slots_are_left_as_a_contender_waits_for() {
+    for (slots, expected) in [(1, 2), (2, 1), (3, 0), (u32::MAX, 0), (0, 2)] {
+        let mut facts = Facts::new(3, &[]);
+        let began = jiff::Timestamp::from_second(0).unwrap();
+        let body = serde_json::json!({
+            "cluster": "us", "clusterId": "d", "kind": "Job", "namespace": "x", "name": "y",
+            "uid": "u", "semaphore": "z", "time": began,
+            "waiting": { "priority": 0, "since": began, "slots": slots },
+        });
+        facts.entry("p/other", Some("other"), &body.to_string());
+        facts.queue(&["a", "b", "c"].map(|name| since(name, 5)));
+        for name in ["a", "b", "c"] {
+            facts.session_for(name, 0, name);
+        }
+        assert_eq!(granted(&facts.decide()).len(), expected, "{slots}");
+    }
+}
+
 #[test]
 fn a_free_slot_goes_to_the_first_of_all_clusters() {
     for (priority, began, expected) in [
