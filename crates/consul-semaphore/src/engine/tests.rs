@@ -1,6 +1,7 @@
 //! Several semaphores and keys in one engine, with a small fake of Consul.
 
 mod several;
+mod together;
 
 use std::{cell::RefCell, sync::Arc};
 
@@ -240,7 +241,14 @@ impl World {
                     Write::Start(_) if self.starts_are_lost => return,
                     Write::Start(start) => self.start(start),
                     Write::GiveBack(give_back) => self.give_back(give_back),
-                    Write::Suspend(_) | Write::Rename(_) | Write::Skip(_) => {}
+                    Write::Suspend(suspend) => self.change(&suspend.workload.uid, |workload| {
+                        workload.phase = Phase::Idle;
+                        workload.reported.clear();
+                    }),
+                    Write::Rename(rename) => self.change(&rename.workload.uid, |workload| {
+                        workload.reported.clone_from(&rename.sessions);
+                    }),
+                    Write::Skip(_) => {}
                 }
                 Answer::Written(Written::Done)
             }
@@ -309,6 +317,30 @@ impl World {
             workload.granted = None;
             workload.reported.clone_from(&give_back.sessions);
         });
+    }
+
+    /// A workload joins all of its queues.
+    fn joins(&mut self, workload: &Arc<Workload>) {
+        let now = self.now();
+        for request in &workload.requests {
+            let queue = queue(&request.semaphore, None);
+            let there = self.store.workloads.entry(queue.clone()).or_default();
+            there.push(workload.clone());
+            there.sort_by_key(|workload| workload.place());
+            self.engine.touched(&queue, now, &self.store);
+        }
+    }
+
+    /// The watches of all prefixes bring what is there.
+    fn list_all(&mut self) {
+        let now = self.now();
+        let queues: Vec<QueueRef> = self.engine.queues().map(|(queue, _)| queue).collect();
+        for queue in queues {
+            let prefix = self.engine.queue(&queue).unwrap().settings().prefix.clone();
+            let listing = self.consul.list(&prefix, now.moment);
+            self.engine
+                .listed(&queue.semaphore, Ok(listing), now, &self.store);
+        }
     }
 
     /// The work of a workload ends.

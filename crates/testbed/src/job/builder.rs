@@ -14,8 +14,9 @@ impl Job {
     /// Waits for a slot of this `ConsulSemaphore`.
     #[must_use]
     pub fn semaphore(self, name: &str) -> Self {
-        // The label is for the bed's own observer, which does not rely on the operator.
-        let label = json!({ "metadata": { "labels": { SEMAPHORE_LABEL: name } } });
+        // The label is for the bed's own observer, which does not rely on the operator. Not every list is a label.
+        let value = name.replace([' ', ',', ':', '/'], "-");
+        let label = json!({ "metadata": { "labels": { SEMAPHORE_LABEL: value } } });
         self.annotation("consul-semaphore.io/semaphore", name)
             .with(json!({ "spec": { "template": label } }))
     }

@@ -45,7 +45,7 @@ impl Facts {
         self
     }
 
-    fn session_for(&mut self, uid: &str, ordinal: u32, session: &str) -> &mut Self {
+    pub(super) fn session_for(&mut self, uid: &str, ordinal: u32, session: &str) -> &mut Self {
         let slot = SlotId {
             workload: uid.into(),
             ordinal,
