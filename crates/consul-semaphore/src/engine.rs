@@ -435,6 +435,22 @@ impl Engine {
         })
     }
 
+    /// The queues that a workload asks for slots in, in the order of its requests.
+    pub fn queues_for(&self, namespace: &Arc<str>, workload: &Workload) -> Vec<QueueRef> {
+        let requests = workload.requests.iter();
+        let queues = requests.map(|request| {
+            let semaphore = SemaphoreRef {
+                namespace: namespace.clone(),
+                name: request.semaphore.clone(),
+            };
+            let state = self.semaphores.get(&semaphore);
+            let keyed = state.is_some_and(|state| state.spec().keyed);
+            let key = request.key.clone().filter(|_| keyed);
+            QueueRef { semaphore, key }
+        });
+        queues.collect()
+    }
+
     /// A queue is due for a pass. A missing one is created.
     fn mark(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         let Some(state) = self.semaphores.get_mut(&queue.semaphore) else {
@@ -649,22 +665,6 @@ impl Engine {
         let (conclusion, _) = state.concluded.as_ref()?;
         let changes = state.queue.is_blocked() || self.agenda.is_marked(queue);
         (conclusion.certain && !changes).then_some(conclusion)
-    }
-
-    /// The queues that a workload asks for slots in, in the order of its requests.
-    pub fn queues_for(&self, namespace: &Arc<str>, workload: &Workload) -> Vec<QueueRef> {
-        let requests = workload.requests.iter();
-        let queues = requests.map(|request| {
-            let semaphore = SemaphoreRef {
-                namespace: namespace.clone(),
-                name: request.semaphore.clone(),
-            };
-            let state = self.semaphores.get(&semaphore);
-            let keyed = state.is_some_and(|state| state.spec().keyed);
-            let key = request.key.clone().filter(|_| keyed);
-            QueueRef { semaphore, key }
-        });
-        queues.collect()
     }
 
     fn existing(&mut self, queue: &QueueRef) -> Option<&mut Queue> {
