@@ -21,6 +21,8 @@ pub(crate) struct Scene {
     pub(crate) first: Job,
     pub(crate) second: Job,
     _program: SlotClient,
+    /// A namespace that is dropped is deleted.
+    _team: Namespace,
 }
 
 impl Scene {
@@ -111,6 +113,7 @@ impl Scene {
             first,
             second,
             _program: program,
+            _team: team,
         }
     }
 }
