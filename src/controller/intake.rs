@@ -185,10 +185,10 @@ mod tests {
     /// The plugin shows the same word before there is an event.
     #[test]
     fn an_event_has_the_word_of_the_obstacle() {
-        let none = json!({});
+        let plain = json!({});
         for workload in [
-            workload(&none, None),
-            workload(&none, Some("example.com/queue")),
+            workload(&plain, None),
+            workload(&plain, Some("example.com/queue")),
             workload(&json!({ "consul-semaphore.io/key": "a/b" }), None),
             workload(&json!({ "consul-semaphore.io/priority": "high" }), None),
         ] {
@@ -201,7 +201,7 @@ mod tests {
             slots: 4,
             most: 3,
         };
-        let workload = workload(&none, None);
+        let workload = workload(&plain, None);
         let (reason, note, _) = explain(&workload, &Unclaimed::Obstacle(unsatisfiable));
         assert_eq!(reason, Reason::Unsatisfiable);
         assert!(note.contains("4 slots of db, which has 3"), "{note}");

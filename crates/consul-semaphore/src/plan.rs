@@ -459,6 +459,10 @@ pub enum Stance {
 
 /// What a pass decides to do, in the order in which it is done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent results, each asked for by itself"
+)]
 pub struct Plan {
     /// `status.appliedLimits` to be written before anything else: the transaction that changes the limit comes in a
     /// later pass.

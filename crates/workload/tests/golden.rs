@@ -147,6 +147,7 @@ fn the_patch_by_which_a_job_gives_its_slot_back() {
                 "consul-semaphore.io/session": null,
                 "consul-semaphore.io/lock-index": null,
                 "consul-semaphore.io/fencing-token": null,
+                "consul-semaphore.io/slots": null,
                 "consul-semaphore.io/granted-to": null
             }
         } } }

@@ -167,7 +167,7 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
         state,
         reason,
         message,
-        semaphore: name.map(|name| name.to_string()),
+        semaphore: name.map(ToString::to_string),
         place: index.map(|_| ahead.len() + 1),
         queued: queued.filter(|_| index.is_some()),
         priority,
