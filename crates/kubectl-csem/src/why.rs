@@ -1,7 +1,10 @@
 //! `why`: what a Job waits for.
 
 use consul_client::clock::{self, Moment};
-use consul_semaphore_api::annotations::SEMAPHORE;
+use consul_semaphore_api::{
+    annotations::SEMAPHORE,
+    conditions::{self, ConditionType},
+};
 use consul_semaphore_workload::{TrackedWorkload, WorkloadObject, advice, phase};
 use kube::{ResourceExt as _, api::DynamicObject};
 
@@ -13,7 +16,7 @@ use crate::{
     read::{SHOWN_WIDE, document, is_for_programs},
     terminal,
     view::{
-        item::Item,
+        item::{Item, status},
         queue::{Queue, queue_of},
         why::{self, Asked, Named},
     },
@@ -27,18 +30,24 @@ pub(crate) async fn why(
     cluster.installed().await?;
     let job = cluster.job(name).await?;
     let workload = TrackedWorkload::read(&job, Moment::default());
-    let semaphore = workload
-        .as_ref()
-        .and_then(|workload| workload.semaphores().next());
-    let about = match semaphore {
-        Some(semaphore) => About::read(cluster, semaphore, workload.as_ref()).await?,
-        None => About::default(),
-    };
+    let mut abouts = Vec::new();
+    for semaphore in workload.iter().flat_map(TrackedWorkload::semaphores) {
+        let about = About::read(cluster, semaphore, workload.as_ref()).await?;
+        abouts.push((semaphore.as_ref(), about));
+    }
+    // Of several semaphores it is about the first of those that are most in the way.
+    let first = abouts.into_iter().min_by_key(|(semaphore, about)| {
+        let request = workload.as_ref()?.workload.asks_for(semaphore, None)?;
+        Some(about.rank(request.slots.get()))
+    });
+    let (semaphore, about) = first.unzip();
+    let about = about.unwrap_or_default();
     let cron_job = mistaken_cron_job(cluster, &job).await;
     let answer = why::answer(&Asked {
         namespace: &cluster.namespace,
         job: name,
         workload: workload.as_ref(),
+        semaphore,
         phase: phase(&job),
         advice: advice(&job),
         cron_job: cron_job.as_deref(),
@@ -100,6 +109,25 @@ impl About {
         })
     }
 
+    /// How little is in the way of a Job that asks for this many slots.
+    fn rank(&self, slots: u32) -> u8 {
+        match &self.item {
+            None => 0,
+            Some(Item::Unreadable { .. }) => 1,
+            Some(Item::Semaphore(semaphore)) => {
+                let status = status(semaphore);
+                let is_ready = conditions::find(&status.conditions, ConditionType::Ready);
+                let is_ready = is_ready.is_some_and(|ready| ready.status == "True");
+                let free = i64::from(semaphore.spec.limit) - i64::from(status.held);
+                match (is_ready, semaphore.spec.keyed || free >= i64::from(slots)) {
+                    (false, _) => 2,
+                    (true, false) => 3,
+                    (true, true) => 4,
+                }
+            }
+        }
+    }
+
     fn named(&self) -> Named<'_> {
         match (&self.item, &self.others) {
             (Some(Item::Semaphore(semaphore)), _) => Named::Semaphore(semaphore, &self.queue),
@@ -141,6 +169,32 @@ mod tests {
     use serde_json::{Value, from_value, json};
 
     use super::*;
+
+    #[test]
+    fn a_semaphore_that_is_missing_is_more_in_the_way_than_one_that_is_full() {
+        let about = |ready: &str, held: u32| {
+            let object = from_value(json!({
+                "apiVersion": "consul-semaphore.io/v1alpha1", "kind": "ConsulSemaphore",
+                "metadata": { "name": "db" }, "spec": { "limit": 3 },
+                "status": { "held": held, "conditions": [{
+                    "type": "Ready", "status": ready, "reason": "x", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }] },
+            }));
+            About {
+                item: Some(Item::read(&object.unwrap())),
+                ..About::default()
+            }
+        };
+        let ranks = [
+            About::default().rank(1),
+            about("False", 0).rank(1),
+            about("True", 3).rank(1),
+            about("True", 2).rank(1),
+        ];
+        assert!(ranks.is_sorted_by(|a, b| a < b), "{ranks:?}");
+        assert_eq!(about("True", 2).rank(2), about("True", 3).rank(1));
+    }
 
     #[test]
     fn the_annotation_of_a_cron_job_is_in_one_of_two_places() {

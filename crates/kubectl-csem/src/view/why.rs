@@ -27,6 +27,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) job: &'a str,
     /// `None` if it neither asks for a slot nor was started in one.
     pub(crate) workload: Option<&'a TrackedWorkload>,
+    /// The semaphore that the answer is about.
+    pub(crate) semaphore: Option<&'a str>,
     pub(crate) phase: Phase,
     /// What is wrong with annotations that have no effect.
     pub(crate) advice: Option<String>,
@@ -72,6 +74,9 @@ pub(crate) struct Answer<'a> {
     /// One word, for programs.
     reason: String,
     message: String,
+    /// All slots that it asks for, if they are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    asks_for: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     semaphore: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -140,14 +145,12 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
         _ => Some(places.iter().filter(same).count() + more),
     };
     let highest = ahead.iter().filter_map(|place| place.priority).max();
-    let name = asked
-        .workload
-        .and_then(|workload| workload.semaphores().next());
+    let name = asked.semaphore;
     let priority = asked.workload.map(|workload| workload.workload.priority);
     let to_do = remedies(&Subject {
         namespace: asked.namespace,
         job: asked.job,
-        semaphore: name.map(AsRef::as_ref),
+        semaphore: name,
         reason: &reason,
         advice: asked.advice.as_deref(),
         cron_job: asked.cron_job,
@@ -167,6 +170,10 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
         state,
         reason,
         message,
+        asks_for: asked
+            .workload
+            .filter(|workload| workload.workload.asks_for_many())
+            .map(|workload| workload.workload.asked()),
         semaphore: name.map(ToString::to_string),
         place: index.map(|_| ahead.len() + 1),
         queued: queued.filter(|_| index.is_some()),
@@ -241,7 +248,7 @@ fn verdict(asked: &Asked<'_>, place: Option<&Place>, queue: Option<&Queue>) -> V
     match named {
         Named::Nothing => return not_annotated(asked),
         Named::Missing(_) => {
-            let name = workload.semaphores().next().map_or("", AsRef::as_ref);
+            let name = asked.semaphore.unwrap_or_default();
             let message = format!(
                 "the namespace {} has no ConsulSemaphore {name}",
                 asked.namespace
@@ -305,6 +312,9 @@ pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
     text.push(Line::of(Tone::Strong, headline(answer)));
     let said = Span::plain(format!("{reason}: {message}"));
     text.push(labelled("Reason", vec![said]));
+    if let Some(asks_for) = &answer.asks_for {
+        text.push(labelled("Asks for", vec![Span::plain(asks_for.clone())]));
+    }
     if answer.state == State::Waiting {
         text.push(labelled("Waits", vec![Span::plain(age(*since, now))]));
         let priority = priority.unwrap_or(0).to_string();

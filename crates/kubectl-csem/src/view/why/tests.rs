@@ -21,6 +21,7 @@ fn of(workload: Option<&TrackedWorkload>, named: Named<'_>) -> (Value, String) {
         namespace: "batch",
         job: "a",
         workload,
+        semaphore: workload.and_then(|workload| workload.semaphores().next().map(AsRef::as_ref)),
         phase: workload.map_or(Phase::Running, |workload| workload.workload.phase),
         advice: None,
         cron_job: None,
@@ -219,6 +220,7 @@ fn one_that_does_not_ask_is_told_how() {
         namespace: "batch",
         job: "a",
         workload: None,
+        semaphore: None,
         phase: Phase::Idle,
         advice: Some("write consul-semaphore.io/semaphore".to_owned()),
         cron_job: None,
@@ -258,6 +260,7 @@ fn one_that_waits_no_more_is_said_to() {
             namespace: "batch",
             job: "a",
             workload: Some(&workload("a", &json!({}))),
+            semaphore: Some("db"),
             phase,
             advice: None,
             cron_job: None,
@@ -267,4 +270,15 @@ fn one_that_waits_no_more_is_said_to() {
         assert_eq!(answer["state"], state);
         has(&text, &[words]);
     }
+}
+
+#[test]
+fn one_that_asks_for_several_slots_is_told_which_ones() {
+    let db = queued(&["a"], &json!({}));
+    let more = json!({ "consul-semaphore.io/semaphore": "db, licenses:2" });
+    let (answer, text) = asked(&db, &more, &[]);
+    assert_eq!(answer["asksFor"], "db, licenses:2");
+    has(&text, &["db, licenses:2", "of ConsulSemaphore db"]);
+    let (answer, _) = asked(&db, &json!({}), &[]);
+    assert!(answer["asksFor"].is_null());
 }
