@@ -76,7 +76,7 @@ async fn without_an_answer_of_the_api_server_nobody_is_let_in() {
     assert_eq!(refusal.into_response().status(), 503);
 }
 
-/// The client hears that there was no answer before its connection is closed.
+/// The client is told that there was no answer before its connection is closed.
 #[tokio::test]
 async fn a_silent_api_server_is_waited_for_for_a_while() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -88,6 +88,12 @@ async fn two(team: &Namespace) -> (Semaphore, Semaphore) {
     (db, licenses)
 }
 
+/// A Job that asks for the slot of db and for two licenses.
+async fn asks_for_both(team: &Namespace) -> Job {
+    let job = team.job("a").semaphore("db, licenses:2");
+    job.runs("1h").create().await
+}
+
 #[tokio::test]
 async fn all_slots_are_granted_at_once_and_released_when_the_job_is_done() {
     let bed = Bed::shared().await;
@@ -225,12 +231,7 @@ async fn one_slot_that_is_lost_is_had_again_or_all_are_given_back() {
     let bed = Bed::shared().await;
     let team = bed.namespace("several-lost").await;
     let (db, licenses) = two(&team).await;
-    let job = team
-        .job("a")
-        .semaphore("db, licenses:2")
-        .runs("1h")
-        .create()
-        .await;
+    let job = asks_for_both(&team).await;
     let slots = runs_in(&bed, &job, [(&db, 1), (&licenses, 2)]).await;
     // There are other licences: it has one again, and runs on.
     bed.consul().destroy_session(&slots[2].session).await;
@@ -270,12 +271,7 @@ async fn a_restart_keeps_all_slots() {
     let bed = Bed::start().await;
     let team = bed.namespace("several-restart").await;
     let (db, licenses) = two(&team).await;
-    let job = team
-        .job("a")
-        .semaphore("db, licenses:2")
-        .runs("1h")
-        .create()
-        .await;
+    let job = asks_for_both(&team).await;
     let before = runs_in(&bed, &job, [(&db, 1), (&licenses, 2)]).await;
     let next = team
         .job("b")

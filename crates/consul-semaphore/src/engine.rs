@@ -557,7 +557,7 @@ impl Engine {
     /// Decides what follows for the workloads that ask for several slots, after a pass over one of their queues.
     fn join(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         let mut uids = self.joint.of(queue);
-        if let Some(conclusion) = self.certain(queue) {
+        if let Some(conclusion) = self.concluded(queue) {
             uids.extend(conclusion.parts.keys().cloned());
         }
         let mut workloads = Vec::new();
@@ -598,19 +598,14 @@ impl Engine {
         }
         let next = joint::next(&said);
         let first = said.iter().position(Said::is_first);
-        let stances = |due| joint::stances(&said, due);
-        let (passed_over, due) = (stances(false), stances(true));
+        let is_due = first.is_some() && self.joint.is_due(uid, now.moment);
+        let stances = joint::stances(&said, is_due);
         self.joint.note(uid, queues, any);
-        let is_due = if let Some(first) = first {
-            let pass_over = self
-                .queue(&queues[first])
-                .map(|queue| queue.settings().pass_over);
-            let pass_over = pass_over.unwrap_or_default();
-            self.joint
-                .note_head(uid, &queues[first], pass_over, now.moment)
-        } else {
-            false
-        };
+        if let Some(first) = first.map(|first| &queues[first]) {
+            let pass_over = self.queue(first).map(|queue| queue.settings().pass_over);
+            let due = now.moment + pass_over.unwrap_or_default();
+            self.joint.note_head(uid, first, due);
+        }
         if !any {
             self.joint.forget_head(uid);
         }
@@ -619,7 +614,7 @@ impl Engine {
             Next::Start(slots) => self.start_jointly(workload, slots, queues, now, stores),
             Next::GiveBack => self.give_back_jointly(workload, queues),
             Next::Wait => {
-                for (queue, stance) in queues.iter().zip(if is_due { due } else { passed_over }) {
+                for (queue, stance) in queues.iter().zip(stances) {
                     self.take_stance(uid, queue, stance);
                 }
             }
@@ -637,16 +632,10 @@ impl Engine {
     /// What a queue says of a workload.
     fn said(&self, queue: &QueueRef, workload: &Uid) -> Said<'_> {
         let state = self.semaphores.get(&queue.semaphore);
-        let Some(state) = state.filter(|state| state.may_pass()) else {
+        if !state.is_some_and(Semaphore::may_pass) {
             return Said::Unread;
-        };
-        let Some(of_key) = state.queues.get(&queue.key) else {
-            return Said::Later;
-        };
-        if of_key.queue.is_blocked() || self.agenda.is_marked(queue) {
-            return Said::Later;
         }
-        let Some((conclusion, _)) = &of_key.concluded else {
+        let Some(conclusion) = self.concluded(queue) else {
             return Said::Later;
         };
         match conclusion.parts.get(workload) {
@@ -659,12 +648,12 @@ impl Engine {
     }
 
     /// The result of the last pass over a queue, if nothing has happened since and no request to Consul is pending.
-    fn certain(&self, queue: &QueueRef) -> Option<&Conclusion> {
+    fn concluded(&self, queue: &QueueRef) -> Option<&Conclusion> {
         let state = self.semaphores.get(&queue.semaphore)?;
         let state = state.queues.get(&queue.key)?;
         let (conclusion, _) = state.concluded.as_ref()?;
         let changes = state.queue.is_blocked() || self.agenda.is_marked(queue);
-        (conclusion.certain && !changes).then_some(conclusion)
+        (!changes).then_some(conclusion)
     }
 
     fn existing(&mut self, queue: &QueueRef) -> Option<&mut Queue> {
@@ -768,12 +757,10 @@ impl Engine {
     /// Has a workload give back everything that it holds, because it lost a part of it.
     fn give_back_jointly(&mut self, workload: &Workload, queues: &[QueueRef]) {
         for queue in queues {
-            let held = self.certain(queue).and_then(|conclusion| {
-                match conclusion.parts.get(&workload.uid)? {
-                    Part::Held(slots) => Some(slots.clone()),
-                    Part::Waits(_) | Part::Barred | Part::Busy => None,
-                }
-            });
+            let held = match self.said(queue, &workload.uid) {
+                Said::Part(Some(Part::Held(slots))) => Some(slots.clone()),
+                Said::Later | Said::Unread | Said::Stopped | Said::Part(_) => None,
+            };
             if let Some((queue, slots)) = self.existing(queue).zip(held) {
                 queue.give_back(workload, &slots);
             }

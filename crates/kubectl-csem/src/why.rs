@@ -30,18 +30,20 @@ pub(crate) async fn why(
     cluster.installed().await?;
     let job = cluster.job(name).await?;
     let workload = TrackedWorkload::read(&job, Moment::default());
-    let mut abouts = Vec::new();
+    let mut found = Vec::new();
     for semaphore in workload.iter().flat_map(TrackedWorkload::semaphores) {
-        let about = About::read(cluster, semaphore, workload.as_ref()).await?;
-        abouts.push((semaphore.as_ref(), about));
+        found.push((semaphore.as_ref(), find(cluster, semaphore).await?));
     }
     // Of several semaphores it is about the first of those that are most in the way.
-    let first = abouts.into_iter().min_by_key(|(semaphore, about)| {
+    let first = found.into_iter().min_by_key(|(semaphore, object)| {
         let request = workload.as_ref()?.workload.asks_for(semaphore, None)?;
-        Some(about.rank(request.slots.get()))
+        Some(rank(object.as_ref(), request.slots.get()))
     });
-    let (semaphore, about) = first.unzip();
-    let about = about.unwrap_or_default();
+    let (semaphore, object) = first.unzip();
+    let about = match object {
+        Some(object) => About::read(cluster, object, workload.as_ref()).await?,
+        None => About::default(),
+    };
     let cron_job = mistaken_cron_job(cluster, &job).await;
     let answer = why::answer(&Asked {
         namespace: &cluster.namespace,
@@ -73,18 +75,14 @@ struct About {
 impl About {
     async fn read(
         cluster: &Cluster,
-        semaphore: &str,
+        object: Option<DynamicObject>,
         workload: Option<&TrackedWorkload>,
     ) -> Result<Self, Failure> {
-        let object = match cluster.semaphore(semaphore).await {
-            Ok(object) => object,
-            Err(failure) if failure.kind == Kind::NotThere => {
-                return Ok(Self {
-                    others: Some(others(cluster).await),
-                    ..Self::default()
-                });
-            }
-            Err(failure) => return Err(failure),
+        let Some(object) = object else {
+            return Ok(Self {
+                others: Some(others(cluster).await),
+                ..Self::default()
+            });
         };
         let item = Item::read(&object);
         let mut around = Around::read(cluster, &object.metadata).await?;
@@ -109,31 +107,40 @@ impl About {
         })
     }
 
-    /// How little is in the way of a Job that asks for this many slots.
-    fn rank(&self, slots: u32) -> u8 {
-        match &self.item {
-            None => 0,
-            Some(Item::Unreadable { .. }) => 1,
-            Some(Item::Semaphore(semaphore)) => {
-                let status = status(semaphore);
-                let is_ready = conditions::find(&status.conditions, ConditionType::Ready);
-                let is_ready = is_ready.is_some_and(|ready| ready.status == "True");
-                let free = i64::from(semaphore.spec.limit) - i64::from(status.held);
-                match (is_ready, semaphore.spec.keyed || free >= i64::from(slots)) {
-                    (false, _) => 2,
-                    (true, false) => 3,
-                    (true, true) => 4,
-                }
-            }
-        }
-    }
-
     fn named(&self) -> Named<'_> {
         match (&self.item, &self.others) {
             (Some(Item::Semaphore(semaphore)), _) => Named::Semaphore(semaphore, &self.queue),
             (Some(Item::Unreadable { why, .. }), _) => Named::Unreadable(why),
             (None, Some(others)) => Named::Missing(others),
             (None, None) => Named::Nothing,
+        }
+    }
+}
+
+/// A semaphore; `None` if it does not exist.
+async fn find(cluster: &Cluster, semaphore: &str) -> Result<Option<DynamicObject>, Failure> {
+    match cluster.semaphore(semaphore).await {
+        Ok(object) => Ok(Some(object)),
+        Err(failure) if failure.kind == Kind::NotThere => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// How little a semaphore is in the way of a Job that asks for this many slots.
+fn rank(object: Option<&DynamicObject>, slots: u32) -> u8 {
+    match object.map(Item::read) {
+        None => 0,
+        Some(Item::Unreadable { .. }) => 1,
+        Some(Item::Semaphore(semaphore)) => {
+            let status = status(&semaphore);
+            let is_ready = conditions::find(&status.conditions, ConditionType::Ready);
+            let is_ready = is_ready.is_some_and(|ready| ready.status == "True");
+            let free = i64::from(semaphore.spec.limit) - i64::from(status.held);
+            match (is_ready, semaphore.spec.keyed || free >= i64::from(slots)) {
+                (false, _) => 2,
+                (true, false) => 3,
+                (true, true) => 4,
+            }
         }
     }
 }
@@ -172,28 +179,26 @@ mod tests {
 
     #[test]
     fn a_semaphore_that_is_missing_is_more_in_the_way_than_one_that_is_full() {
-        let about = |ready: &str, held: u32| {
-            let object = from_value(json!({
+        let semaphore = |ready: &str, held: u32| -> DynamicObject {
+            from_value(json!({
                 "apiVersion": "consul-semaphore.io/v1alpha1", "kind": "ConsulSemaphore",
                 "metadata": { "name": "db" }, "spec": { "limit": 3 },
                 "status": { "held": held, "conditions": [{
                     "type": "Ready", "status": ready, "reason": "x", "message": "",
                     "lastTransitionTime": "2026-01-01T00:00:00Z",
                 }] },
-            }));
-            About {
-                item: Some(Item::read(&object.unwrap())),
-                ..About::default()
-            }
+            }))
+            .unwrap()
         };
+        let ranked = |ready, held, slots| rank(Some(&semaphore(ready, held)), slots);
         let ranks = [
-            About::default().rank(1),
-            about("False", 0).rank(1),
-            about("True", 3).rank(1),
-            about("True", 2).rank(1),
+            rank(None, 1),
+            ranked("False", 0, 1),
+            ranked("True", 3, 1),
+            ranked("True", 2, 1),
         ];
         assert!(ranks.is_sorted_by(|a, b| a < b), "{ranks:?}");
-        assert_eq!(about("True", 2).rank(2), about("True", 3).rank(1));
+        assert_eq!(ranked("True", 2, 2), ranked("True", 3, 1));
     }
 
     #[test]

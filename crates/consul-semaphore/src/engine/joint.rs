@@ -12,7 +12,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use super::{Answer, CallId, QueueRef};
@@ -118,12 +117,13 @@ pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
     stances.collect()
 }
 
-/// Since when a workload is the first in one of its queues.
+/// A workload that came to the head of one of its queues.
 #[derive(Clone, Debug)]
 struct Head {
-    since: Moment,
-    /// When its free slots are kept for it, unless that was already noticed.
-    due: Option<Moment>,
+    /// When free slots are kept for it.
+    due: Moment,
+    /// Whether that was already noticed.
+    noticed: bool,
     queue: QueueRef,
 }
 
@@ -159,21 +159,20 @@ impl Joint {
         }
     }
 
-    /// A workload can't have all its slots yet, and is the first in this queue. Returns whether it was passed over for
-    /// long enough.
-    pub(super) fn note_head(
-        &mut self,
-        workload: &Uid,
-        queue: &QueueRef,
-        pass_over: Duration,
-        now: Moment,
-    ) -> bool {
-        let head = self.heads.entry(workload.clone()).or_insert_with(|| Head {
-            since: now,
-            due: Some(now + pass_over),
+    /// A workload can't have all its slots yet, and is the first in this queue: it is passed over until `due`, unless
+    /// that is known already.
+    pub(super) fn note_head(&mut self, workload: &Uid, queue: &QueueRef, due: Moment) {
+        self.heads.entry(workload.clone()).or_insert_with(|| Head {
+            due,
+            noticed: false,
             queue: queue.clone(),
         });
-        now >= head.since + pass_over
+    }
+
+    /// Whether a workload was passed over for long enough.
+    pub(super) fn is_due(&self, workload: &Uid, now: Moment) -> bool {
+        let head = self.heads.get(workload);
+        head.is_some_and(|head| head.due <= now)
     }
 
     /// A workload waits no longer.
@@ -183,17 +182,19 @@ impl Joint {
 
     /// When a workload is passed over no longer.
     pub(super) fn next_due(&self) -> Option<Moment> {
-        self.heads.values().filter_map(|head| head.due).min()
+        let heads = self.heads.values().filter(|head| !head.noticed);
+        heads.map(|head| head.due).min()
     }
 
     /// The queues in which that is so now, once.
     pub(super) fn take_due(&mut self, now: Moment) -> Vec<QueueRef> {
         let heads = self.heads.values_mut();
-        let due = heads.filter_map(|head| {
-            head.due.take_if(|due| *due <= now)?;
-            Some(head.queue.clone())
-        });
-        due.collect()
+        let due = heads.filter(|head| !head.noticed && head.due <= now);
+        due.map(|head| {
+            head.noticed = true;
+            head.queue.clone()
+        })
+        .collect()
     }
 
     /// A transaction that these queues wait for has been sent.

@@ -331,6 +331,22 @@ impl World {
         }
     }
 
+    /// A semaphore is paused, or not.
+    fn pauses(&mut self, name: &str, paused: bool) {
+        let (now, queue) = (self.now(), queue(name, None));
+        self.engine.touched(&queue, now, &self.store);
+        let known = self.engine.queue_mut(&queue).unwrap();
+        let settings = Settings {
+            paused,
+            ..known.settings().clone()
+        };
+        let event = Event::Spec {
+            settings: Box::new(settings),
+            changed: false,
+        };
+        known.handle(event, now, &self.store.of(&queue));
+    }
+
     /// The watches of all prefixes bring what is there.
     fn list_all(&mut self) {
         let now = self.now();

@@ -44,36 +44,13 @@ impl World {
             since: self.seconds.try_into().unwrap(),
             ..samples::workload(name, Phase::Idle, None, None)
         });
-        for request in requests {
-            let queue = queue(&request.semaphore, None);
-            let workloads = self.store.workloads.entry(queue).or_default();
-            workloads.push(workload.clone());
-        }
-        self.touch();
+        self.joins(&workload);
         self.settle();
     }
 
-    /// Whoever is the first was passed over for long enough.
+    /// The first workload was passed over for long enough.
     fn passes_over(&mut self) {
         self.seconds += PASS_OVER.as_secs() + 1;
-        self.settle();
-    }
-
-    fn pauses(&mut self, name: &str, paused: bool) {
-        let queue = queue(name, None);
-        let settings = Settings {
-            paused,
-            ..self.engine.queue(&queue).unwrap().settings().clone()
-        };
-        let event = Event::Spec {
-            settings: Box::new(settings),
-            changed: true,
-        };
-        let now = self.now();
-        let lookup = self.store.of(&queue);
-        let there = self.engine.queue_mut(&queue).unwrap();
-        there.handle(event, now, &lookup);
-        self.engine.touched(&queue, now, &self.store);
         self.settle();
     }
 

@@ -1,6 +1,6 @@
 //! Random worlds of workloads that ask for slots of up to three semaphores. After every event, once all is at rest:
 //! no semaphore has more holders than its limit; what runs holds all that it asked for, what does not run holds
-//! nothing; and whoever is the first of all and could have all its slots has them. In the end everybody was served.
+//! nothing; and the first workload of all has its slots if they are free. In the end everybody was served.
 
 use std::num::NonZeroU32;
 
@@ -17,7 +17,7 @@ enum Happening {
     Comes([u32; 3], i32),
     Ends(Index),
     Pauses(usize, bool),
-    /// Time goes by, more than a workload is passed over.
+    /// More time passes than that for which a workload is passed over.
     TimePasses,
     /// The next transaction goes through, and its answer is lost.
     AnswerIsLost,
@@ -80,19 +80,7 @@ impl Together {
 
     fn pause(&mut self, one: usize, paused: bool) {
         self.paused[one] = paused;
-        let (world, queue) = (&mut self.world, queue(NAMES[one], None));
-        let now = world.now();
-        world.engine.touched(&queue, now, &world.store);
-        let known = world.engine.queue_mut(&queue).unwrap();
-        let settings = Settings {
-            paused,
-            ..known.settings().clone()
-        };
-        let event = Event::Spec {
-            settings: Box::new(settings),
-            changed: false,
-        };
-        known.handle(event, now, &world.store.of(&queue));
+        self.world.pauses(NAMES[one], paused);
     }
 
     fn happens(&mut self, happening: &Happening) {
