@@ -70,9 +70,8 @@ impl ApiServer {
                 Ok(container) => {
                     failed = false;
                     let page = container.page();
-                    let page = page.map_or(String::new(), |page| {
-                        format!(", web page: http://{page}")
-                    });
+                    let page =
+                        page.map_or(String::new(), |page| format!(", web page: http://{page}"));
                     says(format!(
                         "The pod {name} runs: http://{}/readyz{page}",
                         container.address()
