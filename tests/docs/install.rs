@@ -34,11 +34,6 @@ async fn readme() {
     let mut shell = Shell::on(kubernetes.kubeconfig(), &consul, "default").await;
     let mut page = Page::open("README.md");
 
-    page.run(&shell, "kubectl apply -f crds/").await;
-    let operator = shell.start(&page.commands("CONSUL_HTTP_ADDR"), "operator.log");
-    works(&shell).await;
-    drop(operator);
-    removed(&shell).await;
     page.run(&shell, "helm upgrade --install").await;
     tokio::select! {
         () = works(&shell) => {}

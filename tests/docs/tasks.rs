@@ -18,6 +18,7 @@ async fn tasks() {
         1,
     );
     shell.write("migrate.yaml", &migrate);
+    shell.write("several.yaml", &Page::file(PAGE, "several.yaml"));
     let mut page = Page::open("docs/tasks.md");
 
     page.run(&shell, "kubectl apply -f semaphore.yaml").await;
@@ -87,6 +88,7 @@ async fn tasks() {
     page.run(&shell, "until ended=").await;
 
     import.delete().await;
+    page.run(&shell, "kubectl apply -f several.yaml").await;
     shell.program("./migrate", r#"echo "in a slot""#);
     assert_eq!(
         page.run(&shell, "consul-semaphore exec").await,

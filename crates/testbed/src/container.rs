@@ -179,6 +179,11 @@ impl Container {
         })
     }
 
+    /// The address of its HTTP endpoints.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     /// The address of its web page, if it serves one.
     pub fn page(&self) -> Option<&str> {
         self.page.as_deref()

@@ -70,10 +70,12 @@ impl ApiServer {
                 Ok(container) => {
                     failed = false;
                     let page = container.page();
-                    let page = page.map_or(String::new(), |page| {
-                        format!(" Its web page: http://{page}")
-                    });
-                    says(format!("The pod {name} runs.{page}"));
+                    let page =
+                        page.map_or(String::new(), |page| format!(", web page: http://{page}"));
+                    says(format!(
+                        "The pod {name} runs: http://{}/readyz{page}",
+                        container.address()
+                    ));
                     tokio::select! {
                         _ = &mut gone => {
                             container.stop().await;

@@ -35,9 +35,10 @@ http://consul-server.consul.svc:8500 give {consul}.
 
 The pods of Jobs run no command: each takes a second, or as long as its annotation
 bed.consul-semaphore.io/runs says, such as 30s. So does the one of `helm test`: run consul-semaphore-operator check
-by hand. There is no kubelet: kubectl logs, exec and port-forward don't work, and all pods are shown as ready,
-whatever their program does. This says which of the operator's pods run, and where their web pages are. All logs
-are in {logs}. Ctrl-C, or kill {pid}, ends all of it.
+by hand. There is no kubelet, and pods have no addresses: kubectl logs, exec and port-forward, helm test --logs and
+kubectl get --raw .../proxy/readyz don't work, and all pods are shown as ready, whatever their program does. This
+says which of the operator's pods run, and where their /readyz and web pages are. All logs are in {logs}.
+Ctrl-C, or kill {pid}, ends all of it.
 ",
         kubeconfig = kubernetes.kubeconfig().display(),
         consul = consul.address(),
