@@ -4,7 +4,7 @@
 use std::{fs, net::TcpListener, path::Path, process::Command};
 
 use consul_semaphore_api::annotations::{
-    FENCING_TOKEN, GRANTED_TO, HOLDER_LABEL, LOCK_INDEX, LOCK_KEY, SESSION, SLOTS,
+    FAILED, FENCING_TOKEN, GRANTED_TO, HOLDER_LABEL, LOCK_INDEX, LOCK_KEY, SESSION, SLOTS,
 };
 use consul_semaphore_operator::admission;
 use k8s_openapi::{
@@ -182,6 +182,7 @@ fn quoted(expression: &Value) -> Vec<String> {
 #[test]
 fn both_policies_know_all_that_only_the_operator_writes() {
     let written = [
+        FAILED,
         SESSION,
         LOCK_KEY,
         LOCK_INDEX,

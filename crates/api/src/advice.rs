@@ -4,15 +4,16 @@
 use std::collections::BTreeMap;
 
 use super::annotations::{
-    FENCING_TOKEN, GRANTED_TO, HOLD, HOLDER_LABEL, KEY, LOCK_INDEX, LOCK_KEY, ON_CONTENTION,
-    PRIORITY, SEMAPHORE, SESSION, SLOTS,
+    FAILED, FENCING_TOKEN, GRANTED_TO, HOLD, HOLDER_LABEL, KEY, LOCK_INDEX, LOCK_KEY,
+    ON_CONTENTION, PRIORITY, SEMAPHORE, SESSION, SLOTS, WAIT_TIMEOUT,
 };
 
 /// What users write on a Job.
-const OF_USERS: [&str; 5] = [SEMAPHORE, PRIORITY, HOLD, KEY, ON_CONTENTION];
+const OF_USERS: [&str; 6] = [SEMAPHORE, PRIORITY, HOLD, KEY, ON_CONTENTION, WAIT_TIMEOUT];
 
 /// What the operator writes on a Job or on its pod template. A copy of a Job may have it.
-const OF_THE_OPERATOR: [&str; 7] = [
+const OF_THE_OPERATOR: [&str; 8] = [
+    FAILED,
     SESSION,
     LOCK_KEY,
     LOCK_INDEX,

@@ -75,6 +75,17 @@ pub struct ConsulSemaphoreStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub operators: Vec<String>,
 
+    /// The last times in which no slot could be granted, oldest first, at most 20: they don't count for
+    /// `wait-timeout`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocked: Vec<BlockedStatus>,
+
+    /// Up to when the operator counted how long Jobs wait, in steps of 5 minutes; left out while no Job
+    /// waits. The time without an operator after that does not count for `wait-timeout`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Time")]
+    pub counted_to: Option<Time>,
+
     /// Ready is the summary: True when slots can be granted and released.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -112,6 +123,20 @@ pub struct HolderStatus {
     /// Whether its session never expires, so that somebody must destroy it if the holder is lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub never_expires: bool,
+}
+
+/// A time in which no slot could be granted: the semaphore was paused or in conflict, or Consul or the operator was
+/// away.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BlockedStatus {
+    /// When it began.
+    pub from: Time,
+
+    /// When it ended; left out while it lasts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Time")]
+    pub to: Option<Time>,
 }
 
 /// A contender of another cluster or program that waits.

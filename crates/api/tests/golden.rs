@@ -15,11 +15,16 @@ fn what_users_write_on_a_job() {
         annotations::ON_CONTENTION,
         "consul-semaphore.io/on-contention"
     );
+    assert_eq!(
+        annotations::WAIT_TIMEOUT,
+        "consul-semaphore.io/wait-timeout"
+    );
 }
 
 /// What the operator writes, and reads again after an upgrade. `crates/workload/tests/golden.rs` shows where.
 #[test]
 fn what_the_operator_writes_on_a_job_and_its_pods() {
+    assert_eq!(annotations::FAILED, "consul-semaphore.io/failed");
     assert_eq!(annotations::SESSION, "consul-semaphore.io/session");
     assert_eq!(annotations::LOCK_KEY, "consul-semaphore.io/lock-key");
     assert_eq!(annotations::LOCK_INDEX, "consul-semaphore.io/lock-index");
