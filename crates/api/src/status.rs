@@ -6,6 +6,7 @@
 )]
 
 use super::schema::plain_descriptions;
+use consul_semaphore::Interval;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -90,6 +91,17 @@ pub struct ConsulSemaphoreStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
+}
+
+impl ConsulSemaphoreStatus {
+    /// The times in which no slot could be granted.
+    pub fn blocked(&self) -> impl Iterator<Item = Interval> {
+        let intervals = self.blocked.iter();
+        intervals.map(|interval| Interval {
+            from: interval.from.0,
+            to: interval.to.as_ref().map(|to| to.0),
+        })
+    }
 }
 
 /// A holder of a slot.

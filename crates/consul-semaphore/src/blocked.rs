@@ -50,6 +50,11 @@ impl Blocked {
         blocked
     }
 
+    /// The intervals in a status, as they are.
+    pub fn recorded(intervals: impl IntoIterator<Item = Interval>) -> Self {
+        Self(merged(intervals.into_iter().collect()))
+    }
+
     /// Records whether something can be granted now. Returns whether that is new.
     pub fn note(&mut self, blocked: bool, now: Timestamp) -> bool {
         let last = self.0.last_mut();

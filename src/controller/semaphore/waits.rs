@@ -12,15 +12,11 @@ pub(super) fn known(semaphore: &ConsulSemaphore) -> Blocked {
     let Some(status) = &semaphore.status else {
         return Blocked::default();
     };
-    let recorded = status.blocked.iter().map(|interval| Interval {
-        from: interval.from.0,
-        to: interval.to.as_ref().map(|to| to.0),
-    });
     let now = clock::time();
     // Whoever waits now came after the last status: before that, somebody would have counted.
     let created = semaphore.metadata.creation_timestamp.as_ref();
     let counted_to = status.counted_to.as_ref().or(created);
-    Blocked::resumed(recorded, counted_to.map_or(now, |time| time.0), now)
+    Blocked::resumed(status.blocked(), counted_to.map_or(now, |time| time.0), now)
 }
 
 /// The same, for the status. Its times have whole seconds.
