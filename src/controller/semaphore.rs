@@ -403,7 +403,10 @@ impl SemaphoreController {
         let findings = self.queue_findings(&reference, semaphore, (queue, false), &conclusion);
         let is = |finding: &&Finding| match finding.type_ {
             ConditionType::Ready => finding.status != ConditionStatus::True,
-            ConditionType::SlotsAvailable => finding.reason == Reason::AllSlotsHeld,
+            ConditionType::SlotsAvailable => matches!(
+                finding.reason,
+                Reason::AllSlotsHeld | Reason::OutsideWindow | Reason::Reserved
+            ),
             ConditionType::ConsulReachable | ConditionType::LimitAgreed => false,
         };
         let obstacle = findings.iter().find(is)?;

@@ -45,6 +45,7 @@ mod seconds;
 pub mod settings;
 pub mod turns;
 mod verbatim;
+pub mod windows;
 pub mod workload;
 
 pub use cooling::Cooldowns;
@@ -61,7 +62,7 @@ pub use policy::{LONGEST_COOLDOWN, LimitPolicy, Mode, OnContention, OnSlotLost};
 pub use prefix::{InvalidPrefix, Prefix};
 pub use reading::{Deaths, Reading};
 pub use seconds::{InvalidSeconds, Seconds};
-pub use settings::{Order, Settings};
+pub use settings::{Order, Reserved, Restrictions, Settings};
 pub use turns::Turns;
 pub use workload::{
     CronJob, Granted, GrantedSlot, MOST_SEMAPHORES, MOST_SLOTS, Phase, Place, SlotId, SlotRequest,
