@@ -178,7 +178,9 @@ impl<'a> Holding<'a> {
 
 impl<'a> Waiting<'a> {
     fn of(job: &'a QueueStatus, why: &Why<'_>) -> Self {
-        let QueueStatus { job, key, since } = job;
+        let QueueStatus {
+            job, key, since, ..
+        } = job;
         let why = match why {
             // The message is shown once, above.
             Why::Stopped(ready) => format!("nothing is granted now: {}", ready.reason),
