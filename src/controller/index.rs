@@ -29,7 +29,7 @@ use self::{
 use crate::watch_scope::WatchScope;
 use consul_client::{clock::Moment, id::IdMap};
 use consul_semaphore::{
-    Blocked, Key, Phase, Place, Prefix, Uid, WaitTimeout, Workload,
+    Blocked, Key, Phase, Place, Prefix, Restrictions, Uid, WaitTimeout, Workload,
     engine::{Changes, Located, Overdue, QueueRef, SemaphoreRef, Slice, Superseded},
 };
 use consul_semaphore_api::{ConsulSemaphore, ConsulSpec};
@@ -86,10 +86,12 @@ pub(super) struct Offer {
     pub(super) keyed: bool,
     /// The part of Consul that it is in.
     pub(super) consul: Option<ConsulSpec>,
-    /// The most slots that one workload can have.
+    /// How many slots there are.
     pub(super) limit: u32,
     /// How long a workload may wait that does not say so itself.
     pub(super) wait_timeout: Option<Duration>,
+    /// When they are granted, and to whom.
+    pub(super) restrictions: Restrictions,
 }
 
 impl Offer {
@@ -100,6 +102,7 @@ impl Offer {
             consul: semaphore.spec.consul.clone(),
             limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
             wait_timeout: semaphore.spec.wait_timeout.map(WaitTimeout::get),
+            restrictions: semaphore.restrictions(consul_client::clock::time()),
         }
     }
 }

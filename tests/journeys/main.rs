@@ -67,3 +67,4 @@ mod two_operators_by_label;
 mod two_operators_of_one_semaphore;
 mod unsuspended;
 mod waits;
+mod windows;

@@ -134,7 +134,7 @@ async fn a_pause_and_a_time_without_an_operator_do_not_count() {
     let bed = Bed::start().await;
     let team = bed.namespace("wait-blocked").await;
     let db = team.semaphore("db").limit(1).create().await;
-    let other = team.semaphore("other").limit(1).create().await;
+    team.semaphore("other").limit(1).create().await;
     for semaphore in ["db", "other"] {
         let holder = team.job(&format!("holds-{semaphore}")).semaphore(semaphore);
         holder.runs("1h").create().await.is_running().await;

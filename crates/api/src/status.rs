@@ -137,7 +137,7 @@ pub struct HolderStatus {
     pub never_expires: bool,
 }
 
-/// A time in which no slot could be granted: the semaphore was paused or in conflict, or Consul or the operator was
+/// A time in which no slot could be granted: the semaphore was paused, outside its windows or in conflict, or Consul or the operator was
 /// away.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -185,4 +185,10 @@ pub struct QueueStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub since: Option<Time>,
+
+    /// When it is likely to start, if slots are held for as long as the last ones here were. Never a promise:
+    /// left out while it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Time")]
+    pub expected: Option<Time>,
 }

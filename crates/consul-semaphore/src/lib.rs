@@ -46,6 +46,7 @@ mod seconds;
 pub mod settings;
 pub mod turns;
 mod verbatim;
+pub mod windows;
 pub mod workload;
 
 pub use blocked::{Blocked, Interval};
@@ -66,7 +67,7 @@ pub use policy::{
 pub use prefix::{InvalidPrefix, Prefix};
 pub use reading::{Deaths, Reading};
 pub use seconds::{InvalidSeconds, Seconds};
-pub use settings::{Order, Settings, WaitSettings};
+pub use settings::{Order, Reserved, Restrictions, Settings, WaitSettings};
 pub use turns::Turns;
 pub use workload::{
     CronJob, Granted, GrantedSlot, MOST_SEMAPHORES, MOST_SLOTS, Phase, Place, SlotId, SlotRequest,

@@ -7,7 +7,7 @@ use super::{
     fate::OwnContender,
     identity::{Cluster, Identity},
     lock::SEMAPHORE_FLAGS,
-    settings::{Settings, WaitSettings},
+    settings::{Restrictions, Settings, WaitSettings},
     turns::WINDOW,
     workload::{Granted, Phase, SlotRequest, Uid, Wait, Workload},
 };
@@ -94,6 +94,7 @@ pub(super) fn settings(limit: u32) -> Settings {
         prefix: "p".parse().unwrap(),
         mode: Mode::Semaphore,
         limit,
+        restrictions: Restrictions::default(),
         policy: LimitPolicy::Refuse,
         paused: false,
         fair: Some(WINDOW),

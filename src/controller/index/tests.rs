@@ -35,6 +35,7 @@ fn offer(prefix: &str, keyed: bool) -> Offer {
         consul: None,
         limit: 3,
         wait_timeout: None,
+        restrictions: Restrictions::default(),
     }
 }
 

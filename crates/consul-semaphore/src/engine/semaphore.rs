@@ -208,12 +208,13 @@ impl Semaphore {
 
     /// Whether nothing can be granted now: that time does not count as waiting. A trouble of one key counts for all of
     /// them: a wait may end too late, but not too early.
-    fn cannot_grant(&self) -> bool {
+    fn cannot_grant(&self, now: Now) -> bool {
         let Settings {
             paused,
             terminating,
+            restrictions,
             ..
-        } = self.spec.settings;
+        } = &self.spec.settings;
         let stuck = |state: &QueueState| {
             let last = state.last();
             let certain = last.filter(|last| last.certain);
@@ -222,8 +223,9 @@ impl Semaphore {
             });
             at_odds || state.queue.trouble().is_some() || state.queue.refusal().is_some()
         };
-        paused
-            || terminating
+        *paused
+            || *terminating
+            || !restrictions.windows.at(now.time).is_open()
             || !self.has_begun()
             || self.access.operations().is_none()
             || self.queues.values().any(stuck)
@@ -231,7 +233,7 @@ impl Semaphore {
 
     /// Records whether something can be granted.
     fn note_blocked(&mut self, now: Now) {
-        let blocked = self.cannot_grant();
+        let blocked = self.cannot_grant(now);
         self.blocked.note(blocked, now.time);
     }
 

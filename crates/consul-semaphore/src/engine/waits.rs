@@ -403,7 +403,7 @@ impl Queue {
     fn ends_lacking(&self, workload: &Workload, now: Now, lookup: &impl Lookup) -> Option<usize> {
         let reading = self.reading().filter(|_| !self.is_blocked())?;
         let (limit, held) = match reading.lock() {
-            Lock::Semaphore { body, .. } => (usize::try_from(body.limit()).ok()?, body.held()),
+            Lock::Semaphore { body, .. } => (body.limit(), body.held()),
             Lock::Mutex { holder, .. } => (1, usize::from(holder.is_some())),
             Lock::Absent { .. } | Lock::Unreadable(_) => return None,
         };
@@ -416,8 +416,16 @@ impl Queue {
         {
             return None;
         }
+        let restrictions = &self.settings().restrictions;
+        let opening = restrictions.windows.at(now.time);
+        let limit = restrictions.limit(limit, opening, workload.priority);
+        let limit = usize::try_from(limit).ok()?;
         let asks = self.settings().request(workload)?.slots.get();
         let asks = usize::try_from(asks).ok()?;
+        // It can't have them, whoever ends.
+        if asks > limit {
+            return None;
+        }
         let ends = |identity: &Identity| {
             let workload = lookup.workload(&identity.uid);
             workload.is_none_or(|workload| workload.phase != Phase::Running)

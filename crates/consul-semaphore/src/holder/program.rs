@@ -79,6 +79,7 @@ impl Settings {
             prefix: self.prefix.clone(),
             mode: self.mode,
             limit: self.limit,
+            restrictions: settings::Restrictions::default(),
             policy: LimitPolicy::Refuse,
             paused: false,
             pass_over: Duration::from_mins(1),

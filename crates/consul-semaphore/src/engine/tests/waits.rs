@@ -3,7 +3,11 @@
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::{OnContention, Wait, WaitSettings, plan::Skipped};
+use crate::{
+    OnContention, Wait, WaitSettings,
+    plan::Skipped,
+    windows::{WindowSpec, Windows},
+};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -117,6 +121,31 @@ fn a_time_in_which_nothing_can_be_granted_does_not_count() {
     assert_eq!(world.failed().len(), 1);
     world.later(MINUTE);
     assert_eq!(world.failed()[1..], [("c", "WaitTimedOut")]);
+}
+
+#[test]
+fn a_time_outside_the_windows_does_not_count() {
+    let mut world = World::with(&[("db", 1)]);
+    world.waits("a", &["db"], |_| {});
+    world.waits("b", &["db"], hasty);
+    world.settings("db", |settings| {
+        let july = WindowSpec {
+            schedule: "0 0 1 7 *".into(),
+            duration: Duration::from_hours(1),
+            time_zone: None,
+            limit: None,
+        };
+        settings.restrictions.windows = Windows::new(vec![july], samples::time(0));
+    });
+    world.later(MINUTE * 5);
+    assert_eq!(world.failed(), []);
+    world.settings("db", |settings| {
+        settings.restrictions.windows = Windows::default()
+    });
+    world.later(MINUTE / 3);
+    assert_eq!(world.failed(), []);
+    world.later(MINUTE);
+    assert_eq!(world.failed(), [("b", "WaitTimedOut")]);
 }
 
 #[test]
