@@ -106,7 +106,7 @@ impl<'a> View<'a> {
             queue: status
                 .queue
                 .iter()
-                .map(|job| Waiting::of(job, &line.next(&job.job, job.key.as_deref())))
+                .map(|job| Waiting::of(job, &line.next(job.into())))
                 .collect(),
         }
     }
@@ -180,7 +180,13 @@ impl<'a> Holding<'a> {
 
 impl<'a> Waiting<'a> {
     fn of(job: &'a QueueStatus, why: &Why<'_>) -> Self {
-        let QueueStatus { job, key, since } = job;
+        let QueueStatus {
+            job,
+            key,
+            // The reason says it.
+            slots: _,
+            since,
+        } = job;
         let why = match why {
             // The message is shown once, above.
             Why::Stopped(ready) => format!("nothing is granted now: {}", ready.reason),

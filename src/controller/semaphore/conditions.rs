@@ -28,7 +28,61 @@ pub(super) struct Observed<'a> {
     pub(super) queue: Option<&'a Queue>,
 }
 
+/// Why a workload in a queue has no slot yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::controller) struct Obstacle {
+    /// For people.
+    pub(in crate::controller) message: String,
+    /// Whether nothing is granted until somebody repairs something.
+    pub(in crate::controller) needs_repair: bool,
+}
+
+impl Obstacle {
+    /// What keeps a workload that asks for `asked` slots from having them, of which `free` are free, if that is known;
+    /// `None` if nothing but its turn is missing.
+    fn of(findings: &[Finding], free: Option<u32>, asked: u32) -> Option<Self> {
+        let few = free.is_some_and(|free| free < asked);
+        let is = |finding: &&Finding| match finding.type_ {
+            ConditionType::Ready => finding.status != ConditionStatus::True,
+            ConditionType::SlotsAvailable => {
+                finding.reason == Reason::AllSlotsHeld
+                    || (few && finding.reason == Reason::SlotsFree)
+            }
+            ConditionType::ConsulReachable | ConditionType::LimitAgreed => false,
+        };
+        let finding = findings.iter().find(is)?;
+        let mut message = finding.message.clone();
+        if let Some(free) = free
+            && finding.type_ == ConditionType::SlotsAvailable
+            && asked > 1
+        {
+            let more = asked.saturating_sub(free);
+            let needs = format!(", and it asks for {asked}: {more} more must become free");
+            message.push_str(&needs);
+        }
+        Some(Self {
+            message,
+            needs_repair: finding.reason.needs_repair(),
+        })
+    }
+}
+
 impl<'a> Observed<'a> {
+    /// What keeps a workload in this queue, which asks for `asked` slots of it, from having them.
+    pub(super) fn obstacle(&self, conclusion: &Conclusion, asked: u32) -> Option<Obstacle> {
+        let slots = self.lock().and_then(slots);
+        let free = slots.map(|(limit, held)| {
+            let held = u32::try_from(held.len()).unwrap_or(u32::MAX);
+            limit.saturating_sub(held)
+        });
+        let mut obstacle = Obstacle::of(&self.findings(conclusion), free, asked)?;
+        if let Some(Lock::Unreadable(Unreadable::LeftOver { .. })) = self.lock() {
+            // The operator removes it.
+            obstacle.needs_repair = false;
+        }
+        Some(obstacle)
+    }
+
     /// The same for this queue. `shown` says whether it was readable before.
     pub(super) fn with_queue(self, queue: &'a Queue, shown: bool) -> Self {
         Self {
@@ -340,4 +394,60 @@ fn others(name: &str, count: usize) -> String {
 
 pub(super) fn number<T: TryInto<i32>>(count: T) -> i32 {
     count.try_into().unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(ready: (bool, Reason), available: Reason) -> Vec<Finding> {
+        vec![
+            Finding::new(ConditionType::Ready, ready.0, ready.1, "about all"),
+            Finding::new(
+                ConditionType::SlotsAvailable,
+                available == Reason::SlotsFree,
+                available,
+                "2 of 3 slots are held",
+            ),
+        ]
+    }
+
+    #[test]
+    fn one_that_asks_for_more_than_is_free_is_told_how_many_are_missing() {
+        let well = (true, Reason::Reconciled);
+        let of = |available, free, asked| {
+            let obstacle = Obstacle::of(&findings(well, available), Some(free), asked);
+            obstacle.map(|obstacle| (obstacle.message, obstacle.needs_repair))
+        };
+        let held = "2 of 3 slots are held";
+        assert_eq!(of(Reason::SlotsFree, 1, 1), None);
+        assert_eq!(of(Reason::SlotsFree, 2, 2), None);
+        let few = format!("{held}, and it asks for 2: 1 more must become free");
+        assert_eq!(of(Reason::SlotsFree, 1, 2), Some((few, false)));
+        assert_eq!(
+            of(Reason::AllSlotsHeld, 0, 1),
+            Some((held.to_owned(), false))
+        );
+        let none = format!("{held}, and it asks for 3: 3 more must become free");
+        assert_eq!(of(Reason::AllSlotsHeld, 0, 3), Some((none, false)));
+    }
+
+    #[test]
+    fn only_what_does_not_end_by_itself_needs_repair() {
+        for (reason, needs_repair) in [
+            (Reason::PrefixNotAllowed, true),
+            (Reason::TokenNotFound, true),
+            (Reason::LimitConflict, true),
+            (Reason::ConsulUnreachable, false),
+            (Reason::Paused, false),
+            (Reason::Starting, false),
+        ] {
+            let findings = findings((false, reason), Reason::SlotsFree);
+            let expected = Obstacle {
+                message: "about all".to_owned(),
+                needs_repair,
+            };
+            assert_eq!(Obstacle::of(&findings, None, 2), Some(expected), "{reason}");
+        }
+    }
 }

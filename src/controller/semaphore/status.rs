@@ -13,7 +13,7 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::tenures::Tenures;
+use super::{conditions::number, tenures::Tenures};
 use crate::controller::index::{Index, Queued};
 use consul_client::SessionId;
 use consul_semaphore::{
@@ -497,10 +497,12 @@ fn named(keys: &BTreeSet<&Option<Key>>) -> String {
 }
 
 fn queue_status(workload: &Workload, semaphore: &str, keyed: bool) -> QueueStatus {
-    let request = workload.asks_for(semaphore, None).filter(|_| keyed);
+    let request = workload.asks_for(semaphore, None);
     let key = request.and_then(|request| request.key.as_ref());
+    let slots = request.map(|request| request.slots.get());
     QueueStatus {
-        key: key.map(ToString::to_string),
+        key: key.filter(|_| keyed).map(ToString::to_string),
+        slots: slots.filter(|slots| *slots > 1).map(number),
         job: workload.name.to_string(),
         since: Timestamp::from_second(workload.since).ok().map(Time),
     }
