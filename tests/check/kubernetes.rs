@@ -161,7 +161,7 @@ async fn the_lease(bed: &Bed) {
     said.assert("kubernetes", "operator", "warning", &words);
 
     bed.kubectl(["create", "namespace", "elsewhere"]).await;
-    let now = jiff::Timestamp::now();
+    let now = consul_client::clock::time();
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": { "name": "consul-semaphore-operator", "namespace": "elsewhere" },

@@ -85,15 +85,12 @@ impl Queue {
                     slots: request.slots.get(),
                     alone: false,
                 };
-                let why = match of_name(&request.semaphore) {
-                    Some(semaphore) => lack(semaphore, asking)?.message(),
-                    None => return None,
-                };
+                let why = lack(of_name(&request.semaphore)?, asking)?.message();
                 Some(format!("{}: {why}", request.place()))
             });
             let lacks: Vec<String> = lacks.collect();
             if !lacks.is_empty() {
-                place.reason = "OthersNotFree".to_owned();
+                "OthersNotFree".clone_into(&mut place.reason);
                 place.message = format!(
                     "its slots of {name} are free, but not of {}",
                     lacks.join("; of ")
