@@ -166,6 +166,7 @@ fn a_status() -> ConsulSemaphoreStatus {
         queue: vec![QueueStatus {
             key: Some("customer-42".to_owned()),
             job: "migrate-2".to_owned(),
+            slots: Some(2),
             since: Some(Time(now)),
             expected: Some(Time(now)),
         }],

@@ -116,19 +116,8 @@ async fn what_others_write_into_the_status_does_not_stay() {
         conditions[0]["reason"] = json!(what);
         conditions.retain(|condition| condition["type"] != "Theirs");
         conditions.push(theirs.clone());
-        let patch =
-            json!({ "status": { "held": held, "appliedLimits": [5], "conditions": conditions } });
-        let patch = patch.to_string();
-        let args = [
-            "patch",
-            "csem",
-            "db",
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            &patch,
-        ];
-        team.kubectl(args).await;
+        let patch = json!({ "held": held, "appliedLimits": [5], "conditions": conditions });
+        db.patch_status(&patch).await;
         db.shows(json!({ "held": 0, "appliedLimits": [1] })).await;
         db.is_ready().await;
         let after = db.status().await["conditions"].clone();
