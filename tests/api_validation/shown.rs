@@ -56,6 +56,14 @@ async fn shows_columns(api: &Semaphores, server: &ApiServer) {
         "{table}"
     );
 
+    let wide = kubectl(server, &["get", "csem", &name, "--output=wide"])
+        .await
+        .expect("a table");
+    assert!(
+        wide.contains("MODE") && wide.contains("Semaphore"),
+        "{wide}"
+    );
+
     let names = kubectl(server, &["get", "consul", "--output=name"])
         .await
         .expect("the category");
