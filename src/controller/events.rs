@@ -45,7 +45,8 @@ const COUNTED: usize = 1024;
 /// The reason of an event, as `kubectl describe` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// The Job waits for a slot. The message says why it has none yet.
+    /// The Job waits for a slot. The message says why it has none yet. It is a Warning if nothing is granted until
+    /// somebody repairs what the message names.
     SlotWaiting,
     /// The annotation `hold` keeps the Job out of the queue. Remove it to queue the Job.
     OnHold,
@@ -121,6 +122,15 @@ pub(super) enum Reason {
 }
 
 impl Reason {
+    /// Its type, unless the event is emitted as a warning.
+    fn kind(self) -> EventType {
+        if self.is_warning() {
+            EventType::Warning
+        } else {
+            EventType::Normal
+        }
+    }
+
     fn is_warning(self) -> bool {
         match self {
             Self::SlotWaiting
@@ -216,7 +226,8 @@ impl Events {
         reason: Reason,
         note: String,
     ) {
-        self.put(reference(namespace, name, uid), reason, note, true);
+        let kind = reason.kind();
+        self.put(reference(namespace, name, uid), (kind, reason), note, true);
     }
 
     /// Emits an event on a `CronJob`.
@@ -236,21 +247,28 @@ impl Events {
 
     /// Emits an event on an object.
     pub(super) fn emit(&self, about: ObjectReference, reason: Reason, note: String) {
-        self.put(about, reason, note, false);
+        self.put(about, (reason.kind(), reason), note, false);
+    }
+
+    /// Emits an event as a Warning, whatever the reason is mostly.
+    pub(super) fn warn(&self, about: ObjectReference, reason: Reason, note: String) {
+        self.put(about, (EventType::Warning, reason), note, false);
     }
 
     /// Emits an event on an object, unless that event exists already.
     pub(super) fn emit_once(&self, about: ObjectReference, reason: Reason, note: String) {
-        self.put(about, reason, note, true);
+        self.put(about, (reason.kind(), reason), note, true);
     }
 
-    fn put(&self, about: ObjectReference, reason: Reason, note: String, once: bool) {
+    fn put(
+        &self,
+        about: ObjectReference,
+        (type_, reason): (EventType, Reason),
+        note: String,
+        once: bool,
+    ) {
         let event = Event {
-            type_: if reason.is_warning() {
-                EventType::Warning
-            } else {
-                EventType::Normal
-            },
+            type_,
             reason: format!("{reason:?}"),
             note: Some(shorten(note)),
             action: "Reconcile".into(),

@@ -357,9 +357,10 @@ impl Shell {
                 self.engine
                     .queues_for(&reference.semaphore.namespace, workload)
             };
-            let obstacle = |queue: &QueueRef| {
+            let obstacle = |queue: &QueueRef, asked| {
                 let controller = self.semaphores.get(&queue.semaphore)?;
-                controller.obstacle(self.engine.semaphore(&queue.semaphore)?, &queue.key)
+                let semaphore = self.engine.semaphore(&queue.semaphore)?;
+                controller.obstacle(semaphore, &queue.key, asked)
             };
             emitter.announce_newcomers(all, waits, queues, obstacle);
         }

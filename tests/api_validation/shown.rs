@@ -56,6 +56,14 @@ async fn shows_columns(api: &Semaphores, server: &ApiServer) {
         "{table}"
     );
 
+    let wide = kubectl(server, &["get", "csem", &name, "--output=wide"])
+        .await
+        .expect("a table");
+    assert!(
+        wide.contains("MODE") && wide.contains("Semaphore"),
+        "{wide}"
+    );
+
     let names = kubectl(server, &["get", "consul", "--output=name"])
         .await
         .expect("the category");
@@ -166,6 +174,7 @@ fn a_status() -> ConsulSemaphoreStatus {
         queue: vec![QueueStatus {
             key: Some("customer-42".to_owned()),
             job: "migrate-2".to_owned(),
+            slots: Some(2),
             since: Some(Time(now)),
             expected: Some(Time(now)),
         }],

@@ -48,6 +48,22 @@ pub const GRANTED_TO: &str = "consul-semaphore.io/granted-to";
 /// it, even after the Job is deleted.
 pub const HOLDER_LABEL: &str = "consul-semaphore.io/holder";
 
+/// What users write on a Job: every name whose comment says so.
+pub const OF_USERS: [&str; 6] = [SEMAPHORE, PRIORITY, HOLD, KEY, ON_CONTENTION, WAIT_TIMEOUT];
+
+/// What the operator writes on a Job or on its pod template: every name whose comment says so. A copy of a Job may have
+/// them.
+pub const OF_THE_OPERATOR: [&str; 8] = [
+    FAILED,
+    SESSION,
+    LOCK_KEY,
+    LOCK_INDEX,
+    FENCING_TOKEN,
+    SLOTS,
+    GRANTED_TO,
+    HOLDER_LABEL,
+];
+
 /// The finalizer on a `ConsulSemaphore`.
 pub const FINALIZER: &str = "consul-semaphore.io/finalizer";
 
@@ -79,8 +95,8 @@ pub enum AnnotationError {
     Empty,
     /// A part of [`SEMAPHORE`] is not `name[/key][:slots]`.
     #[error(
-        "annotation {SEMAPHORE} is {0:?}: write it as name, name:slots or name/key:slots, with commas between several, \
-         such as \"db, licenses:2\""
+        "annotation {SEMAPHORE} is {0:?}: write it as name[/key][:slots], with commas between several, such as \
+         \"db, licenses:2, tasks/customer-42\""
     )]
     List(String),
     /// A key in [`SEMAPHORE`] can't name a semaphore.
@@ -184,6 +200,9 @@ fn parse_slots(text: &str) -> Result<Vec<SlotRequest>, AnnotationError> {
     Ok(asked)
 }
 
+/// What people write between names, or before a number of slots, where `,` and `:` are meant.
+const NOT_OURS: [char; 7] = ['=', ';', '|', '*', '@', '+', ' '];
+
 /// Reads `name[/key][:slots]`, a part of `text`.
 fn parse_asked(part: &str, text: &str) -> Result<SlotRequest, AnnotationError> {
     if part.is_empty() {
@@ -197,6 +216,9 @@ fn parse_asked(part: &str, text: &str) -> Result<SlotRequest, AnnotationError> {
         Some((semaphore, key)) => (semaphore, Some(key)),
         None => (semaphore, None),
     };
+    if semaphore.is_empty() || semaphore.contains(NOT_OURS) {
+        return Err(AnnotationError::List(beginning(text)));
+    }
     if !is_object_name(semaphore) {
         return Err(AnnotationError::Name(beginning(semaphore)));
     }
@@ -287,9 +309,10 @@ mod tests {
     proptest! {
         /// Any value is read, or refused with a note that fits into an event.
         #[test]
-        fn any_annotations_are_read_or_refused(values in prop::collection::vec((0..7_usize, hostile::text()), 0..8)) {
-            let names = [SEMAPHORE, PRIORITY, HOLD, SESSION, KEY, ON_CONTENTION, WAIT_TIMEOUT];
-            let annotations = values.into_iter().map(|(name, value)| (names[name].to_owned(), value));
+        fn any_annotations_are_read_or_refused(
+            annotations in prop::collection::btree_map(prop::sample::select(known()), hostile::text(), 0..7),
+        ) {
+            let annotations = annotations.into_iter().map(|(name, value)| (name.to_owned(), value));
             match parse(&annotations.collect()) {
                 None => {}
                 Some(Ok(request)) => {
@@ -304,6 +327,28 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// All names of this module that may be on a Job.
+    fn known() -> Vec<&'static str> {
+        OF_USERS.into_iter().chain(OF_THE_OPERATOR).collect()
+    }
+
+    #[test]
+    fn every_name_is_in_a_list() {
+        let source = include_str!("annotations.rs");
+        let declared = source.lines().filter_map(|line| {
+            let (_, name) = line.strip_prefix("pub const ")?.split_once(": &str = \"")?;
+            name.strip_suffix("\";")
+        });
+        let declared: Vec<_> = declared.filter(|name| *name != FINALIZER).collect();
+        assert!(declared.len() > 5, "{declared:?}");
+        let missing = declared.iter().filter(|name| !known().contains(name));
+        assert_eq!(
+            missing.collect::<Vec<_>>(),
+            [""; 0].each_ref(),
+            "add it to OF_USERS or to OF_THE_OPERATOR"
+        );
     }
 
     fn parse_of<const N: usize>(
@@ -359,9 +404,11 @@ mod tests {
             ("a,", E::List(own("a,"))),
             (",", E::List(own(","))),
             ("a,,b", E::List(own("a,,b"))),
-            ("a b", E::Name(own("a b"))),
+            ("a b", E::List(own("a b"))),
+            ("a=2", E::List(own("a=2"))),
+            ("a; b", E::List(own("a; b"))),
             ("a,B", E::Name(own("B"))),
-            (":2", E::Name(own(""))),
+            (":2", E::List(own(":2"))),
             ("a/", E::KeyInList(own(""))),
             ("a/b/c", E::KeyInList(own("b/c"))),
             ("a/.lock", E::KeyInList(own(".lock"))),
@@ -493,7 +540,7 @@ mod tests {
     #[test]
     fn nothing_else_is_a_name() {
         for name in [
-            "A", "a_b", "-a", "a-", ".a", "a.", "a..b", "a.-b", "a b", "\u{e4}", "a\n", "\ta",
+            "A", "a_b", "-a", "a-", ".a", "a.", "a..b", "a.-b", "\u{e4}", "a\n", "\ta",
         ] {
             assert_eq!(
                 error_of([(SEMAPHORE, name)]),
@@ -557,7 +604,8 @@ mod tests {
             "set it to the name of a ConsulSemaphore in the Job's namespace",
         );
         for (text, what) in [
-            ("a,", "name, name:slots or name/key:slots"),
+            ("a,", "write it as name[/key][:slots]"),
+            ("licenses=2", "write it as name[/key][:slots]"),
             ("a:0", "1 to 50 slots in all"),
             ("a,b,c,d,e,f,g,h,i", "at most 8 semaphores"),
             ("a,a", "name it once, as a:2 for two slots"),

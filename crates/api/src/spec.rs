@@ -77,6 +77,13 @@ use serde::{Deserialize, Serialize};
         description = "Why it is ready or not"
     ),
     printcolumn(
+        name = "Mode",
+        type_ = "string",
+        json_path = ".spec.mode",
+        priority = 1,
+        description = "How the semaphore is stored in Consul"
+    ),
+    printcolumn(
         name = "Age",
         type_ = "date",
         json_path = ".metadata.creationTimestamp"

@@ -181,6 +181,11 @@ pub struct QueueStatus {
     #[schemars(with = "String")]
     pub key: Option<String>,
 
+    /// How many slots it asks for here, if more than one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i32")]
+    pub slots: Option<i32>,
+
     /// When it was queued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]

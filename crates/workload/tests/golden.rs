@@ -17,6 +17,7 @@ use consul_semaphore::{
         Target, Transaction,
     },
 };
+use consul_semaphore_api::annotations::OF_THE_OPERATOR;
 use consul_semaphore_workload::{Request, TrackedWorkload, pods, request, stop};
 use serde_json::{Value, json};
 
@@ -198,6 +199,18 @@ fn the_patch_that_suspends_a_job_without_a_grant() {
     // Its user unsuspended it: it is queued again.
     expected["metadata"]["annotations"]["consul-semaphore.io/hold"] = json!(null);
     assert_eq!(stopped(true), expected);
+}
+
+/// A name that the operator writes is recorded above, with the patch that writes it.
+#[test]
+fn every_name_that_the_operator_writes_is_recorded() {
+    let recorded = include_str!("golden.rs");
+    for name in OF_THE_OPERATOR {
+        assert!(
+            recorded.contains(&format!("\"{name}\": ")),
+            "no patch above writes {name}"
+        );
+    }
 }
 
 /// Nothing is written to a Job that does not wait: it is deleted.

@@ -3,7 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use consul_semaphore::{Blocked, Phase, WaitTimeout, Workload};
-use consul_semaphore_api::{ConsulSemaphore, annotations::HOLD, waiting};
+use consul_semaphore_api::{
+    ConsulSemaphore,
+    annotations::HOLD,
+    waiting::{Asking, Line, lack},
+};
 use consul_semaphore_workload::TrackedWorkload;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -62,6 +66,53 @@ pub(crate) fn fails(semaphore: &ConsulSemaphore, workload: &Workload) -> Option<
     workload.was_never_granted().then_some(ends)
 }
 
+impl Queue {
+    /// Corrects what is said of Jobs whose slots of the semaphore `name` are free, but not those of other semaphores.
+    /// `all` are the known semaphores of the namespace.
+    pub(crate) fn look_elsewhere(
+        &mut self,
+        name: &str,
+        workloads: &[TrackedWorkload],
+        all: &[ConsulSemaphore],
+    ) {
+        let of_name = |name: &str| {
+            let mut all = all.iter();
+            all.find(|semaphore| semaphore.metadata.name.as_deref() == Some(name))
+        };
+        for place in self
+            .places
+            .iter_mut()
+            .filter(|place| place.reason == "Next")
+        {
+            let mut known = workloads.iter();
+            let known = known.find(|workload| *workload.workload.name == *place.job);
+            let requests = known.map_or(&[][..], |known| &known.workload.requests);
+            let others = requests.iter().filter(|request| {
+                let key = request.key.as_ref().map(AsRef::as_ref);
+                *request.semaphore != *name || (place.key.is_some() && place.key.as_deref() != key)
+            });
+            let lacks = others.filter_map(|request| {
+                let asking = Asking {
+                    job: &place.job,
+                    key: request.key.as_ref().map(AsRef::as_ref),
+                    slots: request.slots.get(),
+                    alone: false,
+                };
+                let why = lack(of_name(&request.semaphore)?, asking)?.message();
+                Some(format!("{}: {why}", request.place()))
+            });
+            let lacks: Vec<String> = lacks.collect();
+            if !lacks.is_empty() {
+                "OthersNotFree".clone_into(&mut place.reason);
+                place.message = format!(
+                    "its slots of {name} are free, but not of {}",
+                    lacks.join("; of ")
+                );
+            }
+        }
+    }
+}
+
 /// The queue of a semaphore. Its head comes from the status. Where the status is cut off, the rest comes from the
 /// known Jobs. Returns at most `most` Jobs in the queue and outside it.
 pub(crate) fn queue_of(
@@ -71,9 +122,11 @@ pub(crate) fn queue_of(
     most: usize,
 ) -> Queue {
     let words = last_words(recorded);
+    let keyed = semaphore.spec.keyed;
+    let name = semaphore.metadata.name.as_deref().unwrap_or_default();
     let status = status(semaphore);
     let waiting = usize::try_from(status.waiting).unwrap_or(0);
-    let mut line = waiting::Line::of(semaphore);
+    let mut line = Line::of(semaphore);
     let known: HashMap<&str, &TrackedWorkload> = workloads
         .iter()
         .map(|workload| (&*workload.workload.name, workload))
@@ -86,7 +139,13 @@ pub(crate) fn queue_of(
     for queued in status.queue.iter().take(most) {
         let workload = known.get(queued.job.as_str()).copied();
         let word = workload.and_then(last_word);
-        let (reason, message) = why(&mut line, &queued.job, queued.key.as_deref(), word);
+        let request = workload.and_then(|workload| workload.workload.asks_for(name, None));
+        let asking = Asking {
+            slots: request.map_or(Asking::from(queued).slots, |request| request.slots.get()),
+            alone: workload.is_some_and(|workload| !workload.workload.asks_for_several()),
+            ..queued.into()
+        };
+        let (reason, message) = why(&mut line, asking, word);
         places.push(Place {
             job: queued.job.clone(),
             key: queued.key.clone(),
@@ -104,8 +163,6 @@ pub(crate) fn queue_of(
         .map(|queued| queued.job.as_str())
         .collect();
     let behind = waiting.saturating_sub(status.queue.len());
-    let keyed = semaphore.spec.keyed;
-    let name = semaphore.metadata.name.as_deref().unwrap_or_default();
     let unlisted = || {
         workloads
             .iter()
@@ -123,10 +180,16 @@ pub(crate) fn queue_of(
         .map(|workload| &*workload.workload.name)
         .collect();
     for workload in rest.iter().take(most.saturating_sub(places.len())) {
-        let request = workload.workload.asks_for(name, None).filter(|_| keyed);
+        let request = workload.workload.asks_for(name, None);
         let key = request.and_then(|request| request.key.as_ref());
-        let key = key.map(AsRef::as_ref);
-        let (reason, message) = why(&mut line, &workload.workload.name, key, last_word(workload));
+        let key = key.map(AsRef::as_ref).filter(|_| keyed);
+        let asking = Asking {
+            job: &workload.workload.name,
+            key,
+            slots: request.map_or(1, |request| request.slots.get()),
+            alone: !workload.workload.asks_for_several(),
+        };
+        let (reason, message) = why(&mut line, asking, last_word(workload));
         places.push(Place {
             job: workload.workload.name.to_string(),
             key: key.map(str::to_owned),
@@ -155,16 +218,15 @@ pub(crate) fn queue_of(
 
 /// Why a Job in the queue waits: a word and a message. One that can't be started blocks no other.
 fn why<'a>(
-    line: &mut waiting::Line<'a>,
-    job: &'a str,
-    key: Option<&'a str>,
+    line: &mut Line<'a>,
+    asking: Asking<'a>,
     word: Option<&RecordedEvent>,
 ) -> (String, String) {
     let refused = word.filter(|recorded| recorded.reason == "StartRefused");
     if let Some(refused) = refused.filter(|_| line.stop().is_none()) {
         return (refused.reason.clone(), refused.message.clone());
     }
-    let why = line.next(job, key);
+    let why = line.next(asking);
     (why.reason().to_owned(), why.message())
 }
 
@@ -237,6 +299,40 @@ mod tests {
         let priorities: Vec<_> = line.places.iter().map(|place| place.priority).collect();
         assert_eq!(priorities, [None, Some(7), None]);
         assert_eq!((line.more, line.outside.len()), (0, 0));
+    }
+
+    #[test]
+    fn one_that_asks_for_several_is_told_where_they_are_not_free() {
+        let free = json!([
+            { "type": "Ready", "status": "True", "reason": "Reconciled", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" },
+            { "type": "SlotsAvailable", "status": "True", "reason": "SlotsFree", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" },
+        ]);
+        let db = semaphore(
+            &json!({ "held": 1, "waiting": 2, "queue": queue(&["a", "b"]), "conditions": free }),
+        );
+        let mut licenses = semaphore(&json!({ "limit": 3, "held": 2, "conditions": free }));
+        licenses.metadata.name = Some("licenses".to_owned());
+        let asks = |what: &str| json!({ "consul-semaphore.io/semaphore": what });
+        let of = |what: &str| {
+            let workloads = [workload("a", &asks(what))];
+            let mut queue = queue_of(&db, &workloads, &[], 99);
+            queue.look_elsewhere("db", &workloads, &[db.clone(), licenses.clone()]);
+            let first = queue.places.remove(0);
+            format!("{}: {}", first.reason, first.message)
+        };
+        assert_eq!(
+            of("db, licenses:2"),
+            "OthersNotFree: its slots of db are free, but not of licenses: 2 of 3 slots are held, and it asks for 2: \
+             1 more must become free"
+        );
+        assert!(of("db, licenses").starts_with("Next: a slot is free"));
+        // Without its Job, nobody knows what else it asks for.
+        assert!(of("db, gone").contains("it waits for slots of other semaphores"));
+        assert!(!of("db").contains("other semaphores"));
+        assert_eq!(
+            of("db:2"),
+            "TooFewSlotsFree: 1 of 2 slots are held, and it asks for 2: 1 more must become free"
+        );
     }
 
     #[test]

@@ -49,7 +49,7 @@ fn top(semaphore: &ConsulSemaphore) -> Text {
         semaphore.name_any(),
     );
     text.push(Line::of(Tone::Strong, format!("{namespace}/{name}")));
-    parts::reported(&mut text, semaphore);
+    parts::reported(&mut text, semaphore, None);
     text.push(parts::slots(semaphore));
     let waiting = count(
         status(semaphore).waiting,
