@@ -63,6 +63,17 @@ pub(super) enum Reason {
     /// The Job was deleted because `on-contention` is `Skip`. The message names the holders, or says how late
     /// the Job was. If Jobs are often late, compare the clocks of the clusters or raise `spec.cooldown`.
     Skipped,
+    /// The Job failed because `on-contention` is `Fail`. The message names the holders, or says how late the Job was.
+    Contended,
+    /// The Job failed because it had waited for as long as `wait-timeout` or `spec.waitTimeout` allows. The message
+    /// says what it waited for and who held it.
+    WaitTimedOut,
+    /// The Job failed because a newer one, which the message names, waits for the same slots: `on-contention` is
+    /// `ReplaceWaiting` or `ReplaceRunning` in both.
+    Superseded,
+    /// The running Job was ended because a newer one, which the message names, replaces it: `on-contention` is
+    /// `ReplaceRunning` in that one.
+    Replaced,
     /// A user suspended the Job while it held a slot. The slot is released and the Job is on hold. To queue it
     /// again, remove the annotation `hold` or unsuspend the Job.
     PutOnHold,
@@ -131,6 +142,10 @@ impl Reason {
             | Self::PutOnHold
             | Self::ReadyAgain => false,
             Self::SlotLost
+            | Self::Contended
+            | Self::WaitTimedOut
+            | Self::Superseded
+            | Self::Replaced
             | Self::RanWithoutSlot
             | Self::StartRefused
             | Self::PodsRemain

@@ -18,6 +18,7 @@ mod reporter;
 pub(super) mod spec;
 mod status;
 mod tenures;
+mod waits;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -196,6 +197,7 @@ impl SemaphoreController {
             recorded: applied.collect(),
             defence: defence(&object),
             fencing_token: status.fencing_token.and_then(|token| token.try_into().ok()),
+            blocked: waits::known(&object),
         }
     }
 
@@ -507,8 +509,11 @@ impl SemaphoreController {
             waiting_elsewhere: keys.elsewhere(),
             // The reporter knows them.
             operators: Vec::new(),
+            blocked: waits::blocked(semaphore.blocked()),
+            counted_to: waits::counted_to(index.any_deadline(&self.reference)),
             conditions: Vec::new(),
         };
+        index.note_blocked(&self.reference, semaphore.blocked());
         let held_and_limit = totals.limit.map(|limit| (totals.held, limit));
         let metrics = &self.context.shared.metrics;
         metrics.semaphore(&self.labels, totals.waiting, totals.idle, held_and_limit);

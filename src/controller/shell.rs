@@ -22,7 +22,6 @@ use tokio::{
     time::sleep,
 };
 
-pub(super) use self::duties::Object;
 use self::{
     calls::{Done, Means},
     duties::{Duties, DutyDone},
@@ -30,6 +29,7 @@ use self::{
     outcome::{Emitter, Ended},
     reports::Reports,
 };
+pub(super) use self::{duties::Object, outcome::explain_failure};
 use super::{Context, index::Index, semaphore::SemaphoreController, session_manager::Session};
 use crate::workload::WriteError;
 use consul_client::{self as consul, Listing, SessionId, clock::Moment, id::IdMap};

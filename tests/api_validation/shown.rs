@@ -1,7 +1,7 @@
 //! What people see: the status, the columns and the explanations.
 
 use consul_semaphore_api::{
-    ConsulSemaphoreStatus, HolderStatus, QueueStatus, WaiterStatus,
+    BlockedStatus, ConsulSemaphoreStatus, HolderStatus, QueueStatus, WaiterStatus,
     conditions::{self, ConditionType, Finding, Reason},
 };
 use jiff::Timestamp;
@@ -184,6 +184,11 @@ fn a_status() -> ConsulSemaphoreStatus {
             waiter: Some("ci-runner deploy".to_owned()),
         }],
         operators: vec!["replica-1".to_owned()],
+        blocked: vec![BlockedStatus {
+            from: Time(now),
+            to: None,
+        }],
+        counted_to: Some(Time(now)),
         conditions: conditions::merge(&[], &findings, Some(1), now),
     }
 }

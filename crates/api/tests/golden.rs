@@ -13,6 +13,7 @@ fn what_users_write_on_a_job() {
         "consul-semaphore.io/hold",
         "consul-semaphore.io/key",
         "consul-semaphore.io/on-contention",
+        "consul-semaphore.io/wait-timeout",
     ];
     assert_eq!(annotations::OF_USERS, recorded);
 }
@@ -21,6 +22,7 @@ fn what_users_write_on_a_job() {
 #[test]
 fn what_the_operator_writes_on_a_job_and_its_pods() {
     let recorded = [
+        "consul-semaphore.io/failed",
         "consul-semaphore.io/session",
         "consul-semaphore.io/lock-key",
         "consul-semaphore.io/lock-index",

@@ -479,7 +479,9 @@ impl Holder {
             // It is about to be given back.
             (Write::Start(_), _) => return Some(Written::NotSent),
             // [`Self::acquire`] returns an error to a caller that does not wait.
-            (Write::GiveBack(_) | Write::Skip(_), _) => Wanted::Nothing,
+            (Write::GiveBack(_) | Write::Skip(_) | Write::Fail(_) | Write::End(_), _) => {
+                Wanted::Nothing
+            }
         };
         if let Wanted::Stop(_) = wanted {
             self.program

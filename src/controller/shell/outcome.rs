@@ -14,7 +14,10 @@ use consul_client::{SessionId, clock};
 use consul_semaphore::{
     Settings, Uid, Workload,
     engine::{Outcome, QueueRef, Write},
-    plan::{Cooling, Grant, Release, Skip, Skipped, Start, Suspend, Suspended, Target},
+    plan::{
+        Cooling, Fail, Failed, Grant, Release, Skip, Skipped, Start, Suspend, Suspended, Taker,
+        Target,
+    },
 };
 use consul_semaphore_api::annotations::{HOLD, KEY, ON_CONTENTION};
 use consul_semaphore_workload::TrackedWorkload;
@@ -209,6 +212,14 @@ impl Emitter<'_> {
                 (Reason::PutOnHold, note)
             }
             Write::Skip(skip) => return self.emit_skip(skip),
+            Write::Fail(fail) => self.failed(fail),
+            Write::End(end) => {
+                let note = format!(
+                    "ended, because {ON_CONTENTION} is ReplaceRunning in the newer Job {}, which asks for the same slots",
+                    end.by
+                );
+                (Reason::Replaced, note)
+            }
             Write::GiveBack(_) | Write::Rename(_) => return,
         };
         self.emit_event(name, uid, reason, note);
@@ -251,6 +262,14 @@ impl Emitter<'_> {
             self.trace_end(workload, session, suspend.since, why);
         }
         note
+    }
+
+    /// Why a workload fails that waits.
+    fn failed(&self, fail: &Fail) -> (Reason, String) {
+        let semaphore = self.reference.title();
+        let why = explain_failure(&semaphore, &fail.why);
+        tracing::info!(workload = %fail.workload.name, semaphore, why = why.1, "failed");
+        why
     }
 
     /// Emits events on the deleted workload, and on the `CronJob` that created it.
@@ -434,19 +453,62 @@ fn pods_remain(semaphore: &str, pods: &[String]) -> String {
     )
 }
 
+/// The event of a workload that fails instead of waiting on.
+pub(in crate::controller) fn explain_failure(semaphore: &str, why: &Failed) -> (Reason, String) {
+    let waited = |timeout: &Duration| {
+        let timeout = jiff::SignedDuration::try_from(*timeout).unwrap_or_default();
+        format!("failed, because it has waited for {timeout:#}")
+    };
+    match why {
+        Failed::Contended(why) => {
+            let why = explain(semaphore, why);
+            let note = format!("failed, because {ON_CONTENTION} is Fail: {why}");
+            (Reason::Contended, note)
+        }
+        Failed::TimedOut {
+            timeout,
+            asked,
+            taken,
+        } => {
+            let mut note = format!("{} for {asked}", waited(timeout));
+            for (semaphore, taken) in taken {
+                if let Skipped::Taken { by, others } = taken
+                    && !by.is_empty()
+                {
+                    note = format!("{note}; {semaphore} is held by {}", listed(by, *others));
+                }
+            }
+            (Reason::WaitTimedOut, note)
+        }
+        Failed::Unqueued { timeout, why } => {
+            let note = format!("{}: {why}", waited(timeout));
+            (Reason::WaitTimedOut, note)
+        }
+        Failed::Superseded { by } => {
+            let note = format!("failed, because the newer Job {by} waits for the same slots");
+            (Reason::Superseded, note)
+        }
+    }
+}
+
+/// Who takes slots.
+fn listed(by: &[Taker], others: usize) -> String {
+    let by = by.iter().map(|taker| taker.describe(None));
+    let by: Vec<String> = by.collect();
+    let others = match others {
+        0 => String::new(),
+        others => format!("; and {others} more"),
+    };
+    format!("{}{others}", by.join("; by "))
+}
+
 /// Why a workload must not wait.
 fn explain(semaphore: &str, why: &Skipped) -> String {
     match why {
         Skipped::Taken { by, others } => {
-            let by = by.iter().map(|taker| taker.describe(None));
-            let by: Vec<String> = by.collect();
-            let others = match others {
-                0 => String::new(),
-                others => format!("; and {others} more"),
-            };
             format!(
-                "all slots of {semaphore} are taken: by {}{others}",
-                by.join("; by ")
+                "all slots of {semaphore} are taken: by {}",
+                listed(by, *others)
             )
         }
         Skipped::Late(late) => format!(
@@ -460,7 +522,6 @@ fn explain(semaphore: &str, why: &Skipped) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use consul_semaphore::plan::Taker;
 
     fn taker(session: &str, holder: Option<&str>) -> Taker {
         Taker {
@@ -543,6 +604,34 @@ mod tests {
     fn a_note_says_how_late_a_workload_comes() {
         let note = explain("db", &Skipped::Late(Duration::from_secs(90)));
         assert!(note.contains("created 90 s after"), "{note}");
+    }
+
+    #[test]
+    fn a_note_says_what_a_job_waited_for_and_who_held_it() {
+        let by = vec![taker(&id(1), Some("prod-eu batch/a"))];
+        let taken = vec![
+            ("db".to_owned(), Skipped::Taken { by, others: 1 }),
+            (
+                "licenses".to_owned(),
+                Skipped::Taken {
+                    by: Vec::new(),
+                    others: 0,
+                },
+            ),
+        ];
+        let why = Failed::TimedOut {
+            timeout: Duration::from_mins(30),
+            asked: "db, licenses:2".to_owned(),
+            taken,
+        };
+        let (reason, note) = explain_failure("db", &why);
+        assert_eq!(reason, Reason::WaitTimedOut);
+        let expected = format!(
+            "failed, because it has waited for 30m for db, licenses:2; db is held by prod-eu batch/a (session {}); \
+             and 1 more",
+            id(1)
+        );
+        assert_eq!(note, expected);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     Cluster, Key, LimitPolicy, Mode, OnContention, OnSlotLost, Phase, Prefix, Reading,
-    SessionState, SlotRequest, Uid, Workload,
+    SessionState, SlotRequest, Uid, Wait, Workload,
     engine::{Answer, Lookup, QueueRef, SemaphoreRef, Slice, Stores},
     evidence::LATE,
     holding::Renewal,
@@ -89,6 +89,7 @@ impl Settings {
             lock_delay: self.session.lock_delay,
             cooldown: self.cooldown,
             transient: true,
+            wait: settings::WaitSettings::default(),
             fair: self.fair.then_some(WINDOW),
         }
     }
@@ -140,6 +141,7 @@ impl Program {
             was_suspended: false,
             granted: None,
             reported: Vec::new(),
+            wait: Wait::default(),
         };
         Self {
             workload: Arc::new(workload),

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use consul_semaphore::Phase;
+use consul_semaphore::{Blocked, Phase, WaitTimeout, Workload};
 use consul_semaphore_api::{
     ConsulSemaphore,
     annotations::HOLD,
@@ -29,6 +29,9 @@ pub(crate) struct Place {
     pub(crate) priority: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) since: Option<Timestamp>,
+    /// When it fails if it has no slot by then, at the earliest; `None` if that is not so, or unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fails: Option<Timestamp>,
     /// One word, for programs.
     pub(crate) reason: String,
     pub(crate) message: String,
@@ -51,6 +54,16 @@ pub(crate) struct Queue {
     pub(crate) outside: Vec<Outside>,
     /// How many more Jobs are not in the queue.
     pub(crate) more_outside: usize,
+}
+
+/// When the wait of a workload ends, as far as this semaphore shows it.
+pub(crate) fn fails(semaphore: &ConsulSemaphore, workload: &Workload) -> Option<Timestamp> {
+    let default = semaphore.spec.wait_timeout.map(WaitTimeout::get);
+    let timeout = workload.wait.timeout.or(default)?;
+    let since = Timestamp::from_second(workload.since).ok()?;
+    let blocked = Blocked::recorded(status(semaphore).blocked());
+    let ends = Blocked::deadline([&blocked], since, timeout)?;
+    workload.was_never_granted().then_some(ends)
 }
 
 impl Queue {
@@ -138,6 +151,7 @@ pub(crate) fn queue_of(
             key: queued.key.clone(),
             priority: workload.map(|workload| workload.workload.priority),
             since: queued.since.as_ref().map(|time| time.0),
+            fails: workload.and_then(|workload| fails(semaphore, &workload.workload)),
             reason,
             message,
         });
@@ -181,6 +195,7 @@ pub(crate) fn queue_of(
             key: key.map(str::to_owned),
             priority: Some(workload.workload.priority),
             since: Timestamp::from_second(workload.workload.since).ok(),
+            fails: fails(semaphore, &workload.workload),
             reason,
             message,
         });

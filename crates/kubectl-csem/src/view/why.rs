@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Serialize;
 
 use super::{
-    age::age,
+    age::{age, until},
     document::{Contender, Holder},
     elsewhere,
     item::status,
@@ -90,6 +90,9 @@ pub(crate) struct Answer<'a> {
     priority: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Timestamp>,
+    /// When it fails if it has no slot by then, at the earliest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fails: Option<Timestamp>,
     holders: Vec<Holder>,
     /// How many more holders there are; of a keyed semaphore, of all keys.
     more_holders: usize,
@@ -184,6 +187,9 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
         since: place
             .filter(|_| index.is_some())
             .and_then(|place| place.since),
+        fails: place
+            .filter(|_| index.is_some())
+            .and_then(|place| place.fails),
         holders: status
             .holders
             .iter()
@@ -316,6 +322,7 @@ pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
         key,
         priority,
         since,
+        fails,
         to_do,
         gaps,
         of,
@@ -330,6 +337,10 @@ pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
     }
     if answer.state == State::Waiting {
         text.push(labelled("Waits", vec![Span::plain(age(*since, now))]));
+        if let Some(fails) = fails {
+            let when = format!("in {}, at {fails:.0}, or later", until(*fails, now));
+            text.push(labelled("Fails", vec![Span::plain(when)]));
+        }
         let priority = priority.unwrap_or(0).to_string();
         text.push(labelled("Priority", vec![Span::plain(priority)]));
     }

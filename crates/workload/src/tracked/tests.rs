@@ -1,4 +1,4 @@
-use consul_semaphore::{Granted, Phase};
+use consul_semaphore::{Granted, Phase, plan::Stop};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -109,6 +109,36 @@ fn one_that_had_a_slot_is_in_line_since_it_was_suspended() {
         workload["metadata"]["annotations"]["consul-semaphore.io/session"] = json!("s");
     });
     assert_eq!(read(workload).unwrap().workload.since, 1_767_225_660);
+}
+
+#[test]
+fn a_job_that_was_made_to_fail_is_left_alone_while_it_gets_no_pods() {
+    let failing = |parallelism: i32, suspend: bool| {
+        let tracked = read(waiting(|workload| {
+            workload["metadata"]["annotations"][annotations::FAILED] = json!("WaitTimedOut");
+            workload["spec"]["suspend"] = json!(suspend);
+            workload["spec"]["parallelism"] = json!(parallelism);
+            workload["status"] = json!({ "conditions": [] });
+        }));
+        let workload = tracked.unwrap().workload;
+        (
+            workload.phase,
+            Stop::of(&workload).is_some(),
+            workload.wait.failing,
+        )
+    };
+    assert_eq!(failing(0, false), (Phase::Stopping, false, true));
+    assert_eq!(
+        failing(1, false),
+        (Phase::Running, true, true),
+        "it is suspended"
+    );
+    // A copy of it is like any other that is suspended.
+    let copy = read(waiting(|workload| {
+        workload["metadata"]["annotations"][annotations::FAILED] = json!("WaitTimedOut");
+        workload["spec"]["parallelism"] = json!(0);
+    }));
+    assert!(copy.unwrap().workload.is_queued());
 }
 
 #[test]

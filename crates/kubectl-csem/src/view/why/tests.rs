@@ -67,6 +67,30 @@ fn is(answer: &Value, state: &str, reason: &str) {
 }
 
 #[test]
+fn when_a_wait_ends() {
+    let blocked = json!([{ "from": "2026-01-01T00:21:00Z", "to": "2026-01-01T00:26:00Z" }]);
+    let semaphore = queued(&["a"], &json!({ "blocked": blocked }));
+    let timeout = json!({ "consul-semaphore.io/wait-timeout": "1h" });
+    let (answer, text) = asked(&semaphore, &timeout, &[]);
+    let since = answer["since"]
+        .as_str()
+        .unwrap()
+        .parse::<Timestamp>()
+        .unwrap();
+    let fails: Timestamp = answer["fails"].as_str().unwrap().parse().unwrap();
+    let waits = fails.duration_since(since);
+    assert!(waits >= jiff::SignedDuration::from_mins(60), "{answer}");
+    has(&text, &["Fails", "or later"]);
+    // While nothing can be granted, nobody knows.
+    let lasts = json!([{ "from": "2026-01-01T00:21:00Z" }]);
+    let semaphore = queued(&["a"], &json!({ "blocked": lasts }));
+    let (answer, _) = asked(&semaphore, &timeout, &[]);
+    assert_eq!(answer.get("fails"), None);
+    let (answer, _) = asked(&semaphore, &json!({}), &[]);
+    assert_eq!(answer.get("fails"), None);
+}
+
+#[test]
 fn all_of_one_that_waits() {
     let waiter = json!({ "session": "s", "waiter": "ci-runner deploy" });
     let db = queued(
