@@ -58,7 +58,8 @@ use consul_client::{
     clock::{self, Moment},
 };
 use consul_semaphore::{
-    Agreement, Key, SessionState,
+    Agreement, Key, SessionState, Settings,
+    decide::CLOCK_IS_READ_AGAIN,
     engine::{
         Conclusion, ConsulAccess, IDLE, Known, Moved, Queue, QueueRef, QueueState, Semaphore,
         SemaphoreRef, Spec,
@@ -392,7 +393,15 @@ impl SemaphoreController {
         let seen = semaphore.is_seen_by(key);
         let readable = shown.limit.is_some();
         let findings = self.queue_findings(&reference, semaphore, (queue, readable), &conclusion);
+        let Settings {
+            limit,
+            restrictions,
+            ..
+        } = &semaphore.spec().settings;
+        let opening = restrictions.windows.at(clock::time());
         let status = KeyStatus {
+            open: conclusion.open,
+            in_force: restrictions.limit(*limit, opening, i32::MIN),
             spec: SpecOf {
                 generation,
                 limit: semaphore.spec().settings.limit,
@@ -489,6 +498,7 @@ impl SemaphoreController {
         let status = ConsulSemaphoreStatus {
             observed_generation: of.generation,
             limit: totals.limit.map(number),
+            window_limit: self.window_limit(semaphore),
             applied_limits: semaphore
                 .applied_limits()
                 .iter()
@@ -523,6 +533,30 @@ impl SemaphoreController {
             keys.findings(of.limit)
         };
         Report { status, findings }
+    }
+
+    /// How many slots may be held in the window that is open, if that is less than the limit.
+    fn window_limit(&self, semaphore: &Semaphore) -> Option<i32> {
+        let Settings {
+            limit,
+            restrictions,
+            ..
+        } = &semaphore.spec().settings;
+        let opening = restrictions.windows.at(clock::time());
+        let in_force = opening.limit(*limit);
+        (opening.is_open() && in_force < *limit).then(|| number(in_force))
+    }
+
+    /// When the status may change though nothing happens: no pass is made while no key is in use.
+    pub(super) fn changes_at(&self, semaphore: &Semaphore) -> Option<Moment> {
+        let windows = &semaphore.spec().settings.restrictions.windows;
+        let now = clock::time();
+        let until = windows
+            .at(now)
+            .until()
+            .filter(|_| semaphore.queues().is_empty())?;
+        let left = Duration::try_from(until.duration_since(now)).unwrap_or_default();
+        Some(Moment::now() + left.min(CLOCK_IS_READ_AGAIN))
     }
 
     /// The conditions while no key is in use.

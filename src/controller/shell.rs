@@ -382,6 +382,9 @@ impl Shell {
         if let (Some(controller), Some(state)) = (controller, self.engine.semaphore(semaphore)) {
             controller.report(state);
             self.reports.made(semaphore, Moment::now());
+            if let Some(due) = controller.changes_at(state) {
+                self.reports.schedule(semaphore.clone(), due);
+            }
             self.confirm(semaphore);
         }
     }
@@ -481,10 +484,14 @@ impl Shell {
                 Outcome::LimitMoved(moved) => {
                     controller.report_moved_limit(moved, reference.key.as_ref());
                 }
+                // One of several slots of a workload says as much as all of them.
                 Outcome::Released {
                     granted: Some(granted),
+                    ref release,
                     ..
-                } => controller.released(&reference.key, granted),
+                } if release.identity.ordinal == 0 => {
+                    controller.released(&reference.key, granted);
+                }
                 _ => {}
             }
             let emitter = Emitter {

@@ -171,7 +171,7 @@ async fn lets_the_rest_change(api: &Semaphores) {
     let after = json!({
         "limit": 9, "limitPolicy": "Enforce", "prefix": "a", "paused": true,
         "session": { "ttl": "None", "lockDelay": "0s" }, "onSlotLost": "Continue", "consul": place,
-        "mode": "Semaphore", "keyed": false, "cooldown": "1h",
+        "mode": "Semaphore", "keyed": false, "cooldown": "1h", "replaceAfter": "0s",
     });
     let updated = api
         .update(&before, &after)

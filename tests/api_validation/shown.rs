@@ -164,6 +164,7 @@ fn a_status() -> ConsulSemaphoreStatus {
     ConsulSemaphoreStatus {
         observed_generation: Some(1),
         limit: Some(4),
+        window_limit: Some(2),
         applied_limits: vec![3],
         fencing_token: Some(i64::MAX),
         held: 4,

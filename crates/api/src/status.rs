@@ -31,6 +31,11 @@ pub struct ConsulSemaphoreStatus {
     #[schemars(with = "i32")]
     pub limit: Option<i32>,
 
+    /// How many slots may be held for one more to be granted, in a window that allows fewer than the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i32")]
+    pub window_limit: Option<i32>,
+
     /// The limits that this `ConsulSemaphore` wrote to Consul or is about to write; others wrote any
     /// other limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -165,6 +165,8 @@ impl<'a> Line<'a> {
         let status = semaphore.status.as_ref();
         let limit = status.and_then(|status| status.limit);
         let limit = number(limit.unwrap_or(semaphore.spec.limit));
+        let in_window = status.and_then(|status| status.window_limit);
+        let limit = in_window.map_or(limit, |in_window| limit.min(number(in_window)));
         let mut line = Self {
             keyed: semaphore.spec.keyed,
             limit,
@@ -241,6 +243,11 @@ impl<'a> Line<'a> {
         let ready = self.condition(ConditionType::Ready);
         if let Some(ready) = ready.filter(|ready| ready.reason != Reason::Reconciled.as_str()) {
             return Why::First(ready);
+        }
+        let available = self.condition(ConditionType::SlotsAvailable);
+        let closed = available.filter(|it| it.reason == Reason::OutsideWindow.as_str());
+        if let Some(closed) = closed {
+            return Why::First(closed);
         }
         let held = self.status.and_then(|status| {
             let all = usize::try_from(status.held).is_ok_and(|held| held <= status.holders.len());

@@ -44,7 +44,7 @@ pub const AHEAD: usize = 16;
 pub const OVERTAKEN: usize = 1;
 
 /// How often a pass reads the wall clock while it waits for a window to open or close: somebody may set the clock.
-const CLOCK_IS_READ_AGAIN: Duration = Duration::from_mins(5);
+pub const CLOCK_IS_READ_AGAIN: Duration = Duration::from_mins(5);
 
 /// Everything that a pass knows.
 #[derive(Clone, Copy)]
@@ -121,6 +121,8 @@ struct Pass<'a> {
     lock_key: String,
     plan: &'a mut Plan,
     composer: Composer<'a>,
+    /// Whether slots are granted now, by the windows of the semaphore.
+    opening: Opening,
     /// The slots that workloads have, or for which they have a contender that they can't use again.
     settled: BTreeSet<(&'a Uid, u32)>,
     /// The sessions of workloads that wait with a contender.
@@ -139,6 +141,7 @@ impl<'a> Pass<'a> {
             lock_key: reading.prefix().lock_key(),
             plan,
             composer: Composer::new(reading, observed),
+            opening: observed.settings.restrictions.windows.at(observed.time),
             settled: BTreeSet::new(),
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
@@ -473,7 +476,8 @@ impl<'a> Pass<'a> {
         let agreed = !matches!(self.plan.agreement, None | Some(Agreement::Conflict { .. }));
         // Until the prefix is read again, a slot that looks free may be a running workload's.
         let open = !settings.paused && !settings.terminating && !self.observed.closed;
-        let opening = self.opening();
+        let opening = self.opening;
+        self.wake_when_it_changes(opening);
         if !open || !agreed || self.plan.reread || !opening.is_open() {
             return;
         }
@@ -551,20 +555,13 @@ impl<'a> Pass<'a> {
         self.take_back(&next);
     }
 
-    /// Whether slots are granted now, by the semaphore's windows. The pass after this one comes when that may change.
-    fn opening(&mut self) -> Opening {
-        let Observed {
-            settings,
-            now,
-            time,
-            ..
-        } = *self.observed;
-        let opening = settings.restrictions.windows.at(time);
+    /// Has a pass come when a window may open or close.
+    fn wake_when_it_changes(&mut self, opening: Opening) {
+        let Observed { now, time, .. } = *self.observed;
         if let Some(until) = opening.until() {
             let left = Duration::try_from(until.duration_since(time)).unwrap_or_default();
             self.wake_at(now + left.min(CLOCK_IS_READ_AGAIN));
         }
-        opening
     }
 
     /// How many slots must be free beside those that a workload is granted.

@@ -6,8 +6,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{lock::Lock, reading::Reading};
-use consul_client::{SessionId, clock::Moment};
+use super::{
+    identity::ContenderBody, lock::Lock, reading::Reading, settings::Restrictions, windows::Opening,
+};
+use consul_client::{Entry, SessionId, clock::Moment};
 
 /// For how long a free slot is left to those before, by default: many times what it takes to learn of it and to write
 /// once.
@@ -22,8 +24,11 @@ const PASSED: u32 = 30;
 pub struct Turns {
     /// How long a turn lasts; `None`: there are no turns.
     window: Option<Duration>,
-    /// Whether a slot was free at the last reading.
-    free: bool,
+    /// What operators go by, and of how many slots.
+    restrictions: Restrictions,
+    limit: u32,
+    /// How many slots were free at the last reading.
+    room: usize,
     began: BTreeMap<SessionId, Turn>,
 }
 
@@ -47,28 +52,48 @@ impl Turns {
     pub fn new(window: Option<Duration>) -> Self {
         Self {
             window,
-            free: false,
-            began: BTreeMap::new(),
+            ..Self::default()
         }
+    }
+
+    /// A slot that a contender may not have, because of these restrictions of a semaphore with this limit, does not
+    /// count as free for it. Only those that say their priority, as operators do, go by them.
+    pub fn restrict(&mut self, limit: u32, restrictions: &Restrictions) {
+        self.limit = limit;
+        self.restrictions = restrictions.clone();
+    }
+
+    /// How many slots must be free beside those that a contender can have.
+    fn withheld_from(&self, contender: &Entry, opening: Opening) -> usize {
+        if self.restrictions == Restrictions::default() {
+            return 0;
+        }
+        let claim = ContenderBody::read(&contender.value).and_then(|body| body.waiting);
+        let most = claim.map_or(self.limit, |claim| {
+            self.restrictions.limit(self.limit, opening, claim.priority)
+        });
+        usize::try_from(self.limit - most).unwrap_or(usize::MAX)
     }
 
     /// Records a reading: while a slot is free it is the turn of all who wait. A contender that let its turn pass is
     /// passed over for a while, unless it holds a slot or writes its contender again.
-    pub fn observe(&mut self, reading: &Reading, now: Moment) {
+    pub fn observe(&mut self, reading: &Reading, now: Moment, time: jiff::Timestamp) {
         let Some(window) = self.window else {
             return;
         };
-        let free = match reading.lock() {
-            Lock::Absent { .. } => true,
-            Lock::Semaphore { body, .. } => body.room() > 0,
-            Lock::Mutex { .. } | Lock::Unreadable(_) => false,
+        let room = match reading.lock() {
+            Lock::Absent { .. } => usize::MAX,
+            Lock::Semaphore { body, .. } => body.room(),
+            Lock::Mutex { .. } | Lock::Unreadable(_) => 0,
         };
-        let free_still = std::mem::replace(&mut self.free, free) && free;
-        self.began.retain(|session, turn| {
+        let before = std::mem::replace(&mut self.room, room);
+        let opening = self.restrictions.windows.at(time);
+        let mut began = std::mem::take(&mut self.began);
+        began.retain(|session, turn| {
             let Some(contender) = reading.contender(session) else {
                 return false;
             };
-            if free_still {
+            if room.min(before) > self.withheld_from(contender, opening) {
                 // No contender has a second turn for the same slot, however often it writes.
                 turn.index = contender.modify_index;
                 return !reading.holds(session);
@@ -76,15 +101,16 @@ impl Turns {
             let passed = turn.ends <= now && now < turn.forgotten(window);
             passed && contender.modify_index == turn.index && !reading.holds(session)
         });
-        if free {
-            for (session, entry) in reading.waiting() {
-                let turn = Turn {
-                    ends: now + window,
-                    index: entry.modify_index,
-                };
-                self.began.entry(session.clone()).or_insert(turn);
-            }
+        let waiting = reading.waiting();
+        let waiting = waiting.filter(|(_, entry)| room > self.withheld_from(entry, opening));
+        for (session, entry) in waiting {
+            let turn = Turn {
+                ends: now + window,
+                index: entry.modify_index,
+            };
+            began.entry(session.clone()).or_insert(turn);
         }
+        self.began = began;
     }
 
     /// When the turn of this contender ends, if a slot is free for it: until then those after it take none.
@@ -102,7 +128,7 @@ impl Turns {
     /// Whether a slot was free at the last reading.
     #[cfg(test)]
     pub(super) fn is_free(&self) -> bool {
-        self.free
+        self.room > 0
     }
 
     /// The contender's `ModifyIndex` when a slot was last free.
@@ -115,7 +141,7 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Mode, samples};
+    use crate::{Mode, Reserved, identity::Claim, samples};
     use consul_client::{Entry, Listing};
 
     fn second(since: u64) -> Moment {
@@ -124,6 +150,11 @@ mod tests {
 
     /// A prefix with one slot, which this session holds, and where `w` waits with a contender of this index.
     fn reading(holder: Option<&str>, index: u64) -> Reading {
+        reading_with(holder, index, "")
+    }
+
+    /// The same with this body of the contender.
+    fn reading_with(holder: Option<&str>, index: u64, waiter: &str) -> Reading {
         let entry = |key: &str, session: Option<&str>, value: &str| Entry {
             modify_index: index,
             ..samples::entry(key, session, value)
@@ -134,7 +165,7 @@ mod tests {
             entries: vec![
                 entry("p/.lock", None, &body),
                 entry("p/h", Some("h"), ""),
-                entry("p/w", Some("w"), ""),
+                entry("p/w", Some("w"), waiter),
             ],
             index,
             sent: second(1),
@@ -146,9 +177,45 @@ mod tests {
     fn turn(readings: &[(u64, Reading)]) -> Option<Moment> {
         let mut turns = Turns::new(Some(WINDOW));
         for (now, reading) in readings {
-            turns.observe(reading, second(*now));
+            turns.observe(reading, second(*now), samples::time(*now));
         }
         turns.ends(&"w".into())
+    }
+
+    #[test]
+    fn a_slot_that_is_not_for_a_contender_is_not_free_for_it() {
+        let settings = samples::settings(1);
+        let ours = samples::ours("w", None);
+        let body = |priority| ContenderBody {
+            waiting: Some(Claim {
+                priority,
+                since: samples::time(0),
+                lost: false,
+                slots: 1,
+            }),
+            ..ContenderBody::new(&settings.cluster, &ours.identity, samples::time(0), false)
+        };
+        let turn_of = |body: &str| {
+            let mut turns = Turns::new(Some(WINDOW));
+            let reserved = Some(Reserved {
+                slots: 1,
+                min_priority: 10,
+            });
+            let restrictions = Restrictions {
+                reserved,
+                ..Restrictions::default()
+            };
+            turns.restrict(1, &restrictions);
+            let reading = reading_with(None, 5, body);
+            turns.observe(&reading, second(1), samples::time(1));
+            turns.ends(&"w".into()).is_some()
+        };
+        let of = |priority| serde_json::to_string(&body(priority)).unwrap();
+        assert_eq!(
+            [9, 10].map(|priority| turn_of(&of(priority))),
+            [false, true]
+        );
+        assert!(turn_of(""), "other programs do not know what is reserved");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A schedule is read as the clock on a wall in its time zone shows the time, so a change to or from daylight saving
 //! time neither skips nor doubles a window: a time that does not exist that day is the moment of the change, and one
-//! that comes twice is the first of the two.
+//! that comes twice is the first of the two, also for a schedule of every hour.
 
 use std::time::Duration;
 
@@ -195,8 +195,9 @@ impl Window {
         options.fallback_timezone_option = FallbackTimezoneOption::UTC;
         let text = &spec.schedule;
         // A sixth field would be a time zone.
-        let fields = text.split_ascii_whitespace().count();
-        let schedule = (text.len() <= LONGEST_SCHEDULE && fields == 5)
+        let fields: Vec<&str> = text.split_ascii_whitespace().collect();
+        let known = fields.len() == 5 && fields.iter().all(|field| is_of_cron(field));
+        let schedule = (text.len() <= LONGEST_SCHEDULE && known)
             .then(|| cronexpr::parse_crontab_with(text, options).ok())
             .flatten()
             .ok_or_else(|| NeverOpens::Schedule(text.clone()))?;
@@ -249,6 +250,15 @@ impl Window {
             }
         }
     }
+}
+
+/// Whether a field has numbers, names and signs of cron, as in a `CronJob`, and no extension such as `L` or `#`.
+fn is_of_cron(field: &str) -> bool {
+    let mut words = field.split(['*', ',', '-', '/']);
+    words.all(|word| {
+        let name = word.len() == 3 && word.bytes().all(|byte| byte.is_ascii_alphabetic());
+        name || word.bytes().all(|byte| byte.is_ascii_digit())
+    })
 }
 
 #[cfg(test)]
@@ -405,6 +415,8 @@ mod tests {
             window("0 22 * * * UTC", 1, "UTC", None),
             window("61 22 * * *", 1, "UTC", None),
             window(&"1,".repeat(100), 1, "UTC", None),
+            window("0 22 L * *", 1, "UTC", None),
+            window("0 22 * * 5#2", 1, "UTC", None),
             window("0 22 * * *", 1, "Mars/Olympus", None),
             window("0 0 30 2 *", 1, "UTC", None),
         ];
@@ -424,8 +436,8 @@ mod tests {
             .map(|(_, why)| why.to_string())
             .collect();
         assert!(said[0].contains("five fields"), "{said:?}");
-        assert!(said[4].contains("Europe/Berlin"), "{said:?}");
-        assert!(said[5].contains("within four years"), "{said:?}");
+        assert!(said[6].contains("Europe/Berlin"), "{said:?}");
+        assert!(said[7].contains("within four years"), "{said:?}");
     }
 
     #[test]

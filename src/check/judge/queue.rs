@@ -115,7 +115,8 @@ impl Place {
         let mut cooldowns = Cooldowns::default();
         deaths.observe(&self.reading, now);
         mutex.observe(&self.reading, now);
-        turns.observe(&self.reading, now);
+        turns.restrict(self.settings.limit, &self.settings.restrictions);
+        turns.observe(&self.reading, now, time);
         cooldowns.observe(&self.reading, &self.ours, now, time);
         let none = BTreeSet::new();
         decide(&Observed {

@@ -171,6 +171,10 @@ pub(super) struct KeyStatus {
     pub(super) shown: Shown,
     pub(super) queued: Queued,
     pub(super) findings: Vec<Finding>,
+    /// Whether slots are granted.
+    pub(super) open: bool,
+    /// How many slots may be held for one more to be granted to any waiting workload.
+    pub(super) in_force: u32,
     /// Whether a workload waits for others there, or may have to let a new contender go first.
     pub(super) awaits_others: bool,
     /// How long the watch may wait for changes.
@@ -245,7 +249,10 @@ impl Keys {
             totals.waiting += waiting;
             totals.in_use += usize::from(key.is_in_use());
             let limit = shown.limit.and_then(|limit| limit.try_into().ok());
-            let free = limit.unwrap_or(0_usize).saturating_sub(shown.held);
+            let in_force = usize::try_from(key.in_force).unwrap_or(usize::MAX);
+            let free = limit
+                .map_or(0, |limit: usize| limit.min(in_force))
+                .saturating_sub(shown.held);
             totals.idle += free.min(*waiting);
             totals.starting.extend(starting.iter().cloned());
             limits.extend(shown.limit);
@@ -322,7 +329,7 @@ impl Reported {
 
     /// When a workload is likely to start for which `before` slots have to become free first, and one more.
     fn expected(&self, key: &Option<Key>, before: usize) -> Option<Timestamp> {
-        let shown = &self.keys.get(key)?.shown;
+        let shown = &self.keys.get(key).filter(|key| key.open)?.shown;
         let limit = usize::try_from(shown.limit?).ok()?;
         let since = shown
             .holders
@@ -447,7 +454,7 @@ impl<'a> Together<'a> {
             return Finding::new(type_, ConditionStatus::Unknown, Reason::Starting, "");
         };
         let message = match phase {
-            Phase::True if !fine.is_empty() => fine.to_owned(),
+            Phase::True if !fine.is_empty() && *reason != Reason::InvalidWindow => fine.to_owned(),
             Phase::False if keys.len() < self.keys.len() || is_of_a_key(*reason) => {
                 format!("{}: {}", named(keys), finding.message)
             }
@@ -463,12 +470,6 @@ impl<'a> Together<'a> {
     fn slots_available(&self, limit: u32) -> Finding {
         let type_ = ConditionType::SlotsAvailable;
         let full = (type_, Phase::False, Reason::AllSlotsHeld);
-        if self
-            .found
-            .contains_key(&(type_, Phase::False, Reason::OutsideWindow))
-        {
-            return self.worst(type_, "");
-        }
         let running = (type_, Phase::False, Reason::RunningWithoutSlot);
         if self.found.contains_key(&running)
             || self.count_of(type_, Phase::Unknown) == self.keys.len()
@@ -484,6 +485,10 @@ impl<'a> Together<'a> {
                     ..finding.clone()
                 };
             }
+        }
+        let outside = (type_, Phase::False, Reason::OutsideWindow);
+        if self.found.contains_key(&outside) {
+            return self.worst(type_, "");
         }
         let used = Use {
             held: self.keys.values().map(|key| key.shown.held).sum(),

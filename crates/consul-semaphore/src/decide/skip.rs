@@ -29,12 +29,12 @@ impl Pass<'_> {
         };
         // What is written now may free a slot: the next pass sees it.
         let settled = agreed && self.plan.record.is_none() && self.composer.is_idle();
-        let opening = settings.restrictions.windows.at(self.observed.time);
-        if obstacle || !opening.is_open() || !settled || self.plan.reread {
+        if obstacle || !self.opening.is_open() || !settled || self.plan.reread {
             return;
         }
         // A window's limit counts like the semaphore's own. Slots that are reserved for others count as free.
-        let withheld = settings.limit - opening.limit(settings.limit);
+        let in_force = self.opening.limit(settings.limit);
+        let withheld = settings.limit - in_force;
         let withheld = usize::try_from(withheld).unwrap_or(usize::MAX);
         let room = match self.reading.lock() {
             Lock::Semaphore { body, .. } => Some(body.room().saturating_sub(withheld)),
@@ -47,7 +47,12 @@ impl Pass<'_> {
                 continue;
             }
             let late = self.lateness(workload);
-            let asks = usize::try_from(self.slots_for(workload)).unwrap_or(usize::MAX);
+            let asks = self.slots_for(workload);
+            if late.is_none() && asks > in_force {
+                // It waits for a window with so many.
+                continue;
+            }
+            let asks = usize::try_from(asks).unwrap_or(usize::MAX);
             if late.is_none() && room.is_none_or(|room| room >= asks) {
                 continue;
             }

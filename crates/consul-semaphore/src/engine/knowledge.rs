@@ -63,10 +63,10 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// Replaces what is known.
-    fn observe(&mut self, reading: &Reading, now: Moment) {
-        self.deaths.observe(reading, now);
-        self.mutex.observe(reading, now);
-        self.turns.observe(reading, now);
+    fn observe(&mut self, reading: &Reading, now: Now) {
+        self.deaths.observe(reading, now.moment);
+        self.mutex.observe(reading, now.moment);
+        self.turns.observe(reading, now.moment, now.time);
     }
 }
 
@@ -150,7 +150,7 @@ impl Knowledge {
             known.update(differences, sent, self.own_writes.keys());
             #[cfg(test)]
             known.check_against(&anew);
-            self.memory.observe(known, now.moment);
+            self.memory.observe(known, now);
         }
         self.reading_works();
     }
@@ -180,7 +180,7 @@ impl Knowledge {
             return;
         }
         let reading = Reading::new(self.prefix.clone(), self.mode, listing);
-        self.memory.observe(&reading, now.moment);
+        self.memory.observe(&reading, now);
         self.reading = Some(reading);
         self.reading_works();
     }
@@ -219,7 +219,7 @@ impl Knowledge {
             reading.write(&transaction.operations, change, answer, sent);
             #[cfg(test)]
             reading.check();
-            self.memory.observe(reading, now.moment);
+            self.memory.observe(reading, now);
         }
         if self.own_writes.len() > UNLISTED {
             self.invalidate();

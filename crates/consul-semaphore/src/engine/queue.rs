@@ -282,7 +282,8 @@ impl Queue {
 impl Queue {
     /// A queue that knows nothing yet and has no access to Consul.
     pub fn new(settings: Settings, recorded: Vec<u32>, defence: Defence) -> Self {
-        let turns = Turns::new(settings.fair);
+        let mut turns = Turns::new(settings.fair);
+        turns.restrict(settings.limit, &settings.restrictions);
         Self {
             knowledge: Knowledge::new(settings.prefix.clone(), settings.mode, turns),
             settings,
@@ -312,6 +313,12 @@ impl Queue {
         match event {
             Event::Spec { settings, changed } => {
                 self.settings = *settings;
+                let Settings {
+                    limit,
+                    restrictions,
+                    ..
+                } = &self.settings;
+                self.knowledge.memory.turns.restrict(*limit, restrictions);
                 self.active.look_at_all();
                 if changed {
                     self.limits.defence = Defence::default();

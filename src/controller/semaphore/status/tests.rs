@@ -30,6 +30,8 @@ fn status(key: &str, holders: &[u64], ready: (bool, Reason)) -> KeyStatus {
             waiting: 1,
             starting: Vec::new(),
         },
+        open: true,
+        in_force: 1,
         awaits_others: false,
         findings: vec![Finding::new(ConditionType::Ready, is_ready, reason, "why")],
         wait: Duration::from_secs(24),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    Reserved,
+    Reserved, SlotRequest,
     windows::{WindowSpec, Windows},
 };
 
@@ -129,4 +129,16 @@ fn a_workload_that_must_not_wait_is_judged_by_the_limit_of_the_window() {
     assert_eq!(skips(&facts), 0, "it is outside all windows");
     facts.windows([open(Some(2))]).reserve(1, 10);
     assert_eq!(skips(&facts), 0, "the free slot is reserved");
+    facts.settings.restrictions = crate::Restrictions::default();
+    facts.windows([open(Some(1))]);
+    facts.queue.clear();
+    let two = SlotRequest {
+        slots: 2.try_into().unwrap(),
+        ..SlotRequest::one("db", None)
+    };
+    facts.queue(&[Workload {
+        requests: vec![two],
+        ..skippable("a")
+    }]);
+    assert_eq!(skips(&facts), 0, "it waits for a window with two slots");
 }

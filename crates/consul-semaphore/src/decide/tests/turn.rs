@@ -31,7 +31,8 @@ impl Facts {
         let began = (0..=NOW * 10).rev().map(|n| Duration::from_millis(n * 100));
         let began = began.map(Moment::from_boot).find(|since| ages(*since));
         self.turns = Turns::new(self.settings.fair);
-        self.turns.observe(&reading, began.unwrap());
+        self.turns
+            .observe(&reading, began.unwrap(), samples::time(NOW));
         self
     }
 }
