@@ -17,7 +17,7 @@
 //! - [`mod@decide`]: a pass, which combines all of these
 //! - [`mutex`]: what is remembered of a mutex, whose key does not say who waits for it
 //! - [`engine`]: a queue as a whole, without IO: events in, actions out
-//! - [`holder`]: one slot for one program, with the engine and a Consul client
+//! - [`holder`]: slots for one program, with the engine and a Consul client
 //! - [`plan`]: what a pass decides, as types that guarantee the right order
 
 mod compose;
@@ -42,6 +42,7 @@ pub mod reading;
 #[cfg(test)]
 mod samples;
 mod seconds;
+mod sequencer;
 pub mod settings;
 pub mod turns;
 mod verbatim;
@@ -61,6 +62,7 @@ pub use policy::{LONGEST_COOLDOWN, LimitPolicy, Mode, OnContention, OnSlotLost};
 pub use prefix::{InvalidPrefix, Prefix};
 pub use reading::{Deaths, Reading};
 pub use seconds::{InvalidSeconds, Seconds};
+pub use sequencer::Sequencer;
 pub use settings::{Order, Settings};
 pub use turns::Turns;
 pub use workload::{
