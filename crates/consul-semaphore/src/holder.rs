@@ -329,6 +329,10 @@ impl Holder {
 
     /// Why waiting for slots is useless, if it is.
     fn hopeless(&self) -> Option<AcquireError> {
+        let mut absent = self.semaphores.iter().filter(|watched| watched.is_absent());
+        if let Some(watched) = absent.next().filter(|_| self.settings.must_exist) {
+            return Some(AcquireError::Absent(watched.asked.prefix.clone()));
+        }
         // A pending call may bring slots, or a better error.
         if self.calls.are_under_way() {
             return None;
@@ -346,9 +350,6 @@ impl Holder {
             let error = AcquireError::of(&trouble.error);
             let refused = matches!(error, AcquireError::Refused(_));
             return (!self.settings.wait || refused).then_some(error);
-        }
-        if self.settings.must_exist && watched.unused {
-            return Some(AcquireError::Absent(watched.asked.prefix.clone()));
         }
         let agreement = self.conclusion(&watched.queue);
         let agreement = agreement.and_then(|last| last.agreement);
@@ -397,7 +398,7 @@ impl Holder {
     fn note_unused(&mut self) {
         let unused: Vec<_> = self.views().map(|view| view.is_unused()).collect();
         for (watched, unused) in self.semaphores.iter_mut().zip(unused) {
-            watched.unused = unused.unwrap_or(watched.unused);
+            watched.note_unused(unused);
         }
     }
 }

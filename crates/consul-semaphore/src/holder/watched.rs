@@ -22,6 +22,8 @@ pub(super) struct Watched {
     pub(super) queue: QueueRef,
     /// Whether the prefix was unused when it was last read, before there was a slot.
     pub(super) unused: bool,
+    /// The same when it was first read.
+    absent: Option<bool>,
     /// Readings of the prefix, once something waits for one.
     readings: Option<mpsc::Receiver<Reading>>,
 }
@@ -36,9 +38,23 @@ impl Watched {
             asked: asked.clone(),
             queue: QueueRef::new(&reference(place), None),
             unused: false,
+            absent: None,
             readings: None,
         });
         watched.collect()
+    }
+
+    /// Whether nobody used the prefix when it was first read. Those who leave it later have used it.
+    pub(super) fn is_absent(&self) -> bool {
+        self.absent == Some(true)
+    }
+
+    /// Remembers whether the prefix is unused, if that is known.
+    pub(super) fn note_unused(&mut self, unused: Option<bool>) {
+        if let Some(unused) = unused {
+            self.unused = unused;
+            self.absent.get_or_insert(unused);
+        }
     }
 
     /// Begins to watch the prefix, with blocking queries of this length, unless it is watched.
