@@ -647,3 +647,6 @@ impl Notices {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
