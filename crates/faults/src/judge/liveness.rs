@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Rule, Verdict, Violation,
+    requests::Requests,
     spans::{Outages, Spans},
 };
 use crate::{
@@ -18,7 +19,7 @@ const RELEASE: f64 = 15.0;
 /// How long a Job may wait while a slot is free and everything works, in seconds.
 const GRANT: f64 = 30.0;
 
-pub(super) fn judge(bed: &[Record], outages: &Outages, verdict: &mut Verdict) {
+pub(super) fn judge(bed: &[Record], outages: &Outages, requests: &Requests, verdict: &mut Verdict) {
     for record in bed {
         if let What::Semaphore(semaphore) = &record.what {
             let parts = [
@@ -33,7 +34,7 @@ pub(super) fn judge(bed: &[Record], outages: &Outages, verdict: &mut Verdict) {
                 .map(|part| outages.with_recovery(part))
                 .fold(Spans::default(), |all, one| all.and(&one));
             let unproved = away.and(&outages.with_recovery(&Part::Proofs));
-            Watch::new(semaphore, away, unproved).judge(bed, verdict);
+            Watch::new(semaphore, away, unproved).judge(bed, requests, verdict);
         }
     }
     at_rest(bed, verdict);
@@ -65,14 +66,17 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn judge(mut self, bed: &[Record], verdict: &mut Verdict) {
+    fn judge(mut self, bed: &[Record], requests: &Requests, verdict: &mut Verdict) {
         // Only records of this semaphore: no other record changes anything here.
         for record in bed {
             let here = match &record.what {
-                What::Job(job) => job.prefix == self.semaphore.prefix,
-                What::Pod { prefix, .. }
-                | What::Contender { prefix, .. }
-                | What::Lock { prefix, .. } => *prefix == self.semaphore.prefix,
+                What::Job(job) => requests.is_at(&job.uid, &job.prefix, &self.semaphore.prefix),
+                What::Pod { prefix, uid, .. } => {
+                    requests.is_at(uid, prefix, &self.semaphore.prefix)
+                }
+                What::Contender { prefix, .. } | What::Lock { prefix, .. } => {
+                    *prefix == self.semaphore.prefix
+                }
                 _ => false,
             };
             if here {
@@ -88,11 +92,12 @@ impl<'a> Watch<'a> {
     }
 
     fn look(&mut self, t: f64, verdict: &mut Verdict) {
+        // What asks for several slots may wait for others.
         let waits = self
             .view
             .jobs
             .values()
-            .any(|job| job.state == JobState::Waiting);
+            .any(|job| job.state == JobState::Waiting && job.asks.is_empty());
         let free = match self.view.locks.get(&self.semaphore.prefix) {
             Some(Body::Semaphore { limit, holders, .. }) => (holders.len() as u64) < *limit,
             Some(Body::Absent) | None => true,
