@@ -15,6 +15,10 @@ use consul_semaphore_operator::telemetry;
 
 use crate::cli::{Cli, Command};
 
+/// It finds free memory in the same time however much of it is in use.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     command_line::abort_on_panic();
     let done = match command_line::parse::<Cli>().command {

@@ -36,6 +36,7 @@ impl Queue {
             keyed: false,
             consul: None,
             limit: 5000,
+            restrictions: Restrictions::default(),
         };
         index.add_semaphore(&semaphore, offer, true);
         Self { index, queue }

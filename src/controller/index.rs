@@ -23,7 +23,7 @@ use self::{contenders::Contenders, lists::Lists, marks::Marks};
 use crate::watch_scope::WatchScope;
 use consul_client::{clock::Moment, id::IdMap};
 use consul_semaphore::{
-    Key, Phase, Place, Prefix, Uid, Workload,
+    Key, Phase, Place, Prefix, Restrictions, Uid, Workload,
     engine::{Changes, QueueRef, SemaphoreRef, Slice},
 };
 use consul_semaphore_api::{ConsulSemaphore, ConsulSpec};
@@ -76,8 +76,10 @@ pub(super) struct Offer {
     pub(super) keyed: bool,
     /// The part of Consul that it is in.
     pub(super) consul: Option<ConsulSpec>,
-    /// The most slots that one workload can have.
+    /// How many slots there are.
     pub(super) limit: u32,
+    /// When they are granted, and to whom.
+    pub(super) restrictions: Restrictions,
 }
 
 impl Offer {
@@ -87,6 +89,7 @@ impl Offer {
             keyed: semaphore.spec.keyed,
             consul: semaphore.spec.consul.clone(),
             limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
+            restrictions: semaphore.restrictions(consul_client::clock::time()),
         }
     }
 }

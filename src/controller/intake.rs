@@ -204,7 +204,10 @@ mod tests {
         let workload = workload(&plain, None);
         let (reason, note, _) = explain(&workload, &Unclaimed::Obstacle(unsatisfiable));
         assert_eq!(reason, Reason::Unsatisfiable);
-        assert!(note.contains("4 slots of db, which has 3"), "{note}");
+        assert!(
+            note.contains("4 slots of db, of which it can have 3"),
+            "{note}"
+        );
         let missing = Unclaimed::Missing(vec!["db".into(), "licenses".into()]);
         let (reason, note, _) = explain(&workload, &missing);
         assert_eq!(reason, Reason::NoSemaphore);

@@ -10,6 +10,7 @@ mod access;
 mod advice;
 mod conditions;
 mod finalizer;
+mod holds;
 mod operators;
 mod prefix_watch;
 mod readiness;
@@ -24,6 +25,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use kube::Resource as _;
 use tokio::{
     sync::{Semaphore as Turns, mpsc, watch},
@@ -33,6 +35,7 @@ use tokio::{
 use self::{
     access::Access,
     conditions::{Observed, number},
+    holds::Holds,
     prefix_watch::PrefixWatch,
     readiness::Readiness,
     reporter::{Report, Reporter},
@@ -48,7 +51,10 @@ use super::{
     watches::reference_of,
 };
 use crate::telemetry::SemaphoreLabels;
-use consul_client::{self as consul, Session, clock::Moment};
+use consul_client::{
+    self as consul, Session,
+    clock::{self, Moment},
+};
 use consul_semaphore::{
     Agreement, Key, SessionState,
     engine::{
@@ -104,6 +110,7 @@ pub(super) struct SemaphoreController {
 struct Reported {
     keys: Keys,
     tenures: BTreeMap<Option<Key>, Tenures>,
+    holds: BTreeMap<Option<Key>, Holds>,
     /// The keys whose state may have changed.
     changed: BTreeSet<Option<Key>>,
     /// Limits to be recorded, and the number of the report that contains them.
@@ -301,6 +308,12 @@ impl SemaphoreController {
         self.reported.changed.insert(key.clone());
     }
 
+    /// A slot of this key was given back that had been granted then.
+    pub(super) fn released(&mut self, key: &Option<Key>, granted: Timestamp) {
+        let holds = self.reported.holds.entry(key.clone()).or_default();
+        holds.note(granted, clock::time());
+    }
+
     /// Publishes the current status.
     pub(super) fn report(&mut self, semaphore: &Semaphore) {
         for key in std::mem::take(&mut self.reported.changed) {
@@ -357,6 +370,7 @@ impl SemaphoreController {
         else {
             self.reported.keys.remove(key);
             self.reported.tenures.remove(key);
+            self.reported.holds.remove(key);
             return;
         };
         let generation = semaphore.spec().generation;
@@ -403,7 +417,10 @@ impl SemaphoreController {
         let findings = self.queue_findings(&reference, semaphore, (queue, false), &conclusion);
         let is = |finding: &&Finding| match finding.type_ {
             ConditionType::Ready => finding.status != ConditionStatus::True,
-            ConditionType::SlotsAvailable => finding.reason == Reason::AllSlotsHeld,
+            ConditionType::SlotsAvailable => matches!(
+                finding.reason,
+                Reason::AllSlotsHeld | Reason::OutsideWindow | Reason::Reserved
+            ),
             ConditionType::ConsulReachable | ConditionType::LimitAgreed => false,
         };
         let obstacle = findings.iter().find(is)?;
@@ -486,7 +503,9 @@ impl SemaphoreController {
             waiting: number(totals.waiting),
             keys_in_use: keyed.then(|| number(totals.in_use)),
             holders: keys.holders(),
-            queue: status::queue(index, &self.reference, &totals.starting, keyed),
+            queue: self
+                .reported
+                .queue(index, &self.reference, &totals.starting, keyed),
             waiting_elsewhere: keys.elsewhere(),
             // The reporter knows them.
             operators: Vec::new(),

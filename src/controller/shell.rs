@@ -472,12 +472,19 @@ impl Shell {
         })
     }
 
-    fn emit(&self, reference: &QueueRef, outcome: Outcome, ended: &mut Ended) {
-        let controller = self.semaphores.get(&reference.semaphore);
+    fn emit(&mut self, reference: &QueueRef, outcome: Outcome, ended: &mut Ended) {
+        let controller = self.semaphores.get_mut(&reference.semaphore);
         let queue = self.engine.queue(reference).map(Queue::settings);
         if let (Some(controller), Some(settings)) = (controller, queue) {
-            if let Outcome::LimitMoved(moved) = outcome {
-                controller.report_moved_limit(moved, reference.key.as_ref());
+            match outcome {
+                Outcome::LimitMoved(moved) => {
+                    controller.report_moved_limit(moved, reference.key.as_ref());
+                }
+                Outcome::Released {
+                    granted: Some(granted),
+                    ..
+                } => controller.released(&reference.key, granted),
+                _ => {}
             }
             let emitter = Emitter {
                 context: &self.context,

@@ -140,20 +140,18 @@ fn is_one_of(condition: &Condition, reasons: &[Reason]) -> bool {
 
 /// Whether somebody has to do something: nobody does if it was meant, or if slots are merely all held.
 fn is_problem(condition: &Condition) -> bool {
-    let meant = [Reason::Paused, Reason::Terminating, Reason::AllSlotsHeld];
-    condition.status == ConditionStatus::False.as_str() && !is_one_of(condition, &meant)
+    let meant = [Reason::Paused, Reason::Terminating];
+    condition.status == ConditionStatus::False.as_str()
+        && !is_one_of(condition, &meant)
+        && !conditions::is_normal(condition)
 }
 
 /// Whether a condition says something that Ready does not.
 fn says_more(condition: &Condition, ready: Option<&Condition>) -> bool {
-    let normal = [
-        Reason::Reachable,
-        Reason::LimitsMatch,
-        Reason::SlotsFree,
-        Reason::AllSlotsHeld,
-    ];
+    let plain = conditions::is_normal(condition)
+        && !is_one_of(condition, &[Reason::OutsideWindow, Reason::Reserved]);
     condition.status != ConditionStatus::Unknown.as_str()
-        && !is_one_of(condition, &normal)
+        && !plain
         && ready.is_none_or(|ready| ready.reason != condition.reason)
 }
 
@@ -180,7 +178,9 @@ impl<'a> Holding<'a> {
 
 impl<'a> Waiting<'a> {
     fn of(job: &'a QueueStatus, why: &Why<'_>) -> Self {
-        let QueueStatus { job, key, since } = job;
+        let QueueStatus {
+            job, key, since, ..
+        } = job;
         let why = match why {
             // The message is shown once, above.
             Why::Stopped(ready) => format!("nothing is granted now: {}", ready.reason),

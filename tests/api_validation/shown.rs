@@ -167,6 +167,7 @@ fn a_status() -> ConsulSemaphoreStatus {
             key: Some("customer-42".to_owned()),
             job: "migrate-2".to_owned(),
             since: Some(Time(now)),
+            expected: Some(Time(now)),
         }],
         waiting_elsewhere: vec![WaiterStatus {
             session: "s-3".to_owned(),

@@ -2,7 +2,7 @@
 
 use consul_semaphore_api::{Cooldown, LockDelay, Ttl};
 use kube::ResourceExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::semaphores::Semaphores;
 
@@ -14,6 +14,8 @@ pub(crate) async fn is_checked(api: &Semaphores) {
     checks_the_ttl(api).await;
     checks_the_lock_delay(api).await;
     checks_the_cooldown(api).await;
+    checks_the_windows(api).await;
+    checks_what_is_reserved(api).await;
     checks_the_mode(api).await;
 }
 
@@ -145,6 +147,53 @@ async fn checks_the_cooldown(api: &Semaphores) {
         "cooldown must be whole hours, minutes and seconds from 0s to 24h, such as 30s or 1h";
     api.refuse(invalid.map(spec), "spec.cooldown", allowed)
         .await;
+}
+
+async fn checks_the_windows(api: &Semaphores) {
+    let window = |schedule: &str, duration: &str, zone: &str| json!({ "schedule": schedule, "duration": duration, "timeZone": zone });
+    let spec = |window: Value| json!({ "limit": 3, "windows": [window] });
+    api.accept(spec(window("0 22 * * *", "6h", "Europe/Berlin")))
+        .await;
+    api.accept(spec(
+        json!({ "schedule": "*/5 0-6 1,15 * MON-FRI", "duration": "168h", "limit": 2 }),
+    ))
+    .await;
+    let schedules = ["", "0 22 * *", "0 22 * * * UTC", "@daily", "0  22 * * *"];
+    let schedules = schedules.map(|schedule| spec(window(schedule, "6h", "UTC")));
+    let allowed = "schedule must be the five fields of cron";
+    api.refuse(schedules, "spec.windows[0].schedule", allowed)
+        .await;
+    let durations = ["0s", "59s", "168h1s", "1d", "6"];
+    let durations = durations.map(|duration| spec(window("0 22 * * *", duration, "UTC")));
+    let allowed = "duration must be whole hours, minutes and seconds from 1m to 168h";
+    api.refuse(durations, "spec.windows[0].duration", allowed)
+        .await;
+    let zones = ["", "Europe Berlin", "../etc/passwd", "/etc/localtime"];
+    let zones = zones.map(|zone| spec(window("0 22 * * *", "6h", zone)));
+    api.refuse(
+        zones,
+        "spec.windows[0].timeZone",
+        "such as Europe/Berlin or UTC",
+    )
+    .await;
+    let many = vec![window("0 22 * * *", "6h", "UTC"); 21];
+    let many = [json!({ "limit": 3, "windows": many })];
+    api.refuse(many, "spec.windows", "must have at most 20 items")
+        .await;
+}
+
+async fn checks_what_is_reserved(api: &Semaphores) {
+    let spec =
+        |slots: i64| json!({ "limit": 3, "reserved": { "slots": slots, "minPriority": 10 } });
+    api.accept(spec(3)).await;
+    api.refuse(
+        [spec(4)],
+        "spec.reserved.slots",
+        "reserved.slots must be at most limit",
+    )
+    .await;
+    let none = "should be greater than or equal to 1";
+    api.refuse([spec(0)], "spec.reserved.slots", none).await;
 }
 
 async fn checks_the_mode(api: &Semaphores) {

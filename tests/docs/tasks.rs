@@ -96,21 +96,17 @@ async fn tasks() {
     );
 
     other.delete().await;
-    page.run(
-        &shell,
-        "kubectl patch csem db-migrations --type=merge -p '{\"spec\":{\"paused\":true}}'",
-    )
-    .await;
-    page.run(
-        &shell,
-        "kubectl patch csem db-migrations --type=merge -p '{\"spec\":{\"paused\":false}}'",
-    )
-    .await;
-    page.run(
-        &shell,
-        "kubectl patch csem db-migrations --type=merge -p '{\"spec\":{\"limit\":3}}'",
-    )
-    .await;
+    for change in [
+        r#"{"paused":true}"#,
+        r#"{"paused":false}"#,
+        r#"{"windows":[{"#,
+        r#"{"windows":null"#,
+        r#"{"limit":3}"#,
+    ] {
+        let command = "kubectl patch csem db-migrations --type=merge -p";
+        page.run(&shell, &format!("{command} '{{\"spec\":{change}"))
+            .await;
+    }
     db.shows(json!({ "limit": 3 })).await;
     page.run(&shell, "kubectl delete csem").await;
     db.is_gone().await;

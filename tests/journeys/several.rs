@@ -185,7 +185,7 @@ async fn what_can_never_be_granted_says_so_and_heals() {
             "too-many",
             "licenses:4",
             "Unsatisfiable",
-            "4 slots of licenses, which has 3",
+            "4 slots of licenses, of which it can have 3",
         ),
         (
             "twins",

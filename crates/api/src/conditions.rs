@@ -18,8 +18,8 @@ pub enum ConditionType {
     /// True: Consul has the limit of the spec. False: another program or cluster wrote another limit. Unknown: the
     /// lock key can't be read.
     LimitAgreed,
-    /// True: a slot is free. False: all slots are held, which is not a fault, or Jobs run without a slot. Unknown:
-    /// the lock key can't be read.
+    /// True: a slot is free. False: all slots are held, or none is granted outside the windows, which is not a fault;
+    /// or Jobs run without a slot. Unknown: the lock key can't be read.
     SlotsAvailable,
 }
 
@@ -130,6 +130,13 @@ pub enum Reason {
     Terminating,
     /// A slot is free.
     SlotsFree,
+    /// It is outside all windows of the spec. The message says when the next one opens.
+    OutsideWindow,
+    /// The only free slots are reserved for Jobs of the priority in the message.
+    Reserved,
+    /// The windows of the spec in the message never open: their schedule or time zone is not valid, or no time fits
+    /// the schedule. Correct them.
+    InvalidWindow,
     /// All slots are held. Waiting Jobs start as slots are released.
     AllSlotsHeld,
     /// The Jobs in the message lost their slots and continue, because `spec.onSlotLost` is `Continue`. They get a
@@ -166,11 +173,30 @@ impl Reason {
             Self::Paused => "Paused",
             Self::Terminating => "Terminating",
             Self::SlotsFree => "SlotsFree",
+            Self::OutsideWindow => "OutsideWindow",
+            Self::Reserved => "Reserved",
+            Self::InvalidWindow => "InvalidWindow",
             Self::AllSlotsHeld => "AllSlotsHeld",
             Self::RunningWithoutSlot => "RunningWithoutSlot",
             Self::IndexWentBack => "IndexWentBack",
         }
     }
+}
+
+/// Whether a condition says only what happens when all is well, whatever its status: nobody needs to act.
+pub fn is_normal(condition: &Condition) -> bool {
+    let normal = [
+        Reason::Reconciled,
+        Reason::Reachable,
+        Reason::LimitsMatch,
+        Reason::SlotsFree,
+        Reason::AllSlotsHeld,
+        Reason::OutsideWindow,
+        Reason::Reserved,
+    ];
+    normal
+        .iter()
+        .any(|reason| reason.as_str() == condition.reason)
 }
 
 impl fmt::Display for ConditionType {

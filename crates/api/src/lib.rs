@@ -32,8 +32,8 @@ pub use consul_semaphore::{InvalidSeconds, Seconds};
 pub use crd::crd_yaml;
 pub use selector::{InvalidSelector, SemaphoreSelector};
 pub use spec::{
-    ConsulSemaphore, ConsulSemaphoreSpec, ConsulSpec, Cooldown, LockDelay, SessionSpec,
-    TokenSecretRef,
+    ConsulSemaphore, ConsulSemaphoreSpec, ConsulSpec, Cooldown, LockDelay, ReservedSlots,
+    SessionSpec, TokenSecretRef, Window, WindowLength,
 };
 pub use status::{ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus, WaiterStatus};
 pub use ttl::{InvalidTtl, Ttl};

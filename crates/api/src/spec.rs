@@ -10,7 +10,10 @@
 )]
 
 use super::{ConsulSemaphoreStatus, Seconds, Ttl, schema::plain_descriptions};
-use consul_semaphore::{LONGEST_COOLDOWN, LimitPolicy, Mode, OnSlotLost, Prefix};
+use consul_semaphore::{
+    LONGEST_COOLDOWN, LimitPolicy, Mode, OnSlotLost, Prefix, Reserved, Restrictions,
+    windows::{LONGEST_SCHEDULE, WindowSpec, Windows},
+};
 use kube::{
     CustomResource, KubeSchema, ResourceExt,
     core::{Message, Rule},
@@ -84,6 +87,9 @@ use serde::{Deserialize, Serialize};
     validation = Rule::new("self.mode != 'Mutex' || self.limit == 1")
         .message("limit must be 1 when mode is Mutex: one session locks the key")
         .field_path(".limit"),
+    validation = Rule::new("!has(self.reserved) || self.reserved.slots <= self.limit")
+        .message("reserved.slots must be at most limit")
+        .field_path(".reserved.slots"),
     validation = unchanged("keyed", "self.keyed == oldSelf.keyed".to_owned()),
     validation = immutable("consul.datacenter"),
     validation = immutable("consul.namespace"),
@@ -146,6 +152,19 @@ pub struct ConsulSemaphoreSpec {
     )]
     pub prefix: Option<Prefix>,
 
+    /// When slots are granted: outside all of these windows none is. Jobs that hold a slot continue, and a
+    /// running Job that loses its slot can have it again. At most 20. The default is none: slots are always
+    /// granted. Other operators and programs on the same prefix do not know these windows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    pub windows: Vec<Window>,
+
+    /// The last free slots, only for Jobs of some priority and above. The default is none. Other operators
+    /// and programs on the same prefix do not know of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "ReservedSlots")]
+    pub reserved: Option<ReservedSlots>,
+
     /// Whether to grant no more slots for now. Jobs that hold a slot continue, and give it back when
     /// they are done. The default is false.
     #[serde(default)]
@@ -166,6 +185,56 @@ pub type Cooldown = Seconds<0, LONGEST_COOLDOWN>;
 
 /// How long the slot of a dead holder is not granted again.
 pub type LockDelay = Seconds<0, 60>;
+
+/// When slots are granted.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Window {
+    /// When the window opens, as in a `CronJob`: minute, hour, day of month, month and day of week, such as
+    /// `0 22 * * *`. When the clock is set forward or back for daylight saving time, no window is skipped or
+    /// doubled.
+    #[schemars(length(max = LONGEST_SCHEDULE))]
+    #[x_kube(validation = Rule::new("self.matches('^[^ ]+( [^ ]+){4}$')")
+        .message("schedule must be the five fields of cron, minute, hour, day of month, month and day of week, such as 0 22 * * *"))]
+    pub schedule: String,
+
+    /// How long it stays open: whole hours, minutes and seconds from 1m to 168h, such as 6h.
+    #[schemars(with = "String", length(max = 32))]
+    #[x_kube(validation = Rule::new(
+            "self.matches('^([0-9]{1,6}[hms])+$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')",
+        )
+        .message("duration must be whole hours, minutes and seconds from 1m to 168h, such as 30m or 6h"))]
+    pub duration: WindowLength,
+
+    /// The time zone of the schedule, by its name in the IANA database, such as Europe/Berlin. The default
+    /// is UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 64))]
+    #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$')")
+        .message("timeZone must be a name of the IANA database, such as Europe/Berlin or UTC"))]
+    pub time_zone: Option<String>,
+
+    /// How many slots may be held for one more to be granted in this window, from 1 to 5000. The limit in
+    /// Consul stays. Of several open windows the largest limit counts. The default is spec.limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i32", range(min = 1, max = 5000))]
+    pub limit: Option<i32>,
+}
+
+/// How long a window stays open: a minute to a week.
+pub type WindowLength = Seconds<60, 604_800>;
+
+/// Slots that are not for every Job.
+#[derive(KubeSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReservedSlots {
+    /// How many free slots a Job of a lower priority must leave, at most spec.limit.
+    #[schemars(range(min = 1, max = 5000))]
+    pub slots: i32,
+
+    /// The least priority (annotation `consul-semaphore.io/priority`) of a Job that may have them.
+    pub min_priority: i32,
+}
 
 /// The Consul sessions that hold the slots.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -305,5 +374,23 @@ impl ConsulSemaphore {
         let of_object =
             || Prefix::of_object(&self.namespace().unwrap_or_default(), &self.name_any());
         self.spec.prefix.clone().unwrap_or_else(of_object)
+    }
+
+    /// When its slots are granted, and to whom. `now`: a window that opens at no time after that is invalid.
+    pub fn restrictions(&self, now: jiff::Timestamp) -> Restrictions {
+        let windows = self.spec.windows.iter().map(|window| WindowSpec {
+            schedule: window.schedule.clone(),
+            duration: window.duration.get(),
+            time_zone: window.time_zone.clone(),
+            limit: window.limit.and_then(|limit| limit.try_into().ok()),
+        });
+        let reserved = self.spec.reserved.map(|reserved| Reserved {
+            slots: reserved.slots.try_into().unwrap_or(0),
+            min_priority: reserved.min_priority,
+        });
+        Restrictions {
+            windows: Windows::new(windows.collect(), now),
+            reserved,
+        }
     }
 }

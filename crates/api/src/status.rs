@@ -148,4 +148,10 @@ pub struct QueueStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub since: Option<Time>,
+
+    /// When it is likely to start, if slots are held for as long as the last ones here were. Never a promise:
+    /// left out while it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Time")]
+    pub expected: Option<Time>,
 }

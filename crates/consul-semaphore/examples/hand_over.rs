@@ -21,7 +21,7 @@ use std::{
 use consul_client::{Behavior, Entry, Listing, Op, Session, SessionId, clock::Moment};
 use consul_semaphore::{
     Cluster, Defence, Granted, LimitPolicy, Mode, OnContention, OnSlotLost, Phase, Place,
-    SessionState, Settings, SlotRequest, Uid, Workload,
+    Restrictions, SessionState, Settings, SlotRequest, Uid, Workload,
     engine::{
         Action, Answer, Call, CallId, Changes, Event, Lookup, Now, Queue, Slice, Write, Written,
     },
@@ -348,6 +348,7 @@ fn settings(limit: u32) -> Settings {
         prefix: "semaphores/batch/db".parse().expect("a prefix"),
         mode: Mode::Semaphore,
         limit,
+        restrictions: Restrictions::default(),
         policy: LimitPolicy::Refuse,
         paused: false,
         fair: Some(Duration::from_secs(2)),

@@ -11,6 +11,7 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use self::turn::Others;
@@ -29,6 +30,7 @@ use super::{
     reading::{Deaths, Reading},
     settings::Settings,
     turns::Turns,
+    windows::Opening,
     workload::{Phase, SlotId, Uid, Workload},
 };
 use consul_client::{Op, SessionId, clock::Moment};
@@ -40,6 +42,9 @@ pub const AHEAD: usize = 16;
 /// How many waiting workloads that others have overtaken keep their contenders, at most. If two of them keep changing
 /// places because someone rewrites their priority, that costs no sessions and no writes.
 pub const OVERTAKEN: usize = 1;
+
+/// How often a pass reads the wall clock while it waits for a window to open or close: somebody may set the clock.
+const CLOCK_IS_READ_AGAIN: Duration = Duration::from_mins(5);
 
 /// Everything that a pass knows.
 #[derive(Clone, Copy)]
@@ -468,7 +473,8 @@ impl<'a> Pass<'a> {
         let agreed = !matches!(self.plan.agreement, None | Some(Agreement::Conflict { .. }));
         // Until the prefix is read again, a slot that looks free may be a running workload's.
         let open = !settings.paused && !settings.terminating && !self.observed.closed;
-        if !open || !agreed || self.plan.reread {
+        let opening = self.opening();
+        if !open || !agreed || self.plan.reread || !opening.is_open() {
             return;
         }
         self.plan.open = true;
@@ -492,7 +498,8 @@ impl<'a> Pass<'a> {
             let slots = self.slots_for(workload);
             let (sessions, missing) = self.sessions_for(workload, slots);
             self.leave_to_others(&mut others, workload);
-            let free = self.composer.has_room(slots);
+            let withheld = self.withheld_from(workload, opening);
+            let free = self.composer.has_room(slots.saturating_add(withheld));
             let joint = workload.asks_for_several() && self.observed.joint != Some(uid);
             let ready = missing.is_empty() && in_turn;
             if free && ready && !joint {
@@ -506,7 +513,7 @@ impl<'a> Pass<'a> {
                 let waits = Waits {
                     free: free && ready,
                     first,
-                    soon: self.has_soon(slots),
+                    soon: self.has_soon(slots.saturating_add(withheld)),
                 };
                 self.plan.parts.insert(uid.clone(), Part::Waits(waits));
             }
@@ -531,7 +538,7 @@ impl<'a> Pass<'a> {
                 if stance == Some(Stance::Keeps) {
                     self.composer.reserve(slots);
                 }
-            } else if workload.asks_for_many() {
+            } else if workload.asks_for_many() || withheld > 0 {
                 continue;
             } else {
                 break;
@@ -539,6 +546,32 @@ impl<'a> Pass<'a> {
             self.plan.sessions.extend(missing);
         }
         self.take_back(&next);
+    }
+
+    /// Whether slots are granted now, by the semaphore's windows. The pass after this one comes when that may change.
+    fn opening(&mut self) -> Opening {
+        let Observed {
+            settings,
+            now,
+            time,
+            ..
+        } = *self.observed;
+        let opening = settings.restrictions.windows.at(time);
+        if let Some(until) = opening.until() {
+            let left = Duration::try_from(until.duration_since(time)).unwrap_or_default();
+            self.wake_at(now + left.min(CLOCK_IS_READ_AGAIN));
+        }
+        opening
+    }
+
+    /// How many slots must be free beside those that a workload is granted.
+    fn withheld_from(&self, workload: &Workload, opening: Opening) -> u32 {
+        let Settings {
+            limit,
+            restrictions,
+            ..
+        } = self.observed.settings;
+        *limit - restrictions.limit(*limit, opening, workload.priority)
     }
 
     /// Whether so many slots can be free before a workload is passed over no longer.

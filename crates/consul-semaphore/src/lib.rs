@@ -46,6 +46,7 @@ mod sequencer;
 pub mod settings;
 pub mod turns;
 mod verbatim;
+pub mod windows;
 pub mod workload;
 
 pub use cooling::Cooldowns;
@@ -63,7 +64,7 @@ pub use prefix::{InvalidPrefix, Prefix};
 pub use reading::{Deaths, Reading};
 pub use seconds::{InvalidSeconds, Seconds};
 pub use sequencer::Sequencer;
-pub use settings::{Order, Settings};
+pub use settings::{Order, Reserved, Restrictions, Settings};
 pub use turns::Turns;
 pub use workload::{
     CronJob, Granted, GrantedSlot, MOST_SEMAPHORES, MOST_SLOTS, Phase, Place, SlotId, SlotRequest,

@@ -7,7 +7,7 @@ use super::{
     fate::OwnContender,
     identity::{Cluster, Identity},
     lock::SEMAPHORE_FLAGS,
-    settings::Settings,
+    settings::{Restrictions, Settings},
     turns::WINDOW,
     workload::{Granted, Phase, SlotRequest, Uid, Workload},
 };
@@ -93,6 +93,7 @@ pub(super) fn settings(limit: u32) -> Settings {
         prefix: "p".parse().unwrap(),
         mode: Mode::Semaphore,
         limit,
+        restrictions: Restrictions::default(),
         policy: LimitPolicy::Refuse,
         paused: false,
         fair: Some(WINDOW),

@@ -7,7 +7,10 @@ use super::{
     plan::Target,
     workload::{SlotRequest, Workload},
 };
-use crate::{Key, LimitPolicy, Mode, OnSlotLost, Prefix};
+use crate::{
+    Key, LimitPolicy, Mode, OnSlotLost, Prefix,
+    windows::{Opening, Windows},
+};
 
 /// Stands in for the TTL of sessions without one, wherever else a duration is derived from the TTL.
 const UNTIMED: Duration = Duration::from_mins(5);
@@ -19,6 +22,47 @@ pub struct Order {
     pub fair: Option<Duration>,
     /// See [`Settings::pass_over`].
     pub pass_over: Duration,
+}
+
+/// The last free slots, for workloads of some priority and above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// How many.
+    pub slots: u32,
+    /// The least priority of a workload that may have them.
+    pub min_priority: i32,
+}
+
+/// When the slots of a semaphore are granted, and to whom. The operators and programs that are told so go by it; all
+/// others on the same prefix do not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restrictions {
+    /// Outside all of them nothing is granted.
+    pub windows: Windows,
+    /// Slots that are not for everybody.
+    pub reserved: Option<Reserved>,
+}
+
+impl Restrictions {
+    /// How many slots of a semaphore with this limit may be held after a grant to a workload of this priority.
+    pub fn limit(&self, limit: u32, opening: Opening, priority: i32) -> u32 {
+        let limit = opening.limit(limit);
+        limit.saturating_sub(self.reserved_from(priority))
+    }
+
+    /// The same, in the window that allows most.
+    pub fn most(&self, limit: u32, priority: i32) -> u32 {
+        let limit = self.windows.most(limit);
+        limit.saturating_sub(self.reserved_from(priority))
+    }
+
+    /// How many slots are not for a workload of this priority.
+    fn reserved_from(&self, priority: i32) -> u32 {
+        let reserved = self
+            .reserved
+            .filter(|reserved| priority < reserved.min_priority);
+        reserved.map_or(0, |reserved| reserved.slots)
+    }
 }
 
 /// What a user asks for, with what the operator adds to it.
@@ -38,6 +82,8 @@ pub struct Settings {
     pub mode: Mode,
     /// How many may hold a slot at once.
     pub limit: u32,
+    /// When they are granted, and to whom.
+    pub restrictions: Restrictions,
     /// What to do about another limit in Consul.
     pub policy: LimitPolicy,
     /// Whether to grant nothing more.

@@ -19,8 +19,8 @@ use std::{
 use consul_client::{Entry, Listing, Op, SessionId, clock::Moment};
 use consul_semaphore::{
     Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, LimitPolicy, Lock, Mode,
-    MutexMemory, Observed, OnContention, OnSlotLost, OwnContender, Phase, Reading, Settings,
-    SlotId, SlotRequest, Turns, Workload, decide, plan::Target, reading::Deaths,
+    MutexMemory, Observed, OnContention, OnSlotLost, OwnContender, Phase, Reading, Restrictions,
+    Settings, SlotId, SlotRequest, Turns, Workload, decide, plan::Target, reading::Deaths,
 };
 
 /// The session that our waits and grants are made with.
@@ -228,6 +228,7 @@ fn settings() -> Settings {
         prefix: "semaphores/batch/db".parse().expect("a prefix"),
         mode: Mode::Semaphore,
         limit: 2,
+        restrictions: Restrictions::default(),
         policy: LimitPolicy::Refuse,
         paused: false,
         fair: Some(Duration::from_secs(2)),

@@ -37,7 +37,7 @@ pub enum Obstacle {
     Apart(Arc<str>, Arc<str>),
     /// It asks for more slots of a semaphore than that ever has.
     #[error(
-        "it asks for {slots} slots of {semaphore}, which has {most}: ask for fewer, or raise the limit"
+        "it asks for {slots} slots of {semaphore}, of which it can have {most} at most: ask for fewer, or raise the limit"
     )]
     Unsatisfiable {
         /// The semaphore, with the key if it has one.

@@ -113,8 +113,7 @@ fn conditions(semaphore: &ConsulSemaphore) -> Vec<Line> {
         let meant = [Reason::Paused, Reason::Terminating].map(Reason::as_str);
         let outcome = match condition.status.as_str() {
             "True" => Outcome::Ok,
-            // Slots that are all held are normal.
-            "False" if condition.reason == Reason::AllSlotsHeld.as_str() => Outcome::Ok,
+            "False" if conditions::is_normal(condition) => Outcome::Ok,
             "False" if meant.contains(&condition.reason.as_str()) => Outcome::Warning,
             "False" => Outcome::Failed,
             _ => Outcome::Unknown,

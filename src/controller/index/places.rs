@@ -295,7 +295,8 @@ impl State {
         };
         let mut parts: Vec<Part<'_>> = Vec::new();
         for (request, (reference, semaphore)) in requests.iter().zip(found) {
-            let part = Part::new(request, reference, semaphore);
+            let priority = tracked.workload.priority;
+            let part = Part::new(request, reference, semaphore, priority);
             let obstacle = tracked.obstacle_in(&request.semaphore, semaphore.offer.keyed);
             let obstacle = obstacle.or_else(|| part.obstacle());
             let conflict = || parts.iter().find_map(|other| other.conflict(&part));
@@ -338,10 +339,16 @@ struct Part<'a> {
     queue: QueueRef,
     request: &'a SlotRequest,
     semaphore: &'a Semaphore,
+    priority: i32,
 }
 
 impl<'a> Part<'a> {
-    fn new(request: &'a SlotRequest, reference: SemaphoreRef, semaphore: &'a Semaphore) -> Self {
+    fn new(
+        request: &'a SlotRequest,
+        reference: SemaphoreRef,
+        semaphore: &'a Semaphore,
+        priority: i32,
+    ) -> Self {
         let key = request.key.clone().filter(|_| semaphore.offer.keyed);
         let queue = QueueRef {
             semaphore: reference,
@@ -351,12 +358,19 @@ impl<'a> Part<'a> {
             queue,
             request,
             semaphore,
+            priority,
         }
     }
 
     /// Why it can never be granted.
     fn obstacle(&self) -> Option<Obstacle> {
-        let (slots, most) = (self.request.slots.get(), self.semaphore.offer.limit);
+        let Offer {
+            limit,
+            restrictions,
+            ..
+        } = &self.semaphore.offer;
+        let slots = self.request.slots.get();
+        let most = restrictions.most(*limit, self.priority);
         (slots > most).then(|| Obstacle::Unsatisfiable {
             semaphore: self.queue.title(),
             slots,

@@ -33,6 +33,7 @@ fn offer(prefix: &str, keyed: bool) -> Offer {
         keyed,
         consul: None,
         limit: 3,
+        restrictions: Restrictions::default(),
     }
 }
 

@@ -7,6 +7,7 @@ use consul_semaphore::{
     Agreement, LimitPolicy, Lock, Mode, Reading, Settings,
     engine::{Conclusion, Queue, QueueRef, Semaphore},
     lock::Unreadable,
+    windows::Opening,
 };
 use consul_semaphore_api::conditions::{ConditionStatus, ConditionType, Finding, Reason};
 
@@ -91,6 +92,13 @@ impl<'a> Observed<'a> {
                            to grant again";
             return not(Reason::Paused, message.into());
         }
+        let invalid = self.invalid_windows();
+        if let Some(invalid) = &invalid
+            && !self.opening().can_open()
+        {
+            let message = format!("{invalid}. No slot is granted, and running Jobs continue");
+            return not(Reason::InvalidWindow, message);
+        }
         if let Some(refusal) = self.queue.and_then(Queue::refusal) {
             let message = format!(
                 "the API server refuses to start one Job after another: {refusal}. Nothing is granted \
@@ -98,12 +106,32 @@ impl<'a> Observed<'a> {
             );
             return not(Reason::StartsRefused, message);
         }
+        if let Some(invalid) = invalid {
+            let message =
+                format!("slots are granted and released in the other windows, but {invalid}");
+            return Finding::new(ConditionType::Ready, true, Reason::InvalidWindow, message);
+        }
         Finding::new(
             ConditionType::Ready,
             true,
             Reason::Reconciled,
             "slots are granted and released",
         )
+    }
+
+    /// Whether the windows of the spec are open.
+    fn opening(&self) -> Opening {
+        let windows = &self.settings.restrictions.windows;
+        windows.at(consul_client::clock::time())
+    }
+
+    /// What is wrong with windows of the spec.
+    fn invalid_windows(&self) -> Option<String> {
+        let invalid = self.settings.restrictions.windows.invalid().iter();
+        let invalid =
+            invalid.map(|(place, why)| format!("spec.windows[{place}] never opens: {why}"));
+        let invalid: Vec<_> = invalid.collect();
+        (!invalid.is_empty()).then(|| invalid.join("; "))
     }
 
     /// What a semaphore that is being deleted waits for, and what to do if that never happens.
@@ -271,12 +299,37 @@ impl<'a> Observed<'a> {
             let reason = Reason::AllSlotsHeld;
             return Finding::new(ConditionType::SlotsAvailable, false, reason, message);
         }
-        let (free, reason) = if held < limit {
-            (true, Reason::SlotsFree)
-        } else {
-            (false, Reason::AllSlotsHeld)
+        let opening = self.opening();
+        let in_force = number(opening.limit(limit.unsigned_abs()));
+        let reserved = self.settings.restrictions.reserved;
+        let is_reserved = reserved.filter(|reserved| held + number(reserved.slots) >= in_force);
+        let (free, reason) = match opening {
+            Opening::Closed { .. } => (false, Reason::OutsideWindow),
+            _ if held >= in_force => (false, Reason::AllSlotsHeld),
+            _ if is_reserved.is_some() => (true, Reason::Reserved),
+            _ => (true, Reason::SlotsFree),
         };
-        let mut message = format!("{held} of {limit} slots are held");
+        let mut message = match opening {
+            Opening::Closed { until: Some(until) } => format!(
+                "outside spec.windows: no slot is granted before {until:.0}. {held} of {limit} slots are held"
+            ),
+            Opening::Closed { until: None } => {
+                format!("no window of spec.windows opens. {held} of {limit} slots are held")
+            }
+            _ if in_force < limit => {
+                format!(
+                    "{held} slots are held; {in_force} may be in the window that is open, of {limit}"
+                )
+            }
+            _ => format!("{held} of {limit} slots are held"),
+        };
+        if let Some(reserved) = is_reserved.filter(|_| free) {
+            let more = format!(
+                ", and the last {} are reserved for Jobs of priority {} and above",
+                reserved.slots, reserved.min_priority
+            );
+            message.push_str(&more);
+        }
         match self.cooling() {
             0 => {}
             1 => message.push_str(", one of them in its cooldown"),

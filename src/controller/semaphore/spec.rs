@@ -60,6 +60,7 @@ pub(crate) fn settings_of(
         prefix: semaphore.prefix(),
         mode: semaphore.spec.mode,
         limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
+        restrictions: semaphore.restrictions(consul_client::clock::time()),
         policy: semaphore.spec.limit_policy,
         paused: semaphore.spec.paused,
         fair: order.fair,

@@ -13,11 +13,11 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::tenures::Tenures;
+use super::{Reported, tenures::Tenures};
 use crate::controller::index::{Index, Queued};
-use consul_client::SessionId;
+use consul_client::{SessionId, clock};
 use consul_semaphore::{
-    Agreement, ContenderBody, Key, Lock, Reading, Uid, Workload,
+    Agreement, ContenderBody, Key, Lock, Reading, Uid,
     engine::{Conclusion, Owner, Queue, QueueRef, SemaphoreRef},
 };
 use consul_semaphore_api::{
@@ -286,22 +286,59 @@ impl Keys {
     }
 }
 
-/// The first waiting workloads of a semaphore, in order, as many as are listed; those that are `starting` are left
-/// out, because nobody is both a holder and in the queue.
-pub(super) fn queue(
-    index: &Index,
-    reference: &SemaphoreRef,
-    starting: &BTreeSet<Uid>,
-    keyed: bool,
-) -> Vec<QueueStatus> {
-    let head = index.head(reference, LISTED + starting.len());
-    let waiting = head
-        .iter()
-        .filter(|workload| !starting.contains(&workload.uid));
-    let listed = waiting.take(LISTED);
-    listed
-        .map(|workload| queue_status(workload, &reference.name, keyed))
-        .collect()
+impl Reported {
+    /// The first waiting workloads of a semaphore, in order, as many as are listed; those that are `starting` are left
+    /// out, because nobody is both a holder and in the queue.
+    pub(super) fn queue(
+        &self,
+        index: &Index,
+        reference: &SemaphoreRef,
+        starting: &BTreeSet<Uid>,
+        keyed: bool,
+    ) -> Vec<QueueStatus> {
+        let head = index.head(reference, LISTED + starting.len());
+        let waiting = head
+            .iter()
+            .filter(|workload| !starting.contains(&workload.uid));
+        let mut before: BTreeMap<Option<Key>, usize> = BTreeMap::new();
+        let listed = waiting.take(LISTED).map(|workload| {
+            let request = workload.asks_for(&reference.name, None);
+            let key = request.and_then(|request| request.key.clone());
+            let key = key.filter(|_| keyed);
+            let asks = request.map_or(1, |request| request.slots.get());
+            let before = before.entry(key.clone()).or_default();
+            *before = before.saturating_add(usize::try_from(asks).unwrap_or(usize::MAX));
+            QueueStatus {
+                job: workload.name.to_string(),
+                since: Timestamp::from_second(workload.since).ok().map(Time),
+                expected: self.expected(&key, *before - 1).map(Time),
+                key: key.as_ref().map(ToString::to_string),
+            }
+        });
+        listed.collect()
+    }
+
+    /// When a workload is likely to start for which `before` slots have to become free first, and one more.
+    fn expected(&self, key: &Option<Key>, before: usize) -> Option<Timestamp> {
+        let shown = &self.keys.get(key)?.shown;
+        let limit = usize::try_from(shown.limit?).ok()?;
+        let since = shown
+            .holders
+            .iter()
+            .map(|(_, holder)| holder.since.as_ref());
+        let mut since: Vec<Timestamp> = since.map(|since| Some(since?.0)).collect::<Option<_>>()?;
+        since.sort();
+        // Only the longest are listed. Others follow them.
+        let known = since.len() == shown.held || before < since.len();
+        let all_held = shown.held >= limit;
+        let expected = self
+            .holds
+            .get(key)?
+            .expected(before, &since, clock::time())?;
+        (known && all_held)
+            .then(|| whole_seconds(expected))
+            .flatten()
+    }
 }
 
 /// That all slots of one key are held says nothing about others.
@@ -493,16 +530,6 @@ fn named(keys: &BTreeSet<&Option<Key>>) -> String {
     match keys.len() {
         0 | 1 => first,
         count => format!("{first} and {} more", count - 1),
-    }
-}
-
-fn queue_status(workload: &Workload, semaphore: &str, keyed: bool) -> QueueStatus {
-    let request = workload.asks_for(semaphore, None).filter(|_| keyed);
-    let key = request.and_then(|request| request.key.as_ref());
-    QueueStatus {
-        key: key.map(ToString::to_string),
-        job: workload.name.to_string(),
-        since: Timestamp::from_second(workload.since).ok().map(Time),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Slots of several semaphores at once, and several slots of one.
 
 use serde_json::Value;
-use testbed::{Consul, eventually, same};
+use testbed::{eventually, same};
 
 use crate::stage::{Running, Stage};
 

@@ -27,11 +27,15 @@ impl Pass<'_> {
         };
         // What is written now may free a slot: the next pass sees it.
         let settled = agreed && self.plan.record.is_none() && self.composer.is_idle();
-        if obstacle || !settled || self.plan.reread {
+        let opening = settings.restrictions.windows.at(self.observed.time);
+        if obstacle || !opening.is_open() || !settled || self.plan.reread {
             return;
         }
+        // A window's limit counts like the semaphore's own. Slots that are reserved for others count as free.
+        let withheld = settings.limit - opening.limit(settings.limit);
+        let withheld = usize::try_from(withheld).unwrap_or(usize::MAX);
         let room = match self.reading.lock() {
-            Lock::Semaphore { body, .. } => Some(body.room()),
+            Lock::Semaphore { body, .. } => Some(body.room().saturating_sub(withheld)),
             Lock::Mutex { holder, .. } => Some(usize::from(holder.is_none())),
             Lock::Absent { .. } | Lock::Unreadable(_) => None,
         };

@@ -19,6 +19,7 @@ mod lock;
 mod lost;
 mod mutex;
 mod queue;
+mod restrictions;
 mod several;
 mod skip;
 mod turn;

@@ -85,6 +85,7 @@ impl Settings {
             prefix: prefix.clone(),
             mode: *mode,
             limit: *limit,
+            restrictions: settings::Restrictions::default(),
             policy: LimitPolicy::Refuse,
             paused: false,
             pass_over: Duration::from_mins(1),

@@ -2,7 +2,7 @@
 
 use consul_semaphore_api::{
     ConsulSemaphore, HolderStatus,
-    conditions::{ConditionType, Reason},
+    conditions::{self, ConditionType},
 };
 use jiff::Timestamp;
 
@@ -70,15 +70,7 @@ pub(super) fn reported(text: &mut Text, semaphore: &ConsulSemaphore) {
 /// A condition, unless it only says that all is well.
 fn condition_line(semaphore: &ConsulSemaphore, type_: ConditionType) -> Option<Line> {
     let condition = condition(semaphore, type_)?;
-    let well = [
-        Reason::Reachable,
-        Reason::LimitsMatch,
-        Reason::SlotsFree,
-        Reason::AllSlotsHeld,
-    ];
-    let plain = well
-        .iter()
-        .any(|reason| reason.as_str() == condition.reason);
+    let plain = type_ != ConditionType::Ready && conditions::is_normal(condition);
     if plain && type_ != ConditionType::SlotsAvailable {
         return None;
     }

@@ -54,6 +54,13 @@ fn remedy(subject: &Subject<'_>) -> Vec<String> {
         format!("kubectl annotate job {job} {SEMAPHORE}={value} --overwrite -n {namespace}")
     };
     let line = match *reason {
+        "OutsideWindow" => {
+            "Wait until the window opens, or change spec.windows of the semaphore".to_owned()
+        }
+        "Reserved" => format!(
+            "Wait for a slot that is not reserved, or give the Job the priority that the semaphore names: \
+             kubectl csem bump {job} PRIORITY -n {namespace}"
+        ),
         "AllSlotsHeld" => {
             "Wait: it starts by itself when a holder gives its slot back".to_owned()
         }

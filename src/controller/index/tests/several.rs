@@ -1,6 +1,10 @@
 //! Workloads that ask for slots of several semaphores.
 
 use super::*;
+use consul_semaphore::{
+    Reserved,
+    windows::{WindowSpec, Windows},
+};
 
 fn waiting(index: &Index, name: &str) -> Vec<String> {
     let waiting = index.slice(&queue(name), 9).waiting;
@@ -126,4 +130,40 @@ fn one_that_asks_for_more_than_there_is_waits_in_no_queue_until_there_is_more() 
     index.update_semaphore(&reference("db"), offer("db", false));
     assert_eq!(waiting(&index, "db"), [""; 0]);
     assert_eq!(names_of(&index.unclaimed()), ["a"]);
+}
+
+#[test]
+fn what_is_reserved_for_others_and_what_no_window_has_can_never_be_had() {
+    let index = with_db();
+    let asked = |slots: u32| {
+        let request = SlotRequest {
+            slots: slots.try_into().unwrap(),
+            ..SlotRequest::one("db", None)
+        };
+        obstacle(&index, &[request]).is_some()
+    };
+    let restrict = |reserved: u32, limit: u32| {
+        let window = WindowSpec {
+            schedule: "0 22 * * *".into(),
+            duration: Duration::from_hours(1),
+            time_zone: None,
+            limit: Some(limit),
+        };
+        let restrictions = Restrictions {
+            windows: Windows::new(vec![window], jiff::Timestamp::UNIX_EPOCH),
+            reserved: Some(Reserved {
+                slots: reserved,
+                min_priority: 1,
+            }),
+        };
+        let offer = Offer {
+            restrictions,
+            ..offer("db", false)
+        };
+        index.update_semaphore(&reference("db"), offer);
+    };
+    restrict(1, 3);
+    assert_eq!((asked(2), asked(3)), (false, true));
+    restrict(1, 2);
+    assert_eq!((asked(1), asked(2)), (false, true));
 }
