@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub const SUSPEND: &str = "suspend.consul-semaphore.io";
 /// The policy that lets only the operator start Jobs and report on them, and its binding.
 pub const GUARD: &str = "guard.consul-semaphore.io";
+/// The policy that refuses `CronJobs` with the annotation on their own metadata, and its binding.
+pub const CRON_JOBS: &str = "cronjobs.consul-semaphore.io";
 /// The policy that refuses new Jobs that are not suspended, and its binding: for Kubernetes before 1.36, instead of
 /// [`SUSPEND`].
 pub const REFUSE: &str = "refuse.consul-semaphore.io";
@@ -32,6 +34,8 @@ pub enum Policy {
     Suspend,
     /// [`GUARD`].
     Guard,
+    /// [`CRON_JOBS`].
+    CronJobs,
     /// [`REFUSE`].
     Refuse,
 }
@@ -42,6 +46,7 @@ impl Policy {
         match self {
             Self::Suspend => SUSPEND,
             Self::Guard => GUARD,
+            Self::CronJobs => CRON_JOBS,
             Self::Refuse => REFUSE,
         }
     }
@@ -49,7 +54,7 @@ impl Policy {
     const fn kind(self) -> &'static str {
         match self {
             Self::Suspend => "MutatingAdmissionPolicy",
-            Self::Guard | Self::Refuse => "ValidatingAdmissionPolicy",
+            Self::Guard | Self::CronJobs | Self::Refuse => "ValidatingAdmissionPolicy",
         }
     }
 
@@ -62,13 +67,16 @@ impl Policy {
             Self::Guard => {
                 "a waiting Job that somebody starts is suspended when the operator sees it, and its pods may run until then"
             }
+            Self::CronJobs => {
+                "the Jobs of a CronJob that has the annotation on its own metadata run without a slot, and nothing says so"
+            }
         }
     }
 
     /// How to put it in force.
     const fn install(self) -> &'static str {
         match self {
-            Self::Suspend | Self::Guard => "kubectl apply -k config/policies",
+            Self::Suspend | Self::Guard | Self::CronJobs => "kubectl apply -k config/policies",
             Self::Refuse => "kubectl apply -f config/policies/refuse.yaml",
         }
     }
@@ -80,7 +88,7 @@ impl Policy {
                 "on Kubernetes 1.36 or newer (before: kubectl apply -f config/policies/refuse.yaml, which refuses such \
                  Jobs)"
             }
-            Self::Guard | Self::Refuse => "on Kubernetes 1.30 or newer",
+            Self::Guard | Self::CronJobs | Self::Refuse => "on Kubernetes 1.30 or newer",
         }
     }
 }
@@ -180,11 +188,15 @@ pub async fn report(client: kube::Client) {
 
 /// The findings worth reporting: where unsuspended Jobs are refused, the policy that suspends them is not needed, and
 /// a missing refusal does not matter unless it was asked for.
-fn worth_reporting([suspend, guard, refuse]: [Finding; 3]) -> Vec<Finding> {
+fn worth_reporting([suspend, guard, cron_jobs, refuse]: [Finding; 4]) -> Vec<Finding> {
     let refused = refuse.standing == Standing::InForce;
     let suspend = (!refused || suspend.standing != Standing::Absent).then_some(suspend);
     let refuse = (refuse.standing != Standing::Absent).then_some(refuse);
-    suspend.into_iter().chain([guard]).chain(refuse).collect()
+    suspend
+        .into_iter()
+        .chain([guard, cron_jobs])
+        .chain(refuse)
+        .collect()
 }
 
 /// Evaluates what was read of a policy and its binding. `user` is this operator's user name, if known.
@@ -210,11 +222,18 @@ fn judge(policy: Policy, read: &Answer, binding: &Answer, user: Option<&str>) ->
 
 fn binds(policy: Policy, binding: &Value) -> bool {
     let spec = &binding["spec"];
-    let denies = || {
+    let acts = |wanted: &[&str]| {
         let actions = spec["validationActions"].as_array();
-        actions.is_some_and(|actions| actions.iter().any(|action| action == "Deny"))
+        let mut actions = actions.into_iter().flatten().filter_map(Value::as_str);
+        actions.any(|action| wanted.contains(&action))
     };
-    spec["policyName"] == policy.name() && (policy == Policy::Suspend || denies())
+    let is_in_force = match policy {
+        Policy::Suspend => true,
+        Policy::Guard | Policy::Refuse => acts(&["Deny"]),
+        // Its user learns of the mistake either way.
+        Policy::CronJobs => acts(&["Deny", "Warn"]),
+    };
+    spec["policyName"] == policy.name() && is_in_force
 }
 
 /// Whether a policy has a list of operators that does not include this one.
@@ -233,7 +252,12 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Policy; 3] = [Policy::Suspend, Policy::Guard, Policy::Refuse];
+    const ALL: [Policy; 4] = [
+        Policy::Suspend,
+        Policy::Guard,
+        Policy::CronJobs,
+        Policy::Refuse,
+    ];
     const USER: &str = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
 
     /// The shipped policy and its binding.
@@ -241,6 +265,7 @@ mod tests {
         let text = match policy {
             Policy::Suspend => include_str!("../config/policies/suspend.yaml"),
             Policy::Guard => include_str!("../config/policies/guard.yaml"),
+            Policy::CronJobs => include_str!("../config/policies/cronjobs.yaml"),
             Policy::Refuse => include_str!("../config/policies/refuse.yaml"),
         };
         let documents = text.split("\n---\n");
@@ -306,29 +331,36 @@ mod tests {
                 binding["spec"]["validationActions"] = json!(["Audit", "Warn"]);
             });
         }
+        unbound(Policy::CronJobs, |binding| {
+            binding["spec"]["validationActions"] = json!(["Audit"]);
+        });
+        let warns = judged(Policy::CronJobs, |[_, binding]| {
+            binding["spec"]["validationActions"] = json!(["Warn"]);
+        });
+        assert_eq!(warns.standing, Standing::InForce);
     }
 
     #[test]
     fn policies_that_are_not_needed_are_not_reported() {
         use Standing::{Absent, InForce, Unbound};
-        let reported = |standings: [Standing; 3]| {
+        let reported = |[suspend, guard, refuse]: [Standing; 3]| {
             let mut policies = ALL.into_iter();
-            let findings = standings.map(|standing| Finding {
+            let findings = [suspend, guard, InForce, refuse].map(|standing| Finding {
                 policy: policies.next().unwrap(),
                 standing,
             });
             let findings = worth_reporting(findings).into_iter();
             findings.map(|finding| finding.policy).collect::<Vec<_>>()
         };
-        let both = [Policy::Suspend, Policy::Guard];
-        assert_eq!(reported([InForce, InForce, Absent]), both);
-        assert_eq!(reported([Absent, Absent, Absent]), both);
+        let always = [Policy::Suspend, Policy::Guard, Policy::CronJobs];
+        assert_eq!(reported([InForce, InForce, Absent]), always);
+        assert_eq!(reported([Absent, Absent, Absent]), always);
         assert_eq!(reported([InForce, InForce, InForce]), ALL);
         assert_eq!(reported([Absent, InForce, Unbound]), ALL);
         assert_eq!(reported([Unbound, InForce, InForce]), ALL);
         assert_eq!(
             reported([Absent, InForce, InForce]),
-            [Policy::Guard, Policy::Refuse]
+            [Policy::Guard, Policy::CronJobs, Policy::Refuse]
         );
     }
 

@@ -8,12 +8,14 @@
 //! |---|---|
 //! | `report` | lines, as text and as JSON |
 //! | `consul`, `kubernetes`, `semaphore` | what is read and tried |
+//! | `election` | which replica leads |
 //! | `api_server` | one request to the API server |
 //! | `rights` | what the operator must be allowed in Kubernetes: a table |
 //! | `judge` | turns the facts into lines, without IO |
 
 mod api_server;
 mod consul;
+mod election;
 mod judge;
 mod kubernetes;
 mod report;

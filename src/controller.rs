@@ -27,6 +27,7 @@ mod session_manager;
 mod shell;
 mod startup_log;
 mod ungranted;
+mod unqueued;
 mod watches;
 mod watching;
 

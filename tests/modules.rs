@@ -6,9 +6,11 @@
 #![allow(clippy::expect_used, reason = "a test that cannot go on says so")]
 
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 #[test]
@@ -447,5 +449,44 @@ fn it_leaves_comments_and_other_words_alone() {
             &["Moment::now"]
         ),
         []
+    );
+}
+
+/// The crates, with their features, that these packages are built of.
+fn built(packages: &[&str]) -> BTreeSet<String> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["tree", "--offline", "--edges=normal,build", "--prefix=none"]);
+    cargo.args(["--no-dedupe", "--format={p} {f}"]);
+    cargo.args(
+        packages
+            .iter()
+            .map(|package| format!("--package={package}")),
+    );
+    let tree = cargo.output().expect("cargo tree");
+    let lines = String::from_utf8(tree.stdout).expect("UTF-8");
+    assert!(tree.status.success(), "{:?}", tree.stderr);
+    lines.lines().map(str::to_owned).collect()
+}
+
+/// Cargo builds a crate again, and all that use it, if the packages that are built together ask for more of its
+/// features: `cargo run` after `make bare` would compile for minutes.
+#[test]
+fn the_operator_alone_is_built_of_what_it_is_built_of_beside_the_others() {
+    let makefile = fs::read_to_string("Makefile").expect("the Makefile");
+    let (_, command) = makefile
+        .split_once("@cargo build --locked --bins ")
+        .expect("the command of make bare");
+    let command = command.lines().next().unwrap_or_default();
+    let packages: Vec<_> = command
+        .split_whitespace()
+        .filter(|word| *word != "--package")
+        .collect();
+    assert!(packages.len() > 3, "{packages:?}");
+    let (together, alone) = (built(&packages), built(&["consul-semaphore-operator"]));
+    let others: Vec<_> = alone.difference(&together).collect();
+    assert_eq!(
+        others,
+        Vec::<&String>::new(),
+        "ask for the same features in [workspace.dependencies]"
     );
 }

@@ -18,8 +18,9 @@ pub async fn look(client: &Client, operator: Option<&str>, patience: Duration) -
     let find = |policy| find(client, policy, operator, patience);
     let suspend = find(Policy::Suspend).await;
     let guard = find(Policy::Guard).await;
+    let cron_jobs = find(Policy::CronJobs).await;
     let refuse = find(Policy::Refuse).await;
-    worth_reporting([suspend, guard, refuse])
+    worth_reporting([suspend, guard, cron_jobs, refuse])
 }
 
 async fn find(client: &Client, policy: Policy, user: Option<&str>, patience: Duration) -> Finding {
@@ -28,7 +29,7 @@ async fn find(client: &Client, policy: Policy, user: Option<&str>, patience: Dur
             "mutatingadmissionpolicies",
             "mutatingadmissionpolicybindings",
         ),
-        Policy::Guard | Policy::Refuse => (
+        Policy::Guard | Policy::CronJobs | Policy::Refuse => (
             "validatingadmissionpolicies",
             "validatingadmissionpolicybindings",
         ),

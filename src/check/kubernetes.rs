@@ -1,7 +1,6 @@
 //! Reads Kubernetes: its version, the definition of our resource, rights, policies.
 
 use futures::{StreamExt as _, stream};
-use jiff::Timestamp;
 pub(super) use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition as Definition;
 use kube::{Client, Config};
 use serde_json::{Value, json};
@@ -9,13 +8,10 @@ use serde_json::{Value, json};
 use super::{
     Settings,
     api_server::{Answer, ApiServer, Refusal},
+    election::{Election, Sought},
     rights::{Lease, Question, questions},
 };
-use crate::{
-    admission::{self, Finding},
-    leader,
-};
-use consul_client::clock;
+use crate::admission::{self, Finding};
 use consul_semaphore_api::{GROUP, annotations::SEMAPHORE, scope::Namespaces};
 
 /// How many objects of a kind are read at once, and how many times: each may have a megabyte.
@@ -38,7 +34,7 @@ pub(super) struct Cluster {
     /// Used as the user whose rights are checked.
     asker: ApiServer,
     /// The Lease of the election, if there is one.
-    lease: Option<Lease>,
+    lease: Option<Sought>,
     /// The default namespace.
     pub(super) namespace: String,
     /// The address of the API server.
@@ -68,7 +64,7 @@ pub(super) struct Rest {
     /// The state of the admission policies.
     pub(super) policies: Vec<Finding>,
     /// Who leads, if there is an election by a Lease.
-    pub(super) election: Option<(Lease, Answer<Lead>)>,
+    pub(super) election: Option<Election>,
     /// The `CronJobs` that have the annotation on their own metadata alone, where it has no effect.
     pub(super) cron_jobs: Answer<Found>,
     /// The `ConsulSemaphores` that several operators manage, each with the names of these.
@@ -82,16 +78,6 @@ pub(super) struct Found {
     pub(super) titles: Vec<String>,
     /// Whether there are more objects than were read.
     pub(super) cut: bool,
-}
-
-/// What a Lease says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Lead {
-    /// The replica that leads; empty when the last one released the Lease.
-    pub(super) holder: String,
-    /// How long ago it was renewed, and how long that counts: in seconds.
-    pub(super) age: i64,
-    pub(super) duration: i64,
 }
 
 /// The answer to a question about a right.
@@ -128,7 +114,7 @@ impl Cluster {
             config.cluster_url.to_string(),
             config.default_namespace.clone(),
         );
-        let lease = lease(
+        let lease = Sought::new(
             &settings.operator.election,
             settings.as_user.as_deref(),
             &config,
@@ -177,15 +163,20 @@ impl Cluster {
         let asker = self.who_asks().await;
         // The guard must know the operator, which is a service account; other users do not matter.
         let operator = asker.as_deref().ok().filter(|user| is_account(user));
+        let election = match &self.lease {
+            Some(sought) => Some(sought.find(server).await),
+            None => None,
+        };
+        let lease = election.as_ref().map(|election| &election.lease);
         let policies = admission::look(&server.client, operator, server.patience).await;
         Rest {
             id: id.map(|namespace| text(&namespace["metadata"]["uid"])),
             served: kinds.map(plurals),
             definition: self.definition().await,
             asker,
-            rights: self.rights(settings).await,
+            rights: self.rights(settings, lease).await,
             policies,
-            election: self.election().await,
+            election,
             cron_jobs: self
                 .find_all(settings, "batch/v1", "cronjobs", mistaken)
                 .await,
@@ -198,25 +189,6 @@ impl Cluster {
                 )
                 .await,
         }
-    }
-
-    async fn election(&self) -> Option<(Lease, Answer<Lead>)> {
-        let lease = self.lease.clone()?;
-        let path = format!(
-            "/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}",
-            lease.namespace, lease.name
-        );
-        let lead = self.server.get(&path).await.map(|found| {
-            let spec = &found["spec"];
-            let renewed: Option<Timestamp> = text(&spec["renewTime"]).parse().ok();
-            let renewed = renewed.unwrap_or(Timestamp::UNIX_EPOCH);
-            Lead {
-                holder: text(&spec["holderIdentity"]),
-                age: clock::time().as_second() - renewed.as_second(),
-                duration: spec["leaseDurationSeconds"].as_i64().unwrap_or(0),
-            }
-        });
-        Some((lease, lead))
     }
 
     /// Reads the objects of a kind in the scope, page by page, and keeps what `title` makes of them.
@@ -269,8 +241,9 @@ impl Cluster {
         Ok(text(&review["status"]["userInfo"]["username"]))
     }
 
-    async fn rights(&self, settings: &Settings) -> Vec<Right> {
-        let questions = questions(&settings.operator.scope.namespaces, self.lease.as_ref());
+    /// `lease` is the one of the election.
+    async fn rights(&self, settings: &Settings, lease: Option<&Lease>) -> Vec<Right> {
+        let questions = questions(&settings.operator.scope.namespaces, lease);
         let rights = questions.into_iter().map(|question| self.right(question));
         stream::iter(rights).buffered(AT_ONCE).collect().await
     }
@@ -318,27 +291,8 @@ impl Cluster {
     }
 }
 
-/// The Lease of the operator's election: in the namespace of the flag, of the account that is checked, or where the
-/// operator would look for it.
-fn lease(election: &leader::Settings, as_user: Option<&str>, config: &Config) -> Option<Lease> {
-    if election.mode != leader::Mode::Kubernetes {
-        return None;
-    }
-    let named = election.namespace.clone();
-    let namespace = named
-        .or_else(|| account_namespace(as_user?))
-        .unwrap_or_else(|| {
-            // Inside a pod: the pod's namespace.
-            config.default_namespace.clone()
-        });
-    Some(Lease {
-        namespace,
-        name: election.lease_name.as_ref().to_owned(),
-    })
-}
-
 /// The namespace of a `ServiceAccount`, from its user name.
-fn account_namespace(user: &str) -> Option<String> {
+pub(super) fn account_namespace(user: &str) -> Option<String> {
     let (namespace, _) = user.strip_prefix(ACCOUNT)?.split_once(':')?;
     Some(namespace.to_owned())
 }
@@ -372,45 +326,14 @@ fn title(object: &Value) -> String {
     )
 }
 
-fn text(value: &Value) -> String {
+/// A text, or the empty one.
+pub(super) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-
-    #[test]
-    fn the_lease_is_where_the_account_is_unless_a_namespace_is_named() {
-        let election = |mode, namespace: Option<&str>| leader::Settings {
-            mode,
-            identity: "a".to_owned(),
-            namespace: namespace.map(str::to_owned),
-            lease_name: "shard-a".parse().unwrap(),
-            lease: Duration::from_secs(15),
-        };
-        let mut config = Config::new("https://kubernetes".parse().unwrap());
-        config.default_namespace = "mine".to_owned();
-        let found = |mode, namespace, user: Option<&str>| {
-            let lease = lease(&election(mode, namespace), user, &config);
-            lease.map(|lease| format!("{}/{}", lease.namespace, lease.name))
-        };
-        let (kubernetes, account) = (leader::Mode::Kubernetes, "system:serviceaccount:ops:op");
-        for (namespace, user, expected) in [
-            (None, None, "mine/shard-a"),
-            (None, Some("jane"), "mine/shard-a"),
-            (None, Some(account), "ops/shard-a"),
-            (Some("named"), Some(account), "named/shard-a"),
-        ] {
-            assert_eq!(
-                found(kubernetes, namespace, user).as_deref(),
-                Some(expected)
-            );
-        }
-        assert_eq!(found(leader::Mode::Off, None, Some(account)), None);
-    }
 
     #[test]
     fn a_semaphore_of_several_operators_is_found() {

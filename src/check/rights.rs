@@ -136,6 +136,8 @@ pub(super) const RULES: &[Rule] = &[
     policy("mutatingadmissionpolicybindings", admission::SUSPEND),
     policy("validatingadmissionpolicies", admission::GUARD),
     policy("validatingadmissionpolicybindings", admission::GUARD),
+    policy("validatingadmissionpolicies", admission::CRON_JOBS),
+    policy("validatingadmissionpolicybindings", admission::CRON_JOBS),
     policy("validatingadmissionpolicies", admission::REFUSE),
     policy("validatingadmissionpolicybindings", admission::REFUSE),
 ];

@@ -45,7 +45,8 @@ const COUNTED: usize = 1024;
 /// The reason of an event, as `kubectl describe` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// The Job waits for a slot. The message says why it has none yet.
+    /// The Job waits for a slot. The message says why it has none yet. It is a Warning if nothing is granted until
+    /// somebody repairs what the message names.
     SlotWaiting,
     /// The annotation `hold` keeps the Job out of the queue. Remove it to queue the Job.
     OnHold,
@@ -62,6 +63,17 @@ pub(super) enum Reason {
     /// The Job was deleted because `on-contention` is `Skip`. The message names the holders, or says how late
     /// the Job was. If Jobs are often late, compare the clocks of the clusters or raise `spec.cooldown`.
     Skipped,
+    /// The Job failed because `on-contention` is `Fail`. The message names the holders, or says how late the Job was.
+    Contended,
+    /// The Job failed because it had waited for as long as `wait-timeout` or `spec.waitTimeout` allows. The message
+    /// says what it waited for and who held it.
+    WaitTimedOut,
+    /// The Job failed because a newer one, which the message names, waits for the same slots: `on-contention` is
+    /// `ReplaceWaiting` or `ReplaceRunning` in both.
+    Superseded,
+    /// The running Job was ended because a newer one, which the message names, replaces it: `on-contention` is
+    /// `ReplaceRunning` in that one.
+    Replaced,
     /// A user suspended the Job while it held a slot. The slot is released and the Job is on hold. To queue it
     /// again, remove the annotation `hold` or unsuspend the Job.
     PutOnHold,
@@ -110,6 +122,15 @@ pub(super) enum Reason {
 }
 
 impl Reason {
+    /// Its type, unless the event is emitted as a warning.
+    fn kind(self) -> EventType {
+        if self.is_warning() {
+            EventType::Warning
+        } else {
+            EventType::Normal
+        }
+    }
+
     fn is_warning(self) -> bool {
         match self {
             Self::SlotWaiting
@@ -121,6 +142,10 @@ impl Reason {
             | Self::PutOnHold
             | Self::ReadyAgain => false,
             Self::SlotLost
+            | Self::Contended
+            | Self::WaitTimedOut
+            | Self::Superseded
+            | Self::Replaced
             | Self::RanWithoutSlot
             | Self::StartRefused
             | Self::PodsRemain
@@ -201,7 +226,8 @@ impl Events {
         reason: Reason,
         note: String,
     ) {
-        self.put(reference(namespace, name, uid), reason, note, true);
+        let kind = reason.kind();
+        self.put(reference(namespace, name, uid), (kind, reason), note, true);
     }
 
     /// Emits an event on a `CronJob`.
@@ -221,21 +247,28 @@ impl Events {
 
     /// Emits an event on an object.
     pub(super) fn emit(&self, about: ObjectReference, reason: Reason, note: String) {
-        self.put(about, reason, note, false);
+        self.put(about, (reason.kind(), reason), note, false);
+    }
+
+    /// Emits an event as a Warning, whatever the reason is mostly.
+    pub(super) fn warn(&self, about: ObjectReference, reason: Reason, note: String) {
+        self.put(about, (EventType::Warning, reason), note, false);
     }
 
     /// Emits an event on an object, unless that event exists already.
     pub(super) fn emit_once(&self, about: ObjectReference, reason: Reason, note: String) {
-        self.put(about, reason, note, true);
+        self.put(about, (reason.kind(), reason), note, true);
     }
 
-    fn put(&self, about: ObjectReference, reason: Reason, note: String, once: bool) {
+    fn put(
+        &self,
+        about: ObjectReference,
+        (type_, reason): (EventType, Reason),
+        note: String,
+        once: bool,
+    ) {
         let event = Event {
-            type_: if reason.is_warning() {
-                EventType::Warning
-            } else {
-                EventType::Normal
-            },
+            type_,
             reason: format!("{reason:?}"),
             note: Some(shorten(note)),
             action: "Reconcile".into(),

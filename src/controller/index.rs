@@ -4,7 +4,9 @@
 //! Watch events update the index and mark the queues that they concern, and a pass takes out their slice. An event
 //! costs O(log n); only a change of the semaphores themselves visits all workloads.
 
+mod alike;
 mod contenders;
+mod deadlines;
 mod lists;
 mod marks;
 mod places;
@@ -13,18 +15,22 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     ops::Bound::{Excluded, Unbounded},
     sync::Arc,
+    time::Duration,
 };
 
+use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
-use self::{contenders::Contenders, lists::Lists, marks::Marks};
+use self::{
+    alike::Alike, contenders::Contenders, deadlines::Deadlines, lists::Lists, marks::Marks,
+};
 use crate::watch_scope::WatchScope;
 use consul_client::{clock::Moment, id::IdMap};
 use consul_semaphore::{
-    Key, Phase, Place, Prefix, Restrictions, Uid, Workload,
-    engine::{Changes, QueueRef, SemaphoreRef, Slice},
+    Blocked, Key, Phase, Place, Prefix, Restrictions, Uid, WaitTimeout, Workload,
+    engine::{Changes, Located, Overdue, QueueRef, SemaphoreRef, Slice, Superseded},
 };
 use consul_semaphore_api::{ConsulSemaphore, ConsulSpec};
 use consul_semaphore_workload::{Obstacle, TrackedWorkload};
@@ -64,6 +70,10 @@ struct State {
     /// The workloads that were put on hold since these were last taken.
     held_back: BTreeSet<Uid>,
     contenders: Contenders,
+    /// Those that replace each other.
+    alike: Alike,
+    /// When workloads came off hold that were seen on hold before, in seconds since 1970.
+    unheld: HashMap<Uid, i64>,
     lists: Lists,
     /// The queues that are due a pass.
     marks: Marks,
@@ -78,6 +88,8 @@ pub(super) struct Offer {
     pub(super) consul: Option<ConsulSpec>,
     /// How many slots there are.
     pub(super) limit: u32,
+    /// How long a workload may wait that does not say so itself.
+    pub(super) wait_timeout: Option<Duration>,
     /// When they are granted, and to whom.
     pub(super) restrictions: Restrictions,
 }
@@ -89,6 +101,7 @@ impl Offer {
             keyed: semaphore.spec.keyed,
             consul: semaphore.spec.consul.clone(),
             limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
+            wait_timeout: semaphore.spec.wait_timeout.map(WaitTimeout::get),
             restrictions: semaphore.restrictions(consul_client::clock::time()),
         }
     }
@@ -103,11 +116,23 @@ pub(super) enum Unclaimed {
     Obstacle(Obstacle),
 }
 
+impl Unclaimed {
+    /// Whether a workload waits for that to change, and may have waited for too long.
+    pub(super) fn ends_waits(&self) -> bool {
+        match self {
+            Self::Missing(_) => true,
+            Self::Obstacle(obstacle) => obstacle.is_unsatisfiable(),
+        }
+    }
+}
+
 struct Semaphore {
     offer: Offer,
     /// Whether this operator manages it, and not another one.
     ours: bool,
     queues: HashMap<Option<Key>, IndexedQueue>,
+    /// When it could grant nothing; `None` until that is known.
+    blocked: Option<Blocked>,
     /// All waiting workloads, over all queues.
     waiting: BTreeMap<Place, Uid>,
 }
@@ -117,6 +142,10 @@ struct IndexedQueue {
     waiting: BTreeMap<Place, Uid>,
     /// Those of them that must not wait: a pass decides about them at any place in the queue.
     skippable: BTreeMap<Place, Uid>,
+    /// When their waits may end.
+    deadlines: Deadlines,
+    /// Those of them that a newer one supersedes, unless that one is gone.
+    superseded: BTreeSet<Uid>,
     bound: BTreeSet<Uid>,
     /// Workloads that were queued since these were last taken.
     newcomers: BTreeSet<Uid>,
@@ -140,6 +169,14 @@ impl State {
         self.workloads
             .get(uid)
             .map(|tracked| tracked.workload.clone())
+    }
+
+    fn located(&self, uid: &Uid) -> Option<Located> {
+        let tracked = self.workloads.get(uid)?;
+        Some(Located {
+            namespace: tracked.namespace.clone(),
+            workload: tracked.workload.clone(),
+        })
     }
 
     fn waiting(&self, queue: &IndexedQueue, head: usize) -> Vec<Arc<Workload>> {
@@ -303,6 +340,7 @@ impl Index {
             offer,
             ours,
             queues: HashMap::new(),
+            blocked: None,
             waiting: BTreeMap::new(),
         };
         state.semaphores.insert(reference.clone(), semaphore);
@@ -402,6 +440,74 @@ impl Index {
         let state = self.state();
         let queue = state.queue(queue);
         queue.map_or_else(Vec::new, |queue| state.waiting(queue, head))
+    }
+
+    /// The waiting workloads whose wait may be over.
+    pub(super) fn overdue(&self, queue: &QueueRef, now: Timestamp, most: usize) -> Vec<Overdue> {
+        let state = self.state();
+        let due = state.queue(queue).into_iter();
+        let due = due.flat_map(|queue| queue.deadlines.due(now.as_second()));
+        let due = due.take(most).filter_map(|uid| {
+            let workload = state.workload(uid)?;
+            Some(Overdue {
+                since: state.waits_since(&workload),
+                timeout: state.wait_timeout(&workload, queue)?,
+                workload,
+            })
+        });
+        due.collect()
+    }
+
+    /// Whether the wait of any workload in the queues of a semaphore ends.
+    pub(super) fn any_deadline(&self, reference: &SemaphoreRef) -> bool {
+        let state = self.state();
+        let semaphore = state.semaphores.get(reference).into_iter();
+        let mut queues = semaphore.flat_map(|semaphore| semaphore.queues.values());
+        queues.any(|queue| queue.deadlines.next().is_some())
+    }
+
+    /// When the wait of the next workload may be over.
+    pub(super) fn next_overdue(&self, queue: &QueueRef) -> Option<Timestamp> {
+        let next = self.state().queue(queue)?.deadlines.next()?;
+        Timestamp::from_second(next).ok()
+    }
+
+    /// A workload's wait is not over before this.
+    pub(super) fn postpone(&self, queue: &QueueRef, workload: &Uid, until: Timestamp) {
+        if let Some(queue) = self.state().queue_mut(queue) {
+            queue.deadlines.postpone(workload, until.as_second());
+        }
+    }
+
+    /// The waiting workloads that a newer one supersedes.
+    pub(super) fn superseded(&self, queue: &QueueRef, most: usize) -> Vec<Superseded> {
+        let mut state = self.state();
+        let Some(known) = state.queue(queue) else {
+            return Vec::new();
+        };
+        let (mut superseded, mut newest) = (Vec::new(), Vec::new());
+        for uid in &known.superseded {
+            if superseded.len() == most {
+                break;
+            }
+            let newer = state.alike.newest(uid).filter(|newer| *newer != uid);
+            let newer = newer.and_then(|newer| state.located(newer));
+            match newer.zip(state.workload(uid)) {
+                Some((newer, workload)) => superseded.push(Superseded { workload, newer }),
+                None => newest.push(uid.clone()),
+            }
+        }
+        if let Some(queue) = state.queue_mut(queue) {
+            queue.superseded.retain(|uid| !newest.contains(uid));
+        }
+        superseded
+    }
+
+    /// The running workloads that this one may replace.
+    pub(super) fn replaceable(&self, by: &Uid) -> Vec<Located> {
+        let state = self.state();
+        let running = state.alike.running(by);
+        running.filter_map(|uid| state.located(uid)).collect()
     }
 
     /// A workload, if it was started in this queue.
@@ -509,6 +615,50 @@ impl Index {
         let state = self.state();
         let unclaimed = state.unclaimed.iter().filter_map(|uid| state.placed(uid));
         unclaimed.cloned().collect()
+    }
+
+    /// When a semaphore could grant nothing.
+    pub(super) fn note_blocked(&self, reference: &SemaphoreRef, blocked: &Blocked) {
+        let mut state = self.state();
+        if let Some(semaphore) = state.semaphores.get_mut(reference)
+            && semaphore.blocked.as_ref() != Some(blocked)
+        {
+            semaphore.blocked = Some(blocked.clone());
+        }
+    }
+
+    /// When the wait of a workload ends that no semaphore claims, because its semaphores don't exist or don't suffice,
+    /// and how long it may wait; `None` if it does not end. The time is unknown while nothing can be granted. `started` is when this operator began to count
+    /// for semaphores that don't exist.
+    pub(super) fn unclaimed_ends(
+        &self,
+        tracked: &TrackedWorkload,
+        started: Timestamp,
+    ) -> Option<(Option<Timestamp>, Duration)> {
+        let (state, workload) = (self.state(), &tracked.workload);
+        if !workload.is_queued() || !workload.was_never_granted() {
+            return None;
+        }
+        // It may hold a slot.
+        if state.contenders.queues_of(&workload.uid).next().is_some() {
+            return None;
+        }
+        let requests = workload.requests.iter();
+        let semaphores: Vec<Option<&Semaphore>> = requests
+            .map(|request| Some(state.requested(tracked, request)?.1))
+            .collect();
+        let known = semaphores.iter().flatten();
+        let defaults = known.clone().filter_map(|known| known.offer.wait_timeout);
+        let timeout = workload.wait.timeout.or(defaults.min())?;
+        let blocked: Option<Vec<&Blocked>> = known.map(|known| known.blocked.as_ref()).collect();
+        let since = Timestamp::from_second(state.waits_since(workload)).ok()?;
+        let since = if semaphores.iter().any(Option::is_none) {
+            since.max(started)
+        } else {
+            since
+        };
+        let ends = blocked.and_then(|blocked| Blocked::deadline(blocked, since, timeout));
+        Some((ends, timeout))
     }
 
     /// The workloads that were put on hold since the last call and still are.

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Context, events::Reason, index::Unclaimed};
+use super::{Context, events::Reason, index::Unclaimed, unqueued::Unqueued};
 use consul_client::clock::Moment;
 use consul_semaphore::Uid;
 use consul_semaphore_api::annotations::{HOLD, SEMAPHORE};
@@ -27,6 +27,7 @@ struct Reported {
 /// Reports to the users of workloads in no queue why they wait, for as long as this replica leads.
 pub(super) async fn run(context: Arc<Context>) {
     let mut reported: HashMap<Uid, Reported> = HashMap::new();
+    let mut unqueued = Unqueued::new();
     loop {
         report_held_back(&context);
         let unclaimed = context.index.unclaimed();
@@ -36,6 +37,9 @@ pub(super) async fn run(context: Arc<Context>) {
             .collect();
         reported.retain(|uid, _| there.contains(uid));
         let wait = report(&context, &unclaimed, &mut reported);
+        let why = |tracked: &TrackedWorkload, why: &Unclaimed| explain(tracked, why).1;
+        let ends = unqueued.end(&context, &unclaimed, why).await;
+        let wait = wait.into_iter().chain(ends).min();
         tokio::time::sleep(COALESCE).await;
         tokio::select! {
             () = context.index.unclaimed_changed() => {}

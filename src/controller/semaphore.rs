@@ -18,6 +18,7 @@ mod reporter;
 pub(super) mod spec;
 mod status;
 mod tenures;
+mod waits;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,6 +33,7 @@ use tokio::{
     task::JoinSet,
 };
 
+pub(super) use self::conditions::Obstacle;
 use self::{
     access::Access,
     conditions::{Observed, number},
@@ -64,7 +66,7 @@ use consul_semaphore::{
 };
 use consul_semaphore_api::{
     ConsulSemaphore, ConsulSemaphoreStatus,
-    conditions::{ConditionStatus, ConditionType, Finding, Reason},
+    conditions::{Finding, Reason},
 };
 
 /// What the status says of a pass's conclusion: a limit that is written with the first holder counts as agreed, because
@@ -195,6 +197,7 @@ impl SemaphoreController {
             recorded: applied.collect(),
             defence: defence(&object),
             fencing_token: status.fencing_token.and_then(|token| token.try_into().ok()),
+            blocked: waits::known(&object),
         }
     }
 
@@ -404,27 +407,24 @@ impl SemaphoreController {
         self.reported.keys.put(key.clone(), status);
     }
 
-    /// Why a workload that was queued for this key has no slot yet, for people; `None` if nothing but its turn is
-    /// missing.
-    pub(super) fn obstacle(&self, semaphore: &Semaphore, key: &Option<Key>) -> Option<String> {
+    /// Why a workload that was queued for this key, and asks for `asked` slots of it, has none yet; `None` if nothing
+    /// but its turn is missing.
+    pub(super) fn obstacle(
+        &self,
+        semaphore: &Semaphore,
+        key: &Option<Key>,
+        asked: u32,
+    ) -> Option<Obstacle> {
         let QueueState {
             queue, concluded, ..
         } = semaphore.queues().get(key)?;
         let conclusion = concluded.as_ref();
         let conclusion = conclusion.map(|(conclusion, _)| as_reported(conclusion));
         let reference = QueueRef::new(&self.reference, key.clone());
-        let conclusion = conclusion.unwrap_or_default();
-        let findings = self.queue_findings(&reference, semaphore, (queue, false), &conclusion);
-        let is = |finding: &&Finding| match finding.type_ {
-            ConditionType::Ready => finding.status != ConditionStatus::True,
-            ConditionType::SlotsAvailable => matches!(
-                finding.reason,
-                Reason::AllSlotsHeld | Reason::OutsideWindow | Reason::Reserved
-            ),
-            ConditionType::ConsulReachable | ConditionType::LimitAgreed => false,
-        };
-        let obstacle = findings.iter().find(is)?;
-        Some(obstacle.message.clone())
+        let stated = self.access.stated();
+        let observed = self.observed(&reference, &stated, semaphore);
+        let observed = observed.with_queue(queue, false);
+        observed.obstacle(&conclusion.unwrap_or_default(), asked)
     }
 
     /// What the conditions say of a queue. `shown` says whether it was readable before.
@@ -509,8 +509,11 @@ impl SemaphoreController {
             waiting_elsewhere: keys.elsewhere(),
             // The reporter knows them.
             operators: Vec::new(),
+            blocked: waits::blocked(semaphore.blocked()),
+            counted_to: waits::counted_to(index.any_deadline(&self.reference)),
             conditions: Vec::new(),
         };
+        index.note_blocked(&self.reference, semaphore.blocked());
         let held_and_limit = totals.limit.map(|limit| (totals.held, limit));
         let metrics = &self.context.shared.metrics;
         metrics.semaphore(&self.labels, totals.waiting, totals.idle, held_and_limit);
@@ -534,8 +537,11 @@ impl SemaphoreController {
         });
         if known && semaphore.spec().keyed {
             let each = each_key_has_its_limit(semaphore.spec().settings.limit, Use::default());
-            findings.retain(|one| one.type_ != each.type_);
-            findings.push(each);
+            for finding in &mut findings {
+                if finding.type_ == each.type_ && finding.reason != Reason::OutsideWindow {
+                    *finding = each.clone();
+                }
+            }
         }
         findings
     }

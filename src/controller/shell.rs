@@ -22,7 +22,6 @@ use tokio::{
     time::sleep,
 };
 
-pub(super) use self::duties::Object;
 use self::{
     calls::{Done, Means},
     duties::{Duties, DutyDone},
@@ -30,6 +29,7 @@ use self::{
     outcome::{Emitter, Ended},
     reports::Reports,
 };
+pub(super) use self::{duties::Object, outcome::explain_failure};
 use super::{Context, index::Index, semaphore::SemaphoreController, session_manager::Session};
 use crate::workload::WriteError;
 use consul_client::{self as consul, Listing, SessionId, clock::Moment, id::IdMap};
@@ -357,9 +357,10 @@ impl Shell {
                 self.engine
                     .queues_for(&reference.semaphore.namespace, workload)
             };
-            let obstacle = |queue: &QueueRef| {
+            let obstacle = |queue: &QueueRef, asked| {
                 let controller = self.semaphores.get(&queue.semaphore)?;
-                controller.obstacle(self.engine.semaphore(&queue.semaphore)?, &queue.key)
+                let semaphore = self.engine.semaphore(&queue.semaphore)?;
+                controller.obstacle(semaphore, &queue.key, asked)
             };
             emitter.announce_newcomers(all, waits, queues, obstacle);
         }

@@ -106,7 +106,7 @@ impl<'a> View<'a> {
             queue: status
                 .queue
                 .iter()
-                .map(|job| Waiting::of(job, &line.next(&job.job, job.key.as_deref())))
+                .map(|job| Waiting::of(job, &line.next(job.into())))
                 .collect(),
         }
     }

@@ -15,9 +15,10 @@ use crate::stage::{
 
 const SUSPEND: &str = "MutatingAdmissionPolicy suspend.consul-semaphore.io";
 const GUARD: &str = "ValidatingAdmissionPolicy guard.consul-semaphore.io";
+const CRON_JOBS: &str = "ValidatingAdmissionPolicy cronjobs.consul-semaphore.io";
 
 /// Starts an operator and waits until it has logged one line about each policy, at this level and with this word.
-async fn says(bed: &Bed, name: &str, expected: [(&str, &str, &str); 2]) -> Operator {
+async fn says(bed: &Bed, name: &str, expected: [(&str, &str, &str); 3]) -> Operator {
     let operator = bed.another_operator(name, [""; 0], []);
     operator.start().await;
     for (policy, level, word) in expected {
@@ -69,6 +70,7 @@ async fn the_operator_says_at_its_start_how_they_stand() {
     let absent = [
         (SUSPEND, "INFO", "kubectl apply -k config/policies"),
         (GUARD, "INFO", "kubectl apply -k config/policies"),
+        (CRON_JOBS, "INFO", "run without a slot"),
     ];
     says(&bed, "without", absent).await.stop().await;
 
@@ -76,6 +78,7 @@ async fn the_operator_says_at_its_start_how_they_stand() {
     let in_force = [
         (SUSPEND, "INFO", "is in force"),
         (GUARD, "INFO", "is in force"),
+        (CRON_JOBS, "INFO", "is in force"),
     ];
     says(&bed, "with", in_force).await.stop().await;
 
@@ -85,7 +88,7 @@ async fn the_operator_says_at_its_start_how_they_stand() {
     ] {
         bed.kubectl(["delete", kind, "--all"]).await;
     }
-    let unbound = [(SUSPEND, "WARN", "not bound"), (GUARD, "WARN", "not bound")];
+    let unbound = [SUSPEND, GUARD, CRON_JOBS].map(|policy| (policy, "WARN", "not bound"));
     says(&bed, "unbound", unbound).await.stop().await;
 
     // The guard trusts others: this operator can't start anything, and says what to do.
@@ -97,7 +100,11 @@ async fn the_operator_says_at_its_start_how_they_stand() {
     let user = Person::user(&bed, &team).await;
     team.policies_are(&BOTH).await;
     team.guard_lets(OPERATOR, false).await;
-    let stranger = [(SUSPEND, "INFO", "is in force"), (GUARD, "WARN", OPERATOR)];
+    let stranger = [
+        (SUSPEND, "INFO", "is in force"),
+        (GUARD, "WARN", OPERATOR),
+        (CRON_JOBS, "INFO", "is in force"),
+    ];
     let operator = says(&bed, "stranger", stranger).await;
     let db = team.semaphore("db").limit(1).create().await;
     let named = |name| team.job(name).semaphore("db").unsuspended().runs("1h");
@@ -141,16 +148,17 @@ async fn the_operator_says_at_its_start_how_they_stand() {
         &rules,
     ])
     .await;
-    for (kind, name) in [("mutating", "suspend"), ("validating", "guard")] {
+    for (kind, name) in [
+        ("mutating", "suspend"),
+        ("validating", "guard"),
+        ("validating", "cronjobs"),
+    ] {
         let what = format!(
             "{kind}admissionpolicies.admissionregistration.k8s.io/{name}.consul-semaphore.io"
         );
         bed.lets(OPERATOR, ["get", &what], None, false).await;
     }
-    let hidden = [
-        (SUSPEND, "INFO", "is forbidden"),
-        (GUARD, "INFO", "is forbidden"),
-    ];
+    let hidden = [SUSPEND, GUARD, CRON_JOBS].map(|policy| (policy, "INFO", "is forbidden"));
     let operator = says(&bed, "hidden", hidden).await;
     let late = named("late").create().await;
     runs_in_a_slot(&bed, &db, &late).await;

@@ -27,10 +27,11 @@ pub(crate) const WRITES: &str = "only the operator changes ";
 pub(crate) const HOLDS: &str = "this Job holds a slot until its pods are gone";
 pub(crate) const RUNS: &str = "this Job runs: suspend it first, or in the same change";
 pub(crate) const WAITS: &str = "can only be Wait on an existing Job";
-pub(crate) const SKIPS: &str = "so the operator may delete it";
+pub(crate) const SKIPS: &str = "so the operator may delete or end it";
 
 /// What only the operator may write.
-pub(crate) const REPORTS: [&str; 6] = [
+pub(crate) const REPORTS: [&str; 7] = [
+    "consul-semaphore.io/failed",
     "consul-semaphore.io/session",
     "consul-semaphore.io/lock-key",
     "consul-semaphore.io/lock-index",

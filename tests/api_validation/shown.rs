@@ -1,7 +1,7 @@
 //! What people see: the status, the columns and the explanations.
 
 use consul_semaphore_api::{
-    ConsulSemaphoreStatus, HolderStatus, QueueStatus, WaiterStatus,
+    BlockedStatus, ConsulSemaphoreStatus, HolderStatus, QueueStatus, WaiterStatus,
     conditions::{self, ConditionType, Finding, Reason},
 };
 use jiff::Timestamp;
@@ -54,6 +54,14 @@ async fn shows_columns(api: &Semaphores, server: &ApiServer) {
         rows[1][..7],
         [&name, "3", "4", "5", "1", "False", "LimitConflict"],
         "{table}"
+    );
+
+    let wide = kubectl(server, &["get", "csem", &name, "--output=wide"])
+        .await
+        .expect("a table");
+    assert!(
+        wide.contains("MODE") && wide.contains("Semaphore"),
+        "{wide}"
     );
 
     let names = kubectl(server, &["get", "consul", "--output=name"])
@@ -166,6 +174,7 @@ fn a_status() -> ConsulSemaphoreStatus {
         queue: vec![QueueStatus {
             key: Some("customer-42".to_owned()),
             job: "migrate-2".to_owned(),
+            slots: Some(2),
             since: Some(Time(now)),
             expected: Some(Time(now)),
         }],
@@ -175,6 +184,11 @@ fn a_status() -> ConsulSemaphoreStatus {
             waiter: Some("ci-runner deploy".to_owned()),
         }],
         operators: vec!["replica-1".to_owned()],
+        blocked: vec![BlockedStatus {
+            from: Time(now),
+            to: None,
+        }],
+        counted_to: Some(Time(now)),
         conditions: conditions::merge(&[], &findings, Some(1), now),
     }
 }

@@ -14,6 +14,7 @@ pub(crate) async fn is_checked(api: &Semaphores) {
     checks_the_ttl(api).await;
     checks_the_lock_delay(api).await;
     checks_the_cooldown(api).await;
+    checks_what_ends_waits(api).await;
     checks_the_windows(api).await;
     checks_what_is_reserved(api).await;
     checks_the_mode(api).await;
@@ -22,7 +23,7 @@ pub(crate) async fn is_checked(api: &Semaphores) {
 async fn fills_in_defaults(api: &Semaphores) {
     let full = json!({
         "limit": 3, "limitPolicy": "Refuse", "onSlotLost": "Reacquire", "paused": false,
-        "mode": "Semaphore", "keyed": false, "cooldown": "0s",
+        "mode": "Semaphore", "keyed": false, "cooldown": "0s", "replaceAfter": "0s",
         "session": { "ttl": "120s", "lockDelay": "15s" },
     });
     for sparse in [
@@ -146,6 +147,28 @@ async fn checks_the_cooldown(api: &Semaphores) {
     let allowed =
         "cooldown must be whole hours, minutes and seconds from 0s to 24h, such as 30s or 1h";
     api.refuse(invalid.map(spec), "spec.cooldown", allowed)
+        .await;
+}
+
+async fn checks_what_ends_waits(api: &Semaphores) {
+    let waits = |time: &str| json!({ "limit": 1, "waitTimeout": time });
+    let replaces = |time: &str| json!({ "limit": 1, "replaceAfter": time });
+    for time in ["1s", "30m", "720h", "2592000s"] {
+        let made = api.accept(waits(time)).await;
+        assert_eq!(made.spec.wait_timeout, time.parse().ok());
+        let made = api.accept(replaces(time)).await;
+        assert_eq!(Ok(made.spec.replace_after), time.parse());
+    }
+    api.accept(replaces("0s")).await;
+    let invalid = ["", "0s", "720h1s", "1.5h", "1d", "None"];
+    let allowed =
+        "waitTimeout must be whole hours, minutes and seconds from 1s to 720h, such as 30m or 2h";
+    api.refuse(invalid.map(waits), "spec.waitTimeout", allowed)
+        .await;
+    let invalid = ["", "0", "-1s", "720h1s", "1d"];
+    let allowed =
+        "replaceAfter must be whole hours, minutes and seconds from 0s to 720h, such as 10m";
+    api.refuse(invalid.map(replaces), "spec.replaceAfter", allowed)
         .await;
 }
 

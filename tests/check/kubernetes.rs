@@ -7,7 +7,12 @@ use crate::stage::Said;
 
 const OPERATOR: &str = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
 
-const POLICIES: [&str; 2] = ["suspend.consul-semaphore.io", "guard.consul-semaphore.io"];
+/// Each with what happens without it.
+const POLICIES: [(&str, &str); 3] = [
+    ("suspend.consul-semaphore.io", "is suspended when"),
+    ("guard.consul-semaphore.io", "is suspended when"),
+    ("cronjobs.consul-semaphore.io", "run without a slot"),
+];
 
 const CRD: &str = "consulsemaphores.consul-semaphore.io";
 
@@ -49,6 +54,7 @@ async fn the_shipped_rbac_suffices_and_a_missing_right_is_reported() {
     policies(&bed).await;
     a_right_that_is_missing(&bed).await;
     a_part_of_the_cluster(&bed).await;
+    the_lease(&bed).await;
     the_definition(&bed).await;
     bed.end().await.unwrap();
 }
@@ -58,16 +64,16 @@ async fn what_is_shipped(bed: &Bed) {
     // New role bindings take a moment.
     let said = eventually("what is shipped suffices", async || {
         let said = as_operator(bed).await;
-        if said.bad("kubernetes") == [POLICIES[0], POLICIES[1], "operator"] {
+        let [suspend, guard, cron_jobs] = POLICIES.map(|(name, _)| name);
+        if said.bad("kubernetes") == [suspend, guard, cron_jobs, "operator"] {
             Ok(said)
         } else {
             Err(format!("{said:?}"))
         }
     })
     .await;
-    for policy in POLICIES {
-        let words = ["there is no ", "is suspended when"];
-        said.assert("kubernetes", policy, "warning", &words);
+    for (policy, without) in POLICIES {
+        said.assert("kubernetes", policy, "warning", &["there is no ", without]);
     }
     said.assert("kubernetes", "rights of", "ok", &[OPERATOR]);
     said.assert("kubernetes", "its schema", "ok", &[]);
@@ -148,6 +154,38 @@ async fn a_part_of_the_cluster(bed: &Bed) {
     }
 }
 
+/// It is found wherever the operator runs, if the user may look there.
+async fn the_lease(bed: &Bed) {
+    let said = Said::of_bed(bed, bed.kubeconfig(), &[]).await;
+    let words = ["no replica leads", "in any namespace"];
+    said.assert("kubernetes", "operator", "warning", &words);
+
+    bed.kubectl(["create", "namespace", "elsewhere"]).await;
+    let now = consul_client::clock::time();
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "name": "consul-semaphore-operator", "namespace": "elsewhere" },
+        "spec": {
+            "holderIdentity": "replica-1", "leaseDurationSeconds": 3600, "renewTime": format!("{now:.6}"),
+        },
+    });
+    apply(bed, "lease.json", &lease).await;
+    let found = ["replica-1 leads, by the Lease elsewhere/consul-semaphore-operator"];
+    let said = Said::of_bed(bed, bed.kubeconfig(), &[]).await;
+    said.assert("kubernetes", "operator", "ok", &found);
+
+    // The operator's own account may look in one namespace only.
+    let said = Said::of_bed(bed, bed.operator_kubeconfig(), &[]).await;
+    let words = [
+        "may not list the Leases of all namespaces",
+        "consul-semaphore-system",
+    ];
+    said.assert("kubernetes", "operator", "unknown", &words);
+    let named = ["--leader-election-namespace", "elsewhere"];
+    let said = Said::of_bed(bed, bed.kubeconfig(), &named).await;
+    said.assert("kubernetes", "operator", "ok", &found);
+}
+
 async fn the_definition(bed: &Bed) {
     let path = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/appliedLimits";
     let change = json!([{ "op": "remove", "path": path }]).to_string();
@@ -174,7 +212,7 @@ fn policy(kind: &str, name: &str, spec: &Value) -> Value {
 
 /// A check does not read the content of the policies: only whether they exist and are bound.
 async fn policies(bed: &Bed) {
-    let [_, name] = POLICIES;
+    let [_, (name, _), _] = POLICIES;
     let rules = json!([{
         "apiGroups": ["batch"], "apiVersions": ["v1"], "resources": ["jobs"], "operations": ["UPDATE"],
     }]);

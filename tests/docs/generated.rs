@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeSet, env, fs, path::Path, process::Command, time::Duration};
 
+use consul_semaphore_api::annotations::FINALIZER;
 use consul_semaphore_operator::telemetry::{Metrics, SemaphoreLabels};
 use serde_json::Value;
 use testbed::operator_program;
@@ -70,19 +71,66 @@ fn list(entries: impl IntoIterator<Item = Entry>) -> String {
     entries.collect()
 }
 
-/// What users write on a Job, and what the operator does: the constants say on what, and by whom.
+/// The beginnings of a comment on a name of `annotations.rs`, and who writes it.
+const AUTHORS: [&str; 2] = ["its user", "the operator"];
+
+/// What users write on a Job, or what the operator writes: the constants say on what, and by whom.
 fn annotations(by: &str) -> String {
-    let source = text_of(Path::new("crates/api/src/annotations.rs"));
-    let constants = documented(&source, |line| {
-        let (_, value) = line.split_once("&str = \"")?;
-        value.strip_suffix("\";")
+    const FILE: &str = "crates/api/src/annotations.rs";
+    let source = text_of(Path::new(FILE));
+    let constants = named_texts(&source);
+    let described = documented(&source, |line| {
+        constants.iter().copied().find(|one| *one == line)
     });
-    let rows = constants.into_iter().filter_map(|(name, text)| {
-        let (place, meaning) = text.split_once(": ")?;
-        let (place, author) = place.split_once(", by ")?;
+    let rows = constants.iter().filter_map(|line| {
+        let (_, name) = line.split_once("&str = \"")?;
+        let name = name.strip_suffix("\";")?;
+        if name == FINALIZER {
+            return None;
+        }
+        let described = described.iter().find(|(one, _)| one == line);
+        let text = described.map_or("", |(_, text)| text);
+        let entry = annotation(text).unwrap_or_else(|| {
+            panic!(
+                "{FILE}: the comment on {name} must begin with \"On a Job, by its user: \" or \"On the pod template, by \
+                 the operator: \", because docs/reference.md lists it under one of these: {text:?}"
+            )
+        });
+        let (place, author, meaning) = entry;
         (author == by).then(|| [format!("`{name}`"), clause(place), sentence(meaning)])
     });
     list(rows)
+}
+
+/// The lines that declare a text.
+fn named_texts(source: &str) -> Vec<&str> {
+    let lines = source.lines().map(str::trim);
+    lines
+        .filter(|line| line.starts_with("pub const ") && line.contains(": &str = \""))
+        .collect()
+}
+
+/// On what it is, who writes it, and what it means.
+fn annotation(text: &str) -> Option<(&str, &str, &str)> {
+    let (place, meaning) = text.split_once(": ")?;
+    let (place, author) = place.split_once(", by ")?;
+    AUTHORS
+        .contains(&author)
+        .then_some((place, author, meaning))
+}
+
+#[test]
+fn a_comment_on_an_annotation_says_where_it_is_and_who_writes_it() {
+    let expected = Some(("On a Job", "its user", "a number"));
+    assert_eq!(annotation("On a Job, by its user: a number"), expected);
+    for text in [
+        "",
+        "A number.",
+        "On a Job: a number",
+        "On a Job, by anybody: a number",
+    ] {
+        assert_eq!(annotation(text), None, "{text}");
+    }
 }
 
 fn sentence(text: &str) -> String {
@@ -242,8 +290,8 @@ fn the_reference_says_what_the_code_says() {
     let page = text_of(Path::new(REFERENCE));
     let mut expected = page.clone();
     for (name, text) in [
-        ("annotations of users", annotations("its user")),
-        ("annotations of the operator", annotations("the operator")),
+        ("annotations of users", annotations(AUTHORS[0])),
+        ("annotations of the operator", annotations(AUTHORS[1])),
         ("spec", fields("spec")),
         ("status", fields("status")),
         ("conditions", conditions()),

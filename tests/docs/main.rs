@@ -20,7 +20,6 @@ mod consul_acl;
 mod exec;
 mod generated;
 mod gitops;
-mod guarantees;
 mod install;
 mod links;
 mod made;

@@ -93,6 +93,7 @@ async fn the_operator_may_do_no_more_than_it_needs() {
     // Only its own admission policies, by name.
     let policies = [
         ("mutating", "suspend"),
+        ("validating", "cronjobs"),
         ("validating", "guard"),
         ("validating", "refuse"),
     ]

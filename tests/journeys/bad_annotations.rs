@@ -15,7 +15,7 @@ async fn a_job_with_bad_annotations_stays_suspended_until_they_are_corrected() {
         (
             "name",
             SEMAPHORE,
-            "No_Such Name!",
+            "No_Such_Name!",
             Some("db"),
             "ConsulSemaphore",
         ),
@@ -27,6 +27,7 @@ async fn a_job_with_bad_annotations_stays_suspended_until_they_are_corrected() {
             Some("db"),
             "commas between several",
         ),
+        ("sign", SEMAPHORE, "db=2", Some("db"), "name[/key][:slots]"),
         ("priority", PRIORITY, "high", Some("7"), "whole number"),
         ("too-high", PRIORITY, "3000000000", None, "whole number"),
         ("hold", HOLD, "yes", Some("false"), "\"true\" or \"false\""),

@@ -66,4 +66,5 @@ mod ttl_after_finished;
 mod two_operators_by_label;
 mod two_operators_of_one_semaphore;
 mod unsuspended;
+mod waits;
 mod windows;

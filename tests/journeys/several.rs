@@ -121,6 +121,13 @@ async fn all_slots_are_granted_at_once_and_released_when_the_job_is_done() {
     let note = job.has_event("SlotGranted").await;
     assert!(note.contains("db, licenses:2, tasks/customer-42"), "{note}");
 
+    // It is told how many are missing.
+    let large = team.job("large").semaphore("licenses:2").create().await;
+    let note = large.has_event("SlotWaiting").await;
+    let missing = "licenses: 2 of 3 slots are held, and it asks for 2: 1 more must become free";
+    assert!(note.contains(missing), "{note}");
+    large.delete().await;
+
     // The next one waits for db alone, and holds no licence meanwhile.
     let next = team
         .job("b")

@@ -116,19 +116,8 @@ async fn what_others_write_into_the_status_does_not_stay() {
         conditions[0]["reason"] = json!(what);
         conditions.retain(|condition| condition["type"] != "Theirs");
         conditions.push(theirs.clone());
-        let patch =
-            json!({ "status": { "held": held, "appliedLimits": [5], "conditions": conditions } });
-        let patch = patch.to_string();
-        let args = [
-            "patch",
-            "csem",
-            "db",
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            &patch,
-        ];
-        team.kubectl(args).await;
+        let patch = json!({ "held": held, "appliedLimits": [5], "conditions": conditions });
+        db.patch_status(&patch).await;
         db.shows(json!({ "held": 0, "appliedLimits": [1] })).await;
         db.is_ready().await;
         let after = db.status().await["conditions"].clone();
@@ -257,4 +246,32 @@ async fn the_status_is_not_written_for_every_change() {
         same(db["metadata"]["resourceVersion"].clone(), last.clone())
     };
     now().await.expect("the same version");
+}
+
+#[tokio::test]
+async fn the_queue_says_when_a_job_is_likely_to_start() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("status-expected").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    for number in 0..16 {
+        let job = team.job(&format!("job-{number}")).semaphore("db");
+        job.runs("2s").create().await;
+    }
+    // The last one has many before it, so that it still waits when this is read.
+    eventually("the status says when the last Job starts", || async {
+        let status = db.status().await;
+        let queue = status["queue"].as_array().cloned().unwrap_or_default();
+        let expected: Vec<Timestamp> = queue
+            .iter()
+            .filter(|job| job.get("expected").is_some())
+            .map(|job| time(&job["expected"]))
+            .collect();
+        let in_order = expected.is_sorted();
+        if expected.len() > 1 && in_order {
+            Ok(())
+        } else {
+            Err(status.to_string())
+        }
+    })
+    .await;
 }

@@ -10,7 +10,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use testbed::{
     Bed, Consul, Job, Namespace, Operator, Semaphore, eventually,
-    helpers::{cluster_id, metric},
+    helpers::{cluster_id, metric, warning},
     same,
 };
 
@@ -177,6 +177,9 @@ async fn a_namespace_stays_in_its_folder(tenants: &Tenants, team: &Namespace) {
         )
         .await;
         job.is_waiting().await;
+        // It waits until somebody acts.
+        let note = warning(job, "SlotWaiting").await;
+        assert!(note.contains("--trusted-namespaces"), "{note}");
     }
     for (name, prefix) in [("plain", None), ("deep", Some(format!("{folder}/a/b")))] {
         let semaphore = team.semaphore(name).spec(json!({ "prefix": prefix }));

@@ -55,16 +55,7 @@ async fn two_operators_of_one_semaphore_notice_each_other() {
         .is_complete()
         .await;
     for held in 1..=4 {
-        let patch = format!(r#"{{"status":{{"held":{held}}}}}"#);
-        let status = [
-            "patch",
-            "csem",
-            "db",
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-        ];
-        team.kubectl([&status[..], &[&patch]].concat()).await;
+        db.patch_status(&serde_json::json!({ "held": held })).await;
         db.shows(serde_json::json!({ "held": 0 })).await;
     }
     assert_eq!(operators(&db).await, ["second"]);

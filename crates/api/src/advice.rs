@@ -1,35 +1,24 @@
-//! What is wrong with annotations of this program's domain that have no effect: misspelt ones, and those in another
-//! place than on the Job.
+//! What is wrong with annotations that have no effect: those of this program's domain that are misspelt, or in another
+//! place than on the Job, and those of a domain that was probably meant to be this one.
 
 use std::collections::BTreeMap;
 
-use super::annotations::{
-    FENCING_TOKEN, GRANTED_TO, HOLD, HOLDER_LABEL, KEY, LOCK_INDEX, LOCK_KEY, ON_CONTENTION,
-    PRIORITY, SEMAPHORE, SESSION, SLOTS,
-};
-
-/// What users write on a Job.
-const OF_USERS: [&str; 5] = [SEMAPHORE, PRIORITY, HOLD, KEY, ON_CONTENTION];
-
-/// What the operator writes on a Job or on its pod template. A copy of a Job may have it.
-const OF_THE_OPERATOR: [&str; 7] = [
-    SESSION,
-    LOCK_KEY,
-    LOCK_INDEX,
-    FENCING_TOKEN,
-    SLOTS,
-    GRANTED_TO,
-    HOLDER_LABEL,
-];
+use super::annotations::{OF_THE_OPERATOR, OF_USERS, SEMAPHORE};
 
 /// The beginning of all these names.
 const DOMAIN: &str = "consul-semaphore.io/";
+
+/// What a misspelt domain still contains. Only names with one of these are looked at closely.
+const TRACES: [&str; 2] = ["consul", "semaphore"];
 
 /// How many mistakes one advice lists.
 const MOST: usize = 3;
 
 /// How similar a known name must be, from 0 to 1, to be suggested.
 const ALIKE: f64 = 0.7;
+
+/// How much of a name is quoted, in characters: one of another domain may have 317.
+const QUOTED: usize = 100;
 
 type Map = BTreeMap<String, String>;
 
@@ -45,7 +34,7 @@ pub struct Places<'a> {
 }
 
 /// The advice about a Job's annotations that have no effect, for an event on the Job; `None` if there are none. It
-/// costs as much as looking the domain up in each place.
+/// costs as much as looking the domain up in each place, and searching the names of the Job's annotations for two words.
 pub fn advise(places: Places<'_>) -> Option<String> {
     let Places {
         annotations,
@@ -62,12 +51,20 @@ pub fn advise(places: Places<'_>) -> Option<String> {
             );
             return Some(advice);
         }
-        unknown("the annotation", name)
+        unknown("the annotation", name, annotations)
+    });
+    let of_others = annotations.keys().filter_map(|name| {
+        let meant = meant(name)?;
+        let quoted = beginning(name);
+        let advice = correction(meant, annotations);
+        Some(format!(
+            "the annotation {quoted} has another domain: {advice}"
+        ))
     });
     let misplaced = |what: &'static str, place: &'static str| {
         move |name: &str| {
             if !OF_USERS.contains(&name) {
-                return unknown(what, name);
+                return unknown(what, name, annotations);
             }
             // The same name on both is no mistake: it lets users select the pods.
             (!annotations.contains_key(name)).then(|| {
@@ -81,6 +78,7 @@ pub fn advise(places: Places<'_>) -> Option<String> {
     let on_template = misplaced("the annotation", "is on the pod template");
     let label = misplaced("the label", "is not an annotation");
     let mistakes: Vec<String> = on_job
+        .chain(of_others)
         .chain(ours(template).filter_map(on_template))
         .chain(ours(labels).filter_map(label))
         .take(MOST)
@@ -104,23 +102,63 @@ fn ours(place: &Map) -> impl Iterator<Item = &str> {
         .take_while(|name| name.starts_with(DOMAIN))
 }
 
-fn unknown(what: &str, name: &str) -> Option<String> {
+/// What is wrong with a name of this program's domain that it does not know. `annotations` are those of the Job.
+fn unknown(what: &str, name: &str, annotations: &Map) -> Option<String> {
     if OF_USERS.contains(&name) || OF_THE_OPERATOR.contains(&name) {
         return None;
     }
-    let word = |name: &str| name.trim_start_matches(DOMAIN).to_lowercase();
-    let likeness = |known: &&str| strsim::normalized_damerau_levenshtein(&word(name), &word(known));
-    let nearest = OF_USERS
+    let advice = match nearest(name.trim_start_matches(DOMAIN)) {
+        Some(nearest) => correction(nearest, annotations),
+        None => format!("the known ones are {}", OF_USERS.join(", ")),
+    };
+    Some(format!("{what} {name} is unknown: {advice}"))
+}
+
+/// The name of this program's domain that was probably meant by one of another domain.
+fn meant(name: &str) -> Option<&'static str> {
+    let (domain, word) = name.split_once('/')?;
+    if domain == domain_name() || !TRACES.iter().any(|trace| domain.contains(trace)) {
+        return None;
+    }
+    // Consul's own tools use its name in their domains, and none of the words below.
+    let nearest = nearest(word)?;
+    let is_ours = domain.contains("consul-semaphore") || alike(domain, domain_name()) >= ALIKE;
+    (is_ours || nearest == SEMAPHORE).then_some(nearest)
+}
+
+fn domain_name() -> &'static str {
+    DOMAIN.trim_end_matches('/')
+}
+
+/// What to do about a name where `known` was meant.
+fn correction(known: &str, annotations: &Map) -> String {
+    if annotations.contains_key(known) {
+        format!("remove it, because the Job has {known}")
+    } else {
+        format!("write {known}")
+    }
+}
+
+/// The name for users whose word is the most like this one, if one is.
+fn nearest(word: &str) -> Option<&'static str> {
+    let word = word.to_lowercase();
+    let likeness = |known: &&str| alike(&word, known.trim_start_matches(DOMAIN));
+    OF_USERS
         .into_iter()
         .filter(|known| likeness(known) >= ALIKE)
-        .max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-    Some(match nearest {
-        Some(nearest) => format!("{what} {name} is unknown: write {nearest}"),
-        None => format!(
-            "{what} {name} is unknown: the known ones are {}",
-            OF_USERS.join(", ")
-        ),
-    })
+        .max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+}
+
+/// How similar two words are, from 0 to 1.
+fn alike(one: &str, other: &str) -> f64 {
+    strsim::normalized_damerau_levenshtein(one, other)
+}
+
+fn beginning(name: &str) -> String {
+    match name.char_indices().nth(QUOTED) {
+        Some((end, _)) => format!("{}...", &name[..end]),
+        None => name.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -128,6 +166,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::annotations::{HOLD, PRIORITY, SESSION};
 
     fn map(names: &[&str]) -> Map {
         let entry = |name: &&str| ((*name).to_owned(), "db".to_owned());
@@ -155,7 +194,10 @@ mod tests {
         assert_eq!(advice(&[], &[], &[]), None);
         let others = [
             "batch.kubernetes.io/job-tracking",
-            "consul-semaphore.ioo/semaphore",
+            "consul.hashicorp.com/connect-inject",
+            "consul.hashicorp.com/key",
+            "example.com/semaphore",
+            "semaphore",
             "zzz",
         ];
         assert_eq!(advice(&others, &others, &others), None);
@@ -185,6 +227,40 @@ mod tests {
             found,
             &["is unknown: the known ones are", SEMAPHORE, PRIORITY],
         );
+    }
+
+    #[test]
+    fn one_of_a_misspelt_domain_is_told_the_right_one() {
+        for (name, meant) in [
+            ("consul-semaphore/semaphore", SEMAPHORE),
+            ("consul.io/semaphore", SEMAPHORE),
+            ("consul-semaphore.io.example.com/semaphore", SEMAPHORE),
+            ("consul-semaphores.io/semaphore", SEMAPHORE),
+            ("consul-semaphor.io/priority", PRIORITY),
+            ("consul-semaphore.ioo/hold", HOLD),
+            ("consulsemaphore.io/sempahore", SEMAPHORE),
+        ] {
+            let write = format!("write {meant}");
+            says(
+                advice(&[name], &[], &[]),
+                &[name, &write, "does not ask for a slot"],
+            );
+        }
+    }
+
+    #[test]
+    fn one_too_many_is_to_be_removed() {
+        for name in ["consul.io/semaphore", "consul-semaphore.io/semaphores"] {
+            let found = advice(&[SEMAPHORE, name], &[], &[]);
+            let advice = found.clone().unwrap_or_default();
+            says(found, &["has no effect", name, "remove it"]);
+            assert!(!advice.contains("write"), "{advice}");
+        }
+        // The other one is not there.
+        let found = advice(&[SEMAPHORE, "consul.io/priority"], &[], &[]);
+        assert_eq!(found, None, "it is not like ours");
+        let found = advice(&[SEMAPHORE, "consul-semaphore/priority"], &[], &[]);
+        says(found, &["write consul-semaphore.io/priority"]);
     }
 
     #[test]
@@ -226,12 +302,14 @@ mod tests {
         #[test]
         fn any_names_are_told_or_not(
             names in prop::collection::vec((0..3_usize, "[A-Za-z0-9._-]{1,63}"), 0..9),
+            domains in prop::collection::vec("(consul|semaphore)[a-z0-9.-]{0,240}/(semaphore|hold)", 0..9),
             value in hostile::text(),
         ) {
             let mut places = [Map::new(), Map::new(), Map::new()];
             for (place, name) in names {
                 places[place].insert(format!("{DOMAIN}{name}"), value.clone());
             }
+            places[0].extend(domains.into_iter().map(|name| (name, value.clone())));
             let [annotations, labels, template] = &places;
             if let Some(advice) = advise(Places { annotations, labels, template }) {
                 prop_assert!(advice.len() < 1000, "{}", advice);

@@ -1,8 +1,10 @@
 //! The names on a Job and its pod template, and what the user's annotations ask for.
 
-use std::{collections::BTreeMap, num::NonZeroU32};
+use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
-use consul_semaphore::{InvalidKey, Key, MOST_SEMAPHORES, MOST_SLOTS, OnContention, SlotRequest};
+use consul_semaphore::{
+    InvalidKey, Key, MOST_SEMAPHORES, MOST_SLOTS, OnContention, SlotRequest, WaitTimeout,
+};
 
 /// On a Job, by its user: the `ConsulSemaphore` in the Job's namespace that the Job needs a slot of; or up to 8 of
 /// them, separated by commas, as `name[/key][:slots]`. The Job starts when it has all of these slots.
@@ -15,9 +17,16 @@ pub const HOLD: &str = "consul-semaphore.io/hold";
 /// On a Job, by its user: the key of a keyed `ConsulSemaphore`, if the annotation `semaphore` names none: 1 to 63
 /// letters, digits, `.`, `_` and `-`, not only dots, and not `.lock`.
 pub const KEY: &str = "consul-semaphore.io/key";
-/// On a Job, by its user: `Wait`, the default, or `Skip`: the operator deletes the Job if all slots are held when it is
-/// created, or if it is too late.
+/// On a Job, by its user: what happens if the Job can't have its slots at once. `Wait`, the default. `Skip`: the
+/// operator deletes the Job if all slots are held when it is created, or if it is too late. `Fail`: the same, but the Job
+/// fails. `ReplaceWaiting`: the newest Job that asks for the same slots waits, and the older ones with this policy fail.
+/// `ReplaceRunning`: the same, and the operator also ends running ones.
 pub const ON_CONTENTION: &str = "consul-semaphore.io/on-contention";
+/// On a Job, by its user: how long the Job may wait before it fails: whole hours, minutes and seconds from 1s to 720h,
+/// such as `30m`. The default is the semaphore's `spec.waitTimeout`.
+pub const WAIT_TIMEOUT: &str = "consul-semaphore.io/wait-timeout";
+/// On a Job, by the operator: why it makes the Job fail: `Contended`, `WaitTimedOut`, `Superseded` or `Replaced`.
+pub const FAILED: &str = "consul-semaphore.io/failed";
 /// On a Job and on its pod template, by the operator: the id of the Consul session that holds the slot, or held it.
 pub const SESSION: &str = "consul-semaphore.io/session";
 /// On the pod template, by the operator: the `Key` of Consul's sequencer, which the session has locked. In mode Semaphore
@@ -39,6 +48,22 @@ pub const GRANTED_TO: &str = "consul-semaphore.io/granted-to";
 /// it, even after the Job is deleted.
 pub const HOLDER_LABEL: &str = "consul-semaphore.io/holder";
 
+/// What users write on a Job: every name whose comment says so.
+pub const OF_USERS: [&str; 6] = [SEMAPHORE, PRIORITY, HOLD, KEY, ON_CONTENTION, WAIT_TIMEOUT];
+
+/// What the operator writes on a Job or on its pod template: every name whose comment says so. A copy of a Job may have
+/// them.
+pub const OF_THE_OPERATOR: [&str; 8] = [
+    FAILED,
+    SESSION,
+    LOCK_KEY,
+    LOCK_INDEX,
+    FENCING_TOKEN,
+    SLOTS,
+    GRANTED_TO,
+    HOLDER_LABEL,
+];
+
 /// The finalizer on a `ConsulSemaphore`.
 pub const FINALIZER: &str = "consul-semaphore.io/finalizer";
 
@@ -53,8 +78,10 @@ pub struct Request {
     pub hold: bool,
     /// Which semaphore of a keyed `ConsulSemaphore`. An invalid key does not matter if the semaphore is not keyed.
     pub key: Option<Result<Key, AnnotationError>>,
-    /// What happens to the Job if all slots are taken when it arrives.
+    /// What happens to the Job if it can't have its slots at once.
     pub on_contention: OnContention,
+    /// How long the Job may wait, if it says so.
+    pub wait_timeout: Option<Duration>,
 }
 
 /// Why a Job's annotations can't be followed. Each says what to do, for an event on the Job. It quotes only the
@@ -68,8 +95,8 @@ pub enum AnnotationError {
     Empty,
     /// A part of [`SEMAPHORE`] is not `name[/key][:slots]`.
     #[error(
-        "annotation {SEMAPHORE} is {0:?}: write it as name, name:slots or name/key:slots, with commas between several, \
-         such as \"db, licenses:2\""
+        "annotation {SEMAPHORE} is {0:?}: write it as name[/key][:slots], with commas between several, such as \
+         \"db, licenses:2, tasks/customer-42\""
     )]
     List(String),
     /// A key in [`SEMAPHORE`] can't name a semaphore.
@@ -99,11 +126,18 @@ pub enum AnnotationError {
     /// [`KEY`] can't name a semaphore.
     #[error("annotation {KEY} is {0:?}: {InvalidKey}")]
     Key(String),
-    /// [`ON_CONTENTION`] is neither `Wait` nor `Skip`.
+    /// [`ON_CONTENTION`] is an unknown word.
     #[error(
-        "annotation {ON_CONTENTION} is {0:?}: set it to \"Wait\" or remove it; for \"Skip\" make a new Job"
+        "annotation {ON_CONTENTION} is {0:?}: set it to \"Wait\" or remove it; for \"Skip\", \"Fail\", \"ReplaceWaiting\" \
+         or \"ReplaceRunning\" make a new Job"
     )]
     OnContention(String),
+    /// [`WAIT_TIMEOUT`] is no length of time, or too short or too long.
+    #[error(
+        "annotation {WAIT_TIMEOUT} is {0:?}: set it to whole hours, minutes and seconds from 1s to 720h, such as \"30m\" or \
+         \"1h30m\", or remove it"
+    )]
+    WaitTimeout(String),
 }
 
 /// What a Job's annotations ask for; `None` without [`SEMAPHORE`]: the Job is not ours.
@@ -135,6 +169,10 @@ fn parse_request(
         on_contention: annotations
             .get(ON_CONTENTION)
             .map_or(Ok(OnContention::Wait), |text| parse_on_contention(text))?,
+        wait_timeout: annotations
+            .get(WAIT_TIMEOUT)
+            .map(|text| parse_wait_timeout(text))
+            .transpose()?,
     })
 }
 
@@ -162,6 +200,9 @@ fn parse_slots(text: &str) -> Result<Vec<SlotRequest>, AnnotationError> {
     Ok(asked)
 }
 
+/// What people write between names, or before a number of slots, where `,` and `:` are meant.
+const NOT_OURS: [char; 7] = ['=', ';', '|', '*', '@', '+', ' '];
+
 /// Reads `name[/key][:slots]`, a part of `text`.
 fn parse_asked(part: &str, text: &str) -> Result<SlotRequest, AnnotationError> {
     if part.is_empty() {
@@ -175,6 +216,9 @@ fn parse_asked(part: &str, text: &str) -> Result<SlotRequest, AnnotationError> {
         Some((semaphore, key)) => (semaphore, Some(key)),
         None => (semaphore, None),
     };
+    if semaphore.is_empty() || semaphore.contains(NOT_OURS) {
+        return Err(AnnotationError::List(beginning(text)));
+    }
     if !is_object_name(semaphore) {
         return Err(AnnotationError::Name(beginning(semaphore)));
     }
@@ -218,8 +262,21 @@ fn parse_on_contention(text: &str) -> Result<OnContention, AnnotationError> {
     match text {
         "Wait" => Ok(OnContention::Wait),
         "Skip" => Ok(OnContention::Skip),
+        "Fail" => Ok(OnContention::Fail),
+        "ReplaceWaiting" => Ok(OnContention::ReplaceWaiting),
+        "ReplaceRunning" => Ok(OnContention::ReplaceRunning),
         _ => Err(AnnotationError::OnContention(beginning(text))),
     }
+}
+
+fn parse_wait_timeout(text: &str) -> Result<Duration, AnnotationError> {
+    // As long as the schema allows in the spec.
+    const LONGEST: usize = 32;
+    let timeout = Some(text).filter(|text| text.len() <= LONGEST);
+    let timeout = timeout.and_then(|text| text.parse().ok());
+    let timeout: WaitTimeout =
+        timeout.ok_or_else(|| AnnotationError::WaitTimeout(beginning(text)))?;
+    Ok(timeout.get())
 }
 
 /// The part of a value that an error quotes.
@@ -252,9 +309,10 @@ mod tests {
     proptest! {
         /// Any value is read, or refused with a note that fits into an event.
         #[test]
-        fn any_annotations_are_read_or_refused(values in prop::collection::vec((0..6_usize, hostile::text()), 0..7)) {
-            let names = [SEMAPHORE, PRIORITY, HOLD, SESSION, KEY, ON_CONTENTION];
-            let annotations = values.into_iter().map(|(name, value)| (names[name].to_owned(), value));
+        fn any_annotations_are_read_or_refused(
+            annotations in prop::collection::btree_map(prop::sample::select(known()), hostile::text(), 0..7),
+        ) {
+            let annotations = annotations.into_iter().map(|(name, value)| (name.to_owned(), value));
             match parse(&annotations.collect()) {
                 None => {}
                 Some(Ok(request)) => {
@@ -269,6 +327,28 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// All names of this module that may be on a Job.
+    fn known() -> Vec<&'static str> {
+        OF_USERS.into_iter().chain(OF_THE_OPERATOR).collect()
+    }
+
+    #[test]
+    fn every_name_is_in_a_list() {
+        let source = include_str!("annotations.rs");
+        let declared = source.lines().filter_map(|line| {
+            let (_, name) = line.strip_prefix("pub const ")?.split_once(": &str = \"")?;
+            name.strip_suffix("\";")
+        });
+        let declared: Vec<_> = declared.filter(|name| *name != FINALIZER).collect();
+        assert!(declared.len() > 5, "{declared:?}");
+        let missing = declared.iter().filter(|name| !known().contains(name));
+        assert_eq!(
+            missing.collect::<Vec<_>>(),
+            [""; 0].each_ref(),
+            "add it to OF_USERS or to OF_THE_OPERATOR"
+        );
     }
 
     fn parse_of<const N: usize>(
@@ -324,9 +404,11 @@ mod tests {
             ("a,", E::List(own("a,"))),
             (",", E::List(own(","))),
             ("a,,b", E::List(own("a,,b"))),
-            ("a b", E::Name(own("a b"))),
+            ("a b", E::List(own("a b"))),
+            ("a=2", E::List(own("a=2"))),
+            ("a; b", E::List(own("a; b"))),
             ("a,B", E::Name(own("B"))),
-            (":2", E::Name(own(""))),
+            (":2", E::List(own(":2"))),
             ("a/", E::KeyInList(own(""))),
             ("a/b/c", E::KeyInList(own("b/c"))),
             ("a/.lock", E::KeyInList(own(".lock"))),
@@ -363,6 +445,7 @@ mod tests {
             hold: false,
             key: None,
             on_contention: OnContention::Wait,
+            wait_timeout: None,
         };
         assert_eq!(parse_of([(SEMAPHORE, "db-migrations")]), Some(Ok(request)));
     }
@@ -375,6 +458,7 @@ mod tests {
             (HOLD, "true"),
             (KEY, "customer-42"),
             (ON_CONTENTION, "Skip"),
+            (WAIT_TIMEOUT, "1h30m"),
         ]);
         let request = Request {
             slots: vec![asked("a.b", None, 1)],
@@ -382,6 +466,7 @@ mod tests {
             hold: true,
             key: Some(Ok("customer-42".parse().unwrap())),
             on_contention: OnContention::Skip,
+            wait_timeout: Some(Duration::from_mins(90)),
         };
         assert_eq!(parsed, Some(Ok(request)));
         let parsed = parse_of([
@@ -396,6 +481,7 @@ mod tests {
             hold: false,
             key: None,
             on_contention: OnContention::Wait,
+            wait_timeout: None,
         };
         assert_eq!(parsed, Some(Ok(request)));
     }
@@ -410,9 +496,32 @@ mod tests {
 
     #[test]
     fn a_word_that_cannot_be_is_refused() {
-        for word in ["", "skip", "Never"] {
+        for (word, policy) in [
+            ("Fail", OnContention::Fail),
+            ("ReplaceWaiting", OnContention::ReplaceWaiting),
+            ("ReplaceRunning", OnContention::ReplaceRunning),
+        ] {
+            let parsed = parse_of([(SEMAPHORE, "a"), (ON_CONTENTION, word)]);
+            assert_eq!(parsed.unwrap().unwrap().on_contention, policy);
+        }
+        for word in ["", "skip", "fail", "Never"] {
             let error = error_of([(SEMAPHORE, "a"), (ON_CONTENTION, word)]);
             assert_eq!(error, AnnotationError::OnContention(word.to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_wait_timeout_is_from_a_second_to_thirty_days() {
+        let timeout = |text| parse_of([(SEMAPHORE, "a"), (WAIT_TIMEOUT, text)]).unwrap();
+        for (text, seconds) in [("1s", 1), ("30m", 1800), ("720h", 2_592_000)] {
+            let timeout = timeout(text).unwrap().wait_timeout;
+            assert_eq!(timeout, Some(Duration::from_secs(seconds)), "{text}");
+        }
+        let long = format!("{}s", "0".repeat(40));
+        for text in ["", "0s", "720h1s", "30", "1d", "1.5h", "-1s", " 1s", &long] {
+            let error = timeout(text).unwrap_err();
+            assert!(matches!(error, AnnotationError::WaitTimeout(_)), "{text}");
+            assert!(error.to_string().contains("from 1s to 720h"), "{error}");
         }
     }
 
@@ -431,7 +540,7 @@ mod tests {
     #[test]
     fn nothing_else_is_a_name() {
         for name in [
-            "A", "a_b", "-a", "a-", ".a", "a.", "a..b", "a.-b", "a b", "\u{e4}", "a\n", "\ta",
+            "A", "a_b", "-a", "a-", ".a", "a.", "a..b", "a.-b", "\u{e4}", "a\n", "\ta",
         ] {
             assert_eq!(
                 error_of([(SEMAPHORE, name)]),
@@ -495,7 +604,8 @@ mod tests {
             "set it to the name of a ConsulSemaphore in the Job's namespace",
         );
         for (text, what) in [
-            ("a,", "name, name:slots or name/key:slots"),
+            ("a,", "write it as name[/key][:slots]"),
+            ("licenses=2", "write it as name[/key][:slots]"),
             ("a:0", "1 to 50 slots in all"),
             ("a,b,c,d,e,f,g,h,i", "at most 8 semaphores"),
             ("a,a", "name it once, as a:2 for two slots"),

@@ -199,6 +199,43 @@ pub fn is_normal(condition: &Condition) -> bool {
         .any(|reason| reason.as_str() == condition.reason)
 }
 
+impl Reason {
+    /// Whether nothing is granted again until somebody repairs something. An outage ends by itself, a pause was meant,
+    /// and slots are released.
+    pub const fn needs_repair(self) -> bool {
+        match self {
+            Self::PermissionDenied
+            | Self::UnknownDatacenter
+            | Self::EnterpriseOnly
+            | Self::LimitConflict
+            | Self::LockConflict
+            | Self::LockTooLarge
+            | Self::PrefixNotAllowed
+            | Self::TokenNotFound
+            | Self::LoginFailed
+            | Self::StartsRefused
+            | Self::FinalizerRefused
+            | Self::InvalidWindow => true,
+            Self::Reconciled
+            | Self::Starting
+            | Self::Reachable
+            | Self::ConsulUnreachable
+            | Self::NoLeader
+            | Self::TooManyRequests
+            | Self::UnexpectedAnswer
+            | Self::LimitsMatch
+            | Self::Paused
+            | Self::Terminating
+            | Self::SlotsFree
+            | Self::OutsideWindow
+            | Self::Reserved
+            | Self::AllSlotsHeld
+            | Self::RunningWithoutSlot
+            | Self::IndexWentBack => false,
+        }
+    }
+}
+
 impl fmt::Display for ConditionType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

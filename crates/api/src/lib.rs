@@ -35,7 +35,9 @@ pub use spec::{
     ConsulSemaphore, ConsulSemaphoreSpec, ConsulSpec, Cooldown, LockDelay, ReservedSlots,
     SessionSpec, TokenSecretRef, Window, WindowLength,
 };
-pub use status::{ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus, WaiterStatus};
+pub use status::{
+    BlockedStatus, ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus, WaiterStatus,
+};
 pub use ttl::{InvalidTtl, Ttl};
 
 /// The API group of the resource; the domain of the annotations, labels and finalizers.

@@ -11,7 +11,8 @@
 
 use super::{ConsulSemaphoreStatus, Seconds, Ttl, schema::plain_descriptions};
 use consul_semaphore::{
-    LONGEST_COOLDOWN, LimitPolicy, Mode, OnSlotLost, Prefix, Reserved, Restrictions,
+    LONGEST_COOLDOWN, LimitPolicy, Mode, OnSlotLost, Prefix, ReplaceAfter, Reserved, Restrictions,
+    WaitTimeout,
     windows::{LONGEST_SCHEDULE, WindowSpec, Windows},
 };
 use kube::{
@@ -76,6 +77,13 @@ use serde::{Deserialize, Serialize};
         description = "Why it is ready or not"
     ),
     printcolumn(
+        name = "Mode",
+        type_ = "string",
+        json_path = ".spec.mode",
+        priority = 1,
+        description = "How the semaphore is stored in Consul"
+    ),
+    printcolumn(
         name = "Age",
         type_ = "date",
         json_path = ".metadata.creationTimestamp"
@@ -136,6 +144,29 @@ pub struct ConsulSemaphoreSpec {
         )
         .message("cooldown must be whole hours, minutes and seconds from 0s to 24h, such as 30s or 1h"))]
     pub cooldown: Cooldown,
+
+    /// How long a Job may wait that does not say so itself, by the annotation
+    /// `consul-semaphore.io/wait-timeout`: whole hours, minutes and seconds from 1s to 720h, such as 30m or
+    /// 2h. Then the Job fails. Times in which no slot could be granted don't count. By default a Job waits
+    /// for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 32))]
+    #[x_kube(validation = Rule::new(
+            "self.matches('^([0-9]{1,7}[hms])+$') && duration(self) >= duration('1s') && duration(self) <= duration('720h')",
+        )
+        .message("waitTimeout must be whole hours, minutes and seconds from 1s to 720h, such as 30m or 2h"))]
+    pub wait_timeout: Option<WaitTimeout>,
+
+    /// How long a Job that holds a slot is left alone before a newer one with the annotation
+    /// `consul-semaphore.io/on-contention: ReplaceRunning` may end it: whole hours, minutes and seconds from
+    /// 0s to 720h, such as 10m. The default is 0s.
+    #[serde(default)]
+    #[schemars(with = "String", length(max = 32))]
+    #[x_kube(validation = Rule::new(
+            "self.matches('^([0-9]{1,7}[hms])+$') && duration(self) <= duration('720h')",
+        )
+        .message("replaceAfter must be whole hours, minutes and seconds from 0s to 720h, such as 10m"))]
+    pub replace_after: ReplaceAfter,
 
     /// Where the semaphore is in Consul's key-value store. All who use the same prefix share its slots.
     /// Segments of letters, digits, '.', '_' and '-' joined by '/'; no segment is '.lock' or has only

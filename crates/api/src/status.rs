@@ -6,6 +6,7 @@
 )]
 
 use super::schema::plain_descriptions;
+use consul_semaphore::Interval;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -75,10 +76,32 @@ pub struct ConsulSemaphoreStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub operators: Vec<String>,
 
+    /// The last times in which no slot could be granted, oldest first, at most 20: they don't count for
+    /// `wait-timeout`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocked: Vec<BlockedStatus>,
+
+    /// Up to when the operator counted how long Jobs wait, in steps of 5 minutes; left out while no Job
+    /// waits. The time without an operator after that does not count for `wait-timeout`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Time")]
+    pub counted_to: Option<Time>,
+
     /// Ready is the summary: True when slots can be granted and released.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
+}
+
+impl ConsulSemaphoreStatus {
+    /// The times in which no slot could be granted.
+    pub fn blocked(&self) -> impl Iterator<Item = Interval> {
+        let intervals = self.blocked.iter();
+        intervals.map(|interval| Interval {
+            from: interval.from.0,
+            to: interval.to.as_ref().map(|to| to.0),
+        })
+    }
 }
 
 /// A holder of a slot.
@@ -114,6 +137,20 @@ pub struct HolderStatus {
     pub never_expires: bool,
 }
 
+/// A time in which no slot could be granted: the semaphore was paused, outside its windows or in conflict, or Consul or the operator was
+/// away.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BlockedStatus {
+    /// When it began.
+    pub from: Time,
+
+    /// When it ended; left out while it lasts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Time")]
+    pub to: Option<Time>,
+}
+
 /// A contender of another cluster or program that waits.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -143,6 +180,11 @@ pub struct QueueStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub key: Option<String>,
+
+    /// How many slots it asks for here, if more than one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i32")]
+    pub slots: Option<i32>,
 
     /// When it was queued.
     #[serde(default, skip_serializing_if = "Option::is_none")]

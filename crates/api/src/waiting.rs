@@ -3,12 +3,12 @@
 //! It repeats what the operator has published, and makes no judgement of its own: where the status does not say
 //! enough, this says less. The status lists twenty holders and the head of the queue.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fmt};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::{
-    ConsulSemaphore, ConsulSemaphoreStatus,
+    ConsulSemaphore, ConsulSemaphoreStatus, QueueStatus,
     conditions::{self, ConditionStatus, ConditionType, Reason},
 };
 
@@ -21,20 +21,90 @@ pub enum Why<'a> {
     Stopped(&'a Condition),
     /// It is first in the queue; this condition says what it waits for.
     First(&'a Condition),
-    /// It is first in the queue for its key; `held` of `limit` slots are held, if all holders are listed.
-    FirstOfKey {
-        /// Its key.
-        key: &'a str,
-        /// How many slots of the key are held.
-        held: Option<usize>,
-        /// How many slots each key has.
-        limit: i32,
+    /// It is first in the queue, and fewer slots are free than it asks for.
+    Short(Slots<'a>),
+    /// As many slots as it asks for are free for it. The Job is being started, or it waits for slots of other
+    /// semaphores, too, or the slots are left to a contender elsewhere that has waited longer: the status does not say
+    /// which, but the Job's events do.
+    Free {
+        /// How many it asks for here.
+        slots: u32,
+        /// Whether it is known to ask for nothing else.
+        alone: bool,
     },
-    /// A slot is free for it. The Job is being started, or the slot is left to a contender elsewhere that has waited
-    /// longer: the status does not say which, but the Job's events do.
-    Free,
     /// This Job is before it.
     Behind(&'a str),
+}
+
+/// How much of what a Job asks for is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slots<'a> {
+    /// The key, if the semaphore is keyed.
+    pub key: Option<&'a str>,
+    /// How many slots are held, of the key or of the semaphore; unknown if not all holders of a keyed one are listed.
+    pub held: Option<u32>,
+    /// How many slots there are.
+    pub limit: u32,
+    /// How many slots the Job asks for.
+    pub asked: u32,
+}
+
+impl Slots<'_> {
+    /// How many more slots must become free, if that is known.
+    pub fn missing(self) -> Option<u32> {
+        let free = self.limit.saturating_sub(self.held?);
+        Some(self.asked.saturating_sub(free))
+    }
+}
+
+impl fmt::Display for Slots<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limit, asked, .. } = self;
+        let of_key = self.key.map(|key| format!(" of the key {key}"));
+        let of_key = of_key.unwrap_or_default();
+        match (self.held.zip(self.missing()), asked) {
+            (Some((held, _)), 1) => write!(f, "{held} of {limit} slots{of_key} are held"),
+            (Some((held, missing)), _) => write!(
+                f,
+                "{held} of {limit} slots{of_key} are held, and it asks for {asked}: {missing} more must become free"
+            ),
+            (None, 1) => write!(f, "next for a slot{of_key}"),
+            (None, _) => write!(f, "next for {asked} slots{of_key}"),
+        }
+    }
+}
+
+/// A Job in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asking<'a> {
+    /// Its name.
+    pub job: &'a str,
+    /// The key that it asks for.
+    pub key: Option<&'a str>,
+    /// How many slots it asks for here.
+    pub slots: u32,
+    /// Whether it is known to ask for slots of this semaphore only.
+    pub alone: bool,
+}
+
+impl<'a> From<&'a QueueStatus> for Asking<'a> {
+    fn from(queued: &'a QueueStatus) -> Self {
+        let slots = queued.slots.and_then(|slots| slots.try_into().ok());
+        Self {
+            job: &queued.job,
+            key: queued.key.as_deref(),
+            slots: slots.unwrap_or(1),
+            alone: false,
+        }
+    }
+}
+
+/// How much of what a Job asks for is free in a semaphore, as its status says, if that is too little.
+pub fn lack<'a>(semaphore: &'a ConsulSemaphore, asking: Asking<'a>) -> Option<Why<'a>> {
+    match Line::of(semaphore).next(asking) {
+        Why::Free { .. } | Why::Short(Slots { held: None, .. }) => None,
+        why => Some(why),
+    }
 }
 
 impl Why<'_> {
@@ -43,7 +113,8 @@ impl Why<'_> {
         match self {
             Self::Unseen => "Unseen",
             Self::Stopped(condition) | Self::First(condition) => &condition.reason,
-            Self::FirstOfKey { .. } | Self::Free => "Next",
+            Self::Short(Slots { asked: 2.., .. }) => "TooFewSlotsFree",
+            Self::Short(_) | Self::Free { .. } => "Next",
             Self::Behind(_) => "Behind",
         }
     }
@@ -55,12 +126,22 @@ impl Why<'_> {
                 "the semaphore has no status yet: does the operator run, and may it write the status?".to_owned()
             }
             Self::Stopped(condition) | Self::First(condition) => condition.message.clone(),
-            Self::FirstOfKey { key, held, limit } => match held {
-                Some(held) => format!("{held} of {limit} slots of the key {key} are held"),
-                None => format!("next for a slot of the key {key}"),
-            },
-            Self::Free => "a slot is free: the Job is about to start, or the slot is left to another cluster or program that has waited longer. The Job's events say more if this lasts"
-                .to_owned(),
+            Self::Short(slots) => slots.to_string(),
+            Self::Free { slots, alone } => {
+                let (free, left) = match slots {
+                    1 => ("a slot is free".to_owned(), "the slot is left"),
+                    slots => (format!("{slots} slots are free"), "they are left"),
+                };
+                let others = if *alone {
+                    ""
+                } else {
+                    "it waits for slots of other semaphores, too, or "
+                };
+                format!(
+                    "{free}: the Job is about to start, or {others}{left} to another cluster or program that has \
+                     waited longer. The Job's events say more if this lasts"
+                )
+            }
             Self::Behind(job) => format!("behind {job}"),
         }
     }
@@ -70,10 +151,10 @@ impl Why<'_> {
 #[derive(Debug)]
 pub struct Line<'a> {
     keyed: bool,
-    limit: i32,
+    limit: u32,
     status: Option<&'a ConsulSemaphoreStatus>,
-    /// How many waiting Jobs have a slot, if nobody elsewhere is before them.
-    free: usize,
+    /// How many slots are free for the next Jobs, if nobody elsewhere is before them.
+    free: u32,
     /// The last Job so far of each key, or of all.
     last: HashMap<Option<&'a str>, &'a str>,
 }
@@ -83,7 +164,7 @@ impl<'a> Line<'a> {
     pub fn of(semaphore: &'a ConsulSemaphore) -> Self {
         let status = semaphore.status.as_ref();
         let limit = status.and_then(|status| status.limit);
-        let limit = limit.unwrap_or(semaphore.spec.limit);
+        let limit = number(limit.unwrap_or(semaphore.spec.limit));
         let mut line = Self {
             keyed: semaphore.spec.keyed,
             limit,
@@ -94,8 +175,7 @@ impl<'a> Line<'a> {
         // A mutex in its lock-delay is free but can't be locked.
         let available = line.condition(ConditionType::SlotsAvailable);
         if available.is_some_and(|it| it.reason == Reason::SlotsFree.as_str()) {
-            let free = status.map_or(0, |status| limit.saturating_sub(status.held));
-            line.free = free.try_into().unwrap_or(0);
+            line.free = status.map_or(0, |status| limit.saturating_sub(number(status.held)));
         }
         line
     }
@@ -109,30 +189,55 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Why the next Job waits, which has this key.
-    pub fn next(&mut self, job: &'a str, key: Option<&'a str>) -> Why<'a> {
+    /// Why the next Job waits.
+    pub fn next(&mut self, asking: Asking<'a>) -> Why<'a> {
         if let Some(stop) = self.stop() {
             return stop;
         }
+        let Asking {
+            job,
+            key,
+            slots,
+            alone,
+        } = asking;
         let key = key.filter(|_| self.keyed);
         let before = self.last.insert(key, job);
-        match (key, before) {
-            (Some(key), None) => self.first_of(key),
-            (None, _) if self.free > 0 => {
-                self.free -= 1;
-                Why::Free
-            }
-            (_, Some(before)) => Why::Behind(before),
-            (None, None) => {
-                let available = self.condition(ConditionType::SlotsAvailable);
-                available.map_or(Why::Unseen, Why::First)
-            }
+        if let (Some(key), None) = (key, before) {
+            return self.first_of(key, asking);
         }
+        if key.is_none() && self.free >= slots {
+            self.free -= slots;
+            return Why::Free { slots, alone };
+        }
+        // What is free now is kept for this one, if it waits for long.
+        self.free = if key.is_none() { 0 } else { self.free };
+        match before {
+            Some(before) => Why::Behind(before),
+            None => self.first(slots),
+        }
+    }
+
+    /// Why the first Job waits, where no slot or too few are free.
+    fn first(&self, asked: u32) -> Why<'a> {
+        let Some(available) = self.condition(ConditionType::SlotsAvailable) else {
+            return Why::Unseen;
+        };
+        let of_slots = [Reason::SlotsFree, Reason::AllSlotsHeld];
+        let mut of_slots = of_slots.iter().map(|reason| reason.as_str());
+        if asked == 1 || of_slots.all(|reason| reason != available.reason) {
+            return Why::First(available);
+        }
+        Why::Short(Slots {
+            key: None,
+            held: self.status.map(|status| number(status.held)),
+            limit: self.limit,
+            asked,
+        })
     }
 
     /// What the conditions say about slots does not apply to a single key. Some keys may be in trouble, and Ready
     /// says so.
-    fn first_of(&self, key: &'a str) -> Why<'a> {
+    fn first_of(&self, key: &'a str, asking: Asking<'a>) -> Why<'a> {
         let ready = self.condition(ConditionType::Ready);
         if let Some(ready) = ready.filter(|ready| ready.reason != Reason::Reconciled.as_str()) {
             return Why::First(ready);
@@ -141,21 +246,30 @@ impl<'a> Line<'a> {
             let all = usize::try_from(status.held).is_ok_and(|held| held <= status.holders.len());
             let holders = status.holders.iter();
             let of_key = holders.filter(|holder| holder.key.as_deref() == Some(key));
-            all.then(|| of_key.count())
+            all.then(|| of_key.count().try_into().unwrap_or(u32::MAX))
         });
-        match held {
-            Some(held) if i32::try_from(held).is_ok_and(|held| held < self.limit) => Why::Free,
-            held => Why::FirstOfKey {
-                key,
-                held,
-                limit: self.limit,
+        let slots = Slots {
+            key: Some(key),
+            held,
+            limit: self.limit,
+            asked: asking.slots,
+        };
+        match slots.missing() {
+            Some(0) => Why::Free {
+                slots: asking.slots,
+                alone: asking.alone,
             },
+            _ => Why::Short(slots),
         }
     }
 
     fn condition(&self, type_: ConditionType) -> Option<&'a Condition> {
         conditions::find(&self.status?.conditions, type_)
     }
+}
+
+fn number(count: i32) -> u32 {
+    count.try_into().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -178,7 +292,7 @@ mod tests {
         let mut line = Line::of(&semaphore);
         let mut reported = Vec::new();
         for job in &status.queue {
-            let why = line.next(&job.job, job.key.as_deref());
+            let why = line.next(job.into());
             reported.push(format!("{}: {}", why.reason(), why.message()));
         }
         reported
@@ -230,6 +344,66 @@ mod tests {
         let reported = reported(&json!({ "limit": 3 }), &status);
         assert!(reported[0].starts_with("Next: a slot is free") && reported[0] == reported[1]);
         assert_eq!(reported[2], "Behind: behind b");
+    }
+
+    #[test]
+    fn one_that_asks_for_several_slots_is_told_how_many_are_missing() {
+        let status = |held: i32| {
+            let reason = if held < 3 {
+                "SlotsFree"
+            } else {
+                "AllSlotsHeld"
+            };
+            json!({
+                "limit": 3, "held": held, "conditions": [ready(), available(reason)],
+                "queue": [{ "job": "a", "slots": 2 }, { "job": "b" }],
+            })
+        };
+        let of = |held| reported(&json!({ "limit": 3 }), &status(held));
+        let all_free = of(0);
+        assert!(all_free[0].starts_with("Next: 2 slots are free: the Job is about to start"));
+        assert!(all_free[1].starts_with("Next: a slot is free"));
+        assert!(of(1)[0].starts_with("Next: 2 slots") && of(1)[1] == "Behind: behind a");
+        for (held, missing) in [(2, 1), (3, 2)] {
+            let expected = [
+                format!(
+                    "TooFewSlotsFree: {held} of 3 slots are held, and it asks for 2: {missing} more must become free"
+                ),
+                // What is free is kept for the first.
+                "Behind: behind a".to_owned(),
+            ];
+            assert_eq!(of(held), expected);
+        }
+    }
+
+    #[test]
+    fn what_a_semaphore_lacks_is_known_if_it_says_so() {
+        let lack_of = |spec: Value, status: Value, key: Option<&str>, slots| {
+            let semaphore: ConsulSemaphore = serde_json::from_value(json!({
+                "apiVersion": "consul-semaphore.io/v1alpha1", "kind": "ConsulSemaphore",
+                "metadata": { "name": "db" }, "spec": spec, "status": status,
+            }))
+            .unwrap();
+            let why = lack(
+                &semaphore,
+                Asking {
+                    job: "a",
+                    key,
+                    slots,
+                    alone: false,
+                },
+            );
+            why.map(|why| why.message())
+        };
+        let status =
+            json!({ "limit": 3, "held": 2, "conditions": [ready(), available("SlotsFree")] });
+        let plain = json!({ "limit": 3 });
+        assert_eq!(lack_of(plain.clone(), status.clone(), None, 1), None);
+        let lack = lack_of(plain, status.clone(), None, 2).unwrap();
+        assert!(lack.ends_with("1 more must become free"), "{lack}");
+        let keyed = json!({ "limit": 3, "keyed": true });
+        // Not all of its holders are listed.
+        assert_eq!(lack_of(keyed, status, Some("k"), 2), None);
     }
 
     /// It is free, but nobody can lock it.

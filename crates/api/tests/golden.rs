@@ -7,29 +7,31 @@ use kube::Resource as _;
 /// What users write on a Job. A Job with another name asks for nothing, and runs without a slot.
 #[test]
 fn what_users_write_on_a_job() {
-    assert_eq!(annotations::SEMAPHORE, "consul-semaphore.io/semaphore");
-    assert_eq!(annotations::KEY, "consul-semaphore.io/key");
-    assert_eq!(annotations::PRIORITY, "consul-semaphore.io/priority");
-    assert_eq!(annotations::HOLD, "consul-semaphore.io/hold");
-    assert_eq!(
-        annotations::ON_CONTENTION,
-        "consul-semaphore.io/on-contention"
-    );
+    let recorded = [
+        "consul-semaphore.io/semaphore",
+        "consul-semaphore.io/priority",
+        "consul-semaphore.io/hold",
+        "consul-semaphore.io/key",
+        "consul-semaphore.io/on-contention",
+        "consul-semaphore.io/wait-timeout",
+    ];
+    assert_eq!(annotations::OF_USERS, recorded);
 }
 
 /// What the operator writes, and reads again after an upgrade. `crates/workload/tests/golden.rs` shows where.
 #[test]
 fn what_the_operator_writes_on_a_job_and_its_pods() {
-    assert_eq!(annotations::SESSION, "consul-semaphore.io/session");
-    assert_eq!(annotations::LOCK_KEY, "consul-semaphore.io/lock-key");
-    assert_eq!(annotations::LOCK_INDEX, "consul-semaphore.io/lock-index");
-    assert_eq!(
-        annotations::FENCING_TOKEN,
-        "consul-semaphore.io/fencing-token"
-    );
-    assert_eq!(annotations::SLOTS, "consul-semaphore.io/slots");
-    assert_eq!(annotations::GRANTED_TO, "consul-semaphore.io/granted-to");
-    assert_eq!(annotations::HOLDER_LABEL, "consul-semaphore.io/holder");
+    let recorded = [
+        "consul-semaphore.io/failed",
+        "consul-semaphore.io/session",
+        "consul-semaphore.io/lock-key",
+        "consul-semaphore.io/lock-index",
+        "consul-semaphore.io/fencing-token",
+        "consul-semaphore.io/slots",
+        "consul-semaphore.io/granted-to",
+        "consul-semaphore.io/holder",
+    ];
+    assert_eq!(annotations::OF_THE_OPERATOR, recorded);
 }
 
 /// With another name, the old finalizer stays on every existing `ConsulSemaphore`: none of them can be deleted any

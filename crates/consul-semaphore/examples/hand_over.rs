@@ -333,6 +333,7 @@ fn workload(number: u64) -> Workload {
         was_suspended: true,
         granted: None,
         reported: Vec::new(),
+        wait: consul_semaphore::Wait::default(),
     }
 }
 
@@ -359,6 +360,7 @@ fn settings(limit: u32) -> Settings {
         lock_delay: Duration::from_secs(15),
         cooldown: Duration::ZERO,
         transient: false,
+        wait: consul_semaphore::WaitSettings::default(),
     }
 }
 

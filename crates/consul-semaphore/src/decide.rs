@@ -3,7 +3,7 @@
 mod cooling;
 mod lost;
 mod mutex;
-mod skip;
+pub(crate) mod skip;
 mod turn;
 mod unused;
 
@@ -502,6 +502,9 @@ impl<'a> Pass<'a> {
             let free = self.composer.has_room(slots.saturating_add(withheld));
             let joint = workload.asks_for_several() && self.observed.joint != Some(uid);
             let ready = missing.is_empty() && in_turn;
+            if free {
+                self.plan.in_reach.insert(uid.clone());
+            }
             if free && ready && !joint {
                 next.insert(uid);
                 self.composer.grant(grant(workload, sessions, true), None);

@@ -37,6 +37,7 @@ mod refs;
 mod refusals;
 mod semaphore;
 mod sessions;
+mod waits;
 mod watched;
 
 #[cfg(test)]
@@ -64,6 +65,7 @@ pub use self::{
     refs::{QueueRef, SemaphoreRef},
     semaphore::{ConsulAccess, Duty, Known, Obstacle, QueueState, Semaphore, Spec},
     sessions::Owner,
+    waits::{HEARTBEAT, Located, Overdue, Superseded},
     watched::WatchedPrefix,
 };
 use crate::{
@@ -377,6 +379,7 @@ impl Engine {
                 continue;
             };
             self.join(&queue, now, stores);
+            self.end_waits(&queue, now, stores);
             if state_is_unused {
                 self.unused.push(queue.clone());
             }

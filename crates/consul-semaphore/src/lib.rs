@@ -20,6 +20,7 @@
 //! - [`holder`]: slots for one program, with the engine and a Consul client
 //! - [`plan`]: what a pass decides, as types that guarantee the right order
 
+pub mod blocked;
 mod compose;
 pub mod cooling;
 pub mod decide;
@@ -49,6 +50,7 @@ mod verbatim;
 pub mod windows;
 pub mod workload;
 
+pub use blocked::{Blocked, Interval};
 pub use cooling::Cooldowns;
 pub use decide::{AHEAD, OVERTAKEN, Observed, decide};
 pub use evidence::{Evidence, SessionState};
@@ -59,14 +61,17 @@ pub use limit::{Agreement, Defence};
 pub use lock::Lock;
 pub use mutex::MutexMemory;
 pub use plan::Plan;
-pub use policy::{LONGEST_COOLDOWN, LimitPolicy, Mode, OnContention, OnSlotLost};
+pub use policy::{
+    LONGEST_COOLDOWN, LONGEST_WAIT, LimitPolicy, Mode, OnContention, OnSlotLost, ReplaceAfter,
+    WaitTimeout,
+};
 pub use prefix::{InvalidPrefix, Prefix};
 pub use reading::{Deaths, Reading};
 pub use seconds::{InvalidSeconds, Seconds};
 pub use sequencer::Sequencer;
-pub use settings::{Order, Reserved, Restrictions, Settings};
+pub use settings::{Order, Reserved, Restrictions, Settings, WaitSettings};
 pub use turns::Turns;
 pub use workload::{
     CronJob, Granted, GrantedSlot, MOST_SEMAPHORES, MOST_SLOTS, Phase, Place, SlotId, SlotRequest,
-    Uid, Workload, lock_key_of, lock_key_parts,
+    Uid, Wait, Workload, lock_key_of, lock_key_parts,
 };

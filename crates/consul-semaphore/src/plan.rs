@@ -1,6 +1,10 @@
 //! What a pass decides to do.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
     identity::{ContenderBody, Identity},
@@ -218,7 +222,69 @@ pub struct Skip {
     pub why: Skipped,
 }
 
-/// Why a workload that must not wait is deleted.
+/// A workload that has never had a slot and fails, by a write that starts it without pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fail {
+    /// The workload.
+    pub workload: Target,
+    /// Why.
+    pub why: Failed,
+}
+
+/// Why a workload fails instead of waiting on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// It must not wait.
+    Contended(Skipped),
+    /// It has waited for so long.
+    TimedOut {
+        /// How long it may wait.
+        timeout: Duration,
+        /// What it asks for, as in its annotation.
+        asked: String,
+        /// Who has the slots, for each of its semaphores by its name.
+        taken: Vec<(String, Skipped)>,
+    },
+    /// It has waited for so long, and is in no queue for this reason.
+    Unqueued {
+        /// How long it may wait.
+        timeout: Duration,
+        /// What keeps it out of the queue.
+        why: String,
+    },
+    /// This newer workload asks for the same.
+    Superseded {
+        /// The namespace and the name.
+        by: String,
+    },
+}
+
+impl Failed {
+    /// The reason in one word, as in the workload's annotation.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Contended(_) => "Contended",
+            Self::TimedOut { .. } | Self::Unqueued { .. } => "WaitTimedOut",
+            Self::Superseded { .. } => "Superseded",
+        }
+    }
+}
+
+/// A running workload that is ended, because a newer one that asks for the same replaces it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// The workload.
+    pub workload: Target,
+    /// The namespace and the name of the newer one.
+    pub by: String,
+}
+
+impl End {
+    /// The reason in one word, as in the workload's annotation.
+    pub const REASON: &str = "Replaced";
+}
+
+/// Why a workload that must not wait is deleted, or fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Skipped {
     /// All slots are taken, by these.
@@ -479,8 +545,12 @@ pub struct Plan {
     pub unheld: Vec<Target>,
     /// Workloads whose annotation names an earlier session.
     pub renames: Vec<Rename>,
-    /// Workloads that must not wait.
+    /// Workloads that must not wait, and are deleted.
     pub skips: Vec<Skip>,
+    /// Workloads that must not wait, and fail.
+    pub fails: Vec<Fail>,
+    /// The waiting workloads that can have what they ask for here, now or as soon as their sessions are made.
+    pub in_reach: BTreeSet<Uid>,
     /// Whether slots are granted here now.
     pub open: bool,
     /// The state here of workloads that ask for several slots.
@@ -531,6 +601,8 @@ impl Plan {
             unheld: _,
             renames,
             skips,
+            fails,
+            in_reach: _,
             open: _,
             parts: _,
             sessions,
@@ -550,6 +622,7 @@ impl Plan {
             && give_backs.is_empty()
             && renames.is_empty()
             && skips.is_empty()
+            && fails.is_empty()
             && sessions.is_empty()
             && surplus.is_empty()
             && !reread

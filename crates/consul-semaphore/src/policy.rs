@@ -5,6 +5,15 @@ use serde::{Deserialize, Serialize};
 /// The longest cooldown, in seconds.
 pub const LONGEST_COOLDOWN: u64 = 86_400;
 
+/// The longest time that a workload may set for its wait, in seconds.
+pub const LONGEST_WAIT: u64 = 2_592_000;
+
+/// How long a workload may wait, as users write it.
+pub type WaitTimeout = crate::Seconds<1, LONGEST_WAIT>;
+
+/// How long a holder is left alone before another workload may replace it.
+pub type ReplaceAfter = crate::Seconds<0, LONGEST_WAIT>;
+
 /// How a semaphore is stored in Consul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -40,7 +49,7 @@ pub enum OnSlotLost {
     Continue,
 }
 
-/// What happens to a workload if all slots are taken when it comes.
+/// What happens if a workload can't have its slots at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnContention {
     /// It waits.
@@ -48,4 +57,22 @@ pub enum OnContention {
     Wait,
     /// It is deleted: a workload that holds a slot does its work.
     Skip,
+    /// It fails.
+    Fail,
+    /// It waits, and the older ones fail that wait for the same with a policy of replacing.
+    ReplaceWaiting,
+    /// The same, and it ends those that run in the same with a policy of replacing.
+    ReplaceRunning,
+}
+
+impl OnContention {
+    /// Whether the workload does not wait for slots that others hold.
+    pub fn is_hasty(self) -> bool {
+        matches!(self, Self::Skip | Self::Fail)
+    }
+
+    /// Whether the newest workload takes the place of the others that ask for the same.
+    pub fn replaces(self) -> bool {
+        matches!(self, Self::ReplaceWaiting | Self::ReplaceRunning)
+    }
 }

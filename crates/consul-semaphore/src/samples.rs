@@ -7,9 +7,9 @@ use super::{
     fate::OwnContender,
     identity::{Cluster, Identity},
     lock::SEMAPHORE_FLAGS,
-    settings::{Restrictions, Settings},
+    settings::{Restrictions, Settings, WaitSettings},
     turns::WINDOW,
-    workload::{Granted, Phase, SlotRequest, Uid, Workload},
+    workload::{Granted, Phase, SlotRequest, Uid, Wait, Workload},
 };
 use crate::OnContention;
 use consul_client::{Entry, clock::Moment};
@@ -51,6 +51,7 @@ pub(super) fn workload(
         was_suspended: true,
         granted: granted.map(|session| Granted::by(LOCK_KEY, session)),
         reported: reported.map(Into::into).into_iter().collect(),
+        wait: Wait::default(),
     }
 }
 
@@ -104,5 +105,6 @@ pub(super) fn settings(limit: u32) -> Settings {
         lock_delay: Duration::from_secs(15),
         cooldown: Duration::ZERO,
         transient: false,
+        wait: WaitSettings::default(),
     }
 }

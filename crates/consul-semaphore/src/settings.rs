@@ -104,6 +104,17 @@ pub struct Settings {
     pub cooldown: Duration,
     /// `.lock` exists only while it is used: the first holder creates it, and the last one deletes it.
     pub transient: bool,
+    /// What ends waits.
+    pub wait: WaitSettings,
+}
+
+/// What ends waits for a semaphore.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitSettings {
+    /// How long a workload may wait that does not say so itself; `None`: for ever.
+    pub timeout: Option<Duration>,
+    /// How long a holder is left alone before another workload may replace it.
+    pub replace_after: Duration,
 }
 
 impl Settings {

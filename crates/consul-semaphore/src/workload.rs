@@ -193,6 +193,17 @@ impl Place {
     }
 }
 
+/// What ends a workload's wait, other than its slots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wait {
+    /// How long it may wait before it fails, by its own annotation.
+    pub timeout: Option<Duration>,
+    /// When it was created, in seconds since 1970: of two that ask for the same, the later one is the newer.
+    pub created: i64,
+    /// Whether this operator has made it fail: it has not ended yet.
+    pub failing: bool,
+}
+
 /// A workload that asks for a slot, or that this operator started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
@@ -229,6 +240,8 @@ pub struct Workload {
     /// what this operator did last: no session beside a grant means that it suspended the workload because a slot was
     /// lost, a session without a grant that its slots were given back.
     pub reported: Vec<SessionId>,
+    /// What ends its wait.
+    pub wait: Wait,
 }
 
 impl Workload {
@@ -269,12 +282,24 @@ impl Workload {
         self.granted.is_some() && self.reported.is_empty()
     }
 
-    /// Whether it is deleted instead of having to wait: it asks for that, and has never had a slot.
+    /// Whether it is deleted or fails instead of having to wait: it asks for that, and has never had a slot.
     pub fn is_skippable(&self) -> bool {
-        match self.on_contention {
-            OnContention::Wait => false,
-            OnContention::Skip => self.granted.is_none() && self.reported.is_empty(),
-        }
+        self.on_contention.is_hasty() && self.was_never_granted()
+    }
+
+    /// Whether no grant was ever written to it.
+    pub fn was_never_granted(&self) -> bool {
+        self.granted.is_none() && self.reported.is_empty()
+    }
+
+    /// Whether a newer one that asks for the same may replace it, or it an older one, while it waits.
+    pub fn is_replaceable(&self) -> bool {
+        self.on_contention.replaces() && self.is_queued() && self.was_never_granted()
+    }
+
+    /// By which of two that ask for the same is the newer: the later one in this order.
+    pub fn age(&self) -> (i64, Arc<str>, Uid) {
+        (self.wait.created, self.name.clone(), self.uid.clone())
     }
 
     /// The names of the semaphores that it asks for, for people.

@@ -239,6 +239,7 @@ fn settings() -> Settings {
         lock_delay: Duration::from_secs(15),
         cooldown: Duration::ZERO,
         transient: false,
+        wait: consul_semaphore::WaitSettings::default(),
     }
 }
 
@@ -282,6 +283,7 @@ fn workload() -> Workload {
         was_suspended: true,
         granted: None,
         reported: Vec::new(),
+        wait: consul_semaphore::Wait::default(),
     }
 }
 

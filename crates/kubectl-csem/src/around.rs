@@ -4,6 +4,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use consul_client::clock::{self, Moment};
+use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::{TrackedWorkload, WorkloadObject};
 use jiff::Timestamp;
 use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::ObjectMeta};
@@ -17,8 +18,10 @@ use crate::{
     cluster::{Cluster, Listed},
     failure::{Failure, Kind},
     view::{
+        item::Item,
         missing::{self, Reference},
         operator::{LEASE, NAMESPACE, last_write, silence},
+        queue::{Queue, queue_of},
         recorded::{REPORTER, RecordedEvent},
     },
 };
@@ -30,6 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Around {
     pub(crate) workloads: Vec<TrackedWorkload>,
     pub(crate) recorded: Vec<RecordedEvent>,
+    /// The semaphores of the namespace, if a Job asks for slots of several and the user may list them.
+    pub(crate) others: Vec<ConsulSemaphore>,
     pub(crate) gaps: Vec<String>,
 }
 
@@ -48,12 +53,41 @@ impl Around {
             operator_silence(cluster, last_write([semaphore])),
         );
         let mut gaps: Vec<String> = silence.into_iter().collect();
+        let workloads = unless_denied("Jobs", jobs, &mut gaps)?;
+        let several = |one: &TrackedWorkload| one.workload.asks_for_several();
+        let others = if workloads.iter().any(several) {
+            all_semaphores(cluster).await
+        } else {
+            Vec::new()
+        };
         Ok(Self {
-            workloads: unless_denied("Jobs", jobs, &mut gaps)?,
+            workloads,
             recorded: unless_denied("events", events, &mut gaps)?,
+            others,
             gaps,
         })
     }
+
+    /// The queue of this semaphore, with at most `most` Jobs in it and outside it.
+    pub(crate) fn queue(&self, semaphore: &ConsulSemaphore, most: usize) -> Queue {
+        let name = semaphore.metadata.name.as_deref().unwrap_or_default();
+        let mut queue = queue_of(semaphore, &self.workloads, &self.recorded, most);
+        queue.look_elsewhere(name, &self.workloads, &self.others);
+        queue
+    }
+}
+
+/// The semaphores of the namespace that can be read, as far as the user may list them.
+async fn all_semaphores(cluster: &Cluster) -> Vec<ConsulSemaphore> {
+    let namespace = Some(cluster.namespace.as_str());
+    let listed = timeout(PATIENCE, cluster.list_semaphores(namespace, None)).await;
+    let items = listed.ok().and_then(Result::ok);
+    let items = items.map(|listed| listed.items).unwrap_or_default();
+    let readable = |object: &DynamicObject| match Item::read(object) {
+        Item::Semaphore(semaphore) => Some(*semaphore),
+        Item::Unreadable { .. } => None,
+    };
+    items.iter().filter_map(readable).collect()
 }
 
 fn unless_denied<T>(

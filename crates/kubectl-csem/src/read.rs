@@ -22,7 +22,7 @@ use crate::{
         item::{self, Item},
         list::{self, Columns},
         operator::last_write,
-        queue::{Queue, queue_of},
+        queue::Queue,
         recorded::recent,
         show::{self, Shown},
         text::{Line, Text, Tone},
@@ -122,7 +122,7 @@ pub(crate) async fn show(
         None => (SHOWN, EVENTS),
         Some(_) => (SHOWN_WIDE, EVENTS_WIDE),
     };
-    let queue = queue_of(&semaphore, &around.workloads, &around.recorded, places);
+    let queue = around.queue(&semaphore, places);
     let names = names(&semaphore, &queue, &around.workloads);
     let events = recent(&around.recorded, name, &names, events);
     let shown = Shown {

@@ -1,9 +1,10 @@
 //! `why`: what a Job waits for.
 
 use consul_client::clock::{self, Moment};
+use consul_semaphore::SlotRequest;
 use consul_semaphore_api::{
     annotations::SEMAPHORE,
-    conditions::{self, ConditionType},
+    waiting::{Asking, Why, lack},
 };
 use consul_semaphore_workload::{TrackedWorkload, WorkloadObject, advice, phase};
 use kube::{ResourceExt as _, api::DynamicObject};
@@ -16,8 +17,8 @@ use crate::{
     read::{SHOWN_WIDE, document, is_for_programs},
     terminal,
     view::{
-        item::{Item, status},
-        queue::{Queue, queue_of},
+        item::Item,
+        queue::Queue,
         why::{self, Asked, Named},
     },
 };
@@ -37,7 +38,7 @@ pub(crate) async fn why(
     // Of several semaphores it is about the first of those that are most in the way.
     let first = found.into_iter().min_by_key(|(semaphore, object)| {
         let request = workload.as_ref()?.workload.asks_for(semaphore, None)?;
-        Some(rank(object.as_ref(), request.slots.get()))
+        Some(rank(object.as_ref(), request))
     });
     let (semaphore, object) = first.unzip();
     let about = match object {
@@ -94,9 +95,7 @@ impl About {
             around.workloads.extend(workload.cloned());
         }
         let queue = match &item {
-            Item::Semaphore(semaphore) => {
-                queue_of(semaphore, &around.workloads, &around.recorded, SHOWN_WIDE)
-            }
+            Item::Semaphore(semaphore) => around.queue(semaphore, SHOWN_WIDE),
             Item::Unreadable { .. } => Queue::default(),
         };
         Ok(Self {
@@ -126,20 +125,22 @@ async fn find(cluster: &Cluster, semaphore: &str) -> Result<Option<DynamicObject
     }
 }
 
-/// How little a semaphore is in the way of a Job that asks for this many slots.
-fn rank(object: Option<&DynamicObject>, slots: u32) -> u8 {
+/// How little a semaphore is in the way of a Job that asks for these slots of it.
+fn rank(object: Option<&DynamicObject>, request: &SlotRequest) -> u8 {
     match object.map(Item::read) {
         None => 0,
         Some(Item::Unreadable { .. }) => 1,
         Some(Item::Semaphore(semaphore)) => {
-            let status = status(&semaphore);
-            let is_ready = conditions::find(&status.conditions, ConditionType::Ready);
-            let is_ready = is_ready.is_some_and(|ready| ready.status == "True");
-            let free = i64::from(semaphore.spec.limit) - i64::from(status.held);
-            match (is_ready, semaphore.spec.keyed || free >= i64::from(slots)) {
-                (false, _) => 2,
-                (true, false) => 3,
-                (true, true) => 4,
+            let asking = Asking {
+                job: "",
+                key: request.key.as_ref().map(AsRef::as_ref),
+                slots: request.slots.get(),
+                alone: false,
+            };
+            match lack(&semaphore, asking) {
+                Some(Why::Unseen | Why::Stopped(_)) => 2,
+                Some(_) => 3,
+                None => 4,
             }
         }
     }
@@ -180,19 +181,33 @@ mod tests {
     #[test]
     fn a_semaphore_that_is_missing_is_more_in_the_way_than_one_that_is_full() {
         let semaphore = |ready: &str, held: u32| -> DynamicObject {
+            let available = if held < 3 {
+                "SlotsFree"
+            } else {
+                "AllSlotsHeld"
+            };
+            let condition = |type_: &str, status: &str, reason: &str| {
+                json!({
+                    "type": type_, "status": status, "reason": reason, "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                })
+            };
             from_value(json!({
                 "apiVersion": "consul-semaphore.io/v1alpha1", "kind": "ConsulSemaphore",
                 "metadata": { "name": "db" }, "spec": { "limit": 3 },
-                "status": { "held": held, "conditions": [{
-                    "type": "Ready", "status": ready, "reason": "x", "message": "",
-                    "lastTransitionTime": "2026-01-01T00:00:00Z",
-                }] },
+                "status": { "held": held, "conditions": [
+                    condition("Ready", ready, "x"), condition("SlotsAvailable", "True", available),
+                ] },
             }))
             .unwrap()
         };
-        let ranked = |ready, held, slots| rank(Some(&semaphore(ready, held)), slots);
+        let asks = |slots: u32| SlotRequest {
+            slots: slots.try_into().unwrap(),
+            ..SlotRequest::one("db", None)
+        };
+        let ranked = |ready, held, slots| rank(Some(&semaphore(ready, held)), &asks(slots));
         let ranks = [
-            rank(None, 1),
+            rank(None, &asks(1)),
             ranked("False", 0, 1),
             ranked("True", 3, 1),
             ranked("True", 2, 1),

@@ -228,6 +228,19 @@ impl Semaphore {
         Ok(())
     }
 
+    /// Changes its status as a person would, with kubectl.
+    #[track_caller]
+    pub fn patch_status(&self, status: &Value) -> impl Future<Output = ()> {
+        let patch = json!({ "status": status }).to_string();
+        let change = ["--subresource=status", "--type=merge", "-p"];
+        let args = ["patch", "csem", self.name.as_str()].into_iter();
+        let args: Vec<_> = args.chain(change).map(str::to_owned).collect();
+        let patched = self.namespace.kubectl([args, vec![patch]].concat());
+        async move {
+            patched.await;
+        }
+    }
+
     /// Requests its deletion.
     #[track_caller]
     pub fn delete(&self) -> impl Future<Output = ()> {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use consul_client::SessionId;
-use consul_semaphore::{CronJob, Granted, Phase};
+use consul_semaphore::{CronJob, Granted, Phase, Wait};
 use consul_semaphore_api::annotations;
 use k8s_openapi::api::batch::v1 as batch;
 
@@ -136,6 +136,10 @@ pub fn phase(job: &batch::Job) -> Phase {
         .and_then(|spec| spec.suspend)
         .unwrap_or(false)
     {
+        // It was started only to fail, and gets no pods.
+        if is_failing(job) && has_no_parallelism(job) && granted(job).is_none() {
+            return Phase::Stopping;
+        }
         // It was unsuspended, and the Job controller has not reacted yet. If it was suspended again now, its status
         // would still say that it is at rest, while pods are being made: it would be granted a slot, and those pods
         // would run without the sequencer.
@@ -152,6 +156,28 @@ pub fn phase(job: &batch::Job) -> Phase {
     } else {
         Phase::Stopping
     }
+}
+
+/// What ends its wait: `timeout` is by its annotation.
+pub(crate) fn wait(job: &batch::Job, timeout: Option<Duration>) -> Wait {
+    let created = job.metadata.creation_timestamp.as_ref();
+    Wait {
+        timeout,
+        created: created.map_or(0, |time| time.0.as_second()),
+        failing: is_failing(job) && !has_ended(job),
+    }
+}
+
+/// Whether the operator has made it fail.
+fn is_failing(job: &batch::Job) -> bool {
+    let annotations = job.metadata.annotations.as_ref();
+    annotations.is_some_and(|annotations| annotations.contains_key(annotations::FAILED))
+}
+
+/// Whether it gets no pods, even if it is not suspended.
+fn has_no_parallelism(job: &batch::Job) -> bool {
+    let spec = job.spec.as_ref();
+    spec.and_then(|spec| spec.parallelism) == Some(0)
 }
 
 /// Whether a Job is over: it has ended, or is being deleted.

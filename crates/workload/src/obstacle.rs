@@ -50,6 +50,14 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
+    /// Whether the workload is well-formed, and its semaphores can't give it what it asks for.
+    pub fn is_unsatisfiable(&self) -> bool {
+        matches!(
+            self,
+            Self::TwoOperators(..) | Self::Apart(..) | Self::Unsatisfiable { .. }
+        )
+    }
+
     /// The reason of the operator's events about it.
     pub fn reason(&self) -> &'static str {
         match self {

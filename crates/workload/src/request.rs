@@ -3,7 +3,7 @@
 use consul_client::SessionId;
 use consul_semaphore::{
     engine::Write,
-    plan::{GiveBack, Rename, Start, Stop, Suspend, Target},
+    plan::{End, Fail, GiveBack, Rename, Start, Stop, Suspend, Target},
 };
 use consul_semaphore_api::annotations as a;
 use serde_json::{Value, json};
@@ -27,6 +27,8 @@ pub fn request(write: &Write) -> Request {
         Write::GiveBack(write) => Request::Patch(give_back(write)),
         Write::Rename(write) => Request::Patch(rename(write)),
         Write::Skip(_) => Request::Delete,
+        Write::Fail(write) => Request::Patch(fail(write)),
+        Write::End(write) => Request::Patch(end(write)),
     }
 }
 
@@ -108,6 +110,24 @@ fn give_back(give_back: &GiveBack) -> Value {
 fn rename(rename: &Rename) -> Value {
     let annotations = json!({ (a::SESSION): listed(&rename.sessions) });
     json!({ "metadata": metadata(&rename.workload, &annotations) })
+}
+
+/// Starts the Job without pods and with a deadline: within about a second the Job controller makes it Failed, with the
+/// reason DeadlineExceeded.
+fn fail(fail: &Fail) -> Value {
+    let annotations = json!({ (a::FAILED): fail.why.reason() });
+    json!({
+        "metadata": metadata(&fail.workload, &annotations),
+        "spec": { "suspend": false, "parallelism": 0, "activeDeadlineSeconds": 1 },
+    })
+}
+
+/// The Job controller ends the pods of a Job that is past its deadline, and makes it Failed.
+fn end(end: &End) -> Value {
+    json!({
+        "metadata": metadata(&end.workload, &json!({ (a::FAILED): End::REASON })),
+        "spec": { "activeDeadlineSeconds": 1 },
+    })
 }
 
 /// Sessions, as in the annotation.

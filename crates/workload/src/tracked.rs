@@ -65,10 +65,9 @@ impl TrackedWorkload {
         let on_contention = request
             .as_ref()
             .map_or(OnContention::Wait, |request| request.on_contention);
-        let cron_job = match on_contention {
-            OnContention::Wait => None,
-            OnContention::Skip => job::cron_job(object).map(Arc::new),
-        };
+        let cron_job = on_contention.is_hasty().then(|| job::cron_job(object));
+        let cron_job = cron_job.flatten().map(Arc::new);
+        let timeout = request.as_ref().and_then(|request| request.wait_timeout);
         let reported = job::reported(object);
         let workload = Workload {
             name: metadata.name.as_deref()?.into(),
@@ -86,6 +85,7 @@ impl TrackedWorkload {
             was_suspended: job::was_suspended(object),
             granted,
             reported,
+            wait: job::wait(object, timeout),
         };
         Some(Self {
             namespace: metadata.namespace.as_deref()?.into(),

@@ -13,10 +13,11 @@ use consul_semaphore::{
     SlotRequest,
     engine::Write,
     plan::{
-        GiveBack, Grant, Rename, Skip, Skipped, Start, Stop, Suspend, Suspended, Target,
-        Transaction,
+        End, Fail, Failed, GiveBack, Grant, Rename, Skip, Skipped, Start, Stop, Suspend, Suspended,
+        Target, Transaction,
     },
 };
+use consul_semaphore_api::annotations::OF_THE_OPERATOR;
 use consul_semaphore_workload::{Request, TrackedWorkload, pods, request, stop};
 use serde_json::{Value, json};
 
@@ -200,6 +201,18 @@ fn the_patch_that_suspends_a_job_without_a_grant() {
     assert_eq!(stopped(true), expected);
 }
 
+/// A name that the operator writes is recorded above, with the patch that writes it.
+#[test]
+fn every_name_that_the_operator_writes_is_recorded() {
+    let recorded = include_str!("golden.rs");
+    for name in OF_THE_OPERATOR {
+        assert!(
+            recorded.contains(&format!("\"{name}\": ")),
+            "no patch above writes {name}"
+        );
+    }
+}
+
 /// Nothing is written to a Job that does not wait: it is deleted.
 #[test]
 fn a_job_that_does_not_wait_is_deleted() {
@@ -212,6 +225,45 @@ fn a_job_that_does_not_wait_is_deleted() {
         },
     };
     assert_eq!(request(&Write::Skip(skip)), Request::Delete);
+}
+
+/// Started, but without pods and past its deadline: the Job controller makes it Failed.
+#[test]
+fn the_patch_that_makes_a_waiting_job_fail() {
+    let expected = r#"{
+        "metadata": {
+            "annotations": { "consul-semaphore.io/failed": "WaitTimedOut" },
+            "resourceVersion": "81234",
+            "uid": "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48"
+        },
+        "spec": { "suspend": false, "parallelism": 0, "activeDeadlineSeconds": 1 }
+    }"#;
+    let fail = Fail {
+        workload: target(),
+        why: Failed::Unqueued {
+            timeout: std::time::Duration::from_secs(1),
+            why: String::new(),
+        },
+    };
+    assert_eq!(written(&Write::Fail(fail)), literal(expected));
+}
+
+/// The Job controller ends its pods.
+#[test]
+fn the_patch_that_ends_a_running_job() {
+    let expected = r#"{
+        "metadata": {
+            "annotations": { "consul-semaphore.io/failed": "Replaced" },
+            "resourceVersion": "81234",
+            "uid": "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48"
+        },
+        "spec": { "activeDeadlineSeconds": 1 }
+    }"#;
+    let end = End {
+        workload: target(),
+        by: "batch/migrate-43".to_owned(),
+    };
+    assert_eq!(written(&Write::End(end)), literal(expected));
 }
 
 /// A cluster's pods are watched, and those of a Job are listed, by the label that the start has put into the pod

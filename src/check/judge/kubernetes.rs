@@ -11,7 +11,8 @@ use crate::{
     admission::{Finding, Standing},
     check::{
         api_server::{Answer, Refusal},
-        kubernetes::{Found, Lead, READ, Rest, Right, Seen, is_account},
+        election::{Election, Searched},
+        kubernetes::{Found, READ, Rest, Right, Seen, is_account},
         report::{Area, Line, Outcome},
         rights::{Lease, RULES, Rule},
     },
@@ -63,8 +64,13 @@ pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
 }
 
 /// Whether an operator runs, as far as its Lease says.
-fn election((lease, lead): &(Lease, Answer<Lead>)) -> Line {
-    let title = format!("{}/{}", lease.namespace, lease.name);
+fn election(election: &Election) -> Line {
+    let Election {
+        lease: Lease { namespace, name },
+        lead,
+        searched,
+    } = election;
+    let title = format!("{namespace}/{name}");
     let of = |outcome, message: String| line("operator", outcome, message);
     let none = |why: String| {
         of(
@@ -74,22 +80,43 @@ fn election((lease, lead): &(Lease, Answer<Lead>)) -> Line {
                  ConsulSemaphores is out of date, and their deletion waits"
             ),
         )
-        .todo(format!(
-            "start the operator; or give --leader-election-namespace and --lease-name if its Lease is not {title}"
-        ))
     };
-    match lead {
-        Ok(lead) if lead.holder.is_empty() => none(format!("the Lease {title} was released")),
-        Ok(lead) if lead.age > 2 * lead.duration => none(format!(
+    let start = format!(
+        "start the operator; or give --leader-election-namespace and --lease-name if its Lease is not {title}"
+    );
+    match (lead, searched) {
+        (Ok(lead), _) if lead.holder.is_empty() => {
+            none(format!("the Lease {title} was released")).todo(start)
+        }
+        (Ok(lead), _) if lead.is_over() => none(format!(
             "the Lease {title} was last renewed {} s ago",
             lead.age
-        )),
-        Ok(lead) => of(
+        ))
+        .todo(start),
+        (Ok(lead), _) => of(
             Outcome::Ok,
             format!("{} leads, by the Lease {title}", lead.holder),
         ),
-        Err(Refusal::NotThere) => none(format!("there is no Lease {title}")),
-        Err(why) => of(
+        (Err(Refusal::NotThere), Searched::Named) => {
+            none(format!("there is no Lease {title}")).todo(start)
+        }
+        (Err(Refusal::NotThere), Searched::All) => {
+            none(format!("there is no Lease {name} in any namespace"))
+                .todo("start the operator; or give --lease-name if its Lease has another name")
+        }
+        (Err(why), Searched::Only(places)) => of(
+            Outcome::Unknown,
+            format!(
+                "whether a replica leads is not known: you may not list the Leases of all namespaces, and for {name} \
+                 in {}: {why}",
+                places[..].join(" and ")
+            ),
+        )
+        .todo(
+            "give --leader-election-namespace, the namespace in which the operator runs, with a kubeconfig that may \
+             get Leases there",
+        ),
+        (Err(why), Searched::Named | Searched::All) => of(
             Outcome::Unknown,
             format!("the Lease {title} can't be read: {why}"),
         ),
@@ -313,7 +340,7 @@ fn right(right: &Right) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::rights::{Lease, questions};
+    use crate::check::{election::Lead, rights::questions};
 
     const OPERATOR: &str =
         "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
@@ -333,7 +360,7 @@ mod tests {
             asker: Ok(OPERATOR.to_owned()),
             rights: allowed.collect(),
             policies: Vec::new(),
-            election: Some((lease, Ok(lead("replica-1", 3)))),
+            election: Some(elected(Ok(lead("replica-1", 3)), Searched::Named)),
             cron_jobs: Ok(Found::default()),
             contested: Ok(Found::default()),
         }
@@ -343,6 +370,14 @@ mod tests {
         Lease {
             namespace: "consul-semaphore-system".to_owned(),
             name: "consul-semaphore-operator".to_owned(),
+        }
+    }
+
+    fn elected(lead: Answer<Lead>, searched: Searched) -> Election {
+        Election {
+            lease: lease(),
+            lead,
+            searched,
         }
     }
 
@@ -362,7 +397,7 @@ mod tests {
             (Err(Refusal::NotThere), "there is no Lease"),
         ] {
             let rest = Rest {
-                election: Some((lease(), answer)),
+                election: Some(elected(answer, Searched::Named)),
                 ..rest()
             };
             only(
@@ -373,10 +408,38 @@ mod tests {
             );
         }
         let hidden = Rest {
-            election: Some((lease(), Err(Refusal::Forbidden("may not".to_owned())))),
+            election: Some(elected(
+                Err(Refusal::Forbidden("may not".to_owned())),
+                Searched::Named,
+            )),
             ..rest()
         };
         only(hidden, "operator", Outcome::Unknown, &["may not"]);
+        let nowhere = Rest {
+            election: Some(elected(Err(Refusal::NotThere), Searched::All)),
+            ..rest()
+        };
+        let words = [
+            "there is no Lease consul-semaphore-operator in any namespace",
+            "--lease-name",
+        ];
+        only(nowhere, "operator", Outcome::Warning, &words);
+    }
+
+    /// Where the user may not look, an operator may run.
+    #[test]
+    fn a_lease_that_the_user_may_not_look_for_is_not_missing() {
+        let places = vec!["default".to_owned(), "consul-semaphore-system".to_owned()];
+        let rest = Rest {
+            election: Some(elected(Err(Refusal::NotThere), Searched::Only(places))),
+            ..rest()
+        };
+        let words = [
+            "you may not list the Leases of all namespaces",
+            "in default and consul-semaphore-system: it does not exist",
+            "give --leader-election-namespace",
+        ];
+        only(rest, "operator", Outcome::Unknown, &words);
     }
 
     fn some<const N: usize>(titles: [&str; N], cut: bool) -> Found {

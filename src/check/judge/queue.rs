@@ -170,6 +170,9 @@ pub(super) fn why_it_waits(
     if plan.skips.iter().any(|skip| skip.workload.uid == first.uid) {
         return stays("on-contention is Skip and all slots are held: the operator deletes it");
     }
+    if plan.fails.iter().any(|fail| fail.workload.uid == first.uid) {
+        return stays("on-contention is Fail and all slots are held: the operator makes it fail");
+    }
     let granted = plan
         .transaction
         .iter()

@@ -1,9 +1,10 @@
 //! The place of each workload: in its queue, or among the unclaimed ones.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
+use super::alike::Asked;
 use super::{IndexedQueue, Offer, QueueRef, Semaphore, SemaphoreRef, State, Unclaimed};
-use consul_client::clock::Moment;
+use consul_client::clock::{self, Moment};
 use consul_semaphore::{
     Key, Phase, Prefix, SlotRequest, Uid, Workload, lock_key_parts, plan::Stop,
 };
@@ -24,6 +25,10 @@ impl State {
             }
         }
         if let Some(known) = self.workloads.get(&uid) {
+            if known.workload.hold && !tracked.workload.hold {
+                let now = clock::time().as_second();
+                self.unheld.insert(uid.clone(), now);
+            }
             is_new = is_announced(&known.workload, &tracked.workload)
                 || self.queues_for(known) != self.queues_for(&tracked);
             self.withdraw(&uid);
@@ -34,6 +39,7 @@ impl State {
 
     pub(super) fn remove(&mut self, uid: &Uid) {
         self.withdraw(uid);
+        self.unheld.remove(uid);
         self.workloads.remove(uid);
     }
 
@@ -46,6 +52,7 @@ impl State {
         self.ungranted.remove(uid);
         let tracked = tracked.clone();
         self.mark_concerned(&tracked);
+        self.alike.forget(&tracked.workload);
         let place = tracked.workload.place();
         for reference in self.queues_for(&tracked) {
             let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore) else {
@@ -56,6 +63,8 @@ impl State {
                 queue.bound.remove(uid);
                 queue.waiting.remove(&place);
                 queue.skippable.remove(&place);
+                queue.deadlines.forget(uid);
+                queue.superseded.remove(uid);
             }
         }
     }
@@ -89,11 +98,74 @@ impl State {
                 queue.bound.insert(uid.clone());
             }
         }
+        self.arrange_alike(tracked, &queues);
+    }
+
+    /// Notes a workload that replaces those that ask for the same, and what it supersedes.
+    fn arrange_alike(&mut self, tracked: &TrackedWorkload, queues: &[QueueRef]) {
+        let workload = &tracked.workload;
+        let runs = workload.granted.is_some() && workload.phase == Phase::Running;
+        let runs = runs && workload.on_contention.replaces();
+        if !(runs || workload.is_replaceable()) || queues.is_empty() {
+            return;
+        }
+        let asked = queues.iter().map(|queue| self.asked(workload, queue));
+        let Some(asked) = asked.collect::<Option<Vec<_>>>() else {
+            return;
+        };
+        if runs {
+            return self.alike.runs(&workload.uid, asked);
+        }
+        let Some(superseded) = self.alike.waits(workload, asked) else {
+            return;
+        };
+        let queues = if superseded == workload.uid {
+            queues.to_vec()
+        } else {
+            let older = self.workloads.get(&superseded);
+            older.map_or_else(Vec::new, |older| self.queues_for(older))
+        };
+        for reference in queues {
+            if let Some(queue) = self.queue_mut(&reference) {
+                queue.superseded.insert(superseded.clone());
+                self.marks.mark(reference);
+            }
+        }
+    }
+
+    /// What a workload asks for in a queue.
+    fn asked(&self, workload: &Workload, queue: &QueueRef) -> Option<Asked> {
+        let offer = &self.semaphores.get(&queue.semaphore)?.offer;
+        let request = workload.asks_for(&queue.semaphore.name, queue.key.as_ref())?;
+        let prefix = match &queue.key {
+            Some(key) => offer.prefix.of_key(key),
+            None => offer.prefix.clone(),
+        };
+        let consul = offer.consul.as_ref();
+        let slots = request.slots.get();
+        Some(Asked::new(consul, prefix.lock_key(), slots))
+    }
+
+    /// How long a workload may wait in a queue.
+    pub(super) fn wait_timeout(&self, workload: &Workload, queue: &QueueRef) -> Option<Duration> {
+        let semaphore = self.semaphores.get(&queue.semaphore);
+        let default = semaphore.and_then(|semaphore| semaphore.offer.wait_timeout);
+        workload.wait.timeout.or(default)
+    }
+
+    /// From when on the wait of a workload counts, in seconds since 1970: a time on hold does not.
+    pub(super) fn waits_since(&self, workload: &Workload) -> i64 {
+        let unheld = self.unheld.get(&workload.uid).copied();
+        unheld.map_or(workload.since, |unheld| unheld.max(workload.since))
     }
 
     /// Puts a workload into a queue; `announce` if an event should say so.
     fn enqueue(&mut self, workload: &Workload, reference: &QueueRef, announce: bool) {
         let (place, uid) = (workload.place(), &workload.uid);
+        let timeout = self.wait_timeout(workload, reference);
+        let timeout = timeout.filter(|_| workload.was_never_granted());
+        let timeout = timeout.and_then(|timeout| i64::try_from(timeout.as_secs()).ok());
+        let ends = timeout.map(|timeout| self.waits_since(workload).saturating_add(timeout));
         if let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore) {
             semaphore.waiting.insert(place.clone(), uid.clone());
         }
@@ -101,6 +173,9 @@ impl State {
             return;
         };
         queue.waiting.insert(place.clone(), uid.clone());
+        if let Some(ends) = ends {
+            queue.deadlines.set(uid, ends);
+        }
         if workload.is_skippable() {
             queue.skippable.insert(place, uid.clone());
         }
@@ -188,6 +263,8 @@ impl State {
                 for queue in semaphore.queues.values_mut() {
                     queue.waiting.clear();
                     queue.skippable.clear();
+                    queue.deadlines.clear();
+                    queue.superseded.clear();
                     queue.bound.clear();
                     queue.changes = None;
                 }
@@ -202,6 +279,7 @@ impl State {
         for tracked in workloads {
             let uid = &tracked.workload.uid;
             self.ungranted.remove(uid);
+            self.alike.forget(&tracked.workload);
             let known = self.lists.knows_semaphores(&tracked.namespace);
             let waited_for_it = self.unclaimed.remove(uid) && known;
             self.arrange(&tracked, waited_for_it);

@@ -3,6 +3,7 @@ use std::time::Duration;
 mod keyed;
 mod scope;
 mod several;
+mod waits;
 
 use futures::FutureExt;
 
@@ -33,6 +34,7 @@ fn offer(prefix: &str, keyed: bool) -> Offer {
         keyed,
         consul: None,
         limit: 3,
+        wait_timeout: None,
         restrictions: Restrictions::default(),
     }
 }
@@ -73,6 +75,7 @@ fn tracked(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWork
             was_suspended: true,
             granted: None,
             reported: Vec::new(),
+            wait: consul_semaphore::Wait::default(),
         }),
         barred_from: Vec::new(),
         obstacle: None,

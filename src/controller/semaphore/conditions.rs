@@ -29,7 +29,62 @@ pub(super) struct Observed<'a> {
     pub(super) queue: Option<&'a Queue>,
 }
 
+/// Why a workload in a queue has no slot yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::controller) struct Obstacle {
+    /// For people.
+    pub(in crate::controller) message: String,
+    /// Whether nothing is granted until somebody repairs something.
+    pub(in crate::controller) needs_repair: bool,
+}
+
+impl Obstacle {
+    /// What keeps a workload that asks for `asked` slots from having them, of which `free` are free, if that is known;
+    /// `None` if nothing but its turn is missing.
+    fn of(findings: &[Finding], free: Option<u32>, asked: u32) -> Option<Self> {
+        let few = free.is_some_and(|free| free < asked);
+        let is = |finding: &&Finding| match finding.type_ {
+            ConditionType::Ready => finding.status != ConditionStatus::True,
+            ConditionType::SlotsAvailable => {
+                finding.reason != Reason::RunningWithoutSlot
+                    && (few || finding.reason != Reason::SlotsFree)
+                    && finding.status != ConditionStatus::Unknown
+            }
+            ConditionType::ConsulReachable | ConditionType::LimitAgreed => false,
+        };
+        let finding = findings.iter().find(is)?;
+        let mut message = finding.message.clone();
+        if let Some(free) = free
+            && matches!(finding.reason, Reason::AllSlotsHeld | Reason::SlotsFree)
+            && asked > 1
+        {
+            let more = asked.saturating_sub(free);
+            let needs = format!(", and it asks for {asked}: {more} more must become free");
+            message.push_str(&needs);
+        }
+        Some(Self {
+            message,
+            needs_repair: finding.reason.needs_repair(),
+        })
+    }
+}
+
 impl<'a> Observed<'a> {
+    /// What keeps a workload in this queue, which asks for `asked` slots of it, from having them.
+    pub(super) fn obstacle(&self, conclusion: &Conclusion, asked: u32) -> Option<Obstacle> {
+        let slots = self.lock().and_then(slots);
+        let free = slots.map(|(limit, held)| {
+            let held = u32::try_from(held.len()).unwrap_or(u32::MAX);
+            self.opening().limit(limit).saturating_sub(held)
+        });
+        let mut obstacle = Obstacle::of(&self.findings(conclusion), free, asked)?;
+        if let Some(Lock::Unreadable(Unreadable::LeftOver { .. })) = self.lock() {
+            // The operator removes it.
+            obstacle.needs_repair = false;
+        }
+        Some(obstacle)
+    }
+
     /// The same for this queue. `shown` says whether it was readable before.
     pub(super) fn with_queue(self, queue: &'a Queue, shown: bool) -> Self {
         Self {
@@ -287,6 +342,15 @@ impl<'a> Observed<'a> {
             let reason = Reason::RunningWithoutSlot;
             return Finding::new(ConditionType::SlotsAvailable, false, reason, message);
         }
+        let opening = self.opening();
+        if let Opening::Closed { until } = opening {
+            let message = until.map_or_else(
+                || "no window of spec.windows opens".to_owned(),
+                |until| format!("outside spec.windows: no slot is granted before {until:.0}"),
+            );
+            let reason = Reason::OutsideWindow;
+            return Finding::new(ConditionType::SlotsAvailable, false, reason, message);
+        }
         let Some((limit, held)) = self.lock().and_then(slots) else {
             return self.unknown(ConditionType::SlotsAvailable);
         };
@@ -299,29 +363,18 @@ impl<'a> Observed<'a> {
             let reason = Reason::AllSlotsHeld;
             return Finding::new(ConditionType::SlotsAvailable, false, reason, message);
         }
-        let opening = self.opening();
         let in_force = number(opening.limit(limit.unsigned_abs()));
         let reserved = self.settings.restrictions.reserved;
         let is_reserved = reserved.filter(|reserved| held + number(reserved.slots) >= in_force);
-        let (free, reason) = match opening {
-            Opening::Closed { .. } => (false, Reason::OutsideWindow),
+        let (free, reason) = match is_reserved {
             _ if held >= in_force => (false, Reason::AllSlotsHeld),
-            _ if is_reserved.is_some() => (true, Reason::Reserved),
-            _ => (true, Reason::SlotsFree),
+            Some(_) => (true, Reason::Reserved),
+            None => (true, Reason::SlotsFree),
         };
-        let mut message = match opening {
-            Opening::Closed { until: Some(until) } => format!(
-                "outside spec.windows: no slot is granted before {until:.0}. {held} of {limit} slots are held"
-            ),
-            Opening::Closed { until: None } => {
-                format!("no window of spec.windows opens. {held} of {limit} slots are held")
-            }
-            _ if in_force < limit => {
-                format!(
-                    "{held} slots are held; {in_force} may be in the window that is open, of {limit}"
-                )
-            }
-            _ => format!("{held} of {limit} slots are held"),
+        let mut message = if in_force < limit {
+            format!("{held} of the {in_force} slots of this window are held, of {limit} in all")
+        } else {
+            format!("{held} of {limit} slots are held")
         };
         if let Some(reserved) = is_reserved.filter(|_| free) {
             let more = format!(
@@ -393,4 +446,60 @@ fn others(name: &str, count: usize) -> String {
 
 pub(super) fn number<T: TryInto<i32>>(count: T) -> i32 {
     count.try_into().unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(ready: (bool, Reason), available: Reason) -> Vec<Finding> {
+        vec![
+            Finding::new(ConditionType::Ready, ready.0, ready.1, "about all"),
+            Finding::new(
+                ConditionType::SlotsAvailable,
+                available == Reason::SlotsFree,
+                available,
+                "2 of 3 slots are held",
+            ),
+        ]
+    }
+
+    #[test]
+    fn one_that_asks_for_more_than_is_free_is_told_how_many_are_missing() {
+        let well = (true, Reason::Reconciled);
+        let of = |available, free, asked| {
+            let obstacle = Obstacle::of(&findings(well, available), Some(free), asked);
+            obstacle.map(|obstacle| (obstacle.message, obstacle.needs_repair))
+        };
+        let held = "2 of 3 slots are held";
+        assert_eq!(of(Reason::SlotsFree, 1, 1), None);
+        assert_eq!(of(Reason::SlotsFree, 2, 2), None);
+        let few = format!("{held}, and it asks for 2: 1 more must become free");
+        assert_eq!(of(Reason::SlotsFree, 1, 2), Some((few, false)));
+        assert_eq!(
+            of(Reason::AllSlotsHeld, 0, 1),
+            Some((held.to_owned(), false))
+        );
+        let none = format!("{held}, and it asks for 3: 3 more must become free");
+        assert_eq!(of(Reason::AllSlotsHeld, 0, 3), Some((none, false)));
+    }
+
+    #[test]
+    fn only_what_does_not_end_by_itself_needs_repair() {
+        for (reason, needs_repair) in [
+            (Reason::PrefixNotAllowed, true),
+            (Reason::TokenNotFound, true),
+            (Reason::LimitConflict, true),
+            (Reason::ConsulUnreachable, false),
+            (Reason::Paused, false),
+            (Reason::Starting, false),
+        ] {
+            let findings = findings((false, reason), Reason::SlotsFree);
+            let expected = Obstacle {
+                message: "about all".to_owned(),
+                needs_repair,
+            };
+            assert_eq!(Obstacle::of(&findings, None, 2), Some(expected), "{reason}");
+        }
+    }
 }

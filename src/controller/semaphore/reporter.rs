@@ -346,6 +346,8 @@ fn whole(status: &ConsulSemaphoreStatus) -> Value {
         "queue": [],
         "waitingElsewhere": [],
         "operators": [],
+        "blocked": [],
+        "countedTo": null,
     });
     if let (Value::Object(whole), Ok(Value::Object(set))) =
         (&mut whole, serde_json::to_value(status))

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::controller::Context;
-use consul_semaphore::{Cluster, Defence, Order, Settings};
+use consul_semaphore::{Cluster, Defence, Order, Settings, WaitSettings, WaitTimeout};
 use consul_semaphore_api::{
     ConsulSemaphore,
     conditions::{self, ConditionType, Reason},
@@ -71,6 +71,10 @@ pub(crate) fn settings_of(
         lock_delay: semaphore.spec.session.lock_delay.get(),
         cooldown: semaphore.spec.cooldown.get(),
         transient: false,
+        wait: WaitSettings {
+            timeout: semaphore.spec.wait_timeout.map(WaitTimeout::get),
+            replace_after: semaphore.spec.replace_after.get(),
+        },
     }
 }
 

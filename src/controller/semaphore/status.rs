@@ -13,7 +13,7 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Reported, tenures::Tenures};
+use super::{Reported, conditions::number, tenures::Tenures};
 use crate::controller::index::{Index, Queued};
 use consul_client::{SessionId, clock};
 use consul_semaphore::{
@@ -305,13 +305,15 @@ impl Reported {
             let request = workload.asks_for(&reference.name, None);
             let key = request.and_then(|request| request.key.clone());
             let key = key.filter(|_| keyed);
-            let asks = request.map_or(1, |request| request.slots.get());
+            let slots = request.map(|request| request.slots.get());
+            let asks = slots.unwrap_or(1);
             let before = before.entry(key.clone()).or_default();
             *before = before.saturating_add(usize::try_from(asks).unwrap_or(usize::MAX));
             QueueStatus {
                 job: workload.name.to_string(),
                 since: Timestamp::from_second(workload.since).ok().map(Time),
                 expected: self.expected(&key, *before - 1).map(Time),
+                slots: slots.filter(|slots| *slots > 1).map(number),
                 key: key.as_ref().map(ToString::to_string),
             }
         });
@@ -461,6 +463,12 @@ impl<'a> Together<'a> {
     fn slots_available(&self, limit: u32) -> Finding {
         let type_ = ConditionType::SlotsAvailable;
         let full = (type_, Phase::False, Reason::AllSlotsHeld);
+        if self
+            .found
+            .contains_key(&(type_, Phase::False, Reason::OutsideWindow))
+        {
+            return self.worst(type_, "");
+        }
         let running = (type_, Phase::False, Reason::RunningWithoutSlot);
         if self.found.contains_key(&running)
             || self.count_of(type_, Phase::Unknown) == self.keys.len()

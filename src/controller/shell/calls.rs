@@ -198,9 +198,12 @@ impl Means {
             request: request(write),
             urgency: match write {
                 Write::Suspend(_) => Urgency::Suspends,
-                Write::Start(_) | Write::GiveBack(_) | Write::Rename(_) | Write::Skip(_) => {
-                    Urgency::Usual
-                }
+                Write::Start(_)
+                | Write::GiveBack(_)
+                | Write::Rename(_)
+                | Write::Skip(_)
+                | Write::Fail(_)
+                | Write::End(_) => Urgency::Usual,
             },
             timeout,
             deadline,
@@ -213,14 +216,14 @@ impl Means {
     }
 }
 
-/// The crash point after a write; a deletion has none.
+/// The crash point after a write; what only ends a workload has none.
 fn point_after(write: &Write) -> Option<Point> {
     match write {
         Write::Start(_) => Some(Point::Started),
         Write::Suspend(_) => Some(Point::Suspended),
         Write::GiveBack(_) => Some(Point::GivenBack),
         Write::Rename(_) => Some(Point::Renamed),
-        Write::Skip(_) => None,
+        Write::Skip(_) | Write::Fail(_) | Write::End(_) => None,
     }
 }
 

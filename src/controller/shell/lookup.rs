@@ -6,7 +6,9 @@ use crate::controller::{Context, index::Index, session_manager::SessionManager};
 use consul_client::SessionId;
 use consul_semaphore::{
     Key, SessionState, Uid, Workload,
-    engine::{Changes, Lookup, QueueRef, SemaphoreRef, Slice, Stores},
+    engine::{
+        Changes, Located, Lookup, Overdue, QueueRef, SemaphoreRef, Slice, Stores, Superseded,
+    },
 };
 
 /// What the engine looks up, for all queues.
@@ -93,6 +95,26 @@ impl Lookup for OfQueue<'_> {
 
     fn waiting(&self, head: usize) -> Vec<Arc<Workload>> {
         self.index.waiting(self.queue, head)
+    }
+
+    fn overdue(&self, now: jiff::Timestamp, most: usize) -> Vec<Overdue> {
+        self.index.overdue(self.queue, now, most)
+    }
+
+    fn next_overdue(&self) -> Option<jiff::Timestamp> {
+        self.index.next_overdue(self.queue)
+    }
+
+    fn postpone(&self, workload: &Uid, until: jiff::Timestamp) {
+        self.index.postpone(self.queue, workload, until);
+    }
+
+    fn superseded(&self, most: usize) -> Vec<Superseded> {
+        self.index.superseded(self.queue, most)
+    }
+
+    fn replaceable(&self, by: &Workload) -> Vec<Located> {
+        self.index.replaceable(&by.uid)
     }
 
     fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Workload>> {

@@ -1,19 +1,23 @@
 //! The one place that turns an outcome into an event, a log line, a metric and a span. Nothing is decided here.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 
 use super::stages::Passage;
 use crate::{
-    controller::{Context, events::Reason},
+    controller::{Context, events::Reason, semaphore::Obstacle},
     telemetry::{SemaphoreLabels, SpanRef},
+    workload::reference,
 };
 use consul_client::{SessionId, clock};
 use consul_semaphore::{
     Settings, Uid, Workload,
     engine::{Outcome, QueueRef, Write},
-    plan::{Cooling, Grant, Release, Skip, Skipped, Start, Suspend, Suspended, Target},
+    plan::{
+        Cooling, Fail, Failed, Grant, Release, Skip, Skipped, Start, Suspend, Suspended, Taker,
+        Target,
+    },
 };
 use consul_semaphore_api::annotations::{HOLD, KEY, ON_CONTENTION};
 use consul_semaphore_workload::TrackedWorkload;
@@ -208,6 +212,14 @@ impl Emitter<'_> {
                 (Reason::PutOnHold, note)
             }
             Write::Skip(skip) => return self.emit_skip(skip),
+            Write::Fail(fail) => self.failed(fail),
+            Write::End(end) => {
+                let note = format!(
+                    "ended, because {ON_CONTENTION} is ReplaceRunning in the newer Job {}, which asks for the same slots",
+                    end.by
+                );
+                (Reason::Replaced, note)
+            }
             Write::GiveBack(_) | Write::Rename(_) => return,
         };
         self.emit_event(name, uid, reason, note);
@@ -250,6 +262,14 @@ impl Emitter<'_> {
             self.trace_end(workload, session, suspend.since, why);
         }
         note
+    }
+
+    /// Why a workload fails that waits.
+    fn failed(&self, fail: &Fail) -> (Reason, String) {
+        let semaphore = self.reference.title();
+        let why = explain_failure(&semaphore, &fail.why);
+        tracing::info!(workload = %fail.workload.name, semaphore, why = why.1, "failed");
+        why
     }
 
     /// Emits events on the deleted workload, and on the `CronJob` that created it.
@@ -312,14 +332,14 @@ impl Emitter<'_> {
     }
 
     /// Emits the event that a workload waits, for those that were queued and not granted a slot at once. `waits` says
-    /// which ones do, `queues` where a workload waits, and `obstacle` why nothing is granted there. When the semaphore
-    /// starts to be deleted, `all` waiting workloads get an event, once.
+    /// which ones do, `queues` where a workload waits, and `obstacle` why it has not as many slots there. When the
+    /// semaphore starts to be deleted, `all` waiting workloads get an event, once.
     pub(super) fn announce_newcomers(
         &self,
         all: bool,
         waits: impl Fn(&Uid) -> bool,
         queues: impl Fn(&Workload) -> Vec<QueueRef>,
-        obstacle: impl Fn(&QueueRef) -> Option<String>,
+        obstacle: impl Fn(&QueueRef, u32) -> Option<Obstacle>,
     ) {
         let name = self.reference.title();
         let newcomers = self.context.index.newcomers(self.reference);
@@ -330,36 +350,42 @@ impl Emitter<'_> {
         } else {
             newcomers.collect()
         };
-        let mut why = None;
+        // By the number of slots that are asked for.
+        let mut obstacles = BTreeMap::new();
         for workload in waiting.iter().filter(|workload| waits(&workload.uid)) {
-            let (reason, note) = if self.settings.terminating {
+            if self.settings.terminating {
                 let note = format!(
                     "ConsulSemaphore {name} is being deleted: this Job stays suspended until you create one of \
                      that name again"
                 );
-                (Reason::NoSemaphore, note)
-            } else if workload.asks_for_several() {
+                self.emit_event(&workload.name, &workload.uid, Reason::NoSemaphore, note);
+                continue;
+            }
+            let (note, needs_repair) = if workload.asks_for_several() {
                 let queues = queues(workload);
                 // One event for all of its queues.
                 if queues.first() != Some(self.reference) {
                     continue;
                 }
-                (
-                    Reason::SlotWaiting,
-                    waits_for_several(workload, &queues, &obstacle),
-                )
+                waits_for_several(workload, &queues, &obstacle)
             } else {
-                let why = why.get_or_insert_with(|| obstacle(self.reference));
-                let why = why.iter().map(|why| format!(": {why}"));
-                let why: String = why.collect();
-                let slots = match workload.slots_asked() {
-                    1 => "a slot".to_owned(),
-                    slots => format!("{slots} slots"),
-                };
-                let note = format!("waiting for {slots} of ConsulSemaphore {name}{why}");
-                (Reason::SlotWaiting, note)
+                let asked = workload.slots_asked();
+                let obstacle = obstacles
+                    .entry(asked)
+                    .or_insert_with(|| obstacle(self.reference, asked));
+                waits_for_one(&name, asked, obstacle.as_ref())
             };
-            self.emit_event(&workload.name, &workload.uid, reason, note);
+            let events = &self.context.shared.events;
+            let about = reference(
+                &self.reference.semaphore.namespace,
+                &workload.name,
+                &workload.uid,
+            );
+            if needs_repair {
+                events.warn(about, Reason::SlotWaiting, note);
+            } else {
+                events.emit(about, Reason::SlotWaiting, note);
+            }
         }
     }
 
@@ -386,19 +412,36 @@ impl Emitter<'_> {
     }
 }
 
-/// What a workload waits for in several queues, and which obstacles there are.
+/// What a workload waits for in one queue, and whether somebody must repair something first.
+fn waits_for_one(semaphore: &str, asked: u32, obstacle: Option<&Obstacle>) -> (String, bool) {
+    let slots = match asked {
+        1 => "a slot".to_owned(),
+        slots => format!("{slots} slots"),
+    };
+    let why = obstacle.map(|obstacle| format!(": {}", obstacle.message));
+    let why = why.unwrap_or_default();
+    let note = format!("waiting for {slots} of ConsulSemaphore {semaphore}{why}");
+    (note, obstacle.is_some_and(|obstacle| obstacle.needs_repair))
+}
+
+/// What a workload waits for in several queues, which obstacles there are, and whether somebody must repair something
+/// first.
 fn waits_for_several(
     workload: &Workload,
     queues: &[QueueRef],
-    obstacle: impl Fn(&QueueRef) -> Option<String>,
-) -> String {
+    obstacle: impl Fn(&QueueRef, u32) -> Option<Obstacle>,
+) -> (String, bool) {
     let mut note = format!("waiting for slots of ConsulSemaphores {}", workload.asked());
+    let mut needs_repair = false;
     for queue in queues {
-        if let Some(why) = obstacle(queue) {
-            note = format!("{note}; {}: {why}", queue.title());
+        let request = workload.asks_for(&queue.semaphore.name, queue.key.as_ref());
+        let asked = request.map_or(1, |request| request.slots.get());
+        if let Some(why) = obstacle(queue, asked) {
+            note = format!("{note}; {}: {}", queue.title(), why.message);
+            needs_repair |= why.needs_repair;
         }
     }
-    note
+    (note, needs_repair)
 }
 
 /// The note that a workload's slot is still held, because these pods have not ended.
@@ -410,19 +453,62 @@ fn pods_remain(semaphore: &str, pods: &[String]) -> String {
     )
 }
 
+/// The event of a workload that fails instead of waiting on.
+pub(in crate::controller) fn explain_failure(semaphore: &str, why: &Failed) -> (Reason, String) {
+    let waited = |timeout: &Duration| {
+        let timeout = jiff::SignedDuration::try_from(*timeout).unwrap_or_default();
+        format!("failed, because it has waited for {timeout:#}")
+    };
+    match why {
+        Failed::Contended(why) => {
+            let why = explain(semaphore, why);
+            let note = format!("failed, because {ON_CONTENTION} is Fail: {why}");
+            (Reason::Contended, note)
+        }
+        Failed::TimedOut {
+            timeout,
+            asked,
+            taken,
+        } => {
+            let mut note = format!("{} for {asked}", waited(timeout));
+            for (semaphore, taken) in taken {
+                if let Skipped::Taken { by, others } = taken
+                    && !by.is_empty()
+                {
+                    note = format!("{note}; {semaphore} is held by {}", listed(by, *others));
+                }
+            }
+            (Reason::WaitTimedOut, note)
+        }
+        Failed::Unqueued { timeout, why } => {
+            let note = format!("{}: {why}", waited(timeout));
+            (Reason::WaitTimedOut, note)
+        }
+        Failed::Superseded { by } => {
+            let note = format!("failed, because the newer Job {by} waits for the same slots");
+            (Reason::Superseded, note)
+        }
+    }
+}
+
+/// Who takes slots.
+fn listed(by: &[Taker], others: usize) -> String {
+    let by = by.iter().map(|taker| taker.describe(None));
+    let by: Vec<String> = by.collect();
+    let others = match others {
+        0 => String::new(),
+        others => format!("; and {others} more"),
+    };
+    format!("{}{others}", by.join("; by "))
+}
+
 /// Why a workload must not wait.
 fn explain(semaphore: &str, why: &Skipped) -> String {
     match why {
         Skipped::Taken { by, others } => {
-            let by = by.iter().map(|taker| taker.describe(None));
-            let by: Vec<String> = by.collect();
-            let others = match others {
-                0 => String::new(),
-                others => format!("; and {others} more"),
-            };
             format!(
-                "all slots of {semaphore} are taken: by {}{others}",
-                by.join("; by ")
+                "all slots of {semaphore} are taken: by {}",
+                listed(by, *others)
             )
         }
         Skipped::Late(late) => format!(
@@ -436,7 +522,6 @@ fn explain(semaphore: &str, why: &Skipped) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use consul_semaphore::plan::Taker;
 
     fn taker(session: &str, holder: Option<&str>) -> Taker {
         Taker {
@@ -490,9 +575,63 @@ mod tests {
     }
 
     #[test]
+    fn a_note_says_why_one_waits_and_whether_somebody_must_act() {
+        let obstacle = |needs_repair| Obstacle {
+            message: "why".to_owned(),
+            needs_repair,
+        };
+        let waits =
+            |asked, obstacle: Option<Obstacle>| waits_for_one("db", asked, obstacle.as_ref());
+        for (asked, why, expected) in [
+            (1, None, ("waiting for a slot of ConsulSemaphore db", false)),
+            (
+                2,
+                Some(obstacle(false)),
+                ("waiting for 2 slots of ConsulSemaphore db: why", false),
+            ),
+            (
+                1,
+                Some(obstacle(true)),
+                ("waiting for a slot of ConsulSemaphore db: why", true),
+            ),
+        ] {
+            let (note, needs_repair) = waits(asked, why);
+            assert_eq!((note.as_str(), needs_repair), expected);
+        }
+    }
+
+    #[test]
     fn a_note_says_how_late_a_workload_comes() {
         let note = explain("db", &Skipped::Late(Duration::from_secs(90)));
         assert!(note.contains("created 90 s after"), "{note}");
+    }
+
+    #[test]
+    fn a_note_says_what_a_job_waited_for_and_who_held_it() {
+        let by = vec![taker(&id(1), Some("prod-eu batch/a"))];
+        let taken = vec![
+            ("db".to_owned(), Skipped::Taken { by, others: 1 }),
+            (
+                "licenses".to_owned(),
+                Skipped::Taken {
+                    by: Vec::new(),
+                    others: 0,
+                },
+            ),
+        ];
+        let why = Failed::TimedOut {
+            timeout: Duration::from_mins(30),
+            asked: "db, licenses:2".to_owned(),
+            taken,
+        };
+        let (reason, note) = explain_failure("db", &why);
+        assert_eq!(reason, Reason::WaitTimedOut);
+        let expected = format!(
+            "failed, because it has waited for 30m for db, licenses:2; db is held by prod-eu batch/a (session {}); \
+             and 1 more",
+            id(1)
+        );
+        assert_eq!(note, expected);
     }
 
     #[test]

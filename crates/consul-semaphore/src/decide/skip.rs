@@ -1,4 +1,4 @@
-//! Workloads that must not wait: if one would have to, it is deleted, and the holder does its work.
+//! Workloads that must not wait: if one would have to, it is deleted, and the holder does its work; or it fails.
 
 use std::time::Duration;
 
@@ -6,7 +6,9 @@ use super::{Pass, SessionId};
 use crate::{
     limit::Agreement,
     lock::Lock,
-    plan::{Skip, Skipped, Taker},
+    plan::{Fail, Failed, Skip, Skipped, Taker},
+    policy::OnContention,
+    reading::Reading,
     workload::Workload,
 };
 
@@ -14,7 +16,7 @@ use crate::{
 const NAMED: usize = 3;
 
 impl Pass<'_> {
-    /// Decides which workloads are deleted because they must not wait. Another holder must have taken a slot at a
+    /// Decides which workloads are deleted, or fail, because they must not wait. Another holder must have taken a slot at a
     /// time when the workload existed; every other obstacle means that it waits.
     pub(super) fn skip(&mut self) {
         let settings = self.observed.settings;
@@ -55,11 +57,21 @@ impl Pass<'_> {
                 return;
             }
             let why = late.map(Skipped::Late);
-            self.plan.skips.push(Skip {
-                workload: workload.into(),
-                cron_job: workload.cron_job.clone(),
-                why: why.unwrap_or_else(|| taken.get_or_insert_with(|| self.takers()).clone()),
-            });
+            let why =
+                why.unwrap_or_else(|| taken.get_or_insert_with(|| takers(self.reading)).clone());
+            let target = workload.into();
+            if workload.on_contention == OnContention::Fail {
+                self.plan.fails.push(Fail {
+                    workload: target,
+                    why: Failed::Contended(why),
+                });
+            } else {
+                self.plan.skips.push(Skip {
+                    workload: target,
+                    cron_job: workload.cron_job.clone(),
+                    why,
+                });
+            }
         }
     }
 
@@ -79,27 +91,27 @@ impl Pass<'_> {
         let since = Duration::try_from(since).ok()?;
         (workload.is_skippable() && !cooldown.is_zero() && since > cooldown).then_some(since)
     }
+}
 
-    /// The holders of the slots, for people.
-    fn takers(&self) -> Skipped {
-        let mut holders: Vec<&SessionId> = match self.reading.lock() {
-            Lock::Semaphore { body, .. } => body.holders().collect(),
-            Lock::Mutex { holder, .. } => holder.iter().collect(),
-            Lock::Absent { .. } | Lock::Unreadable(_) => Vec::new(),
-        };
-        holders.sort_by_key(|session| {
-            let contender = self.reading.contender(session);
-            (
-                contender.is_none(),
-                contender.map(|entry| entry.modify_index),
-            )
-        });
-        let named = holders.iter().take(NAMED);
-        Skipped::Taken {
-            by: named
-                .map(|session| Taker::new(session, self.reading.contender(session)))
-                .collect(),
-            others: holders.len().saturating_sub(NAMED),
-        }
+/// The holders of the slots, for people.
+pub(crate) fn takers(reading: &Reading) -> Skipped {
+    let mut holders: Vec<&SessionId> = match reading.lock() {
+        Lock::Semaphore { body, .. } => body.holders().collect(),
+        Lock::Mutex { holder, .. } => holder.iter().collect(),
+        Lock::Absent { .. } | Lock::Unreadable(_) => Vec::new(),
+    };
+    holders.sort_by_key(|session| {
+        let contender = reading.contender(session);
+        (
+            contender.is_none(),
+            contender.map(|entry| entry.modify_index),
+        )
+    });
+    let named = holders.iter().take(NAMED);
+    Skipped::Taken {
+        by: named
+            .map(|session| Taker::new(session, reading.contender(session)))
+            .collect(),
+        others: holders.len().saturating_sub(NAMED),
     }
 }

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use super::waits::{Located, Overdue, Superseded};
+
 use crate::{AHEAD, SessionState, Uid, Workload};
 use consul_client::SessionId;
 
@@ -38,6 +40,36 @@ pub trait Lookup {
     /// The first `head` of those that wait, as in [`Slice::waiting`].
     fn waiting(&self, head: usize) -> Vec<Arc<Workload>> {
         self.slice(head).waiting
+    }
+
+    /// Workloads that wait in this queue and whose time to wait may be over by now, at most this many. They are not
+    /// returned again before the time to which they are [postponed](Self::postpone).
+    fn overdue(&self, now: jiff::Timestamp, most: usize) -> Vec<Overdue> {
+        let _ = (now, most);
+        Vec::new()
+    }
+
+    /// When the next of them may be overdue.
+    fn next_overdue(&self) -> Option<jiff::Timestamp> {
+        None
+    }
+
+    /// The time of a workload is not over before this.
+    fn postpone(&self, workload: &Uid, until: jiff::Timestamp) {
+        let _ = (workload, until);
+    }
+
+    /// Workloads that wait in this queue while a newer one waits for the same, and both replace others; at most this
+    /// many.
+    fn superseded(&self, most: usize) -> Vec<Superseded> {
+        let _ = most;
+        Vec::new()
+    }
+
+    /// The running workloads that hold the same as this one asks for, and may be replaced.
+    fn replaceable(&self, by: &Workload) -> Vec<Located> {
+        let _ = by;
+        Vec::new()
     }
 
     /// This queue has a contender of one more workload, or of one fewer: like [`Self::contending`], which names all.

@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     Identity, Settings, Workload,
-    plan::{Cooling, GiveBack, Grant, Release, Rename, Skip, Start, Suspend, Target, Transaction},
+    plan::{
+        Cooling, End, Fail, GiveBack, Grant, Release, Rename, Skip, Start, Suspend, Target,
+        Transaction,
+    },
 };
 use consul_client::{self as consul, Entry, Listing, Session, SessionId, clock::Moment};
 
@@ -206,6 +209,10 @@ pub enum Write {
     Rename(Rename),
     /// Deletes it.
     Skip(Skip),
+    /// Makes it fail without a start.
+    Fail(Fail),
+    /// Ends it while it runs.
+    End(End),
 }
 
 impl Write {
@@ -216,7 +223,9 @@ impl Write {
             | Self::Suspend(Suspend { workload, .. })
             | Self::GiveBack(GiveBack { workload, .. })
             | Self::Rename(Rename { workload, .. })
-            | Self::Skip(Skip { workload, .. }) => workload,
+            | Self::Skip(Skip { workload, .. })
+            | Self::Fail(Fail { workload, .. })
+            | Self::End(End { workload, .. }) => workload,
         }
     }
 
@@ -229,7 +238,10 @@ impl Write {
                 sessions.all(|session| workload.started_by(session)) && !workload.lost()
             }
             (Self::Skip(_), workload) => workload.is_none(),
-            (Self::Start(_), None)
+            (Self::Fail(_) | Self::End(_), Some(workload)) => {
+                workload.wait.failing || workload.has_ended()
+            }
+            (Self::Start(_) | Self::Fail(_) | Self::End(_), None)
             | (Self::Suspend(_) | Self::GiveBack(_) | Self::Rename(_), _) => false,
         }
     }

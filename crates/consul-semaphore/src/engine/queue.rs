@@ -32,8 +32,8 @@ use crate::{
     Plan, Reading, SessionState, Settings, Turns, Uid, Workload, decide,
     evidence::{LATE, tenure},
     plan::{
-        GiveBack, Grant, Part, Release, SessionRequest, Skip, Skipped, Slot, Stance, Start, Target,
-        Transaction,
+        End, Fail, Failed, GiveBack, Grant, Part, Release, SessionRequest, Skip, Skipped, Slot,
+        Stance, Start, Target, Transaction,
     },
 };
 use consul_client::{self as consul, Entry, OpError, Session, SessionId, clock::Moment};
@@ -81,6 +81,8 @@ pub struct Conclusion {
     pub parts: BTreeMap<Uid, Part>,
     /// Whether slots are granted here now.
     pub open: bool,
+    /// The waiting workloads that can have what they ask for here.
+    pub in_reach: BTreeSet<Uid>,
 }
 
 /// The state of one lock key.
@@ -97,6 +99,8 @@ pub struct Queue {
     pub(crate) writes: Writes,
     /// What to do about workloads that ask for several slots and can't have all of them yet.
     stances: BTreeMap<Uid, Stance>,
+    /// What the last pass decided about workloads that must not wait.
+    fails: Vec<Fail>,
     calls: Calls,
     schedule: Schedule,
     #[cfg(test)]
@@ -293,6 +297,7 @@ impl Queue {
             active: Active::default(),
             writes: Writes::default(),
             stances: BTreeMap::new(),
+            fails: Vec::new(),
             calls: Calls::default(),
             schedule: Schedule::default(),
             #[cfg(test)]
@@ -979,6 +984,7 @@ impl Queue {
             }
         }
         self.skip(&plan.skips);
+        self.fails.clone_from(&plan.fails);
         for slot in &plan.surplus {
             if let Some(session) = self.sessions.ahead.get(slot).cloned() {
                 self.end_session(&session);
@@ -1104,21 +1110,26 @@ impl Queue {
         }
         for skip in skips {
             let mut skip = skip.clone();
-            if let Skipped::Taken { by, .. } = &mut skip.why {
-                if by
-                    .iter()
-                    .any(|taker| self.held.foreign.is_asked(&taker.session))
-                {
-                    continue;
-                }
-                for taker in by {
-                    let name = self.held.foreign.name(&taker.session);
-                    let name = name.map(ToOwned::to_owned);
-                    taker.holder = taker.holder.take().or(name);
-                }
+            if self.name_takers(&mut skip.why) {
+                self.write(Write::Skip(skip), None);
             }
-            self.write(Write::Skip(skip), None);
         }
+    }
+
+    /// Names those who have the slots, as far as Consul has said; false while it is being asked.
+    fn name_takers(&self, why: &mut Skipped) -> bool {
+        let Skipped::Taken { by, .. } = why else {
+            return true;
+        };
+        let foreign = &self.held.foreign;
+        if by.iter().any(|taker| foreign.is_asked(&taker.session)) {
+            return false;
+        }
+        for taker in by {
+            let name = foreign.name(&taker.session).map(ToOwned::to_owned);
+            taker.holder = taker.holder.take().or(name);
+        }
+        true
     }
 
     /// Reports once of each running workload without a slot that it continues. That it has a slot again is known when
@@ -1180,6 +1191,7 @@ impl Queue {
             unheld,
             parts,
             open,
+            in_reach,
             ..
         } = plan;
         if agreement == Some(Agreement::Agreed) {
@@ -1202,6 +1214,7 @@ impl Queue {
             settled,
             parts,
             open,
+            in_reach,
             idle: facts.is_empty()
                 && self.sessions.is_empty()
                 && self.writes.busy.is_empty()
@@ -1267,6 +1280,60 @@ impl Queue {
             }),
             None,
         );
+    }
+}
+
+/// What ends waits: see [`super::waits`].
+impl Queue {
+    /// What the last pass decided about workloads that must not wait.
+    pub(super) fn take_fails(&mut self) -> Vec<Fail> {
+        if self.knowledge.trouble.is_some() {
+            self.fails.clear();
+        }
+        std::mem::take(&mut self.fails)
+    }
+
+    /// Makes a workload that waits fail, once Consul has said who has the slots.
+    pub(super) fn fail(&mut self, mut fail: Fail, now: Now) {
+        let named = match &mut fail.why {
+            Failed::Contended(why) => self.name_takers(why),
+            Failed::TimedOut { taken, .. } => {
+                let mut taken = taken.iter_mut();
+                taken.all(|(_, why)| self.name_takers(why))
+            }
+            Failed::Unqueued { .. } | Failed::Superseded { .. } => true,
+        };
+        if named {
+            self.write(Write::Fail(fail), None);
+        } else {
+            self.retry_soon(now);
+        }
+    }
+
+    /// Ends a running workload.
+    pub(super) fn end(&mut self, end: End) {
+        self.write(Write::End(end), None);
+    }
+
+    /// The contenders of ours whose workloads do not just run.
+    pub(super) fn own_contenders(&self) -> impl Iterator<Item = (&SessionId, &Identity)> {
+        let contenders = self.active.contenders.iter();
+        contenders.map(|(session, identity)| (session, &**identity))
+    }
+
+    /// Whether a write to a workload failed, and it is left alone for now.
+    pub(super) fn is_troubled(&self, workload: &Uid, now: Now) -> bool {
+        self.writes.refusals.is_troubled(workload, now.moment)
+    }
+
+    /// Has the next pass read the prefix again.
+    pub(super) fn read_again(&mut self) {
+        self.knowledge.invalidate();
+    }
+
+    /// A pass is due by then.
+    pub(super) fn wake_by(&mut self, due: Moment) {
+        self.schedule.next = self.schedule.next.min(due);
     }
 }
 

@@ -128,6 +128,12 @@ impl Refusals {
         excluded
     }
 
+    /// Whether a workload is left alone for now, or can't be started.
+    pub(super) fn is_troubled(&self, workload: &Uid, now: Moment) -> bool {
+        let trouble = self.troubles.get(workload);
+        trouble.is_some_and(|trouble| trouble.setback.until > now)
+    }
+
     /// Whether no workload is started for now, because several starts in a row were refused or all would be.
     pub(super) fn is_closed(&self, now: Moment) -> bool {
         let closed = self.closed.as_ref();

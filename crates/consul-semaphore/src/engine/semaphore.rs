@@ -14,7 +14,7 @@ use super::{
     Conclusion, Event, Now, Queue, QueueRef, SemaphoreRef, Stores, WatchedPrefix,
     finalizer::Finalizer, orphans::Orphans, watched::Concerned,
 };
-use crate::{Defence, Key, Settings, limit};
+use crate::{Agreement, Blocked, Defence, Key, Settings, limit};
 use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
 
 /// What a semaphore asks for.
@@ -37,6 +37,8 @@ pub struct Known {
     pub defence: Defence,
     /// The greatest fencing token.
     pub fencing_token: Option<u64>,
+    /// When nothing could be granted.
+    pub blocked: Blocked,
 }
 
 /// A semaphore's access to Consul.
@@ -145,6 +147,7 @@ pub struct Semaphore {
     limits: Limits,
     defence: Defence,
     fencing_token: Option<u64>,
+    blocked: Blocked,
     pub(super) watched: WatchedPrefix,
     pub(super) queues: BTreeMap<Option<Key>, QueueState>,
     orphans: Orphans,
@@ -196,6 +199,42 @@ impl Semaphore {
     /// The greatest fencing token seen.
     pub fn fencing_token(&self) -> Option<u64> {
         self.fencing_token
+    }
+
+    /// When nothing could be granted.
+    pub fn blocked(&self) -> &Blocked {
+        &self.blocked
+    }
+
+    /// Whether nothing can be granted now: that time does not count as waiting. A trouble of one key counts for all of
+    /// them: a wait may end too late, but not too early.
+    fn cannot_grant(&self, now: Now) -> bool {
+        let Settings {
+            paused,
+            terminating,
+            restrictions,
+            ..
+        } = &self.spec.settings;
+        let stuck = |state: &QueueState| {
+            let last = state.last();
+            let certain = last.filter(|last| last.certain);
+            let at_odds = certain.is_some_and(|last| {
+                matches!(last.agreement, None | Some(Agreement::Conflict { .. }))
+            });
+            at_odds || state.queue.trouble().is_some() || state.queue.refusal().is_some()
+        };
+        *paused
+            || *terminating
+            || !restrictions.windows.at(now.time).is_open()
+            || !self.has_begun()
+            || self.access.operations().is_none()
+            || self.queues.values().any(stuck)
+    }
+
+    /// Records whether something can be granted.
+    fn note_blocked(&mut self, now: Now) {
+        let blocked = self.cannot_grant(now);
+        self.blocked.note(blocked, now.time);
     }
 
     /// Whether the work has begun, and every lock key is known. Until then its status stays as it was: what seems
@@ -252,6 +291,7 @@ impl Semaphore {
             },
             defence: known.defence,
             fencing_token: known.fencing_token,
+            blocked: known.blocked,
             watched: WatchedPrefix::default(),
             queues: BTreeMap::new(),
             orphans: Orphans::default(),
@@ -442,6 +482,7 @@ impl Semaphore {
         if certain || !state.queue.is_blocked() {
             self.conclude(key, conclusion);
         }
+        self.note_blocked(now);
         Some(certain)
     }
 
@@ -475,6 +516,7 @@ impl Semaphore {
 
     /// What to do for all keys together, and whether queues are concerned.
     pub(super) fn review(&mut self, now: Now, stores: &impl Stores) -> (Vec<Duty>, bool) {
+        self.note_blocked(now);
         let mut duties = Vec::new();
         if self.finalizer.due().is_some_and(|due| due <= now.moment) {
             self.finalizer.ask();

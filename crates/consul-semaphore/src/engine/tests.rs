@@ -2,6 +2,7 @@
 
 mod several;
 mod together;
+mod waits;
 
 use std::{cell::RefCell, sync::Arc};
 
@@ -9,7 +10,7 @@ use super::*;
 use crate::{
     Phase, SessionState, Settings, SlotRequest, Uid, Workload,
     model::consul::Consul,
-    plan::{GiveBack, Start},
+    plan::{Failed, GiveBack, Start},
     samples,
 };
 
@@ -55,7 +56,15 @@ impl Stores for Store {
     }
 }
 
-impl OfQueue<'_> {
+impl<'a> OfQueue<'a> {
+    /// The workloads of this queue that ask for the same.
+    fn alike(&self, workload: &Workload) -> impl Iterator<Item = &'a Arc<Workload>> {
+        let store: &'a Store = self.store;
+        let workloads = store.workloads.get(self.queue).into_iter().flatten();
+        let requests = workload.requests.clone();
+        workloads.filter(move |other| other.requests == requests)
+    }
+
     fn workloads(&self) -> impl Iterator<Item = &Arc<Workload>> {
         self.store.workloads.get(self.queue).into_iter().flatten()
     }
@@ -90,6 +99,49 @@ impl Lookup for OfQueue<'_> {
     fn life(&self, _session: &SessionId) -> Option<SessionState> {
         Some(SessionState::Endless)
     }
+
+    fn overdue(&self, now: jiff::Timestamp, most: usize) -> Vec<Overdue> {
+        let waiting = self.workloads().filter(|workload| workload.is_queued());
+        let overdue = waiting.filter_map(|workload| {
+            let timeout = workload.wait.timeout?;
+            let ends = workload.since + i64::try_from(timeout.as_secs()).unwrap();
+            (workload.was_never_granted() && ends <= now.as_second()).then(|| Overdue {
+                workload: workload.clone(),
+                since: workload.since,
+                timeout,
+            })
+        });
+        overdue.take(most).collect()
+    }
+
+    fn superseded(&self, most: usize) -> Vec<Superseded> {
+        let waiting = self
+            .workloads()
+            .filter(|workload| workload.is_replaceable());
+        let superseded = waiting.filter_map(|workload| {
+            let alike = self.alike(workload).filter(|other| other.is_replaceable());
+            let newer = alike.max_by_key(|other| other.age())?;
+            (newer.uid != workload.uid).then(|| Superseded {
+                workload: workload.clone(),
+                newer: located(newer),
+            })
+        });
+        superseded.take(most).collect()
+    }
+
+    fn replaceable(&self, by: &Workload) -> Vec<Located> {
+        let running = self
+            .alike(by)
+            .filter(|other| other.phase == Phase::Running && other.on_contention.replaces());
+        running.map(located).collect()
+    }
+}
+
+fn located(workload: &Arc<Workload>) -> Located {
+    Located {
+        namespace: "batch".into(),
+        workload: workload.clone(),
+    }
 }
 
 /// An engine, the world around it, and the engine's requests.
@@ -107,6 +159,8 @@ struct World {
     duties: Vec<Duty>,
     started: Vec<String>,
     given_back: Vec<String>,
+    failed: Vec<(String, Failed)>,
+    ended: Vec<String>,
     closed: Vec<QueueRef>,
     seconds: u64,
 }
@@ -255,6 +309,17 @@ impl World {
                         workload.reported.clone_from(&rename.sessions);
                     }),
                     Write::Skip(_) => {}
+                    Write::Fail(fail) => {
+                        let name = fail.workload.name.to_string();
+                        self.failed.push((name, fail.why.clone()));
+                        self.change(&fail.workload.uid, |workload| {
+                            workload.phase = Phase::Finished { at_rest: true };
+                        });
+                    }
+                    Write::End(end) => {
+                        self.ended.push(end.workload.name.to_string());
+                        self.change(&end.workload.uid, |workload| workload.wait.failing = true);
+                    }
                 }
                 Answer::Written(Written::Done)
             }

@@ -11,7 +11,7 @@ use super::{
     watched::{self, Watched},
 };
 use crate::{
-    Cluster, Key, LimitPolicy, OnContention, OnSlotLost, Phase, Reading, SessionState, Uid,
+    Cluster, Key, LimitPolicy, OnContention, OnSlotLost, Phase, Reading, SessionState, Uid, Wait,
     Workload,
     engine::{Answer, Lookup, QueueRef, SemaphoreRef, Slice, Stores},
     evidence::LATE,
@@ -95,6 +95,7 @@ impl Settings {
             lock_delay: self.session.lock_delay,
             cooldown: self.cooldown,
             transient: true,
+            wait: settings::WaitSettings::default(),
             fair: self.fair.then_some(WINDOW),
         }
     }
@@ -137,6 +138,7 @@ impl Program {
             was_suspended: false,
             granted: None,
             reported: Vec::new(),
+            wait: Wait::default(),
         };
         Self {
             workload: Arc::new(workload),

@@ -9,6 +9,7 @@ use std::{
 use serde_json::Value;
 
 use super::{canon::Canon, outside::Outside, sight::Sight, workloads::Workloads};
+use crate::plan::{Fail, Failed};
 use crate::{
     LimitPolicy, Mode, Settings, Uid,
     plan::{Start, Transaction},
@@ -194,6 +195,15 @@ impl Observer {
             if ended && !workloads.has_pods(uid) {
                 self.done.entry(session.clone()).or_insert(now);
             }
+        }
+    }
+
+    /// A workload was made to fail.
+    pub(super) fn failed(&mut self, fail: &Fail, sight: &Sight) {
+        let uid = &fail.workload.uid;
+        assert!(!sight.workloads().contains(uid), "{uid} holds a slot");
+        if matches!(fail.why, Failed::Contended(_)) {
+            self.skipped(uid);
         }
     }
 

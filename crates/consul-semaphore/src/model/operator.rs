@@ -611,6 +611,8 @@ impl From<Write> for Patch {
             Write::GiveBack(give_back) => Self::GiveBack(give_back),
             Write::Rename(rename) => Self::Rename(rename),
             Write::Skip(skip) => Self::Skip(skip),
+            Write::Fail(fail) => Self::Fail(fail),
+            Write::End(end) => unreachable!("no workload of the model replaces others: {end:?}"),
         }
     }
 }

@@ -222,6 +222,9 @@ impl Outside {
         if let (Answer::Done, Patch::Skip(skip)) = (answer, patch) {
             self.observer.skipped(&skip.workload.uid);
         }
+        if let (Answer::Done, Patch::Fail(fail)) = (answer, patch) {
+            self.observer.failed(fail, &self.sight());
+        }
         self.look();
         answer
     }

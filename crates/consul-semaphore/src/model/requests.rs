@@ -1,6 +1,6 @@
 //! Requests to the API server about a workload, and its answers.
 
-use crate::plan::{GiveBack, Rename, Skip, Start, Stop, Suspend, Target};
+use crate::plan::{Fail, GiveBack, Rename, Skip, Start, Stop, Suspend, Target};
 
 /// What happens to a workload's pods when it is deleted.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,7 @@ pub(super) enum Patch {
     GiveBack(GiveBack),
     Rename(Rename),
     Skip(Skip),
+    Fail(Fail),
 }
 
 impl Patch {
@@ -33,6 +34,7 @@ impl Patch {
             Self::GiveBack(give_back) => &give_back.workload,
             Self::Rename(rename) => &rename.workload,
             Self::Skip(skip) => &skip.workload,
+            Self::Fail(fail) => &fail.workload,
         }
     }
 }

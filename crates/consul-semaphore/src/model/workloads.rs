@@ -6,7 +6,7 @@ use super::{
     canon::Canon,
     requests::{Answer, Deletion, Patch},
 };
-use crate::{Granted, OnContention, Phase, SlotRequest, Uid, Workload};
+use crate::{Granted, OnContention, Phase, SlotRequest, Uid, Wait, Workload};
 use consul_client::{SessionId, clock::Moment};
 
 /// How many seconds pods take to end once they are asked to stop.
@@ -34,6 +34,10 @@ pub(super) struct Object {
     pub(super) priority: i32,
     /// Whether it is deleted instead of waiting.
     pub(super) skippable: bool,
+    /// Whether it fails where it would be deleted.
+    pub(super) fails: bool,
+    /// How long it may wait.
+    pub(super) timeout: Option<Duration>,
     pub(super) hold: bool,
     pub(super) suspend: bool,
     /// What a grant wrote into its template.
@@ -69,7 +73,11 @@ impl Object {
 
     /// Whether it is deleted when it would have to wait.
     pub(super) fn is_skippable(&self) -> bool {
-        self.skippable && self.granted.is_none() && self.reported.is_empty()
+        self.skippable && self.was_never_granted()
+    }
+
+    fn was_never_granted(&self) -> bool {
+        self.granted.is_none() && self.reported.is_empty()
     }
 
     /// Whether it is Complete or Failed.
@@ -97,6 +105,8 @@ impl Object {
             slots,
             priority,
             skippable,
+            fails,
+            timeout,
             hold,
             suspend,
             granted,
@@ -111,7 +121,7 @@ impl Object {
             rogue,
         } = self;
         canon.word(&(wants, slots, priority, skippable, suspended.is_some()));
-        canon.word(&(hold, suspend, finished, deleting, ran));
+        canon.word(&(hold, suspend, finished, deleting, ran, fails, timeout));
         canon.word(&(forbidden, stopped_by_user, rogue));
         canon.granted(granted.as_ref(), reported);
     }
@@ -271,7 +281,9 @@ impl Workloads {
                     ..SlotRequest::one(wants.clone(), None)
                 })
                 .collect(),
-            on_contention: if object.skippable {
+            on_contention: if object.skippable && object.fails {
+                OnContention::Fail
+            } else if object.skippable {
                 OnContention::Skip
             } else {
                 OnContention::Wait
@@ -285,6 +297,10 @@ impl Workloads {
             was_suspended: object.suspended.is_some() || object.ran,
             granted: object.granted.clone(),
             reported: object.reported.clone(),
+            wait: Wait {
+                timeout: object.timeout,
+                ..Wait::default()
+            },
         })
     }
 
@@ -317,6 +333,8 @@ impl Workloads {
             },
             priority,
             skippable: false,
+            fails: false,
+            timeout: None,
             hold: false,
             suspend: true,
             granted: None,
@@ -520,6 +538,13 @@ impl Workloads {
             }
             Patch::Rename(rename) => object.reported.clone_from(&rename.sessions),
             Patch::Skip(_) => {}
+            Patch::Fail(fail) => {
+                assert!(
+                    object.suspend && object.was_never_granted(),
+                    "{fail:?}: {object:?}"
+                );
+                object.finished = true;
+            }
         });
         Answer::Done
     }

@@ -14,6 +14,9 @@ use super::{
 use crate::{Agreement, LimitPolicy, Mode, Plan, Uid, samples};
 use consul_client::SessionId;
 
+/// How long some workloads may wait.
+const TIMEOUT: Duration = Duration::from_secs(90);
+
 /// The workloads' names. A workload that is gone can be made again under its name.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
@@ -458,14 +461,19 @@ fn by_users(outside: &mut Outside, event: &Event) {
         Event::Create { workload, priority } => {
             let free: Vec<_> = NAMES.iter().filter(|name| !workloads.has(name)).collect();
             if let Some(name) = pick(&free, *workload) {
-                workloads.create(name, &asked_for, *priority);
+                let uid = workloads.create(name, &asked_for, *priority);
+                let timeout = (*priority < 0).then_some(TIMEOUT);
+                workloads.edit(&uid, |object| object.timeout = timeout);
             }
         }
         Event::CreateSkippable(workload) => {
             let free: Vec<_> = NAMES.iter().filter(|name| !workloads.has(name)).collect();
             if let Some(name) = pick(&free, *workload) {
                 let uid = workloads.create(name, &asked_for, 0);
-                workloads.edit(&uid, |object| object.skippable = true);
+                workloads.edit(&uid, |object| {
+                    object.skippable = true;
+                    object.fails = workload % 2 == 1;
+                });
             }
         }
         Event::Forbid(workload, refusal) => {

@@ -5,6 +5,7 @@ use consul_semaphore_api::{
     conditions::{self, ConditionType},
 };
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::{
     age::{age, until},
@@ -48,7 +49,8 @@ pub(super) fn more(text: &mut Text, number: usize) {
 }
 
 /// Why the status may not describe the semaphore as it is now, and the conditions that say more than that all is well.
-pub(super) fn reported(text: &mut Text, semaphore: &ConsulSemaphore) {
+/// `said` is a message that is shown already.
+pub(super) fn reported(text: &mut Text, semaphore: &ConsulSemaphore, said: Option<&str>) {
     if semaphore.status.is_none() {
         text.push(note(
             "the operator has not reported anything yet: does it run?",
@@ -63,15 +65,24 @@ pub(super) fn reported(text: &mut Text, semaphore: &ConsulSemaphore) {
     if semaphore.metadata.deletion_timestamp.is_some() {
         text.push(note("it is being deleted"));
     }
-    let conditions = ConditionType::ALL.into_iter();
-    text.extend(conditions.filter_map(|type_| condition_line(semaphore, type_)));
+    let ready = condition(semaphore, ConditionType::Ready);
+    for condition in ConditionType::ALL
+        .into_iter()
+        .filter_map(|type_| condition(semaphore, type_))
+    {
+        // Ready has the reason of the condition that is to blame, and mostly its message.
+        let is_ready = condition.type_ == ConditionType::Ready.as_str();
+        if is_ready || ready.is_none_or(|ready| ready.reason != condition.reason) {
+            text.extend(condition_line(condition, said));
+        }
+    }
 }
 
-/// A condition, unless it only says that all is well.
-fn condition_line(semaphore: &ConsulSemaphore, type_: ConditionType) -> Option<Line> {
-    let condition = condition(semaphore, type_)?;
-    let plain = type_ != ConditionType::Ready && conditions::is_normal(condition);
-    if plain && type_ != ConditionType::SlotsAvailable {
+/// A condition, unless it only says that all is well. Its message is left out if it is `said` already.
+fn condition_line(condition: &Condition, said: Option<&str>) -> Option<Line> {
+    let is = |type_: ConditionType| condition.type_ == type_.as_str();
+    let plain = !is(ConditionType::Ready) && conditions::is_normal(condition);
+    if plain && !is(ConditionType::SlotsAvailable) {
         return None;
     }
     let mut word = phase(Some(condition));
@@ -79,8 +90,12 @@ fn condition_line(semaphore: &ConsulSemaphore, type_: ConditionType) -> Option<L
         // Holding all slots is not an error.
         word = Span::plain(&condition.status);
     }
-    let said = format!(", {}: {}", condition.reason, condition.message);
-    Some(labelled(type_.as_str(), vec![word, Span::plain(said)]))
+    let reason = if said == Some(&condition.message) {
+        format!(", {}", condition.reason)
+    } else {
+        format!(", {}: {}", condition.reason, condition.message)
+    };
+    Some(labelled(&condition.type_, vec![word, Span::plain(reason)]))
 }
 
 /// How many slots are held. The limit of a keyed semaphore is for each key.

@@ -2,8 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use consul_semaphore::Phase;
-use consul_semaphore_api::{ConsulSemaphore, annotations::HOLD, waiting};
+use consul_semaphore::{Blocked, Phase, WaitTimeout, Workload};
+use consul_semaphore_api::{
+    ConsulSemaphore,
+    annotations::HOLD,
+    waiting::{Asking, Line, lack},
+};
 use consul_semaphore_workload::TrackedWorkload;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -25,6 +29,9 @@ pub(crate) struct Place {
     pub(crate) priority: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) since: Option<Timestamp>,
+    /// When it fails if it has no slot by then, at the earliest; `None` if that is not so, or unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fails: Option<Timestamp>,
     /// One word, for programs.
     pub(crate) reason: String,
     pub(crate) message: String,
@@ -49,6 +56,63 @@ pub(crate) struct Queue {
     pub(crate) more_outside: usize,
 }
 
+/// When the wait of a workload ends, as far as this semaphore shows it.
+pub(crate) fn fails(semaphore: &ConsulSemaphore, workload: &Workload) -> Option<Timestamp> {
+    let default = semaphore.spec.wait_timeout.map(WaitTimeout::get);
+    let timeout = workload.wait.timeout.or(default)?;
+    let since = Timestamp::from_second(workload.since).ok()?;
+    let blocked = Blocked::recorded(status(semaphore).blocked());
+    let ends = Blocked::deadline([&blocked], since, timeout)?;
+    workload.was_never_granted().then_some(ends)
+}
+
+impl Queue {
+    /// Corrects what is said of Jobs whose slots of the semaphore `name` are free, but not those of other semaphores.
+    /// `all` are the known semaphores of the namespace.
+    pub(crate) fn look_elsewhere(
+        &mut self,
+        name: &str,
+        workloads: &[TrackedWorkload],
+        all: &[ConsulSemaphore],
+    ) {
+        let of_name = |name: &str| {
+            let mut all = all.iter();
+            all.find(|semaphore| semaphore.metadata.name.as_deref() == Some(name))
+        };
+        for place in self
+            .places
+            .iter_mut()
+            .filter(|place| place.reason == "Next")
+        {
+            let mut known = workloads.iter();
+            let known = known.find(|workload| *workload.workload.name == *place.job);
+            let requests = known.map_or(&[][..], |known| &known.workload.requests);
+            let others = requests.iter().filter(|request| {
+                let key = request.key.as_ref().map(AsRef::as_ref);
+                *request.semaphore != *name || (place.key.is_some() && place.key.as_deref() != key)
+            });
+            let lacks = others.filter_map(|request| {
+                let asking = Asking {
+                    job: &place.job,
+                    key: request.key.as_ref().map(AsRef::as_ref),
+                    slots: request.slots.get(),
+                    alone: false,
+                };
+                let why = lack(of_name(&request.semaphore)?, asking)?.message();
+                Some(format!("{}: {why}", request.place()))
+            });
+            let lacks: Vec<String> = lacks.collect();
+            if !lacks.is_empty() {
+                "OthersNotFree".clone_into(&mut place.reason);
+                place.message = format!(
+                    "its slots of {name} are free, but not of {}",
+                    lacks.join("; of ")
+                );
+            }
+        }
+    }
+}
+
 /// The queue of a semaphore. Its head comes from the status. Where the status is cut off, the rest comes from the
 /// known Jobs. Returns at most `most` Jobs in the queue and outside it.
 pub(crate) fn queue_of(
@@ -58,9 +122,11 @@ pub(crate) fn queue_of(
     most: usize,
 ) -> Queue {
     let words = last_words(recorded);
+    let keyed = semaphore.spec.keyed;
+    let name = semaphore.metadata.name.as_deref().unwrap_or_default();
     let status = status(semaphore);
     let waiting = usize::try_from(status.waiting).unwrap_or(0);
-    let mut line = waiting::Line::of(semaphore);
+    let mut line = Line::of(semaphore);
     let known: HashMap<&str, &TrackedWorkload> = workloads
         .iter()
         .map(|workload| (&*workload.workload.name, workload))
@@ -73,12 +139,19 @@ pub(crate) fn queue_of(
     for queued in status.queue.iter().take(most) {
         let workload = known.get(queued.job.as_str()).copied();
         let word = workload.and_then(last_word);
-        let (reason, message) = why(&mut line, &queued.job, queued.key.as_deref(), word);
+        let request = workload.and_then(|workload| workload.workload.asks_for(name, None));
+        let asking = Asking {
+            slots: request.map_or(Asking::from(queued).slots, |request| request.slots.get()),
+            alone: workload.is_some_and(|workload| !workload.workload.asks_for_several()),
+            ..queued.into()
+        };
+        let (reason, message) = why(&mut line, asking, word);
         places.push(Place {
             job: queued.job.clone(),
             key: queued.key.clone(),
             priority: workload.map(|workload| workload.workload.priority),
             since: queued.since.as_ref().map(|time| time.0),
+            fails: workload.and_then(|workload| fails(semaphore, &workload.workload)),
             reason,
             message,
         });
@@ -90,8 +163,6 @@ pub(crate) fn queue_of(
         .map(|queued| queued.job.as_str())
         .collect();
     let behind = waiting.saturating_sub(status.queue.len());
-    let keyed = semaphore.spec.keyed;
-    let name = semaphore.metadata.name.as_deref().unwrap_or_default();
     let unlisted = || {
         workloads
             .iter()
@@ -109,15 +180,22 @@ pub(crate) fn queue_of(
         .map(|workload| &*workload.workload.name)
         .collect();
     for workload in rest.iter().take(most.saturating_sub(places.len())) {
-        let request = workload.workload.asks_for(name, None).filter(|_| keyed);
+        let request = workload.workload.asks_for(name, None);
         let key = request.and_then(|request| request.key.as_ref());
-        let key = key.map(AsRef::as_ref);
-        let (reason, message) = why(&mut line, &workload.workload.name, key, last_word(workload));
+        let key = key.map(AsRef::as_ref).filter(|_| keyed);
+        let asking = Asking {
+            job: &workload.workload.name,
+            key,
+            slots: request.map_or(1, |request| request.slots.get()),
+            alone: !workload.workload.asks_for_several(),
+        };
+        let (reason, message) = why(&mut line, asking, last_word(workload));
         places.push(Place {
             job: workload.workload.name.to_string(),
             key: key.map(str::to_owned),
             priority: Some(workload.workload.priority),
             since: Timestamp::from_second(workload.workload.since).ok(),
+            fails: fails(semaphore, &workload.workload),
             reason,
             message,
         });
@@ -140,16 +218,15 @@ pub(crate) fn queue_of(
 
 /// Why a Job in the queue waits: a word and a message. One that can't be started blocks no other.
 fn why<'a>(
-    line: &mut waiting::Line<'a>,
-    job: &'a str,
-    key: Option<&'a str>,
+    line: &mut Line<'a>,
+    asking: Asking<'a>,
     word: Option<&RecordedEvent>,
 ) -> (String, String) {
     let refused = word.filter(|recorded| recorded.reason == "StartRefused");
     if let Some(refused) = refused.filter(|_| line.stop().is_none()) {
         return (refused.reason.clone(), refused.message.clone());
     }
-    let why = line.next(job, key);
+    let why = line.next(asking);
     (why.reason().to_owned(), why.message())
 }
 
@@ -222,6 +299,40 @@ mod tests {
         let priorities: Vec<_> = line.places.iter().map(|place| place.priority).collect();
         assert_eq!(priorities, [None, Some(7), None]);
         assert_eq!((line.more, line.outside.len()), (0, 0));
+    }
+
+    #[test]
+    fn one_that_asks_for_several_is_told_where_they_are_not_free() {
+        let free = json!([
+            { "type": "Ready", "status": "True", "reason": "Reconciled", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" },
+            { "type": "SlotsAvailable", "status": "True", "reason": "SlotsFree", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" },
+        ]);
+        let db = semaphore(
+            &json!({ "held": 1, "waiting": 2, "queue": queue(&["a", "b"]), "conditions": free }),
+        );
+        let mut licenses = semaphore(&json!({ "limit": 3, "held": 2, "conditions": free }));
+        licenses.metadata.name = Some("licenses".to_owned());
+        let asks = |what: &str| json!({ "consul-semaphore.io/semaphore": what });
+        let of = |what: &str| {
+            let workloads = [workload("a", &asks(what))];
+            let mut queue = queue_of(&db, &workloads, &[], 99);
+            queue.look_elsewhere("db", &workloads, &[db.clone(), licenses.clone()]);
+            let first = queue.places.remove(0);
+            format!("{}: {}", first.reason, first.message)
+        };
+        assert_eq!(
+            of("db, licenses:2"),
+            "OthersNotFree: its slots of db are free, but not of licenses: 2 of 3 slots are held, and it asks for 2: \
+             1 more must become free"
+        );
+        assert!(of("db, licenses").starts_with("Next: a slot is free"));
+        // Without its Job, nobody knows what else it asks for.
+        assert!(of("db, gone").contains("it waits for slots of other semaphores"));
+        assert!(!of("db").contains("other semaphores"));
+        assert_eq!(
+            of("db:2"),
+            "TooFewSlotsFree: 1 of 2 slots are held, and it asks for 2: 1 more must become free"
+        );
     }
 
     #[test]

@@ -64,6 +64,9 @@ fn remedy(subject: &Subject<'_>) -> Vec<String> {
         "AllSlotsHeld" => {
             "Wait: it starts by itself when a holder gives its slot back".to_owned()
         }
+        "TooFewSlotsFree" => {
+            "Wait: it starts by itself when enough slots are free at once, and nothing overtakes it for long".to_owned()
+        }
         "RunningWithoutSlot" => format!(
             "Wait: Jobs that lost their slot get one first. kubectl csem show {name} -n {namespace} lists the events"
         ),

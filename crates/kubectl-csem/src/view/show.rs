@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use super::{
-    age::age,
+    age::{age, until},
     elsewhere,
     item::{count, status},
     parts::{self, INDENT, dim, labelled, more, note},
@@ -49,7 +49,7 @@ fn top(semaphore: &ConsulSemaphore) -> Text {
         semaphore.name_any(),
     );
     text.push(Line::of(Tone::Strong, format!("{namespace}/{name}")));
-    parts::reported(&mut text, semaphore);
+    parts::reported(&mut text, semaphore, None);
     text.push(parts::slots(semaphore));
     let waiting = count(
         status(semaphore).waiting,
@@ -84,6 +84,7 @@ fn waiting(text: &mut Text, semaphore: &ConsulSemaphore, queue: &Queue, now: Tim
             key,
             priority,
             since,
+            fails,
             reason,
             message,
         } = place;
@@ -97,7 +98,7 @@ fn waiting(text: &mut Text, semaphore: &ConsulSemaphore, queue: &Queue, now: Tim
             Span::plain(job),
             Span::plain(key.as_deref().unwrap_or_default()),
             Span::plain(priority.map_or_else(String::new, |priority| priority.to_string())),
-            Span::plain(age(*since, now)),
+            Span::plain(waits(*since, *fails, now)),
             Span::new(tone, reason),
             Span::new(tone, message),
         ]);
@@ -105,6 +106,15 @@ fn waiting(text: &mut Text, semaphore: &ConsulSemaphore, queue: &Queue, now: Tim
     text.extend(table.indented(INDENT).lines());
     more(text, queue.more);
     text.extend(elsewhere.map(|line| dim(&line)));
+}
+
+/// How long a Job waits, and when it fails.
+fn waits(since: Option<Timestamp>, fails: Option<Timestamp>, now: Timestamp) -> String {
+    let waits = age(since, now);
+    match fails {
+        Some(fails) => format!("{waits}, fails in {}", until(fails, now)),
+        None => waits,
+    }
 }
 
 fn outside(text: &mut Text, queue: &Queue) {

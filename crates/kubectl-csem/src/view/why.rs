@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Serialize;
 
 use super::{
-    age::age,
+    age::{age, until},
     document::{Contender, Holder},
     elsewhere,
     item::status,
@@ -90,6 +90,9 @@ pub(crate) struct Answer<'a> {
     priority: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Timestamp>,
+    /// When it fails if it has no slot by then, at the earliest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fails: Option<Timestamp>,
     holders: Vec<Holder>,
     /// How many more holders there are; of a keyed semaphore, of all keys.
     more_holders: usize,
@@ -99,6 +102,9 @@ pub(crate) struct Answer<'a> {
     gaps: &'a [String],
     #[serde(skip)]
     of: Option<&'a ConsulSemaphore>,
+    /// How many slots of the semaphore it asks for.
+    #[serde(skip)]
+    slots: u32,
 }
 
 /// What the Job does, and why.
@@ -181,6 +187,9 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
         since: place
             .filter(|_| index.is_some())
             .and_then(|place| place.since),
+        fails: place
+            .filter(|_| index.is_some())
+            .and_then(|place| place.fails),
         holders: status
             .holders
             .iter()
@@ -194,7 +203,17 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
         gaps: asked.gaps,
         key,
         of,
+        slots: slots(asked),
     }
+}
+
+/// How many slots it asks for of the semaphore that the answer is about.
+fn slots(asked: &Asked<'_>) -> u32 {
+    let request = asked
+        .workload
+        .zip(asked.semaphore)
+        .and_then(|(workload, name)| workload.workload.asks_for(name, None));
+    request.map_or(1, |request| request.slots.get())
 }
 
 fn key(asked: &Asked<'_>, place: Option<&Place>, of: Option<&ConsulSemaphore>) -> Option<String> {
@@ -303,6 +322,7 @@ pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
         key,
         priority,
         since,
+        fails,
         to_do,
         gaps,
         of,
@@ -317,6 +337,10 @@ pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
     }
     if answer.state == State::Waiting {
         text.push(labelled("Waits", vec![Span::plain(age(*since, now))]));
+        if let Some(fails) = fails {
+            let when = format!("in {}, at {fails:.0}, or later", until(*fails, now));
+            text.push(labelled("Fails", vec![Span::plain(when)]));
+        }
         let priority = priority.unwrap_or(0).to_string();
         text.push(labelled("Priority", vec![Span::plain(priority)]));
     }
@@ -326,7 +350,7 @@ pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
     );
     let of = of.filter(|_| asks);
     if let Some(semaphore) = of {
-        parts::reported(&mut text, semaphore);
+        parts::reported(&mut text, semaphore, Some(message));
         text.push(parts::slots(semaphore));
     }
     text.extend(gaps.iter().map(|gap| note(gap)));
@@ -368,6 +392,7 @@ fn headline(answer: &Answer<'_>) -> String {
         key,
         place,
         queued,
+        slots,
         ..
     } = answer;
     let name = semaphore.as_deref().unwrap_or_default();
@@ -378,7 +403,11 @@ fn headline(answer: &Answer<'_>) -> String {
         State::Waiting => {
             let of = queued.map_or_else(String::new, |queued| format!(" of {queued}"));
             let place = place.unwrap_or(1);
-            format!("waits for a slot of ConsulSemaphore {name}{key}: {place}{of} in the queue")
+            let slots = match slots {
+                1 => "a slot".to_owned(),
+                slots => format!("{slots} slots"),
+            };
+            format!("waits for {slots} of ConsulSemaphore {name}{key}: {place}{of} in the queue")
         }
         State::NotQueued => match reason.as_str() {
             "OnHold" => format!("is on hold, and not in the queue of ConsulSemaphore {name}"),

@@ -1,4 +1,4 @@
-use consul_semaphore::{Granted, Phase};
+use consul_semaphore::{Granted, Phase, plan::Stop};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -10,29 +10,29 @@ proptest! {
     /// is read.
     #[test]
     fn any_workload_is_read(
-        texts in prop::collection::vec(hostile::text(), 8),
+        on_job in texts_for_all(),
+        on_template in texts_for_all(),
+        word in hostile::text(),
         numbers in prop::collection::vec(any::<i32>(), 3),
         seconds: i64,
         suspend: Option<bool>,
         left_out in prop::collection::btree_set(0..6_usize, 0..3),
     ) {
         let mut workload = waiting(|workload| {
-            workload["metadata"]["annotations"] = json!({
-                annotations::SEMAPHORE: texts[0], annotations::PRIORITY: texts[1],
-                annotations::HOLD: texts[2], annotations::SESSION: texts[3],
-            });
+            workload["metadata"]["annotations"] = on_job.into();
             workload["spec"]["suspend"] = json!(suspend);
-            workload["spec"]["managedBy"] = json!((numbers[0] % 2 == 0).then_some(&texts[4]));
+            workload["spec"]["managedBy"] = json!((numbers[0] % 2 == 0).then_some(&word));
+            let mut on_template = on_template;
+            if numbers[1] % 2 == 0 {
+                on_template.insert(annotations::GRANTED_TO.to_owned(), json!("u"));
+            }
             workload["spec"]["template"] = json!({
-                "metadata": { "annotations": {
-                    annotations::GRANTED_TO: if numbers[1] % 2 == 0 { "u" } else { &texts[5] },
-                    annotations::LOCK_KEY: texts[6], annotations::SESSION: texts[7],
-                } },
+                "metadata": { "annotations": on_template },
                 "spec": { "containers": [], "terminationGracePeriodSeconds": seconds },
             });
             workload["status"]["active"] = json!(numbers[0]);
             workload["status"]["terminating"] = json!(numbers[2]);
-            workload["status"]["conditions"][0]["type"] = json!(texts[4]);
+            workload["status"]["conditions"][0]["type"] = json!(word);
         });
         let parts = ["/metadata/name", "/metadata/uid", "/metadata/annotations", "/spec", "/status", "/metadata/namespace"];
         for part in left_out {
@@ -43,6 +43,19 @@ proptest! {
             prop_assert!(workload.obstacle.is_none() || workload.workload.requests.is_empty());
         }
     }
+}
+
+/// A text for each of the known names.
+fn texts_for_all() -> impl Strategy<Value = serde_json::Map<String, Value>> {
+    let names = annotations::OF_USERS
+        .into_iter()
+        .chain(annotations::OF_THE_OPERATOR);
+    let names: Vec<_> = names.map(str::to_owned).collect();
+    let texts = prop::collection::vec(hostile::text(), names.len());
+    texts.prop_map(move |texts| {
+        let texts = texts.into_iter().map(Value::from);
+        names.iter().cloned().zip(texts).collect()
+    })
 }
 
 fn read(value: Value) -> Option<TrackedWorkload> {
@@ -96,6 +109,36 @@ fn one_that_had_a_slot_is_in_line_since_it_was_suspended() {
         workload["metadata"]["annotations"]["consul-semaphore.io/session"] = json!("s");
     });
     assert_eq!(read(workload).unwrap().workload.since, 1_767_225_660);
+}
+
+#[test]
+fn a_job_that_was_made_to_fail_is_left_alone_while_it_gets_no_pods() {
+    let failing = |parallelism: i32, suspend: bool| {
+        let tracked = read(waiting(|workload| {
+            workload["metadata"]["annotations"][annotations::FAILED] = json!("WaitTimedOut");
+            workload["spec"]["suspend"] = json!(suspend);
+            workload["spec"]["parallelism"] = json!(parallelism);
+            workload["status"] = json!({ "conditions": [] });
+        }));
+        let workload = tracked.unwrap().workload;
+        (
+            workload.phase,
+            Stop::of(&workload).is_some(),
+            workload.wait.failing,
+        )
+    };
+    assert_eq!(failing(0, false), (Phase::Stopping, false, true));
+    assert_eq!(
+        failing(1, false),
+        (Phase::Running, true, true),
+        "it is suspended"
+    );
+    // A copy of it is like any other that is suspended.
+    let copy = read(waiting(|workload| {
+        workload["metadata"]["annotations"][annotations::FAILED] = json!("WaitTimedOut");
+        workload["spec"]["parallelism"] = json!(0);
+    }));
+    assert!(copy.unwrap().workload.is_queued());
 }
 
 #[test]

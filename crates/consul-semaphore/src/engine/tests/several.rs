@@ -17,7 +17,7 @@ const PASS_OVER: Duration = Duration::from_mins(10);
 
 impl World {
     /// Semaphores with these names and limits, each at a prefix of its name; nobody needs to record the limits.
-    fn with(semaphores: &[(&str, u32)]) -> Self {
+    pub(super) fn with(semaphores: &[(&str, u32)]) -> Self {
         let mut world = Self::default();
         world.add(semaphores);
         world

@@ -164,6 +164,7 @@ impl Step {
                         canon.in_order(&give_back.sessions);
                     }
                     Patch::Skip(_) => canon.word(&'k'),
+                    Patch::Fail(_) => canon.word(&'f'),
                     Patch::Rename(rename) => {
                         canon.word(&'n');
                         canon.in_order(&rename.sessions);

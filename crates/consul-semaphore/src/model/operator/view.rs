@@ -8,7 +8,7 @@ use std::{
 use super::Flaw;
 use crate::{
     AHEAD, Key, Phase, SessionState, Uid, Workload,
-    engine::{Lookup, QueueRef, SemaphoreRef, Slice, Stores},
+    engine::{Lookup, Overdue, QueueRef, SemaphoreRef, Slice, Stores},
     model::outside::Outside,
 };
 use consul_client::{SessionId, clock::Moment};
@@ -122,6 +122,22 @@ impl Lookup for &View<'_> {
 
     fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Workload>>> {
         uids.iter().map(|uid| self.of_contender(uid)).collect()
+    }
+
+    fn overdue(&self, now: jiff::Timestamp, most: usize) -> Vec<Overdue> {
+        let waiting = self.queued().into_iter();
+        let waiting = waiting.filter(|workload| workload.was_never_granted());
+        let overdue = waiting.filter_map(|workload| {
+            let timeout = workload.wait.timeout?;
+            let since = workload.since;
+            let ends = since.checked_add(i64::try_from(timeout.as_secs()).ok()?)?;
+            (ends <= now.as_second()).then_some(Overdue {
+                workload,
+                since,
+                timeout,
+            })
+        });
+        overdue.take(most).collect()
     }
 
     /// Pods may have ended at any time.

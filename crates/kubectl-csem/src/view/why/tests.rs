@@ -67,6 +67,30 @@ fn is(answer: &Value, state: &str, reason: &str) {
 }
 
 #[test]
+fn when_a_wait_ends() {
+    let blocked = json!([{ "from": "2026-01-01T00:21:00Z", "to": "2026-01-01T00:26:00Z" }]);
+    let semaphore = queued(&["a"], &json!({ "blocked": blocked }));
+    let timeout = json!({ "consul-semaphore.io/wait-timeout": "1h" });
+    let (answer, text) = asked(&semaphore, &timeout, &[]);
+    let since = answer["since"]
+        .as_str()
+        .unwrap()
+        .parse::<Timestamp>()
+        .unwrap();
+    let fails: Timestamp = answer["fails"].as_str().unwrap().parse().unwrap();
+    let waits = fails.duration_since(since);
+    assert!(waits >= jiff::SignedDuration::from_mins(60), "{answer}");
+    has(&text, &["Fails", "or later"]);
+    // While nothing can be granted, nobody knows.
+    let lasts = json!([{ "from": "2026-01-01T00:21:00Z" }]);
+    let semaphore = queued(&["a"], &json!({ "blocked": lasts }));
+    let (answer, _) = asked(&semaphore, &timeout, &[]);
+    assert_eq!(answer.get("fails"), None);
+    let (answer, _) = asked(&semaphore, &json!({}), &[]);
+    assert_eq!(answer.get("fails"), None);
+}
+
+#[test]
 fn all_of_one_that_waits() {
     let waiter = json!({ "session": "s", "waiter": "ci-runner deploy" });
     let db = queued(
@@ -107,10 +131,34 @@ fn what_stops_the_semaphore_is_said_with_the_way_out() {
     has(
         &text,
         &[
-            "False, Paused: spec.paused is true",
+            "Paused: spec.paused is true",
+            "False, Paused\n",
             "csem resume db -n batch",
         ],
     );
+}
+
+#[test]
+fn what_stops_the_semaphore_is_said_once() {
+    let message = "the prefix shared/db is not one of this namespace. Nothing is granted";
+    let condition = |type_: &str, status: &str, message: &str| {
+        json!({
+            "type": type_, "status": status, "reason": "PrefixNotAllowed", "message": message,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        })
+    };
+    let unknown = "unknown while the lock key can't be read";
+    let refused = json!({ "conditions": [
+        condition("Ready", "False", message),
+        condition("ConsulReachable", "Unknown", message),
+        condition("LimitAgreed", "Unknown", unknown),
+        condition("SlotsAvailable", "Unknown", unknown),
+    ] });
+    let (answer, text) = asked(&queued(&["a"], &refused), &json!({}), &[]);
+    is(&answer, "Waiting", "PrefixNotAllowed");
+    assert_eq!(text.matches(message).count(), 1, "{text}");
+    assert!(!text.contains(unknown), "{text}");
+    has(&text, &["Ready             False, PrefixNotAllowed\n"]);
 }
 
 #[test]
@@ -278,7 +326,20 @@ fn one_that_asks_for_several_slots_is_told_which_ones() {
     let more = json!({ "consul-semaphore.io/semaphore": "db, licenses:2" });
     let (answer, text) = asked(&db, &more, &[]);
     assert_eq!(answer["asksFor"], "db, licenses:2");
-    has(&text, &["db, licenses:2", "of ConsulSemaphore db"]);
+    has(
+        &text,
+        &["db, licenses:2", "for a slot of ConsulSemaphore db"],
+    );
+    let two = json!({ "consul-semaphore.io/semaphore": "db:2" });
+    let (answer, text) = asked(&db, &two, &[]);
+    is(&answer, "Waiting", "TooFewSlotsFree");
+    has(
+        &text,
+        &[
+            "for 2 slots of ConsulSemaphore db",
+            "2 more must become free",
+        ],
+    );
     let (answer, _) = asked(&db, &json!({}), &[]);
     assert!(answer["asksFor"].is_null());
 }

@@ -1,0 +1,470 @@
+//! Waits that end without a slot, after a pass over a queue: because a workload must not wait, has waited for too long,
+//! or a newer one takes its place; and running workloads that a newer one replaces.
+//!
+//! Nothing here is done to a workload whose grant or start is unanswered, or which holds a slot, in any of its queues.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Engine, Now, Queue, QueueRef, Stores, lookup::Lookup};
+use crate::{
+    Agreement, Blocked, ContenderBody, Identity, Lock, OnContention, Phase, Uid, Workload,
+    decide::skip::takers,
+    plan::{End, Fail, Failed},
+};
+use consul_client::clock::Moment;
+
+/// How many workloads of one queue are dealt with after one pass.
+const MOST: usize = 64;
+
+/// When to look again at a workload about which something is not known yet.
+const SOON: Duration = Duration::from_secs(1);
+
+/// For how long nothing is recorded that shows that an operator counts the time.
+pub const HEARTBEAT: Duration = Duration::from_mins(5);
+
+/// What a queue says of a workload that waits in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It is not known what Consul says, or a call has no answer yet.
+    Unsure,
+    /// It has slots here, or may have; or it is being written to.
+    Engaged,
+    /// It waits.
+    Waits,
+}
+
+/// What all queues of a workload together say.
+fn together(standings: impl IntoIterator<Item = Standing>) -> Standing {
+    let standings: Vec<Standing> = standings.into_iter().collect();
+    if standings.contains(&Standing::Engaged) {
+        Standing::Engaged
+    } else if standings.contains(&Standing::Unsure) {
+        Standing::Unsure
+    } else {
+        Standing::Waits
+    }
+}
+
+impl Engine {
+    /// Ends the waits that are over.
+    pub(super) fn end_waits(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
+        self.end_contended(queue, now, stores);
+        self.end_superseded(queue, now, stores);
+        self.end_overdue(queue, now, stores);
+        self.replace_running(queue, now, stores);
+        self.drain(queue);
+    }
+
+    /// Workloads that must not wait.
+    fn end_contended(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
+        let fails = self.existing(queue).map(Queue::take_fails);
+        for fail in fails.into_iter().flatten() {
+            let Some(workload) = stores.of(queue).workload(&fail.workload.uid) else {
+                continue;
+            };
+            if workload.version == fail.workload.version {
+                let queues = self.queues_for(&queue.semaphore.namespace, &workload);
+                self.fail(queue, &queues, fail, now);
+            }
+        }
+    }
+
+    /// Older workloads that wait for the same as a newer one.
+    fn end_superseded(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
+        for superseded in stores.of(queue).superseded(MOST) {
+            let newer = &superseded.newer;
+            let theirs = self.queues_for(&newer.namespace, &newer.workload);
+            match self.standing(&theirs, &newer.workload.uid, now) {
+                // It waits no longer, or can't be started.
+                Standing::Engaged => {}
+                Standing::Unsure => self.look_again(queue, now),
+                Standing::Waits => {
+                    let fail = Fail {
+                        workload: (&superseded.workload).into(),
+                        why: Failed::Superseded { by: newer.title() },
+                    };
+                    let queues = self.queues_for(&queue.semaphore.namespace, &superseded.workload);
+                    self.fail(queue, &queues, fail, now);
+                }
+            }
+        }
+    }
+
+    /// Workloads that have waited for as long as they may.
+    fn end_overdue(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
+        for overdue in stores.of(queue).overdue(now.time, MOST) {
+            let uid = &overdue.workload.uid;
+            let queues = self.queues_for(&queue.semaphore.namespace, &overdue.workload);
+            let later = match self.is_overdue(&overdue, &queues, now) {
+                Ok((timeout, ended)) if self.has_read_since(&queues, ended, now) => {
+                    let fail = self.timed_out(&overdue.workload, &queues, timeout);
+                    self.fail(queue, &queues, fail, now);
+                    SOON
+                }
+                Ok(_) => SOON,
+                Err(later) => later,
+            };
+            let until = SignedDuration::try_from(later).ok();
+            let until = until.and_then(|later| now.time.checked_add(later).ok());
+            stores
+                .of(queue)
+                .postpone(uid, until.unwrap_or(Timestamp::MAX));
+        }
+        if let Some(next) = stores.of(queue).next_overdue() {
+            let wait = Duration::try_from(next.duration_since(now.time)).unwrap_or_default();
+            let due = now.moment + wait.clamp(SOON, HEARTBEAT);
+            if let Some(queue) = self.existing(queue) {
+                queue.wake_by(due);
+            }
+        }
+    }
+
+    /// How long such a workload may wait and when that time was over; or how much later to ask again.
+    fn is_overdue(
+        &self,
+        overdue: &Overdue,
+        queues: &[QueueRef],
+        now: Now,
+    ) -> Result<(Duration, Timestamp), Duration> {
+        let Overdue {
+            workload,
+            since,
+            timeout,
+        } = overdue;
+        let semaphores = queues.iter().map(|queue| self.semaphore(&queue.semaphore));
+        let semaphores = semaphores.collect::<Option<Vec<_>>>().ok_or(HEARTBEAT)?;
+        let blocked = semaphores.iter().map(|semaphore| semaphore.blocked());
+        let since = Timestamp::from_second(*since).map_err(|_| HEARTBEAT)?;
+        let ends = Blocked::deadline(blocked, since, *timeout).ok_or(HEARTBEAT)?;
+        if ends > now.time {
+            return Err(Duration::try_from(ends.duration_since(now.time)).unwrap_or(SOON));
+        }
+        let in_reach = queues
+            .iter()
+            .all(|queue| self.reaches(queue, &workload.uid));
+        if in_reach || self.standing(queues, &workload.uid, now) != Standing::Waits {
+            return Err(SOON);
+        }
+        Ok((*timeout, ends))
+    }
+
+    /// Whether a workload can have what it asks for in this queue now.
+    fn reaches(&self, queue: &QueueRef, workload: &Uid) -> bool {
+        let state = self.semaphores.get(&queue.semaphore);
+        let state = state.and_then(|state| state.queues.get(&queue.key));
+        let concluded = state.and_then(|state| state.concluded.as_ref());
+        concluded.is_none_or(|(conclusion, _)| conclusion.in_reach.contains(workload))
+    }
+
+    /// Whether all these queues have read what Consul says since then. Those that have not do so now.
+    fn has_read_since(&mut self, queues: &[QueueRef], time: Timestamp, now: Now) -> bool {
+        let age = Duration::try_from(now.time.duration_since(time)).unwrap_or_default();
+        self.have_read_within(queues, age, now.moment)
+    }
+
+    /// Whether all these queues have read what Consul says in the last so long. Those that have not do so now.
+    fn have_read_within(&mut self, queues: &[QueueRef], age: Duration, now: Moment) -> bool {
+        let mut all = true;
+        for queue in queues {
+            let known = self.existing(queue);
+            if known.is_some_and(|known| !known.has_read_within(age, now)) {
+                self.agenda.mark(queue);
+                all = false;
+            }
+        }
+        all
+    }
+
+    fn timed_out(&self, workload: &Workload, queues: &[QueueRef], timeout: Duration) -> Fail {
+        let taken = queues.iter().filter_map(|queue| {
+            let reading = self.queue(queue)?.reading()?;
+            Some((queue.title(), takers(reading)))
+        });
+        Fail {
+            workload: workload.into(),
+            why: Failed::TimedOut {
+                timeout,
+                asked: workload.asked(),
+                taken: taken.collect(),
+            },
+        }
+    }
+
+    /// Makes a workload fail, if it surely only waits.
+    fn fail(&mut self, queue: &QueueRef, queues: &[QueueRef], fail: Fail, now: Now) {
+        match self.standing(queues, &fail.workload.uid, now) {
+            Standing::Engaged => {}
+            Standing::Unsure => self.look_again(queue, now),
+            Standing::Waits => {
+                if let Some(queue) = self.existing(queue) {
+                    queue.fail(fail, now);
+                }
+            }
+        }
+    }
+
+    /// What is known of a workload in all its queues.
+    fn standing(&self, queues: &[QueueRef], workload: &Uid, now: Now) -> Standing {
+        together(queues.iter().map(|queue| {
+            let known = self.queue(queue);
+            known.map_or(Standing::Unsure, |known| known.standing(workload, now))
+        }))
+    }
+
+    fn look_again(&mut self, queue: &QueueRef, now: Now) {
+        if let Some(queue) = self.existing(queue) {
+            queue.wake_by(now.moment + SOON);
+        }
+    }
+
+    /// Ends running workloads for the first in the queue, if it replaces them and nothing else can let it start.
+    fn replace_running(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
+        let first = stores.of(queue).waiting(1).into_iter().next();
+        let Some(workload) = first.filter(|first| {
+            first.on_contention == OnContention::ReplaceRunning && first.is_replaceable()
+        }) else {
+            return;
+        };
+        let queues = self.queues_for(&queue.semaphore.namespace, &workload);
+        let is_first = |queue: &QueueRef| {
+            let first = stores.of(queue).waiting(1).into_iter().next();
+            first.is_some_and(|first| first.uid == workload.uid)
+        };
+        if !queues.iter().all(is_first)
+            || self.standing(&queues, &workload.uid, now) != Standing::Waits
+            || queues
+                .iter()
+                .all(|queue| self.reaches(queue, &workload.uid))
+        {
+            return;
+        }
+        let Some(lacks) = self.ends_lacking(&queues, &workload, now, stores) else {
+            return;
+        };
+        let running = stores.of(queue).replaceable(&workload);
+        let theirs = |victim: &Located| self.queues_for(&victim.namespace, &victim.workload);
+        let ends = |victim: &&Located| {
+            let workload = &victim.workload;
+            let busy = |queue: &QueueRef| {
+                let known = self.queue(queue);
+                known.is_some_and(|known| known.is_busy(&workload.uid))
+            };
+            workload.wait.failing || theirs(victim).iter().any(busy)
+        };
+        let lacks = lacks.saturating_sub(running.iter().filter(ends).count());
+        let (mut victims, mut soonest) = (Vec::new(), None);
+        for victim in &running {
+            let queues = theirs(victim);
+            match self.replaceable_since(&queues, &victim.workload, now) {
+                Ok(Some(granted)) => victims.push((granted, &victim.workload, queues)),
+                Ok(None) => {}
+                Err(later) => soonest = soonest.into_iter().chain([later]).min(),
+            }
+        }
+        if victims.len() < lacks {
+            if let Some((later, queue)) = soonest.zip(self.existing(queue)) {
+                queue.wake_by(now.moment + later.max(SOON));
+            }
+            return;
+        }
+        // What Consul said before the workload existed does not count for it.
+        let age = now.moment.since(workload.seen);
+        if lacks == 0 || !self.have_read_within(&queues, age, now.moment) {
+            return;
+        }
+        victims.sort_by(|(a, first, _), (b, second, _)| (a, &first.uid).cmp(&(b, &second.uid)));
+        for (_, victim, queues) in victims.into_iter().take(lacks) {
+            let end = End {
+                workload: victim.into(),
+                by: format!("{}/{}", queue.semaphore.namespace, workload.name),
+            };
+            if let Some(theirs) = queues.first()
+                && let Some(known) = self.existing(theirs)
+            {
+                known.end(end);
+                self.drain(theirs);
+            }
+        }
+    }
+
+    /// How many workloads that hold the same must end for this one to have its slots in all queues; `None` if something
+    /// else than holders is in its way. Those that end anyway are counted off.
+    fn ends_lacking(
+        &self,
+        queues: &[QueueRef],
+        workload: &Workload,
+        now: Now,
+        stores: &impl Stores,
+    ) -> Option<usize> {
+        let mut lacks = 0;
+        for queue in queues {
+            let state = self.semaphores.get(&queue.semaphore)?;
+            let concluded = state.queues.get(&queue.key)?.concluded.as_ref();
+            let (conclusion, _) = concluded?;
+            // A limit that is about to be raised may make room.
+            let agreed = conclusion.agreement == Some(Agreement::Agreed);
+            if !conclusion.certain || !conclusion.open || !agreed || state.blocked().lasts() {
+                return None;
+            }
+            let known = self.queue(queue)?;
+            lacks = lacks.max(known.ends_lacking(workload, now, &stores.of(queue))?);
+        }
+        Some(lacks)
+    }
+
+    /// When a running workload got its slots, if it may be replaced; or how much later that may be so.
+    fn replaceable_since(
+        &self,
+        queues: &[QueueRef],
+        victim: &Workload,
+        now: Now,
+    ) -> Result<Option<Timestamp>, Duration> {
+        let mut since = None;
+        for queue in queues {
+            let held = self.queue(queue).and_then(|queue| queue.held_since(victim));
+            let Some(held) = held else {
+                return Ok(None);
+            };
+            since = since.max(Some(held));
+        }
+        let after = queues.iter().filter_map(|queue| self.queue(queue));
+        let after = after.map(|queue| queue.settings().wait.replace_after).max();
+        let (Some(since), Some(after)) = (since, after) else {
+            return Ok(None);
+        };
+        // A time that is to come says nothing.
+        let age = Duration::try_from(now.time.duration_since(since)).unwrap_or_default();
+        if age < after {
+            return Err(after.saturating_sub(age));
+        }
+        Ok(Some(since))
+    }
+}
+
+/// A waiting workload whose time may be over.
+#[derive(Clone, Debug)]
+pub struct Overdue {
+    /// The workload.
+    pub workload: Arc<Workload>,
+    /// From when on its wait counts, in seconds since 1970.
+    pub since: i64,
+    /// How long it may wait.
+    pub timeout: Duration,
+}
+
+/// A waiting workload, and the newest of those that wait for the same.
+#[derive(Clone, Debug)]
+pub struct Superseded {
+    /// The workload.
+    pub workload: Arc<Workload>,
+    /// The newer one.
+    pub newer: Located,
+}
+
+/// A workload of any namespace.
+#[derive(Clone, Debug)]
+pub struct Located {
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// The workload.
+    pub workload: Arc<Workload>,
+}
+
+impl Located {
+    fn title(&self) -> String {
+        format!("{}/{}", self.namespace, self.workload.name)
+    }
+}
+
+/// What the rules above ask of a queue.
+impl Queue {
+    /// Whether a workload only waits here.
+    pub(super) fn standing(&self, workload: &Uid, now: Now) -> Standing {
+        if self.is_busy(workload) || self.is_granting(workload) || self.is_troubled(workload, now) {
+            return Standing::Engaged;
+        }
+        let Some(reading) = self.reading().filter(|_| !self.is_blocked()) else {
+            return Standing::Unsure;
+        };
+        let holds = self.own_contenders().any(|(session, identity)| {
+            identity.uid == *workload && (reading.holds(session) || !reading.is_readable())
+        });
+        if holds {
+            Standing::Engaged
+        } else {
+            Standing::Waits
+        }
+    }
+
+    /// How many workloads that ask for the same as this one must end for it to have its slots here; `None` if that is
+    /// not what it waits for, or not known.
+    fn ends_lacking(&self, workload: &Workload, now: Now, lookup: &impl Lookup) -> Option<usize> {
+        let reading = self.reading().filter(|_| !self.is_blocked())?;
+        let (limit, held) = match reading.lock() {
+            Lock::Semaphore { body, .. } => (body.limit(), body.held()),
+            Lock::Mutex { holder, .. } => (1, usize::from(holder.is_some())),
+            Lock::Absent { .. } | Lock::Unreadable(_) => return None,
+        };
+        let own: BTreeMap<_, _> = self.own_contenders().collect();
+        // A slot that comes free may be theirs.
+        if reading
+            .waiting()
+            .any(|(session, _)| !own.contains_key(session))
+            || self.is_delayed(now.moment)
+        {
+            return None;
+        }
+        let restrictions = &self.settings().restrictions;
+        let opening = restrictions.windows.at(now.time);
+        let limit = restrictions.limit(limit, opening, workload.priority);
+        let limit = usize::try_from(limit).ok()?;
+        let asks = self.settings().request(workload)?.slots.get();
+        let asks = usize::try_from(asks).ok()?;
+        // It can't have them, whoever ends.
+        if asks > limit {
+            return None;
+        }
+        let ends = |identity: &Identity| {
+            let workload = lookup.workload(&identity.uid);
+            workload.is_none_or(|workload| workload.phase != Phase::Running)
+        };
+        let comes = own.iter();
+        let comes = comes.filter(|(session, identity)| reading.holds(session) && ends(identity));
+        let comes = comes.count();
+        let lacks = (asks + held).saturating_sub(limit).saturating_sub(comes);
+        Some(lacks.div_ceil(asks))
+    }
+
+    /// When a running workload got its slots here; `None` if it does not hold them, or they would cool.
+    fn held_since(&self, workload: &Workload) -> Option<Timestamp> {
+        let reading = self.reading()?;
+        if self.is_busy(&workload.uid) || workload.wait.failing || workload.phase != Phase::Running
+        {
+            return None;
+        }
+        let lock_key = self.settings().prefix.lock_key();
+        let mut since = None;
+        for mut sessions in workload.slots_at(&lock_key) {
+            let session = sessions.find(|session| reading.holds(session))?;
+            let body = ContenderBody::read(&reading.contender(session)?.value)?;
+            if !body.cooldown().is_zero() {
+                return None;
+            }
+            since = since.max(Some(body.time));
+        }
+        since
+    }
+
+    /// Whether the reading was sent at most so long ago; if not, the prefix is read again.
+    fn has_read_within(&mut self, age: Duration, now: Moment) -> bool {
+        let read = self
+            .reading()
+            .is_some_and(|reading| reading.sent + age >= now);
+        if !read && !self.is_blocked() {
+            self.read_again();
+        }
+        read
+    }
+}

@@ -1,0 +1,279 @@
+//! Which replica leads, by the Lease of the election. Nothing says in which namespace the operator runs, so its Lease
+//! is looked for in all of them, or where the user may look.
+
+use jiff::Timestamp;
+use kube::Config;
+use serde_json::Value;
+
+use super::{
+    api_server::{Answer, ApiServer, Refusal},
+    kubernetes::{account_namespace, text},
+    rights::Lease,
+};
+use crate::leader;
+use consul_client::clock;
+
+/// The namespace of the operator, if it is installed as the docs say.
+const USUAL: &str = "consul-semaphore-system";
+
+/// The Lease to look for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sought {
+    /// In the namespace that was named, or else in the most likely one.
+    lease: Lease,
+    namespace: Namespace,
+}
+
+/// How the namespace of the Lease is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Namespace {
+    /// It was named, by its flag or with the account that is checked.
+    Named,
+    /// This process runs in a pod there, as the operator or as anything else.
+    Pod,
+    /// It is the default of the kubeconfig.
+    Guessed,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Election {
+    pub(super) lease: Lease,
+    pub(super) lead: Answer<Lead>,
+    pub(super) searched: Searched,
+}
+
+/// Where the Lease was looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Searched {
+    /// In the namespace that was named.
+    Named,
+    /// In all namespaces.
+    All,
+    /// In these, because the user may not list the Leases of all.
+    Only(Vec<String>),
+}
+
+/// What a Lease says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lead {
+    /// The replica that leads; empty when the last one released the Lease.
+    pub(super) holder: String,
+    /// How long ago it was renewed, and how long that counts: in seconds.
+    pub(super) age: i64,
+    pub(super) duration: i64,
+}
+
+impl Lead {
+    fn read(lease: &Value) -> Self {
+        let spec = &lease["spec"];
+        let renewed: Option<Timestamp> = text(&spec["renewTime"]).parse().ok();
+        let renewed = renewed.unwrap_or(Timestamp::UNIX_EPOCH);
+        Self {
+            holder: text(&spec["holderIdentity"]),
+            age: clock::time().as_second() - renewed.as_second(),
+            duration: spec["leaseDurationSeconds"].as_i64().unwrap_or(0),
+        }
+    }
+
+    /// Whether no replica has renewed it for long.
+    pub(super) fn is_over(&self) -> bool {
+        self.age > 2 * self.duration
+    }
+
+    /// The best first: a replica that leads, then the one that led last.
+    fn rank(&self) -> (bool, i64) {
+        (self.holder.is_empty() || self.is_over(), self.age)
+    }
+}
+
+impl Sought {
+    /// The Lease of the operator's election: in the namespace of the flag, of the account that is checked, or where the
+    /// operator would look for it. `None` if it is elected otherwise.
+    pub(super) fn new(
+        election: &leader::Settings,
+        as_user: Option<&str>,
+        config: &Config,
+    ) -> Option<Self> {
+        if election.mode != leader::Mode::Kubernetes {
+            return None;
+        }
+        let named = election.namespace.clone();
+        let named = named.or_else(|| account_namespace(as_user?));
+        let in_pod = || {
+            let own = Config::incluster();
+            own.is_ok_and(|own| own.cluster_url == config.cluster_url)
+        };
+        Some(Self {
+            namespace: match named {
+                Some(_) => Namespace::Named,
+                None if in_pod() => Namespace::Pod,
+                None => Namespace::Guessed,
+            },
+            lease: Lease {
+                namespace: named.unwrap_or_else(|| config.default_namespace.clone()),
+                name: election.lease_name.as_ref().to_owned(),
+            },
+        })
+    }
+
+    /// Looks for it.
+    pub(super) async fn find(&self, server: &ApiServer) -> Election {
+        if self.namespace == Namespace::Named {
+            return self
+                .get_in(server, &self.lease.namespace, Searched::Named)
+                .await;
+        }
+        let name = &self.lease.name;
+        let all =
+            format!("/apis/coordination.k8s.io/v1/leases?fieldSelector=metadata.name%3D{name}");
+        match server.get(&all).await {
+            Ok(list) => self.best_of(&list),
+            Err(Refusal::Forbidden(_)) => self.find_where_allowed(server).await,
+            Err(why) => Election {
+                lease: self.lease.clone(),
+                lead: Err(why),
+                searched: Searched::All,
+            },
+        }
+    }
+
+    /// The one of these Leases by which a replica leads, or else led last.
+    fn best_of(&self, list: &Value) -> Election {
+        let items = list["items"].as_array().into_iter().flatten();
+        let found = items.map(|item| (text(&item["metadata"]["namespace"]), Lead::read(item)));
+        let best = found.min_by_key(|(_, lead)| lead.rank());
+        let (namespace, lead) = best.map_or_else(
+            || (self.lease.namespace.clone(), Err(Refusal::NotThere)),
+            |(namespace, lead)| (namespace, Ok(lead)),
+        );
+        Election {
+            lease: self.lease_in(&namespace),
+            lead,
+            searched: Searched::All,
+        }
+    }
+
+    /// Looks where it is likely to be.
+    async fn find_where_allowed(&self, server: &ApiServer) -> Election {
+        let namespace = &self.lease.namespace;
+        let mut places = vec![namespace.clone()];
+        if namespace != USUAL {
+            places.push(USUAL.to_owned());
+        }
+        let searched = Searched::Only(places);
+        let likely = self.get_in(server, namespace, searched.clone()).await;
+        match likely.lead {
+            Ok(_) => return likely,
+            // An operator may look where its own Lease is, and nowhere else.
+            Err(Refusal::NotThere) if self.namespace == Namespace::Pod => {
+                return Election {
+                    searched: Searched::Named,
+                    ..likely
+                };
+            }
+            Err(_) => {}
+        }
+        let usual = self.get_in(server, USUAL, searched).await;
+        if usual.lead.is_ok() { usual } else { likely }
+    }
+
+    async fn get_in(&self, server: &ApiServer, namespace: &str, searched: Searched) -> Election {
+        let lease = self.lease_in(namespace);
+        let path = format!(
+            "/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}",
+            lease.namespace, lease.name
+        );
+        let lead = server.get(&path).await.map(|found| Lead::read(&found));
+        Election {
+            lease,
+            lead,
+            searched,
+        }
+    }
+
+    fn lease_in(&self, namespace: &str) -> Lease {
+        Lease {
+            namespace: namespace.to_owned(),
+            ..self.lease.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_lease_is_where_the_account_is_unless_a_namespace_is_named() {
+        let election = |mode, namespace: Option<&str>| leader::Settings {
+            mode,
+            identity: "a".to_owned(),
+            namespace: namespace.map(str::to_owned),
+            lease_name: "shard-a".parse().unwrap(),
+            lease: Duration::from_secs(15),
+        };
+        let mut config = Config::new("https://kubernetes".parse().unwrap());
+        config.default_namespace = "mine".to_owned();
+        let found = |mode, namespace, user: Option<&str>| {
+            let sought = Sought::new(&election(mode, namespace), user, &config)?;
+            let Lease { namespace, name } = sought.lease;
+            let is_named = sought.namespace == Namespace::Named;
+            Some((format!("{namespace}/{name}"), is_named))
+        };
+        let (kubernetes, account) = (leader::Mode::Kubernetes, "system:serviceaccount:ops:op");
+        for (namespace, user, lease, is_named) in [
+            (None, None, "mine/shard-a", false),
+            (None, Some("jane"), "mine/shard-a", false),
+            (None, Some(account), "ops/shard-a", true),
+            (Some("named"), Some(account), "named/shard-a", true),
+        ] {
+            let expected = Some((lease.to_owned(), is_named));
+            assert_eq!(found(kubernetes, namespace, user), expected);
+        }
+        assert_eq!(found(leader::Mode::Off, None, Some(account)), None);
+    }
+
+    #[test]
+    fn of_several_leases_the_one_of_a_leader_counts() {
+        let sought = Sought {
+            lease: Lease {
+                namespace: "default".to_owned(),
+                name: "op".to_owned(),
+            },
+            namespace: Namespace::Guessed,
+        };
+        let lease = |namespace: &str, holder: &str, age: i64| {
+            let renewed = Timestamp::from_second(clock::time().as_second() - age).unwrap();
+            json!({
+                "metadata": { "namespace": namespace },
+                "spec": {
+                    "holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed.to_string(),
+                },
+            })
+        };
+        let best = |leases: &[Value]| {
+            let found = sought.best_of(&json!({ "items": leases }));
+            let Lease { namespace, name } = found.lease;
+            (
+                format!("{namespace}/{name}"),
+                found.lead.map(|lead| lead.holder),
+            )
+        };
+        let released = lease("released", "", 1);
+        let old = lease("old", "a", 4_000);
+        let leads = lease("leads", "b", 9);
+        let expected = |lease: &str, holder: &str| (lease.to_owned(), Ok(holder.to_owned()));
+        assert_eq!(
+            best(&[old.clone(), released.clone(), leads]),
+            expected("leads/op", "b")
+        );
+        assert_eq!(best(&[old.clone(), released]), expected("released/op", ""));
+        assert_eq!(best(&[old]), expected("old/op", "a"));
+        assert_eq!(best(&[]), ("default/op".to_owned(), Err(Refusal::NotThere)));
+    }
+}

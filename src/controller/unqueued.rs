@@ -1,0 +1,141 @@
+//! Workloads in no queue whose wait ends: because their semaphore does not exist, or can never give them what they ask
+//! for.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use tokio::task::JoinSet;
+
+use super::{Context, index::Unclaimed, shell::explain_failure};
+use crate::{
+    call::CALL_TIMEOUT,
+    workload::{Urgency, WorkloadWrite, WriteError},
+};
+use consul_client::clock::{self, Moment};
+use consul_semaphore::{
+    Uid,
+    engine::Write,
+    holding::Setback,
+    plan::{Fail, Failed},
+};
+use consul_semaphore_workload::{TrackedWorkload, request};
+
+/// When to look again whether a semaphore can grant anything.
+const LATER: Duration = Duration::from_secs(10);
+
+/// How many of them fail at once.
+const CONCURRENCY: usize = 16;
+
+/// The workloads in no queue whose waits end.
+pub(super) struct Unqueued {
+    /// Since when this replica leads.
+    started: Timestamp,
+    setbacks: HashMap<Uid, Setback>,
+}
+
+impl Unqueued {
+    pub(super) fn new() -> Self {
+        Self {
+            started: clock::time(),
+            setbacks: HashMap::new(),
+        }
+    }
+
+    /// Makes those of these workloads fail whose time is over. `why` says what keeps one out of the queue. Returns how
+    /// long until the next one is due.
+    pub(super) async fn end(
+        &mut self,
+        context: &Arc<Context>,
+        unclaimed: &[TrackedWorkload],
+        why: impl Fn(&TrackedWorkload, &Unclaimed) -> String,
+    ) -> Option<Duration> {
+        let there: HashSet<&Uid> = unclaimed
+            .iter()
+            .map(|tracked| &tracked.workload.uid)
+            .collect();
+        self.setbacks.retain(|uid, _| there.contains(uid));
+        let (now, moment) = (clock::time(), Moment::now());
+        let (mut next, mut fails): (Option<Duration>, JoinSet<_>) = (None, JoinSet::new());
+        for tracked in unclaimed {
+            let uid = &tracked.workload.uid;
+            let Some((ends, timeout)) = context.index.unclaimed_ends(tracked, self.started) else {
+                continue;
+            };
+            let wait = ends.map_or(LATER, |ends| {
+                Duration::try_from(ends.duration_since(now)).unwrap_or_default()
+            });
+            let setback = self.setbacks.get(uid);
+            let pause = setback.map_or(Duration::ZERO, |setback| setback.until.since(moment));
+            let wait = wait.max(pause);
+            let obstacle = context.index.why_unclaimed(tracked);
+            let Some(obstacle) = obstacle.filter(Unclaimed::ends_waits) else {
+                continue;
+            };
+            if !wait.is_zero() || fails.len() == CONCURRENCY {
+                let wait = wait.max(Duration::from_secs(1));
+                next = next.into_iter().chain([wait]).min();
+                continue;
+            }
+            let fail = Fail {
+                workload: (&tracked.workload).into(),
+                why: Failed::Unqueued {
+                    timeout,
+                    why: why(tracked, &obstacle),
+                },
+            };
+            let (context, namespace) = (context.clone(), tracked.namespace.clone());
+            fails.spawn(async move {
+                let uid = fail.workload.uid.clone();
+                (uid, make_fail(&context, &namespace, fail).await)
+            });
+        }
+        while let Some(failed) = fails.join_next().await {
+            let (uid, done) = match failed {
+                Ok(failed) => failed,
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            };
+            let before = self.setbacks.remove(&uid);
+            if !done {
+                let setback = Setback::after(before.as_ref(), Moment::now());
+                let wait = setback.until.since(Moment::now());
+                next = next.into_iter().chain([wait]).min();
+                self.setbacks.insert(uid, setback);
+            }
+        }
+        next
+    }
+}
+
+/// Makes a workload fail. Returns whether it did, or has changed since.
+async fn make_fail(context: &Context, namespace: &Arc<str>, fail: Fail) -> bool {
+    let (target, (reason, note)) = (fail.workload.clone(), explain_failure("", &fail.why));
+    let write = WorkloadWrite {
+        namespace: namespace.clone(),
+        request: request(&Write::Fail(fail)),
+        urgency: Urgency::Usual,
+        target: target.clone(),
+        timeout: CALL_TIMEOUT,
+        deadline: None,
+    };
+    match context.workloads.write(write).await {
+        Ok(now) => {
+            let events = &context.shared.events;
+            events.workload(namespace, &target.name, &target.uid, reason, note);
+            context.index.written(&target.uid, now);
+            true
+        }
+        Err(WriteError::Outdated(now)) => {
+            context.index.reread(&target.uid, now.map(|now| *now));
+            true
+        }
+        Err(error) => {
+            let workload = format_args!("{namespace}/{}", target.name);
+            tracing::warn!(%workload, %error, "can't make a Job fail that has waited for too long");
+            false
+        }
+    }
+}
