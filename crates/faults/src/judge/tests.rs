@@ -588,3 +588,22 @@ fn what_lost_a_part_before_it_ran_gives_the_others_back() {
     story.after(60.0).grant_at(OTHER, &[], 0).ends();
     assert_eq!(story.rules(), [Rule::PartKept]);
 }
+
+#[test]
+fn a_free_slot_may_be_kept_for_a_larger_request_but_not_for_long() {
+    for (larger, seconds, expected) in [
+        (false, 29.0, vec![]),
+        (false, 31.0, vec![Rule::JobStuck]),
+        (true, 31.0, vec![]),
+        (true, 121.0, vec![Rule::JobStuck]),
+    ] {
+        let mut story = Story::asking_for_three();
+        if larger {
+            story.job("large", JobState::Waiting);
+        }
+        story.asks.clear();
+        story.job("a", JobState::Waiting).after(seconds);
+        story.grant_at(PREFIX, &["s0", "s1", "s2"], 9);
+        assert_eq!(story.rules(), expected, "{larger} {seconds}");
+    }
+}
