@@ -22,6 +22,14 @@ async fn exec() {
         "deploys staging\n"
     );
 
+    let slots = r#"echo "$CONSUL_SEMAPHORE_SLOTS" | grep -oE 'lockKey":"(licenses|locks/db)/'"#;
+    shell.program("./import", slots);
+    assert_eq!(
+        page.run(&shell, "consul-semaphore exec --semaphore prefix=locks/db")
+            .await,
+        "lockKey\":\"locks/db/\n".to_owned() + &"lockKey\":\"licenses/\n".repeat(3)
+    );
+
     // Another worker has task b.
     shell.program("list-tasks", "echo a b c");
     shell.program("run-task", r#"echo "runs $*""#);

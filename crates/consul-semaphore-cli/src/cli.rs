@@ -4,12 +4,16 @@
     reason = "these comments are the help, which is shown as it stands"
 )]
 
+mod semaphore;
+
 use std::{ffi::OsString, path::Path, time::Duration};
 
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use command_line::{CONSUL_ENVIRONMENT, ConsulFlags, filter, name};
 use consul_client as consul;
-use consul_semaphore::{Key, LONGEST_COOLDOWN, Prefix, Seconds, holder, identity::name_of};
+use consul_semaphore::{
+    Key, LONGEST_COOLDOWN, MOST_SLOTS, Prefix, Seconds, holder, identity::name_of,
+};
 
 use crate::{exec, held::Sequencer};
 
@@ -23,10 +27,10 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a command in a slot of a semaphore, on any machine: wait for the slot, hold it, give it back
+    /// Run a command in slots of one or several semaphores, on any machine: wait for them, hold them, give them back
     #[command(after_help = format!("{HELP}\n\n{CONSUL_ENVIRONMENT}"))]
     Exec(Box<Exec>),
-    /// Report by the exit code whether a slot is still held
+    /// Report by the exit code whether a slot is still held, or all of several
     #[command(after_help = format!("{HELD_HELP}\n\n{CONSUL_ENVIRONMENT}"))]
     Held(Box<Held>),
     #[command(hide = true)]
@@ -40,6 +44,7 @@ The command finds in its environment what its slot is called in Consul:
                            the sequencer; `held` says whether it is still good
   CONSUL_SEMAPHORE_FENCING_TOKEN
                            a later grant has a greater one
+  CONSUL_SEMAPHORE_SLOTS   of several slots: all of them, as JSON; the others name the first
 
 Exit code: the command's own, 128 and the signal's number if a signal ended it, or
    69  Consul can't be reached, has no leader, is overloaded or fails: with --try,
@@ -77,12 +82,17 @@ const KILL_AFTER: Duration = Duration::from_secs(10);
 #[expect(clippy::struct_excessive_bools, reason = "they are flags")]
 pub(crate) struct Exec {
     /// Where the semaphore lives in Consul
-    #[arg(long, env = "CONSUL_SEMAPHORE_PREFIX", value_name = "PREFIX")]
-    prefix: Prefix,
+    #[arg(
+        long,
+        env = "CONSUL_SEMAPHORE_PREFIX",
+        value_name = "PREFIX",
+        required_unless_present = "semaphores"
+    )]
+    prefix: Option<Prefix>,
 
     /// How many slots there are: the same for all who use the prefix
-    #[arg(long, short = 'n', env = "CONSUL_SEMAPHORE_LIMIT", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=5000))]
-    limit: u32,
+    #[arg(long, short = 'n', env = "CONSUL_SEMAPHORE_LIMIT", value_name = "N", required_unless_present = "semaphores", value_parser = clap::value_parser!(u32).range(1..=i64::from(semaphore::MOST)))]
+    limit: Option<u32>,
 
     /// How the semaphore is stored in Consul: a mutex has one slot, which `consul lock -n 1` takes
     #[arg(
@@ -98,6 +108,18 @@ pub(crate) struct Exec {
     #[arg(long, env = "CONSUL_SEMAPHORE_KEY", value_name = "KEY")]
     key: Option<Key>,
 
+    /// Instead of the flags above: prefix=PREFIX,limit=N[,slots=N][,key=KEY][,mode=MODE]. Repeat it for slots of several
+    /// semaphores; all are granted at once, or none. In the variable, separate them by semicolons
+    #[arg(
+        long = "semaphore",
+        env = "CONSUL_SEMAPHORE_SEMAPHORE",
+        value_name = "WORDS",
+        value_parser = semaphore::parse,
+        value_delimiter = ';',
+        conflicts_with_all = ["prefix", "limit", "key", "mode"]
+    )]
+    semaphores: Vec<holder::Semaphore>,
+
     /// Higher goes first
     #[arg(
         long,
@@ -108,7 +130,7 @@ pub(crate) struct Exec {
     )]
     priority: i32,
 
-    /// Fail with 78 if nobody uses the prefix yet, instead of making a new semaphore: for a prefix that is easily mistyped
+    /// Fail with 78 if nobody uses a prefix yet, instead of making a new semaphore: for a prefix that is easily mistyped
     #[arg(long)]
     must_exist: bool,
 
@@ -116,15 +138,15 @@ pub(crate) struct Exec {
     #[arg(long, short)]
     quiet: bool,
 
-    /// How long to wait for a slot [default: as long as it takes]
+    /// How long to wait for the slots [default: as long as it takes]
     #[arg(long, env = "CONSUL_SEMAPHORE_WAIT_FOR", value_name = "DURATION")]
     wait_for: Option<Seconds<1, 2_592_000>>,
 
-    /// Do not wait, except for the slot of a dead holder: if no slot is free, report who holds them and exit with 75
+    /// Do not wait, except for the slot of a dead holder: if a slot is missing, report who holds them and exit with 75
     #[arg(long = "try", conflicts_with = "wait_for")]
     once: bool,
 
-    /// What happens to the command when its slot is lost
+    /// What happens to the command when a slot of it is lost
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_ON_SLOT_LOST",
@@ -216,6 +238,15 @@ enum Mode {
     Mutex,
 }
 
+impl From<&Mode> for consul_semaphore::Mode {
+    fn from(mode: &Mode) -> Self {
+        match mode {
+            Mode::Semaphore => Self::Semaphore,
+            Mode::Mutex => Self::Mutex,
+        }
+    }
+}
+
 /// What happens to the command when its slot is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum OnSlotLost {
@@ -227,20 +258,32 @@ enum OnSlotLost {
 }
 
 impl Exec {
+    /// The slots that it asks for.
+    fn request(&self) -> Result<holder::Request, String> {
+        let Self {
+            prefix,
+            limit,
+            key,
+            mode,
+            semaphores,
+            ..
+        } = self;
+        // The command line has both, or neither.
+        let Some((prefix, limit)) = prefix.clone().zip(*limit) else {
+            let request = holder::Request::new(semaphores.clone());
+            return request.map_err(|error| format!("--semaphore: {error}"));
+        };
+        if *mode == Mode::Mutex && limit != 1 {
+            return Err("--mode mutex: give --limit 1, or another mode".to_owned());
+        }
+        let prefix = semaphore::below(prefix, key.as_ref())?;
+        holder::Request::one(prefix, mode.into(), limit).map_err(|error| error.to_string())
+    }
+
     /// The settings for `exec`.
     pub(crate) fn settings(self, consul: &consul::Config) -> Result<exec::Settings, clap::Error> {
         let refuse = |problem: String| Cli::command().error(ErrorKind::ValueValidation, problem);
-        let prefix = match &self.key {
-            Some(key) => format!("{}/{key}", self.prefix)
-                .parse()
-                .map_err(|error| refuse(format!("--prefix and --key: {error}")))?,
-            None => self.prefix,
-        };
-        if self.mode == Mode::Mutex && self.limit != 1 {
-            return Err(refuse(
-                "--mode mutex: give --limit 1, or another mode".to_owned(),
-            ));
-        }
+        let request = self.request().map_err(refuse)?;
         let ttl = self.ttl.get();
         // It is asked to end a second early, and must have ended by the end of the TTL.
         let longest = (ttl / 2).saturating_sub(Duration::from_secs(1));
@@ -266,13 +309,8 @@ impl Exec {
         }
         let program = self.command.first().map(Path::new);
         let program = program.and_then(Path::file_name).unwrap_or_default();
-        let slot = holder::Settings {
-            prefix,
-            mode: match self.mode {
-                Mode::Semaphore => consul_semaphore::Mode::Semaphore,
-                Mode::Mutex => consul_semaphore::Mode::Mutex,
-            },
-            limit: self.limit,
+        let slots = holder::Settings {
+            request,
             priority: self.priority,
             fair: self.fair_order,
             wait: !self.once,
@@ -294,7 +332,7 @@ impl Exec {
             grace: kill_after,
         };
         Ok(exec::Settings {
-            slot,
+            slots,
             patience: self.wait_for.map(Seconds::get),
             quiet: self.quiet,
             foreground: self.foreground,
@@ -324,7 +362,7 @@ pub(crate) struct Become {
 }
 
 /// The meaning of `held`'s exit code.
-const HELD_HELP: &str = "Exit code: 0 the slot is held, 1 it is not, 2 that can't be told.";
+const HELD_HELP: &str = "Exit code: 0 the slot is held, 1 it is not, 2 that can't be told. Of several slots: 0 all are, 1 one is not.";
 
 #[derive(Args, Debug)]
 pub(crate) struct Held {
@@ -340,6 +378,10 @@ pub(crate) struct Held {
     #[arg(long, env = "CONSUL_SEMAPHORE_LOCK_INDEX", value_name = "NUMBER")]
     lock_index: u64,
 
+    /// All slots that were granted together, as JSON. If the slot above is the first of them, all are checked
+    #[arg(long, env = "CONSUL_SEMAPHORE_SLOTS", value_name = "JSON", value_parser = slots)]
+    slots: Option<Slots>,
+
     /// What is logged to stderr: a level, or `target=level` pairs joined by commas
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = "warn", value_parser = filter)]
     pub(crate) log_filter: String,
@@ -348,13 +390,31 @@ pub(crate) struct Held {
     pub(crate) consul: ConsulFlags,
 }
 
+/// Slots that were granted together.
+#[derive(Clone, Debug)]
+struct Slots(Vec<Sequencer>);
+
+fn slots(text: &str) -> Result<Slots, String> {
+    let slots = consul_semaphore::Sequencer::read_list(text);
+    let slots = slots.map_err(|error| format!("it is no list of slots: {error}"))?;
+    if slots.len() > usize::try_from(MOST_SLOTS).unwrap_or(usize::MAX) {
+        return Err(format!("it lists more than {MOST_SLOTS} slots"));
+    }
+    Ok(Slots(slots.into_iter().map(Sequencer::from).collect()))
+}
+
 impl Held {
-    /// The sequencer to check.
-    pub(crate) fn sequencer(self) -> Sequencer {
-        Sequencer {
+    /// The sequencers to check.
+    pub(crate) fn sequencers(self) -> Vec<Sequencer> {
+        let named = Sequencer {
             lock_key: self.lock_key,
             session: self.session.into(),
             lock_index: self.lock_index,
+        };
+        match self.slots {
+            Some(Slots(all)) if all.first() == Some(&named) => all,
+            // Another slot was named, or there is only one.
+            _ => vec![named],
         }
     }
 }

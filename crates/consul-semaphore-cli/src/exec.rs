@@ -1,4 +1,4 @@
-//! A command in a slot: like `consul lock`, with a [`consul_semaphore::holder`].
+//! A command in slots: like `consul lock`, with a [`consul_semaphore::holder`].
 //!
 //! | file | subject |
 //! |---|---|
@@ -16,8 +16,8 @@ use std::{ffi::OsString, time::Duration};
 
 use consul_client::{self as consul, Client, clock::Moment};
 use consul_semaphore::{
-    OnSlotLost,
-    holder::{self, AcquireError, Holder, Notice, Remains},
+    OnSlotLost, Prefix,
+    holder::{self, AcquireError, Holder, Lost, Notice, Remains},
     plan::Suspended,
 };
 use tokio::time::sleep;
@@ -36,12 +36,12 @@ use crate::stderr::Stderr;
 /// How long after the command's end a signal may be meant for the command: systemd and terminals send it to both.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The command to run, and its slot.
+/// The command to run, and its slots.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The slot.
-    pub(crate) slot: holder::Settings,
-    /// How long to wait for it; `None`: without a limit.
+    /// The slots.
+    pub(crate) slots: holder::Settings,
+    /// How long to wait for them; `None`: without a limit.
     pub(crate) patience: Option<Duration>,
     /// Whether only what goes wrong is reported.
     pub(crate) quiet: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Settings {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Runs a command in a slot and returns the exit code: the command's own, 128 and the signal's number if a signal
+/// Runs a command in its slots and returns the exit code: the command's own, 128 and the signal's number if a signal
 /// ended it, or a [`Failure`]'s. Messages go to `stderr`. Must be called on the process's main thread and with a
 /// single-threaded runtime: the command ends with the thread that started it.
 pub(crate) async fn exec(settings: Settings, consul: consul::Config, stderr: &Stderr) -> u8 {
@@ -68,7 +68,7 @@ pub(crate) async fn exec(settings: Settings, consul: consul::Config, stderr: &St
     let mut holder = hold(&settings, consul.clone(), stderr);
     let ran = run(&settings, &mut holder, &mut signals, stderr).await;
     let code = ran.unwrap_or_else(failed);
-    leave(&mut holder, &mut signals, stderr).await;
+    leave(Words::of(&settings), &mut holder, &mut signals, stderr).await;
     consul.log_out().await;
     code
 }
@@ -80,45 +80,99 @@ fn set_up(consul: consul::Config) -> Result<(Signals, Client), Failure> {
 
 /// A holder that reports on stderr what happens.
 fn hold(settings: &Settings, consul: Client, stderr: &Stderr) -> Holder {
-    let (prefix, stderr) = (settings.slot.prefix.clone(), stderr.clone());
+    let (words, stderr) = (Words::of(settings), stderr.clone());
     let quiet = settings.quiet;
     let on_notice = move |notice| {
         let progress = matches!(
             notice,
-            Notice::Waiting { .. } | Notice::Granted { .. } | Notice::Resting
+            Notice::Waiting(_) | Notice::Granted { .. } | Notice::Resting(_)
         );
-        if quiet && progress {
-            return;
+        if !(quiet && progress) {
+            words
+                .of_notice(notice)
+                .iter()
+                .for_each(|line| stderr.say(line));
         }
-        stderr.say(&match notice {
-            Notice::Waiting { holders } => format!("waiting for a slot of {prefix}: {holders}"),
-            Notice::Granted {
-                waited: Some(waited),
-                ..
-            } => {
-                format!("got a slot after {}s", waited.as_secs())
+    };
+    Holder::new(settings.slots.clone(), consul, on_notice)
+}
+
+/// What is reported, in words: with one slot nobody asks which.
+#[derive(Clone, Copy)]
+struct Words {
+    several: bool,
+}
+
+impl Words {
+    fn of(settings: &Settings) -> Self {
+        Self {
+            several: settings.slots.request.slots() > 1,
+        }
+    }
+
+    /// A slot at this prefix.
+    fn slot(self, prefix: &Prefix) -> String {
+        if self.several {
+            format!("a slot of {prefix}")
+        } else {
+            "the slot".to_owned()
+        }
+    }
+
+    fn of_notice(self, notice: Notice) -> Vec<String> {
+        let line = match notice {
+            Notice::Waiting(missing) => {
+                format!("waiting for {}: {}", missing.of.asked(), missing.holders)
             }
-            Notice::Granted { created: true, .. } => {
-                format!("made a new semaphore at {prefix}; nobody else uses it")
-            }
-            Notice::Granted { .. } => return,
-            Notice::Resting => {
+            Notice::Granted { waited, created } => return self.of_grant(waited, &created),
+            Notice::Resting(prefix) => {
                 format!("waiting for the lock-delay of a dead holder at {prefix}")
             }
             Notice::Trouble { error, holding } if holding => {
                 format!("{error}; the command continues for now")
             }
             Notice::Trouble { error, .. } => format!("{error}; waiting"),
-            Notice::Regained => "the slot was lost, and the command has a slot again".to_owned(),
-            Notice::Unheld => {
-                "the slot is lost, and no other one is free: the command continues".to_owned()
+            Notice::Regained(prefix) => {
+                let slot = self.slot(&prefix);
+                format!("{slot} was lost, and the command has a slot again")
             }
-        });
-    };
-    Holder::new(settings.slot.clone(), consul, on_notice)
+            Notice::Unheld(prefix) => {
+                let slot = self.slot(&prefix);
+                format!("{slot} is lost, and no other one is free: the command continues")
+            }
+        };
+        vec![line]
+    }
+
+    fn of_grant(self, waited: Option<Duration>, created: &[Prefix]) -> Vec<String> {
+        let slots = if self.several { "slots" } else { "a slot" };
+        let waited = waited.map(|waited| format!("got {slots} after {}s", waited.as_secs()));
+        let made = |prefix| format!("made a new semaphore at {prefix}; nobody else uses it");
+        waited.into_iter().chain(created.iter().map(made)).collect()
+    }
+
+    fn of_loss(self, lost: &Lost) -> String {
+        let slot = self.slot(&lost.prefix);
+        match lost.why {
+            Suspended::SlotLost => format!("{slot} is lost: ending the command"),
+            Suspended::Unproved => {
+                format!("nothing shows any more that {slot} is held: ending the command")
+            }
+        }
+    }
+
+    fn of_remains(self, remains: Remains) -> String {
+        let what = match (remains.slots, self.several) {
+            (true, false) => "the slot stays held until its session has expired",
+            (true, true) => "the slots stay held until their sessions have expired",
+            (false, _) => "the place in the queue stays until its session has expired",
+        };
+        let latest = remains.within.as_secs();
+        format!("{what}, {latest}s from now at the latest")
+    }
 }
 
-/// Waits for a slot, and runs the command in it.
+/// Waits for the slots, and runs the command in them.
 async fn run(
     settings: &Settings,
     holder: &mut Holder,
@@ -139,24 +193,22 @@ async fn run(
     let process = Process::start(&Start {
         command: &settings.command,
         withheld: settings.withheld,
-        slot: &granted.slot,
+        slots: &granted,
         foreground: settings.foreground,
         // A command that may continue without a slot may also continue without this program.
-        ends_with_us: settings.slot.on_slot_lost != OnSlotLost::Continue,
+        ends_with_us: settings.slots.on_slot_lost != OnSlotLost::Continue,
     })
     .map_err(Failure::System)?;
     holder.started(&granted);
     attend(settings, holder, process, signals, stderr).await
 }
 
-/// The error if there was no slot within the time to wait.
+/// The error if the slots were not granted within the time to wait.
 fn out_of_patience(settings: &Settings, holder: &Holder) -> Failure {
     match (holder.why_waiting(), settings.patience) {
-        (AcquireError::Taken { prefix, holders }, Some(patience)) => Failure::OutOfPatience {
-            prefix,
-            patience,
-            holders,
-        },
+        (AcquireError::Taken(missing), Some(patience)) => {
+            Failure::OutOfPatience { missing, patience }
+        }
         (why, _) => Failure::NoSlot(why),
     }
 }
@@ -169,24 +221,21 @@ async fn attend(
     signals: &mut Signals,
     stderr: &Stderr,
 ) -> Result<u8, Failure> {
-    let why = loop {
+    let lost = loop {
         tokio::select! {
             code = process.ended() => return code.map_err(Failure::System),
-            why = holder.hold() => break why,
+            lost = holder.hold() => break lost,
             signal = signals.next() => process.forward(signal),
         }
     };
     process.ask_to_end();
-    stderr.say(match why {
-        Suspended::SlotLost => "the slot is lost: ending the command",
-        Suspended::Unproved => "nothing shows any more that the slot is held: ending the command",
-    });
-    let code = process.end_within(settings.slot.grace).await;
+    stderr.say(&Words::of(settings).of_loss(&lost));
+    let code = process.end_within(settings.slots.grace).await;
     Err(Failure::Lost(code.map_err(Failure::System)?))
 }
 
-/// Gives back the slot, after its cooldown if the process has run; reports what can't be given back.
-async fn leave(holder: &mut Holder, signals: &mut Signals, stderr: &Stderr) {
+/// Gives back the slots, after their cooldown if the process has run; reports what can't be given back.
+async fn leave(words: Words, holder: &mut Holder, signals: &mut Signals, stderr: &Stderr) {
     holder.finished();
     // Signals that came with the end of the command were meant for it.
     signals.forget();
@@ -206,15 +255,7 @@ async fn leave(holder: &mut Holder, signals: &mut Signals, stderr: &Stderr) {
             }
         }
     };
-    if let Some(Remains { slot, within }) = holder.remains() {
-        let what = if slot {
-            "the slot stays held"
-        } else {
-            "the place in the queue stays"
-        };
-        let latest = within.as_secs();
-        stderr.say(&format!(
-            "{why}: {what} until its session has expired, {latest}s from now at the latest"
-        ));
+    if let Some(remains) = holder.remains() {
+        stderr.say(&format!("{why}: {}", words.of_remains(remains)));
     }
 }

@@ -1,12 +1,13 @@
 //! Whether a sequencer is still valid.
 
+use std::collections::BTreeMap;
+
 use consul_client::{self as consul, Client, Listing, SessionId};
-use consul_semaphore::Prefix;
-use consul_semaphore::{Mode, Reading};
+use consul_semaphore::{Mode, Prefix, Reading};
 
 /// What a holder received with its slot: the key that its session has locked, and how often that key has been locked
 /// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sequencer {
     /// The contender key.
     pub(crate) lock_key: String,
@@ -19,30 +20,66 @@ pub(crate) struct Sequencer {
 /// Whether the slot is still held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is still held.
+    /// It is still held, as are all others.
     Held,
-    /// It is not held any more, and why.
+    /// One is not held any more, and why.
     NotHeld(String),
 }
 
-/// Asks Consul's leader whether the holder still has the slot. The answer was true when it was given; a moment later
-/// it may not be.
-///
-/// # Errors
-/// Consul can't be asked, or does not answer; or the key can't belong to a semaphore.
-pub(crate) async fn held(consul: consul::Config, sequencer: &Sequencer) -> anyhow::Result<Verdict> {
-    let (prefix, _) = sequencer
-        .lock_key
-        .rsplit_once('/')
-        .ok_or_else(|| anyhow::anyhow!("{:?} is no key below a prefix", sequencer.lock_key))?;
-    let prefix: Prefix = prefix.parse()?;
-    let client = Client::new(consul)?;
-    let listing = client.list(&prefix.folder()).await;
-    client.log_out().await;
-    Ok(judge(sequencer, &prefix, listing?))
+impl From<consul_semaphore::Sequencer> for Sequencer {
+    fn from(slot: consul_semaphore::Sequencer) -> Self {
+        Self {
+            lock_key: slot.lock_key,
+            session: slot.session,
+            lock_index: slot.lock_index,
+        }
+    }
 }
 
-fn judge(sequencer: &Sequencer, prefix: &Prefix, listing: Listing) -> Verdict {
+/// Asks Consul's leader whether the holder still has all of these slots. The answer was true when it was given; a
+/// moment later it may not be.
+///
+/// # Errors
+/// Consul can't be asked, or does not answer; or a key can't belong to a semaphore. One slot that is known to be lost
+/// is an answer all the same.
+pub(crate) async fn held(
+    consul: consul::Config,
+    sequencers: &[Sequencer],
+) -> anyhow::Result<Verdict> {
+    let client = Client::new(consul)?;
+    let verdict = ask(&client, sequencers).await;
+    client.log_out().await;
+    verdict
+}
+
+async fn ask(client: &Client, sequencers: &[Sequencer]) -> anyhow::Result<Verdict> {
+    let mut by_prefix: BTreeMap<&str, Vec<&Sequencer>> = BTreeMap::new();
+    for sequencer in sequencers {
+        let (prefix, _) = sequencer
+            .lock_key
+            .rsplit_once('/')
+            .ok_or_else(|| anyhow::anyhow!("{:?} is no key below a prefix", sequencer.lock_key))?;
+        by_prefix.entry(prefix).or_default().push(sequencer);
+    }
+    let mut unknown = None;
+    for (prefix, sequencers) in by_prefix {
+        let prefix: Prefix = prefix.parse()?;
+        match client.list(&prefix.folder()).await {
+            Ok(listing) => {
+                for sequencer in sequencers {
+                    let verdict = judge(sequencer, &prefix, &listing);
+                    if verdict != Verdict::Held {
+                        return Ok(verdict);
+                    }
+                }
+            }
+            Err(error) => unknown = Some(error),
+        }
+    }
+    unknown.map_or(Ok(Verdict::Held), |error| Err(error.into()))
+}
+
+fn judge(sequencer: &Sequencer, prefix: &Prefix, listing: &Listing) -> Verdict {
     let Sequencer {
         lock_key,
         session,
@@ -59,7 +96,7 @@ fn judge(sequencer: &Sequencer, prefix: &Prefix, listing: Listing) -> Verdict {
         let now = entry.lock_index;
         return Verdict::NotHeld(format!("{lock_key} has LockIndex {now}, not {lock_index}"));
     }
-    let reading = Reading::new(prefix.clone(), Mode::Semaphore, listing);
+    let reading = Reading::new(prefix.clone(), Mode::Semaphore, listing.clone());
     if *lock_key != prefix.lock_key() && !reading.holds(session) {
         let lock = prefix.lock_key();
         return Verdict::NotHeld(format!(

@@ -79,7 +79,7 @@ fn held(flags: cli::Held) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return end(&error, UNKNOWN),
     };
-    let asked = runtime.block_on(held::held(consul, &flags.sequencer()));
+    let asked = runtime.block_on(held::held(consul, &flags.sequencers()));
     runtime.shutdown_background();
     match asked {
         Ok(Verdict::Held) => end("held", 0),

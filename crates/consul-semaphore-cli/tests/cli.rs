@@ -44,6 +44,48 @@ fn what_a_command_in_a_slot_needs_is_asked_for() {
         &PROGRAM.refusal(&exec(&["--try", "--wait-for=1s"]), &[]),
         &["--try", "cannot be used with"],
     );
+    let several = |flags: &[&'static str]| {
+        let flags = [&["exec"], flags, &["--", "true"]].concat();
+        PROGRAM.refusal(&flags, &[])
+    };
+    let db = "--semaphore=prefix=db,limit=2";
+    for (flags, said) in [
+        (vec![db, "--prefix=a"], "cannot be used with"),
+        (vec![db, "--limit=1"], "cannot be used with"),
+        (vec![db, "--key=a"], "cannot be used with"),
+        (vec![db, "--mode=mutex"], "cannot be used with"),
+        (vec![db, db], "db is there twice"),
+        (
+            vec![
+                db,
+                "--semaphore=prefix=a,limit=1,key=b",
+                "--semaphore=prefix=a/b,limit=1",
+            ],
+            "a/b is there twice",
+        ),
+        (vec![db; 9], "1 to 8 semaphores, not of 9"),
+        (
+            vec!["--semaphore=prefix=db,limit=2,slots=3"],
+            "db has 2 slots",
+        ),
+        (
+            vec!["--semaphore=prefix=db,limit=2,mode=mutex"],
+            "db is a mutex, which has one slot",
+        ),
+        (
+            vec![
+                "--semaphore=prefix=a,limit=90,slots=50",
+                "--semaphore=prefix=b,limit=1",
+            ],
+            "at most 50 slots in all, not for 51",
+        ),
+        (
+            vec!["--semaphore=prefix=db,limit=2,lock=1"],
+            "\"lock\" is unknown: write prefix=PREFIX",
+        ),
+    ] {
+        assert_says(&several(&flags), &["--semaphore", said]);
+    }
     // Without a token, anybody may end anybody's sessions.
     let elsewhere = ("CONSUL_HTTP_ADDR", "consul.example:8500");
     for (flags, variables) in [

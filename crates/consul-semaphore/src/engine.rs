@@ -734,7 +734,7 @@ impl Engine {
         now: Now,
         stores: &impl Stores,
     ) {
-        let mut not_after = Moment::END;
+        let (mut not_after, mut timeout) = (Moment::END, Duration::MAX);
         for queue in queues {
             let lookup = stores.of(queue);
             let Some(queue) = self.existing(queue) else {
@@ -748,12 +748,13 @@ impl Engine {
                 Some(end) => not_after = not_after.min(end),
                 None => return,
             }
+            timeout = timeout.min(queue.write_timeout());
         }
         let start = Start::new(workload.into(), slots);
         if let Some((first, start)) = queues.first().zip(start)
             && let Some(queue) = self.existing(first)
         {
-            queue.start_by(start, not_after);
+            queue.start_by(start, timeout, not_after);
         }
     }
 

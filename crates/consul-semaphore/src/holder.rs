@@ -1,22 +1,20 @@
-//! One slot for one program: the [engine](crate::engine) with one workload in it, and the Consul client that carries
+//! Slots for one program: the [engine](crate::engine) with one workload in it, and the Consul client that carries
 //! out its calls.
 //!
-//! To the engine the program is a workload like a Job: idle while it waits, running once it has its slot, finished
-//! when it gives the slot back. The order, the limit, pruning and lost slots are decided by the same code as for
+//! To the engine the program is a workload like a Job: idle while it waits, running once it has its slots, finished
+//! when it gives them back. The order, the limit, pruning and lost slots are decided by the same code as for
 //! Jobs. Nothing here decides about slots.
 //!
 //! ```no_run
 //! use std::time::Duration;
 //!
 //! use consul_client::{Client, Config};
-//! use consul_semaphore::{Mode, OnSlotLost, holder::{Holder, SessionSettings, Settings}};
+//! use consul_semaphore::{Mode, OnSlotLost, holder::{Holder, Request, SessionSettings, Settings}};
 //!
 //! # async fn work() {}
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 //! let settings = Settings {
-//!     prefix: "semaphores/batch/db".parse()?,
-//!     mode: Mode::Semaphore,
-//!     limit: 2,
+//!     request: Request::one("semaphores/batch/db".parse()?, Mode::Semaphore, 2)?,
 //!     priority: 0,
 //!     fair: true,
 //!     wait: true,
@@ -33,8 +31,8 @@
 //! };
 //! let consul = Client::new(Config::default())?;
 //! let mut holder = Holder::new(settings, consul, |notice| println!("{notice:?}"));
-//! let slot = holder.acquire().await?;
-//! holder.started(&slot);
+//! let slots = holder.acquire().await?;
+//! holder.started(&slots);
 //! tokio::select! {
 //!     () = work() => {}
 //!     why = holder.hold() => println!("{why:?}: the work has to end within the grace"),
@@ -50,25 +48,32 @@
 //! | `calls` | the calls to Consul, and the sessions that are renewed |
 //! | `program` | the program as the engine sees it |
 //! | `obstacle` | why there is no slot, or none yet |
+//! | `request` | the slots that are asked for, of one or several semaphores |
+//! | `watched` | one of these semaphores, and the watch of its prefix |
 
 mod calls;
 mod obstacle;
 mod program;
+mod request;
+mod watched;
 
 use std::{collections::BTreeSet, time::Duration};
 
-use tokio::{sync::mpsc, time::sleep};
+use tokio::time::sleep;
 
 use self::{
     calls::{Calls, Done},
+    obstacle::View,
     program::Program,
+    watched::{Watched, next_reading},
 };
 pub use self::{
-    obstacle::AcquireError,
+    obstacle::{AcquireError, Missing},
     program::{SessionSettings, Settings},
+    request::{InvalidRequest, Request, Semaphore},
 };
 use crate::{
-    Lock, Phase, Reading, Workload,
+    Phase, Prefix, Workload,
     engine::{
         Action, Answer, Call, CallId, Conclusion, Duty, Effect, Engine, IDLE, Outcome, Queue,
         QueueRef, Write, Written,
@@ -77,7 +82,7 @@ use crate::{
     holding::now,
     plan::{Start, Suspended},
 };
-use consul_client::{self as consul, Client, Listing, WatchOptions, clock::Moment};
+use consul_client::{self as consul, Client, clock::Moment};
 
 /// How long a release may take, beside the cooldown of the slot. Anything left then expires with the session.
 const RELEASE: Duration = Duration::from_secs(10);
@@ -85,31 +90,38 @@ const RELEASE: Duration = Duration::from_secs(10);
 /// Something to report to the user, once each time that it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// It waits for a slot: others hold them, or come first.
-    Waiting {
-        /// Who holds them, for people.
-        holders: String,
-    },
-    /// It has a slot.
+    /// It waits for slots of this semaphore: others hold them, or come first.
+    Waiting(Missing),
+    /// It has all its slots.
     Granted {
         /// How long it waited for others; `None` if it had not to.
         waited: Option<Duration>,
-        /// Whether the prefix was unused before: it may be misspelt.
-        created: bool,
+        /// The prefixes that were unused before: they may be misspelt.
+        created: Vec<Prefix>,
     },
-    /// It waits for the lock-delay of a dead holder.
-    Resting,
+    /// It waits for the lock-delay of a dead holder at this prefix.
+    Resting(Prefix),
     /// Consul can't be used. The holder tries again.
     Trouble {
         /// The problem.
         error: consul::Error,
-        /// Whether a slot is held meanwhile.
+        /// Whether slots are held meanwhile.
         holding: bool,
     },
-    /// The slot was lost, and another one was granted.
-    Regained,
-    /// The slot is lost and no other one is free, and the work continues because of [`Settings::on_slot_lost`].
-    Unheld,
+    /// A slot at this prefix was lost, and another one was granted.
+    Regained(Prefix),
+    /// A slot at this prefix is lost and no other one is free, and the work continues because of
+    /// [`Settings::on_slot_lost`].
+    Unheld(Prefix),
+}
+
+/// Why the work must end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The semaphore whose slot is lost.
+    pub prefix: Prefix,
+    /// How that is known.
+    pub why: Suspended,
 }
 
 /// A slot or place could not be given back.
@@ -120,8 +132,8 @@ pub struct NotReleased;
 /// What a holder that ends now leaves in Consul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remains {
-    /// Whether it is a slot; otherwise it is a place in the queue.
-    pub slot: bool,
+    /// Whether these are slots; otherwise it is a place in the queue.
+    pub slots: bool,
     /// After how long the session has expired, at the latest.
     pub within: Duration,
 }
@@ -130,30 +142,26 @@ pub struct Remains {
 #[derive(Clone, Debug)]
 enum Wanted {
     Start(Start),
-    Stop(Suspended),
-    /// A request that can't be carried out now. The next pass makes it again, so it is answered only once something
-    /// has happened.
-    Nothing,
+    Stop(Lost),
 }
 
-/// Waits for a slot, holds it and gives it back.
+/// Waits for slots, holds them and gives them back.
 ///
 /// Its futures may be dropped at any time: the next one picks up what was under way. While none of them is awaited,
 /// sessions are still renewed, but nothing else is done. A dropped holder lets its sessions expire.
 pub struct Holder {
     settings: Settings,
     engine: Engine,
-    queue: QueueRef,
+    semaphores: Vec<Watched>,
     program: Program,
     calls: Calls,
     wanted: Option<(CallId, Wanted)>,
-    /// Readings of the prefix, once a future waits for one.
-    readings: Option<mpsc::Receiver<Result<Listing, consul::Error>>>,
+    /// Requests that can't be carried out now. The next pass makes them again, so they are answered only once
+    /// something has happened.
+    put_off: Vec<CallId>,
     notices: Notices,
     /// Since when it waits for others.
     waits_since: Option<Moment>,
-    /// Whether the prefix was unused when it was last read, before there was a slot.
-    unused: bool,
     /// When a release is given up.
     given_up: Moment,
 }
@@ -166,23 +174,24 @@ impl Holder {
         consul: Client,
         on_notice: impl Fn(Notice) + Send + 'static,
     ) -> Self {
-        let (program, queue) = (Program::new(&settings), program::queue());
-        let mut engine = Engine::default();
-        let (semaphore, capacity) = (settings.semaphore(), consul.transaction_capacity());
-        engine.add_standalone(&queue.semaphore, semaphore, capacity, now(), &program);
+        let (program, semaphores) = (Program::new(&settings), Watched::all(&settings.request));
+        let (mut engine, capacity) = (Engine::default(), consul.transaction_capacity());
+        for watched in &semaphores {
+            let (name, semaphore) = (&watched.queue.semaphore, settings.semaphore(watched));
+            engine.add_standalone(name, semaphore, capacity, now(), &program);
+        }
         Self {
             engine,
-            queue,
+            semaphores,
             program,
             calls: Calls::new(consul, settings.session.node.clone()),
             wanted: None,
-            readings: None,
+            put_off: Vec::new(),
             notices: Notices {
                 on: Box::new(on_notice),
                 reported: BTreeSet::new(),
             },
             waits_since: None,
-            unused: false,
             given_up: Moment::END,
             settings,
         }
@@ -197,11 +206,11 @@ impl Holder {
             self.work();
             if let Some((_, Wanted::Start(start))) = &self.wanted {
                 let waited = self.waits_since.map(|since| Moment::now().since(since));
-                let created = self.unused;
+                let created = self.created();
                 (self.notices.on)(Notice::Granted { waited, created });
                 return Ok(start.clone());
             }
-            self.unused = self.unused_before().unwrap_or(self.unused);
+            self.note_unused();
             if let Some(error) = self.hopeless() {
                 return Err(error);
             }
@@ -219,12 +228,13 @@ impl Holder {
         });
     }
 
-    /// Holds the slot while the work continues; returns when the work must end, within [`Settings::grace`].
-    pub async fn hold(&mut self) -> Suspended {
+    /// Holds the slots while the work continues; returns when the work must end, within [`Settings::grace`], because
+    /// one of them is lost.
+    pub async fn hold(&mut self) -> Lost {
         loop {
             self.work();
-            if let Some((_, Wanted::Stop(why))) = self.wanted {
-                return why;
+            if let Some((_, Wanted::Stop(lost))) = &self.wanted {
+                return lost.clone();
             }
             self.report_trouble(true);
             self.something().await;
@@ -243,7 +253,7 @@ impl Holder {
         self.given_up = Moment::now() + RELEASE;
     }
 
-    /// Gives back what is held: a slot once it has cooled down, or the place in the queue. Call [`Self::finished`]
+    /// Gives back what is held: slots once they have cooled down, or the place in the queue. Call [`Self::finished`]
     /// first.
     ///
     /// # Errors
@@ -264,45 +274,49 @@ impl Holder {
         Ok(())
     }
 
-    /// When the slot becomes free, if it cools down.
+    /// When the last of the slots becomes free, if they cool down.
     pub fn cools_until(&self) -> Option<Moment> {
-        let cooldowns = self.queue()?.cooldowns();
-        let sessions = self.program.sessions.keys();
-        sessions.filter_map(|session| cooldowns.end(session)).max()
+        let sessions = || self.program.sessions.keys();
+        let ends = self.queues().flat_map(|queue| {
+            let cooldowns = queue.cooldowns();
+            sessions().filter_map(|session| cooldowns.end(session))
+        });
+        ends.max()
     }
 
     /// What stays in Consul if this ends now; `None` if that is nothing. (A session without a key expires.)
     pub fn remains(&self) -> Option<Remains> {
         (!self.program.sessions.is_empty()).then(|| Remains {
-            slot: self.program.workload.granted.is_some(),
+            slots: self.program.workload.granted.is_some(),
             // Consul ends a session between one and two TTLs after it was last renewed.
             within: self.settings.session.ttl * 2,
         })
     }
 
-    /// Why there is no slot yet.
+    /// Why there are no slots yet.
     pub fn why_waiting(&self) -> AcquireError {
-        match self.queue().and_then(Queue::trouble) {
-            Some(trouble) => AcquireError::of(&trouble.error),
-            None => self.taken(),
-        }
+        let trouble = self.queues().find_map(Queue::trouble);
+        trouble.map_or_else(|| self.taken(), |trouble| AcquireError::of(&trouble.error))
     }
 }
 
 /// State.
 impl Holder {
-    fn queue(&self) -> Option<&Queue> {
-        self.engine.queue(&self.queue)
+    /// The queues of the semaphores.
+    fn queues(&self) -> impl Iterator<Item = &Queue> {
+        let watched = self.semaphores.iter();
+        watched.filter_map(|watched| self.engine.queue(&watched.queue))
     }
 
-    fn reading(&self) -> Option<&Reading> {
-        self.queue()?.reading()
+    fn views(&self) -> impl Iterator<Item = View<'_>> {
+        let semaphores = self.semaphores.iter();
+        semaphores.map(|watched| View::of(watched, &self.engine, &self.program))
     }
 
-    /// The result of the last pass, if it knew what Consul says.
-    fn conclusion(&self) -> Option<&Conclusion> {
-        let semaphore = self.engine.semaphore(&self.queue.semaphore)?;
-        let (conclusion, _) = semaphore.queues().get(&None)?.concluded.as_ref()?;
+    /// The result of a queue's last pass, if it knew what Consul says.
+    fn conclusion(&self, queue: &QueueRef) -> Option<&Conclusion> {
+        let semaphore = self.engine.semaphore(&queue.semaphore)?;
+        let (conclusion, _) = semaphore.queues().get(&queue.key)?.concluded.as_ref()?;
         conclusion.certain.then_some(conclusion)
     }
 
@@ -310,71 +324,81 @@ impl Holder {
     fn has_anything(&self) -> bool {
         !self.program.sessions.is_empty()
             || self.calls.is_ending_sessions()
-            || self.queue().is_some_and(Queue::makes_sessions)
+            || self.queues().any(Queue::makes_sessions)
     }
 
-    /// Why waiting for a slot is useless, if it is.
+    /// Why waiting for slots is useless, if it is.
     fn hopeless(&self) -> Option<AcquireError> {
-        // A pending call may bring a slot, or a better error.
+        let mut absent = self.semaphores.iter().filter(|watched| watched.is_absent());
+        if let Some(watched) = absent.next().filter(|_| self.settings.must_exist) {
+            return Some(AcquireError::Absent(watched.asked.prefix.clone()));
+        }
+        // A pending call may bring slots, or a better error.
         if self.calls.are_under_way() {
             return None;
         }
-        let queue = self.queue()?;
-        let once = !self.settings.wait;
+        let mut semaphores = self.semaphores.iter();
+        semaphores
+            .find_map(|watched| self.hopeless_at(watched))
+            .or_else(|| self.taken_at_once())
+    }
+
+    /// Why this semaphore will never grant its part.
+    fn hopeless_at(&self, watched: &Watched) -> Option<AcquireError> {
+        let queue = self.engine.queue(&watched.queue)?;
         if let Some(trouble) = queue.trouble() {
             let error = AcquireError::of(&trouble.error);
             let refused = matches!(error, AcquireError::Refused(_));
-            return (once || refused).then_some(error);
+            return (!self.settings.wait || refused).then_some(error);
         }
-        if self.settings.must_exist && self.unused {
-            return Some(AcquireError::Absent(self.settings.prefix.clone()));
+        let agreement = self.conclusion(&watched.queue);
+        let agreement = agreement.and_then(|last| last.agreement);
+        AcquireError::conflict(&View::of(watched, &self.engine, &self.program), agreement)
+    }
+
+    /// What is missing, if the program does not wait for that.
+    fn taken_at_once(&self) -> Option<AcquireError> {
+        // Slots that are granted already are ready once their sessions have been renewed.
+        let undecided = |view: View<'_>| !view.is_known() || view.is_held();
+        if self.settings.wait || self.views().any(undecided) {
+            return None;
         }
-        let agreement = self.conclusion().and_then(|last| last.agreement);
-        let conflict = AcquireError::conflict(&self.settings, queue.reading(), agreement);
-        conflict.or_else(|| {
-            // A slot that is granted already is ready once its session has been renewed.
-            let seen = queue
-                .reading()
-                .is_some_and(|reading| !self.program.is_among(reading));
-            (once && seen && !self.rests()).then(|| self.taken())
+        let mut views = self.views();
+        let taken = views.any(|view| view.is_taken() && !view.rests());
+        let rests = self.views().any(|view| view.rests());
+        (taken || !rests).then(|| self.taken())
+    }
+
+    /// What is missing: where others are known to be in the way, or else anywhere.
+    fn taken(&self) -> AcquireError {
+        let missing = |of: &dyn Fn(&View<'_>) -> bool| -> Vec<Missing> {
+            let views = self.views().filter(|view| of(view));
+            views.map(|view| view.missing()).collect()
+        };
+        let taken = missing(&|view| view.is_taken() && !view.rests());
+        AcquireError::Taken(if taken.is_empty() {
+            missing(&|_| true)
+        } else {
+            taken
         })
     }
 
-    /// Whether the prefix is unused, as it was last read; `None` if it was not read, or the reading has this
-    /// program's own slot.
-    fn unused_before(&self) -> Option<bool> {
-        let reading = self.reading()?;
-        let absent = matches!(reading.lock(), Lock::Absent { .. });
-        (!self.program.is_among(reading)).then(|| absent && !self.others_wait(reading))
+    /// The prefixes that this program is the first to use, as far as it saw.
+    fn created(&self) -> Vec<Prefix> {
+        let semaphores = self.semaphores.iter().enumerate();
+        let created = semaphores.filter(|(place, watched)| {
+            watched.unused && !self.notices.reported.contains(&("waiting", *place))
+        });
+        created
+            .map(|(_, watched)| watched.asked.prefix.clone())
+            .collect()
     }
 
-    /// Whether others have contenders at the prefix.
-    fn others_wait(&self, reading: &Reading) -> bool {
-        let mut contenders = reading.contenders();
-        contenders.any(|(session, _)| !self.program.sessions.contains_key(session))
-    }
-
-    /// Whether somebody prevents a slot, as far as is known.
-    fn others_are_in_the_way(&self) -> bool {
-        let Some(reading) = self.reading() else {
-            return false;
-        };
-        let free = match reading.lock() {
-            Lock::Semaphore { body, .. } => body.room() > 0 && !self.others_wait(reading),
-            Lock::Absent { .. } => !self.others_wait(reading),
-            Lock::Mutex { .. } | Lock::Unreadable(_) => false,
-        };
-        !free && !self.program.is_among(reading)
-    }
-
-    fn rests(&self) -> bool {
-        self.reading().is_some_and(obstacle::rests)
-    }
-
-    fn taken(&self) -> AcquireError {
-        AcquireError::Taken {
-            prefix: self.settings.prefix.clone(),
-            holders: obstacle::holders(self.reading()),
+    /// Remembers which prefixes are unused, before this program uses them.
+    fn note_unused(&mut self) {
+        let unused: Vec<_> = self.views().map(|view| view.is_unused()).collect();
+        for (watched, unused) in self.semaphores.iter_mut().zip(unused) {
+            watched.note_unused(unused);
         }
     }
 }
@@ -387,10 +411,13 @@ impl Holder {
         while self.engine.pass(now(), &self.program).is_some() {
             self.carry_out();
         }
-        if let Some(last) = self.conclusion() {
+        for (place, watched) in self.semaphores.iter().enumerate() {
+            let Some(last) = self.conclusion(&watched.queue) else {
+                continue;
+            };
             let unheld = !last.unheld.is_empty();
-            if self.notices.begins("unheld", unheld) {
-                (self.notices.on)(Notice::Unheld);
+            if self.notices.begins("unheld", place, unheld) {
+                (self.notices.on)(Notice::Unheld(watched.asked.prefix.clone()));
             }
         }
     }
@@ -398,7 +425,11 @@ impl Holder {
     fn carry_out(&mut self) {
         while let Some(effect) = self.engine.next_effect() {
             match effect {
-                Effect::Queue(_, action) => self.act(action),
+                Effect::Queue(queue, action) => {
+                    if let Some(queue) = self.engine.queue(&queue) {
+                        self.act(&queue.settings().prefix.clone(), action);
+                    }
+                }
                 // Nobody else reads the record.
                 Effect::Semaphore(semaphore, Duty::RecordLimits(limits)) => {
                     self.engine
@@ -418,9 +449,10 @@ impl Holder {
         }
     }
 
-    fn act(&mut self, action: Action) {
+    /// Carries out an action of the queue at this prefix.
+    fn act(&mut self, prefix: &Prefix, action: Action) {
         match action {
-            Action::Call(id, call) => self.call(id, call),
+            Action::Call(id, call) => self.call(prefix, id, call),
             Action::Destroy(session) => {
                 if self.program.forget(&session) {
                     self.calls.end_session(session);
@@ -428,7 +460,7 @@ impl Holder {
             }
             Action::Forget(session) => drop(self.program.forget(&session)),
             Action::Report(Outcome::Granted { grant, .. }) if !grant.starts => {
-                (self.notices.on)(Notice::Regained);
+                (self.notices.on)(Notice::Regained(prefix.clone()));
             }
             // The caller knows everything else from its own calls, and no foreign session is adopted.
             Action::Adopt(_) | Action::Report(_) => {}
@@ -436,12 +468,9 @@ impl Holder {
     }
 
     /// Makes a call, or answers it at once if it needs no request.
-    fn call(&mut self, id: CallId, call: Call) {
+    fn call(&mut self, prefix: &Prefix, id: CallId, call: Call) {
         let answer = match call {
-            Call::Read { not_after } => {
-                let folder = self.settings.prefix.folder();
-                return self.calls.list(id, folder, not_after);
-            }
+            Call::Read { not_after } => return self.calls.list(id, prefix.folder(), not_after),
             Call::Transact {
                 transaction,
                 not_after,
@@ -451,7 +480,7 @@ impl Holder {
                 ttl,
                 lock_delay,
             } => return self.calls.create_session(id, name, ttl, lock_delay),
-            Call::Write { write, .. } => match self.write(id, write) {
+            Call::Write { write, .. } => match self.write(prefix, id, write) {
                 Some(written) => Answer::Written(written),
                 None => return,
             },
@@ -464,24 +493,37 @@ impl Holder {
         self.answer(id, answer);
     }
 
-    /// Asks the caller to start or stop the work; `None` means that there is no answer yet.
-    fn write(&mut self, id: CallId, write: Write) -> Option<Written> {
-        let wanted = match (write, self.program.workload.phase) {
-            (Write::Start(start), Phase::Idle) => Wanted::Start(start),
-            (Write::Suspend(suspend), Phase::Running) => Wanted::Stop(suspend.why),
-            // It has ended in the meantime.
+    /// Asks the caller to start or stop the work; `None` means that there is no answer yet. As with the API server, a
+    /// start, or a change of what is reported, counts only for the version that it was decided on: the queues decide
+    /// by themselves.
+    fn write(&mut self, prefix: &Prefix, id: CallId, write: Write) -> Option<Written> {
+        let workload = &self.program.workload;
+        let outdated = write.target().version != workload.version;
+        let wanted = match (write, workload.phase) {
+            (Write::Suspend(suspend), Phase::Running) => Wanted::Stop(Lost {
+                prefix: prefix.clone(),
+                why: suspend.why,
+            }),
+            // It has ended in the meantime, or another slot was lost first.
             (Write::Suspend(_), _) => return Some(Written::Done),
+            // [`Self::acquire`] returns an error to a caller that does not wait.
+            (Write::Skip(_) | Write::Fail(_) | Write::End(_), _) => {
+                self.put_off.push(id);
+                return None;
+            }
+            _ if outdated => return Some(Written::Outdated(Some(workload.clone()))),
+            (Write::Start(start), Phase::Idle) => Wanted::Start(start),
             (Write::Rename(rename), _) => {
-                self.program
-                    .change(|workload| workload.reported = rename.sessions);
+                self.change(|workload| workload.reported = rename.sessions);
+                return Some(Written::Done);
+            }
+            (Write::GiveBack(give_back), Phase::Idle) => {
+                self.program.give_back(give_back.sessions);
+                self.changed();
                 return Some(Written::Done);
             }
             // It is about to be given back.
-            (Write::Start(_), _) => return Some(Written::NotSent),
-            // [`Self::acquire`] returns an error to a caller that does not wait.
-            (Write::GiveBack(_) | Write::Skip(_) | Write::Fail(_) | Write::End(_), _) => {
-                Wanted::Nothing
-            }
+            (Write::Start(_) | Write::GiveBack(_), _) => return Some(Written::NotSent),
         };
         if let Wanted::Stop(_) = wanted {
             self.program
@@ -494,10 +536,21 @@ impl Holder {
     /// The work has changed: what was wanted of it is done, or outdated.
     fn change(&mut self, change: impl FnOnce(&mut Workload)) {
         self.program.change(change);
+        self.changed();
+    }
+
+    fn changed(&mut self) {
         if let Some((id, _)) = self.wanted.take() {
             self.answer(id, Answer::Written(Written::Done));
         }
-        self.engine.touched(&self.queue, now(), &self.program);
+        self.touch();
+    }
+
+    /// Every queue decides anew.
+    fn touch(&mut self) {
+        for watched in &self.semaphores {
+            self.engine.touched(&watched.queue, now(), &self.program);
+        }
     }
 
     /// Waits until something happens, or until something is due. While a slot is held it wakes every second to read
@@ -509,27 +562,20 @@ impl Holder {
         if self.program.workload.granted.is_some() {
             left = left.min(LATE);
         }
-        let readings = self.readings.get_or_insert_with(|| {
-            let options = WatchOptions {
-                wait: self.settings.session.ttl / 5,
-                ..WatchOptions::default()
-            };
-            let folder = self.settings.prefix.folder();
-            self.calls.consul.readings(&folder, options)
-        });
+        for watched in &mut self.semaphores {
+            watched.watch(&self.calls.consul, self.settings.session.ttl / 5);
+        }
         tokio::select! {
-            Some(listing) = readings.recv() => {
-                let semaphore = &self.queue.semaphore;
-                self.engine.listed(semaphore, listing, now(), &self.program);
+            (semaphore, listing) = next_reading(&mut self.semaphores) => {
+                self.engine.listed(&semaphore, listing, now(), &self.program);
             }
             ended = self.calls.next() => match ended {
                 Some((id, done)) => self.settle(id, done),
-                None => self.engine.touched(&self.queue, now(), &self.program),
+                None => self.touch(),
             },
             () = sleep(left) => {}
         }
-        let nothing = |(_, wanted): &mut (CallId, Wanted)| matches!(wanted, Wanted::Nothing);
-        if let Some((id, _)) = self.wanted.take_if(nothing) {
+        for id in std::mem::take(&mut self.put_off) {
             self.answer(id, Answer::Written(Written::NotSent));
         }
     }
@@ -554,28 +600,30 @@ impl Holder {
     }
 
     fn report_waiting(&mut self) {
-        let works = self.queue().and_then(Queue::trouble).is_none();
-        let rests = self.rests();
-        if self.notices.begins("rest", rests) {
-            (self.notices.on)(Notice::Resting);
-        }
-        let waits = works && !rests && self.others_are_in_the_way();
-        if waits {
-            self.waits_since.get_or_insert_with(Moment::now);
-        }
-        if self.notices.begins("waiting", waits) {
-            let holders = obstacle::holders(self.reading());
-            (self.notices.on)(Notice::Waiting { holders });
+        let works = self.queues().find_map(Queue::trouble).is_none();
+        for (place, watched) in self.semaphores.iter().enumerate() {
+            let view = View::of(watched, &self.engine, &self.program);
+            let rests = view.rests();
+            if self.notices.begins("rest", place, rests) {
+                (self.notices.on)(Notice::Resting(watched.asked.prefix.clone()));
+            }
+            if works && !rests && view.is_taken() {
+                self.waits_since.get_or_insert_with(Moment::now);
+                // Slots of one semaphore come and go while others are missing.
+                if self.notices.begins("waiting", place, true) {
+                    (self.notices.on)(Notice::Waiting(view.missing()));
+                }
+            }
         }
         self.report_trouble(false);
     }
 
     fn report_trouble(&mut self, holding: bool) {
-        let trouble = self.queue().and_then(Queue::trouble).is_some();
-        if self.notices.begins("trouble", trouble)
-            && let Some(trouble) = self.queue().and_then(Queue::trouble)
+        let trouble = self.queues().find_map(Queue::trouble);
+        let error = trouble.map(|trouble| trouble.error.clone());
+        if self.notices.begins("trouble", 0, error.is_some())
+            && let Some(error) = error
         {
-            let error = trouble.error.clone();
             (self.notices.on)(Notice::Trouble { error, holding });
         }
     }
@@ -584,18 +632,21 @@ impl Holder {
 /// Reports to people.
 struct Notices {
     on: Box<dyn Fn(Notice) + Send>,
-    /// The kinds of notices that were reported and still hold.
-    reported: BTreeSet<&'static str>,
+    /// The kinds of notices that were reported and still hold, with the place of the semaphore.
+    reported: BTreeSet<(&'static str, usize)>,
 }
 
 impl Notices {
     /// Whether a notice is to be reported: once, until it no longer holds. It is worded only then.
-    fn begins(&mut self, about: &'static str, holds: bool) -> bool {
+    fn begins(&mut self, about: &'static str, place: usize, holds: bool) -> bool {
         if holds {
-            self.reported.insert(about)
+            self.reported.insert((about, place))
         } else {
-            self.reported.remove(about);
+            self.reported.remove(&(about, place));
             false
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,7 @@
 //! - [`mod@decide`]: a pass, which combines all of these
 //! - [`mutex`]: what is remembered of a mutex, whose key does not say who waits for it
 //! - [`engine`]: a queue as a whole, without IO: events in, actions out
-//! - [`holder`]: one slot for one program, with the engine and a Consul client
+//! - [`holder`]: slots for one program, with the engine and a Consul client
 //! - [`plan`]: what a pass decides, as types that guarantee the right order
 
 pub mod blocked;
@@ -43,6 +43,7 @@ pub mod reading;
 #[cfg(test)]
 mod samples;
 mod seconds;
+mod sequencer;
 pub mod settings;
 pub mod turns;
 mod verbatim;
@@ -67,6 +68,7 @@ pub use policy::{
 pub use prefix::{InvalidPrefix, Prefix};
 pub use reading::{Deaths, Reading};
 pub use seconds::{InvalidSeconds, Seconds};
+pub use sequencer::Sequencer;
 pub use settings::{Order, Reserved, Restrictions, Settings, WaitSettings};
 pub use turns::Turns;
 pub use workload::{

@@ -135,6 +135,9 @@ impl LockBook {
             // A write that failed in another way may have been done.
             let writer = if refused { Writer::Nobody } else { writer };
             self.changed(prefix, writer, (&before, &after), &body, &facts.dead);
+            let old = known.body.as_ref().map(Body::holders);
+            self.granted(prefix, &body.holders() - &old.unwrap_or_default())
+                .await;
             known.body = Some(body);
         }
         if let Ok(answer) = &answer {
@@ -189,6 +192,26 @@ impl LockBook {
                 body: body.clone(),
                 dead: dead.clone(),
             });
+        }
+    }
+
+    /// Records the raft indexes at which these sessions were granted their slots, as their contenders show them.
+    async fn granted(&self, prefix: &str, added: BTreeSet<String>) {
+        if added.is_empty() {
+            return;
+        }
+        // Without an answer they stay unknown.
+        let indexes = self.0.consul.contenders(prefix).await;
+        for (session, index) in indexes.unwrap_or_default() {
+            if added.contains(&session) {
+                for (_, timeline) in &self.0.clusters {
+                    timeline.push(What::Granted {
+                        prefix: prefix.to_owned(),
+                        session: session.clone(),
+                        index,
+                    });
+                }
+            }
         }
     }
 
@@ -289,6 +312,20 @@ impl ConsulReader {
         }
         let entries: Value = answer.error_for_status()?.json().await?;
         Ok((understand(&entries[0]), index))
+    }
+
+    /// The `ModifyIndex` of each contender that its session has locked.
+    async fn contenders(&self, prefix: &str) -> Result<BTreeMap<String, u64>> {
+        let entries = self
+            .json(&format!("kv/{prefix}/?recurse&consistent"))
+            .await?;
+        let entries = entries.as_array().into_iter().flatten();
+        let contenders = entries.filter_map(|entry| {
+            let session = entry["Session"].as_str()?;
+            let own = entry["Key"].as_str()? == format!("{prefix}/{session}");
+            own.then_some((session.to_owned(), entry["ModifyIndex"].as_u64()?))
+        });
+        Ok(contenders.collect())
     }
 
     /// The answer to `GET /v1/<path>`; null for 404.

@@ -4,6 +4,7 @@
 //! | rule | sentence |
 //! |---|---|
 //! | [`Rule::OverLimit`] | no write ever adds a holder to a body that then has more holders than its limit |
+//! | [`Rule::GrantedInPart`], [`Rule::PartKept`] | all slots of a request are granted at once, or none |
 //! | [`Rule::WithoutSlot`], [`Rule::ReleasedTooEarly`], [`Rule::GapTooLong`], [`Rule::StartedTooLate`] | no Job has running pods without its session in Holders, except for the allowed gaps |
 //! | [`Rule::SlotStuck`] | every slot of a Job that is gone is free again |
 //! | [`Rule::JobStuck`] | no Job waits for ever while there is a free slot and Consul is reachable |
@@ -11,6 +12,8 @@
 
 mod gaps;
 mod liveness;
+mod requests;
+mod several;
 mod slots;
 mod spans;
 
@@ -29,6 +32,8 @@ pub struct Verdict {
     pub faults: BTreeMap<String, (usize, usize)>,
     /// How often a Job was given a slot.
     pub grants: usize,
+    /// How often a Job that asks for more than one slot was given all of them.
+    pub requests: usize,
     /// How often a `consul lock` was given a slot.
     pub foreign_grants: usize,
     /// How many revisions of `.lock`s were seen.
@@ -87,6 +92,10 @@ pub enum Rule {
     GapTooLong,
     /// A Job was started in a slot that had been lost long before.
     StartedTooLate,
+    /// A Job that did not run was granted a part of the slots that it asks for.
+    GrantedInPart,
+    /// A Job that did not run, and had lost a part of its slots, kept the others.
+    PartKept,
     /// A slot was not free again after its Job was gone.
     SlotStuck,
     /// A Job waited though there was a free slot.
@@ -111,8 +120,10 @@ pub fn judge(records: &[Record], until: f64) -> Verdict {
         let watched = bed.iter().position(unwatched).unwrap_or(bed.len());
         let bed = &bed[..watched];
         let outages = spans::Outages::of(bed);
-        slots::judge(bed, &outages, &mut verdict);
-        liveness::judge(bed, &outages, &mut verdict);
+        let requests = requests::Requests::of(bed);
+        slots::judge(bed, &outages, &requests, &mut verdict);
+        several::judge(bed, &outages, &requests, &mut verdict);
+        liveness::judge(bed, &outages, &requests, &mut verdict);
     }
     count(records, &mut verdict);
     verdict.violations.retain(|violation| violation.t <= until);

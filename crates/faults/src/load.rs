@@ -230,7 +230,8 @@ pub(crate) fn start(
     load: &Arc<Load>,
     seed: u64,
 ) -> Vec<tokio::task::JoinHandle<()>> {
-    let mut tasks = Vec::new();
+    let rng = Rng::with_seed(seed ^ 0x77_69_64_65);
+    let mut tasks = vec![tokio::spawn(wide(world.clone(), load.clone(), rng))];
     for (number, semaphore) in SEMAPHORES.iter().enumerate() {
         let rng = Rng::with_seed(seed ^ (number as u64 + 1));
         tasks.push(tokio::spawn(waves(
@@ -254,6 +255,38 @@ pub(crate) fn start(
     tasks
 }
 
+/// How many Jobs that ask for several slots are unfinished at most.
+const WIDE: usize = 2;
+
+/// Makes Jobs that ask for one or two slots of one to three semaphores. All of these must be in one datacenter.
+async fn wide(world: Arc<World>, load: Arc<Load>, mut rng: Rng) {
+    while !load.is_over() {
+        let unfinished = world.timeline.look(|view| {
+            let jobs = view.jobs.values();
+            let over = [JobState::Finished, JobState::Held];
+            jobs.filter(|job| job.name.starts_with("wide-") && !over.contains(&job.state))
+                .count()
+        });
+        if unfinished < WIDE {
+            let (life, request) = (Life::random(&mut rng), request(&mut rng));
+            let _refused = create_job(&world, &load, NAMESPACE, &request, &life).await;
+        }
+        sleep(Duration::from_millis(rng.u64(500..1500))).await;
+    }
+}
+
+/// A list of semaphores with their slots, as in the annotation.
+fn request(rng: &mut Rng) -> String {
+    let places = SEMAPHORES.iter().filter(|semaphore| !semaphore.forwarded);
+    let mut places: Vec<_> = places.collect();
+    rng.shuffle(&mut places);
+    let parts = places.iter().take(rng.usize(1..=3)).map(|semaphore| {
+        let slots = rng.u64(1..=2).min(semaphore.limit);
+        format!("{}:{slots}", semaphore.name)
+    });
+    parts.collect::<Vec<_>>().join(", ")
+}
+
 /// Makes more Jobs than there are slots, whenever few or none of the last ones are left.
 async fn waves(world: Arc<World>, load: Arc<Load>, semaphore: &LoadSemaphore, mut rng: Rng) {
     let prefix = semaphore.prefix();
@@ -262,7 +295,8 @@ async fn waves(world: Arc<World>, load: Arc<Load>, semaphore: &LoadSemaphore, mu
             let jobs = view.jobs.values();
             // A Job that a fault left on hold does not count.
             let over = [JobState::Finished, JobState::Held];
-            jobs.filter(|job| job.prefix == prefix && !over.contains(&job.state))
+            jobs.filter(|job| job.prefix == prefix && job.asks.is_empty())
+                .filter(|job| !over.contains(&job.state))
                 .count()
         });
         if unfinished <= rng.usize(0..4) {
@@ -303,7 +337,10 @@ pub(crate) async fn create_job(
     semaphore: &str,
     life: &Life,
 ) -> Result<String> {
-    let name = format!("{semaphore}-{}", load.number());
+    let several = semaphore.contains(':');
+    let kind = if several { "wide" } else { semaphore };
+    let name = format!("{kind}-{}", load.number());
+    let first = semaphore.split(':').next().unwrap_or_default();
     let job = json!({
         "metadata": { "name": name, "annotations": { SEMAPHORE: semaphore } },
         "spec": {
@@ -314,7 +351,7 @@ pub(crate) async fn create_job(
             "completions": life.pods,
             "template": {
                 "metadata": {
-                    "labels": { POD_LABEL: semaphore },
+                    "labels": { POD_LABEL: first },
                     "annotations": {
                         "bed.consul-semaphore.io/runs": format!("{}ms", life.runs_ms),
                         "bed.consul-semaphore.io/terminates-in": format!("{}ms", life.terminates_ms),

@@ -69,6 +69,27 @@ impl Drop for Observer {
     }
 }
 
+/// How many slots a Job asks for, by prefix, from a list of `name` and `name:slots`; empty for one slot.
+fn asks(namespace: &str, annotation: &str) -> BTreeMap<String, usize> {
+    let asks = annotation.split(',').map(|part| {
+        let part = part.trim();
+        let (name, slots) = part.split_once(':').unwrap_or((part, "1"));
+        (prefix_of(namespace, name), slots.parse().unwrap_or(1))
+    });
+    let asks: BTreeMap<_, _> = asks.collect();
+    if asks.values().sum::<usize>() > 1 {
+        asks
+    } else {
+        BTreeMap::new()
+    }
+}
+
+/// The first semaphore that a Job names.
+fn first(annotation: &str) -> &str {
+    let end = annotation.find([',', ':']).unwrap_or(annotation.len());
+    annotation[..end].trim()
+}
+
 /// The prefix of a semaphore of this name.
 pub(crate) fn prefix_of(namespace: &str, semaphore: &str) -> String {
     format!("semaphores/{namespace}/{semaphore}")
@@ -177,7 +198,8 @@ fn job(job: &v1::Job, there: bool) -> Option<What> {
     Some(What::Job(Job {
         uid: job.uid()?,
         name: job.name_any(),
-        prefix: prefix_of(job.metadata.namespace.as_deref()?, semaphore),
+        prefix: prefix_of(job.metadata.namespace.as_deref()?, first(semaphore)),
+        asks: asks(job.metadata.namespace.as_deref()?, semaphore),
         rv: version(&job.metadata),
         state,
         session: job.annotations().get(SESSION).cloned(),

@@ -4,7 +4,10 @@
 //! `resourceVersion` of everything in Kubernetes, and the proxy reads it before and after each write to a `.lock`. So
 //! it is known exactly whether a pod had ended when its slot was released, however late the watch was.
 
-use std::{cmp::Reverse, collections::BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +98,15 @@ pub enum What {
         body: Body,
         /// The sessions whose contenders the transaction itself checked to be absent or unlocked.
         dead: BTreeSet<String>,
+    },
+    /// The contender of a new holder of a `.lock`, read by the proxy before another write was let through.
+    Granted {
+        /// Where the semaphore is in Consul.
+        prefix: String,
+        /// Its session.
+        session: String,
+        /// Its `ModifyIndex`: the raft index of the transaction that granted the slot.
+        index: u64,
     },
     /// A revision of a `.lock` as a blocking query showed it.
     Seen {
@@ -271,8 +283,11 @@ pub struct Job {
     pub uid: String,
     /// Its name.
     pub name: String,
-    /// Where its semaphore is in Consul.
+    /// Where its semaphore is in Consul, or the first of several.
     pub prefix: String,
+    /// How many slots it asks for, by prefix; empty for one slot.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub asks: BTreeMap<String, usize>,
     /// Its `resourceVersion`; 0 if a new listing no longer has it.
     pub rv: u64,
     /// What it is doing.

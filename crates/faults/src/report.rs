@@ -59,6 +59,7 @@ fn concerns(what: &What, prefix: &str) -> bool {
         What::Bed { .. }
         | What::Semaphore(_)
         | What::Seen { .. }
+        | What::Granted { .. }
         | What::Session { .. }
         | What::Made { .. }
         | What::Unwatched => false,
@@ -78,6 +79,10 @@ pub(crate) fn report(verdict: &Verdict, records: &[Record], options: &Options) -
         ("faults that found nothing to hit", missed.to_string()),
         ("minutes", format!("{:.0}", verdict.seconds / 60.0)),
         ("slots granted to Jobs", verdict.grants.to_string()),
+        (
+            "requests for several slots granted",
+            verdict.requests.to_string(),
+        ),
         (
             "slots taken by `consul lock`",
             verdict.foreign_grants.to_string(),

@@ -3,7 +3,10 @@
 use std::{io, time::Duration};
 
 use consul_client as consul;
-use consul_semaphore::{Prefix, holder::AcquireError, lock::Unreadable};
+use consul_semaphore::{
+    holder::{AcquireError, Missing},
+    lock::Unreadable,
+};
 use rustix::process::Signal;
 
 /// The exit code for a lost slot.
@@ -18,20 +21,18 @@ pub(crate) enum Failure {
     /// There is no slot.
     #[error("{0}{advice}", advice = advice(.0))]
     NoSlot(#[from] AcquireError),
-    /// No slot was granted within the time to wait.
-    #[error("no slot of {prefix} within {}s: {holders}", patience.as_secs())]
+    /// The slots were not granted within the time to wait.
+    #[error("{}", sentences(missing, *patience))]
     OutOfPatience {
-        /// The semaphore's prefix.
-        prefix: Prefix,
+        /// What was missing in the end.
+        missing: Vec<Missing>,
         /// How long it waited.
         patience: Duration,
-        /// The holders of its slots.
-        holders: String,
     },
     /// The settings for Consul are wrong.
     #[error(transparent)]
     Config(#[from] consul::ConfigError),
-    /// The slot was lost, so the command was ended, with this exit code.
+    /// A slot was lost, so the command was ended, with this exit code.
     #[error("the command was ended because its slot was lost: exit code {0}")]
     Lost(u8),
     /// A signal came before there was a slot.
@@ -48,7 +49,7 @@ impl Failure {
         match self {
             Self::NoSlot(AcquireError::Unreachable(_)) => 69,
             Self::System(_) => MACHINE,
-            Self::NoSlot(AcquireError::Taken { .. }) => 75,
+            Self::NoSlot(AcquireError::Taken(_)) => 75,
             Self::NoSlot(AcquireError::Refused(_)) => 77,
             Self::NoSlot(
                 AcquireError::Absent(_)
@@ -64,6 +65,14 @@ impl Failure {
     }
 }
 
+fn sentences(missing: &[Missing], patience: Duration) -> String {
+    let within = patience.as_secs();
+    let sentences = missing
+        .iter()
+        .map(|missing| format!("{} within {within}s: {}", missing.none(), missing.holders));
+    sentences.collect::<Vec<_>>().join("; ")
+}
+
 /// What to do about it.
 fn advice(error: &AcquireError) -> String {
     match error {
@@ -76,15 +85,15 @@ fn advice(error: &AcquireError) -> String {
             ". Give the token the rules that docs/exec.md names".to_owned()
         }
         AcquireError::Absent(_) => {
-            ". Correct --prefix, or leave --must-exist out to make a new semaphore".to_owned()
+            ". Correct the prefix, or leave --must-exist out to make a new semaphore".to_owned()
         }
         AcquireError::Limit { prefix, theirs, .. } => format!(
-            ". Give --limit {theirs}, or delete {prefix}/.lock once nobody uses it"
+            ". Give the limit {theirs}, or delete {prefix}/.lock once nobody uses it"
         ),
         AcquireError::Unusable { why, .. } => match why {
-            Unreadable::Mutex => ". Give --mode mutex, or another --prefix",
-            Unreadable::Semaphore => ". Leave --mode mutex out, or give another --prefix",
-            _ => ". Give another --prefix, or delete the key if nobody needs it",
+            Unreadable::Mutex => ". Give the mode mutex, or another prefix",
+            Unreadable::Semaphore => ". Leave the mode mutex out, or give another prefix",
+            _ => ". Give another prefix, or delete the key if nobody needs it",
         }
         .to_owned(),
         _ => String::new(),

@@ -14,7 +14,7 @@ use rustix::process::{
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use consul_semaphore::plan::Slot;
+use consul_semaphore::{Sequencer, plan};
 
 /// How often it is checked whether a group that is ending has ended.
 const LOOK: Duration = Duration::from_millis(50);
@@ -23,14 +23,17 @@ const LOOK: Duration = Duration::from_millis(50);
 /// collects.
 const KILLED: Duration = Duration::from_secs(1);
 
+/// The variable that names all slots of a command that has several.
+const SLOTS: &str = "CONSUL_SEMAPHORE_SLOTS";
+
 /// What to start.
 pub(super) struct Start<'a> {
     /// The command and its arguments.
     pub(super) command: &'a [OsString],
     /// Environment variables that the command does not get.
     pub(super) withheld: &'a [&'a str],
-    /// The slot that it runs in; no process is started without one.
-    pub(super) slot: &'a Slot,
+    /// The slots that it runs in; no process is started without one.
+    pub(super) slots: &'a plan::Start,
     /// Whether it stays in this program's group.
     pub(super) foreground: bool,
     /// Whether it is killed when this program dies.
@@ -49,26 +52,19 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts it, with the slot in its environment.
+    /// Starts it, with the slots in its environment.
     pub(super) fn start(start: &Start<'_>) -> io::Result<Self> {
         let Start {
             command,
             withheld,
-            slot,
+            slots,
             foreground,
             ends_with_us,
         } = *start;
         // A separate group can be ended with this program, whatever has joined it.
         let guards = ends_with_us && !foreground;
         let mut starts = becoming(ends_with_us.then(std::process::id), guards, command);
-        starts
-            .env("CONSUL_SEMAPHORE_SESSION", slot.session().as_str())
-            .env("CONSUL_SEMAPHORE_LOCK_KEY", slot.key())
-            .env("CONSUL_SEMAPHORE_LOCK_INDEX", slot.lock_index().to_string())
-            .env(
-                "CONSUL_SEMAPHORE_FENCING_TOKEN",
-                slot.fencing_token().to_string(),
-            );
+        set_slots(&mut starts, slots);
         for variable in withheld {
             starts.env_remove(variable);
         }
@@ -146,6 +142,24 @@ impl Process {
         } else {
             Ok(())
         };
+    }
+}
+
+/// Names the first slot to a command, and all of them if there are several: not those of an `exec` around this one.
+fn set_slots(command: &mut Command, slots: &plan::Start) {
+    let slot = &slots.slot;
+    command
+        .env("CONSUL_SEMAPHORE_SESSION", slot.session().as_str())
+        .env("CONSUL_SEMAPHORE_LOCK_KEY", slot.key())
+        .env("CONSUL_SEMAPHORE_LOCK_INDEX", slot.lock_index().to_string())
+        .env(
+            "CONSUL_SEMAPHORE_FENCING_TOKEN",
+            slot.fencing_token().to_string(),
+        );
+    if slots.others.is_empty() {
+        command.env_remove(SLOTS);
+    } else {
+        command.env(SLOTS, Sequencer::list(slots));
     }
 }
 

@@ -14,4 +14,5 @@ mod environment;
 mod held;
 mod limit;
 mod loss;
+mod several;
 mod waiting;

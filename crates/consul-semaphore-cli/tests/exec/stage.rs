@@ -69,7 +69,12 @@ impl Stage {
         } else {
             "--limit 1"
         };
-        let arguments = format!("exec --prefix {PREFIX} {limit} {flags} --");
+        self.command_with(&format!("--prefix {PREFIX} {limit} {flags}"), script)
+    }
+
+    /// A script with these flags alone.
+    pub(crate) fn command_with(&self, flags: &str, script: &str) -> Command {
+        let arguments = format!("exec {flags} --");
         let arguments: Vec<_> = arguments.split_whitespace().collect();
         let mut command = self.program(&arguments);
         command.args(["sh", "-c", &format!("{WORDS}{script}")]);
@@ -78,9 +83,14 @@ impl Stage {
 
     /// The same with Consul's own tool.
     pub(crate) fn consul_lock(&self, limit: u32, script: &str) -> Running {
+        self.consul_lock_at(PREFIX, limit, script)
+    }
+
+    /// The same at another prefix.
+    pub(crate) fn consul_lock_at(&self, prefix: &str, limit: u32, script: &str) -> Running {
         let mut command = Command::new(testbed::servers().join("consul"));
         let limit = format!("-n={limit}");
-        command.args(["lock", "-child-exit-code", &limit, PREFIX]);
+        command.args(["lock", "-child-exit-code", &limit, prefix]);
         command.arg(format!("{WORDS}{script}"));
         self.prepare(&mut command);
         self.start(command)

@@ -195,6 +195,24 @@ async fn another_limit_or_another_use_of_the_key_is_a_conflict() {
     assert_eq!(stage.sessions().await.len(), 0);
 }
 
+#[tokio::test]
+async fn a_prefix_that_nobody_uses_is_not_made_if_it_must_exist() {
+    let stage = Stage::new().await;
+    let said = stage.exec("--must-exist", "note never").ends_with(78).await;
+    assert!(said.contains("no semaphore at shared/db"), "{said}");
+    stage.is_clean().await;
+    let mut first = stage.exec("", "note first; wait_for first");
+    stage.noted("first").await;
+    let mut second = stage.exec("--must-exist", "note second");
+    second.says("waiting").await;
+    // It exists until the first one ends, and then is the second one's.
+    stage.open("first");
+    first.ends_with(0).await;
+    second.ends_with(0).await;
+    assert_eq!(stage.journal(), ["first", "second"]);
+    stage.is_clean().await;
+}
+
 /// `consul lock -n 1` that was killed leaves its mutex.
 #[tokio::test]
 async fn what_a_mutex_has_left_is_waited_for_until_it_may_go() {

@@ -31,6 +31,13 @@ pub struct CallId {
     pub(super) number: u64,
 }
 
+#[cfg(test)]
+impl CallId {
+    pub(crate) fn sample(number: u64) -> Self {
+        Self { queue: 1, number }
+    }
+}
+
 /// Something that happened.
 #[derive(Debug)]
 pub enum Event {

@@ -1072,18 +1072,22 @@ impl Queue {
     }
 
     /// How long a write to a workload may take: short compared with the TTL, to leave time for it.
-    fn write_timeout(&self) -> Duration {
+    pub(super) fn write_timeout(&self) -> Duration {
         WRITE_TIMEOUT.min(self.settings.span() / 4)
     }
 
     /// Begins a write, unless one to this workload is already running.
     fn write(&mut self, write: Write, not_after: Option<Moment>) {
+        self.write_within(write, self.write_timeout(), not_after);
+    }
+
+    fn write_within(&mut self, write: Write, timeout: Duration, not_after: Option<Moment>) {
         if !self.writes.busy.insert(write.target().uid.clone()) {
             return;
         }
         let call = Call::Write {
             write: write.clone(),
-            timeout: self.write_timeout(),
+            timeout,
             not_after,
         };
         self.calls.ask(Pending::Write(write), call);
@@ -1266,9 +1270,10 @@ impl Queue {
         self.calls.actions.push_back(Action::Call(id, call));
     }
 
-    /// Starts a workload in the slots of all its lock keys, if that can be answered in time.
-    pub(super) fn start_by(&mut self, start: Start, not_after: Moment) {
-        self.write(Write::Start(start), Some(not_after));
+    /// Starts a workload in the slots of all its lock keys, if that can be answered in time. It may take no longer
+    /// than it may at any of them.
+    pub(super) fn start_by(&mut self, start: Start, timeout: Duration, not_after: Moment) {
+        self.write_within(Write::Start(start), timeout, Some(not_after));
     }
 
     /// Has a workload give back what it holds here, because it lost a part of its request.

@@ -290,6 +290,12 @@ impl World {
             Call::CreateSession { name, .. } => {
                 Answer::SessionMade(Ok(self.consul.make_session(&name)))
             }
+            // As the shell does: an answer could come too late.
+            Call::Write {
+                timeout,
+                not_after: Some(not_after),
+                ..
+            } if self.now().moment + timeout > not_after => Answer::Written(Written::NotSent),
             Call::Write { write, .. } => {
                 match &write {
                     Write::Start(_) if self.starts_are_lost => return,

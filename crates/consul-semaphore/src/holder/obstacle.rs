@@ -1,7 +1,12 @@
 //! Why there is no slot, or none yet.
 
-use super::Settings;
-use crate::{Agreement, Lock, Prefix, Reading, lock::Unreadable, plan::Taker};
+use super::{program::Program, request::Semaphore, watched::Watched};
+use crate::{
+    Agreement, Lock, Prefix, Reading,
+    engine::{Engine, Queue},
+    lock::Unreadable,
+    plan::Taker,
+};
 use consul_client::{self as consul, SessionId};
 
 /// How many holders a message names.
@@ -10,21 +15,16 @@ const NAMED: usize = 5;
 /// Why there is no slot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AcquireError {
-    /// Others hold the slots, or come first.
-    #[error("no slot of {prefix} is free: {holders}")]
-    Taken {
-        /// The prefix.
-        prefix: Prefix,
-        /// Who holds them, for people.
-        holders: String,
-    },
+    /// Others hold the slots of these semaphores, or come first.
+    #[error("{}", sentences(.0))]
+    Taken(Vec<Missing>),
     /// Consul does not answer, or has no leader.
     #[error(transparent)]
     Unreachable(consul::Error),
     /// Consul answers with a refusal.
     #[error(transparent)]
     Refused(consul::Error),
-    /// Nobody uses the prefix, but [`Settings::must_exist`] is set.
+    /// Nobody uses the prefix, but [`Settings::must_exist`](super::Settings::must_exist) is set.
     #[error("there is no semaphore at {0}: nobody uses this prefix")]
     Absent(Prefix),
     /// Others use another limit.
@@ -49,6 +49,38 @@ pub enum AcquireError {
     },
 }
 
+/// The slots of a semaphore that are not free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The semaphore, and how many of its slots were asked for.
+    pub of: Semaphore,
+    /// Who holds them, for people.
+    pub holders: String,
+}
+
+impl Missing {
+    /// What there is not, for people: `no slot of shared/db`, or `no 2 slots of shared/db`.
+    pub fn none(&self) -> String {
+        let Semaphore { prefix, slots, .. } = &self.of;
+        match slots.get() {
+            1 => format!("no slot of {prefix}"),
+            slots => format!("no {slots} slots of {prefix}"),
+        }
+    }
+}
+
+fn sentences(missing: &[Missing]) -> String {
+    let sentences = missing.iter().map(|missing| {
+        let are = if missing.of.slots.get() == 1 {
+            "is"
+        } else {
+            "are"
+        };
+        format!("{} {are} free: {}", missing.none(), missing.holders)
+    });
+    sentences.collect::<Vec<_>>().join("; ")
+}
+
 impl AcquireError {
     /// Whether waiting may help against this error: it may if no server answers, none leads, or one fails.
     pub(super) fn of(error: &consul::Error) -> Self {
@@ -65,14 +97,11 @@ impl AcquireError {
         }
     }
 
-    /// Whether the prefix is used in another way than these settings say: all users must agree.
-    pub(super) fn conflict(
-        settings: &Settings,
-        reading: Option<&Reading>,
-        agreement: Option<Agreement>,
-    ) -> Option<Self> {
-        let prefix = settings.prefix.clone();
-        match (reading.map(Reading::lock), agreement) {
+    /// Whether the prefix is used in another way than was asked for: all users must agree.
+    pub(super) fn conflict(view: &View<'_>, agreement: Option<Agreement>) -> Option<Self> {
+        let Semaphore { prefix, limit, .. } = view.asked;
+        let prefix = prefix.clone();
+        match (view.reading.map(Reading::lock), agreement) {
             // A key that was left behind is removed after the lock-delay.
             (Some(Lock::Unreadable(why)), _) if !matches!(why, Unreadable::LeftOver { .. }) => {
                 let why = why.clone();
@@ -80,7 +109,7 @@ impl AcquireError {
             }
             (_, Some(Agreement::Conflict { theirs })) => Some(Self::Limit {
                 prefix,
-                ours: settings.limit,
+                ours: *limit,
                 theirs,
             }),
             _ => None,
@@ -88,40 +117,113 @@ impl AcquireError {
     }
 }
 
-/// Whether a slot is blocked only by what a dead holder has left, which is removed after the lock-delay. A holder
-/// that does not wait for slots waits for that, too: otherwise nobody might ever remove it.
-pub(super) fn rests(reading: &Reading) -> bool {
-    match reading.lock() {
-        Lock::Unreadable(Unreadable::LeftOver { .. }) => true,
-        Lock::Semaphore { body, .. } => {
-            let live = body.held() - reading.dead_holders().len();
-            body.room() == 0 && live < usize::try_from(body.limit()).unwrap_or(usize::MAX)
-        }
-        _ => false,
-    }
+/// What the program sees of one of its semaphores.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    asked: &'a Semaphore,
+    /// The prefix as it was last read, if it was.
+    reading: Option<&'a Reading>,
+    program: &'a Program,
 }
 
-/// The holders of the slots, for people.
-pub(super) fn holders(reading: Option<&Reading>) -> String {
-    let Some(reading) = reading else {
-        return "the holders are unknown".to_owned();
-    };
-    let (limit, holders): (_, Vec<_>) = match reading.lock() {
-        Lock::Semaphore { body, .. } if body.room() > 0 => {
-            return "others that were queued before wait, too".to_owned();
+impl<'a> View<'a> {
+    pub(super) fn of(watched: &'a Watched, engine: &'a Engine, program: &'a Program) -> Self {
+        Self {
+            asked: &watched.asked,
+            reading: engine.queue(&watched.queue).and_then(Queue::reading),
+            program,
         }
-        Lock::Semaphore { body, .. } => (body.limit(), body.holders().collect()),
-        Lock::Mutex { holder, .. } if holder.is_none() => {
-            return "its lock-delay runs".to_owned();
-        }
-        Lock::Mutex { holder, .. } => (1, holder.iter().collect()),
-        Lock::Absent { .. } | Lock::Unreadable(_) => return "nobody holds one".to_owned(),
-    };
-    let name = |session: &SessionId| Taker::new(session, reading.contender(session)).describe(None);
-    let held = holders.len();
-    let mut named: Vec<_> = holders.into_iter().take(NAMED).map(name).collect();
-    if held > NAMED {
-        named.push(format!("{} more", held - NAMED));
     }
-    format!("{held} of {limit} held, by {}", named.join("; by "))
+
+    /// Whether the prefix was read.
+    pub(super) fn is_known(&self) -> bool {
+        self.reading.is_some()
+    }
+
+    /// Whether the program has a slot here.
+    pub(super) fn is_held(&self) -> bool {
+        self.reading
+            .is_some_and(|reading| self.program.is_among(reading))
+    }
+
+    /// Whether the prefix is unused; `None` if it was not read, or the reading has this program's own slot.
+    pub(super) fn is_unused(&self) -> Option<bool> {
+        let reading = self.reading.filter(|_| !self.is_held())?;
+        Some(matches!(reading.lock(), Lock::Absent { .. }) && !self.others_wait(reading))
+    }
+
+    /// Whether somebody prevents slots here, as far as is known.
+    pub(super) fn is_taken(&self) -> bool {
+        let Some(reading) = self.reading else {
+            return false;
+        };
+        let free = match reading.lock() {
+            Lock::Semaphore { body, .. } => {
+                body.room() >= self.slots() && !self.others_wait(reading)
+            }
+            Lock::Absent { .. } => !self.others_wait(reading),
+            Lock::Mutex { .. } | Lock::Unreadable(_) => false,
+        };
+        !free && !self.is_held()
+    }
+
+    /// Whether slots are blocked only by what dead holders have left, which is removed after the lock-delay. A holder
+    /// that does not wait for slots waits for that, too: otherwise nobody might ever remove it.
+    pub(super) fn rests(&self) -> bool {
+        let Some(reading) = self.reading else {
+            return false;
+        };
+        match reading.lock() {
+            Lock::Unreadable(Unreadable::LeftOver { .. }) => true,
+            Lock::Semaphore { body, .. } => {
+                let (room, dead) = (body.room(), reading.dead_holders().len());
+                room < self.slots() && room + dead >= self.slots()
+            }
+            _ => false,
+        }
+    }
+
+    /// The slots that are missing here.
+    pub(super) fn missing(&self) -> Missing {
+        Missing {
+            of: self.asked.clone(),
+            holders: self.holders(),
+        }
+    }
+
+    /// The holders of the slots, for people.
+    fn holders(&self) -> String {
+        let Some(reading) = self.reading else {
+            return "the holders are unknown".to_owned();
+        };
+        let (limit, holders): (_, Vec<_>) = match reading.lock() {
+            Lock::Semaphore { body, .. } if body.room() >= self.slots() => {
+                return "others that were queued before wait, too".to_owned();
+            }
+            Lock::Semaphore { body, .. } => (body.limit(), body.holders().collect()),
+            Lock::Mutex { holder, .. } if holder.is_none() => {
+                return "its lock-delay runs".to_owned();
+            }
+            Lock::Mutex { holder, .. } => (1, holder.iter().collect()),
+            Lock::Absent { .. } | Lock::Unreadable(_) => return "nobody holds one".to_owned(),
+        };
+        let name =
+            |session: &SessionId| Taker::new(session, reading.contender(session)).describe(None);
+        let held = holders.len();
+        let mut named: Vec<_> = holders.into_iter().take(NAMED).map(name).collect();
+        if held > NAMED {
+            named.push(format!("{} more", held - NAMED));
+        }
+        format!("{held} of {limit} held, by {}", named.join("; by "))
+    }
+
+    fn slots(&self) -> usize {
+        usize::try_from(self.asked.slots.get()).unwrap_or(usize::MAX)
+    }
+
+    /// Whether others have contenders at the prefix.
+    fn others_wait(&self, reading: &Reading) -> bool {
+        let mut contenders = reading.contenders();
+        contenders.any(|(session, _)| !self.program.sessions.contains_key(session))
+    }
 }

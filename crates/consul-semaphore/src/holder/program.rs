@@ -6,9 +6,13 @@ use std::{
     time::Duration,
 };
 
+use super::{
+    request::{Request, Semaphore},
+    watched::{self, Watched},
+};
 use crate::{
-    Cluster, Key, LimitPolicy, Mode, OnContention, OnSlotLost, Phase, Prefix, Reading,
-    SessionState, SlotRequest, Uid, Wait, Workload,
+    Cluster, Key, LimitPolicy, OnContention, OnSlotLost, Phase, Reading, SessionState, Uid, Wait,
+    Workload,
     engine::{Answer, Lookup, QueueRef, SemaphoreRef, Slice, Stores},
     evidence::LATE,
     holding::Renewal,
@@ -20,22 +24,18 @@ use consul_client::{
     clock::{self, Moment},
 };
 
-/// The slot that a [`Holder`](super::Holder) takes, and how it holds it.
+/// The slots that a [`Holder`](super::Holder) takes, and how it holds them.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where the semaphore is in Consul.
-    pub prefix: Prefix,
-    /// How the semaphore is stored in Consul.
-    pub mode: Mode,
-    /// How many may hold a slot at once: the same for all users of the prefix; 1 for a mutex.
-    pub limit: u32,
+    /// The slots: it gets all of them at once, or none.
+    pub request: Request,
     /// Higher priorities are served first.
     pub priority: i32,
     /// Whether slots are granted by priority and age among all who wait at the prefix.
     pub fair: bool,
     /// Whether to wait for a slot. What a dead holder has left is waited for in any case.
     pub wait: bool,
-    /// Whether somebody must use the prefix already; if not, the first one creates the semaphore.
+    /// Whether somebody must use each prefix already; if not, the first one creates the semaphore.
     pub must_exist: bool,
     /// What this host is called in Consul, for people: only what a Consul key may have, no slash
     /// ([`identity::name_of`]).
@@ -66,19 +66,25 @@ pub struct SessionSettings {
 }
 
 impl Settings {
-    /// The semaphore for the engine. A program has neither a namespace nor an object of Kubernetes.
-    pub(super) fn semaphore(&self) -> settings::Settings {
+    /// A semaphore for the engine. A program has neither a namespace nor an object of Kubernetes.
+    pub(super) fn semaphore(&self, watched: &Watched) -> settings::Settings {
+        let Semaphore {
+            prefix,
+            mode,
+            limit,
+            slots: _,
+        } = &watched.asked;
         settings::Settings {
             cluster: Cluster {
                 name: self.host.clone(),
                 id: self.host.clone(),
             },
             namespace: identity::NONE.to_owned(),
-            name: identity::NONE.to_owned(),
+            name: watched.queue.semaphore.name.to_string(),
             key: None,
-            prefix: self.prefix.clone(),
-            mode: self.mode,
-            limit: self.limit,
+            prefix: prefix.clone(),
+            mode: *mode,
+            limit: *limit,
             restrictions: settings::Restrictions::default(),
             policy: LimitPolicy::Refuse,
             paused: false,
@@ -95,19 +101,10 @@ impl Settings {
     }
 }
 
-/// The queue of the one semaphore.
-pub(super) fn queue() -> QueueRef {
-    let semaphore = SemaphoreRef {
-        namespace: identity::NONE.into(),
-        name: identity::NONE.into(),
-    };
-    QueueRef::new(&semaphore, None)
-}
-
 /// The program, and the sessions that are renewed for it.
 pub(super) struct Program {
     pub(super) workload: Arc<Workload>,
-    /// One, and two while a lost slot is replaced.
+    /// One for each slot, and two while a lost slot is replaced.
     pub(super) sessions: BTreeMap<SessionId, Renewal>,
 }
 
@@ -125,7 +122,7 @@ impl Program {
             uid: uid.as_str().into(),
             version: Arc::default(),
             seen: Moment::now(),
-            requests: vec![SlotRequest::one(identity::NONE, None)],
+            requests: watched::requests(&settings.request),
             // No session is made ahead for a program that does not wait.
             on_contention: if settings.wait {
                 OnContention::Wait
@@ -157,9 +154,9 @@ impl Program {
         workload.version = format!("{:?}", Moment::now()).into();
     }
 
-    /// The proof for the engine: a program that leaves has no work left.
+    /// The proof for the engine: a program that waits or leaves does no work.
     pub(super) fn proof(&self) -> Answer {
-        let left = self.workload.phase != Phase::Deleting;
+        let left = !matches!(self.workload.phase, Phase::Idle | Phase::Deleting);
         let left = left.then(|| "the program".to_owned());
         Answer::Proof(Ok((
             Some(self.workload.clone()),
@@ -170,6 +167,15 @@ impl Program {
     /// Whether one of its sessions has a slot.
     pub(super) fn is_among(&self, reading: &Reading) -> bool {
         self.sessions.keys().any(|own| reading.holds(own))
+    }
+
+    /// It does not start in the slots of these sessions, because other slots that it asks for were lost.
+    pub(super) fn give_back(&mut self, sessions: Vec<SessionId>) {
+        let kept = self.sessions.keys().cloned().collect::<BTreeSet<_>>();
+        self.change(|workload| {
+            workload.reported.retain(|session| kept.contains(session));
+            workload.reported.extend(sessions);
+        });
     }
 
     /// Stops renewing a session, and returns whether to destroy it: not if it is known to be gone.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Rule, Verdict, Violation,
+    requests::Requests,
     spans::{Outages, Spans},
 };
 use crate::{
@@ -18,7 +19,11 @@ const RELEASE: f64 = 15.0;
 /// How long a Job may wait while a slot is free and everything works, in seconds.
 const GRANT: f64 = 30.0;
 
-pub(super) fn judge(bed: &[Record], outages: &Outages, verdict: &mut Verdict) {
+/// The same while a Job that asks for more than one slot waits there: free slots are kept for it while others take
+/// what it needs elsewhere. Programs such as `consul lock` can do that again and again.
+const KEPT_FREE: f64 = 120.0;
+
+pub(super) fn judge(bed: &[Record], outages: &Outages, requests: &Requests, verdict: &mut Verdict) {
     for record in bed {
         if let What::Semaphore(semaphore) = &record.what {
             let parts = [
@@ -33,7 +38,7 @@ pub(super) fn judge(bed: &[Record], outages: &Outages, verdict: &mut Verdict) {
                 .map(|part| outages.with_recovery(part))
                 .fold(Spans::default(), |all, one| all.and(&one));
             let unproved = away.and(&outages.with_recovery(&Part::Proofs));
-            Watch::new(semaphore, away, unproved).judge(bed, verdict);
+            Watch::new(semaphore, away, unproved).judge(bed, requests, verdict);
         }
     }
     at_rest(bed, verdict);
@@ -47,8 +52,8 @@ struct Watch<'a> {
     /// When nothing could be released.
     unproved: Spans,
     view: View,
-    /// Since when a Job waits although a slot is free.
-    unused: Option<f64>,
+    /// Since when a Job waits although a slot is free, and whether that may be kept for a larger request.
+    unused: Option<(f64, bool)>,
     /// Since when a session holds a slot for a Job that is gone, and whether that was reported.
     idle: BTreeMap<String, (f64, bool)>,
 }
@@ -65,14 +70,17 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn judge(mut self, bed: &[Record], verdict: &mut Verdict) {
+    fn judge(mut self, bed: &[Record], requests: &Requests, verdict: &mut Verdict) {
         // Only records of this semaphore: no other record changes anything here.
         for record in bed {
             let here = match &record.what {
-                What::Job(job) => job.prefix == self.semaphore.prefix,
-                What::Pod { prefix, .. }
-                | What::Contender { prefix, .. }
-                | What::Lock { prefix, .. } => *prefix == self.semaphore.prefix,
+                What::Job(job) => requests.is_at(&job.uid, &job.prefix, &self.semaphore.prefix),
+                What::Pod { prefix, uid, .. } => {
+                    requests.is_at(uid, prefix, &self.semaphore.prefix)
+                }
+                What::Contender { prefix, .. } | What::Lock { prefix, .. } => {
+                    *prefix == self.semaphore.prefix
+                }
                 _ => false,
             };
             if here {
@@ -88,20 +96,24 @@ impl<'a> Watch<'a> {
     }
 
     fn look(&mut self, t: f64, verdict: &mut Verdict) {
+        // What asks for several slots may wait for others.
         let waits = self
             .view
             .jobs
             .values()
-            .any(|job| job.state == JobState::Waiting);
+            .any(|job| job.state == JobState::Waiting && job.asks.is_empty());
         let free = match self.view.locks.get(&self.semaphore.prefix) {
             Some(Body::Semaphore { limit, holders, .. }) => (holders.len() as u64) < *limit,
             Some(Body::Absent) | None => true,
             Some(Body::Other { .. } | Body::Unknown) => false,
         };
         match (waits && free, self.unused) {
-            (true, None) => self.unused = Some(t),
+            (true, None) => self.unused = Some((t, self.larger_waits())),
+            (true, Some((since, kept))) => {
+                self.unused = Some((since, kept || self.larger_waits()));
+            }
             (false, Some(_)) => self.close_unused(t, verdict),
-            _ => {}
+            (false, None) => {}
         }
         let held = self.view.held_here(&self.semaphore.prefix);
         let idle: BTreeSet<String> = held
@@ -125,6 +137,12 @@ impl<'a> Watch<'a> {
         }
     }
 
+    /// Whether a Job waits that asks for more than one slot.
+    fn larger_waits(&self) -> bool {
+        let mut jobs = self.view.jobs.values();
+        jobs.any(|job| job.state == JobState::Waiting && !job.asks.is_empty())
+    }
+
     /// Whether a Job is done, deleted or on hold, and none of its pods is left.
     fn is_gone(&self, uid: &str) -> bool {
         let state = self.view.jobs.get(uid).map(|job| job.state);
@@ -133,13 +151,14 @@ impl<'a> Watch<'a> {
     }
 
     fn close_unused(&mut self, t: f64, verdict: &mut Verdict) {
-        let Some(since) = self.unused.take() else {
+        let Some((since, kept)) = self.unused.take() else {
             return;
         };
+        let bound = if kept { KEPT_FREE } else { GRANT };
         let clear = self.away.clear(since, t);
         verdict.unused = verdict.unused.max(clear);
         verdict.unused_at_all = verdict.unused_at_all.max(t - since);
-        if clear > GRANT {
+        if clear > bound {
             verdict.violations.push(Violation {
                 t: since,
                 rule: Rule::JobStuck,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     Rule, Verdict, Violation,
     gaps::{Measure, Why},
+    requests::Requests,
     spans::{Outages, Spans},
 };
 use crate::record::{Body, JobState, Part, Record, Semaphore, What, Writer};
@@ -39,11 +40,11 @@ impl Turn {
 /// The events of a Job, each with its revision and its second.
 type Turns = Vec<(u64, f64, Turn)>;
 
-pub(super) fn judge(bed: &[Record], outages: &Outages, verdict: &mut Verdict) {
+pub(super) fn judge(bed: &[Record], outages: &Outages, requests: &Requests, verdict: &mut Verdict) {
     let mut turns: BTreeMap<(String, String), Turns> = BTreeMap::new();
     let api = outages.of_part(&Part::Api);
-    pods(bed, &mut turns);
-    locks(bed, &mut turns, verdict);
+    pods(bed, requests, &mut turns);
+    locks(bed, requests, &mut turns, verdict);
     let end = bed.last().map_or(0.0, |record| record.t);
     for record in bed {
         let What::Semaphore(semaphore) = &record.what else {
@@ -66,7 +67,7 @@ pub(super) fn judge(bed: &[Record], outages: &Outages, verdict: &mut Verdict) {
 }
 
 /// What the API server's watch shows of pods and Jobs.
-fn pods(bed: &[Record], turns: &mut BTreeMap<(String, String), Turns>) {
+fn pods(bed: &[Record], requests: &Requests, turns: &mut BTreeMap<(String, String), Turns>) {
     let mut last: BTreeMap<&str, u64> = BTreeMap::new();
     let mut prefixes: BTreeMap<&str, &str> = BTreeMap::new();
     for record in bed {
@@ -106,16 +107,21 @@ fn pods(bed: &[Record], turns: &mut BTreeMap<(String, String), Turns>) {
             }
             _ => continue,
         };
-        let key = (prefix.to_owned(), uid.clone());
-        turns
-            .entry(key)
-            .or_default()
-            .push((revision, record.t, turn));
+        for prefix in requests.prefixes(uid, prefix) {
+            let key = (prefix.to_owned(), uid.clone());
+            let turns = turns.entry(key).or_default();
+            turns.push((revision, record.t, turn.clone()));
+        }
     }
 }
 
 /// What the revisions of each `.lock` show.
-fn locks(bed: &[Record], turns: &mut BTreeMap<(String, String), Turns>, verdict: &mut Verdict) {
+fn locks(
+    bed: &[Record],
+    requests: &Requests,
+    turns: &mut BTreeMap<(String, String), Turns>,
+    verdict: &mut Verdict,
+) {
     let jobs: BTreeMap<&str, &str> = bed
         .iter()
         .filter_map(|record| match &record.what {
@@ -123,11 +129,16 @@ fn locks(bed: &[Record], turns: &mut BTreeMap<(String, String), Turns>, verdict:
             _ => None,
         })
         .collect();
-    let of = |holders: &BTreeSet<String>| -> BTreeSet<String> {
-        let uids = holders
-            .iter()
-            .filter_map(|session| jobs.get(session.as_str()));
-        uids.map(|uid| (*uid).to_owned()).collect()
+    // The Jobs that hold all that they ask for here.
+    let of = |prefix: &str, holders: &BTreeSet<String>| -> BTreeSet<String> {
+        let mut held: BTreeMap<&str, usize> = BTreeMap::new();
+        for session in holders {
+            if let Some(uid) = jobs.get(session.as_str()) {
+                *held.entry(uid).or_default() += 1;
+            }
+        }
+        held.retain(|uid, held| *held >= requests.slots(uid, prefix));
+        held.into_keys().map(str::to_owned).collect()
     };
     let mut now: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for record in bed {
@@ -171,7 +182,7 @@ fn locks(bed: &[Record], turns: &mut BTreeMap<(String, String), Turns>, verdict:
                 .filter(|session| !jobs.contains_key(session.as_str()))
                 .count();
         }
-        let (had, has) = (of(&known), of(&holders));
+        let (had, has) = (of(prefix, &known), of(prefix, &holders));
         let mut turn = |uid: &String, revision, turn| {
             let key = (prefix.clone(), uid.clone());
             turns
@@ -184,7 +195,7 @@ fn locks(bed: &[Record], turns: &mut BTreeMap<(String, String), Turns>, verdict:
         }
         for uid in had.difference(&has) {
             let mut sessions = known
-                .iter()
+                .difference(&holders)
                 .filter(|session| jobs.get(session.as_str()) == Some(&uid.as_str()));
             // The transaction itself checked that the contender is absent or unlocked.
             let proved_dead = sessions.all(|session| dead.contains(session));

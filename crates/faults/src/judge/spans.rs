@@ -102,6 +102,15 @@ impl Outages {
         self.0.get(part).cloned().unwrap_or_default()
     }
 
+    /// The semaphores whose grants were down.
+    pub(super) fn grants(&self) -> Vec<Part> {
+        let parts = self.0.keys();
+        parts
+            .filter(|part| matches!(part, Part::Grants(_)))
+            .cloned()
+            .collect()
+    }
+
     /// The same periods, each extended by the pause until the next try and by some seconds to catch up. The pause
     /// between tries doubles, so it is no longer than the outage was. An operator that was stopped or restarted has
     /// no such pause.

@@ -15,6 +15,8 @@ struct Story {
     t: f64,
     revision: u64,
     index: u64,
+    /// What its Jobs ask for, if that is more than one slot.
+    asks: BTreeMap<String, usize>,
 }
 
 impl Story {
@@ -28,6 +30,7 @@ impl Story {
             t: 100.0,
             revision: 0,
             index: 0,
+            asks: BTreeMap::new(),
         };
         story.push(What::Bed { seed: 1, faults: 1 });
         story.push(What::Semaphore(Semaphore {
@@ -112,6 +115,7 @@ impl Story {
             uid: uid.to_owned(),
             name: uid.to_owned(),
             prefix: PREFIX.to_owned(),
+            asks: self.asks.clone(),
             rv,
             state,
             session: None,
@@ -438,4 +442,168 @@ fn what_is_left_at_the_end_is_stuck() {
         contenders: 0,
     });
     assert_eq!(story.rules(), [Rule::JobStuck, Rule::SlotStuck]);
+}
+
+const OTHER: &str = "semaphores/faults/licenses";
+
+impl Story {
+    /// Its Jobs ask for a slot here and two elsewhere.
+    fn asking_for_three() -> Self {
+        let mut story = Self::of(3, false);
+        story.push(What::Semaphore(Semaphore {
+            prefix: OTHER.to_owned(),
+            limit: 3,
+            ttl: Some(10.0),
+            lock_delay: 1.0,
+            goes_on: false,
+        }));
+        story.asks = [(PREFIX.to_owned(), 1), (OTHER.to_owned(), 2)].into();
+        story
+    }
+
+    /// These sessions of the Job `a` hold slots there from now on, and were granted them at this raft index.
+    fn grant_at(&mut self, prefix: &str, sessions: &[&str], index: u64) -> &mut Self {
+        for session in sessions {
+            self.push(What::Contender {
+                prefix: prefix.to_owned(),
+                session: (*session).to_owned(),
+                uid: "a".to_owned(),
+            });
+        }
+        self.index += 1;
+        let body = Body::Semaphore {
+            index: self.index,
+            limit: 3,
+            holders: sessions
+                .iter()
+                .map(|session| (*session).to_owned())
+                .collect(),
+        };
+        let (before, after) = (self.revision, self.revision);
+        self.push(What::Lock {
+            prefix: prefix.to_owned(),
+            writer: Writer::Operator,
+            before,
+            after,
+            body,
+            dead: BTreeSet::new(),
+        });
+        for session in sessions {
+            self.push(What::Granted {
+                prefix: prefix.to_owned(),
+                session: (*session).to_owned(),
+                index,
+            });
+        }
+        self
+    }
+
+    fn ends(&mut self) -> &mut Self {
+        self.after(100.0).push(What::Drain)
+    }
+}
+
+/// A Job that was granted its three slots and runs.
+fn running_in_three() -> Story {
+    let mut story = Story::asking_for_three();
+    story.job("a", JobState::Waiting);
+    story
+        .grant_at(PREFIX, &["s0"], 7)
+        .grant_at(OTHER, &["s1", "s2"], 7);
+    story.job("a", JobState::Running).pod("a", true);
+    story
+}
+
+#[test]
+fn a_request_that_is_granted_at_one_index_is_right() {
+    let mut story = running_in_three();
+    story
+        .after(5.0)
+        .pod("a", false)
+        .job("a", JobState::Finished);
+    story
+        .grant_at(OTHER, &[], 0)
+        .grant_at(PREFIX, &[], 0)
+        .ends();
+    assert_eq!(story.rules(), []);
+}
+
+#[test]
+fn a_request_that_is_granted_in_part_is_seen() {
+    for (here, there, at) in [
+        // One slot too few at one lock key; a part missing; and in two transactions.
+        (&["s0"][..], &["s1"][..], 7),
+        (&[], &["s1", "s2"], 7),
+        (&["s0"], &[], 7),
+        (&["s0"], &["s1", "s2"], 8),
+    ] {
+        let mut story = Story::asking_for_three();
+        story.job("a", JobState::Waiting);
+        story.grant_at(PREFIX, here, 7).grant_at(OTHER, there, at);
+        story
+            .after(0.001)
+            .grant_at(PREFIX, &[], 0)
+            .grant_at(OTHER, &[], 0);
+        story.ends();
+        let rules = story.rules();
+        assert!(!rules.is_empty(), "{here:?} {there:?} {at}");
+        assert!(
+            rules.iter().all(|rule| *rule == Rule::GrantedInPart),
+            "{rules:?}"
+        );
+    }
+}
+
+#[test]
+fn a_running_job_may_have_a_lost_part_again() {
+    let mut story = running_in_three();
+    story.lock_with(Writer::Fault, 3, &[], &[]).after(1.0);
+    story
+        .grant_at(PREFIX, &["s3"], 9)
+        .after(5.0)
+        .pod("a", false);
+    story.job("a", JobState::Finished).grant_at(PREFIX, &[], 0);
+    story.grant_at(OTHER, &[], 0).ends();
+    assert_eq!(story.rules(), []);
+}
+
+#[test]
+fn one_slot_of_two_that_is_missing_while_pods_run_is_a_loss() {
+    let mut story = running_in_three();
+    story.after(5.0).grant_at(OTHER, &["s1"], 7);
+    assert_eq!(story.rules(), [Rule::ReleasedTooEarly]);
+}
+
+#[test]
+fn what_lost_a_part_before_it_ran_gives_the_others_back() {
+    let mut story = Story::asking_for_three();
+    story.job("a", JobState::Waiting);
+    story
+        .grant_at(PREFIX, &["s0"], 7)
+        .grant_at(OTHER, &["s1", "s2"], 7);
+    story.lock_with(Writer::Fault, 3, &[], &[]);
+    let mut soon = story.clone();
+    soon.after(10.0).grant_at(OTHER, &[], 0).ends();
+    assert_eq!(soon.rules(), []);
+    story.after(60.0).grant_at(OTHER, &[], 0).ends();
+    assert_eq!(story.rules(), [Rule::PartKept]);
+}
+
+#[test]
+fn a_free_slot_may_be_kept_for_a_larger_request_but_not_for_long() {
+    for (larger, seconds, expected) in [
+        (false, 29.0, vec![]),
+        (false, 31.0, vec![Rule::JobStuck]),
+        (true, 31.0, vec![]),
+        (true, 121.0, vec![Rule::JobStuck]),
+    ] {
+        let mut story = Story::asking_for_three();
+        if larger {
+            story.job("large", JobState::Waiting);
+        }
+        story.asks.clear();
+        story.job("a", JobState::Waiting).after(seconds);
+        story.grant_at(PREFIX, &["s0", "s1", "s2"], 9);
+        assert_eq!(story.rules(), expected, "{larger} {seconds}");
+    }
 }

@@ -33,7 +33,9 @@ impl Operators {
         let operator = |name, election, clock: Option<&WallClock>| {
             let clock = clock.map(WallClock::env).into_iter().flatten();
             let env = env.iter().cloned().chain(clock);
-            bed.another_operator(name, ["--leader-election", election], env)
+            // As soon as faults are over: a Job that asks for several slots is passed over for a TTL of the load.
+            let flags = ["--leader-election", election, "--pass-over", "10s"];
+            bed.another_operator(name, flags, env)
         };
         let clock = WallClock::new(bed.folder())?;
         Ok(Self {

@@ -133,6 +133,29 @@ fn slots_of_one_semaphore_are_granted_together() {
     assert_eq!(world.started, ["a", "c"], "b can't have both");
 }
 
+/// A write to a workload may take longer where sessions never expire.
+#[test]
+fn a_start_in_slots_of_several_semaphores_is_answered_before_the_shortest_evidence_ends() {
+    for first in [None, Some(Duration::from_secs(10))] {
+        let mut world = World::default();
+        let other = first.xor(Some(Duration::from_secs(10)));
+        for (name, ttl) in [("x", first), ("y", other)] {
+            let settings = Settings {
+                name: name.to_owned(),
+                prefix: name.parse().unwrap(),
+                ttl,
+                ..spec(1, false).settings
+            };
+            let now = world.now();
+            world
+                .engine
+                .add_standalone(&semaphore(name), settings, 64, now, &world.store);
+        }
+        world.comes("a", &[asks("x", 1), asks("y", 1)]);
+        assert_eq!(world.started, ["a"], "{first:?} first");
+    }
+}
+
 #[test]
 fn slots_of_several_semaphores_are_granted_in_one_transaction() {
     let mut world = World::with(&[("db", 1), ("licenses", 3)]);

@@ -1,0 +1,186 @@
+//! `--semaphore prefix=P,limit=N[,slots=K][,key=K][,mode=MODE]`: slots of one of several semaphores.
+
+use std::{fmt::Display, num::NonZeroU32, str::FromStr};
+
+use consul_semaphore::{Key, MOST_SLOTS, Mode, Prefix, holder::Semaphore};
+
+/// The longest text that is read: a prefix, a key and the other words are shorter.
+const LONGEST: usize = 1024;
+
+/// The greatest limit: as of `--limit`.
+pub(super) const MOST: u32 = 5000;
+
+/// What is allowed.
+const ALLOWED: &str = "write prefix=PREFIX,limit=N and, where needed, slots=N, key=KEY, mode=semaphore or mode=mutex, \
+                       with commas between them";
+
+/// The words that were read so far.
+#[derive(Default)]
+struct Words {
+    prefix: Option<Prefix>,
+    limit: Option<u32>,
+    slots: Option<u32>,
+    key: Option<Key>,
+    mode: Option<Mode>,
+}
+
+/// Reads one `--semaphore`. For clap's `value_parser`.
+///
+/// # Errors
+/// It can't be read; the error says what is allowed.
+pub(super) fn parse(text: &str) -> Result<Semaphore, String> {
+    if text.len() > LONGEST {
+        return Err(format!("it is longer than {LONGEST} characters: {ALLOWED}"));
+    }
+    let mut words = Words::default();
+    for part in text.split(',').map(str::trim) {
+        let (word, value) = part
+            .split_once('=')
+            .ok_or_else(|| format!("{part:?} has no value: {ALLOWED}"))?;
+        words.set(word, value)?;
+    }
+    words.semaphore()
+}
+
+impl Words {
+    fn set(&mut self, word: &str, value: &str) -> Result<(), String> {
+        match word {
+            "prefix" => once(&mut self.prefix, word, value.parse()),
+            "limit" => once(&mut self.limit, word, number(value, MOST)),
+            "slots" => once(&mut self.slots, word, number(value, MOST_SLOTS)),
+            "key" => once(&mut self.key, word, value.parse()),
+            "mode" => once(&mut self.mode, word, mode(value)),
+            _ => Err(format!("{word:?} is unknown: {ALLOWED}")),
+        }
+    }
+
+    fn semaphore(self) -> Result<Semaphore, String> {
+        let missing = |word: &str| format!("{word} is missing: {ALLOWED}");
+        Ok(Semaphore {
+            prefix: below(
+                self.prefix.ok_or_else(|| missing("prefix"))?,
+                self.key.as_ref(),
+            )?,
+            mode: self.mode.unwrap_or(Mode::Semaphore),
+            limit: self.limit.ok_or_else(|| missing("limit"))?,
+            slots: self
+                .slots
+                .and_then(NonZeroU32::new)
+                .unwrap_or(NonZeroU32::MIN),
+        })
+    }
+}
+
+/// The prefix of a semaphore, or of one key of it.
+pub(super) fn below(prefix: Prefix, key: Option<&Key>) -> Result<Prefix, String> {
+    let Some(key) = key else {
+        return Ok(prefix);
+    };
+    let below = format!("{prefix}/{key}").parse();
+    below.map_err(|error| format!("prefix and key: {error}"))
+}
+
+fn once<T, E: Display>(
+    known: &mut Option<T>,
+    word: &str,
+    value: Result<T, E>,
+) -> Result<(), String> {
+    let value = value.map_err(|error| format!("{word}: {error}"))?;
+    match known.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(format!("{word} is there twice: {ALLOWED}")),
+    }
+}
+
+fn number(text: &str, most: u32) -> Result<u32, String> {
+    let number = u32::from_str(text).ok();
+    let number = number.filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| format!("{text:?} is no number from 1 to {most}"))
+}
+
+fn mode(text: &str) -> Result<Mode, String> {
+    match text {
+        "semaphore" => Ok(Mode::Semaphore),
+        "mutex" => Ok(Mode::Mutex),
+        _ => Err(format!("{text:?} is neither semaphore nor mutex")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_semaphore_is_written_in_words() {
+        let short = parse("prefix=shared/db,limit=3").unwrap();
+        assert_eq!(
+            short,
+            Semaphore {
+                prefix: "shared/db".parse().unwrap(),
+                mode: Mode::Semaphore,
+                limit: 3,
+                slots: NonZeroU32::MIN,
+            }
+        );
+        let all = parse("mode=semaphore, slots=2,key=customer-42, limit=3, prefix=tasks").unwrap();
+        assert_eq!(all.prefix.as_str(), "tasks/customer-42");
+        assert_eq!(all.slots.get(), 2);
+        assert_eq!(
+            parse("prefix=a,limit=1,mode=mutex").unwrap().mode,
+            Mode::Mutex
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_answered_with_what_is_allowed() {
+        let long = format!("prefix=a,limit=1,key={}", "k".repeat(LONGEST));
+        let longest = format!("prefix={},key=k,limit=1", "p".repeat(Prefix::MAX_LENGTH));
+        for (text, expected) in [
+            ("", "has no value: write prefix=PREFIX,limit=N"),
+            ("prefix=a", "limit is missing: write"),
+            ("limit=1", "prefix is missing: write"),
+            ("prefix=a,limit=1,", "\"\" has no value: write"),
+            ("prefix=a,limit", "\"limit\" has no value"),
+            ("prefix=a,limit=1,window=x", "\"window\" is unknown: write"),
+            ("prefix=a,limit=1,\u{1b}[31m=x", "\"\\u{1b}[31m\" is"),
+            ("prefix=a,prefix=b,limit=1", "prefix is there twice"),
+            ("prefix=a//b,limit=1", "prefix: prefix \"a//b\" is"),
+            ("prefix=a,limit=0", "limit: \"0\" is no number from 1"),
+            ("prefix=a,limit=5001", "from 1 to 5000"),
+            ("prefix=a,limit=99999999999", "from 1 to 5000"),
+            ("prefix=a,limit=9,slots=0", "slots: \"0\" is no number"),
+            ("prefix=a,limit=99,slots=51", "from 1 to 50"),
+            ("prefix=a,limit=1,key=b/c", "key: a key is"),
+            ("prefix=a,limit=1,mode=lock", "neither semaphore nor mutex"),
+            (&long, "longer than 1024 characters: write"),
+            (&longest, "prefix and key: prefix"),
+        ] {
+            let said = parse(text).unwrap_err();
+            assert!(said.contains(expected), "{text}: {said}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused_in_few_words(text in hostile::text()) {
+            if let Err(said) = parse(&text) {
+                prop_assert!(said.len() < 12 * LONGEST);
+            }
+        }
+
+        #[test]
+        fn what_is_read_is_within_all_bounds(
+            prefix in "[a-z./]{1,9}",
+            limit in 0..9000_u32,
+            slots in 0..90_u32,
+        ) {
+            if let Ok(read) = parse(&format!("prefix={prefix},limit={limit},slots={slots}")) {
+                prop_assert_eq!(read.prefix.as_str(), prefix);
+                prop_assert!((1..=MOST).contains(&read.limit));
+                prop_assert!((1..=MOST_SLOTS).contains(&read.slots.get()));
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The slots that a program asks for.
+
+use std::num::NonZeroU32;
+
+use crate::{MOST_SEMAPHORES, MOST_SLOTS, Mode, Prefix};
+
+/// A semaphore, and how many of its slots a program asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Semaphore {
+    /// Where it is in Consul.
+    pub prefix: Prefix,
+    /// How it is stored in Consul.
+    pub mode: Mode,
+    /// How many slots it has: the same for all users of the prefix; 1 for a mutex.
+    pub limit: u32,
+    /// How many of them are asked for.
+    pub slots: NonZeroU32,
+}
+
+impl Semaphore {
+    /// The slots that are asked for, for people: `a slot of shared/db`, or `2 of 3 slots of shared/db`.
+    pub fn asked(&self) -> String {
+        let Self {
+            prefix,
+            limit,
+            slots,
+            ..
+        } = self;
+        match slots.get() {
+            1 => format!("a slot of {prefix}"),
+            slots => format!("{slots} of {limit} slots of {prefix}"),
+        }
+    }
+}
+
+/// All slots that a program asks for: all of them are granted at once, or none. Each semaphore can grant its part,
+/// and none is there twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request(Vec<Semaphore>);
+
+/// Slots that can't be asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidRequest {
+    /// None, or too many.
+    #[error("ask for slots of 1 to {MOST_SEMAPHORES} semaphores, not of {0}")]
+    Semaphores(usize),
+    /// Too many slots of all semaphores together.
+    #[error("ask for at most {MOST_SLOTS} slots in all, not for {0}")]
+    Slots(u64),
+    /// Two parts name one lock key.
+    #[error("{0} is there twice: name it once, with the number of its slots")]
+    Twice(Prefix),
+    /// No semaphore has a limit of 0.
+    #[error("the limit of {0} is 0: give at least 1")]
+    NoSlots(Prefix),
+    /// A mutex has one slot.
+    #[error("{0} is a mutex, which has one slot: give it the limit 1")]
+    Mutex(Prefix),
+    /// More slots than the semaphore has.
+    #[error("{prefix} has {limit} slots: ask for at most as many, not for {slots}")]
+    BeyondLimit {
+        /// The semaphore.
+        prefix: Prefix,
+        /// How many slots it has.
+        limit: u32,
+        /// How many are asked for.
+        slots: u32,
+    },
+}
+
+impl Request {
+    /// One slot of one semaphore.
+    ///
+    /// # Errors
+    /// The limit is impossible.
+    pub fn one(prefix: Prefix, mode: Mode, limit: u32) -> Result<Self, InvalidRequest> {
+        Self::new(vec![Semaphore {
+            prefix,
+            mode,
+            limit,
+            slots: NonZeroU32::MIN,
+        }])
+    }
+
+    /// Slots of these semaphores.
+    ///
+    /// # Errors
+    /// They can never be granted together.
+    pub fn new(semaphores: Vec<Semaphore>) -> Result<Self, InvalidRequest> {
+        if !(1..=MOST_SEMAPHORES).contains(&semaphores.len()) {
+            return Err(InvalidRequest::Semaphores(semaphores.len()));
+        }
+        let slots = semaphores
+            .iter()
+            .map(|semaphore| u64::from(semaphore.slots.get()));
+        let slots = slots.sum();
+        if slots > u64::from(MOST_SLOTS) {
+            return Err(InvalidRequest::Slots(slots));
+        }
+        for (place, semaphore) in semaphores.iter().enumerate() {
+            let mut others = semaphores.iter().take(place);
+            if others.any(|other| other.prefix == semaphore.prefix) {
+                return Err(InvalidRequest::Twice(semaphore.prefix.clone()));
+            }
+            check(semaphore)?;
+        }
+        Ok(Self(semaphores))
+    }
+
+    /// The semaphores, at least one, in the order in which they were asked for.
+    pub fn semaphores(&self) -> &[Semaphore] {
+        &self.0
+    }
+
+    /// How many slots are asked for in all.
+    pub fn slots(&self) -> u32 {
+        let slots = self.0.iter().map(|semaphore| semaphore.slots.get());
+        slots.sum()
+    }
+}
+
+fn check(semaphore: &Semaphore) -> Result<(), InvalidRequest> {
+    let prefix = semaphore.prefix.clone();
+    match (semaphore.limit, semaphore.slots.get()) {
+        (0, _) => Err(InvalidRequest::NoSlots(prefix)),
+        (limit, _) if semaphore.mode == Mode::Mutex && limit != 1 => {
+            Err(InvalidRequest::Mutex(prefix))
+        }
+        (limit, slots) if slots > limit => Err(InvalidRequest::BeyondLimit {
+            prefix,
+            limit,
+            slots,
+        }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn semaphore(prefix: &str, limit: u32, slots: u32) -> Semaphore {
+        Semaphore {
+            prefix: prefix.parse().unwrap(),
+            mode: Mode::Semaphore,
+            limit,
+            slots: slots.try_into().unwrap(),
+        }
+    }
+
+    #[test]
+    fn only_slots_that_can_be_granted_together_are_asked_for() {
+        let many = |count: usize| (0..count).map(|i| semaphore(&format!("p/{i}"), 9, 1));
+        assert!(Request::new(many(8).collect()).is_ok());
+        assert_eq!(
+            Request::new(many(9).collect()),
+            Err(InvalidRequest::Semaphores(9))
+        );
+        assert_eq!(Request::new(Vec::new()), Err(InvalidRequest::Semaphores(0)));
+        let two = |a, b| Request::new(vec![a, b]);
+        let slots = two(semaphore("a", 90, 25), semaphore("b", 90, 25)).unwrap();
+        assert_eq!(slots.slots(), 50);
+        assert_eq!(
+            two(semaphore("a", 90, 25), semaphore("b", 90, 26)),
+            Err(InvalidRequest::Slots(51))
+        );
+        assert_eq!(
+            two(semaphore("a", u32::MAX, u32::MAX), semaphore("b", 1, 1)),
+            Err(InvalidRequest::Slots(u64::from(u32::MAX) + 1))
+        );
+        assert_eq!(
+            two(semaphore("a", 1, 1), semaphore("a", 1, 1)),
+            Err(InvalidRequest::Twice("a".parse().unwrap()))
+        );
+        assert_eq!(
+            Request::new(vec![semaphore("a", 2, 3)]),
+            Err(InvalidRequest::BeyondLimit {
+                prefix: "a".parse().unwrap(),
+                limit: 2,
+                slots: 3
+            })
+        );
+        let prefix: Prefix = "a".parse().unwrap();
+        assert_eq!(
+            Request::one(prefix.clone(), Mode::Mutex, 2),
+            Err(InvalidRequest::Mutex(prefix.clone()))
+        );
+        assert_eq!(
+            Request::one(prefix.clone(), Mode::Semaphore, 0),
+            Err(InvalidRequest::NoSlots(prefix))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_asked_for_is_within_all_bounds(
+            parts in prop::collection::vec((0..6_u8, 0..60_u32, 1..60_u32), 0..12)
+        ) {
+            let semaphores = parts.into_iter().map(|(prefix, limit, slots)| {
+                semaphore(&format!("p/{prefix}"), limit, slots)
+            });
+            if let Ok(request) = Request::new(semaphores.collect()) {
+                let asked = request.semaphores();
+                prop_assert!((1..=MOST_SEMAPHORES).contains(&asked.len()));
+                prop_assert!((1..=MOST_SLOTS).contains(&request.slots()));
+                prop_assert!(asked.iter().all(|one| one.slots.get() <= one.limit));
+            }
+        }
+    }
+}

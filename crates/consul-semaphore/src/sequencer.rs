@@ -1,0 +1,49 @@
+//! A slot as the programs that run in it know it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{Slot, Start};
+use consul_client::SessionId;
+
+/// A slot as the programs that run in it know it: Consul's sequencer
+/// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>) and the fencing token. A list of these
+/// as JSON is what a workload with several slots gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sequencer {
+    /// The key that the session has locked: its contender, or the mutex.
+    pub lock_key: String,
+    /// The session.
+    pub session: SessionId,
+    /// The key's `LockIndex` at the grant.
+    pub lock_index: u64,
+    /// The raft index of the grant.
+    pub fencing_token: u64,
+}
+
+impl From<&Slot> for Sequencer {
+    fn from(slot: &Slot) -> Self {
+        Self {
+            lock_key: slot.key().to_owned(),
+            session: slot.session().clone(),
+            lock_index: slot.lock_index(),
+            fencing_token: slot.fencing_token(),
+        }
+    }
+}
+
+impl Sequencer {
+    /// All slots in which a workload is started, as JSON, in the order in which it asks for them.
+    pub fn list(start: &Start) -> String {
+        let slots: Vec<Self> = start.slots().map(Self::from).collect();
+        serde_json::to_string(&slots).unwrap_or_default()
+    }
+
+    /// Reads such a list.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn read_list(text: &str) -> serde_json::Result<Vec<Self>> {
+        serde_json::from_str(text)
+    }
+}
