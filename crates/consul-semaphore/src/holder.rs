@@ -18,6 +18,7 @@
 //!     priority: 0,
 //!     fair: true,
 //!     wait: true,
+//!     must_exist: false,
 //!     host: "ci-7".to_owned(),
 //!     program: "migrate".to_owned(),
 //!     session: SessionSettings {

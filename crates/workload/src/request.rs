@@ -113,7 +113,7 @@ fn rename(rename: &Rename) -> Value {
 }
 
 /// Starts the Job without pods and with a deadline: within about a second the Job controller makes it Failed, with the
-/// reason DeadlineExceeded.
+/// reason `DeadlineExceeded`.
 fn fail(fail: &Fail) -> Value {
     let annotations = json!({ (a::FAILED): fail.why.reason() });
     json!({

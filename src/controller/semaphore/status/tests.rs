@@ -31,7 +31,7 @@ fn status(key: &str, holders: &[u64], ready: (bool, Reason)) -> KeyStatus {
             starting: Vec::new(),
         },
         open: true,
-        in_force: 1,
+        in_force: u32::MAX,
         awaits_others: false,
         findings: vec![Finding::new(ConditionType::Ready, is_ready, reason, "why")],
         wait: Duration::from_secs(24),

@@ -140,7 +140,7 @@ fn a_time_outside_the_windows_does_not_count() {
     world.later(MINUTE * 5);
     assert_eq!(world.failed(), []);
     world.settings("db", |settings| {
-        settings.restrictions.windows = Windows::default()
+        settings.restrictions.windows = Windows::default();
     });
     world.later(MINUTE / 3);
     assert_eq!(world.failed(), []);
