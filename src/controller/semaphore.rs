@@ -498,7 +498,7 @@ impl SemaphoreController {
         let status = ConsulSemaphoreStatus {
             observed_generation: of.generation,
             limit: totals.limit.map(number),
-            window_limit: self.window_limit(semaphore),
+            window_limit: Self::window_limit(semaphore),
             applied_limits: semaphore
                 .applied_limits()
                 .iter()
@@ -536,7 +536,7 @@ impl SemaphoreController {
     }
 
     /// How many slots may be held in the window that is open, if that is less than the limit.
-    fn window_limit(&self, semaphore: &Semaphore) -> Option<i32> {
+    fn window_limit(semaphore: &Semaphore) -> Option<i32> {
         let Settings {
             limit,
             restrictions,
@@ -548,7 +548,7 @@ impl SemaphoreController {
     }
 
     /// When the status may change though nothing happens: no pass is made while no key is in use.
-    pub(super) fn changes_at(&self, semaphore: &Semaphore) -> Option<Moment> {
+    pub(super) fn changes_at(semaphore: &Semaphore) -> Option<Moment> {
         let windows = &semaphore.spec().settings.restrictions.windows;
         let now = clock::time();
         let until = windows

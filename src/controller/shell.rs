@@ -382,7 +382,7 @@ impl Shell {
         if let (Some(controller), Some(state)) = (controller, self.engine.semaphore(semaphore)) {
             controller.report(state);
             self.reports.made(semaphore, Moment::now());
-            if let Some(due) = controller.changes_at(state) {
+            if let Some(due) = SemaphoreController::changes_at(state) {
                 self.reports.schedule(semaphore.clone(), due);
             }
             self.confirm(semaphore);
