@@ -13,6 +13,9 @@ use super::{
 use crate::leader;
 use consul_client::clock;
 
+/// The longest time for which a Lease is believed to count, in seconds.
+const LONGEST: u64 = 3600;
+
 /// The namespace of the operator, if it is installed as the docs say.
 const USUAL: &str = "consul-semaphore-system";
 
@@ -76,14 +79,15 @@ impl Lead {
         }
     }
 
-    /// Whether no replica has renewed it for long.
+    /// Whether no replica has renewed it for long. A time that is to come is no replica's.
     pub(super) fn is_over(&self) -> bool {
-        self.age > 2 * self.duration
+        self.age.unsigned_abs() > 2 * self.duration.unsigned_abs().min(LONGEST)
     }
 
     /// The best first: a replica that leads, then the one that led last.
-    fn rank(&self) -> (bool, i64) {
-        (self.holder.is_empty() || self.is_over(), self.age)
+    fn rank(&self) -> (bool, u64) {
+        let over = self.holder.is_empty() || self.is_over();
+        (over, self.age.unsigned_abs())
     }
 }
 
@@ -142,7 +146,15 @@ impl Sought {
     fn best_of(&self, list: &Value) -> Election {
         let items = list["items"].as_array().into_iter().flatten();
         let found = items.map(|item| (text(&item["metadata"]["namespace"]), Lead::read(item)));
-        let best = found.min_by_key(|(_, lead)| lead.rank());
+        // Whoever may write Leases in a namespace of theirs may write one of that name: the likely one goes first.
+        let best = found.min_by_key(|(namespace, lead)| {
+            let (over, age) = lead.rank();
+            (
+                over,
+                *namespace != self.lease.namespace && namespace != USUAL,
+                age,
+            )
+        });
         let (namespace, lead) = best.map_or_else(
             || (self.lease.namespace.clone(), Err(Refusal::NotThere)),
             |(namespace, lead)| (namespace, Ok(lead)),
@@ -269,8 +281,19 @@ mod tests {
         let leads = lease("leads", "b", 9);
         let expected = |lease: &str, holder: &str| (lease.to_owned(), Ok(holder.to_owned()));
         assert_eq!(
-            best(&[old.clone(), released.clone(), leads]),
+            best(&[old.clone(), released.clone(), leads.clone()]),
             expected("leads/op", "b")
+        );
+        let usual = lease(USUAL, "c", 20);
+        let forged = lease("tenant", "d", -1_000_000);
+        let newer = lease("tenant", "e", 0);
+        assert_eq!(
+            best(&[forged.clone(), newer, leads, usual]),
+            expected(&format!("{USUAL}/op"), "c")
+        );
+        assert_eq!(
+            best(&[forged, released.clone()]),
+            expected("released/op", "")
         );
         assert_eq!(best(&[old.clone(), released]), expected("released/op", ""));
         assert_eq!(best(&[old]), expected("old/op", "a"));

@@ -31,14 +31,17 @@ pub(crate) const SKIPS: &str = "so the operator may delete or end it";
 
 /// What only the operator may write.
 pub(crate) const REPORTS: [&str; 7] = [
-    "consul-semaphore.io/failed",
     "consul-semaphore.io/session",
     "consul-semaphore.io/lock-key",
     "consul-semaphore.io/lock-index",
     "consul-semaphore.io/fencing-token",
     "consul-semaphore.io/granted-to",
     "consul-semaphore.io/holder",
+    FAILED,
 ];
+
+/// What it writes on a Job that it has fail; a grant writes the others.
+pub(crate) const FAILED: &str = "consul-semaphore.io/failed";
 
 /// The bed that all tests here share, with the policies in force.
 pub(crate) async fn bed() -> Bed {

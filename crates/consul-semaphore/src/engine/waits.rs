@@ -21,6 +21,9 @@ const MOST: usize = 64;
 /// When to look again at a workload about which something is not known yet.
 const SOON: Duration = Duration::from_secs(1);
 
+/// When to look again at a workload whose time stands still: so much later than it may its wait ends.
+const STANDS_STILL: Duration = Duration::from_secs(15);
+
 /// For how long nothing is recorded that shows that an operator counts the time.
 pub const HEARTBEAT: Duration = Duration::from_mins(5);
 
@@ -134,10 +137,10 @@ impl Engine {
             timeout,
         } = overdue;
         let semaphores = queues.iter().map(|queue| self.semaphore(&queue.semaphore));
-        let semaphores = semaphores.collect::<Option<Vec<_>>>().ok_or(HEARTBEAT)?;
+        let semaphores = semaphores.collect::<Option<Vec<_>>>().ok_or(STANDS_STILL)?;
         let blocked = semaphores.iter().map(|semaphore| semaphore.blocked());
         let since = Timestamp::from_second(*since).map_err(|_| HEARTBEAT)?;
-        let ends = Blocked::deadline(blocked, since, *timeout).ok_or(HEARTBEAT)?;
+        let ends = Blocked::deadline(blocked, since, *timeout).ok_or(STANDS_STILL)?;
         if ends > now.time {
             return Err(Duration::try_from(ends.duration_since(now.time)).unwrap_or(SOON));
         }
