@@ -59,7 +59,6 @@ use consul_client::{
 };
 use consul_semaphore::{
     Agreement, Key, SessionState, Settings,
-    decide::CLOCK_IS_READ_AGAIN,
     engine::{
         Conclusion, ConsulAccess, IDLE, Known, Moved, Queue, QueueRef, QueueState, Semaphore,
         SemaphoreRef, Spec,
@@ -455,9 +454,11 @@ impl SemaphoreController {
         access: &'a access::Stated,
         semaphore: &'a Semaphore,
     ) -> Observed<'a> {
+        let settings = &semaphore.spec().settings;
         Observed {
             reference,
-            settings: &semaphore.spec().settings,
+            settings,
+            opening: settings.restrictions.windows.at(clock::time()),
             access,
             node: self.target.as_ref().map(|target| &*target.node),
             index: &self.context.index,
@@ -551,12 +552,10 @@ impl SemaphoreController {
     pub(super) fn changes_at(semaphore: &Semaphore) -> Option<Moment> {
         let windows = &semaphore.spec().settings.restrictions.windows;
         let now = clock::time();
-        let until = windows
-            .at(now)
-            .until()
-            .filter(|_| semaphore.queues().is_empty())?;
-        let left = Duration::try_from(until.duration_since(now)).unwrap_or_default();
-        Some(Moment::now() + left.min(CLOCK_IS_READ_AGAIN))
+        if !semaphore.queues().is_empty() {
+            return None;
+        }
+        Some(Moment::now() + windows.at(now).changes_in(now)?)
     }
 
     /// The conditions while no key is in use.

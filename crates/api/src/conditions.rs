@@ -181,25 +181,7 @@ impl Reason {
             Self::IndexWentBack => "IndexWentBack",
         }
     }
-}
 
-/// Whether a condition says only what happens when all is well, whatever its status: nobody needs to act.
-pub fn is_normal(condition: &Condition) -> bool {
-    let normal = [
-        Reason::Reconciled,
-        Reason::Reachable,
-        Reason::LimitsMatch,
-        Reason::SlotsFree,
-        Reason::AllSlotsHeld,
-        Reason::OutsideWindow,
-        Reason::Reserved,
-    ];
-    normal
-        .iter()
-        .any(|reason| reason.as_str() == condition.reason)
-}
-
-impl Reason {
     /// Whether nothing is granted again until somebody repairs something. An outage ends by itself, a pause was meant,
     /// and slots are released.
     pub const fn needs_repair(self) -> bool {
@@ -234,6 +216,22 @@ impl Reason {
             | Self::IndexWentBack => false,
         }
     }
+}
+
+/// Whether a condition says only what happens when all is well, whatever its status: nobody needs to act.
+pub fn is_normal(condition: &Condition) -> bool {
+    let normal = [
+        Reason::Reconciled,
+        Reason::Reachable,
+        Reason::LimitsMatch,
+        Reason::SlotsFree,
+        Reason::AllSlotsHeld,
+        Reason::OutsideWindow,
+        Reason::Reserved,
+    ];
+    normal
+        .iter()
+        .any(|reason| reason.as_str() == condition.reason)
 }
 
 impl fmt::Display for ConditionType {

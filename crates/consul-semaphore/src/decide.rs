@@ -11,7 +11,6 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use self::turn::Others;
@@ -42,9 +41,6 @@ pub const AHEAD: usize = 16;
 /// How many waiting workloads that others have overtaken keep their contenders, at most. If two of them keep changing
 /// places because someone rewrites their priority, that costs no sessions and no writes.
 pub const OVERTAKEN: usize = 1;
-
-/// How often a pass reads the wall clock while it waits for a window to open or close: somebody may set the clock.
-pub const CLOCK_IS_READ_AGAIN: Duration = Duration::from_mins(5);
 
 /// Everything that a pass knows.
 #[derive(Clone, Copy)]
@@ -558,9 +554,8 @@ impl<'a> Pass<'a> {
     /// Has a pass come when a window may open or close.
     fn wake_when_it_changes(&mut self, opening: Opening) {
         let Observed { now, time, .. } = *self.observed;
-        if let Some(until) = opening.until() {
-            let left = Duration::try_from(until.duration_since(time)).unwrap_or_default();
-            self.wake_at(now + left.min(CLOCK_IS_READ_AGAIN));
+        if let Some(left) = opening.changes_in(time) {
+            self.wake_at(now + left);
         }
     }
 

@@ -13,6 +13,9 @@ use jiff::{
     tz::{AmbiguousOffset, TimeZone},
 };
 
+/// How often the wall clock is read while a window is awaited to open or close: somebody may set the clock.
+const CLOCK_IS_READ_AGAIN: Duration = Duration::from_mins(5);
+
 /// The longest text of a schedule, in bytes.
 pub const LONGEST_SCHEDULE: usize = 100;
 
@@ -113,6 +116,17 @@ impl Opening {
     /// Whether slots are granted now or later.
     pub fn can_open(&self) -> bool {
         !matches!(self, Self::Closed { until: None })
+    }
+
+    /// How long until this may change, and until the wall clock is read again meanwhile, which somebody may set; `None`:
+    /// it never changes.
+    pub fn changes_in(&self, now: Timestamp) -> Option<Duration> {
+        let left = self.until()?.duration_since(now);
+        Some(
+            Duration::try_from(left)
+                .unwrap_or_default()
+                .min(CLOCK_IS_READ_AGAIN),
+        )
     }
 
     /// When this may change; `None`: never.

@@ -15,6 +15,8 @@ use consul_semaphore_api::conditions::{ConditionStatus, ConditionType, Finding, 
 pub(super) struct Observed<'a> {
     pub(super) reference: &'a QueueRef,
     pub(super) settings: &'a Settings,
+    /// Whether the windows of the spec are open.
+    pub(super) opening: Opening,
     /// Whether Consul may be used, and with whose token.
     pub(super) access: &'a Stated,
     /// The node of the sessions that are created; `None` while Consul can't be used.
@@ -75,7 +77,7 @@ impl<'a> Observed<'a> {
         let slots = self.lock().and_then(slots);
         let free = slots.map(|(limit, held)| {
             let held = u32::try_from(held.len()).unwrap_or(u32::MAX);
-            self.opening().limit(limit).saturating_sub(held)
+            self.opening.limit(limit).saturating_sub(held)
         });
         let mut obstacle = Obstacle::of(&self.findings(conclusion), free, asked)?;
         if let Some(Lock::Unreadable(Unreadable::LeftOver { .. })) = self.lock() {
@@ -149,7 +151,7 @@ impl<'a> Observed<'a> {
         }
         let invalid = self.invalid_windows();
         if let Some(invalid) = &invalid
-            && !self.opening().can_open()
+            && !self.opening.can_open()
         {
             let message = format!("{invalid}. No slot is granted, and running Jobs continue");
             return not(Reason::InvalidWindow, message);
@@ -172,12 +174,6 @@ impl<'a> Observed<'a> {
             Reason::Reconciled,
             "slots are granted and released",
         )
-    }
-
-    /// Whether the windows of the spec are open.
-    fn opening(&self) -> Opening {
-        let windows = &self.settings.restrictions.windows;
-        windows.at(consul_client::clock::time())
     }
 
     /// What is wrong with windows of the spec.
@@ -342,7 +338,7 @@ impl<'a> Observed<'a> {
             let reason = Reason::RunningWithoutSlot;
             return Finding::new(ConditionType::SlotsAvailable, false, reason, message);
         }
-        let opening = self.opening();
+        let opening = self.opening;
         if let Opening::Closed { until } = opening {
             let message = until.map_or_else(
                 || "no window of spec.windows opens".to_owned(),
