@@ -9,8 +9,8 @@ use std::{
 use consul_client::{Entry, Listing, SessionId, clock::Moment};
 use consul_semaphore::{
     AHEAD, Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, LimitPolicy, Mode,
-    MutexMemory, Observed, OnSlotLost, OwnContender, Prefix, Reading, SessionState, Settings,
-    SlotId, Turns, Uid, Workload, decide, lock::SEMAPHORE_FLAGS, plan::Stance, reading::Deaths,
+    MutexMemory, Observed, OnSlotLost, OwnContender, Prefix, Reading, Restrictions, SessionState,
+    Settings, SlotId, Turns, Uid, WaitSettings, Workload, decide, lock::SEMAPHORE_FLAGS, plan::Stance, reading::Deaths,
 };
 use consul_semaphore_api::annotations;
 use consul_semaphore_operator::controller::bench::{Queue, read};
@@ -25,6 +25,9 @@ const OPERATIONS: usize = 128;
 
 /// The current time, for intervals.
 const NOW: Moment = Moment::from_boot(Duration::from_secs(1000));
+
+/// The current time, for windows: none of these semaphores has any.
+const TIME: jiff::Timestamp = jiff::Timestamp::UNIX_EPOCH;
 
 /// How a body lists the holders.
 #[derive(Clone, Copy)]
@@ -93,7 +96,7 @@ impl Facts {
             queue,
             nothing: Nothing::default(),
         };
-        facts.turns.observe(&facts.reading, NOW);
+        facts.turns.observe(&facts.reading, NOW, TIME);
         let running: Vec<_> = bound.iter().map(AsRef::as_ref).collect();
         let renewed = |_: &SessionId| {
             Some(SessionState::Renewed {
@@ -209,6 +212,7 @@ fn settings(limit: u32) -> Settings {
         prefix: prefix(),
         mode: Mode::Semaphore,
         limit,
+        restrictions: Restrictions::default(),
         policy: LimitPolicy::Refuse,
         paused: false,
         fair: Some(Duration::from_secs(2)),
@@ -219,6 +223,7 @@ fn settings(limit: u32) -> Settings {
         lock_delay: Duration::from_secs(15),
         cooldown: Duration::ZERO,
         transient: false,
+        wait: WaitSettings::default(),
     }
 }
 

@@ -6,7 +6,7 @@ use super::index::{Index, Offer};
 use consul_client::clock::Moment;
 use consul_semaphore::Prefix;
 use consul_semaphore::{
-    Uid, Workload,
+    Restrictions, Uid, Workload,
     engine::{QueueRef, SemaphoreRef, head},
 };
 use consul_semaphore_workload::{TrackedWorkload, WorkloadObject};
@@ -37,6 +37,7 @@ impl Queue {
             consul: None,
             limit: 5000,
             restrictions: Restrictions::default(),
+            wait_timeout: None,
         };
         index.add_semaphore(&semaphore, offer, true);
         Self { index, queue }
