@@ -10,7 +10,8 @@ use consul_client::{Entry, Listing, SessionId, clock::Moment};
 use consul_semaphore::{
     AHEAD, Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, LimitPolicy, Mode,
     MutexMemory, Observed, OnSlotLost, OwnContender, Prefix, Reading, Restrictions, SessionState,
-    Settings, SlotId, Turns, Uid, WaitSettings, Workload, decide, lock::SEMAPHORE_FLAGS, plan::Stance, reading::Deaths,
+    Settings, SlotId, Turns, Uid, WaitSettings, Workload, decide, lock::SEMAPHORE_FLAGS,
+    plan::Stance, reading::Deaths,
 };
 use consul_semaphore_api::annotations;
 use consul_semaphore_operator::controller::bench::{Queue, read};
@@ -58,6 +59,7 @@ struct Nothing {
     mutex: MutexMemory,
     workloads: BTreeSet<Uid>,
     stances: BTreeMap<Uid, Stance>,
+    longest_cooldowns: BTreeMap<Uid, std::time::Duration>,
 }
 
 impl Facts {
@@ -170,6 +172,7 @@ impl Facts {
             barred: &self.nothing.workloads,
             immovable: &self.nothing.workloads,
             stances: &self.nothing.stances,
+            longest_cooldowns: &self.nothing.longest_cooldowns,
             closed: false,
             joint: None,
             operations: OPERATIONS,

@@ -12,6 +12,7 @@
 //! - [`outside`], [`world`]: all of these together, everything that can happen, and what must be
 //!   true when nothing happens any more
 //! - [`script`]: the random scripts
+//! - [`several`]: the same for several semaphores at once
 //! - [`flaws`], [`found`]: flawed algorithms, and the rules that they break in these worlds
 //!
 //! The seeds are fixed, so a run is the same everywhere. With `PROPTEST_CASES` set, that many scripts
@@ -31,6 +32,7 @@ mod requests;
 mod rest;
 mod rules;
 mod script;
+mod several;
 mod sight;
 mod workloads;
 mod world;

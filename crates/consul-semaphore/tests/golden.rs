@@ -163,6 +163,7 @@ impl Facts {
             barred: &BTreeSet::new(),
             immovable: &BTreeSet::new(),
             stances: &BTreeMap::new(),
+            longest_cooldowns: &BTreeMap::new(),
             closed: false,
             joint: None,
             operations: 64,

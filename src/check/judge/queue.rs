@@ -140,6 +140,7 @@ impl Place {
             barred: &none,
             immovable: &none,
             stances: &BTreeMap::new(),
+            longest_cooldowns: &BTreeMap::new(),
             closed: false,
             joint: None,
             operations,

@@ -201,6 +201,7 @@ impl Facts {
             barred: &self.barred,
             immovable: &self.immovable,
             stances: &self.stances,
+            longest_cooldowns: &BTreeMap::new(),
             closed: false,
             joint: None,
             operations: self.operations,

@@ -99,6 +99,8 @@ pub struct Queue {
     pub(crate) writes: Writes,
     /// What to do about workloads that ask for several slots and can't have all of them yet.
     stances: BTreeMap<Uid, Stance>,
+    /// The longest cooldown of all their semaphores, for those of them that must not wait.
+    longest_cooldowns: BTreeMap<Uid, Duration>,
     /// What the last pass decided about workloads that must not wait.
     fails: Vec<Fail>,
     calls: Calls,
@@ -298,6 +300,7 @@ impl Queue {
             active: Active::default(),
             writes: Writes::default(),
             stances: BTreeMap::new(),
+            longest_cooldowns: BTreeMap::new(),
             fails: Vec::new(),
             calls: Calls::default(),
             schedule: Schedule::default(),
@@ -1265,6 +1268,11 @@ impl Queue {
         before != stance
     }
 
+    /// The longest cooldowns of workloads that ask for several slots and must not wait.
+    pub(super) fn note_longest_cooldowns(&mut self, longest: BTreeMap<Uid, Duration>) {
+        self.longest_cooldowns = longest;
+    }
+
     /// Sends a transaction that contains this queue's part.
     pub(super) fn send(&mut self, id: CallId, call: Call) {
         self.calls.actions.push_back(Action::Call(id, call));
@@ -1365,6 +1373,16 @@ impl Queue {
             } = &excluded;
             [busy, barred, immovable].map(|set| set.contains(uid))
         }
+    }
+
+    /// Replaces what to do with free slots while workloads can't have all of theirs. Returns whether that is new.
+    pub(crate) fn change_stances(&mut self, change: impl Fn(Stance) -> Stance) -> bool {
+        let mut changed = false;
+        for stance in self.stances.values_mut() {
+            let before = std::mem::replace(stance, change(*stance));
+            changed |= before != *stance;
+        }
+        changed
     }
 
     /// What happened to the limit, and whether `.lock` was written since a write of a limit was sent.

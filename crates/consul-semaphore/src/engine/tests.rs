@@ -1,5 +1,7 @@
 //! Several semaphores and keys in one engine, with a small fake of Consul.
 
+mod doubt;
+mod kept;
 mod several;
 mod together;
 mod waits;
@@ -9,10 +11,11 @@ use std::{cell::RefCell, sync::Arc};
 use super::*;
 use crate::{
     Phase, SessionState, Settings, SlotRequest, Uid, Workload,
-    model::consul::Consul,
+    model::consul::{Consul, Refused},
     plan::{Failed, GiveBack, Start},
     samples,
 };
+use consul_client::{Op, OpError};
 
 /// What the engine reads: the workloads of each queue.
 #[derive(Default)]
@@ -154,6 +157,12 @@ struct World {
     hung: BTreeSet<QueueRef>,
     /// Whether the PATCHes that start workloads are not answered.
     starts_are_lost: bool,
+    /// Whether the API server refuses to start workloads.
+    starts_are_refused: bool,
+    /// The prefix where another program is always faster.
+    busy: Option<&'static str>,
+    /// The prefix that can't be read.
+    unread: Option<&'static str>,
     /// How many transactions go through that are never answered.
     answers_are_lost: usize,
     duties: Vec<Duty>,
@@ -200,6 +209,31 @@ fn terminating(spec: Spec) -> Spec {
     }
 }
 
+fn no_answer() -> consul::Error {
+    consul::Error::Unreachable {
+        message: "no answer".into(),
+        undecided: true,
+    }
+}
+
+/// Whether any of these operations is below this prefix.
+fn touches(operations: &[Op], prefix: &str) -> bool {
+    let mut keys = operations.iter().map(Op::key);
+    keys.any(|key| key.split('/').next() == Some(prefix))
+}
+
+/// Consul's error. What rests is a mutex.
+fn refusal(refused: Refused, operations: &[Op]) -> consul::Error {
+    let locks = |op: &Op| matches!(op, Op::Lock { key, .. } if key.ends_with("/.lock"));
+    let rests = operations.iter().position(locks);
+    let rests = rests.filter(|_| refused == Refused::Rests);
+    let errors = rests.map(|operation| OpError {
+        operation,
+        what: "can't be locked due to lock delay".into(),
+    });
+    consul::Error::Conflict(errors.into_iter().collect())
+}
+
 const GRANTED: ConsulAccess = ConsulAccess::Granted { operations: 64 };
 
 impl World {
@@ -243,7 +277,12 @@ impl World {
 
     /// Runs until there is nothing more to do.
     fn settle(&mut self) {
-        for _ in 0..1_000 {
+        assert!(self.runs_for(1_000), "it does not come to rest");
+    }
+
+    /// Runs for so many seconds, or until there is nothing more to do: returns whether that is so.
+    fn runs_for(&mut self, seconds: usize) -> bool {
+        for _ in 0..seconds {
             self.seconds += 1;
             let now = self.now();
             let passed = self.engine.pass(now, &self.store);
@@ -258,29 +297,34 @@ impl World {
                 }
             }
             if !any {
-                return;
+                return true;
             }
         }
-        panic!("it does not come to rest");
+        false
     }
 
     fn call(&mut self, queue: &QueueRef, id: CallId, call: Call) {
         let now = self.now();
         let answer = match call {
+            Call::Read { .. } if self.unread == Some(&*queue.semaphore.name) => {
+                Answer::Listing(Err(no_answer()))
+            }
             Call::Read { .. } => {
                 let prefix = self.engine.queue(queue).unwrap().settings().prefix.clone();
                 Answer::Listing(Ok(self.consul.list(&prefix, now.moment)))
             }
             Call::Transact { .. } if self.hung.contains(queue) => return,
             Call::Transact { transaction, .. } => {
-                let result = self.consul.transact(&transaction.operations);
-                let mut result = result.map_err(|_| consul::Error::Conflict(Vec::new()));
+                let operations = &transaction.operations;
+                let mut result = if self.busy.is_some_and(|busy| touches(operations, busy)) {
+                    Err(consul::Error::Conflict(Vec::new()))
+                } else {
+                    let result = self.consul.transact(operations);
+                    result.map_err(|refused| refusal(refused, operations))
+                };
                 if let Some(left) = self.answers_are_lost.checked_sub(1) {
                     self.answers_are_lost = left;
-                    result = Err(consul::Error::Unreachable {
-                        message: "no answer".into(),
-                        undecided: true,
-                    });
+                    result = Err(no_answer());
                 }
                 Answer::Transacted {
                     sent: now.moment,
@@ -299,6 +343,14 @@ impl World {
             Call::Write { write, .. } => {
                 match &write {
                     Write::Start(_) if self.starts_are_lost => return,
+                    Write::Start(_) if self.starts_are_refused => {
+                        let refused = Written::Refused {
+                            message: "no".into(),
+                            forbidden: false,
+                        };
+                        let answer = Answer::Written(refused);
+                        return self.engine.answered(id, answer, now, &self.store);
+                    }
                     Write::Start(start) => self.start(start),
                     Write::GiveBack(give_back) => self.give_back(give_back),
                     Write::Suspend(suspend) => self.change(&suspend.workload.uid, |workload| {
