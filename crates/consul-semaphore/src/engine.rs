@@ -428,7 +428,7 @@ impl Engine {
 
     /// Replaces what the queues do for workloads that can't have all their slots yet.
     #[cfg(test)]
-    pub(crate) fn change_stances(&mut self, change: impl Fn(Stance) -> Stance) {
+    pub(crate) fn change_stances(&mut self, change: impl Fn(&Uid, Stance) -> Stance) {
         let mut changed = Vec::new();
         for (semaphore, state) in &mut self.semaphores {
             for (key, state) in &mut state.queues {

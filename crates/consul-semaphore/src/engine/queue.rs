@@ -522,8 +522,21 @@ impl Queue {
 
     fn granted(&mut self, grant: &Grant) {
         let (workload, sessions) = (&grant.workload.uid, &grant.sessions);
-        let ahead = &mut self.sessions.ahead;
-        ahead.retain(|slot, _| slot.workload != *workload || !sessions.contains_key(&slot.ordinal));
+        let mut others = Vec::new();
+        self.sessions.ahead.retain(|slot, ahead| {
+            let granted = sessions.get(&slot.ordinal);
+            let granted = granted.filter(|_| slot.workload == *workload);
+            // The contender of another operator may have it.
+            others.extend(
+                granted
+                    .filter(|granted| *granted != ahead)
+                    .map(|_| ahead.clone()),
+            );
+            granted.is_none()
+        });
+        for other in others {
+            self.end_session(&other);
+        }
         let first = sessions.values().next();
         let at = first
             .and_then(|session| self.body(session))
@@ -1376,10 +1389,10 @@ impl Queue {
     }
 
     /// Replaces what to do with free slots while workloads can't have all of theirs. Returns whether that is new.
-    pub(crate) fn change_stances(&mut self, change: impl Fn(Stance) -> Stance) -> bool {
+    pub(crate) fn change_stances(&mut self, change: impl Fn(&Uid, Stance) -> Stance) -> bool {
         let mut changed = false;
-        for stance in self.stances.values_mut() {
-            let before = std::mem::replace(stance, change(*stance));
+        for (workload, stance) in &mut self.stances {
+            let before = std::mem::replace(stance, change(workload, *stance));
             changed |= before != *stance;
         }
         changed

@@ -529,7 +529,8 @@ impl Workloads {
         if let Patch::End(end) = patch {
             let replaces = object.replaces.is_some();
             assert!(replaces, "it lets nobody replace it: {end:?}, {object:?}");
-            self.fail(&target.uid.clone());
+            self.edit(&target.uid, |object| object.finished = true);
+            self.stop_pods(&target.uid);
             return Answer::Done;
         }
         self.edit(&target.uid.clone(), |object| match patch {

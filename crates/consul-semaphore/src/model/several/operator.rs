@@ -6,6 +6,7 @@ mod view;
 pub(super) use self::view::is_satisfiable;
 
 use std::{
+    cell::RefCell,
     collections::{BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
@@ -27,7 +28,7 @@ use crate::{
         Action, Answer, Call, CallId, ConsulAccess, Duty, Effect, Engine, Known, Now, QueueRef,
         SemaphoreRef, Spec, Written as PatchAnswer,
     },
-    plan::Transaction,
+    plan::{Stance, Transaction},
 };
 use consul_client::{
     self as consul, Behavior, Listing, Op, OpError, Session, SessionId, clock::Moment,
@@ -301,14 +302,14 @@ impl Operator {
             },
         );
         if let Some(change) = self.flaw.and_then(Flaw::stance) {
-            self.engine.change_stances(change);
+            self.engine.change_stances(|_, stance| change(stance));
             self.tell(
                 outside,
                 |engine, now, view| {
                     while engine.pass(now, view).is_some() {}
                 },
             );
-            self.engine.change_stances(change);
+            self.engine.change_stances(|_, stance| change(stance));
         }
     }
 
@@ -316,6 +317,18 @@ impl Operator {
         let kept = self.store.kept.iter();
         kept.map(|session| (session.clone(), !outside.consul.is_alive(session)))
             .collect()
+    }
+
+    /// For how many workloads it keeps free slots.
+    pub(super) fn keeps_for(&mut self) -> usize {
+        let kept = RefCell::new(BTreeSet::new());
+        self.engine.change_stances(|workload, stance| {
+            if stance == Stance::Keeps {
+                kept.borrow_mut().insert(workload.clone());
+            }
+            stance
+        });
+        kept.into_inner().len()
     }
 
     /// Whether it renews a session.

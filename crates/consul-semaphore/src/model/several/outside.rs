@@ -67,6 +67,8 @@ pub(super) struct Outside {
     pub(super) contested: bool,
     /// The workloads in the order in which they were started.
     pub(super) started: Vec<Uid>,
+    /// How often things were seen to happen.
+    pub(super) seen: BTreeMap<&'static str, usize>,
     memory: Memory,
 }
 
@@ -97,6 +99,7 @@ impl Outside {
             late: Vec::new(),
             contested: false,
             started: Vec::new(),
+            seen: BTreeMap::new(),
             memory: Memory::default(),
         }
     }
@@ -132,6 +135,11 @@ impl Outside {
         self.places
             .iter()
             .position(|place| place.settings.name == prefix)
+    }
+
+    /// Counts something that happens.
+    pub(super) fn note(&mut self, what: &'static str) {
+        *self.seen.entry(what).or_default() += 1;
     }
 
     /// How many slots of each semaphore a workload asks for.
@@ -296,6 +304,17 @@ impl Outside {
         if answer != Answer::Done {
             return answer;
         }
+        self.note(match patch {
+            Patch::Start(start) if start.others.is_empty() => "a start in one slot",
+            Patch::Start(_) => "a start in several slots",
+            Patch::Suspend(_) => "a suspension",
+            Patch::GiveBack(_) => "a slot given back",
+            Patch::Rename(_) => "a slot had again",
+            Patch::Skip(_) => "a skip",
+            Patch::Fail(fail) => fail.why.reason(),
+            Patch::End(_) => "an end",
+            Patch::Stop(_) => "a stop",
+        });
         match (patch, before) {
             (Patch::Start(start), Some(object)) => self.check_start(start, &object, read),
             (Patch::Fail(_) | Patch::Skip(_), _) => {

@@ -1,5 +1,7 @@
 //! Random scripts, and crowds.
 
+use std::collections::BTreeMap;
+
 use proptest::{collection::vec, prelude::*, strategy::Union};
 
 use super::{
@@ -17,12 +19,14 @@ pub(super) struct Script {
 }
 
 impl Script {
-    pub(super) fn run(&self, flaw: Option<Flaw>) {
+    /// Returns how often things were seen to happen.
+    pub(super) fn run(&self, flaw: Option<Flaw>) -> BTreeMap<&'static str, usize> {
         let mut world = World::new(&self.setup, flaw);
         for event in &self.events {
             world.happen(event);
         }
         world.drain();
+        world.outside.seen
     }
 }
 
@@ -64,6 +68,10 @@ fn kind() -> impl Strategy<Value = Kind> {
     ]
 }
 
+fn replaces() -> impl Strategy<Value = Kind> {
+    prop_oneof![1 => Just(Kind::ReplacesWaiting), 2 => Just(Kind::ReplacesRunning)]
+}
+
 fn workloads() -> BoxedStrategy<Event> {
     let deletion = prop_oneof![
         Just(Deletion::Background),
@@ -73,6 +81,7 @@ fn workloads() -> BoxedStrategy<Event> {
     let refusal = prop_oneof![Just(Refusal::Forbidden), Just(Refusal::Conflict)];
     prop_oneof![
         8 => (asks(), -1..2_i32, kind()).prop_map(|(asks, priority, kind)| Event::Create(asks, priority, kind)),
+        2 => (any_one(), replaces()).prop_map(|(workload, kind)| Event::CreateAlike(workload, kind)),
         6 => Just(Event::Control),
         5 => any_one().prop_map(Event::EndPod),
         1 => any_one().prop_map(Event::Fail),

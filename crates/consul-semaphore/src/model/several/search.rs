@@ -59,6 +59,8 @@ struct Space {
     /// What the workloads ask for.
     asks: &'static [[u32; 3]],
     fault: Option<Fault>,
+    /// How often time passes.
+    waits: u8,
     flaw: Option<Flaw>,
 }
 
@@ -69,6 +71,7 @@ const BASE: Space = Space {
     limit: 1,
     asks: BOTH,
     fault: None,
+    waits: 1,
     flaw: None,
 };
 
@@ -106,7 +109,7 @@ impl State {
         Self {
             world,
             faults: u8::from(space.fault.is_some()),
-            waits: 2,
+            waits: space.waits,
         }
     }
 
@@ -335,6 +338,18 @@ fn two_operators_and_one_that_asks_for_both() {
         asks: &[[1, 1, 0]],
         ..BASE
     });
+}
+
+#[test]
+#[ignore = "takes minutes: make model"]
+fn two_that_ask_for_both_and_more_time() {
+    for fault in FAULTS {
+        check(Space {
+            fault,
+            waits: 2,
+            ..BASE
+        });
+    }
 }
 
 #[test]

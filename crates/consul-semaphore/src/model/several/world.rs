@@ -59,6 +59,8 @@ pub(super) enum Kind {
 #[derive(Clone, Debug)]
 pub(super) enum Event {
     Create([u32; 3], i32, Kind),
+    /// A workload comes that asks for the same as another one, and replaces it or not.
+    CreateAlike(usize, Kind),
     Control,
     EndPod(usize),
     Fail(usize),
@@ -140,6 +142,7 @@ impl World {
                     self.create(*asks, *priority, *kind);
                 }
             }
+            Event::CreateAlike(choice, kind) => self.create_alike(*choice, *kind),
             Event::See(of) => self.operators[of % number].see_workloads(outside),
             Event::SeeConsul(of, place) => {
                 self.operators[of % number].see_consul(outside, *place, false);
@@ -162,6 +165,13 @@ impl World {
             Event::Wait(seconds) => outside.tick(*seconds),
             Event::Rest => self.rest(),
             event => outside.by_others(|outside| by_others(outside, event)),
+        }
+        for operator in &mut self.operators {
+            match operator.keeps_for() {
+                0 => {}
+                1 => self.outside.note("slots kept for one"),
+                _ => self.outside.note("slots kept for two"),
+            }
         }
     }
 
@@ -200,6 +210,20 @@ impl World {
         });
     }
 
+    fn create_alike(&mut self, choice: usize, kind: Kind) {
+        let objects = self.outside.workloads.objects();
+        let all: Vec<_> = objects.map(Object::asks).collect();
+        let Some(requests) = pick(&all, choice).filter(|_| all.len() < MOST) else {
+            return;
+        };
+        let mut asks = [0; 3];
+        for request in requests {
+            let place = self.outside.place_of(&request.semaphore);
+            asks[place.expect("a semaphore")] = request.slots.get();
+        }
+        self.create(asks, 0, kind);
+    }
+
     /// An operator sees everything, and does all that follows. Returns whether anything was done.
     pub(super) fn pass(&mut self, of: usize) -> bool {
         let (operator, outside) = (&mut self.operators[of], &mut self.outside);
@@ -207,17 +231,18 @@ impl World {
         for place in 0..outside.places.len() {
             operator.see_consul(outside, place, false);
         }
-        let mut any = false;
+        let (mut any, mut last) = (false, String::new());
         for _ in 0..PROMPT {
             operator.decide(outside);
             if operator.pending.is_empty() {
                 return any;
             }
             any |= operator.pending[0].counts();
+            last = format!("{:?}", operator.pending);
             operator.act(0, outside, None);
             operator.see_workloads(outside);
         }
-        panic!("no end after {PROMPT} steps: {:?}", operator.pending);
+        panic!("no end after {PROMPT} steps: {last}");
     }
 
     /// Nothing goes wrong any more, and what is running keeps running: everything comes to rest.

@@ -33,8 +33,34 @@ enum Token<'a> {
 
 /// The digest of a state.
 pub(super) fn of(state: &State) -> u64 {
-    let text = text(state);
-    let tokens = tokens(&text);
+    let mut hasher = DefaultHasher::new();
+    in_places(&text(state), |text, place| {
+        (text, place).hash(&mut hasher);
+    });
+    hasher.finish()
+}
+
+/// Where the descriptions of two states differ.
+pub(super) fn differences(one: &State, other: &State) -> Vec<String> {
+    let [one, other] = [one, other].map(|state| {
+        let mut all = String::new();
+        in_places(&text(state), |text, place| {
+            let _always_fits = match place {
+                Some((kind, place)) => write!(all, "{kind:?} {place}"),
+                None => write!(all, "{text}"),
+            };
+        });
+        let parts = all.split_inclusive([',', '{']).map(ToOwned::to_owned);
+        parts.collect::<Vec<String>>()
+    });
+    let different = one.iter().zip(&other).filter(|(one, other)| one != other);
+    let different = different.map(|(one, other)| format!("{one} / {other}"));
+    different.take(20).collect()
+}
+
+/// Goes through a description, with the place of each number that counts by it instead of the number.
+fn in_places(text: &str, mut each: impl FnMut(&str, Option<(Kind, usize)>)) {
+    let tokens = tokens(text);
     let mut places: BTreeMap<Kind, BTreeSet<u64>> = BTreeMap::new();
     for token in &tokens {
         if let Token::Number(kind, number) = token {
@@ -45,29 +71,12 @@ pub(super) fn of(state: &State) -> u64 {
         .into_iter()
         .map(|(kind, numbers)| (kind, numbers.into_iter().zip(0..).collect()))
         .collect();
-    let mut hasher = DefaultHasher::new();
     for token in &tokens {
         match token {
-            Token::Text(text) => text.hash(&mut hasher),
-            Token::Number(kind, number) => (kind, places[kind][number]).hash(&mut hasher),
+            Token::Text(text) => each(text, None),
+            Token::Number(kind, number) => each("", Some((*kind, places[kind][number]))),
         }
     }
-    hasher.finish()
-}
-
-/// Where the descriptions of two states differ.
-pub(super) fn differences(one: &State, other: &State) -> Vec<String> {
-    let (one, other) = (text(one), text(other));
-    let parts = |text: &str| -> Vec<String> {
-        let parts = text.split_inclusive([',', '{']);
-        parts.map(ToOwned::to_owned).collect()
-    };
-    let (one, other) = (parts(&one), parts(&other));
-    let different = one.iter().zip(&other).filter(|(one, other)| one != other);
-    different
-        .take(20)
-        .map(|(one, other)| format!("{one} / {other}"))
-        .collect()
 }
 
 /// All of a state that counts, in words.
