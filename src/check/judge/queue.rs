@@ -140,6 +140,7 @@ impl Place {
             barred: &none,
             immovable: &none,
             stances: &BTreeMap::new(),
+            requests: &BTreeMap::new(),
             closed: false,
             joint: None,
             operations,

@@ -28,8 +28,8 @@ use super::{
     sessions::Sessions,
 };
 use crate::{
-    Agreement, ContenderBody, Cooldowns, Defence, Evidence, Identity, Lock, OwnContender, Phase,
-    Plan, Reading, SessionState, Settings, Turns, Uid, Workload, decide,
+    Agreement, Asked, ContenderBody, Cooldowns, Defence, Evidence, Identity, Lock, OwnContender,
+    Phase, Plan, Reading, SessionState, Settings, Turns, Uid, Workload, decide,
     evidence::{LATE, tenure},
     plan::{
         End, Fail, Failed, GiveBack, Grant, Part, Release, SessionRequest, Skip, Skipped, Slot,
@@ -99,6 +99,8 @@ pub struct Queue {
     pub(crate) writes: Writes,
     /// What to do about workloads that ask for several slots and can't have all of them yet.
     stances: BTreeMap<Uid, Stance>,
+    /// All that workloads ask for that ask for slots at several lock keys.
+    requests: BTreeMap<Uid, Asked>,
     /// What the last pass decided about workloads that must not wait.
     fails: Vec<Fail>,
     calls: Calls,
@@ -298,6 +300,7 @@ impl Queue {
             active: Active::default(),
             writes: Writes::default(),
             stances: BTreeMap::new(),
+            requests: BTreeMap::new(),
             fails: Vec::new(),
             calls: Calls::default(),
             schedule: Schedule::default(),
@@ -706,6 +709,9 @@ impl Queue {
             self.active
                 .note_contenders(evidence, knowledge, &self.sessions, lookup);
             self.describe_holders(now);
+            let owners = &self.sessions.owners;
+            let is_neighbour = |session: &SessionId| owners.get(session) == Some(&Owner::Neighbour);
+            self.knowledge.memory.turns.note_neighbours(is_neighbour);
             ours = self.ours(&excluded, now, lookup);
             if let Some(reading) = &self.knowledge.reading {
                 let cooldowns = &mut self.held.cooldowns;
@@ -1175,6 +1181,7 @@ impl Queue {
             .map(|trouble| trouble.setback.until)
             .chain(blocking.filter_map(|blocking| blocking.until))
             .chain(plan.wake)
+            .chain(plan.anew)
             .chain(plan.deadline)
             .chain(self.writes.again)
             .chain(self.writes.refusals.due())
@@ -1263,6 +1270,15 @@ impl Queue {
             None => self.stances.remove(workload),
         };
         before != stance
+    }
+
+    /// All that this workload asks for, at several lock keys; `None`: it is not known any more.
+    pub(super) fn take_request(&mut self, workload: &Uid, asked: Option<&Asked>) {
+        match asked {
+            Some(asked) if self.requests.get(workload) == Some(asked) => {}
+            Some(asked) => drop(self.requests.insert(workload.clone(), asked.clone())),
+            None => drop(self.requests.remove(workload)),
+        }
     }
 
     /// Sends a transaction that contains this queue's part.

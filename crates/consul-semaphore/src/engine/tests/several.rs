@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::{ContenderBody, SlotRequest};
+use crate::{Asked, ContenderBody, SlotRequest};
 
 fn asks(semaphore: &str, slots: u32) -> SlotRequest {
     SlotRequest {
@@ -233,6 +233,45 @@ fn a_grant_that_was_cut_short_is_given_back_if_some_of_it_is_lost() {
                 .all(|(.., granted)| *granted == world.holders("db")[0].2)
         );
     }
+}
+
+/// Only the contenders still say what was granted together.
+#[test]
+fn a_grant_that_was_cut_short_is_given_back_if_less_is_asked_for_now() {
+    let semaphores = [("db", 1), ("licenses", 3)];
+    let mut world = World::with(&semaphores);
+    world.starts_are_lost = true;
+    world.comes("a", &[asks("db", 1), asks("licenses", 2)]);
+    world.change(&"a".into(), |workload| workload.requests.truncate(1));
+    let licenses = world.store.workloads.get_mut(&queue("licenses", None));
+    licenses.unwrap().clear();
+    let granted = world.holders("db")[0].2;
+    world.starts_are_lost = false;
+    world.restarts(&semaphores);
+    assert!(world.given_back().contains(&"a"));
+    assert_eq!(
+        world.started,
+        ["a"],
+        "once what it asks for is granted anew"
+    );
+    assert!(world.holders("db")[0].2 > granted);
+}
+
+#[test]
+fn each_contender_says_all_that_was_granted_with_it() {
+    let mut world = World::with(&[("db", 1), ("licenses", 3)]);
+    world.comes("a", &[asks("db", 1), asks("licenses", 2)]);
+    world.comes("b", &[asks("licenses", 1)]);
+    let request = |name: &str| {
+        let parts = ["db", "licenses"].map(|prefix| prefix.parse().unwrap());
+        let entries = parts.iter().flat_map(|prefix| world.consul.below(prefix));
+        let bodies = entries.filter_map(|entry| ContenderBody::read(&entry.value));
+        let of_it = bodies.filter(|body| body.name == name);
+        of_it.map(|body| body.request).collect::<Vec<_>>()
+    };
+    let all = Asked::of([("db/.lock".to_owned(), 1), ("licenses/.lock".to_owned(), 2)]);
+    assert_eq!(request("a"), vec![all; 3]);
+    assert_eq!(request("b"), [Asked::default()]);
 }
 
 #[test]
