@@ -283,8 +283,8 @@ impl<'a> Pass<'a> {
             let slots: Vec<Slot> = held.iter().filter_map(slot).collect();
             let gives_back = self.plan.give_backs.iter();
             let mut gives_back = gives_back.map(|give_back| &give_back.workload.uid);
-            let more = held.iter().map(|ours| self.granted_with(ours).lock_keys());
-            let more = more.max() > Some(workload.requests.len());
+            let granted = held.iter().map(|ours| self.granted_with(&ours.session));
+            let more = granted.map(|asked| asked.lock_keys()).max() > Some(workload.requests.len());
             let whole = u32::try_from(slots.len()) == Ok(asked) && !more;
             let whole = whole && !gives_back.any(|other| other == uid);
             if whole && workload.asks_for_several() {
@@ -299,9 +299,9 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// All that was granted together with the slot of a contender, by its body.
-    fn granted_with(&self, ours: &OwnContender) -> Asked {
-        let contender = self.reading.contender(&ours.session);
+    /// All that was granted together with the slot of this session, by its contender's body.
+    fn granted_with(&self, session: &SessionId) -> Asked {
+        let contender = self.reading.contender(session);
         let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
         body.map(|body| body.request).unwrap_or_default()
     }
@@ -326,11 +326,18 @@ impl<'a> Pass<'a> {
                 other.sessions.push(session);
                 other.hold |= hold;
             }
-            None => self.plan.give_backs.push(GiveBack {
-                workload: workload.into(),
-                sessions: vec![session],
-                hold,
-            }),
+            None => {
+                let asked = self.granted_with(&session);
+                let mut sessions = vec![session];
+                if asked.lock_keys() > 1 {
+                    sessions = workload.given_back_with(sessions);
+                }
+                self.plan.give_backs.push(GiveBack {
+                    workload: workload.into(),
+                    sessions,
+                    hold,
+                });
+            }
         }
     }
 

@@ -1298,7 +1298,7 @@ impl Queue {
         self.write(
             Write::GiveBack(GiveBack {
                 workload: workload.into(),
-                sessions: sessions.collect(),
+                sessions: workload.given_back_with(sessions.collect()),
                 hold: false,
             }),
             None,
