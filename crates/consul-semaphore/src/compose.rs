@@ -225,7 +225,7 @@ impl<'a> Composer<'a> {
 
     /// Adds all holders of a grant, or none, with `asked` in their contenders: all that is granted with it. If the
     /// same workload has a dead holder, one of them replaces it, provided that it is still dead.
-    pub(super) fn grant(&mut self, grant: Grant, asked: Asked, swap: Option<(&SessionId, Op)>) {
+    pub(super) fn grant(&mut self, grant: Grant, asked: &Asked, swap: Option<(&SessionId, Op)>) {
         let slots = grant.sessions.len();
         let operations = match self.draft {
             Draft::Semaphore(_) => slots + usize::from(swap.is_some()),

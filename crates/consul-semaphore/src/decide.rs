@@ -319,26 +319,23 @@ impl<'a> Pass<'a> {
 
     /// A workload will not run in the slot of this session, nor in any of its other slots here.
     fn give_back(&mut self, workload: &Arc<Workload>, session: &SessionId, hold: bool) {
+        let asked = self.granted_with(session);
         let session = session.clone();
         let mut others = self.plan.give_backs.iter_mut();
-        match others.find(|other| other.workload.uid == workload.uid) {
-            Some(other) => {
-                other.sessions.push(session);
-                other.hold |= hold;
-            }
-            None => {
-                let asked = self.granted_with(&session);
-                let mut sessions = vec![session];
-                if asked.lock_keys() > 1 {
-                    sessions = workload.given_back_with(sessions);
-                }
-                self.plan.give_backs.push(GiveBack {
-                    workload: workload.into(),
-                    sessions,
-                    hold,
-                });
-            }
+        if let Some(other) = others.find(|other| other.workload.uid == workload.uid) {
+            other.sessions.push(session);
+            other.hold |= hold;
+            return;
         }
+        let mut sessions = vec![session];
+        if asked.lock_keys() > 1 {
+            sessions = workload.given_back_with(sessions);
+        }
+        self.plan.give_backs.push(GiveBack {
+            workload: workload.into(),
+            sessions,
+            hold,
+        });
     }
 
     /// Whether a workload has this slot, or a contender for it that it can't use again.
@@ -532,7 +529,7 @@ impl<'a> Pass<'a> {
                 next.insert(uid);
                 let asked = self.asked_by(workload);
                 self.composer
-                    .grant(grant(workload, sessions, true), asked, None);
+                    .grant(grant(workload, sessions, true), &asked, None);
                 continue;
             }
             let stance = self.observed.stances.get(uid).copied();
@@ -541,7 +538,7 @@ impl<'a> Pass<'a> {
             if workload.asks_for_many() {
                 let waits = Waits {
                     free: free && ready,
-                    first: first && !self.is_behind_a_keeper(&others, workload),
+                    first: first && !others.keep_before(workload),
                     soon: self.has_soon(slots.saturating_add(withheld)),
                 };
                 self.plan.parts.insert(uid.clone(), Part::Waits(waits));

@@ -145,7 +145,7 @@ impl<'a> Pass<'a> {
             let granted = workload.granted.as_ref();
             let asked = granted.map(Asked::granted).unwrap_or_default();
             self.composer
-                .grant(grant(workload, sessions, false), asked, swap);
+                .grant(grant(workload, sessions, false), &asked, swap);
         } else {
             // Its slot is kept for it until its session is made.
             self.plan.sessions.push(SessionRequest {

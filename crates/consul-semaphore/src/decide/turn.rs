@@ -54,13 +54,9 @@ impl Waiter {
         let kept = turns
             .kept(session, claims)
             .filter(|(_, until)| *until > now);
-        let (slots, until) = match kept {
-            Some((slots, until)) => (slots.min(settings.limit), Some(until)),
-            None => {
-                let slots = body.as_ref().map_or(1, ContenderBody::slots_awaited);
-                (slots, turns.ends(session))
-            }
-        };
+        let awaited = body.as_ref().map_or(1, ContenderBody::slots_awaited);
+        let slots = kept.map_or(awaited, |(slots, _)| slots.min(settings.limit));
+        let until = kept.map_or_else(|| turns.ends(session), |(_, until)| Some(until));
         Self {
             place: body.and_then(|body| body.place()),
             created: entry.create_index,
@@ -112,6 +108,16 @@ impl Others {
                 None => own.is_none_or(|own| waiter.created < own),
             })
     }
+
+    /// Whether slots are kept for one that comes before this workload.
+    pub(super) fn keep_before(&self, workload: &Workload) -> bool {
+        let place = workload.place();
+        let mut waiting = self.waiting.iter();
+        waiting.any(|waiter| {
+            let before = waiter.place.as_ref().is_some_and(|theirs| *theirs < place);
+            waiter.kept && before
+        })
+    }
 }
 
 impl Pass<'_> {
@@ -131,16 +137,6 @@ impl Pass<'_> {
         if let Some(until) = until {
             self.wake_at(until);
         }
-    }
-
-    /// Whether slots are kept for a foreign contender that comes before this workload.
-    pub(super) fn is_behind_a_keeper(&self, others: &Others, workload: &Workload) -> bool {
-        let place = workload.place();
-        let mut waiting = others.waiting.iter();
-        waiting.any(|waiter| {
-            let before = waiter.place.as_ref().is_some_and(|theirs| *theirs < place);
-            waiter.kept && before
-        })
     }
 
     /// Shows this workload to others, by a contender that says its place in the queue, and how many slots they are to

@@ -38,7 +38,7 @@ impl Facts {
     /// The contenders are as they are for this long.
     fn seen_for(&mut self, time: Duration) -> &mut Self {
         let reading = self.reading();
-        let since = Moment::from_boot(Duration::from_secs(1_000 + NOW) - time);
+        let since = Moment::from_boot(Duration::from_secs(1_000 + NOW).saturating_sub(time));
         self.turns = Turns::new(self.settings.fair);
         self.turns.observe(&reading, since, samples::time(NOW));
         self
@@ -129,7 +129,7 @@ fn it_tells_them_in_each_of_its_semaphores_also_where_enough_is_free() {
 #[test]
 fn it_tells_them_anew_every_twenty_seconds() {
     let mut facts = Facts::telling();
-    facts.seen_for(ANEW - Duration::from_secs(1));
+    facts.seen_for(ANEW.saturating_sub(Duration::from_secs(1)));
     let plan = facts.decide_late();
     assert_eq!(
         (told(&plan), plan.anew),
@@ -195,7 +195,7 @@ fn beside(facts: &mut Facts, time: Duration) -> usize {
 fn as_many_are_kept_for_a_minute_after_each_writing_instead_of_a_turn() {
     for (time, expected) in [
         (Duration::ZERO, 1),
-        (KEPT - Duration::from_secs(1), 1),
+        (KEPT.saturating_sub(Duration::from_secs(1)), 1),
         // Its turn is long over.
         (KEPT, 3),
     ] {
