@@ -10,7 +10,8 @@ use consul_client::{Entry, Listing, SessionId, clock::Moment};
 use consul_semaphore::{
     AHEAD, Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, LimitPolicy, Mode,
     MutexMemory, Observed, OnSlotLost, OwnContender, Prefix, Reading, Restrictions, SessionState,
-    Settings, SlotId, Turns, Uid, WaitSettings, Workload, decide, lock::SEMAPHORE_FLAGS, plan::Stance, reading::Deaths,
+    Settings, SlotId, Turns, Uid, WaitSettings, Workload, decide, lock::SEMAPHORE_FLAGS,
+    plan::Stance, reading::Deaths,
 };
 use consul_semaphore_api::annotations;
 use consul_semaphore_operator::controller::bench::{Queue, read};

@@ -33,7 +33,7 @@ use tokio::{
     task::JoinSet,
 };
 
-pub(super) use self::conditions::Obstacle;
+pub(super) use self::conditions::{Need, Obstacle};
 use self::{
     access::Access,
     conditions::{Observed, number},
@@ -415,13 +415,13 @@ impl SemaphoreController {
         self.reported.keys.put(key.clone(), status);
     }
 
-    /// Why a workload that was queued for this key, and asks for `asked` slots of it, has none yet; `None` if nothing
-    /// but its turn is missing.
+    /// Why a workload that was queued for this key, and has this `need` there, has no slot yet; `None` if nothing but
+    /// its turn is missing.
     pub(super) fn obstacle(
         &self,
         semaphore: &Semaphore,
         key: &Option<Key>,
-        asked: u32,
+        need: Need,
     ) -> Option<Obstacle> {
         let QueueState {
             queue, concluded, ..
@@ -432,7 +432,7 @@ impl SemaphoreController {
         let stated = self.access.stated();
         let observed = self.observed(&reference, &stated, semaphore);
         let observed = observed.with_queue(queue, false);
-        observed.obstacle(&conclusion.unwrap_or_default(), asked)
+        observed.obstacle(&conclusion.unwrap_or_default(), need)
     }
 
     /// What the conditions say of a queue. `shown` says whether it was readable before.

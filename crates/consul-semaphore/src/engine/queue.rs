@@ -647,6 +647,7 @@ impl Queue {
         }
         self.schedule.passed = now.moment;
         self.writes.again = None;
+        self.settings.restrictions.windows.refresh(now.time);
         #[cfg(test)]
         let lookup = &self.shadow.tell_changes(&self.sessions, lookup);
         let facts = self.observe(now, lookup);
