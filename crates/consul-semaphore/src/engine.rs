@@ -69,7 +69,7 @@ pub use self::{
     watched::WatchedPrefix,
 };
 use crate::{
-    Key, Settings, Uid, Workload, lock_key_of,
+    Key, Settings, SlotRequest, Uid, Workload, lock_key_of,
     plan::{Part, Slot, Stance, Start},
 };
 use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
@@ -575,6 +575,7 @@ impl Engine {
                 self.joint.note(&uid, std::slice::from_ref(queue), false);
                 self.joint.forget_head(&uid);
                 self.take_stance(&uid, queue, None);
+                self.note_lacking(&uid, queue, &[]);
             }
         }
         workloads.sort_by_cached_key(|(workload, _)| workload.place());
@@ -603,6 +604,11 @@ impl Engine {
         let first = said.iter().position(Said::is_first);
         let is_due = first.is_some() && self.joint.is_due(uid, now.moment);
         let stances = joint::stances(&said, is_due);
+        let lacking = if any && next == Next::Wait {
+            joint::lacking(&workload.requests, &said)
+        } else {
+            Vec::new()
+        };
         self.joint.note(uid, queues, any);
         if let Some(first) = first.map(|first| &queues[first]) {
             let pass_over = self.queue(first).map(|queue| queue.settings().pass_over);
@@ -611,6 +617,9 @@ impl Engine {
         }
         if !any {
             self.joint.forget_head(uid);
+        }
+        for queue in queues {
+            self.note_lacking(uid, queue, &lacking);
         }
         match next {
             Next::Grant => drop(self.grant_jointly(workload, queues, now, stores)),
@@ -629,6 +638,14 @@ impl Engine {
         let known = self.existing(queue);
         if known.is_some_and(|known| known.take_stance(workload, stance)) {
             self.agenda.mark(queue);
+        }
+    }
+
+    /// What a workload lacks is only reported, so no queue decides anew.
+    fn note_lacking(&mut self, workload: &Uid, queue: &QueueRef, lacking: &[SlotRequest]) {
+        let known = self.existing(queue);
+        if known.is_some_and(|known| known.note_lacking(workload, lacking)) {
+            self.changed.insert(queue.semaphore.clone());
         }
     }
 

@@ -474,6 +474,14 @@ pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
     }
 }
 
+/// Whether slots can be granted and released, apart from windows.
+pub(super) fn is_ready(findings: &[Finding]) -> bool {
+    let is = |finding: &Finding| {
+        finding.type_ == ConditionType::Ready && finding.status == ConditionStatus::True
+    };
+    findings.iter().any(is)
+}
+
 /// A name, and how many there are besides.
 fn others(name: &str, count: usize) -> String {
     match count {

@@ -104,7 +104,11 @@ impl Emitter<'_> {
         if *starts {
             let waited = clock::time().as_second().saturating_sub(*since);
             let waited = Duration::from_secs(waited.try_into().unwrap_or(0));
-            self.context.shared.metrics.granted(self.labels, waited);
+            let slots = sessions.len();
+            self.context
+                .shared
+                .metrics
+                .granted(self.labels, slots, waited);
         } else {
             if lost {
                 self.context.shared.metrics.lost(self.labels);

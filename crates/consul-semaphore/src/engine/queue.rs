@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     Agreement, ContenderBody, Cooldowns, Defence, Evidence, Identity, Lock, OwnContender, Phase,
-    Plan, Reading, SessionState, Settings, Turns, Uid, Workload, decide,
+    Plan, Reading, SessionState, Settings, SlotRequest, Turns, Uid, Workload, decide,
     evidence::{LATE, tenure},
     plan::{
         End, Fail, Failed, GiveBack, Grant, Part, Release, SessionRequest, Skip, Skipped, Slot,
@@ -99,6 +99,8 @@ pub struct Queue {
     pub(crate) writes: Writes,
     /// What to do about workloads that ask for several slots and can't have all of them yet.
     stances: BTreeMap<Uid, Stance>,
+    /// What is not free of all that they ask for.
+    lacking: BTreeMap<Uid, Vec<SlotRequest>>,
     /// What the last pass decided about workloads that must not wait.
     fails: Vec<Fail>,
     calls: Calls,
@@ -298,6 +300,7 @@ impl Queue {
             active: Active::default(),
             writes: Writes::default(),
             stances: BTreeMap::new(),
+            lacking: BTreeMap::new(),
             fails: Vec::new(),
             calls: Calls::default(),
             schedule: Schedule::default(),
@@ -1264,6 +1267,27 @@ impl Queue {
             None => self.stances.remove(workload),
         };
         before != stance
+    }
+
+    /// What is not free of all that this workload asks for; nothing: that is not known. Returns whether that is new.
+    pub(super) fn note_lacking(&mut self, workload: &Uid, lacking: &[SlotRequest]) -> bool {
+        let before = if lacking.is_empty() {
+            self.lacking.remove(workload)
+        } else {
+            self.lacking.insert(workload.clone(), lacking.to_vec())
+        };
+        before.unwrap_or_default() != lacking
+    }
+
+    /// The workloads that ask for several slots and can't have all of them yet, and what their free slots do here.
+    pub fn stances(&self) -> impl Iterator<Item = (&Uid, Stance)> {
+        let stances = self.stances.iter();
+        stances.map(|(workload, stance)| (workload, *stance))
+    }
+
+    /// What is not free, here or elsewhere, of all that such a workload asks for.
+    pub fn lacking(&self, workload: &Uid) -> &[SlotRequest] {
+        self.lacking.get(workload).map_or(&[], Vec::as_slice)
     }
 
     /// Sends a transaction that contains this queue's part.

@@ -67,6 +67,17 @@ fn remedy(subject: &Subject<'_>) -> Vec<String> {
         "TooFewSlotsFree" => {
             "Wait: it starts by itself when enough slots are free at once, and nothing overtakes it for long".to_owned()
         }
+        "PassedOver" => {
+            "Wait: after a while free slots are kept for it. kubectl csem show NAME of a semaphore that it waits for says \
+             who holds its slots"
+                .to_owned()
+        }
+        "SlotsKept" => {
+            "Wait: free slots are kept for it until all are free at once, and nothing overtakes it".to_owned()
+        }
+        "OthersStopped" => {
+            "Find out why the other semaphore grants nothing: kubectl csem show NAME".to_owned()
+        }
         "RunningWithoutSlot" => format!(
             "Wait: Jobs that lost their slot get one first. kubectl csem show {name} -n {namespace} lists the events"
         ),
