@@ -74,7 +74,10 @@ fn a_semaphores_series_start_at_zero_and_go_when_it_goes() {
     metrics.released(&migrations);
     metrics.lost(&migrations);
     let grants = format!("{PREFIX}_grants_total{labels} 2");
-    assert_eq!(lines(&metrics, "grants_total"), [grants], "slots, not Jobs");
+    assert!(
+        lines(&metrics, "grants_total").contains(&grants),
+        "slots, not Jobs"
+    );
     metrics.expects(&migrations, jiff::Timestamp::from_second(60).ok(), None);
     let next = format!("{PREFIX}_next_start_timestamp_seconds{labels} 60");
     assert_eq!(lines(&metrics, "timestamp"), [next]);
