@@ -82,7 +82,7 @@ async fn each_of_several_semaphores_has_windows_of_its_own() {
         command.env("CONSUL_SEMAPHORE_SEMAPHORE", both);
         command
     };
-    let mut waits = stage.start(of(&stage, LEAP_DAY));
+    let waits = stage.start(of(&stage, LEAP_DAY));
     waits
         .says("waiting for a slot of licenses: it is outside its windows until 20")
         .await;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use consul_semaphore::{Blocked, Phase, WaitTimeout, Workload};
 use consul_semaphore_api::{
-    ConsulSemaphore, Standing,
+    ConsulSemaphore, QueueStatus, Standing,
     annotations::HOLD,
     waiting::{Asking, Line, lack},
 };
@@ -155,13 +155,7 @@ pub(crate) fn queue_of(
     for queued in status.queue.iter().take(most) {
         let workload = known.get(queued.job.as_str()).copied();
         let word = workload.and_then(last_word);
-        let request = workload.and_then(|workload| workload.workload.asks_for(name, None));
-        let asking = Asking {
-            slots: request.map_or(Asking::from(queued).slots, |request| request.slots.get()),
-            alone: workload.is_some_and(|workload| !workload.workload.asks_for_several()),
-            priority: workload.map(|workload| workload.workload.priority),
-            ..queued.into()
-        };
+        let asking = asking_of(queued, workload, name);
         let (reason, message) = why(&mut line, asking, word);
         let own = || (asking.slots > 1).then(|| format!("{name}:{}", asking.slots));
         places.push(Place {
@@ -240,6 +234,25 @@ pub(crate) fn queue_of(
         places,
         outside,
         more_outside,
+    }
+}
+
+/// What a Job in the status asks for of the semaphore `name`; the Job itself says more.
+fn asking_of<'a>(
+    queued: &'a QueueStatus,
+    workload: Option<&TrackedWorkload>,
+    name: &str,
+) -> Asking<'a> {
+    let asking = Asking::from(queued);
+    let Some(TrackedWorkload { workload, .. }) = workload else {
+        return asking;
+    };
+    let request = workload.asks_for(name, None);
+    Asking {
+        slots: request.map_or(asking.slots, |request| request.slots.get()),
+        alone: !workload.asks_for_several(),
+        priority: Some(workload.priority),
+        ..asking
     }
 }
 
