@@ -69,7 +69,7 @@ pub use self::{
     watched::WatchedPrefix,
 };
 use crate::{
-    Asked, Key, Settings, Uid, Workload, lock_key_of,
+    Asked, Key, Settings, SlotRequest, Uid, Workload, lock_key_of,
     plan::{Part, Slot, Stance, Start},
 };
 use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
@@ -576,6 +576,7 @@ impl Engine {
                 self.joint.forget_head(&uid);
                 self.take_stance(&uid, queue, None);
                 self.tell_request(&uid, std::slice::from_ref(queue), None);
+                self.note_lacking(&uid, queue, &[]);
             }
         }
         workloads.sort_by_cached_key(|(workload, _)| workload.place());
@@ -608,6 +609,11 @@ impl Engine {
         let first = said.iter().position(Said::is_first);
         let is_due = first.is_some() && self.joint.is_due(uid, now.moment);
         let stances = joint::stances(&said, is_due);
+        let lacking = if any && next == Next::Wait {
+            joint::lacking(&workload.requests, &said)
+        } else {
+            Vec::new()
+        };
         self.joint.note(uid, queues, any);
         if let Some(first) = first.map(|first| &queues[first]) {
             let pass_over = self.queue(first).map(|queue| queue.settings().pass_over);
@@ -617,6 +623,9 @@ impl Engine {
         if !any {
             self.joint.forget_head(uid);
             self.tell_request(uid, queues, None);
+        }
+        for queue in queues {
+            self.note_lacking(uid, queue, &lacking);
         }
         match next {
             Next::Grant => drop(self.grant_jointly(workload, queues, now, stores)),
@@ -657,6 +666,14 @@ impl Engine {
             if let Some(known) = self.existing(queue) {
                 known.take_request(workload, asked);
             }
+        }
+    }
+
+    /// What a workload lacks is only reported, so no queue decides anew.
+    fn note_lacking(&mut self, workload: &Uid, queue: &QueueRef, lacking: &[SlotRequest]) {
+        let known = self.existing(queue);
+        if known.is_some_and(|known| known.note_lacking(workload, lacking)) {
+            self.changed.insert(queue.semaphore.clone());
         }
     }
 

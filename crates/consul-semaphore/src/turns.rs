@@ -129,6 +129,7 @@ impl Turns {
             Lock::Mutex { .. } | Lock::Unreadable(_) => 0,
         };
         let before = std::mem::replace(&mut self.room, room);
+        self.restrictions.windows.refresh(time);
         let opening = self.restrictions.windows.at(time);
         let mut began = std::mem::take(&mut self.began);
         began.retain(|session, turn| {

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     Agreement, Asked, ContenderBody, Cooldowns, Defence, Evidence, Identity, Lock, OwnContender,
-    Phase, Plan, Reading, SessionState, Settings, Turns, Uid, Workload, decide,
+    Phase, Plan, Reading, SessionState, Settings, SlotRequest, Turns, Uid, Workload, decide,
     evidence::{LATE, tenure},
     plan::{
         End, Fail, Failed, GiveBack, Grant, Part, Release, SessionRequest, Skip, Skipped, Slot,
@@ -101,6 +101,8 @@ pub struct Queue {
     stances: BTreeMap<Uid, Stance>,
     /// All that workloads ask for that ask for slots at several lock keys.
     requests: BTreeMap<Uid, Asked>,
+    /// What is not free of all that they ask for.
+    lacking: BTreeMap<Uid, Vec<SlotRequest>>,
     /// What the last pass decided about workloads that must not wait.
     fails: Vec<Fail>,
     calls: Calls,
@@ -301,6 +303,7 @@ impl Queue {
             writes: Writes::default(),
             stances: BTreeMap::new(),
             requests: BTreeMap::new(),
+            lacking: BTreeMap::new(),
             fails: Vec::new(),
             calls: Calls::default(),
             schedule: Schedule::default(),
@@ -650,6 +653,7 @@ impl Queue {
         }
         self.schedule.passed = now.moment;
         self.writes.again = None;
+        self.settings.restrictions.windows.refresh(now.time);
         #[cfg(test)]
         let lookup = &self.shadow.tell_changes(&self.sessions, lookup);
         let facts = self.observe(now, lookup);
@@ -1279,6 +1283,27 @@ impl Queue {
             Some(asked) => drop(self.requests.insert(workload.clone(), asked.clone())),
             None => drop(self.requests.remove(workload)),
         }
+    }
+
+    /// What is not free of all that this workload asks for; nothing: that is not known. Returns whether that is new.
+    pub(super) fn note_lacking(&mut self, workload: &Uid, lacking: &[SlotRequest]) -> bool {
+        let before = if lacking.is_empty() {
+            self.lacking.remove(workload)
+        } else {
+            self.lacking.insert(workload.clone(), lacking.to_vec())
+        };
+        before.unwrap_or_default() != lacking
+    }
+
+    /// The workloads that ask for several slots and can't have all of them yet, and what their free slots do here.
+    pub fn stances(&self) -> impl Iterator<Item = (&Uid, Stance)> {
+        let stances = self.stances.iter();
+        stances.map(|(workload, stance)| (workload, *stance))
+    }
+
+    /// What is not free, here or elsewhere, of all that such a workload asks for.
+    pub fn lacking(&self, workload: &Uid) -> &[SlotRequest] {
+        self.lacking.get(workload).map_or(&[], Vec::as_slice)
     }
 
     /// Sends a transaction that contains this queue's part.
