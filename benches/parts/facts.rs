@@ -8,10 +8,10 @@ use std::{
 
 use consul_client::{Entry, Listing, SessionId, clock::Moment};
 use consul_semaphore::{
-    AHEAD, Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, LimitPolicy, Mode,
-    MutexMemory, Observed, OnSlotLost, OwnContender, Prefix, Reading, Restrictions, SessionState,
-    Settings, SlotId, Turns, Uid, WaitSettings, Workload, decide, lock::SEMAPHORE_FLAGS,
-    plan::Stance, reading::Deaths,
+    AHEAD, Asked, Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, LimitPolicy,
+    Mode, MutexMemory, Observed, OnSlotLost, OwnContender, Prefix, Reading, Restrictions,
+    SessionState, Settings, SlotId, Turns, Uid, WaitSettings, Workload, decide,
+    lock::SEMAPHORE_FLAGS, plan::Stance, reading::Deaths,
 };
 use consul_semaphore_api::annotations;
 use consul_semaphore_operator::controller::bench::{Queue, read};
@@ -60,6 +60,7 @@ struct Nothing {
     workloads: BTreeSet<Uid>,
     stances: BTreeMap<Uid, Stance>,
     longest_cooldowns: BTreeMap<Uid, std::time::Duration>,
+    requests: BTreeMap<Uid, Asked>,
 }
 
 impl Facts {
@@ -173,6 +174,7 @@ impl Facts {
             immovable: &self.nothing.workloads,
             stances: &self.nothing.stances,
             longest_cooldowns: &self.nothing.longest_cooldowns,
+            requests: &self.nothing.requests,
             closed: false,
             joint: None,
             operations: OPERATIONS,

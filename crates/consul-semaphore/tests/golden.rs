@@ -164,6 +164,7 @@ impl Facts {
             immovable: &BTreeSet::new(),
             stances: &BTreeMap::new(),
             longest_cooldowns: &BTreeMap::new(),
+            requests: &BTreeMap::new(),
             closed: false,
             joint: None,
             operations: 64,

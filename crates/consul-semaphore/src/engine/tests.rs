@@ -1,5 +1,6 @@
 //! Several semaphores and keys in one engine, with a small fake of Consul.
 
+mod clusters;
 mod doubt;
 mod kept;
 mod several;
@@ -277,13 +278,18 @@ impl World {
 
     /// Runs until there is nothing more to do.
     fn settle(&mut self) {
-        assert!(self.runs_for(1_000), "it does not come to rest");
+        self.run(1);
     }
 
-    /// Runs for so many seconds, or until there is nothing more to do: returns whether that is so.
-    fn runs_for(&mut self, seconds: usize) -> bool {
-        for _ in 0..seconds {
-            self.seconds += 1;
+    /// The same, with so many seconds for each pass.
+    fn run(&mut self, seconds: u64) {
+        assert!(self.runs_for(1_000, seconds), "it does not come to rest");
+    }
+
+    /// Runs for so many passes of so many seconds, or until there is nothing more to do: returns whether that is so.
+    fn runs_for(&mut self, passes: usize, seconds: u64) -> bool {
+        for _ in 0..passes {
+            self.seconds += seconds;
             let now = self.now();
             let passed = self.engine.pass(now, &self.store);
             let mut any = passed.is_some();

@@ -52,6 +52,7 @@ impl Facts {
             immovable: &self.excluded.immovable,
             stances: &queue.stances,
             longest_cooldowns: &queue.longest_cooldowns,
+            requests: &queue.requests,
             closed: queue.writes.refusals.is_closed(self.now.moment),
             joint,
             operations: queue.operations.unwrap_or(0),

@@ -63,7 +63,7 @@ fn a_busy_prefix_fails_nobody_elses_release() {
     world.change(&Uid::from("one"), |workload| {
         workload.phase = Phase::Finished { at_rest: true };
     });
-    world.runs_for(30);
+    world.runs_for(30, 1);
     assert_eq!(world.holders("licenses"), []);
     assert_eq!(world.started, ["two", "one"]);
     world.busy = None;
@@ -103,7 +103,7 @@ fn a_mutex_in_its_lock_delay_refuses_the_whole_request() {
         ..samples::workload("both", Phase::Idle, None, None)
     };
     world.joins(&Arc::new(both));
-    assert!(!world.runs_for(30), "it is tried again and again");
+    assert!(!world.runs_for(30, 1), "it is tried again and again");
     assert_eq!((world.started.len(), world.holders("db")), (1, vec![]));
     world.consul.seconds = 15;
     world.settle();

@@ -72,6 +72,17 @@ pub(super) enum Step {
 }
 
 impl Step {
+    /// Whether it changes who holds a slot, or a workload. Whoever keeps slots says so again and again.
+    pub(super) fn moves(&self) -> bool {
+        match self {
+            Self::Transact { written, .. } => {
+                let mut operations = written.operations.iter();
+                operations.any(|operation| matches!(operation, Op::Cas { .. }))
+            }
+            other => other.counts(),
+        }
+    }
+
     /// Whether it changes what workloads or holders are seen to do.
     pub(super) fn counts(&self) -> bool {
         matches!(self, Self::Transact { .. } | Self::Patch { .. })

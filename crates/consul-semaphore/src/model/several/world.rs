@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, time::Duration};
 use super::{
     super::{operator::Lost, requests::Deletion, workloads::Object, workloads::Refusal},
     flaws::Flaw,
-    operator::{Operator, PROMPT},
+    operator::{Operator, PROMPT, Step},
     outside::{NAMES, Outside},
     rest,
 };
@@ -227,32 +227,36 @@ impl World {
         self.create(asks, 0, kind);
     }
 
-    /// An operator sees everything, and does all that follows. Returns whether anything was done.
-    pub(super) fn pass(&mut self, of: usize) -> bool {
+    /// An operator sees everything, and does all that follows. Returns the last write, if any.
+    pub(super) fn pass(&mut self, of: usize) -> Option<Step> {
         let (operator, outside) = (&mut self.operators[of], &mut self.outside);
         operator.see_workloads(outside);
         for place in 0..outside.places.len() {
             operator.see_consul(outside, place, false);
         }
-        let (mut any, mut last) = (false, String::new());
+        let mut last = None;
         for step in 0..PROMPT {
             // A reading from the moment in which a write was given up tells nothing.
             outside.tick(u64::from(step > SOON));
             operator.decide(outside);
             if operator.pending.is_empty() {
-                return any;
+                return last;
             }
-            any |= operator.pending[0].counts();
-            last = format!("{:?}", operator.pending);
+            if operator.pending[0].moves() {
+                last = operator.pending.first().cloned();
+            }
             operator.act(0, outside, None);
             operator.see_workloads(outside);
         }
-        panic!("no end after {PROMPT} steps: {last}");
+        panic!(
+            "no end after {PROMPT} steps: {last:?}, {:?}",
+            operator.pending
+        );
     }
 
     /// Nothing goes wrong any more, and what is running keeps running: everything comes to rest.
     pub(super) fn rest(&mut self) {
-        let mut quiet = 0;
+        let (mut quiet, mut last) = (0, Vec::new());
         for operator in &mut self.operators {
             operator.give_up(&self.outside);
         }
@@ -261,16 +265,19 @@ impl World {
         for _ in 0..ROUNDS {
             self.outside.tick(ROUND);
             self.outside.by_others(|outside| outside.workloads.settle());
-            let mut any = false;
+            let mut done = Vec::new();
             for of in 0..self.operators.len() {
-                any |= self.pass(of);
+                done.extend(self.pass(of));
             }
-            quiet = if any { 0 } else { quiet + 1 };
+            quiet = if done.is_empty() { quiet + 1 } else { 0 };
+            if !done.is_empty() {
+                last = done;
+            }
             if quiet == QUIET {
                 return rest::check_at_rest(&self.outside);
             }
         }
-        panic!("no rest after {ROUNDS} rounds");
+        panic!("no rest after {ROUNDS} rounds: {last:?}");
     }
 
     /// All obstacles are removed.
