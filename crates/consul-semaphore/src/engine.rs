@@ -426,20 +426,10 @@ impl Engine {
             .map(|state| &mut state.queue)
     }
 
-    /// Replaces what the queues do for workloads that can't have all their slots yet.
+    /// Replaces what the queues are to do for workloads that can't have all their slots yet.
     #[cfg(test)]
-    pub(crate) fn change_stances(&mut self, change: impl Fn(&Uid, Stance) -> Stance) {
-        let mut changed = Vec::new();
-        for (semaphore, state) in &mut self.semaphores {
-            for (key, state) in &mut state.queues {
-                if state.queue.change_stances(&change) {
-                    changed.push(QueueRef::new(semaphore, key.clone()));
-                }
-            }
-        }
-        for queue in changed {
-            self.agenda.mark(&queue);
-        }
+    pub(crate) fn distort_stances(&mut self, distort: fn(Stance) -> Stance) {
+        self.joint.distort = Some(distort);
     }
 
     /// The queue that made a call; `None` if the queue was removed.
@@ -683,6 +673,11 @@ impl Engine {
 
     /// A queue that is to do something else with its free slots decides anew.
     fn take_stance(&mut self, workload: &Uid, queue: &QueueRef, stance: Option<Stance>) {
+        #[cfg(test)]
+        let stance = match self.joint.distort {
+            Some(distort) => stance.map(distort),
+            None => stance,
+        };
         let known = self.existing(queue);
         if known.is_some_and(|known| known.take_stance(workload, stance)) {
             self.agenda.mark(queue);

@@ -1429,16 +1429,6 @@ impl Queue {
         }
     }
 
-    /// Replaces what to do with free slots while workloads can't have all of theirs. Returns whether that is new.
-    pub(crate) fn change_stances(&mut self, change: impl Fn(&Uid, Stance) -> Stance) -> bool {
-        let mut changed = false;
-        for (workload, stance) in &mut self.stances {
-            let before = std::mem::replace(stance, change(workload, *stance));
-            changed |= before != *stance;
-        }
-        changed
-    }
-
     /// What happened to the limit, and whether `.lock` was written since a write of a limit was sent.
     pub(crate) fn defended(&self) -> (Defence, bool) {
         (self.limits.defence, self.limits.fenced)

@@ -23,7 +23,7 @@ mod world;
 use proptest::prelude::*;
 
 use self::{
-    script::{Script, crowd, script},
+    script::{Script, crowd, script, two_keep},
     world::{Event, Kind, Setup},
 };
 use super::config;
@@ -59,6 +59,13 @@ proptest! {
     #[test]
     fn all_or_nothing_whatever_happens(script in script()) {
         drop(script.run(None));
+    }
+
+    /// The same while two keep slots at the same time.
+    #[test]
+    fn all_or_nothing_while_two_keep(script in two_keep()) {
+        let seen = script.run(None);
+        prop_assert!(seen.contains_key("slots kept for two"), "{:?}", seen);
     }
 
     /// However many small workloads keep coming, a large one is served within a bounded number of hand-overs.

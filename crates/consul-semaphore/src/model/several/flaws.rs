@@ -14,11 +14,13 @@ use proptest::{
 
 use super::{
     super::{config, flaws::rule_broken},
+    operator::Step,
     outside::Outside,
     script::{Crowd, Script, crowd, script},
+    world::{Event, Kind, Setup, World},
 };
 use crate::{Workload, plan::Stance};
-use consul_client::Op;
+use consul_client::{Entry, Op};
 
 /// What is wrong with an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +62,16 @@ impl Flaw {
                 other => other,
             }),
             _ => None,
+        }
+    }
+
+    /// What a contender says of all that was granted together with its slot.
+    pub(super) fn forget_request(entry: &mut Entry) {
+        if let Ok(mut body) = serde_json::from_slice::<serde_json::Value>(&entry.value)
+            && let Some(fields) = body.as_object_mut()
+            && fields.remove("request").is_some()
+        {
+            entry.value = body.to_string().into_bytes();
         }
     }
 
@@ -108,7 +120,6 @@ fn the_worlds_show_all_that_can_happen() {
         "Superseded",
         "an end",
         "slots kept for one",
-        "slots kept for two",
     ] {
         assert!(seen.contains_key(what), "never: {what}");
     }
@@ -117,11 +128,14 @@ fn the_worlds_show_all_that_can_happen() {
 /// In how many worlds all that can happen is seen.
 const SHOWN: usize = 150;
 
+/// How much of what is broken is shown.
+const SHORT: usize = 300;
+
 /// How many worlds are tried at most.
 const WORLDS: u32 = 2000;
 
-/// Tries one world after another until this rule is broken.
-fn find<W>(rule: &str, worlds: impl Strategy<Value = W>, run: impl Fn(W)) {
+/// Tries one world after another until one of these rules is broken.
+fn find<W>(rules: &[&str], worlds: impl Strategy<Value = W>, run: impl Fn(W)) {
     let mut runner = TestRunner::new(ProptestConfig {
         rng_seed: RngSeed::Fixed(1),
         ..config(WORLDS)
@@ -130,49 +144,92 @@ fn find<W>(rule: &str, worlds: impl Strategy<Value = W>, run: impl Fn(W)) {
     for number in 1..=WORLDS {
         let world = worlds.new_tree(&mut runner).unwrap().current();
         match rule_broken(|| run(world)) {
-            Some(broken) if broken.contains(rule) => {
-                return println!("world {number}: {broken}");
+            Some(broken) if rules.iter().any(|rule| broken.contains(rule)) => {
+                let shown: String = broken.chars().take(SHORT).collect();
+                return println!("world {number}: {shown}");
             }
             broken => others.extend(broken),
         }
     }
-    panic!("not broken: {rule}. Others are: {others:#?}");
+    panic!("not broken: {rules:?}. Others are: {others:#?}");
 }
 
-fn find_in_scripts(flaw: Flaw, rule: &str) {
-    find(rule, script(), |script: Script| {
+/// A slot is idle.
+const IDLE: &[&str] = &["could start and waits"];
+
+fn find_in_scripts(flaw: Flaw, rules: &[&str]) {
+    find(rules, script(), |script: Script| {
         drop(script.run(Some(flaw)))
     });
 }
 
 #[test]
 fn a_grant_of_a_part_is_found_out() {
-    find_in_scripts(Flaw::GrantsAPart, "a part of a request was granted");
+    find_in_scripts(Flaw::GrantsAPart, &["a part of a request was granted"]);
+}
+
+/// A process ends between a grant and its start, and one of the two slots is lost before the next process reads.
+fn start_without_a_part(flaw: Option<Flaw>) {
+    let setup = Setup {
+        limits: vec![1, 1],
+        operations: 64,
+        lock_delay: 0,
+        cooldown: 0,
+        operators: 1,
+        clients: Vec::new(),
+    };
+    let mut world = World::new(&setup, flaw);
+    world.create([1, 1, 0], 0, Kind::Waits);
+    world.happen(&Event::See(0));
+    let starts = |world: &World| {
+        let mut pending = world.operators[0].pending.iter();
+        pending.any(|step| matches!(step, Step::Patch { .. }))
+    };
+    for _ in 0..50 {
+        for place in 0..2 {
+            world.happen(&Event::SeeConsul(0, place));
+        }
+        world.happen(&Event::Decide(0));
+        if starts(&world) {
+            break;
+        }
+        world.happen(&Event::Step(0, 0, None));
+    }
+    assert!(starts(&world), "no grant");
+    world.happen(&Event::Crash(0));
+    world.happen(&Event::Expire(1));
+    world.drain();
 }
 
 #[test]
 fn a_start_in_what_is_left_of_a_grant_is_found_out() {
-    find_in_scripts(Flaw::StartsInAPart, "was started with a part");
+    let flawed = rule_broken(|| start_without_a_part(Some(Flaw::StartsInAPart)));
+    let broken = flawed.expect("it shows");
+    assert!(broken.contains("was started with a part"), "{broken}");
+    start_without_a_part(None);
 }
 
 #[test]
 fn slots_kept_while_another_semaphore_is_paused_are_found_out() {
-    find_in_scripts(Flaw::KeepsForTheStopped, "could start and waits");
+    find_in_scripts(Flaw::KeepsForTheStopped, IDLE);
 }
 
 #[test]
 fn slots_kept_for_one_that_is_not_the_first_are_found_out() {
-    find_in_scripts(Flaw::KeepsForAnyone, "could start and waits");
+    find_in_scripts(Flaw::KeepsForAnyone, IDLE);
 }
 
 #[test]
 fn a_reading_of_one_prefix_that_is_old_is_found_out() {
-    find_in_scripts(Flaw::JudgesOnAStaleReading, "was started without a slot");
+    find_in_scripts(
+        Flaw::JudgesOnAStaleReading,
+        &["was started without a slot", "nobody runs, and"],
+    );
 }
 
 #[test]
 fn a_large_request_that_is_passed_over_for_ever_is_found_out() {
-    find("was not served", crowd(), |crowd: Crowd| {
+    find(&["was not served"], crowd(), |crowd: Crowd| {
         crowd.run(Some(Flaw::PassesOverForEver));
     });
 }

@@ -6,7 +6,6 @@ mod view;
 pub(super) use self::view::is_satisfiable;
 
 use std::{
-    cell::RefCell,
     collections::{BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
@@ -158,6 +157,9 @@ impl Operator {
             answered: VecDeque::new(),
             listed: vec![None; outside.places.len()],
         };
+        if let Some(distort) = flaw.and_then(Flaw::stance) {
+            operator.engine.distort_stances(distort);
+        }
         operator.see_workloads(outside);
         operator
     }
@@ -255,7 +257,10 @@ impl Operator {
     /// What is below the prefix of a semaphore.
     fn list(&mut self, outside: &Outside, place: usize) -> Listing {
         let prefix = &outside.places[place].settings.prefix;
-        let listing = outside.consul.list(prefix, outside.now());
+        let mut listing = outside.consul.list(prefix, outside.now());
+        if self.flaw == Some(Flaw::StartsInAPart) {
+            listing.entries.iter_mut().for_each(Flaw::forget_request);
+        }
         if self.flaw != Some(Flaw::JudgesOnAStaleReading) || place == 0 {
             return listing;
         }
@@ -312,16 +317,6 @@ impl Operator {
                 while engine.pass(now, view).is_some() {}
             },
         );
-        if let Some(change) = self.flaw.and_then(Flaw::stance) {
-            self.engine.change_stances(|_, stance| change(stance));
-            self.tell(
-                outside,
-                |engine, now, view| {
-                    while engine.pass(now, view).is_some() {}
-                },
-            );
-            self.engine.change_stances(|_, stance| change(stance));
-        }
     }
 
     fn lives(&self, outside: &Outside) -> BTreeSet<(SessionId, bool)> {
@@ -331,15 +326,14 @@ impl Operator {
     }
 
     /// For how many workloads it keeps free slots.
-    pub(super) fn keeps_for(&mut self) -> usize {
-        let kept = RefCell::new(BTreeSet::new());
-        self.engine.change_stances(|workload, stance| {
-            if stance == Stance::Keeps {
-                kept.borrow_mut().insert(workload.clone());
-            }
-            stance
-        });
-        kept.into_inner().len()
+    pub(super) fn keeps_for(&self) -> usize {
+        let queues = self.engine.queues();
+        let kept: BTreeSet<Uid> = queues
+            .flat_map(|(_, queue)| queue.stances())
+            .filter(|(_, stance)| *stance == Stance::Keeps)
+            .map(|(workload, _)| workload.clone())
+            .collect();
+        kept.len()
     }
 
     /// Whether it renews a session.

@@ -40,7 +40,7 @@ fn asks() -> impl Strategy<Value = [u32; 3]> {
 }
 
 fn setup() -> impl Strategy<Value = Setup> {
-    let limits = prop_oneof![3 => vec(1..4_u32, 2), 1 => vec(1..4_u32, 3)];
+    let limits = prop_oneof![vec(1..4_u32, 2), vec(1..4_u32, 3)];
     let operations = prop_oneof![1 => Just(8_usize), 3 => Just(64)];
     let cooldown = prop_oneof![3 => Just(0), 1 => 1..20_u64];
     let operators = prop_oneof![2 => Just(1_usize), 1 => Just(2)];
@@ -148,6 +148,10 @@ fn time() -> BoxedStrategy<Event> {
 
 /// Anything may happen.
 pub(super) fn script() -> impl Strategy<Value = Script> {
+    (setup(), events()).prop_map(|(setup, events)| Script { setup, events })
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
     let kinds = [
         (6, workloads()),
         (2, others()),
@@ -155,8 +159,31 @@ pub(super) fn script() -> impl Strategy<Value = Script> {
         (10, operators()),
         (1, time()),
     ];
-    let events = vec(Union::new_weighted(kinds.into()), 0..200);
-    (setup(), events).prop_map(|(setup, events)| Script { setup, events })
+    vec(Union::new_weighted(kinds.into()), 0..200)
+}
+
+/// The same after slots came to be kept for two workloads, in different semaphores.
+pub(super) fn two_keep() -> impl Strategy<Value = Script> {
+    (setup(), events()).prop_map(|(mut setup, events)| {
+        setup.limits = vec![2, 2, 1];
+        // A small one is in each, and two large ones come.
+        let small = [[1, 0, 0], [0, 1, 0], [0, 0, 1]];
+        let small = small.map(|asks| Event::Create(asks, 0, Kind::Waits));
+        let large = [[2, 0, 0], [0, 2, 1]];
+        let large = large.map(|asks| Event::Create(asks, 0, Kind::Waits));
+        let later = [
+            Event::Pass(0),
+            Event::Wait(70),
+            Event::Pass(0),
+            Event::Pass(0),
+        ];
+        let begin = small.into_iter().chain([Event::Pass(0), Event::Control]);
+        let begin = begin.chain(large).chain(later);
+        Script {
+            setup,
+            events: begin.chain(events).collect(),
+        }
+    })
 }
 
 /// Workloads that ask for much, while small ones keep coming: whenever one ends, the next one comes.

@@ -169,7 +169,7 @@ impl World {
             Event::Rest => self.rest(),
             event => outside.by_others(|outside| by_others(outside, event)),
         }
-        for operator in &mut self.operators {
+        for operator in &self.operators {
             match operator.keeps_for() {
                 0 => {}
                 1 => self.outside.note("slots kept for one"),
@@ -215,16 +215,21 @@ impl World {
 
     fn create_alike(&mut self, choice: usize, kind: Kind) {
         let objects = self.outside.workloads.objects();
-        let all: Vec<_> = objects.map(Object::asks).collect();
-        let Some(requests) = pick(&all, choice).filter(|_| all.len() < MOST) else {
+        let number = objects.count();
+        let objects = self.outside.workloads.objects();
+        let (same, others): (Vec<&Object>, Vec<_>) =
+            objects.partition(|object| object.replaces.is_some());
+        let of = if same.is_empty() { others } else { same };
+        let Some(requests) = pick(&of, choice).filter(|_| number < MOST) else {
             return;
         };
+        let requests = requests.asks();
         let mut asks = [0; 3];
-        for request in requests {
+        for request in &requests {
             let place = self.outside.place_of(&request.semaphore);
             asks[place.expect("a semaphore")] = request.slots.get();
         }
-        self.create(asks, 0, kind);
+        self.create(asks, 1, kind);
     }
 
     /// An operator sees everything, and does all that follows. Returns the last write, if any.
