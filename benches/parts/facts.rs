@@ -211,6 +211,7 @@ fn settings(limit: u32) -> Settings {
         key: None,
         prefix: prefix(),
         mode: Mode::Semaphore,
+        period: None,
         limit,
         restrictions: Restrictions::default(),
         policy: LimitPolicy::Refuse,

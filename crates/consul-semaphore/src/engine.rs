@@ -270,6 +270,7 @@ impl Engine {
 
     /// A call of a queue has ended.
     pub fn answered(&mut self, call: CallId, answer: Answer, now: Now, stores: &impl Stores) {
+        self.tell_of_start(call, &answer);
         let Some(parts) = self.joint.answered(call, &answer) else {
             return self.show(call, Event::Answered(call, answer), now, stores);
         };
@@ -751,10 +752,31 @@ impl Engine {
             timeout = timeout.min(queue.write_timeout());
         }
         let start = Start::new(workload.into(), slots);
-        if let Some((first, start)) = queues.first().zip(start)
-            && let Some(queue) = self.existing(first)
-        {
+        let Some((first, start)) = queues.first().zip(start) else {
+            return;
+        };
+        for queue in queues {
+            if let Some(queue) = self.existing(queue) {
+                queue.note_start(&start);
+            }
+        }
+        if let Some(queue) = self.existing(first) {
             queue.start_by(start, timeout, not_after);
+        }
+    }
+
+    /// Tells all queues what became of a start in slots of several of them: only the one that sent it has the answer.
+    fn tell_of_start(&mut self, call: CallId, answer: &Answer) {
+        let queue = self.by_number.get(&call.queue);
+        let started = queue.and_then(|queue| self.queue(queue)?.started_by(call, answer));
+        let Some((start, answer)) = started.filter(|(start, _)| !start.others.is_empty()) else {
+            return;
+        };
+        for state in self.semaphores.values_mut() {
+            let queues = state.queues.values_mut().map(|state| &mut state.queue);
+            for queue in queues.filter(|queue| queue.settings().is_rate()) {
+                queue.note_start_answer(&start, answer);
+            }
         }
     }
 

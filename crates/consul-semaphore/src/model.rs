@@ -12,6 +12,7 @@
 //! - [`outside`], [`world`]: all of these together, everything that can happen, and what must be
 //!   true when nothing happens any more
 //! - [`script`]: the random scripts
+//! - [`rate`]: the same for rates
 //! - [`flaws`], [`found`]: flawed algorithms, and the rules that they break in these worlds
 //!
 //! The seeds are fixed, so a run is the same everywhere. With `PROPTEST_CASES` set, that many scripts
@@ -27,6 +28,7 @@ mod observer;
 mod operator;
 mod outage;
 mod outside;
+mod rate;
 mod requests;
 mod rest;
 mod rules;
@@ -85,6 +87,7 @@ fn config(cases: u32) -> ProptestConfig {
 fn alone(limit: u32, operations: usize) -> Setup {
     Setup {
         mode: Mode::Semaphore,
+        period: None,
         limit,
         policy: LimitPolicy::Refuse,
         operations,

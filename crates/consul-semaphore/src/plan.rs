@@ -419,6 +419,10 @@ pub struct Transaction {
     pub releases: Vec<Release>,
     /// Whose cooldown it starts.
     pub cooldowns: Vec<Cooling>,
+    /// The sessions of a rate's slots that it has count from their start.
+    pub stamped: Vec<SessionId>,
+    /// The sessions of a rate's slots that are gone, each with the one that takes its slot over.
+    pub replaced: Vec<(SessionId, SessionId)>,
     /// The dead holders that it prunes.
     pub prunes: Vec<SessionId>,
     /// The limit that it writes, if it is a new one.

@@ -190,6 +190,8 @@ impl Facts {
             reading,
             deaths: &self.deaths,
             cooldowns: &self.cooldowns,
+            starts: &Starts::default(),
+            brief: &BTreeSet::new(),
             mutex: &self.mutex,
             turns: &self.turns,
             evidence: &self.evidence,

@@ -16,7 +16,7 @@ use crate::{
     engine::{Answer, Lookup, QueueRef, SemaphoreRef, Slice, Stores},
     evidence::LATE,
     holding::Renewal,
-    identity, settings,
+    identity, rate, settings,
     turns::WINDOW,
 };
 use consul_client::{
@@ -71,6 +71,7 @@ impl Settings {
         let Semaphore {
             prefix,
             mode,
+            period,
             limit,
             slots: _,
         } = &watched.asked;
@@ -84,6 +85,7 @@ impl Settings {
             key: None,
             prefix: prefix.clone(),
             mode: *mode,
+            period: *period,
             limit: *limit,
             restrictions: settings::Restrictions::default(),
             policy: LimitPolicy::Refuse,
@@ -91,9 +93,10 @@ impl Settings {
             pass_over: Duration::from_mins(1),
             terminating: false,
             on_slot_lost: self.on_slot_lost,
-            ttl: Some(self.session.ttl),
+            ttl: Some(period.map_or(self.session.ttl, rate::ttl)),
             lock_delay: self.session.lock_delay,
-            cooldown: self.cooldown,
+            // A rate's slot stays held anyway.
+            cooldown: period.map_or(self.cooldown, |_| Duration::ZERO),
             transient: true,
             wait: settings::WaitSettings::default(),
             fair: self.fair.then_some(WINDOW),
