@@ -10,7 +10,8 @@ use consul_client::{Entry, Listing, SessionId, clock::Moment};
 use consul_semaphore::{
     AHEAD, Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, LimitPolicy, Mode,
     MutexMemory, Observed, OnSlotLost, OwnContender, Prefix, Reading, Restrictions, SessionState,
-    Settings, SlotId, Turns, Uid, WaitSettings, Workload, decide, lock::SEMAPHORE_FLAGS, plan::Stance, reading::Deaths,
+    Settings, SlotId, Starts, Turns, Uid, WaitSettings, Workload, decide, lock::SEMAPHORE_FLAGS,
+    plan::Stance, reading::Deaths,
 };
 use consul_semaphore_api::annotations;
 use consul_semaphore_operator::controller::bench::{Queue, read};
@@ -55,6 +56,8 @@ pub(crate) struct Facts {
 struct Nothing {
     deaths: Deaths,
     cooldowns: Cooldowns,
+    starts: Starts,
+    brief: BTreeSet<SessionId>,
     mutex: MutexMemory,
     workloads: BTreeSet<Uid>,
     stances: BTreeMap<Uid, Stance>,
@@ -159,6 +162,8 @@ impl Facts {
             reading: Some(&self.reading),
             deaths: &self.nothing.deaths,
             cooldowns: &self.nothing.cooldowns,
+            starts: &self.nothing.starts,
+            brief: &self.nothing.brief,
             mutex: &self.nothing.mutex,
             turns: &self.turns,
             evidence: &self.evidence,

@@ -6,13 +6,13 @@
 
 mod semaphore;
 
-use std::{ffi::OsString, path::Path, time::Duration};
+use std::{ffi::OsString, num::NonZeroU32, path::Path, time::Duration};
 
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use command_line::{CONSUL_ENVIRONMENT, ConsulFlags, filter, name};
 use consul_client as consul;
 use consul_semaphore::{
-    Key, LONGEST_COOLDOWN, MOST_SLOTS, Prefix, Seconds, holder, identity::name_of,
+    Key, LONGEST_COOLDOWN, MOST_SLOTS, Period, Prefix, Seconds, holder, identity::name_of,
 };
 
 use crate::{exec, held::Sequencer};
@@ -94,7 +94,8 @@ pub(crate) struct Exec {
     #[arg(long, short = 'n', env = "CONSUL_SEMAPHORE_LIMIT", value_name = "N", required_unless_present = "semaphores", value_parser = clap::value_parser!(u32).range(1..=i64::from(semaphore::MOST)))]
     limit: Option<u32>,
 
-    /// How the semaphore is stored in Consul: a mutex has one slot, which `consul lock -n 1` takes
+    /// How the semaphore is stored in Consul: a mutex has one slot, which `consul lock -n 1` takes. In a rate the limit
+    /// is on how many commands and Jobs start in a period
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_MODE",
@@ -104,19 +105,24 @@ pub(crate) struct Exec {
     )]
     mode: Mode,
 
+    /// For mode rate: at most as many commands and Jobs as the limit start in any such time, 1s to 12h. This program
+    /// keeps running for so long after the start, and exits with the command's exit code
+    #[arg(long, env = "CONSUL_SEMAPHORE_PERIOD", value_name = "DURATION")]
+    period: Option<Period>,
+
     /// A separate semaphore below the prefix, as for a Job of a keyed ConsulSemaphore
     #[arg(long, env = "CONSUL_SEMAPHORE_KEY", value_name = "KEY")]
     key: Option<Key>,
 
-    /// Instead of the flags above: prefix=PREFIX,limit=N[,slots=N][,key=KEY][,mode=MODE]. Repeat it for slots of several
-    /// semaphores; all are granted at once, or none. In the variable, separate them by semicolons
+    /// Instead of the flags above: prefix=PREFIX,limit=N[,slots=N][,key=KEY][,mode=MODE][,period=DURATION]. Repeat it
+    /// for slots of several semaphores; all are granted at once, or none. In the variable, separate them by semicolons
     #[arg(
         long = "semaphore",
         env = "CONSUL_SEMAPHORE_SEMAPHORE",
         value_name = "WORDS",
         value_parser = semaphore::parse,
         value_delimiter = ';',
-        conflicts_with_all = ["prefix", "limit", "key", "mode"]
+        conflicts_with_all = ["prefix", "limit", "key", "mode", "period"]
     )]
     semaphores: Vec<holder::Semaphore>,
 
@@ -236,13 +242,28 @@ enum Mode {
     Semaphore,
     /// A key that the holder's session has locked
     Mutex,
+    /// A body with a limit and the sessions of those that started within the period
+    Rate,
 }
 
-impl From<&Mode> for consul_semaphore::Mode {
-    fn from(mode: &Mode) -> Self {
-        match mode {
-            Mode::Semaphore => Self::Semaphore,
-            Mode::Mutex => Self::Mutex,
+impl Mode {
+    /// How the semaphore is stored, with the period of a rate.
+    fn stored(
+        self,
+        period: Option<Period>,
+    ) -> Result<(consul_semaphore::Mode, Option<Duration>), String> {
+        match (self, period) {
+            (Self::Rate, None) => {
+                Err("a rate needs a period: give one from 1s to 12h, such as 1m".to_owned())
+            }
+            (Self::Semaphore | Self::Mutex, Some(_)) => {
+                Err("a period is for mode rate: give that mode, or no period".to_owned())
+            }
+            (Self::Semaphore, None) => Ok((consul_semaphore::Mode::Semaphore, None)),
+            (Self::Mutex, None) => Ok((consul_semaphore::Mode::Mutex, None)),
+            (Self::Rate, Some(period)) => {
+                Ok((consul_semaphore::Mode::Semaphore, Some(period.get())))
+            }
         }
     }
 }
@@ -265,6 +286,7 @@ impl Exec {
             limit,
             key,
             mode,
+            period,
             semaphores,
             ..
         } = self;
@@ -276,14 +298,28 @@ impl Exec {
         if *mode == Mode::Mutex && limit != 1 {
             return Err("--mode mutex: give --limit 1, or another mode".to_owned());
         }
-        let prefix = semaphore::below(prefix, key.as_ref())?;
-        holder::Request::one(prefix, mode.into(), limit).map_err(|error| error.to_string())
+        let (mode, period) = mode.stored(*period)?;
+        let semaphore = holder::Semaphore {
+            prefix: semaphore::below(prefix, key.as_ref())?,
+            mode,
+            period,
+            limit,
+            slots: NonZeroU32::MIN,
+        };
+        holder::Request::new(vec![semaphore]).map_err(|error| error.to_string())
     }
 
     /// The settings for `exec`.
     pub(crate) fn settings(self, consul: &consul::Config) -> Result<exec::Settings, clap::Error> {
         let refuse = |problem: String| Cli::command().error(ErrorKind::ValueValidation, problem);
         let request = self.request().map_err(refuse)?;
+        let mut semaphores = request.semaphores().iter();
+        if semaphores.all(|one| one.period.is_some()) && !self.cooldown.get().is_zero() {
+            return Err(refuse(
+                "--cooldown: the slot of a rate stays held for its period anyway: leave one of them out"
+                    .to_owned(),
+            ));
+        }
         let ttl = self.ttl.get();
         // It is asked to end a second early, and must have ended by the end of the TTL.
         let longest = (ttl / 2).saturating_sub(Duration::from_secs(1));

@@ -58,7 +58,7 @@ impl Cooldowns {
     }
 
     /// Takes over when the slots of a rate are free: they stay held like slots in their cooldown.
-    pub(super) fn take<'a>(&mut self, ends: impl Iterator<Item = (&'a SessionId, Moment)>) {
+    pub fn take<'a>(&mut self, ends: impl Iterator<Item = (&'a SessionId, Moment)>) {
         self.0 = ends.map(|(session, end)| (session.clone(), end)).collect();
     }
 

@@ -22,8 +22,7 @@ pub type Period = crate::Seconds<1, LONGEST_PERIOD>;
 pub type ReplaceAfter = crate::Seconds<0, LONGEST_WAIT>;
 
 /// How a semaphore is stored in Consul.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// A body with a limit and the holders' sessions.
     #[default]

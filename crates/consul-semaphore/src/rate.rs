@@ -208,7 +208,7 @@ impl Starts {
     }
 
     /// When each of them is free.
-    pub(super) fn ends(&self) -> impl Iterator<Item = (&SessionId, Moment)> {
+    pub fn ends(&self) -> impl Iterator<Item = (&SessionId, Moment)> {
         self.0.iter().map(|(session, slot)| (session, slot.end()))
     }
 
@@ -261,7 +261,7 @@ impl Starts {
     }
 
     /// Records what this reading says, and forgets the slots that are no longer held.
-    pub(super) fn observe(
+    pub fn observe(
         &mut self,
         reading: &Reading,
         ours: &[OwnContender],
@@ -281,9 +281,10 @@ impl Starts {
             let is_read = known.is_some_and(|slot| slot.index == contender.modify_index);
             let body = (!is_read).then(|| ContenderBody::read(&contender.value));
             let body = body.flatten();
-            let slot = self.0.entry(own.session.clone()).or_insert_with(|| {
-                RateSlot::found(&own.identity, body.as_ref(), clock, period)
-            });
+            let slot = self
+                .0
+                .entry(own.session.clone())
+                .or_insert_with(|| RateSlot::found(&own.identity, body.as_ref(), clock, period));
             if !is_read {
                 slot.read(body.as_ref(), clock, contender.modify_index);
             }

@@ -20,7 +20,7 @@ use consul_client::{Entry, Listing, Op, SessionId, clock::Moment};
 use consul_semaphore::{
     Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, LimitPolicy, Lock, Mode,
     MutexMemory, Observed, OnContention, OnSlotLost, OwnContender, Phase, Reading, Restrictions,
-    Settings, SlotId, Starts, SlotRequest, Turns, Workload, decide, plan::Target, reading::Deaths,
+    Settings, SlotId, SlotRequest, Starts, Turns, Workload, decide, plan::Target, reading::Deaths,
 };
 
 /// The session that our waits and grants are made with.

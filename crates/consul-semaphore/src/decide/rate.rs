@@ -112,7 +112,9 @@ impl<'a> Pass<'a> {
                 version: "".into(),
             };
             let Some(session) = self.session_of(uid, ordinal) else {
-                self.plan.sessions.push(SessionRequest { workload, ordinal });
+                self.plan
+                    .sessions
+                    .push(SessionRequest { workload, ordinal });
                 continue;
             };
             let body = self.composer.body(&workload, ordinal, None);

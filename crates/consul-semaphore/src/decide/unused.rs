@@ -59,8 +59,8 @@ impl Pass<'_> {
         });
         // A rate's slots stay held until their sessions end.
         let counts = |ours: &OwnContender| self.observed.starts.get(&ours.session).is_some();
-        let any_holds = !self.observed.ours.iter().all(counts)
-            || self.observed.evidence.count_of_steady() > 0;
+        let any_holds =
+            !self.observed.ours.iter().all(counts) || self.observed.evidence.count_of_steady() > 0;
         if !self.observed.settings.terminating || bound || any_holds {
             return;
         }

@@ -31,11 +31,11 @@ use crate::{
     Agreement, ContenderBody, Cooldowns, Defence, Evidence, Identity, Lock, OwnContender, Phase,
     Plan, Reading, SessionState, Settings, Starts, Turns, Uid, Workload, decide,
     evidence::{LATE, tenure},
-    rate::{START_WITHIN, StartAnswer},
     plan::{
         End, Fail, Failed, GiveBack, Grant, Part, Release, SessionRequest, Skip, Skipped, Slot,
         Stance, Start, Target, Transaction,
     },
+    rate::{START_WITHIN, StartAnswer},
 };
 use consul_client::{self as consul, Entry, OpError, Session, SessionId, clock::Moment};
 
@@ -719,8 +719,7 @@ impl Queue {
                     held.starts.observe(reading, &ours, period, clock);
                     held.cooldowns.take(held.starts.ends());
                 } else {
-                    held.cooldowns
-                        .observe(reading, &ours, now.moment, now.time);
+                    held.cooldowns.observe(reading, &ours, now.moment, now.time);
                 }
             }
         }
@@ -761,22 +760,19 @@ impl Queue {
     }
 
     /// The sessions of those that wait for a rate that may end before a slot granted now does.
-    fn brief(
-        &self,
-        ours: &[OwnContender],
-        now: Now,
-        lookup: &impl Lookup,
-    ) -> BTreeSet<SessionId> {
+    fn brief(&self, ours: &[OwnContender], now: Now, lookup: &impl Lookup) -> BTreeSet<SessionId> {
         let Some(period) = self.settings.period else {
             return BTreeSet::new();
         };
         let stamp = now.moment + START_WITHIN + period;
         let waiting = ours.iter().map(|ours| &ours.session);
         let waiting = waiting.filter(|session| self.held.starts.get(session).is_none());
-        let brief = waiting.chain(self.sessions.ahead.values()).filter(|session| {
-            let end = lookup.life(session).and_then(SessionState::end);
-            end.is_none_or(|end| end <= stamp)
-        });
+        let brief = waiting
+            .chain(self.sessions.ahead.values())
+            .filter(|session| {
+                let end = lookup.life(session).and_then(SessionState::end);
+                end.is_none_or(|end| end <= stamp)
+            });
         brief.cloned().collect()
     }
 

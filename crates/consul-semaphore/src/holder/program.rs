@@ -66,6 +66,14 @@ pub struct SessionSettings {
 }
 
 impl Settings {
+    /// The TTL of the session that lives longest.
+    pub(super) fn longest_ttl(&self) -> Duration {
+        let periods = self.request.semaphores().iter();
+        let periods = periods.filter_map(|semaphore| semaphore.period);
+        let rates = periods.map(rate::ttl);
+        rates.max().unwrap_or_default().max(self.session.ttl)
+    }
+
     /// A semaphore for the engine. A program has neither a namespace nor an object of Kubernetes.
     pub(super) fn semaphore(&self, watched: &Watched) -> settings::Settings {
         let Semaphore {

@@ -42,9 +42,14 @@ fn check_rate_at_rest(outside: &Outside, plan: &Plan) {
     let (settings, sight) = (&outside.settings, outside.sight());
     let held = sight.body.as_ref().map_or(0, |body| body.holders.len());
     assert_eq!(held, 0, "a slot is still held");
-    assert!(sight.contenders.is_empty(), "{:?} is left", sight.contenders);
+    assert!(
+        sight.contenders.is_empty(),
+        "{:?} is left",
+        sight.contenders
+    );
     let objects = outside.workloads.objects();
-    let mut waiting = objects.filter_map(|object| outside.workloads.read(&object.uid, outside.now()));
+    let mut waiting =
+        objects.filter_map(|object| outside.workloads.read(&object.uid, outside.now()));
     let waits = waiting.any(|workload| settings.may_start(&workload));
     let open = plan.agreement == Some(Agreement::Agreed) && !settings.paused;
     assert!(!waits || !open, "a slot is idle");
