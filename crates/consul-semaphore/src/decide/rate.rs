@@ -2,6 +2,7 @@
 
 use super::Pass;
 use crate::{
+    Asked,
     fate::OwnContender,
     identity::ContenderBody,
     plan::{Part, SessionRequest, Target},
@@ -117,7 +118,9 @@ impl<'a> Pass<'a> {
                     .push(SessionRequest { workload, ordinal });
                 continue;
             };
-            let body = self.composer.body(&workload, ordinal, None);
+            let body = self
+                .composer
+                .body(&workload, ordinal, Asked::default(), None);
             let gone = (gone.clone(), check);
             self.composer.replace(gone, session, &slot.body(body));
         }

@@ -14,6 +14,7 @@ use consul_client::{Entry, Listing};
 
 mod cooling;
 mod given_back;
+mod keeps;
 mod keyed;
 mod lock;
 mod lost;
@@ -34,6 +35,8 @@ struct Facts {
     entries: Vec<Entry>,
     deaths: Deaths,
     cooldowns: Cooldowns,
+    starts: Starts,
+    brief: BTreeSet<SessionId>,
     mutex: MutexMemory,
     turns: Turns,
     evidence: Evidence,
@@ -45,6 +48,7 @@ struct Facts {
     barred: BTreeSet<Uid>,
     immovable: BTreeSet<Uid>,
     stances: BTreeMap<Uid, Stance>,
+    requests: BTreeMap<Uid, Asked>,
     operations: usize,
 }
 
@@ -66,6 +70,8 @@ impl Facts {
             entries: Vec::new(),
             deaths: Deaths::default(),
             cooldowns: Cooldowns::default(),
+            starts: Starts::default(),
+            brief: BTreeSet::new(),
             mutex: MutexMemory::default(),
             turns: Turns::default(),
             evidence: Evidence::default(),
@@ -77,6 +83,7 @@ impl Facts {
             barred: BTreeSet::new(),
             immovable: BTreeSet::new(),
             stances: BTreeMap::new(),
+            requests: BTreeMap::new(),
             operations: 64,
         };
         facts.lock(limit, holders);
@@ -180,7 +187,11 @@ impl Facts {
     }
 
     fn decide_on(&self, reading: Option<&Reading>) -> Plan {
-        decide(&Observed {
+        decide(&self.observed(reading))
+    }
+
+    fn observed<'a>(&'a self, reading: Option<&'a Reading>) -> Observed<'a> {
+        Observed {
             now: second(NOW),
             time: samples::time(NOW),
             settings: &self.settings,
@@ -190,8 +201,8 @@ impl Facts {
             reading,
             deaths: &self.deaths,
             cooldowns: &self.cooldowns,
-            starts: &Starts::default(),
-            brief: &BTreeSet::new(),
+            starts: &self.starts,
+            brief: &self.brief,
             mutex: &self.mutex,
             turns: &self.turns,
             evidence: &self.evidence,
@@ -203,10 +214,11 @@ impl Facts {
             barred: &self.barred,
             immovable: &self.immovable,
             stances: &self.stances,
+            requests: &self.requests,
             closed: false,
             joint: None,
             operations: self.operations,
-        })
+        }
     }
 }
 

@@ -28,8 +28,9 @@ use super::{
     sessions::Sessions,
 };
 use crate::{
-    Agreement, ContenderBody, Cooldowns, Defence, Evidence, Identity, Lock, OwnContender, Phase,
-    Plan, Reading, SessionState, Settings, Starts, Turns, Uid, Workload, decide,
+    Agreement, Asked, ContenderBody, Cooldowns, Defence, Evidence, Identity, Lock, OwnContender,
+    Phase, Plan, Reading, SessionState, Settings, SlotRequest, Starts, Turns, Uid, Workload,
+    decide,
     evidence::{LATE, tenure},
     plan::{
         End, Fail, Failed, GiveBack, Grant, Part, Release, SessionRequest, Skip, Skipped, Slot,
@@ -100,6 +101,10 @@ pub struct Queue {
     pub(crate) writes: Writes,
     /// What to do about workloads that ask for several slots and can't have all of them yet.
     stances: BTreeMap<Uid, Stance>,
+    /// All that workloads ask for that ask for slots at several lock keys.
+    requests: BTreeMap<Uid, Asked>,
+    /// What is not free of all that they ask for.
+    lacking: BTreeMap<Uid, Vec<SlotRequest>>,
     /// What the last pass decided about workloads that must not wait.
     fails: Vec<Fail>,
     calls: Calls,
@@ -301,6 +306,8 @@ impl Queue {
             active: Active::default(),
             writes: Writes::default(),
             stances: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            lacking: BTreeMap::new(),
             fails: Vec::new(),
             calls: Calls::default(),
             schedule: Schedule::default(),
@@ -653,6 +660,7 @@ impl Queue {
         }
         self.schedule.passed = now.moment;
         self.writes.again = None;
+        self.settings.restrictions.windows.refresh(now.time);
         #[cfg(test)]
         let lookup = &self.shadow.tell_changes(&self.sessions, lookup);
         let facts = self.observe(now, lookup);
@@ -712,6 +720,9 @@ impl Queue {
             self.active
                 .note_contenders(evidence, knowledge, &self.sessions, lookup);
             self.describe_holders(now);
+            let owners = &self.sessions.owners;
+            let is_neighbour = |session: &SessionId| owners.get(session) == Some(&Owner::Neighbour);
+            self.knowledge.memory.turns.note_neighbours(is_neighbour);
             ours = self.ours(&excluded, now, lookup);
             if let Some(reading) = &self.knowledge.reading {
                 let (held, clock) = (&mut self.held, (now.moment, now.time));
@@ -1263,6 +1274,7 @@ impl Queue {
             .map(|trouble| trouble.setback.until)
             .chain(blocking.filter_map(|blocking| blocking.until))
             .chain(plan.wake)
+            .chain(plan.anew)
             .chain(plan.deadline)
             .chain(self.writes.again)
             .chain(self.writes.refusals.due())
@@ -1355,6 +1367,36 @@ impl Queue {
         before != stance
     }
 
+    /// All that this workload asks for, at several lock keys; `None`: it is not known any more.
+    pub(super) fn take_request(&mut self, workload: &Uid, asked: Option<&Asked>) {
+        match asked {
+            Some(asked) if self.requests.get(workload) == Some(asked) => {}
+            Some(asked) => drop(self.requests.insert(workload.clone(), asked.clone())),
+            None => drop(self.requests.remove(workload)),
+        }
+    }
+
+    /// What is not free of all that this workload asks for; nothing: that is not known. Returns whether that is new.
+    pub(super) fn note_lacking(&mut self, workload: &Uid, lacking: &[SlotRequest]) -> bool {
+        let before = if lacking.is_empty() {
+            self.lacking.remove(workload)
+        } else {
+            self.lacking.insert(workload.clone(), lacking.to_vec())
+        };
+        before.unwrap_or_default() != lacking
+    }
+
+    /// The workloads that ask for several slots and can't have all of them yet, and what their free slots do here.
+    pub fn stances(&self) -> impl Iterator<Item = (&Uid, Stance)> {
+        let stances = self.stances.iter();
+        stances.map(|(workload, stance)| (workload, *stance))
+    }
+
+    /// What is not free, here or elsewhere, of all that such a workload asks for.
+    pub fn lacking(&self, workload: &Uid) -> &[SlotRequest] {
+        self.lacking.get(workload).map_or(&[], Vec::as_slice)
+    }
+
     /// Sends a transaction that contains this queue's part.
     pub(super) fn send(&mut self, id: CallId, call: Call) {
         self.calls.actions.push_back(Action::Call(id, call));
@@ -1372,7 +1414,7 @@ impl Queue {
         self.write(
             Write::GiveBack(GiveBack {
                 workload: workload.into(),
-                sessions: sessions.collect(),
+                sessions: workload.given_back_with(sessions.collect()),
                 hold: false,
             }),
             None,

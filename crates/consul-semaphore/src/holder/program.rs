@@ -82,6 +82,7 @@ impl Settings {
             period,
             limit,
             slots: _,
+            restrictions,
         } = &watched.asked;
         settings::Settings {
             cluster: Cluster {
@@ -95,7 +96,7 @@ impl Settings {
             mode: *mode,
             period: *period,
             limit: *limit,
-            restrictions: settings::Restrictions::default(),
+            restrictions: restrictions.clone(),
             policy: LimitPolicy::Refuse,
             paused: false,
             pass_over: Duration::from_mins(1),
