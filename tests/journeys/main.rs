@@ -55,6 +55,7 @@ mod other_clients;
 mod paused;
 mod priority;
 mod program;
+mod rates;
 mod restart;
 mod several;
 mod several_pods;
