@@ -38,7 +38,7 @@ async fn one_of_several_slots_is_had_again_or_all_are_given_back() {
     let bed = Bed::shared().await;
     let team = bed.namespace("several-loss").await;
     let mut cases = Vec::new();
-    for loss in [
+    for cause in [
         Loss::SessionDestroyed,
         Loss::TakenOut,
         Loss::PrefixDeleted,
@@ -47,7 +47,7 @@ async fn one_of_several_slots_is_had_again_or_all_are_given_back() {
         for policies in POLICIES {
             let (bed, team) = (&bed, &team);
             cases.push(Box::pin(async move {
-                Case::new(bed, team, loss, policies).await.goes_on().await;
+                Case::new(bed, team, cause, policies).await.goes_on().await;
             }));
         }
     }
@@ -58,7 +58,7 @@ async fn one_of_several_slots_is_had_again_or_all_are_given_back() {
 struct Case<'a> {
     bed: &'a Bed,
     team: &'a Namespace,
-    loss: Loss,
+    cause: Loss,
     policy: &'static str,
     /// Where it loses its slot, and where it does not.
     lost: Semaphore,
@@ -72,10 +72,10 @@ impl<'a> Case<'a> {
     async fn new(
         bed: &'a Bed,
         team: &'a Namespace,
-        loss: Loss,
+        cause: Loss,
         (policy, others): (&'static str, &str),
     ) -> Self {
-        let name = format!("{policy}-{loss:?}").to_lowercase();
+        let name = format!("{policy}-{cause:?}").to_lowercase();
         let semaphore = |name: &str, policy: &str| {
             let spec = json!({ "onSlotLost": policy, "session": { "lockDelay": "0s" } });
             team.semaphore(name).limit(1).spec(spec).create()
@@ -93,7 +93,7 @@ impl<'a> Case<'a> {
         Self {
             bed,
             team,
-            loss,
+            cause,
             policy,
             lost,
             other,
@@ -104,7 +104,7 @@ impl<'a> Case<'a> {
     }
 
     async fn goes_on(self) {
-        match (self.policy, self.loss) {
+        match (self.policy, self.cause) {
             ("Suspend", _) | ("Reacquire", Loss::Usurped) => self.gives_all_back().await,
             (_, Loss::Usurped) => self.runs_without().await,
             _ => self.has_it_again().await,
@@ -123,7 +123,7 @@ impl<'a> Case<'a> {
     async fn happens(&self) -> Option<String> {
         let (consul, prefix) = (self.bed.consul(), self.lost.lock_prefix());
         let session = &self.slots[0].session;
-        match self.loss {
+        match self.cause {
             Loss::SessionDestroyed => consul.destroy_session(session).await,
             Loss::TakenOut => {
                 let (key, body) = (format!("{prefix}/.lock"), r#"{"Limit":1,"Holders":{}}"#);
@@ -159,7 +159,7 @@ impl<'a> Case<'a> {
     /// Its annotation names both of its slots. It has the one that it had lost under the same session, unless that or
     /// its contender is gone.
     async fn names_its_slots(&self) {
-        let new = matches!(self.loss, Loss::SessionDestroyed | Loss::PrefixDeleted);
+        let new = matches!(self.cause, Loss::SessionDestroyed | Loss::PrefixDeleted);
         let [before, other] = &self.slots[..] else {
             panic!("two slots: {:?}", self.slots);
         };
@@ -193,7 +193,7 @@ impl<'a> Case<'a> {
 
     /// It is suspended, and both slots are given back once its pods are gone: it gets both again, or none.
     async fn gives_all_back(&self) {
-        if self.loss != Loss::Usurped {
+        if self.cause != Loss::Usurped {
             // So that there is something to see between its end and its start.
             self.lost.pause().await;
             self.lost.has_condition("Ready", "False", "Paused").await;
@@ -229,6 +229,6 @@ impl<'a> Case<'a> {
 
 impl std::fmt::Display for Case<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {:?}", self.policy, self.loss)
+        write!(f, "{} {:?}", self.policy, self.cause)
     }
 }

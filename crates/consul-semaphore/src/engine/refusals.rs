@@ -111,10 +111,8 @@ impl Refusals {
         for (uid, trouble) in &self.troubles {
             let waits = trouble.setback.until > now;
             match trouble.why.refused() {
-                None if trouble.why == Why::TooLarge => {
-                    if waits {
-                        excluded.barred.insert(uid.clone());
-                    }
+                None if waits && trouble.why == Why::TooLarge => {
+                    excluded.barred.insert(uid.clone());
                 }
                 None | Some(Refused::GiveBack(_)) if waits => {
                     excluded.busy.insert(uid.clone());
