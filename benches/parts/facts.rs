@@ -8,9 +8,10 @@ use std::{
 
 use consul_client::{Entry, Listing, SessionId, clock::Moment};
 use consul_semaphore::{
-    AHEAD, Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, LimitPolicy, Mode,
-    MutexMemory, Observed, OnSlotLost, OwnContender, Prefix, Reading, Restrictions, SessionState,
-    Settings, SlotId, Turns, Uid, WaitSettings, Workload, decide, lock::SEMAPHORE_FLAGS, plan::Stance, reading::Deaths,
+    AHEAD, Asked, Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, LimitPolicy,
+    Mode, MutexMemory, Observed, OnSlotLost, OwnContender, Prefix, Reading, Restrictions,
+    SessionState, Settings, SlotId, Turns, Uid, WaitSettings, Workload, decide,
+    lock::SEMAPHORE_FLAGS, plan::Stance, reading::Deaths,
 };
 use consul_semaphore_api::annotations;
 use consul_semaphore_operator::controller::bench::{Queue, read};
@@ -58,6 +59,7 @@ struct Nothing {
     mutex: MutexMemory,
     workloads: BTreeSet<Uid>,
     stances: BTreeMap<Uid, Stance>,
+    requests: BTreeMap<Uid, Asked>,
 }
 
 impl Facts {
@@ -170,6 +172,7 @@ impl Facts {
             barred: &self.nothing.workloads,
             immovable: &self.nothing.workloads,
             stances: &self.nothing.stances,
+            requests: &self.nothing.requests,
             closed: false,
             joint: None,
             operations: OPERATIONS,

@@ -27,13 +27,14 @@ use std::{
 };
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource as _;
 use tokio::{
     sync::{Semaphore as Turns, mpsc, watch},
     task::JoinSet,
 };
 
-pub(super) use self::conditions::Obstacle;
+pub(super) use self::conditions::{Need, Obstacle};
 use self::{
     access::Access,
     conditions::{Observed, number},
@@ -42,7 +43,7 @@ use self::{
     readiness::Readiness,
     reporter::{Report, Reporter},
     spec::{defence, settings, short_ttl},
-    status::{KeyStatus, Keys, Shown, SpecOf, Totals, Use, each_key_has_its_limit},
+    status::{KeyStatus, Keys, Several, Shown, SpecOf, Totals, Use, each_key_has_its_limit},
     tenures::Tenures,
 };
 use super::{
@@ -63,6 +64,7 @@ use consul_semaphore::{
         Conclusion, ConsulAccess, IDLE, Known, Moved, Queue, QueueRef, QueueState, Semaphore,
         SemaphoreRef, Spec,
     },
+    windows::Opening,
 };
 use consul_semaphore_api::{
     ConsulSemaphore, ConsulSemaphoreStatus,
@@ -423,7 +425,8 @@ impl SemaphoreController {
         } = &semaphore.spec().settings;
         let opening = restrictions.windows.at(clock::time());
         let status = KeyStatus {
-            open: conclusion.open,
+            open: conclusion.open || (!opening.is_open() && conditions::is_ready(&findings)),
+            several: Several::of(&self.context.index, queue),
             in_force: restrictions.limit(*limit, opening, i32::MIN),
             spec: SpecOf {
                 generation,
@@ -439,13 +442,13 @@ impl SemaphoreController {
         self.reported.keys.put(key.clone(), status);
     }
 
-    /// Why a workload that was queued for this key, and asks for `asked` slots of it, has none yet; `None` if nothing
-    /// but its turn is missing.
+    /// Why a workload that was queued for this key, and has this `need` there, has no slot yet; `None` if nothing but
+    /// its turn is missing.
     pub(super) fn obstacle(
         &self,
         semaphore: &Semaphore,
         key: &Option<Key>,
-        asked: u32,
+        need: Need,
     ) -> Option<Obstacle> {
         let QueueState {
             queue, concluded, ..
@@ -456,7 +459,7 @@ impl SemaphoreController {
         let stated = self.access.stated();
         let observed = self.observed(&reference, &stated, semaphore);
         let observed = observed.with_queue(queue, false);
-        observed.obstacle(&conclusion.unwrap_or_default(), asked)
+        observed.obstacle(&conclusion.unwrap_or_default(), need)
     }
 
     /// What the conditions say of a queue. `shown` says whether it was readable before.
@@ -525,6 +528,7 @@ impl SemaphoreController {
             observed_generation: of.generation,
             limit: totals.limit.map(number),
             window_limit: Self::window_limit(semaphore),
+            window_opens: Self::window_opens(semaphore).map(Time),
             applied_limits: applied.into_iter().map(number).collect(),
             fencing_token: semaphore
                 .fencing_token()
@@ -536,7 +540,7 @@ impl SemaphoreController {
             holders: keys.holders(),
             queue: self
                 .reported
-                .queue(index, &self.reference, &totals.starting, keyed),
+                .queue(index, &self.reference, &totals.starting, semaphore),
             waiting_elsewhere: keys.elsewhere(),
             // The reporter knows them.
             operators: Vec::new(),
@@ -548,6 +552,13 @@ impl SemaphoreController {
         let held_and_limit = totals.limit.map(|limit| (totals.held, limit));
         let metrics = &self.context.shared.metrics;
         metrics.semaphore(&self.labels, totals.waiting, totals.idle, held_and_limit);
+        let expected = status
+            .queue
+            .iter()
+            .filter_map(|queued| queued.expected.as_ref());
+        let next = expected.map(|expected| expected.0).min();
+        let opens = status.window_opens.as_ref().map(|opens| opens.0);
+        metrics.expects(&self.labels, next, opens);
         let findings = if keys.len() == 0 {
             self.findings_without_keys(semaphore)
         } else {
@@ -570,6 +581,15 @@ impl SemaphoreController {
         let opening = restrictions.windows.at(clock::time());
         let in_force = opening.limit(*limit);
         (opening.is_open() && in_force < *limit).then(|| number(in_force))
+    }
+
+    /// When the next window opens, unless one is open.
+    fn window_opens(semaphore: &Semaphore) -> Option<Timestamp> {
+        let windows = &semaphore.spec().settings.restrictions.windows;
+        match windows.at(clock::time()) {
+            Opening::Closed { until } => until,
+            Opening::Always | Opening::Open { .. } => None,
+        }
     }
 
     /// When the status may change though nothing happens: no pass is made while no key is in use.

@@ -30,7 +30,12 @@ use self::{
     reports::Reports,
 };
 pub(super) use self::{duties::Object, outcome::explain_failure};
-use super::{Context, index::Index, semaphore::SemaphoreController, session_manager::Session};
+use super::{
+    Context,
+    index::Index,
+    semaphore::{Need, SemaphoreController},
+    session_manager::Session,
+};
 use crate::workload::WriteError;
 use consul_client::{self as consul, Listing, SessionId, clock::Moment, id::IdMap};
 use consul_semaphore::{
@@ -373,10 +378,11 @@ impl Shell {
                 self.engine
                     .queues_for(&reference.semaphore.namespace, workload)
             };
-            let obstacle = |queue: &QueueRef, asked| {
-                let controller = self.semaphores.get(&queue.semaphore)?;
-                let semaphore = self.engine.semaphore(&queue.semaphore)?;
-                controller.obstacle(semaphore, &queue.key, asked)
+            let obstacle = |reference: &QueueRef, workload: &Workload| {
+                let controller = self.semaphores.get(&reference.semaphore)?;
+                let semaphore = self.engine.semaphore(&reference.semaphore)?;
+                let need = Need::of(self.engine.queue(reference)?.settings(), workload);
+                controller.obstacle(semaphore, &reference.key, need)
             };
             emitter.announce_newcomers(all, waits, queues, obstacle);
         }

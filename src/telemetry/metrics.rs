@@ -4,6 +4,7 @@
 //! namespaces and names of existing semaphores, and fixed words.
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use prometheus_client::{
@@ -93,6 +94,8 @@ struct Inner {
     waiting: Family<SemaphoreLabels, Gauge>,
     idle: Family<SemaphoreLabels, Gauge>,
     limit: Family<SemaphoreLabels, Gauge>,
+    next_start: Family<SemaphoreLabels, Gauge>,
+    window_opens: Family<SemaphoreLabels, Gauge>,
     ready: Family<Readiness, Gauge>,
     /// The reason that each semaphore shows in `ready`.
     reasons: Mutex<HashMap<SemaphoreLabels, &'static str>>,
@@ -108,6 +111,20 @@ struct Inner {
 impl Default for Metrics {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl Inner {
+    /// The gauges of semaphores, apart from `ready`.
+    fn gauges(&self) -> [&Family<SemaphoreLabels, Gauge>; 6] {
+        [
+            &self.held,
+            &self.waiting,
+            &self.idle,
+            &self.limit,
+            &self.next_start,
+            &self.window_opens,
+        ]
     }
 }
 
@@ -128,18 +145,28 @@ impl Metrics {
                 "How long a pass took, without the calls that follow",
                 durations(),
             ),
-            grants: make.plain("grants", "Slots granted to Jobs of this cluster"),
+            grants: make.plain("grants", "Slots granted to Jobs of this cluster: all of a Job that asks for several"),
             releases: make.plain("releases", "Slots released by Jobs of this cluster"),
             losses: make.plain("losses", "Slots lost while their Jobs ran"),
             waits: make.seconds(
                 "wait",
-                "How long Jobs waited for a grant",
+                "How long Jobs waited for a grant: once for each semaphore that a Job asks for slots of, and each key",
                 Family::new_with_constructor(waits as fn() -> Histogram),
             ),
             held: make.plain("held_slots", "Slots held in all clusters and by all programs, or of a keyed semaphore their sum over all keys"),
             waiting: make.plain("waiting_jobs", "Waiting Jobs of this cluster"),
-            idle: make.plain("idle_slots", "Free slots that waiting Jobs of this cluster could have"),
+            idle: make.plain("idle_slots", "Free slots that waiting Jobs of this cluster could have; not those that wait for slots of other semaphores, too"),
             limit: make.plain("limit_slots", "The limit in Consul, for each key of a keyed semaphore; absent while it is unknown"),
+            next_start: make.seconds(
+                "next_start_timestamp",
+                "When the next waiting Job of this cluster is likely to start, in Unix time, if slots are held for as long as the last ones; absent while that is not known",
+                Family::default(),
+            ),
+            window_opens: make.seconds(
+                "window_opens_timestamp",
+                "When the next window opens, in Unix time; absent while one is open, and without windows",
+                Family::default(),
+            ),
             ready: make.plain(
                 "ready",
                 "1 while slots can be granted and released, else 0, with the reason of the condition Ready",
@@ -179,9 +206,10 @@ impl Metrics {
         }
     }
 
-    /// A Job was granted a slot after waiting this long.
-    pub fn granted(&self, semaphore: &SemaphoreLabels, waited: Duration) {
-        self.0.grants.get_or_create(semaphore).inc();
+    /// A Job was granted all its slots of a semaphore after waiting this long.
+    pub fn granted(&self, semaphore: &SemaphoreLabels, slots: usize, waited: Duration) {
+        let slots = slots.try_into().unwrap_or(u64::MAX);
+        self.0.grants.get_or_create(semaphore).inc_by(slots);
         self.0
             .waits
             .get_or_create(semaphore)
@@ -223,6 +251,26 @@ impl Metrics {
         }
     }
 
+    /// When the next waiting Job of a semaphore is likely to start, and when its next window opens, if that is known.
+    pub fn expects(
+        &self,
+        semaphore: &SemaphoreLabels,
+        next_start: Option<Timestamp>,
+        window_opens: Option<Timestamp>,
+    ) {
+        let times = [
+            (&self.0.next_start, next_start),
+            (&self.0.window_opens, window_opens),
+        ];
+        for (gauges, time) in times {
+            if let Some(time) = time {
+                gauges.get_or_create(semaphore).set(time.as_second());
+            } else {
+                gauges.remove(semaphore);
+            }
+        }
+    }
+
     /// Whether slots of a semaphore can be granted and released, and the reason, from a fixed set of words. There is
     /// one series for each semaphore.
     pub fn ready(&self, semaphore: &SemaphoreLabels, ready: bool, reason: &'static str) {
@@ -239,7 +287,7 @@ impl Metrics {
         if let Some(reason) = self.0.reasons.lock().remove(semaphore) {
             self.0.ready.remove(&readiness(semaphore, reason));
         }
-        for gauges in [&self.0.held, &self.0.waiting, &self.0.idle, &self.0.limit] {
+        for gauges in self.0.gauges() {
             gauges.remove(semaphore);
         }
         for counters in [&self.0.grants, &self.0.releases, &self.0.losses] {
@@ -252,7 +300,7 @@ impl Metrics {
     pub fn forget_all(&self) {
         self.0.reasons.lock().clear();
         self.0.ready.clear();
-        for gauges in [&self.0.held, &self.0.waiting, &self.0.idle, &self.0.limit] {
+        for gauges in self.0.gauges() {
             gauges.clear();
         }
         for counters in [&self.0.grants, &self.0.releases, &self.0.losses] {

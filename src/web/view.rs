@@ -38,6 +38,12 @@ pub(super) struct View<'a> {
     held: i32,
     held_here: i32,
     waiting: i32,
+    /// How many slots are granted in the window that is open, if these are fewer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window_limit: Option<i32>,
+    /// When the next window opens, while none is open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window_opens: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     keys_in_use: Option<i32>,
     holders: Vec<Holding<'a>>,
@@ -68,12 +74,22 @@ struct Holding<'a> {
 }
 
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Waiting<'a> {
     job: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<i64>,
+    /// When it is likely to start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expected: Option<i64>,
+    /// All that it asks for, if these are slots of several semaphores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    asks_for: Option<&'a str>,
+    /// How many slots it asks for here, if several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slots: Option<i32>,
     why: String,
 }
 
@@ -101,6 +117,8 @@ impl<'a> View<'a> {
             held: status.held,
             held_here: status.held_here,
             waiting: status.waiting,
+            window_limit: status.window_limit,
+            window_opens: status.window_opens.as_ref().map(seconds),
             keys_in_use: status.keys_in_use,
             holders: status.holders.iter().map(Holding::of).collect(),
             queue: status
@@ -179,7 +197,14 @@ impl<'a> Holding<'a> {
 impl<'a> Waiting<'a> {
     fn of(job: &'a QueueStatus, why: &Why<'_>) -> Self {
         let QueueStatus {
-            job, key, since, ..
+            job,
+            key,
+            slots,
+            asks_for,
+            since,
+            expected,
+            lacks: _,
+            reason: _,
         } = job;
         let why = match why {
             // The message is shown once, above.
@@ -190,6 +215,9 @@ impl<'a> Waiting<'a> {
             job,
             key: key.as_deref(),
             since: since.as_ref().map(seconds),
+            expected: expected.as_ref().map(seconds),
+            asks_for: asks_for.as_deref(),
+            slots: *slots,
             why: one_line(&why, LONGEST),
         }
     }
@@ -264,6 +292,34 @@ mod tests {
         assert_eq!(
             shown["queue"],
             json!([{ "job": "migrate-2", "since": 300, "why": "1 of 1 slots are held" }])
+        );
+    }
+
+    #[test]
+    fn it_shows_what_is_asked_for_and_expected_and_when_the_window_opens() {
+        let mut shown = semaphore();
+        shown["status"] = json!({
+            "waiting": 1, "windowOpens": "1970-01-01T00:10:00Z",
+            "queue": [{
+                "job": "a", "slots": 2, "asksFor": "db:2, licenses", "lacks": "licenses", "reason": "PassedOver",
+                "expected": "1970-01-01T00:05:00Z",
+            }],
+            "conditions": [{
+                "type": "Ready", "status": "True", "reason": "Reconciled", "message": "slots are granted and released",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }],
+        });
+        let shown = view(shown);
+        assert_eq!(shown["windowOpens"], 600);
+        let waiting = &shown["queue"][0];
+        assert_eq!([&waiting["expected"], &waiting["slots"]], [300, 2]);
+        assert_eq!(waiting["asksFor"], "db:2, licenses");
+        assert!(
+            waiting["why"]
+                .as_str()
+                .unwrap()
+                .starts_with("it waits for licenses; Jobs behind it start"),
+            "{waiting}"
         );
     }
 

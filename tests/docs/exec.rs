@@ -30,6 +30,21 @@ async fn exec() {
         "lockKey\":\"locks/db/\n".to_owned() + &"lockKey\":\"licenses/\n".repeat(3)
     );
 
+    shell.program(
+        "./import",
+        r#"echo "imports with $CONSUL_SEMAPHORE_LOCK_KEY""#,
+    );
+    for block in [
+        "consul-semaphore exec --prefix locks/db",
+        "consul-semaphore exec --semaphore \"prefix",
+    ] {
+        let at_night = page.commands(block);
+        let always = at_night
+            .replace("0 22 * * 1,3", "* * * * *")
+            .replace("0 22 * * *", "* * * * *");
+        assert!(always != at_night && shell.run(&always).await.contains("locks/db"));
+    }
+
     // Another worker has task b.
     shell.program("list-tasks", "echo a b c");
     shell.program("run-task", r#"echo "runs $*""#);

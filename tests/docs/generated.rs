@@ -322,7 +322,9 @@ fn metrics() -> String {
     metrics.pass(Duration::ZERO, Err("Conflict"));
     metrics.semaphore(&db, 1, 0, Some((1, 1)));
     metrics.ready(&db, true, "Reconciled");
-    metrics.granted(&db, Duration::ZERO);
+    metrics.granted(&db, 1, Duration::ZERO);
+    let time = jiff::Timestamp::UNIX_EPOCH;
+    metrics.expects(&db, Some(time), Some(time));
     metrics.released(&db);
     metrics.lost(&db);
     metrics.consul_call("txn", "ok", Duration::ZERO);

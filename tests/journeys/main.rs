@@ -36,6 +36,7 @@ mod finalizer_refused;
 mod hand_over;
 mod hold;
 mod hostile;
+mod kept;
 mod keyed;
 mod large_lock;
 mod late_semaphore;

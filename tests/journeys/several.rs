@@ -173,6 +173,9 @@ async fn jobs_behind_use_what_is_free_while_a_semaphore_is_paused() {
     let small = team.job("small").semaphore("db").create().await;
     small.is_complete().await;
     both.is_waiting().await;
+    let queued =
+        json!({ "asksFor": "db, licenses", "lacks": "licenses", "reason": "OthersStopped" });
+    db.shows(json!({ "queue": [queued] })).await;
     licenses.resume().await;
     runs_in(&bed, &both, [(&db, 1), (&licenses, 1)]).await;
 }

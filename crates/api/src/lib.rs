@@ -36,7 +36,7 @@ pub use spec::{
     SessionSpec, TokenSecretRef, Window, WindowLength,
 };
 pub use status::{
-    BlockedStatus, ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus, WaiterStatus,
+    BlockedStatus, ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus, Standing, WaiterStatus,
 };
 pub use ttl::{InvalidTtl, Ttl};
 

@@ -36,6 +36,11 @@ pub struct ConsulSemaphoreStatus {
     #[schemars(with = "i32")]
     pub window_limit: Option<i32>,
 
+    /// When the next window of the spec opens; left out while one is open, and if none ever does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Time")]
+    pub window_opens: Option<Time>,
+
     /// The limits that this `ConsulSemaphore` wrote to Consul or is about to write; others wrote any
     /// other limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -174,6 +179,35 @@ pub struct WaiterStatus {
     pub waiter: Option<String>,
 }
 
+/// Why a Job that asks for several slots is passed over, or what is done for it: the `reason` of a [`QueueStatus`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Slots go to Jobs behind it, because slots of its other semaphores are missing.
+    PassedOver,
+    /// What becomes free is kept for it.
+    SlotsKept,
+    /// Slots go to Jobs behind it, because one of its other semaphores grants nothing.
+    OthersStopped,
+}
+
+impl Standing {
+    /// The word in the status.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::PassedOver => "PassedOver",
+            Self::SlotsKept => "SlotsKept",
+            Self::OthersStopped => "OthersStopped",
+        }
+    }
+
+    /// The reason of a [`QueueStatus`], if it is a known one.
+    pub fn of(queued: &QueueStatus) -> Option<Self> {
+        let all = [Self::PassedOver, Self::SlotsKept, Self::OthersStopped];
+        let reason = queued.reason.as_deref()?;
+        all.into_iter().find(|standing| standing.as_str() == reason)
+    }
+}
+
 /// A waiting Job.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -190,6 +224,24 @@ pub struct QueueStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     pub slots: Option<i32>,
+
+    /// All that it asks for, if these are slots of several semaphores, such as `db, licenses:2`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub asks_for: Option<String>,
+
+    /// What is not free of that, if it is near the head of a queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub lacks: Option<String>,
+
+    /// What becomes of free slots while it asks for several and can't have them all. `PassedOver`: they go to
+    /// Jobs behind it, because slots of its other semaphores are missing. `SlotsKept`: they are kept for it, because
+    /// it was passed over for long enough. `OthersStopped`: they go to Jobs behind it, because one of its other
+    /// semaphores grants nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub reason: Option<String>,
 
     /// When it was queued.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -8,7 +8,7 @@ use std::{collections::HashMap, fmt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::{
-    ConsulSemaphore, ConsulSemaphoreStatus, QueueStatus,
+    ConsulSemaphore, ConsulSemaphoreStatus, QueueStatus, ReservedSlots, Standing,
     conditions::{self, ConditionStatus, ConditionType, Reason},
 };
 
@@ -31,6 +31,13 @@ pub enum Why<'a> {
         slots: u32,
         /// Whether it is known to ask for nothing else.
         alone: bool,
+    },
+    /// It can't have all slots that it asks for yet.
+    Several {
+        /// What becomes of free slots here.
+        standing: Standing,
+        /// What is not free of all that it asks for; `None`: only slots here.
+        lacks: Option<&'a str>,
     },
     /// This Job is before it.
     Behind(&'a str),
@@ -85,16 +92,36 @@ pub struct Asking<'a> {
     pub slots: u32,
     /// Whether it is known to ask for slots of this semaphore only.
     pub alone: bool,
+    /// Its priority, if that is known. If not, it counts as one that reserved slots are not for.
+    pub priority: Option<i32>,
+    /// What becomes of free slots while it can't have all that it asks for, as its semaphore's status says.
+    pub standing: Option<Standing>,
+    /// What is not free of all that it asks for, as its semaphore's status says.
+    pub lacks: Option<&'a str>,
+}
+
+impl<'a> Asking<'a> {
+    /// A Job that asks for so many slots, of which the status says nothing.
+    pub fn new(job: &'a str, key: Option<&'a str>, slots: u32) -> Self {
+        Self {
+            job,
+            key,
+            slots,
+            alone: false,
+            priority: None,
+            standing: None,
+            lacks: None,
+        }
+    }
 }
 
 impl<'a> From<&'a QueueStatus> for Asking<'a> {
     fn from(queued: &'a QueueStatus) -> Self {
         let slots = queued.slots.and_then(|slots| slots.try_into().ok());
         Self {
-            job: &queued.job,
-            key: queued.key.as_deref(),
-            slots: slots.unwrap_or(1),
-            alone: false,
+            standing: Standing::of(queued),
+            lacks: queued.lacks.as_deref(),
+            ..Self::new(&queued.job, queued.key.as_deref(), slots.unwrap_or(1))
         }
     }
 }
@@ -115,6 +142,7 @@ impl Why<'_> {
             Self::Stopped(condition) | Self::First(condition) => &condition.reason,
             Self::Short(Slots { asked: 2.., .. }) => "TooFewSlotsFree",
             Self::Short(_) | Self::Free { .. } => "Next",
+            Self::Several { standing, .. } => standing.as_str(),
             Self::Behind(_) => "Behind",
         }
     }
@@ -142,6 +170,17 @@ impl Why<'_> {
                      waited longer. The Job's events say more if this lasts"
                 )
             }
+            Self::Several { standing, lacks } => {
+                let slots = match standing {
+                    Standing::PassedOver => "Jobs behind it start meanwhile",
+                    Standing::SlotsKept => "free slots here are kept for it",
+                    Standing::OthersStopped => {
+                        "another of its semaphores grants nothing, and Jobs behind it start meanwhile"
+                    }
+                };
+                let lacks = lacks.unwrap_or("enough slots at once");
+                format!("it waits for {lacks}; {slots}")
+            }
             Self::Behind(job) => format!("behind {job}"),
         }
     }
@@ -152,6 +191,7 @@ impl Why<'_> {
 pub struct Line<'a> {
     keyed: bool,
     limit: u32,
+    reserved: Option<ReservedSlots>,
     status: Option<&'a ConsulSemaphoreStatus>,
     /// How many slots are free for the next Jobs, if nobody elsewhere is before them.
     free: u32,
@@ -170,13 +210,15 @@ impl<'a> Line<'a> {
         let mut line = Self {
             keyed: semaphore.spec.keyed,
             limit,
+            reserved: semaphore.spec.reserved,
             status,
             free: 0,
             last: HashMap::new(),
         };
         // A mutex in its lock-delay is free but can't be locked.
         let available = line.condition(ConditionType::SlotsAvailable);
-        if available.is_some_and(|it| it.reason == Reason::SlotsFree.as_str()) {
+        let free = [Reason::SlotsFree, Reason::Reserved].map(Reason::as_str);
+        if available.is_some_and(|it| free.contains(&it.reason.as_str())) {
             line.free = status.map_or(0, |status| limit.saturating_sub(number(status.held)));
         }
         line
@@ -201,13 +243,24 @@ impl<'a> Line<'a> {
             key,
             slots,
             alone,
+            priority: _,
+            standing,
+            lacks,
         } = asking;
         let key = key.filter(|_| self.keyed);
+        if let Some(standing) = standing {
+            if standing == Standing::SlotsKept {
+                self.last.insert(key, job);
+                self.free = self.free.saturating_sub(slots);
+            }
+            return Why::Several { standing, lacks };
+        }
         let before = self.last.insert(key, job);
         if let (Some(key), None) = (key, before) {
             return self.first_of(key, asking);
         }
-        if key.is_none() && self.free >= slots {
+        let withheld = self.withheld_from(asking);
+        if key.is_none() && self.free >= slots.saturating_add(withheld) {
             self.free -= slots;
             return Why::Free { slots, alone };
         }
@@ -215,18 +268,29 @@ impl<'a> Line<'a> {
         self.free = if key.is_none() { 0 } else { self.free };
         match before {
             Some(before) => Why::Behind(before),
-            None => self.first(slots),
+            None => self.first(slots, withheld > 0),
         }
     }
 
-    /// Why the first Job waits, where no slot or too few are free.
-    fn first(&self, asked: u32) -> Why<'a> {
+    /// How many of the free slots are reserved for others.
+    fn withheld_from(&self, asking: Asking<'_>) -> u32 {
+        let of_others = |reserved: &ReservedSlots| {
+            let priority = asking.priority;
+            priority.is_none_or(|priority| priority < reserved.min_priority)
+        };
+        let reserved = self.reserved.filter(of_others);
+        reserved.map_or(0, |reserved| number(reserved.slots))
+    }
+
+    /// Why the first Job waits, where no slot or too few are free. Some may be `reserved` for others.
+    fn first(&self, asked: u32, reserved: bool) -> Why<'a> {
         let Some(available) = self.condition(ConditionType::SlotsAvailable) else {
             return Why::Unseen;
         };
-        let of_slots = [Reason::SlotsFree, Reason::AllSlotsHeld];
-        let mut of_slots = of_slots.iter().map(|reason| reason.as_str());
-        if asked == 1 || of_slots.all(|reason| reason != available.reason) {
+        let is = |reason: Reason| available.reason == reason.as_str();
+        let of_others = is(Reason::Reserved) && !reserved;
+        let of_slots = is(Reason::SlotsFree) || is(Reason::AllSlotsHeld) || of_others;
+        if (asked == 1 && !of_others) || !of_slots {
             return Why::First(available);
         }
         Why::Short(Slots {
@@ -384,6 +448,63 @@ mod tests {
     }
 
     #[test]
+    fn one_that_asks_for_slots_of_several_semaphores_is_told_what_is_done_for_it() {
+        let status = json!({
+            "held": 2, "conditions": [ready(), available("SlotsFree")],
+            "queue": [
+                { "job": "a", "asksFor": "db, licenses:2", "lacks": "licenses:2", "reason": "PassedOver" },
+                { "job": "b" }, { "job": "c" },
+            ],
+        });
+        let passed_over = reported(&json!({ "limit": 3 }), &status);
+        assert_eq!(
+            passed_over[0],
+            "PassedOver: it waits for licenses:2; Jobs behind it start meanwhile"
+        );
+        assert!(passed_over[1].starts_with("Next: a slot is free"));
+        assert_eq!(passed_over[2], "Behind: behind b");
+        let mut kept = status;
+        kept["queue"][0]["reason"] = json!("SlotsKept");
+        let kept = reported(&json!({ "limit": 3 }), &kept);
+        assert_eq!(
+            kept[0],
+            "SlotsKept: it waits for licenses:2; free slots here are kept for it"
+        );
+        assert_eq!(kept[1], "Behind: behind a");
+        let mut newer = json!({ "conditions": [ready(), available("AllSlotsHeld")] });
+        newer["queue"] = json!([{ "job": "a", "reason": "OfALaterVersion" }]);
+        let newer = reported(&json!({ "limit": 3 }), &newer);
+        assert_eq!(newer, ["AllSlotsHeld: AllSlotsHeld!"]);
+    }
+
+    #[test]
+    fn only_those_of_a_lower_priority_are_told_that_slots_are_reserved() {
+        let semaphore: ConsulSemaphore = serde_json::from_value(json!({
+            "apiVersion": "consul-semaphore.io/v1alpha1", "kind": "ConsulSemaphore",
+            "metadata": { "name": "db" },
+            "spec": { "limit": 3, "reserved": { "slots": 1, "minPriority": 10 } },
+            "status": { "held": 2, "conditions": [ready(), available("Reserved")] },
+        }))
+        .unwrap();
+        let why = |priority, slots| {
+            let asking = Asking {
+                priority,
+                ..Asking::new("a", None, slots)
+            };
+            Line::of(&semaphore).next(asking).message()
+        };
+        assert!(why(Some(10), 1).starts_with("a slot is free"));
+        for lower in [Some(9), None] {
+            assert_eq!(why(lower, 1), "Reserved!");
+        }
+        let two = why(Some(10), 2);
+        assert!(
+            two.ends_with("it asks for 2: 1 more must become free"),
+            "{two}"
+        );
+    }
+
+    #[test]
     fn what_a_semaphore_lacks_is_known_if_it_says_so() {
         let lack_of = |spec: Value, status: Value, key: Option<&str>, slots| {
             let semaphore: ConsulSemaphore = serde_json::from_value(json!({
@@ -391,15 +512,7 @@ mod tests {
                 "metadata": { "name": "db" }, "spec": spec, "status": status,
             }))
             .unwrap();
-            let why = lack(
-                &semaphore,
-                Asking {
-                    job: "a",
-                    key,
-                    slots,
-                    alone: false,
-                },
-            );
+            let why = lack(&semaphore, Asking::new("a", key, slots));
             why.map(|why| why.message())
         };
         let status =

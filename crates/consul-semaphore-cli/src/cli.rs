@@ -4,15 +4,17 @@
     reason = "these comments are the help, which is shown as it stands"
 )]
 
+mod restrictions;
 mod semaphore;
 
-use std::{ffi::OsString, path::Path, time::Duration};
+use std::{ffi::OsString, num::NonZeroU32, path::Path, time::Duration};
 
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use command_line::{CONSUL_ENVIRONMENT, ConsulFlags, filter, name};
 use consul_client as consul;
 use consul_semaphore::{
-    Key, LONGEST_COOLDOWN, MOST_SLOTS, Prefix, Seconds, holder, identity::name_of,
+    Key, LONGEST_COOLDOWN, MOST_SLOTS, Prefix, Reserved, Seconds, holder, identity::name_of,
+    windows::WindowSpec,
 };
 
 use crate::{exec, held::Sequencer};
@@ -108,15 +110,37 @@ pub(crate) struct Exec {
     #[arg(long, env = "CONSUL_SEMAPHORE_KEY", value_name = "KEY")]
     key: Option<Key>,
 
-    /// Instead of the flags above: prefix=PREFIX,limit=N[,slots=N][,key=KEY][,mode=MODE]. Repeat it for slots of several
-    /// semaphores; all are granted at once, or none. In the variable, separate them by semicolons
+    /// Grant slots only while a window is open: "SCHEDULE,duration=DURATION[,timeZone=ZONE][,limit=N]", such as
+    /// "0 22 * * 1,3,duration=6h,timeZone=Europe/Berlin". The schedule is the five fields of cron. Repeat it for several
+    /// windows; in the variable, separate them by semicolons
+    #[arg(
+        long = "window",
+        env = "CONSUL_SEMAPHORE_WINDOW",
+        value_name = "WORDS",
+        value_parser = restrictions::window,
+        value_delimiter = ';'
+    )]
+    windows: Vec<WindowSpec>,
+
+    /// Leave the last free slots to the priority N and above: SLOTS,minPriority=N
+    #[arg(
+        long,
+        env = "CONSUL_SEMAPHORE_RESERVE",
+        value_name = "WORDS",
+        value_parser = restrictions::reserve
+    )]
+    reserve: Option<Reserved>,
+
+    /// Instead of the flags above: prefix=PREFIX,limit=N[,slots=N][,key=KEY][,mode=MODE][,window=(...)][,reserve=(...)].
+    /// Repeat it for slots of several semaphores; all are granted at once, or none. In the variable, separate them by
+    /// semicolons
     #[arg(
         long = "semaphore",
         env = "CONSUL_SEMAPHORE_SEMAPHORE",
         value_name = "WORDS",
         value_parser = semaphore::parse,
         value_delimiter = ';',
-        conflicts_with_all = ["prefix", "limit", "key", "mode"]
+        conflicts_with_all = ["prefix", "limit", "key", "mode", "windows", "reserve"]
     )]
     semaphores: Vec<holder::Semaphore>,
 
@@ -265,19 +289,34 @@ impl Exec {
             limit,
             key,
             mode,
+            windows,
+            reserve,
             semaphores,
+            priority,
             ..
         } = self;
         // The command line has both, or neither.
-        let Some((prefix, limit)) = prefix.clone().zip(*limit) else {
+        let request = if let Some((prefix, limit)) = prefix.clone().zip(*limit) {
+            if *mode == Mode::Mutex && limit != 1 {
+                return Err("--mode mutex: give --limit 1, or another mode".to_owned());
+            }
+            let restrictions = restrictions::restrictions(limit, windows.clone(), *reserve);
+            let semaphore = holder::Semaphore {
+                prefix: semaphore::below(prefix, key.as_ref())?,
+                mode: mode.into(),
+                limit,
+                slots: NonZeroU32::MIN,
+                restrictions: restrictions
+                    .map_err(|error| format!("--reserve, --window: {error}"))?,
+            };
+            holder::Request::new(vec![semaphore]).map_err(|error| error.to_string())?
+        } else {
             let request = holder::Request::new(semaphores.clone());
-            return request.map_err(|error| format!("--semaphore: {error}"));
+            request.map_err(|error| format!("--semaphore: {error}"))?
         };
-        if *mode == Mode::Mutex && limit != 1 {
-            return Err("--mode mutex: give --limit 1, or another mode".to_owned());
-        }
-        let prefix = semaphore::below(prefix, key.as_ref())?;
-        holder::Request::one(prefix, mode.into(), limit).map_err(|error| error.to_string())
+        let reach = request.check_reach(*priority);
+        reach.map_err(|error| error.to_string())?;
+        Ok(request)
     }
 
     /// The settings for `exec`.

@@ -6,6 +6,7 @@ mod semaphore;
 use self::{mutex::Mutex, semaphore::Semaphore};
 use super::{
     Mode,
+    asked::Asked,
     decide::Observed,
     fate::OwnContender,
     identity::{Claim, ContenderBody},
@@ -222,9 +223,9 @@ impl<'a> Composer<'a> {
         room && !self.closed
     }
 
-    /// Adds all holders of a grant, or none. If the same workload has a dead holder, one of them replaces it,
-    /// provided that it is still dead.
-    pub(super) fn grant(&mut self, grant: Grant, swap: Option<(&SessionId, Op)>) {
+    /// Adds all holders of a grant, or none, with `asked` in their contenders: all that is granted with it. If the
+    /// same workload has a dead holder, one of them replaces it, provided that it is still dead.
+    pub(super) fn grant(&mut self, grant: Grant, asked: &Asked, swap: Option<(&SessionId, Op)>) {
         let slots = grant.sessions.len();
         let operations = match self.draft {
             Draft::Semaphore(_) => slots + usize::from(swap.is_some()),
@@ -242,7 +243,7 @@ impl<'a> Composer<'a> {
             self.checks.push(check);
         }
         for (ordinal, session) in &grant.sessions {
-            let value = self.body_of(&grant.workload, *ordinal, None);
+            let value = self.body_of(&grant.workload, *ordinal, asked.clone(), None);
             match &mut self.draft {
                 Draft::Semaphore(semaphore) => {
                     semaphore.add(session.clone());
@@ -263,13 +264,19 @@ impl<'a> Composer<'a> {
     /// Makes or updates the contender of a waiting workload, so that others see its place. The write is refused once
     /// the contender or `.lock` has changed: a late write must neither undo a grant nor bring a dead holder back to
     /// life.
-    pub(super) fn show(&mut self, workload: &Workload, claim: Claim, session: &SessionId) {
+    pub(super) fn show(
+        &mut self,
+        workload: &Workload,
+        claim: Claim,
+        asked: Asked,
+        session: &SessionId,
+    ) {
         if self.fits(2) {
             let known = self.reading.contender(session);
             let index = known.map_or(0, |contender| contender.modify_index);
             let key = self.reading.key_of(session);
             self.checks.push(Op::unchanged(key, index));
-            let value = self.body_of(&workload.into(), 0, Some(claim));
+            let value = self.body_of(&workload.into(), 0, asked, Some(claim));
             self.lock_contender(session, value);
             self.shows = true;
         }
@@ -295,7 +302,13 @@ impl<'a> Composer<'a> {
     }
 
     /// The body of a session's key: who holds or waits, for people who look at Consul.
-    fn body_of(&self, workload: &Target, ordinal: u32, waiting: Option<Claim>) -> Vec<u8> {
+    fn body_of(
+        &self,
+        workload: &Target,
+        ordinal: u32,
+        request: Asked,
+        waiting: Option<Claim>,
+    ) -> Vec<u8> {
         let settings = self.observed.settings;
         let identity = settings.identity(workload, ordinal);
         let (time, endless) = (self.observed.time, settings.ttl.is_none());
@@ -303,6 +316,7 @@ impl<'a> Composer<'a> {
         if waiting.is_none() {
             body.cooldown = settings.cooldown.as_secs();
         }
+        body.request = request;
         body.waiting = waiting;
         serde_json::to_vec(&body).unwrap_or_default()
     }

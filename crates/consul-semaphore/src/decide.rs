@@ -15,11 +15,12 @@ use std::{
 
 use self::turn::Others;
 use super::{
+    asked::Asked,
     compose::Composer,
     cooling::Cooldowns,
     evidence::Evidence,
     fate::{Fate, OwnContender},
-    identity::Identity,
+    identity::{ContenderBody, Identity},
     limit::{Agreement, Defence, agree},
     lock::{Lock, Unreadable},
     mutex::MutexMemory,
@@ -89,6 +90,8 @@ pub struct Observed<'a> {
     pub immovable: &'a BTreeSet<Uid>,
     /// What to do about workloads that ask for several slots and can't have all of them yet.
     pub stances: &'a BTreeMap<Uid, Stance>,
+    /// All that workloads ask for that ask for slots at several lock keys.
+    pub requests: &'a BTreeMap<Uid, Asked>,
     /// Whether no workload at all can be started for now.
     pub closed: bool,
     /// The workload that asks for slots at several lock keys and gets this queue's part in this pass.
@@ -265,7 +268,8 @@ impl<'a> Pass<'a> {
     }
 
     /// Starts the workloads that hold all that they ask for. A grant is always of everything, so a workload that
-    /// holds less has lost a slot since, and gives the others back.
+    /// holds less has lost a slot since, and gives the others back. So does one that asks for less since it was
+    /// granted more: it may have lost the rest.
     fn start_granted(&mut self) {
         for (uid, held) in std::mem::take(&mut self.granted) {
             let Some(workload) = held.first().and_then(|ours| ours.workload.as_ref()) else {
@@ -279,7 +283,9 @@ impl<'a> Pass<'a> {
             let slots: Vec<Slot> = held.iter().filter_map(slot).collect();
             let gives_back = self.plan.give_backs.iter();
             let mut gives_back = gives_back.map(|give_back| &give_back.workload.uid);
-            let whole = u32::try_from(slots.len()) == Ok(asked);
+            let granted = held.iter().map(|ours| self.granted_with(&ours.session));
+            let more = granted.map(|asked| asked.lock_keys()).max() > Some(workload.requests.len());
+            let whole = u32::try_from(slots.len()) == Ok(asked) && !more;
             let whole = whole && !gives_back.any(|other| other == uid);
             if whole && workload.asks_for_several() {
                 self.plan.parts.insert(uid.clone(), Part::Held(slots));
@@ -291,6 +297,13 @@ impl<'a> Pass<'a> {
                 }
             }
         }
+    }
+
+    /// All that was granted together with the slot of this session, by its contender's body.
+    fn granted_with(&self, session: &SessionId) -> Asked {
+        let contender = self.reading.contender(session);
+        let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
+        body.map(|body| body.request).unwrap_or_default()
     }
 
     /// Updates the annotations of running workloads to name the sessions that hold their slots now.
@@ -306,19 +319,23 @@ impl<'a> Pass<'a> {
 
     /// A workload will not run in the slot of this session, nor in any of its other slots here.
     fn give_back(&mut self, workload: &Arc<Workload>, session: &SessionId, hold: bool) {
+        let asked = self.granted_with(session);
         let session = session.clone();
         let mut others = self.plan.give_backs.iter_mut();
-        match others.find(|other| other.workload.uid == workload.uid) {
-            Some(other) => {
-                other.sessions.push(session);
-                other.hold |= hold;
-            }
-            None => self.plan.give_backs.push(GiveBack {
-                workload: workload.into(),
-                sessions: vec![session],
-                hold,
-            }),
+        if let Some(other) = others.find(|other| other.workload.uid == workload.uid) {
+            other.sessions.push(session);
+            other.hold |= hold;
+            return;
         }
+        let mut sessions = vec![session];
+        if asked.lock_keys() > 1 {
+            sessions = workload.given_back_with(sessions);
+        }
+        self.plan.give_backs.push(GiveBack {
+            workload: workload.into(),
+            sessions,
+            hold,
+        });
     }
 
     /// Whether a workload has this slot, or a contender for it that it can't use again.
@@ -474,8 +491,11 @@ impl<'a> Pass<'a> {
         let open = !settings.paused && !settings.terminating && !self.observed.closed;
         let opening = self.opening;
         self.wake_when_it_changes(opening);
-        if !open || !agreed || self.plan.reread || !opening.is_open() {
+        if self.plan.reread {
             return;
+        }
+        if !open || !agreed || !opening.is_open() {
+            return self.stop_keeping();
         }
         self.plan.open = true;
         self.let_others_in();
@@ -507,15 +527,18 @@ impl<'a> Pass<'a> {
             }
             if free && ready && !joint {
                 next.insert(uid);
-                self.composer.grant(grant(workload, sessions, true), None);
+                let asked = self.asked_by(workload);
+                self.composer
+                    .grant(grant(workload, sessions, true), &asked, None);
                 continue;
             }
             let stance = self.observed.stances.get(uid).copied();
+            let keeps = stance == Some(Stance::Keeps);
             let passed_over = matches!(stance, Some(Stance::PassedOver | Stance::Stopped));
             if workload.asks_for_many() {
                 let waits = Waits {
                     free: free && ready,
-                    first,
+                    first: first && !others.keep_before(workload),
                     soon: self.has_soon(slots.saturating_add(withheld)),
                 };
                 self.plan.parts.insert(uid.clone(), Part::Waits(waits));
@@ -532,13 +555,10 @@ impl<'a> Pass<'a> {
             } else if workload.is_skippable() {
                 // It does not wait, so it needs no session.
                 continue;
-            } else if ahead > 0 {
-                ahead -= 1;
+            } else if ahead > 0 || keeps {
+                ahead = ahead.saturating_sub(1);
                 next.insert(uid);
-                if let Some(session) = sessions.get(&0) {
-                    self.show(&others, workload, session);
-                }
-                if stance == Some(Stance::Keeps) {
+                if keeps {
                     self.composer.reserve(slots);
                 }
             } else if workload.asks_for_many() || withheld > 0 {
@@ -546,9 +566,31 @@ impl<'a> Pass<'a> {
             } else {
                 break;
             }
+            if let Some(session) = sessions.get(&0)
+                && (!free || keeps || self.tells_to_keep(session))
+            {
+                self.show(&others, workload, session, keeps);
+            }
             self.plan.sessions.extend(missing);
         }
         self.take_back(&next);
+    }
+
+    /// While nothing is granted, nothing is kept: others must not be told so any longer.
+    fn stop_keeping(&mut self) {
+        let ours = self.observed.ours.iter();
+        let telling: Vec<_> = ours
+            .filter(|ours| self.is_shown(ours) && self.tells_to_keep(&ours.session))
+            .collect();
+        for ours in telling {
+            self.release(ours);
+        }
+    }
+
+    /// Whether this contender shows others that its workload waits.
+    fn is_shown(&self, ours: &OwnContender) -> bool {
+        let Identity { uid, ordinal, .. } = &*ours.identity;
+        self.waiting.get(&(uid, *ordinal)) == Some(&&ours.session) && !self.is_busy(uid)
     }
 
     /// Has a pass come when a window may open or close.
@@ -590,6 +632,12 @@ impl<'a> Pass<'a> {
         request.map_or(1, |request| request.slots.get())
     }
 
+    /// All that a workload asks for.
+    fn asked_by(&self, workload: &Workload) -> Asked {
+        let known = self.observed.requests.get(&workload.uid).cloned();
+        known.unwrap_or_else(|| Asked::of([(self.lock_key.clone(), self.slots_for(workload))]))
+    }
+
     /// The sessions with which a workload waits for this many slots, and those that are still to be made.
     fn sessions_for(
         &self,
@@ -612,20 +660,23 @@ impl<'a> Pass<'a> {
     /// Deletes the contenders of waiting workloads that others have overtaken: others at the prefix leave a slot to
     /// each contender that they see, so only those that are next have one.
     fn take_back(&mut self, next: &BTreeSet<&Uid>) {
+        let is_overtaken = |ours: &&OwnContender| {
+            let workload = ours.workload.as_ref();
+            let waits = workload.is_some_and(|workload| workload.is_queued());
+            waits && self.is_shown(ours) && !next.contains(&ours.identity.uid)
+        };
         let ours = self.observed.ours.iter();
-        let overtaken = ours.filter_map(|ours| {
-            let Identity { uid, ordinal, .. } = &*ours.identity;
-            let shown = self.waiting.get(&(uid, *ordinal)) == Some(&&ours.session);
-            let workload = ours
-                .workload
-                .as_ref()
-                .filter(|workload| workload.is_queued())?;
-            (shown && !next.contains(uid) && !self.is_busy(uid)).then(|| (workload.place(), ours))
-        });
-        let mut overtaken: Vec<_> = overtaken.collect();
-        overtaken.sort_by(|(a, _), (b, _)| a.cmp(b));
-        for (_, ours) in overtaken.into_iter().skip(OVERTAKEN) {
-            self.release(ours);
+        let mut overtaken: Vec<_> = ours.filter(is_overtaken).collect();
+        overtaken
+            .sort_by_cached_key(|ours| ours.workload.as_ref().map(|workload| workload.place()));
+        let mut spared = 0;
+        for ours in overtaken {
+            // Nothing is kept for one that is not next.
+            if spared < OVERTAKEN && !self.tells_to_keep(&ours.session) {
+                spared += 1;
+            } else {
+                self.release(ours);
+            }
         }
     }
 

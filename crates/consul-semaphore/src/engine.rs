@@ -69,7 +69,7 @@ pub use self::{
     watched::WatchedPrefix,
 };
 use crate::{
-    Key, Settings, Uid, Workload, lock_key_of,
+    Asked, Key, Settings, SlotRequest, Uid, Workload, lock_key_of,
     plan::{Part, Slot, Stance, Start},
 };
 use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
@@ -593,6 +593,8 @@ impl Engine {
                 self.joint.note(&uid, std::slice::from_ref(queue), false);
                 self.joint.forget_head(&uid);
                 self.take_stance(&uid, queue, None);
+                self.tell_request(&uid, std::slice::from_ref(queue), None);
+                self.note_lacking(&uid, queue, &[]);
             }
         }
         workloads.sort_by_cached_key(|(workload, _)| workload.place());
@@ -612,6 +614,10 @@ impl Engine {
         stores: &impl Stores,
     ) {
         let uid = &workload.uid;
+        if workload.asks_for_several() {
+            let asked = self.asked_for(workload, queues);
+            self.tell_request(uid, queues, asked.as_ref());
+        }
         let said: Vec<Said<'_>> = queues.iter().map(|queue| self.said(queue, uid)).collect();
         let any = said.iter().any(Said::is_concerned);
         if said.contains(&Said::Later) {
@@ -621,6 +627,11 @@ impl Engine {
         let first = said.iter().position(Said::is_first);
         let is_due = first.is_some() && self.joint.is_due(uid, now.moment);
         let stances = joint::stances(&said, is_due);
+        let lacking = if any && next == Next::Wait {
+            joint::lacking(&workload.requests, &said)
+        } else {
+            Vec::new()
+        };
         self.joint.note(uid, queues, any);
         if let Some(first) = first.map(|first| &queues[first]) {
             let pass_over = self.queue(first).map(|queue| queue.settings().pass_over);
@@ -629,6 +640,10 @@ impl Engine {
         }
         if !any {
             self.joint.forget_head(uid);
+            self.tell_request(uid, queues, None);
+        }
+        for queue in queues {
+            self.note_lacking(uid, queue, &lacking);
         }
         match next {
             Next::Grant => drop(self.grant_jointly(workload, queues, now, stores)),
@@ -647,6 +662,36 @@ impl Engine {
         let known = self.existing(queue);
         if known.is_some_and(|known| known.take_stance(workload, stance)) {
             self.agenda.mark(queue);
+        }
+    }
+
+    /// All that a workload asks for, by the lock keys of its queues; `None` if one of them is not known.
+    fn asked_for(&self, workload: &Workload, queues: &[QueueRef]) -> Option<Asked> {
+        let parts = workload
+            .requests
+            .iter()
+            .zip(queues)
+            .map(|(request, queue)| {
+                let lock_key = self.queue(queue)?.settings().prefix.lock_key();
+                Some((lock_key, request.slots.get()))
+            });
+        Some(Asked::of(parts.collect::<Option<Vec<_>>>()?))
+    }
+
+    /// Tells the queues of a workload all that it asks for.
+    fn tell_request(&mut self, workload: &Uid, queues: &[QueueRef], asked: Option<&Asked>) {
+        for queue in queues {
+            if let Some(known) = self.existing(queue) {
+                known.take_request(workload, asked);
+            }
+        }
+    }
+
+    /// What a workload lacks is only reported, so no queue decides anew.
+    fn note_lacking(&mut self, workload: &Uid, queue: &QueueRef, lacking: &[SlotRequest]) {
+        let known = self.existing(queue);
+        if known.is_some_and(|known| known.note_lacking(workload, lacking)) {
+            self.changed.insert(queue.semaphore.clone());
         }
     }
 

@@ -91,7 +91,7 @@ const RELEASE: Duration = Duration::from_secs(10);
 /// Something to report to the user, once each time that it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// It waits for slots of this semaphore: others hold them, or come first.
+    /// It waits for slots of this semaphore: others hold them or come first, or it is outside its windows.
     Waiting(Missing),
     /// It has all its slots.
     Granted {
@@ -608,7 +608,12 @@ impl Holder {
             if self.notices.begins("rest", place, rests) {
                 (self.notices.on)(Notice::Resting(watched.asked.prefix.clone()));
             }
-            if works && !rests && view.is_taken() {
+            let closed = view.is_closed();
+            if self.notices.begins("closed", place, works && closed) {
+                self.waits_since.get_or_insert_with(Moment::now);
+                (self.notices.on)(Notice::Waiting(view.missing()));
+            }
+            if works && !rests && !closed && view.is_taken() {
                 self.waits_since.get_or_insert_with(Moment::now);
                 // Slots of one semaphore come and go while others are missing.
                 if self.notices.begins("waiting", place, true) {

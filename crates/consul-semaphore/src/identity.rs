@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::workload::{MOST_SLOTS, Place, SlotId, Uid, Workload};
+use super::{
+    asked::Asked,
+    workload::{MOST_SLOTS, Place, SlotId, Uid, Workload},
+};
 use crate::Key;
 use consul_client::text::one_line;
 
@@ -182,8 +185,11 @@ pub struct ContenderBody {
     /// When the slot was granted, by the operator's clock.
     pub time: jiff::Timestamp,
     /// The number of the slot among those that the workload has there; left out for the first.
-    #[serde(default, skip_serializing_if = "is_first")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub ordinal: u32,
+    /// All that the workload asked for together with this slot; left out if that was this slot alone.
+    #[serde(default, skip_serializing_if = "Asked::is_one")]
+    pub request: Asked,
     /// Whether the session never expires, so that it ends only if someone destroys it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub endless: bool,
@@ -204,8 +210,8 @@ fn is_none(seconds: &u64) -> bool {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
-fn is_first(ordinal: &u32) -> bool {
-    *ordinal == 0
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// What decides a waiting contender's place in the queue, besides its name and uid.
@@ -222,6 +228,9 @@ pub struct Claim {
     /// How many slots it waits for here.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub slots: u32,
+    /// How many slots others are to keep for it here, for [`KEPT`](crate::turns::KEPT) after each writing.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub keeps: u32,
 }
 
 fn one() -> u32 {
@@ -241,6 +250,7 @@ impl Claim {
             since: jiff::Timestamp::from_second(workload.since).unwrap_or_default(),
             lost: workload.lost(),
             slots,
+            keeps: 0,
         }
     }
 }
@@ -270,6 +280,12 @@ impl ContenderBody {
         claimed.clamp(1, MOST_SLOTS)
     }
 
+    /// How many slots others are to keep for it. No more than a workload may ask for count here, either.
+    pub fn slots_kept(&self) -> u32 {
+        let claimed = self.waiting.as_ref().map_or(0, |claim| claim.keeps);
+        claimed.min(MOST_SLOTS)
+    }
+
     /// The body for a workload that was granted a slot at this time.
     pub fn new(
         cluster: &Cluster,
@@ -287,6 +303,7 @@ impl ContenderBody {
             semaphore: identity.semaphore.to_string(),
             time,
             ordinal: identity.ordinal,
+            request: Asked::default(),
             endless,
             cooldown: 0,
             cools_until: None,
@@ -422,6 +439,7 @@ mod tests {
                 semaphore: String::new(),
                 time: jiff::Timestamp::UNIX_EPOCH,
                 ordinal: 0,
+                request: Asked::default(),
                 endless: false,
                 cooldown: 0,
                 cools_until: None,

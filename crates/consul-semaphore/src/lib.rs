@@ -20,6 +20,7 @@
 //! - [`holder`]: slots for one program, with the engine and a Consul client
 //! - [`plan`]: what a pass decides, as types that guarantee the right order
 
+mod asked;
 pub mod blocked;
 mod compose;
 pub mod cooling;
@@ -50,6 +51,7 @@ mod verbatim;
 pub mod windows;
 pub mod workload;
 
+pub use asked::Asked;
 pub use blocked::{Blocked, Interval};
 pub use cooling::Cooldowns;
 pub use decide::{AHEAD, OVERTAKEN, Observed, decide};

@@ -585,6 +585,9 @@ pub struct Plan {
     pub again: bool,
     /// When to decide again if nothing changes before.
     pub wake: Option<Moment>,
+    /// When to write the contenders anew for which others keep slots. This goes on for as long as they wait, so it is
+    /// no work that is left to do.
+    pub anew: Option<Moment>,
     /// When a running workload is suspended unless something new is learned of its slot before.
     pub deadline: Option<Moment>,
     /// Whether the semaphore that is being deleted has left nothing behind.
@@ -628,6 +631,7 @@ impl Plan {
             reread,
             again,
             wake,
+            anew: _,
             deadline: _,
             finished: _,
         } = self;

@@ -57,7 +57,7 @@ impl Restrictions {
     }
 
     /// How many slots are not for a workload of this priority.
-    fn reserved_from(&self, priority: i32) -> u32 {
+    pub fn reserved_from(&self, priority: i32) -> u32 {
         let reserved = self
             .reserved
             .filter(|reserved| priority < reserved.min_priority);

@@ -2,7 +2,8 @@
 //!
 //! Every program that waits has a live contender that is not in `Holders`. Programs that follow this protocol leave a
 //! free slot to the one before them in the order, but only for a while: one that does not take it then is passed
-//! over.
+//! over. For one that asks for several slots and says so, they keep as many as come free, for as long as it goes on
+//! saying so.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,6 +20,12 @@ pub const WINDOW: Duration = Duration::from_secs(2);
 /// turn, and one that is dead costs a window now and then.
 const PASSED: u32 = 30;
 
+/// For how long slots are kept for a contender that asks for that, after each time that it was written.
+pub const KEPT: Duration = Duration::from_mins(1);
+
+/// How often a contender that asks for that is written anew: two writes may come too late.
+pub const ANEW: Duration = Duration::from_secs(20);
+
 /// When the turn of each waiting contender ends, once a slot was free for it.
 #[derive(Clone, Debug, Default)]
 pub struct Turns {
@@ -30,6 +37,41 @@ pub struct Turns {
     /// How many slots were free at the last reading.
     room: usize,
     began: BTreeMap<SessionId, Turn>,
+    /// How many slots each waiting contender asks others to keep.
+    keeps: BTreeMap<SessionId, Keep>,
+}
+
+/// How many slots a waiting contender asks others to keep.
+#[derive(Clone, Copy, Debug)]
+struct Keep {
+    /// The contender's `ModifyIndex`, and when it was first seen: each writing counts from then, by this clock alone.
+    index: u64,
+    seen: Moment,
+    /// When it first asked for any.
+    first: Option<Moment>,
+    slots: u32,
+    /// Whether its session is of another semaphore of this cluster.
+    neighbour: bool,
+}
+
+impl Keep {
+    /// What a contender asks for that was seen now and, if it is known, was seen `before`.
+    fn of(contender: &Entry, before: Option<Self>, now: Moment) -> Self {
+        let index = contender.modify_index;
+        if let Some(same) = before.filter(|before| before.index == index) {
+            return same;
+        }
+        let body = ContenderBody::read(&contender.value);
+        let slots = body.map_or(0, |body| body.slots_kept());
+        let first = before.and_then(|before| before.first);
+        Self {
+            index,
+            seen: now,
+            first: first.or((slots > 0).then_some(now)),
+            slots,
+            neighbour: before.is_some_and(|before| before.neighbour),
+        }
+    }
 }
 
 /// A turn that has begun.
@@ -87,6 +129,7 @@ impl Turns {
             Lock::Mutex { .. } | Lock::Unreadable(_) => 0,
         };
         let before = std::mem::replace(&mut self.room, room);
+        self.restrictions.windows.refresh(time);
         let opening = self.restrictions.windows.at(time);
         let mut began = std::mem::take(&mut self.began);
         began.retain(|session, turn| {
@@ -111,6 +154,33 @@ impl Turns {
             began.entry(session.clone()).or_insert(turn);
         }
         self.began = began;
+        let mut before = std::mem::take(&mut self.keeps);
+        let keeps = reading.waiting().map(|(session, entry)| {
+            let keep = Keep::of(entry, before.remove(session), now);
+            (session.clone(), keep)
+        });
+        self.keeps = keeps.collect();
+    }
+
+    /// Records which contenders are those of other semaphores of this cluster, by their sessions.
+    pub(super) fn note_neighbours(&mut self, is_neighbour: impl Fn(&SessionId) -> bool) {
+        for (session, keep) in &mut self.keeps {
+            keep.neighbour = is_neighbour(session);
+        }
+    }
+
+    /// How many slots are kept for this contender, and until when. One that `claims` to be of this cluster and is not
+    /// may be a copy of what our operator wrote once: it is believed only once, however often it is written.
+    pub fn kept(&self, session: &SessionId, claims: bool) -> Option<(u32, Moment)> {
+        let keep = self.keeps.get(session).filter(|keep| keep.slots > 0)?;
+        let doubted = claims && !keep.neighbour;
+        let since = keep.first.filter(|_| doubted).unwrap_or(keep.seen);
+        Some((keep.slots, since + KEPT))
+    }
+
+    /// When a contender must be written anew so that others go on keeping slots for it.
+    pub fn anew(&self, session: &SessionId) -> Option<Moment> {
+        self.keeps.get(session).map(|keep| keep.seen + ANEW)
     }
 
     /// When the turn of this contender ends, if a slot is free for it: until then those after it take none.
@@ -192,6 +262,7 @@ mod tests {
                 since: samples::time(0),
                 lost: false,
                 slots: 1,
+                keeps: 0,
             }),
             ..ContenderBody::new(&settings.cluster, &ours.identity, samples::time(0), false)
         };

@@ -67,6 +67,8 @@ pub struct Windows {
     understood: Vec<Window>,
     /// Those that never open, by their place in the list.
     invalid: Vec<(usize, NeverOpens)>,
+    /// What was last evaluated, and for which time: it holds until it may change.
+    known: Option<(Timestamp, Opening)>,
 }
 
 impl PartialEq for Windows {
@@ -153,6 +155,7 @@ impl Windows {
             specs,
             understood,
             invalid,
+            known: None,
         }
     }
 
@@ -175,9 +178,28 @@ impl Windows {
 
     /// Whether slots are granted at this time. Of several open windows the largest limit counts.
     pub fn at(&self, now: Timestamp) -> Opening {
-        if self.is_empty() {
-            return Opening::Always;
+        self.known_at(now).unwrap_or_else(|| self.evaluate(now))
+    }
+
+    /// Evaluates the schedules, unless the last result still holds. Until it changes, [`Self::at`] then evaluates
+    /// nothing, however many ask.
+    pub fn refresh(&mut self, now: Timestamp) {
+        if self.known_at(now).is_none() {
+            self.known = Some((now, self.evaluate(now)));
         }
+    }
+
+    /// The last result, if it holds at this time, too. Somebody may have set the clock back.
+    fn known_at(&self, now: Timestamp) -> Option<Opening> {
+        if self.is_empty() {
+            return Some(Opening::Always);
+        }
+        let (from, opening) = self.known?;
+        let holds = from <= now && opening.until().is_none_or(|until| now < until);
+        holds.then_some(opening)
+    }
+
+    fn evaluate(&self, now: Timestamp) -> Opening {
         let (mut limits, mut until) = (Vec::new(), None::<Timestamp>);
         for window in &self.understood {
             let Some(opens) = window.first_open_after(now) else {
@@ -380,6 +402,32 @@ mod tests {
             early.at(time("2026-10-25T01:30:00Z")),
             closed("2026-10-26T01:30:00Z")
         );
+    }
+
+    #[test]
+    fn what_was_evaluated_holds_until_it_may_change() {
+        let anew = windows([
+            window("0 22 * * *", 6, "Europe/Berlin", Some(2)),
+            window("30 0 * * 6", 1, "UTC", None),
+        ]);
+        let mut kept = anew.clone();
+        let mut evaluated = 0;
+        for minute in 0..3 * 24 * 60 {
+            let now = time("2026-06-05T00:00:00Z") + SignedDuration::from_mins(minute);
+            let before = kept.known;
+            kept.refresh(now);
+            evaluated += u32::from(kept.known != before);
+            assert_eq!(
+                kept.known.map(|(_, opening)| opening),
+                Some(anew.evaluate(now))
+            );
+            assert_eq!(kept.at(now), anew.at(now), "{now}");
+        }
+        // Each day it opens and closes, and on one of them another window does.
+        assert_eq!(evaluated, 3 * 2 + 2 + 1);
+        // The clock was set back.
+        let back = time("2026-06-05T21:00:00Z");
+        assert_eq!(kept.at(back), anew.at(back));
     }
 
     #[test]

@@ -245,6 +245,21 @@ pub struct Workload {
 }
 
 impl Workload {
+    /// What its annotation must name when it gives back the slots of these sessions: those that it has given back at
+    /// other lock keys before are not taken back by that. No more than it may have slots.
+    pub(super) fn given_back_with(&self, mut sessions: Vec<SessionId>) -> Vec<SessionId> {
+        if self.granted.is_none() {
+            let before = self.reported.iter();
+            let before: Vec<_> = before
+                .filter(|id| !sessions.contains(id))
+                .cloned()
+                .collect();
+            sessions.extend(before);
+            sessions.truncate(usize::try_from(MOST_SLOTS).unwrap_or(usize::MAX));
+        }
+        sessions
+    }
+
     /// Its place in the queue.
     pub fn place(&self) -> Place {
         Place::new(

@@ -163,6 +163,7 @@ impl Facts {
             barred: &BTreeSet::new(),
             immovable: &BTreeSet::new(),
             stances: &BTreeMap::new(),
+            requests: &BTreeMap::new(),
             closed: false,
             joint: None,
             operations: 64,

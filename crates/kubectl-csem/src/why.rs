@@ -131,12 +131,8 @@ fn rank(object: Option<&DynamicObject>, request: &SlotRequest) -> u8 {
         None => 0,
         Some(Item::Unreadable { .. }) => 1,
         Some(Item::Semaphore(semaphore)) => {
-            let asking = Asking {
-                job: "",
-                key: request.key.as_ref().map(AsRef::as_ref),
-                slots: request.slots.get(),
-                alone: false,
-            };
+            let key = request.key.as_ref().map(AsRef::as_ref);
+            let asking = Asking::new("", key, request.slots.get());
             match lack(&semaphore, asking) {
                 Some(Why::Unseen | Why::Stopped(_)) => 2,
                 Some(_) => 3,

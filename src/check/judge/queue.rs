@@ -14,9 +14,11 @@ use consul_client::{Entry, Session, SessionId, clock::Moment};
 use consul_semaphore::{
     Agreement, Cooldowns, Deaths, Defence, Evidence, Identity, Lock, MutexMemory, Observed,
     OwnContender, Phase, Plan, Reading, Settings, SlotId, Turns, Uid, Workload, decide,
+    windows::Opening,
 };
 use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::TrackedWorkload;
+use jiff::Timestamp;
 
 /// One lock key, and everything that is known about it.
 pub(super) struct Place {
@@ -140,6 +142,7 @@ impl Place {
             barred: &none,
             immovable: &none,
             stances: &BTreeMap::new(),
+            requests: &BTreeMap::new(),
             closed: false,
             joint: None,
             operations,
@@ -154,12 +157,13 @@ impl Place {
     }
 }
 
-/// Why the first workload in the queue does not run yet, and what to do. `all_known`: the owner of each contender is
-/// known.
+/// Why the first workload in the queue does not run yet at this time, and what to do. `all_known`: the owner of each
+/// contender is known.
 pub(super) fn why_it_waits(
     place: &Place,
     plan: &Plan,
     first: &Workload,
+    time: Timestamp,
     all_known: bool,
 ) -> (Outcome, String, Option<String>) {
     let settings = &place.settings;
@@ -210,14 +214,40 @@ pub(super) fn why_it_waits(
             "the operator has not recorded the limit yet, which it does before the first grant",
         );
     }
+    let restrictions = &settings.restrictions;
+    let opening = restrictions.windows.at(time);
+    if let Opening::Closed { until } = opening {
+        return match until {
+            Some(until) => ok(format!(
+                "outside spec.windows: no slot is granted before {until:.0}"
+            )),
+            None => stays("no window of spec.windows ever opens: see above"),
+        };
+    }
+    let asks = settings
+        .request(first)
+        .map_or(1, |request| request.slots.get());
+    let most = restrictions.limit(settings.limit, opening, first.priority);
+    let needed = asks.saturating_add(settings.limit - most);
+    let lacks = |room: usize| u32::try_from(room).is_ok_and(|room| room < needed);
+    let mut words = match asks {
+        1 => "no slot is free".to_owned(),
+        asks => format!("it asks for {asks} slots, and fewer are free"),
+    };
+    if most < settings.limit {
+        let limit = settings.limit;
+        words = format!(
+            "{words} for it: {most} of {limit} may be held, by spec.windows and spec.reserved"
+        );
+    }
     let taken: Vec<&SessionId> = match place.reading.lock() {
-        Lock::Semaphore { body, .. } if body.room() == 0 => body.holders().collect(),
+        Lock::Semaphore { body, .. } if lacks(body.room()) => body.holders().collect(),
         Lock::Mutex { holder, .. } => holder.iter().collect(),
         _ => Vec::new(),
     };
     if !taken.is_empty() {
         let holders = taken.iter().map(|session| holder(&place.reading, session));
-        return ok(format!("no slot is free: held by {}", named(holders)));
+        return ok(format!("{words}: held by {}", named(holders)));
     }
     let others = place.others().count();
     if others > 0 && !all_known {

@@ -18,12 +18,14 @@ use consul_client::{Listing, SessionId};
 use consul_semaphore::Mode;
 use consul_semaphore::{
     Agreement, ContenderBody, Key, Lock, Plan, Reading, Settings, lock::Unreadable,
+    windows::Opening,
 };
 use consul_semaphore_api::{
     ConsulSemaphore,
     conditions::{self, ConditionType, Reason},
 };
 use consul_semaphore_workload::TrackedWorkload;
+use jiff::Timestamp;
 
 /// How many keys of a keyed semaphore are checked.
 const KEYS: usize = 20;
@@ -54,6 +56,9 @@ pub(in crate::check) fn lines(name: &Name, seen: &Answer<Seen>) -> Vec<Line> {
     let mut lines = vec![object(seen)];
     lines.extend(conditions(&seen.semaphore));
     lines.push(prefix(seen));
+    let time = seen.prefix.as_ref().map(|prefix| prefix.time);
+    lines.extend(windows(&seen.settings, time));
+    lines.extend(reserved(&seen.settings));
     if let Some(token) = &seen.token {
         lines.extend(of_token(token));
     }
@@ -138,6 +143,50 @@ fn prefix(seen: &Seen) -> Line {
         ),
         None => line("prefix", Outcome::Ok, &seen.settings.prefix),
     }
+}
+
+/// Which windows never open, and whether one is open now.
+fn windows(settings: &Settings, time: Option<Timestamp>) -> Vec<Line> {
+    let windows = &settings.restrictions.windows;
+    let never = windows.invalid().iter().map(|(place, why)| {
+        let message = format!("spec.windows[{place}] never opens: {why}");
+        line("windows", Outcome::Warning, message).todo("correct the schedule or the time zone")
+    });
+    let opening = match time.map(|time| windows.at(time)) {
+        None | Some(Opening::Always) => None,
+        Some(Opening::Open { limit, .. }) => Some(match limit {
+            Some(limit) => format!("one is open, for {limit} slots"),
+            None => "one is open".to_owned(),
+        }),
+        Some(Opening::Closed { until: Some(until) }) => Some(format!(
+            "none is open: no slot is granted before {until:.0}"
+        )),
+        Some(Opening::Closed { until: None }) => {
+            let message = "none ever opens: no slot is granted";
+            let line = line("windows", Outcome::Failed, message);
+            let line = line.todo("correct spec.windows, or remove it");
+            return never.chain([line]).collect();
+        }
+    };
+    let opening = opening.map(|message| line("windows", Outcome::Ok, message));
+    never.chain(opening).collect()
+}
+
+/// Whether reserved slots leave any for other Jobs.
+fn reserved(settings: &Settings) -> Option<Line> {
+    let restrictions = &settings.restrictions;
+    let reserved = restrictions.reserved?;
+    let (slots, least) = (reserved.slots, reserved.min_priority);
+    let limit = restrictions.windows.most(settings.limit);
+    if slots >= limit {
+        let message = format!(
+            "spec.reserved leaves no slot for Jobs of a priority below {least}: {slots} of at most {limit} are reserved"
+        );
+        let todo = format!("reserve fewer than {limit} slots, unless no other Job is to start");
+        return Some(line("reserved", Outcome::Warning, message).todo(todo));
+    }
+    let message = format!("the last {slots} slots are for Jobs of priority {least} and above");
+    Some(line("reserved", Outcome::Ok, message))
 }
 
 fn of_token(token: &Token) -> Vec<Line> {
@@ -411,7 +460,7 @@ fn waiting(place: &Place, plan: &Plan, prefix: &Prefix) -> Vec<Line> {
     let names = named(place.waiting.iter().map(|job| &job.name));
     let count = place.waiting.len();
     let all_known = prefix.sessions.is_ok();
-    let (outcome, why, todo) = queue::why_it_waits(place, plan, first, all_known);
+    let (outcome, why, todo) = queue::why_it_waits(place, plan, first, prefix.time, all_known);
     let why = line(&format!("first: {}", first.name), outcome, why);
     vec![
         line(

@@ -4,7 +4,7 @@ use super::access::Stated;
 use crate::controller::index::Index;
 use consul_client::{self as consul, SessionId, clock::Moment};
 use consul_semaphore::{
-    Agreement, LimitPolicy, Lock, Mode, Reading, Settings,
+    Agreement, LimitPolicy, Lock, Mode, Reading, Reserved, Settings, Workload,
     engine::{Conclusion, Queue, QueueRef, Semaphore},
     lock::Unreadable,
     windows::Opening,
@@ -31,6 +31,26 @@ pub(super) struct Observed<'a> {
     pub(super) queue: Option<&'a Queue>,
 }
 
+/// What a workload in a queue needs there. Workloads with the same need wait for the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::controller) struct Need {
+    /// How many slots.
+    pub(in crate::controller) slots: u32,
+    /// How many of the free slots are not for it, because they are reserved for a higher priority.
+    pub(in crate::controller) withheld: u32,
+}
+
+impl Need {
+    /// What a workload needs of a semaphore, or of one key of it.
+    pub(in crate::controller) fn of(settings: &Settings, workload: &Workload) -> Self {
+        let slots = settings.request(workload);
+        Self {
+            slots: slots.map_or(1, |request| request.slots.get()),
+            withheld: settings.restrictions.reserved_from(workload.priority),
+        }
+    }
+}
+
 /// Why a workload in a queue has no slot yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::controller) struct Obstacle {
@@ -41,27 +61,28 @@ pub(in crate::controller) struct Obstacle {
 }
 
 impl Obstacle {
-    /// What keeps a workload that asks for `asked` slots from having them, of which `free` are free, if that is known;
-    /// `None` if nothing but its turn is missing.
-    fn of(findings: &[Finding], free: Option<u32>, asked: u32) -> Option<Self> {
-        let few = free.is_some_and(|free| free < asked);
+    /// What keeps a workload with this need from its slots, while so many are `free` for it, if that is known; `None`
+    /// if nothing but its turn is missing. The findings are about such a workload.
+    fn of(findings: &[Finding], free: Option<u32>, need: Need) -> Option<Self> {
+        let few = free.is_some_and(|free| free < need.slots);
+        let of_slots = |finding: &Finding| {
+            let plain = [Reason::AllSlotsHeld, Reason::SlotsFree, Reason::Reserved];
+            plain.contains(&finding.reason)
+        };
         let is = |finding: &&Finding| match finding.type_ {
             ConditionType::Ready => finding.status != ConditionStatus::True,
             ConditionType::SlotsAvailable => {
                 finding.reason != Reason::RunningWithoutSlot
-                    && (few || finding.reason != Reason::SlotsFree)
+                    && (few || !matches!(finding.reason, Reason::SlotsFree | Reason::Reserved))
                     && finding.status != ConditionStatus::Unknown
             }
             ConditionType::ConsulReachable | ConditionType::LimitAgreed => false,
         };
         let finding = findings.iter().find(is)?;
         let mut message = finding.message.clone();
-        if let Some(free) = free
-            && matches!(finding.reason, Reason::AllSlotsHeld | Reason::SlotsFree)
-            && asked > 1
-        {
-            let more = asked.saturating_sub(free);
-            let needs = format!(", and it asks for {asked}: {more} more must become free");
+        if let Some(free) = free.filter(|_| of_slots(finding) && need.slots > 1) {
+            let (asks, more) = (need.slots, need.slots.saturating_sub(free));
+            let needs = format!(", and it asks for {asks}: {more} more must become free");
             message.push_str(&needs);
         }
         Some(Self {
@@ -72,14 +93,17 @@ impl Obstacle {
 }
 
 impl<'a> Observed<'a> {
-    /// What keeps a workload in this queue, which asks for `asked` slots of it, from having them.
-    pub(super) fn obstacle(&self, conclusion: &Conclusion, asked: u32) -> Option<Obstacle> {
+    /// What keeps a workload in this queue from what it asks for.
+    pub(super) fn obstacle(&self, conclusion: &Conclusion, need: Need) -> Option<Obstacle> {
         let slots = self.lock().and_then(slots);
         let free = slots.map(|(limit, held)| {
             let held = u32::try_from(held.len()).unwrap_or(u32::MAX);
-            self.opening.limit(limit).saturating_sub(held)
+            let limit = self.opening.limit(limit).saturating_sub(need.withheld);
+            limit.saturating_sub(held)
         });
-        let mut obstacle = Obstacle::of(&self.findings(conclusion), free, asked)?;
+        let reserved = self.reserved().filter(|_| need.withheld > 0);
+        let findings = self.findings_with(conclusion, reserved);
+        let mut obstacle = Obstacle::of(&findings, free, need)?;
         if let Some(Lock::Unreadable(Unreadable::LeftOver { .. })) = self.lock() {
             // The operator removes it.
             obstacle.needs_repair = false;
@@ -113,12 +137,21 @@ impl<'a> Observed<'a> {
     }
 
     pub(super) fn findings(&self, conclusion: &Conclusion) -> Vec<Finding> {
+        self.findings_with(conclusion, self.reserved())
+    }
+
+    fn reserved(&self) -> Option<Reserved> {
+        self.settings.restrictions.reserved
+    }
+
+    /// The findings, if these slots are reserved for others.
+    fn findings_with(&self, conclusion: &Conclusion, reserved: Option<Reserved>) -> Vec<Finding> {
         let reachable = self.consul_reachable();
         vec![
             self.ready(conclusion, &reachable),
             reachable,
             self.limit_agreed(conclusion),
-            self.slots_available(conclusion),
+            self.slots_available(conclusion, reserved),
         ]
     }
 
@@ -329,7 +362,7 @@ impl<'a> Observed<'a> {
         )
     }
 
-    fn slots_available(&self, conclusion: &Conclusion) -> Finding {
+    fn slots_available(&self, conclusion: &Conclusion, reserved: Option<Reserved>) -> Finding {
         if let Some(first) = conclusion.unheld.first() {
             let message = format!(
                 "running without a slot, because spec.onSlotLost is Continue: {}",
@@ -360,25 +393,7 @@ impl<'a> Observed<'a> {
             return Finding::new(ConditionType::SlotsAvailable, false, reason, message);
         }
         let in_force = number(opening.limit(limit.unsigned_abs()));
-        let reserved = self.settings.restrictions.reserved;
-        let is_reserved = reserved.filter(|reserved| held + number(reserved.slots) >= in_force);
-        let (free, reason) = match is_reserved {
-            _ if held >= in_force => (false, Reason::AllSlotsHeld),
-            Some(_) => (true, Reason::Reserved),
-            None => (true, Reason::SlotsFree),
-        };
-        let mut message = if in_force < limit {
-            format!("{held} of the {in_force} slots of this window are held, of {limit} in all")
-        } else {
-            format!("{held} of {limit} slots are held")
-        };
-        if let Some(reserved) = is_reserved.filter(|_| free) {
-            let more = format!(
-                ", and the last {} are reserved for Jobs of priority {} and above",
-                reserved.slots, reserved.min_priority
-            );
-            message.push_str(&more);
-        }
+        let (free, reason, mut message) = availability(held, (in_force, limit), reserved);
         match self.cooling() {
             0 => {}
             1 => message.push_str(", one of them in its cooldown"),
@@ -423,6 +438,33 @@ impl<'a> Observed<'a> {
     }
 }
 
+/// Whether slots are free while so many are held, by the limit in force and the limit in all, and in words.
+fn availability(
+    held: i32,
+    (in_force, limit): (i32, i32),
+    reserved: Option<Reserved>,
+) -> (bool, Reason, String) {
+    let is_reserved = reserved.filter(|reserved| held + number(reserved.slots) >= in_force);
+    let (free, reason) = match is_reserved {
+        _ if held >= in_force => (false, Reason::AllSlotsHeld),
+        Some(_) => (true, Reason::Reserved),
+        None => (true, Reason::SlotsFree),
+    };
+    let mut message = if in_force < limit {
+        format!("{held} of the {in_force} slots of this window are held, of {limit} in all")
+    } else {
+        format!("{held} of {limit} slots are held")
+    };
+    if let Some(reserved) = is_reserved.filter(|_| free) {
+        let more = format!(
+            ", and the last {} are reserved for Jobs of priority {} and above",
+            reserved.slots, reserved.min_priority
+        );
+        message.push_str(&more);
+    }
+    (free, reason, message)
+}
+
 /// The limit, and who holds, dead holders included; `None` if they are unknown.
 pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
     match lock {
@@ -430,6 +472,14 @@ pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
         Lock::Mutex { holder, .. } => Some((1, holder.iter().collect())),
         Lock::Absent { .. } | Lock::Unreadable(_) => None,
     }
+}
+
+/// Whether slots can be granted and released, apart from windows.
+pub(super) fn is_ready(findings: &[Finding]) -> bool {
+    let is = |finding: &Finding| {
+        finding.type_ == ConditionType::Ready && finding.status == ConditionStatus::True
+    };
+    findings.iter().any(is)
 }
 
 /// A name, and how many there are besides.
@@ -447,6 +497,7 @@ pub(super) fn number<T: TryInto<i32>>(count: T) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use consul_semaphore::Restrictions;
 
     fn findings(ready: (bool, Reason), available: Reason) -> Vec<Finding> {
         vec![
@@ -460,24 +511,59 @@ mod tests {
         ]
     }
 
+    /// So many slots, none of which is reserved for others.
+    fn need(slots: u32) -> Need {
+        Need { slots, withheld: 0 }
+    }
+
     #[test]
     fn one_that_asks_for_more_than_is_free_is_told_how_many_are_missing() {
         let well = (true, Reason::Reconciled);
-        let of = |available, free, asked| {
-            let obstacle = Obstacle::of(&findings(well, available), Some(free), asked);
+        let of = |available, free, slots| {
+            let obstacle = Obstacle::of(&findings(well, available), Some(free), need(slots));
             obstacle.map(|obstacle| (obstacle.message, obstacle.needs_repair))
         };
         let held = "2 of 3 slots are held";
         assert_eq!(of(Reason::SlotsFree, 1, 1), None);
         assert_eq!(of(Reason::SlotsFree, 2, 2), None);
         let few = format!("{held}, and it asks for 2: 1 more must become free");
-        assert_eq!(of(Reason::SlotsFree, 1, 2), Some((few, false)));
+        assert_eq!(of(Reason::SlotsFree, 1, 2), Some((few.clone(), false)));
+        assert_eq!(of(Reason::Reserved, 1, 2), Some((few, false)));
         assert_eq!(
             of(Reason::AllSlotsHeld, 0, 1),
             Some((held.to_owned(), false))
         );
+        assert_eq!(of(Reason::Reserved, 0, 1), Some((held.to_owned(), false)));
         let none = format!("{held}, and it asks for 3: 3 more must become free");
         assert_eq!(of(Reason::AllSlotsHeld, 0, 3), Some((none, false)));
+    }
+
+    #[test]
+    fn only_those_of_a_lower_priority_hear_that_the_last_slots_are_reserved() {
+        let reserved = Reserved {
+            slots: 1,
+            min_priority: 10,
+        };
+        let restrictions = Restrictions {
+            reserved: Some(reserved),
+            ..Restrictions::default()
+        };
+        let told = |slots, priority| {
+            let withheld = restrictions.reserved_from(priority);
+            let need = Need { slots, withheld };
+            let of = Some(reserved).filter(|_| need.withheld > 0);
+            let (free, reason, message) = availability(2, (3, 3), of);
+            let well = Finding::new(ConditionType::Ready, true, Reason::Reconciled, "");
+            let available = Finding::new(ConditionType::SlotsAvailable, free, reason, message);
+            let obstacle = Obstacle::of(&[well, available], Some(1 - need.withheld), need);
+            obstacle.map(|obstacle| obstacle.message)
+        };
+        let held = "2 of 3 slots are held";
+        let last = format!("{held}, and the last 1 are reserved for Jobs of priority 10 and above");
+        assert_eq!(told(1, 9), Some(last));
+        assert_eq!(told(1, 10), None);
+        let two = format!("{held}, and it asks for 2: 1 more must become free");
+        assert_eq!(told(2, 10), Some(two));
     }
 
     #[test]
@@ -495,7 +581,11 @@ mod tests {
                 message: "about all".to_owned(),
                 needs_repair,
             };
-            assert_eq!(Obstacle::of(&findings, None, 2), Some(expected), "{reason}");
+            assert_eq!(
+                Obstacle::of(&findings, None, need(2)),
+                Some(expected),
+                "{reason}"
+            );
         }
     }
 }

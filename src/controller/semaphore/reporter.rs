@@ -418,6 +418,8 @@ impl Writer {
 fn whole(status: &ConsulSemaphoreStatus) -> Value {
     let mut whole = json!({
         "limit": null,
+        "windowLimit": null,
+        "windowOpens": null,
         "fencingToken": null,
         "appliedLimits": [],
         "keysInUse": null,

@@ -17,11 +17,13 @@ use super::{Reported, conditions::number, tenures::Tenures};
 use crate::controller::index::{Index, Queued};
 use consul_client::{SessionId, clock};
 use consul_semaphore::{
-    Agreement, ContenderBody, Key, Lock, Reading, Uid,
-    engine::{Conclusion, Owner, Queue, QueueRef, SemaphoreRef},
+    Agreement, ContenderBody, Key, Lock, Reading, Restrictions, SlotRequest, Uid, Workload,
+    engine::{Conclusion, Owner, Queue, QueueRef, Semaphore, SemaphoreRef},
+    plan::Stance,
+    windows::Opening,
 };
 use consul_semaphore_api::{
-    HolderStatus, LISTED, QueueStatus, WaiterStatus,
+    HolderStatus, LISTED, QueueStatus, Standing, WaiterStatus,
     conditions::{ConditionStatus, ConditionType, Finding, Reason},
 };
 
@@ -171,10 +173,12 @@ pub(super) struct KeyStatus {
     pub(super) shown: Shown,
     pub(super) queued: Queued,
     pub(super) findings: Vec<Finding>,
-    /// Whether slots are granted.
+    /// Whether slots are granted, or will be in the next window.
     pub(super) open: bool,
     /// How many slots may be held for one more to be granted to any waiting workload.
     pub(super) in_force: u32,
+    /// The workloads that can't have all their slots yet.
+    pub(super) several: Several,
     /// Whether a workload waits for others there, or may have to let a new contender go first.
     pub(super) awaits_others: bool,
     /// How long the watch may wait for changes.
@@ -185,6 +189,31 @@ impl KeyStatus {
     /// Whether the key has a holder or a waiting workload.
     fn is_in_use(&self) -> bool {
         self.shown.held + self.queued.waiting > 0
+    }
+}
+
+/// The workloads in a queue that ask for several slots and can't have all of them yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Several {
+    /// How many there are.
+    pub(super) waiting: usize,
+    /// How many slots are kept for them.
+    pub(super) kept: usize,
+}
+
+impl Several {
+    pub(super) fn of(index: &Index, queue: &Queue) -> Self {
+        let mut several = Self::default();
+        for (workload, stance) in queue.stances() {
+            several.waiting += 1;
+            if stance == Stance::Keeps
+                && let Some(workload) = index.workload(workload)
+            {
+                let request = queue.settings().request(&workload);
+                several.kept += request.map_or(0, slots_of);
+            }
+        }
+        several
     }
 }
 
@@ -252,8 +281,8 @@ impl Keys {
             let in_force = usize::try_from(key.in_force).unwrap_or(usize::MAX);
             let free = limit
                 .map_or(0, |limit: usize| limit.min(in_force))
-                .saturating_sub(shown.held);
-            totals.idle += free.min(*waiting);
+                .saturating_sub(shown.held + key.several.kept);
+            totals.idle += free.min(waiting.saturating_sub(key.several.waiting));
             totals.starting.extend(starting.iter().cloned());
             limits.extend(shown.limit);
             let spec = totals.spec.map_or(key.spec, |spec| spec.min(key.spec));
@@ -301,36 +330,95 @@ impl Reported {
         index: &Index,
         reference: &SemaphoreRef,
         starting: &BTreeSet<Uid>,
-        keyed: bool,
+        semaphore: &Semaphore,
     ) -> Vec<QueueStatus> {
+        let (spec, now) = (semaphore.spec(), clock::time());
+        let (restrictions, keyed) = (&spec.settings.restrictions, spec.keyed);
         let head = index.head(reference, LISTED + starting.len());
         let waiting = head
             .iter()
             .filter(|workload| !starting.contains(&workload.uid));
-        let mut before: BTreeMap<Option<Key>, usize> = BTreeMap::new();
+        let mut before: BTreeMap<Option<Key>, Ahead> = BTreeMap::new();
         let listed = waiting.take(LISTED).map(|workload| {
             let request = workload.asks_for(&reference.name, None);
             let key = request.and_then(|request| request.key.clone());
             let key = key.filter(|_| keyed);
             let slots = request.map(|request| request.slots.get());
-            let asks = slots.unwrap_or(1);
-            let before = before.entry(key.clone()).or_default();
-            *before = before.saturating_add(usize::try_from(asks).unwrap_or(usize::MAX));
+            let asks = Asks {
+                slots: request.map_or(1, slots_of),
+                priority: workload.priority,
+            };
+            let ahead = before.entry(key.clone()).or_default();
+            let expected = self.expected(&key, ahead, asks, restrictions, now);
+            let queue = semaphore.queues().get(&key).map(|state| &state.queue);
+            let several = workload.asks_for_several();
+            let lacks = queue.map_or(&[][..], |queue| queue.lacking(&workload.uid));
             QueueStatus {
                 job: workload.name.to_string(),
                 since: Timestamp::from_second(workload.since).ok().map(Time),
-                expected: self.expected(&key, *before - 1).map(Time),
+                expected: expected.map(Time),
                 slots: slots.filter(|slots| *slots > 1).map(number),
+                asks_for: several.then(|| brief(&workload.requests)),
+                lacks: (several && !lacks.is_empty()).then(|| brief(lacks)),
+                reason: queue.and_then(|queue| standing(queue, workload)),
                 key: key.as_ref().map(ToString::to_string),
             }
         });
         listed.collect()
     }
 
-    /// When a workload is likely to start for which `before` slots have to become free first, and one more.
-    fn expected(&self, key: &Option<Key>, before: usize) -> Option<Timestamp> {
-        let shown = &self.keys.get(key).filter(|key| key.open)?.shown;
-        let limit = usize::try_from(shown.limit?).ok()?;
+    /// When a workload that asks for these slots is likely to start.
+    fn expected(
+        &self,
+        key: &Option<Key>,
+        ahead: &mut Ahead,
+        asks: Asks,
+        restrictions: &Restrictions,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        ahead.slots = ahead.slots.saturating_add(asks.slots);
+        let status = self.keys.get(key).filter(|key| key.open)?;
+        let shown = &status.shown;
+        let (opening, limit) = (restrictions.windows.at(now), shown.limit?);
+        let most = |at: Timestamp| {
+            let opening = restrictions.windows.at(at);
+            let most = restrictions.limit(limit, opening, asks.priority);
+            usize::try_from(most).unwrap_or(usize::MAX)
+        };
+        let opens = match opening {
+            Opening::Closed { until } => Some(until?),
+            Opening::Always | Opening::Open { .. } => None,
+        };
+        // How many slots have to be free at some time, and how many of them have to become so.
+        let needed = (ahead.slots + shown.held).saturating_sub(most(opens.unwrap_or(now)));
+        let free = match needed.checked_sub(1) {
+            Some(before) => self.free(key, shown, before, now)?,
+            // It starts at once, or something else than slots is missing.
+            None => opens?,
+        };
+        let opens = match restrictions.windows.at(free) {
+            Opening::Closed { until } => Some(until?),
+            Opening::Always | Opening::Open { .. } => None,
+        };
+        let expected = match opens {
+            Some(opens) => {
+                // How soon slots are free again after that is not known.
+                ahead.postponed = ahead.postponed.saturating_add(asks.slots);
+                Some(opens).filter(|opens| ahead.postponed <= most(*opens))?
+            }
+            None => free,
+        };
+        whole_seconds(expected)
+    }
+
+    /// When a slot of a key is likely to be free again, after so many others.
+    fn free(
+        &self,
+        key: &Option<Key>,
+        shown: &Shown,
+        before: usize,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
         let since = shown
             .holders
             .iter()
@@ -339,15 +427,60 @@ impl Reported {
         since.sort();
         // Only the longest are listed. Others follow them.
         let known = since.len() == shown.held || before < since.len();
-        let all_held = shown.held >= limit;
-        let expected = self
-            .holds
-            .get(key)?
-            .expected(before, &since, clock::time())?;
-        (known && all_held)
-            .then(|| whole_seconds(expected))
-            .flatten()
+        let free = self.holds.get(key)?.expected(before, &since, now);
+        free.filter(|_| known)
     }
+}
+
+/// What a workload asks for in a queue.
+#[derive(Clone, Copy, Debug)]
+struct Asks {
+    slots: usize,
+    priority: i32,
+}
+
+/// The workloads before another one in a queue.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ahead {
+    /// How many slots they ask for, the other one included.
+    slots: usize,
+    /// How many of these are likely to be granted when a window opens.
+    postponed: usize,
+}
+
+/// Why a workload that asks for several slots is passed over in a queue, or what is done for it there.
+fn standing(queue: &Queue, workload: &Workload) -> Option<String> {
+    let mut stances = queue.stances();
+    let (_, stance) = stances.find(|(uid, _)| **uid == workload.uid)?;
+    let reason = match stance {
+        Stance::PassedOver => Standing::PassedOver,
+        Stance::Keeps => Standing::SlotsKept,
+        Stance::Stopped => Standing::OthersStopped,
+    };
+    Some(reason.as_str().to_owned())
+}
+
+/// How long a list of slots is, in bytes: eight names may have 2,500.
+const BRIEF: usize = 500;
+
+/// Slots as in the annotation, as many as fit.
+fn brief(requests: &[SlotRequest]) -> String {
+    let mut text = String::new();
+    for request in requests {
+        let next = request.to_string();
+        let comma = if text.is_empty() { "" } else { ", " };
+        if text.len() + comma.len() + next.len() > BRIEF {
+            text.push_str(", …");
+            break;
+        }
+        text.push_str(comma);
+        text.push_str(&next);
+    }
+    text
+}
+
+fn slots_of(request: &SlotRequest) -> usize {
+    usize::try_from(request.slots.get()).unwrap_or(usize::MAX)
 }
 
 /// That all slots of one key are held says nothing about others.

@@ -6,7 +6,11 @@ use jiff::Timestamp;
 
 use super::stages::Passage;
 use crate::{
-    controller::{Context, events::Reason, semaphore::Obstacle},
+    controller::{
+        Context,
+        events::Reason,
+        semaphore::{Need, Obstacle},
+    },
     telemetry::{SemaphoreLabels, SpanRef},
     workload::reference,
 };
@@ -108,7 +112,11 @@ impl Emitter<'_> {
         if *starts {
             let waited = clock::time().as_second().saturating_sub(*since);
             let waited = Duration::from_secs(waited.try_into().unwrap_or(0));
-            self.context.shared.metrics.granted(self.labels, waited);
+            let slots = sessions.len();
+            self.context
+                .shared
+                .metrics
+                .granted(self.labels, slots, waited);
         } else {
             if lost {
                 self.context.shared.metrics.lost(self.labels);
@@ -340,14 +348,14 @@ impl Emitter<'_> {
     }
 
     /// Emits the event that a workload waits, for those that were queued and not granted a slot at once. `waits` says
-    /// which ones do, `queues` where a workload waits, and `obstacle` why it has not as many slots there. When the
+    /// which ones do, `queues` where a workload waits, and `obstacle` why it has not its slots there. When the
     /// semaphore starts to be deleted, `all` waiting workloads get an event, once.
     pub(super) fn announce_newcomers(
         &self,
         all: bool,
         waits: impl Fn(&Uid) -> bool,
         queues: impl Fn(&Workload) -> Vec<QueueRef>,
-        obstacle: impl Fn(&QueueRef, u32) -> Option<Obstacle>,
+        obstacle: impl Fn(&QueueRef, &Workload) -> Option<Obstacle>,
     ) {
         let name = self.reference.title();
         let newcomers = self.context.index.newcomers(self.reference);
@@ -358,7 +366,7 @@ impl Emitter<'_> {
         } else {
             newcomers.collect()
         };
-        // By the number of slots that are asked for.
+        // Thousands may ask for the same.
         let mut obstacles = BTreeMap::new();
         for workload in waiting.iter().filter(|workload| waits(&workload.uid)) {
             if self.settings.terminating {
@@ -377,11 +385,11 @@ impl Emitter<'_> {
                 }
                 waits_for_several(workload, &queues, &obstacle)
             } else {
-                let asked = workload.slots_asked();
+                let need = Need::of(self.settings, workload);
                 let obstacle = obstacles
-                    .entry(asked)
-                    .or_insert_with(|| obstacle(self.reference, asked));
-                waits_for_one(&name, asked, obstacle.as_ref())
+                    .entry(need)
+                    .or_insert_with(|| obstacle(self.reference, workload));
+                waits_for_one(&name, need.slots, obstacle.as_ref())
             };
             let events = &self.context.shared.events;
             let about = reference(
@@ -437,14 +445,12 @@ fn waits_for_one(semaphore: &str, asked: u32, obstacle: Option<&Obstacle>) -> (S
 fn waits_for_several(
     workload: &Workload,
     queues: &[QueueRef],
-    obstacle: impl Fn(&QueueRef, u32) -> Option<Obstacle>,
+    obstacle: impl Fn(&QueueRef, &Workload) -> Option<Obstacle>,
 ) -> (String, bool) {
     let mut note = format!("waiting for slots of ConsulSemaphores {}", workload.asked());
     let mut needs_repair = false;
     for queue in queues {
-        let request = workload.asks_for(&queue.semaphore.name, queue.key.as_ref());
-        let asked = request.map_or(1, |request| request.slots.get());
-        if let Some(why) = obstacle(queue, asked) {
+        if let Some(why) = obstacle(queue, workload) {
             note = format!("{note}; {}: {}", queue.title(), why.message);
             needs_repair |= why.needs_repair;
         }

@@ -70,9 +70,19 @@ fn a_semaphores_series_start_at_zero_and_go_when_it_goes() {
     metrics.semaphore(&migrations, 5, 0, None);
     let idle = format!("{PREFIX}_idle_slots{labels} 0");
     assert_eq!(lines(&metrics, &format!("_slots{labels}")), [idle]);
-    metrics.granted(&migrations, Duration::from_hours(25));
+    metrics.granted(&migrations, 2, Duration::from_hours(25));
     metrics.released(&migrations);
     metrics.lost(&migrations);
+    let grants = format!("{PREFIX}_grants_total{labels} 2");
+    assert!(
+        lines(&metrics, "grants_total").contains(&grants),
+        "slots, not Jobs"
+    );
+    metrics.expects(&migrations, jiff::Timestamp::from_second(60).ok(), None);
+    let next = format!("{PREFIX}_next_start_timestamp_seconds{labels} 60");
+    assert_eq!(lines(&metrics, "timestamp"), [next]);
+    metrics.expects(&migrations, None, None);
+    assert_eq!(lines(&metrics, "timestamp"), [""; 0]);
     assert_eq!(
         lines(&metrics, "wait_seconds_sum"),
         [format!("{PREFIX}_wait_seconds_sum{labels} 90000.0")]
@@ -101,6 +111,7 @@ fn a_semaphore_is_ready_or_not_for_one_reason() {
         assert_eq!(lines(&metrics, "_ready"), series(reason, ready.into()));
     }
     metrics.semaphore(&semaphore, 1, 0, Some((1, 1)));
+    metrics.expects(&semaphore, None, jiff::Timestamp::from_second(60).ok());
     metrics.forget_all();
     assert_eq!(lines(&metrics, "batch"), [""; 0]);
 }

@@ -68,6 +68,19 @@ function age(since) {
   return time;
 }
 
+// A time to come, in words that count down.
+function countdown(words, at) {
+  const line = element("small", {}, `${words} `);
+  const time = element("time", { datetime: new Date(at * 1000).toISOString() });
+  time.title = new Date(at * 1000).toLocaleString();
+  time.dataset.until = at;
+  time.textContent = left(at);
+  line.append(time);
+  return line;
+}
+
+const left = (at) => (at > now() ? `in ${duration(at - now())}` : "soon");
+
 // ---- Cards
 
 // By "namespace/name".
@@ -137,6 +150,9 @@ function draw(card) {
   if (is.ready && is.ready.reason !== "Reconciled") parts.push(element("p", { class: "message" }, is.ready.message));
   // During an upgrade, another version of the operator may send them.
   for (const remark of is.remarks ?? []) parts.push(element("p", { class: "message" }, `${remark.reason}: ${remark.message}`));
+  if (is.windowOpens !== undefined) {
+    parts.push(element("p", { class: "quiet" }, countdown("Outside its windows; the next one opens", is.windowOpens)));
+  }
   parts.push(figures(is), slots(is), trendOf(card), holdersOf(card), queueOf(is));
   root.setAttribute("aria-labelledby", title.id);
   root.classList.toggle("problem", problem);
@@ -157,6 +173,7 @@ function figures(is) {
   } else {
     line.append(strong(is.held), " of ", strong(is.limit), is.limit === 1 ? " slot held" : " slots held");
   }
+  if (is.windowLimit !== undefined) line.append(`, ${is.windowLimit} in this window`);
   line.append(", ", strong(is.heldHere), " by this cluster; ", strong(is.waiting), " waiting");
   return line;
 }
@@ -249,10 +266,13 @@ function holdersOf(card) {
 
 function queueOf(is) {
   if (is.waiting === 0 && is.queue.length === 0) return element("p", { class: "quiet" }, "No Jobs of this cluster are waiting.");
-  const rows = is.queue.map((waiting, index) => element("tr", {},
-    element("td", { class: "place" }, String(index + 1)),
-    element("th", { scope: "row" }, element("div", {}, waiting.job), small(waiting.key && `key ${waiting.key}`, waiting.why)),
-    element("td", { class: "time" }, age(waiting.since))));
+  const rows = is.queue.map((waiting, index) => {
+    const asks = waiting.asksFor ? `asks for ${waiting.asksFor}` : waiting.slots && `asks for ${waiting.slots} slots`;
+    const cell = element("th", { scope: "row" }, element("div", {}, waiting.job), small(waiting.key && `key ${waiting.key}`, asks, waiting.why));
+    if (waiting.expected !== undefined) cell.append(countdown("expected to start", waiting.expected));
+    return element("tr", {}, element("td", { class: "place" }, String(index + 1)), cell,
+      element("td", { class: "time" }, age(waiting.since)));
+  });
   const more = is.waiting - is.queue.length;
   return table(more > 0 ? `Queue in this cluster, next first, and ${more} more` : "Queue in this cluster, next first",
     [["#", "place"], ["Job", ""], ["Waits", "time"]], rows);
@@ -509,7 +529,8 @@ setInterval(() => {
   }
   for (const root of inView) {
     for (const time of root.querySelectorAll("time")) {
-      const text = duration(now() - Number(time.dataset.since));
+      const { since, until } = time.dataset;
+      const text = until === undefined ? duration(now() - Number(since)) : left(Number(until));
       if (time.textContent !== text) time.textContent = text;
     }
   }

@@ -1,18 +1,24 @@
-//! `--semaphore prefix=P,limit=N[,slots=K][,key=K][,mode=MODE]`: slots of one of several semaphores.
+//! `--semaphore prefix=P,limit=N[,slots=K][,key=K][,mode=MODE][,window=(...)][,reserve=(...)]`: slots of one of several
+//! semaphores.
 
 use std::{fmt::Display, num::NonZeroU32, str::FromStr};
 
-use consul_semaphore::{Key, MOST_SLOTS, Mode, Prefix, holder::Semaphore};
+use consul_semaphore::{
+    Key, MOST_SLOTS, Mode, Prefix, Reserved, holder::Semaphore, windows::WindowSpec,
+};
+
+use super::restrictions::{reserve, restrictions, window};
 
 /// The longest text that is read: a prefix, a key and the other words are shorter.
-const LONGEST: usize = 1024;
+const LONGEST: usize = 2048;
 
 /// The greatest limit: as of `--limit`.
 pub(super) const MOST: u32 = 5000;
 
 /// What is allowed.
 const ALLOWED: &str = "write prefix=PREFIX,limit=N and, where needed, slots=N, key=KEY, mode=semaphore or mode=mutex, \
-                       with commas between them";
+                       window=(SCHEDULE,duration=DURATION) as for --window, reserve=(SLOTS,minPriority=N) as for \
+                       --reserve, with commas between them";
 
 /// The words that were read so far.
 #[derive(Default)]
@@ -22,6 +28,8 @@ struct Words {
     slots: Option<u32>,
     key: Option<Key>,
     mode: Option<Mode>,
+    windows: Vec<WindowSpec>,
+    reserve: Option<Reserved>,
 }
 
 /// Reads one `--semaphore`. For clap's `value_parser`.
@@ -33,7 +41,7 @@ pub(super) fn parse(text: &str) -> Result<Semaphore, String> {
         return Err(format!("it is longer than {LONGEST} characters: {ALLOWED}"));
     }
     let mut words = Words::default();
-    for part in text.split(',').map(str::trim) {
+    for part in parts(text).map(str::trim) {
         let (word, value) = part
             .split_once('=')
             .ok_or_else(|| format!("{part:?} has no value: {ALLOWED}"))?;
@@ -45,30 +53,63 @@ pub(super) fn parse(text: &str) -> Result<Semaphore, String> {
 impl Words {
     fn set(&mut self, word: &str, value: &str) -> Result<(), String> {
         match word {
-            "prefix" => once(&mut self.prefix, word, value.parse()),
-            "limit" => once(&mut self.limit, word, number(value, MOST)),
-            "slots" => once(&mut self.slots, word, number(value, MOST_SLOTS)),
-            "key" => once(&mut self.key, word, value.parse()),
-            "mode" => once(&mut self.mode, word, mode(value)),
+            "prefix" => once(&mut self.prefix, word, value.parse(), ALLOWED),
+            "limit" => once(&mut self.limit, word, number(value, MOST), ALLOWED),
+            "slots" => once(&mut self.slots, word, number(value, MOST_SLOTS), ALLOWED),
+            "key" => once(&mut self.key, word, value.parse(), ALLOWED),
+            "mode" => once(&mut self.mode, word, mode(value), ALLOWED),
+            "window" => {
+                let window = bracketed(word, value).and_then(window);
+                let window = window.map_err(|error| format!("{word}: {error}"))?;
+                self.windows.push(window);
+                Ok(())
+            }
+            "reserve" => {
+                let reserved = bracketed(word, value).and_then(reserve);
+                once(&mut self.reserve, word, reserved, ALLOWED)
+            }
             _ => Err(format!("{word:?} is unknown: {ALLOWED}")),
         }
     }
 
     fn semaphore(self) -> Result<Semaphore, String> {
         let missing = |word: &str| format!("{word} is missing: {ALLOWED}");
+        let limit = self.limit.ok_or_else(|| missing("limit"))?;
         Ok(Semaphore {
             prefix: below(
                 self.prefix.ok_or_else(|| missing("prefix"))?,
                 self.key.as_ref(),
             )?,
             mode: self.mode.unwrap_or(Mode::Semaphore),
-            limit: self.limit.ok_or_else(|| missing("limit"))?,
+            limit,
             slots: self
                 .slots
                 .and_then(NonZeroU32::new)
                 .unwrap_or(NonZeroU32::MIN),
+            restrictions: restrictions(limit, self.windows, self.reserve)?,
         })
     }
+}
+
+/// The text between commas, except those in brackets.
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_i32;
+    text.split(move |sign| {
+        depth += match sign {
+            '(' => 1,
+            ')' => -1,
+            _ => 0,
+        };
+        sign == ',' && depth == 0
+    })
+}
+
+/// The text in brackets.
+fn bracketed<'a>(word: &str, text: &'a str) -> Result<&'a str, String> {
+    let inside = text
+        .strip_prefix('(')
+        .and_then(|text| text.strip_suffix(')'));
+    inside.ok_or_else(|| format!("put it in brackets, {word}=(...): {ALLOWED}"))
 }
 
 /// The prefix of a semaphore, or of one key of it.
@@ -80,19 +121,21 @@ pub(super) fn below(prefix: Prefix, key: Option<&Key>) -> Result<Prefix, String>
     below.map_err(|error| format!("prefix and key: {error}"))
 }
 
-fn once<T, E: Display>(
+/// Sets a word that may be there once; `allowed` says what may be written.
+pub(super) fn once<T, E: Display>(
     known: &mut Option<T>,
     word: &str,
     value: Result<T, E>,
+    allowed: &str,
 ) -> Result<(), String> {
     let value = value.map_err(|error| format!("{word}: {error}"))?;
     match known.replace(value) {
         None => Ok(()),
-        Some(_) => Err(format!("{word} is there twice: {ALLOWED}")),
+        Some(_) => Err(format!("{word} is there twice: {allowed}")),
     }
 }
 
-fn number(text: &str, most: u32) -> Result<u32, String> {
+pub(super) fn number(text: &str, most: u32) -> Result<u32, String> {
     let number = u32::from_str(text).ok();
     let number = number.filter(|number| (1..=most).contains(number));
     number.ok_or_else(|| format!("{text:?} is no number from 1 to {most}"))
@@ -111,6 +154,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use consul_semaphore::Restrictions;
 
     #[test]
     fn a_semaphore_is_written_in_words() {
@@ -122,6 +166,7 @@ mod tests {
                 mode: Mode::Semaphore,
                 limit: 3,
                 slots: NonZeroU32::MIN,
+                restrictions: Restrictions::default(),
             }
         );
         let all = parse("mode=semaphore, slots=2,key=customer-42, limit=3, prefix=tasks").unwrap();
@@ -134,6 +179,50 @@ mod tests {
     }
 
     #[test]
+    fn windows_and_reserved_slots_are_in_brackets() {
+        let read = parse(
+            "prefix=a,window=(0 22 * * 1,3,duration=6h),limit=3,reserve=(1,minPriority=100),\
+             window=(0 0 * * 0,duration=24h,limit=2)",
+        )
+        .unwrap();
+        let windows = [
+            window("0 22 * * 1,3,duration=6h").unwrap(),
+            window("0 0 * * 0,duration=24h,limit=2").unwrap(),
+        ];
+        assert_eq!(
+            read.restrictions,
+            restrictions(
+                3,
+                windows.into(),
+                Some(reserve("1,minPriority=100").unwrap())
+            )
+            .unwrap()
+        );
+        for (text, expected) in [
+            (
+                "window=0 22 * * *",
+                "window: put it in brackets, window=(...)",
+            ),
+            (
+                "window=(0 22 * * *)",
+                "window: duration is missing: write SCHEDULE",
+            ),
+            ("window=(0 22 * * *,duration=6h", "put it in brackets"),
+            (
+                "reserve=(4,minPriority=1)",
+                "4 slots can't be reserved of 3",
+            ),
+            (
+                "reserve=(1,minPriority=1),reserve=(1,minPriority=1)",
+                "there twice",
+            ),
+        ] {
+            let said = parse(&format!("prefix=a,limit=3,{text}")).unwrap_err();
+            assert!(said.contains(expected), "{text}: {said}");
+        }
+    }
+
+    #[test]
     fn what_is_not_understood_is_answered_with_what_is_allowed() {
         let long = format!("prefix=a,limit=1,key={}", "k".repeat(LONGEST));
         let longest = format!("prefix={},key=k,limit=1", "p".repeat(Prefix::MAX_LENGTH));
@@ -143,7 +232,7 @@ mod tests {
             ("limit=1", "prefix is missing: write"),
             ("prefix=a,limit=1,", "\"\" has no value: write"),
             ("prefix=a,limit", "\"limit\" has no value"),
-            ("prefix=a,limit=1,window=x", "\"window\" is unknown: write"),
+            ("prefix=a,limit=1,size=x", "\"size\" is unknown: write"),
             ("prefix=a,limit=1,\u{1b}[31m=x", "\"\\u{1b}[31m\" is"),
             ("prefix=a,prefix=b,limit=1", "prefix is there twice"),
             ("prefix=a//b,limit=1", "prefix: prefix \"a//b\" is"),
@@ -154,7 +243,7 @@ mod tests {
             ("prefix=a,limit=99,slots=51", "from 1 to 50"),
             ("prefix=a,limit=1,key=b/c", "key: a key is"),
             ("prefix=a,limit=1,mode=lock", "neither semaphore nor mutex"),
-            (&long, "longer than 1024 characters: write"),
+            (&long, "longer than 2048 characters: write"),
             (&longest, "prefix and key: prefix"),
         ] {
             let said = parse(text).unwrap_err();

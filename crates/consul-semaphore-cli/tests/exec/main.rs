@@ -16,3 +16,4 @@ mod limit;
 mod loss;
 mod several;
 mod waiting;
+mod windows;

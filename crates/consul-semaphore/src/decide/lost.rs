@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Observed, Pass, grant};
 use crate::{
-    OnSlotLost,
+    Asked, OnSlotLost,
     lock::Lock,
     plan::{GiveBack, Plan, SessionRequest, Suspend, Suspended},
     workload::{Phase, Workload},
@@ -142,7 +142,10 @@ impl<'a> Pass<'a> {
         if let Some(session) = self.session_of(&workload.uid, ordinal) {
             let swap = swap.map(|(dead, check)| (dead, self.clean_up(dead, check.clone())));
             let sessions = BTreeMap::from([(ordinal, session)]);
-            self.composer.grant(grant(workload, sessions, false), swap);
+            let granted = workload.granted.as_ref();
+            let asked = granted.map(Asked::granted).unwrap_or_default();
+            self.composer
+                .grant(grant(workload, sessions, false), &asked, swap);
         } else {
             // Its slot is kept for it until its session is made.
             self.plan.sessions.push(SessionRequest {

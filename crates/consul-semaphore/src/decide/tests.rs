@@ -14,6 +14,7 @@ use consul_client::{Entry, Listing};
 
 mod cooling;
 mod given_back;
+mod keeps;
 mod keyed;
 mod lock;
 mod lost;
@@ -45,6 +46,7 @@ struct Facts {
     barred: BTreeSet<Uid>,
     immovable: BTreeSet<Uid>,
     stances: BTreeMap<Uid, Stance>,
+    requests: BTreeMap<Uid, Asked>,
     operations: usize,
 }
 
@@ -77,6 +79,7 @@ impl Facts {
             barred: BTreeSet::new(),
             immovable: BTreeSet::new(),
             stances: BTreeMap::new(),
+            requests: BTreeMap::new(),
             operations: 64,
         };
         facts.lock(limit, holders);
@@ -180,7 +183,11 @@ impl Facts {
     }
 
     fn decide_on(&self, reading: Option<&Reading>) -> Plan {
-        decide(&Observed {
+        decide(&self.observed(reading))
+    }
+
+    fn observed<'a>(&'a self, reading: Option<&'a Reading>) -> Observed<'a> {
+        Observed {
             now: second(NOW),
             time: samples::time(NOW),
             settings: &self.settings,
@@ -201,10 +208,11 @@ impl Facts {
             barred: &self.barred,
             immovable: &self.immovable,
             stances: &self.stances,
+            requests: &self.requests,
             closed: false,
             joint: None,
             operations: self.operations,
-        })
+        }
     }
 }
 

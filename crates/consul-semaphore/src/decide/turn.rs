@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Observed, Pass};
 use crate::{
     ContenderBody, Mode,
-    identity::Claim,
+    identity::{Claim, NONE},
     reading::Reading,
     workload::{Place, Workload},
 };
@@ -13,9 +13,11 @@ use consul_client::{Entry, SessionId, clock::Moment};
 
 /// The foreign contenders that wait: from other clusters, and from other programs.
 pub(super) struct Others {
+    /// Whether the order is kept among all here, and those who wait are shown.
+    fair: bool,
     /// Whether any foreign contender takes part here, as a holder or waiting.
     any: bool,
-    /// Those whose turn has not ended.
+    /// Those whose turn has not ended, or for whom slots are kept.
     waiting: Vec<Waiter>,
     /// How many slots are left to them, if free.
     left: usize,
@@ -27,21 +29,54 @@ struct Waiter {
     place: Option<Place>,
     /// The contender's `CreateIndex`.
     created: u64,
-    /// How many slots it waits for.
+    /// How many slots are left to it.
     slots: usize,
-    /// When its turn ends, if a slot is free.
+    /// Until when, if a slot is free.
     until: Option<Moment>,
+    /// Whether they are kept for it, and not only left for a turn.
+    kept: bool,
+}
+
+impl Waiter {
+    fn new(observed: &Observed<'_>, session: &SessionId, entry: &Entry) -> Self {
+        let Observed {
+            settings,
+            turns,
+            now,
+            ..
+        } = *observed;
+        let body = ContenderBody::read(&entry.value);
+        // A host is no cluster: each of its programs is by itself.
+        let claims = settings.namespace != NONE
+            && body
+                .as_ref()
+                .is_some_and(|body| body.cluster_id == settings.cluster.id);
+        let kept = turns
+            .kept(session, claims)
+            .filter(|(_, until)| *until > now);
+        let awaited = body.as_ref().map_or(1, ContenderBody::slots_awaited);
+        let slots = kept.map_or(awaited, |(slots, _)| slots.min(settings.limit));
+        let until = kept.map_or_else(|| turns.ends(session), |(_, until)| Some(until));
+        Self {
+            place: body.and_then(|body| body.place()),
+            created: entry.create_index,
+            slots: usize::try_from(slots).unwrap_or(usize::MAX),
+            until,
+            kept: kept.is_some(),
+        }
+    }
 }
 
 impl Others {
     pub(super) fn of(observed: &Observed<'_>, reading: &Reading) -> Self {
         let mut others = Self {
+            // Nobody can see who waits for a mutex.
+            fair: observed.settings.fair.is_some() && observed.settings.mode != Mode::Mutex,
             any: false,
             waiting: Vec::new(),
             left: 0,
         };
-        // Nobody can see who waits for a mutex.
-        if observed.settings.fair.is_none() || observed.settings.mode == Mode::Mutex {
+        if !others.fair {
             return others;
         }
         let ours: BTreeSet<&SessionId> = observed.ours.iter().map(|ours| &ours.session).collect();
@@ -51,16 +86,7 @@ impl Others {
         let waiting = reading
             .waiting()
             .filter(|(session, _)| !ours.contains(session));
-        let waiting = waiting.map(|(session, entry)| {
-            let body = ContenderBody::read(&entry.value);
-            let slots = body.as_ref().map_or(1, ContenderBody::slots_awaited);
-            Waiter {
-                place: body.and_then(|body| body.place()),
-                created: entry.create_index,
-                slots: usize::try_from(slots).unwrap_or(usize::MAX),
-                until: observed.turns.ends(session),
-            }
-        });
+        let waiting = waiting.map(|(session, entry)| Waiter::new(observed, session, entry));
         let in_turn = |waiter: &Waiter| waiter.until.is_none_or(|until| until > observed.now);
         others.waiting = waiting.filter(in_turn).collect();
         others
@@ -81,6 +107,16 @@ impl Others {
                 Some(theirs) => *theirs < place,
                 None => own.is_none_or(|own| waiter.created < own),
             })
+    }
+
+    /// Whether slots are kept for one that comes before this workload.
+    pub(super) fn keep_before(&self, workload: &Workload) -> bool {
+        let place = workload.place();
+        let mut waiting = self.waiting.iter();
+        waiting.any(|waiter| {
+            let before = waiter.place.as_ref().is_some_and(|theirs| *theirs < place);
+            waiter.kept && before
+        })
     }
 }
 
@@ -103,14 +139,43 @@ impl Pass<'_> {
         }
     }
 
-    /// Shows this workload to others, by a contender that says its place in the queue.
-    pub(super) fn show(&mut self, others: &Others, workload: &Workload, session: &SessionId) {
+    /// Shows this workload to others, by a contender that says its place in the queue, and how many slots they are to
+    /// keep for it. Who keeps slots is also shown where nobody else is seen: the next one to come must know. It is
+    /// written anew now and then, as a sign that it still waits.
+    pub(super) fn show(
+        &mut self,
+        others: &Others,
+        workload: &Workload,
+        session: &SessionId,
+        keeps: bool,
+    ) {
+        let slots = self.slots_for(workload);
+        let claim = Claim {
+            keeps: if keeps { slots } else { 0 },
+            ..Claim::of(workload, slots)
+        };
         let shown = self.reading.contender(session);
         let shown = shown.and_then(|entry| ContenderBody::read(&entry.value)?.waiting);
-        let claim = Claim::of(workload, self.slots_for(workload));
+        let told = shown.as_ref().is_some_and(|shown| shown.keeps > 0);
         // A session in `Holders` that has no contender is dead, and stays so.
-        if others.any && !self.reading.is_named(session) && shown.as_ref() != Some(&claim) {
-            self.composer.show(workload, claim, session);
+        if !others.fair || self.reading.is_named(session) || !(others.any || keeps || told) {
+            return;
         }
+        let mut outdated = shown.as_ref() != Some(&claim);
+        if let Some(anew) = self.observed.turns.anew(session).filter(|_| keeps) {
+            outdated |= anew <= self.observed.now;
+            self.plan.anew = self.plan.anew.into_iter().chain([anew]).min();
+        }
+        if outdated {
+            let asked = self.asked_by(workload);
+            self.composer.show(workload, claim, asked, session);
+        }
+    }
+
+    /// Whether others were told to keep slots for the workload of this contender.
+    pub(super) fn tells_to_keep(&self, session: &SessionId) -> bool {
+        let contender = self.reading.contender(session);
+        let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
+        body.is_some_and(|body| body.slots_kept() > 0)
     }
 }

@@ -120,6 +120,13 @@ pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
     stances.collect()
 }
 
+/// What a workload can't have yet of what it asks for, by what its queues say, which are in the order of its requests.
+pub(super) fn lacking(requests: &[SlotRequest], said: &[Said<'_>]) -> Vec<SlotRequest> {
+    let both = requests.iter().zip(said);
+    let lacking = both.filter(|(_, said)| !said.is_free());
+    lacking.map(|(request, _)| request.clone()).collect()
+}
+
 /// A workload that came to the head of one of its queues.
 #[derive(Clone, Debug)]
 struct Head {

@@ -28,8 +28,8 @@ use super::{
     sessions::Sessions,
 };
 use crate::{
-    Agreement, ContenderBody, Cooldowns, Defence, Evidence, Identity, Lock, OwnContender, Phase,
-    Plan, Reading, SessionState, Settings, Turns, Uid, Workload, decide,
+    Agreement, Asked, ContenderBody, Cooldowns, Defence, Evidence, Identity, Lock, OwnContender,
+    Phase, Plan, Reading, SessionState, Settings, SlotRequest, Turns, Uid, Workload, decide,
     evidence::{LATE, tenure},
     plan::{
         End, Fail, Failed, GiveBack, Grant, Part, Release, SessionRequest, Skip, Skipped, Slot,
@@ -99,6 +99,10 @@ pub struct Queue {
     pub(crate) writes: Writes,
     /// What to do about workloads that ask for several slots and can't have all of them yet.
     stances: BTreeMap<Uid, Stance>,
+    /// All that workloads ask for that ask for slots at several lock keys.
+    requests: BTreeMap<Uid, Asked>,
+    /// What is not free of all that they ask for.
+    lacking: BTreeMap<Uid, Vec<SlotRequest>>,
     /// What the last pass decided about workloads that must not wait.
     fails: Vec<Fail>,
     calls: Calls,
@@ -298,6 +302,8 @@ impl Queue {
             active: Active::default(),
             writes: Writes::default(),
             stances: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            lacking: BTreeMap::new(),
             fails: Vec::new(),
             calls: Calls::default(),
             schedule: Schedule::default(),
@@ -665,6 +671,7 @@ impl Queue {
         }
         self.schedule.passed = now.moment;
         self.writes.again = None;
+        self.settings.restrictions.windows.refresh(now.time);
         #[cfg(test)]
         let lookup = &self.shadow.tell_changes(&self.sessions, lookup);
         let facts = self.observe(now, lookup);
@@ -724,6 +731,9 @@ impl Queue {
             self.active
                 .note_contenders(evidence, knowledge, &self.sessions, lookup);
             self.describe_holders(now);
+            let owners = &self.sessions.owners;
+            let is_neighbour = |session: &SessionId| owners.get(session) == Some(&Owner::Neighbour);
+            self.knowledge.memory.turns.note_neighbours(is_neighbour);
             ours = self.ours(&excluded, now, lookup);
             if let Some(reading) = &self.knowledge.reading {
                 let cooldowns = &mut self.held.cooldowns;
@@ -1193,6 +1203,7 @@ impl Queue {
             .map(|trouble| trouble.setback.until)
             .chain(blocking.filter_map(|blocking| blocking.until))
             .chain(plan.wake)
+            .chain(plan.anew)
             .chain(plan.deadline)
             .chain(self.writes.again)
             .chain(self.writes.refusals.due())
@@ -1283,6 +1294,36 @@ impl Queue {
         before != stance
     }
 
+    /// All that this workload asks for, at several lock keys; `None`: it is not known any more.
+    pub(super) fn take_request(&mut self, workload: &Uid, asked: Option<&Asked>) {
+        match asked {
+            Some(asked) if self.requests.get(workload) == Some(asked) => {}
+            Some(asked) => drop(self.requests.insert(workload.clone(), asked.clone())),
+            None => drop(self.requests.remove(workload)),
+        }
+    }
+
+    /// What is not free of all that this workload asks for; nothing: that is not known. Returns whether that is new.
+    pub(super) fn note_lacking(&mut self, workload: &Uid, lacking: &[SlotRequest]) -> bool {
+        let before = if lacking.is_empty() {
+            self.lacking.remove(workload)
+        } else {
+            self.lacking.insert(workload.clone(), lacking.to_vec())
+        };
+        before.unwrap_or_default() != lacking
+    }
+
+    /// The workloads that ask for several slots and can't have all of them yet, and what their free slots do here.
+    pub fn stances(&self) -> impl Iterator<Item = (&Uid, Stance)> {
+        let stances = self.stances.iter();
+        stances.map(|(workload, stance)| (workload, *stance))
+    }
+
+    /// What is not free, here or elsewhere, of all that such a workload asks for.
+    pub fn lacking(&self, workload: &Uid) -> &[SlotRequest] {
+        self.lacking.get(workload).map_or(&[], Vec::as_slice)
+    }
+
     /// Sends a transaction that contains this queue's part.
     pub(super) fn send(&mut self, id: CallId, call: Call) {
         self.calls.actions.push_back(Action::Call(id, call));
@@ -1300,7 +1341,7 @@ impl Queue {
         self.write(
             Write::GiveBack(GiveBack {
                 workload: workload.into(),
-                sessions: sessions.collect(),
+                sessions: workload.given_back_with(sessions.collect()),
                 hold: false,
             }),
             None,

@@ -233,6 +233,7 @@ impl Semaphore {
 
     /// Records whether something can be granted.
     fn note_blocked(&mut self, now: Now) {
+        self.spec.settings.restrictions.windows.refresh(now.time);
         let blocked = self.cannot_grant(now);
         self.blocked.note(blocked, now.time);
     }

@@ -1,5 +1,6 @@
 //! Several semaphores and keys in one engine, with a small fake of Consul.
 
+mod clusters;
 mod several;
 mod together;
 mod waits;
@@ -254,8 +255,13 @@ impl World {
 
     /// Runs until there is nothing more to do.
     fn settle(&mut self) {
+        self.run(1);
+    }
+
+    /// The same, with so many seconds for each pass.
+    fn run(&mut self, seconds: u64) {
         for _ in 0..1_000 {
-            self.seconds += 1;
+            self.seconds += seconds;
             let now = self.now();
             let passed = self.engine.pass(now, &self.store);
             let mut any = passed.is_some();

@@ -6,8 +6,9 @@ use crate::{
     engine::{Engine, Queue},
     lock::Unreadable,
     plan::Taker,
+    windows::Opening,
 };
-use consul_client::{self as consul, SessionId};
+use consul_client::{self as consul, SessionId, clock};
 
 /// How many holders a message names.
 const NAMED: usize = 5;
@@ -124,15 +125,28 @@ pub(super) struct View<'a> {
     /// The prefix as it was last read, if it was.
     reading: Option<&'a Reading>,
     program: &'a Program,
+    /// Whether slots are granted now, by its windows.
+    opening: Opening,
 }
 
 impl<'a> View<'a> {
     pub(super) fn of(watched: &'a Watched, engine: &'a Engine, program: &'a Program) -> Self {
+        let queue = engine.queue(&watched.queue);
+        let settings = queue.map(Queue::settings);
+        let opening = settings.map_or(Opening::Always, |settings| {
+            settings.restrictions.windows.at(clock::time())
+        });
         Self {
             asked: &watched.asked,
-            reading: engine.queue(&watched.queue).and_then(Queue::reading),
+            reading: queue.and_then(Queue::reading),
             program,
+            opening,
         }
+    }
+
+    /// Whether nothing is granted here because it is outside the windows.
+    pub(super) fn is_closed(&self) -> bool {
+        !self.opening.is_open() && !self.is_held()
     }
 
     /// Whether the prefix was read.
@@ -159,9 +173,12 @@ impl<'a> View<'a> {
         };
         let free = match reading.lock() {
             Lock::Semaphore { body, .. } => {
-                body.room() >= self.slots() && !self.others_wait(reading)
+                body.room() >= self.room_needed() && !self.others_wait(reading)
             }
-            Lock::Absent { .. } => !self.others_wait(reading),
+            Lock::Absent { .. } => {
+                let limit = usize::try_from(self.asked.limit).unwrap_or(usize::MAX);
+                limit >= self.room_needed() && !self.others_wait(reading)
+            }
             Lock::Mutex { .. } | Lock::Unreadable(_) => false,
         };
         !free && !self.is_held()
@@ -177,7 +194,7 @@ impl<'a> View<'a> {
             Lock::Unreadable(Unreadable::LeftOver { .. }) => true,
             Lock::Semaphore { body, .. } => {
                 let (room, dead) = (body.room(), reading.dead_holders().len());
-                room < self.slots() && room + dead >= self.slots()
+                room < self.room_needed() && room + dead >= self.room_needed()
             }
             _ => false,
         }
@@ -191,13 +208,19 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The holders of the slots, for people.
+    /// Why they are missing, and the holders of the slots, for people.
     fn holders(&self) -> String {
+        if let Opening::Closed { until } = self.opening {
+            return until.map_or_else(
+                || "none of its windows opens".to_owned(),
+                |until| format!("it is outside its windows until {until:.0}"),
+            );
+        }
         let Some(reading) = self.reading else {
             return "the holders are unknown".to_owned();
         };
         let (limit, holders): (_, Vec<_>) = match reading.lock() {
-            Lock::Semaphore { body, .. } if body.room() >= self.slots() => {
+            Lock::Semaphore { body, .. } if body.room() >= self.room_needed() => {
                 return "others that were queued before wait, too".to_owned();
             }
             Lock::Semaphore { body, .. } => (body.limit(), body.holders().collect()),
@@ -205,7 +228,9 @@ impl<'a> View<'a> {
                 return "its lock-delay runs".to_owned();
             }
             Lock::Mutex { holder, .. } => (1, holder.iter().collect()),
-            Lock::Absent { .. } | Lock::Unreadable(_) => return "nobody holds one".to_owned(),
+            Lock::Absent { .. } | Lock::Unreadable(_) => {
+                return format!("nobody holds one{}", self.withheld_in_words());
+            }
         };
         let name =
             |session: &SessionId| Taker::new(session, reading.contender(session)).describe(None);
@@ -214,11 +239,50 @@ impl<'a> View<'a> {
         if held > NAMED {
             named.push(format!("{} more", held - NAMED));
         }
-        format!("{held} of {limit} held, by {}", named.join("; by "))
+        let by = if held > 0 { ", by " } else { "" };
+        let withheld = self.withheld_in_words();
+        format!(
+            "{held} of {limit} held{by}{}{withheld}",
+            named.join("; by ")
+        )
     }
 
-    fn slots(&self) -> usize {
-        usize::try_from(self.asked.slots.get()).unwrap_or(usize::MAX)
+    /// Why not all free slots are for this program.
+    fn withheld_in_words(&self) -> String {
+        let Semaphore {
+            limit,
+            restrictions,
+            ..
+        } = self.asked;
+        let mut words = String::new();
+        let in_window = self.opening.limit(*limit);
+        if in_window < *limit {
+            words = format!("; its window allows {in_window}");
+        }
+        let priority = self.program.workload.priority;
+        if let Some(reserved) = restrictions
+            .reserved
+            .filter(|reserved| priority < reserved.min_priority)
+        {
+            let (slots, least) = (reserved.slots, reserved.min_priority);
+            words =
+                format!("{words}; the last {slots} are reserved for priority {least} and above");
+        }
+        words
+    }
+
+    /// How many slots must be free for the program to get those that it asks for.
+    fn room_needed(&self) -> usize {
+        let Semaphore {
+            limit,
+            slots,
+            restrictions,
+            ..
+        } = self.asked;
+        let priority = self.program.workload.priority;
+        let withheld = limit - restrictions.limit(*limit, self.opening, priority);
+        let needed = slots.get().saturating_add(withheld);
+        usize::try_from(needed).unwrap_or(usize::MAX)
     }
 
     /// Whether others have contenders at the prefix.

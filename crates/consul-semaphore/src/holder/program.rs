@@ -73,6 +73,7 @@ impl Settings {
             mode,
             limit,
             slots: _,
+            restrictions,
         } = &watched.asked;
         settings::Settings {
             cluster: Cluster {
@@ -85,7 +86,7 @@ impl Settings {
             prefix: prefix.clone(),
             mode: *mode,
             limit: *limit,
-            restrictions: settings::Restrictions::default(),
+            restrictions: restrictions.clone(),
             policy: LimitPolicy::Refuse,
             paused: false,
             pass_over: Duration::from_mins(1),

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use crate::{MOST_SEMAPHORES, MOST_SLOTS, Mode, Prefix};
+use crate::{MOST_SEMAPHORES, MOST_SLOTS, Mode, Prefix, Restrictions};
 
 /// A semaphore, and how many of its slots a program asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct Semaphore {
     pub limit: u32,
     /// How many of them are asked for.
     pub slots: NonZeroU32,
+    /// When they are granted, and to whom.
+    pub restrictions: Restrictions,
 }
 
 impl Semaphore {
@@ -66,6 +68,19 @@ pub enum InvalidRequest {
         /// How many are asked for.
         slots: u32,
     },
+    /// More slots than windows and reserved slots ever leave for it.
+    #[error(
+        "{prefix} grants this program at most {most} slots, because of its windows and of the slots that it reserves \
+         for higher priorities: ask for at most as many, not for {slots}"
+    )]
+    OutOfReach {
+        /// The semaphore.
+        prefix: Prefix,
+        /// How many it may have.
+        most: u32,
+        /// How many are asked for.
+        slots: u32,
+    },
 }
 
 impl Request {
@@ -79,7 +94,28 @@ impl Request {
             mode,
             limit,
             slots: NonZeroU32::MIN,
+            restrictions: Restrictions::default(),
         }])
+    }
+
+    /// Checks that a program of this priority can have all of it at some time.
+    ///
+    /// # Errors
+    /// Windows and reserved slots always leave less.
+    pub fn check_reach(&self, priority: i32) -> Result<(), InvalidRequest> {
+        for semaphore in &self.0 {
+            let (limit, slots) = (semaphore.limit, semaphore.slots.get());
+            let most = semaphore.restrictions.most(limit, priority);
+            if slots > most {
+                let prefix = semaphore.prefix.clone();
+                return Err(InvalidRequest::OutOfReach {
+                    prefix,
+                    most,
+                    slots,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Slots of these semaphores.
@@ -140,6 +176,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Reserved;
 
     fn semaphore(prefix: &str, limit: u32, slots: u32) -> Semaphore {
         Semaphore {
@@ -147,7 +184,29 @@ mod tests {
             mode: Mode::Semaphore,
             limit,
             slots: slots.try_into().unwrap(),
+            restrictions: Restrictions::default(),
         }
+    }
+
+    #[test]
+    fn a_program_asks_for_no_more_than_is_ever_left_for_it() {
+        let reserving = Semaphore {
+            restrictions: Restrictions {
+                reserved: Some(Reserved {
+                    slots: 2,
+                    min_priority: 10,
+                }),
+                ..Restrictions::default()
+            },
+            ..semaphore("a", 3, 2)
+        };
+        let request = Request::new(vec![reserving]).unwrap();
+        assert_eq!(request.check_reach(10), Ok(()));
+        let said = request.check_reach(9).unwrap_err().to_string();
+        assert!(
+            said.starts_with("a grants this program at most 1 slots"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::{
-    Mode, OnSlotLost, Prefix,
+    Mode, OnSlotLost, Prefix, Restrictions,
     plan::{GiveBack, Rename, Suspend, Target},
 };
 use consul_client::SessionId;
@@ -20,6 +20,7 @@ fn holder() -> Holder {
         mode: Mode::Semaphore,
         limit: 2,
         slots: 1.try_into().unwrap(),
+        restrictions: Restrictions::default(),
     };
     let settings = Settings {
         request: Request::new(vec![semaphore("a"), semaphore("b")]).unwrap(),

@@ -29,6 +29,10 @@ struct Summary {
     /// The holders' names, by session.
     holders: BTreeMap<String, String>,
     queue: Vec<String>,
+    /// What becomes of Jobs in the queue that ask for slots of several semaphores, by their names.
+    several: BTreeMap<String, String>,
+    /// Whether slots are granted, if there are windows.
+    windows: String,
     /// The names of those that wait in other clusters and programs.
     elsewhere: Vec<String>,
 }
@@ -96,6 +100,14 @@ impl Summary {
             };
             lines.push(format!("{name} queue {queue}"));
         }
+        if self.windows != before.windows && !self.windows.is_empty() {
+            lines.push(format!("{name} {}", self.windows));
+        }
+        for (job, standing) in &self.several {
+            if before.several.get(job) != Some(standing) {
+                lines.push(format!("{name} {job} {standing}"));
+            }
+        }
         if self.elsewhere != before.elsewhere {
             let waiting = if self.elsewhere.is_empty() {
                 "-".to_owned()
@@ -145,6 +157,18 @@ fn summary(item: &Item) -> (String, Summary) {
         ready.map_or("Unknown", |ready| ready.status.as_str()),
         ready.map_or("-", |ready| ready.reason.as_str()),
     );
+    let windows = match &reported.window_opens {
+        _ if semaphore.spec.windows.is_empty() => String::new(),
+        Some(opens) => format!("windows closed until {:.0}", opens.0),
+        None => "windows open".to_owned(),
+    };
+    let several = reported.queue.iter().filter_map(|queued| {
+        let lacks = queued.lacks.as_deref();
+        let lacks = lacks.map_or_else(String::new, |lacks| format!(" waits for {lacks}"));
+        let standing = queued.reason.as_deref()?;
+        Some((queued.job.clone(), format!("{standing}{lacks}")))
+    });
+    let several = several.collect();
     let elsewhere = elsewhere::waiters(&reported, None).into_iter();
     let elsewhere = elsewhere.map(|waiter| elsewhere::name(waiter, None));
     let elsewhere = elsewhere.collect();
@@ -159,6 +183,8 @@ fn summary(item: &Item) -> (String, Summary) {
             .into_iter()
             .map(|queued| queued.job)
             .collect(),
+        several,
+        windows,
         elsewhere,
     };
     (name, summary)
@@ -226,6 +252,32 @@ mod tests {
         ];
         assert_eq!(after.since(&before, true), expected);
         assert_eq!(after.since(&before, false), expected[..1]);
+    }
+
+    #[test]
+    fn what_becomes_of_jobs_that_ask_for_several_is_reported_and_whether_windows_are_open() {
+        let with = |status: &Value| {
+            let mut semaphore = semaphore(status);
+            let windows = json!([{ "schedule": "0 22 * * *", "duration": "6h" }]);
+            semaphore.spec.windows = serde_json::from_value(windows).unwrap();
+            Seen::of([&Item::Semaphore(Box::new(semaphore))], [])
+        };
+        let of = |reason: &str| json!([{ "job": "b", "lacks": "licenses:2", "reason": reason }]);
+        let before = with(&json!({
+            "queue": of("PassedOver"), "windowOpens": "2026-01-01T22:00:00Z",
+        }));
+        let lines = before.since(&Seen::default(), true);
+        let expected = [
+            "batch/db windows closed until 2026-01-01T22:00:00Z",
+            "batch/db b PassedOver waits for licenses:2",
+        ];
+        assert!(lines.ends_with(&expected.map(str::to_owned)), "{lines:?}");
+        let after = with(&json!({ "queue": of("SlotsKept") }));
+        let expected = [
+            "batch/db windows open",
+            "batch/db b SlotsKept waits for licenses:2",
+        ];
+        assert_eq!(after.since(&before, true), expected);
     }
 
     #[test]

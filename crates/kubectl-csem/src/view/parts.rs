@@ -2,7 +2,7 @@
 
 use consul_semaphore_api::{
     ConsulSemaphore, HolderStatus,
-    conditions::{self, ConditionType},
+    conditions::{self, ConditionType, Reason},
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -123,6 +123,33 @@ pub(super) fn slots(semaphore: &ConsulSemaphore) -> Line {
         ]
     };
     labelled("Slots", spans)
+}
+
+/// When slots are granted, and to whom, if that is restricted.
+pub(super) fn restrictions(text: &mut Text, semaphore: &ConsulSemaphore, now: Timestamp) {
+    let (reported, spec) = (status(semaphore), &semaphore.spec);
+    let windows = if let Some(opens) = &reported.window_opens {
+        let (in_time, at) = (until(opens.0, now), opens.0);
+        format!("closed, the next one opens in {in_time}, at {at:.0}")
+    } else if let Some(limit) = reported.window_limit {
+        format!("open, for {limit} of {} slots", spec.limit)
+    } else {
+        let available = condition(semaphore, ConditionType::SlotsAvailable);
+        let closed = |condition: &Condition| condition.reason == Reason::OutsideWindow.as_str();
+        if available.is_some_and(closed) {
+            "closed, and none ever opens".to_owned()
+        } else {
+            "open".to_owned()
+        }
+    };
+    if !spec.windows.is_empty() && semaphore.status.is_some() {
+        text.push(labelled("Windows", vec![Span::plain(windows)]));
+    }
+    if let Some(reserved) = &spec.reserved {
+        let (slots, least) = (reserved.slots, reserved.min_priority);
+        let line = format!("the last {slots}, for Jobs of priority {least} and above");
+        text.push(labelled("Reserved", vec![Span::plain(line)]));
+    }
 }
 
 /// The holders, below their heading. `more` is how many there are in addition.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use consul_semaphore::{Blocked, Phase, WaitTimeout, Workload};
 use consul_semaphore_api::{
-    ConsulSemaphore,
+    ConsulSemaphore, QueueStatus, Standing,
     annotations::HOLD,
     waiting::{Asking, Line, lack},
 };
@@ -24,6 +24,12 @@ pub(crate) struct Place {
     pub(crate) job: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
+    /// All that it asks for, if that is more than one slot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) asks_for: Option<String>,
+    /// What is not free of slots of several semaphores, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lacks: Option<String>,
     /// Unknown if Jobs can't be listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) priority: Option<i32>,
@@ -32,6 +38,9 @@ pub(crate) struct Place {
     /// When it fails if it has no slot by then, at the earliest; `None` if that is not so, or unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fails: Option<Timestamp>,
+    /// When it is likely to start; `None` if that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) expected: Option<Timestamp>,
     /// One word, for programs.
     pub(crate) reason: String,
     pub(crate) message: String,
@@ -67,8 +76,8 @@ pub(crate) fn fails(semaphore: &ConsulSemaphore, workload: &Workload) -> Option<
 }
 
 impl Queue {
-    /// Corrects what is said of Jobs whose slots of the semaphore `name` are free, but not those of other semaphores.
-    /// `all` are the known semaphores of the namespace.
+    /// Adds why slots of other semaphores than `name` are not free to what is said of Jobs that ask for them. `all` are
+    /// the known semaphores of the namespace.
     pub(crate) fn look_elsewhere(
         &mut self,
         name: &str,
@@ -79,11 +88,15 @@ impl Queue {
             let mut all = all.iter();
             all.find(|semaphore| semaphore.metadata.name.as_deref() == Some(name))
         };
-        for place in self
-            .places
-            .iter_mut()
-            .filter(|place| place.reason == "Next")
-        {
+        let several = [
+            Standing::PassedOver,
+            Standing::SlotsKept,
+            Standing::OthersStopped,
+        ]
+        .map(Standing::as_str);
+        let waits_elsewhere =
+            |place: &&mut Place| place.reason == "Next" || several.contains(&&*place.reason);
+        for place in self.places.iter_mut().filter(waits_elsewhere) {
             let mut known = workloads.iter();
             let known = known.find(|workload| *workload.workload.name == *place.job);
             let requests = known.map_or(&[][..], |known| &known.workload.requests);
@@ -92,17 +105,20 @@ impl Queue {
                 *request.semaphore != *name || (place.key.is_some() && place.key.as_deref() != key)
             });
             let lacks = others.filter_map(|request| {
+                let key = request.key.as_ref().map(AsRef::as_ref);
                 let asking = Asking {
-                    job: &place.job,
-                    key: request.key.as_ref().map(AsRef::as_ref),
-                    slots: request.slots.get(),
-                    alone: false,
+                    priority: place.priority,
+                    ..Asking::new(&place.job, key, request.slots.get())
                 };
                 let why = lack(of_name(&request.semaphore)?, asking)?.message();
                 Some(format!("{}: {why}", request.place()))
             });
             let lacks: Vec<String> = lacks.collect();
-            if !lacks.is_empty() {
+            if place.reason != "Next" {
+                for lack in lacks {
+                    place.message = format!("{}; {lack}", place.message);
+                }
+            } else if !lacks.is_empty() {
                 "OthersNotFree".clone_into(&mut place.reason);
                 place.message = format!(
                     "its slots of {name} are free, but not of {}",
@@ -139,16 +155,18 @@ pub(crate) fn queue_of(
     for queued in status.queue.iter().take(most) {
         let workload = known.get(queued.job.as_str()).copied();
         let word = workload.and_then(last_word);
-        let request = workload.and_then(|workload| workload.workload.asks_for(name, None));
-        let asking = Asking {
-            slots: request.map_or(Asking::from(queued).slots, |request| request.slots.get()),
-            alone: workload.is_some_and(|workload| !workload.workload.asks_for_several()),
-            ..queued.into()
-        };
+        let asking = asking_of(queued, workload, name);
         let (reason, message) = why(&mut line, asking, word);
+        let own = || (asking.slots > 1).then(|| format!("{name}:{}", asking.slots));
         places.push(Place {
             job: queued.job.clone(),
             key: queued.key.clone(),
+            asks_for: workload
+                .and_then(all_slots)
+                .or_else(|| queued.asks_for.clone())
+                .or_else(own),
+            lacks: queued.lacks.clone(),
+            expected: queued.expected.as_ref().map(|time| time.0),
             priority: workload.map(|workload| workload.workload.priority),
             since: queued.since.as_ref().map(|time| time.0),
             fails: workload.and_then(|workload| fails(semaphore, &workload.workload)),
@@ -183,16 +201,19 @@ pub(crate) fn queue_of(
         let request = workload.workload.asks_for(name, None);
         let key = request.and_then(|request| request.key.as_ref());
         let key = key.map(AsRef::as_ref).filter(|_| keyed);
+        let slots = request.map_or(1, |request| request.slots.get());
         let asking = Asking {
-            job: &workload.workload.name,
-            key,
-            slots: request.map_or(1, |request| request.slots.get()),
             alone: !workload.workload.asks_for_several(),
+            priority: Some(workload.workload.priority),
+            ..Asking::new(&workload.workload.name, key, slots)
         };
         let (reason, message) = why(&mut line, asking, last_word(workload));
         places.push(Place {
             job: workload.workload.name.to_string(),
             key: key.map(str::to_owned),
+            asks_for: all_slots(workload),
+            lacks: None,
+            expected: None,
             priority: Some(workload.workload.priority),
             since: Timestamp::from_second(workload.workload.since).ok(),
             fails: fails(semaphore, &workload.workload),
@@ -214,6 +235,31 @@ pub(crate) fn queue_of(
         outside,
         more_outside,
     }
+}
+
+/// What a Job in the status asks for of the semaphore `name`; the Job itself says more.
+fn asking_of<'a>(
+    queued: &'a QueueStatus,
+    workload: Option<&TrackedWorkload>,
+    name: &str,
+) -> Asking<'a> {
+    let asking = Asking::from(queued);
+    let Some(TrackedWorkload { workload, .. }) = workload else {
+        return asking;
+    };
+    let request = workload.asks_for(name, None);
+    Asking {
+        slots: request.map_or(asking.slots, |request| request.slots.get()),
+        alone: !workload.asks_for_several(),
+        priority: Some(workload.priority),
+        ..asking
+    }
+}
+
+/// All that a Job asks for, if that is more than one slot.
+fn all_slots(workload: &TrackedWorkload) -> Option<String> {
+    let workload = &workload.workload;
+    workload.asks_for_many().then(|| workload.asked())
 }
 
 /// Why a Job in the queue waits: a word and a message. One that can't be started blocks no other.

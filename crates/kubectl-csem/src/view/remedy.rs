@@ -49,6 +49,9 @@ fn remedy(subject: &Subject<'_>) -> Vec<String> {
         highest,
         ..
     } = subject;
+    if let Some(line) = of_several(reason) {
+        return vec![line.to_owned()];
+    }
     let name = semaphore.unwrap_or("NAME");
     let annotate = |value: &str| {
         format!("kubectl annotate job {job} {SEMAPHORE}={value} --overwrite -n {namespace}")
@@ -131,6 +134,23 @@ fn remedy(subject: &Subject<'_>) -> Vec<String> {
         _ => format!("Follow the message. kubectl csem show {name} -n {namespace} shows the whole semaphore"),
     };
     vec![line]
+}
+
+/// What to do about a Job that asks for several slots and can't have them all.
+fn of_several(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "PassedOver" => {
+            "Wait: after a while free slots are kept for it. kubectl csem show NAME of a semaphore that it waits for says \
+             who holds its slots"
+        }
+        "SlotsKept" => {
+            "Wait: free slots are kept for it until all are free at once, and nothing overtakes it"
+        }
+        "OthersStopped" => {
+            "Find out why the other semaphore grants nothing: kubectl csem show NAME"
+        }
+        _ => return None,
+    })
 }
 
 /// As many of the names as are shown.

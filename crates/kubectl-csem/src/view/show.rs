@@ -32,7 +32,7 @@ pub(crate) fn show(shown: &Shown<'_>, now: Timestamp) -> Text {
         events,
         gaps,
     } = shown;
-    let mut text = top(semaphore);
+    let mut text = top(semaphore, now);
     text.extend(gaps.iter().map(|gap| note(gap)));
     holders(&mut text, semaphore, now);
     waiting(&mut text, semaphore, queue, now);
@@ -42,7 +42,7 @@ pub(crate) fn show(shown: &Shown<'_>, now: Timestamp) -> Text {
 }
 
 /// The summary at the top.
-fn top(semaphore: &ConsulSemaphore) -> Text {
+fn top(semaphore: &ConsulSemaphore, now: Timestamp) -> Text {
     let mut text = Text::default();
     let (namespace, name) = (
         semaphore.namespace().unwrap_or_default(),
@@ -51,6 +51,7 @@ fn top(semaphore: &ConsulSemaphore) -> Text {
     text.push(Line::of(Tone::Strong, format!("{namespace}/{name}")));
     parts::reported(&mut text, semaphore, None);
     text.push(parts::slots(semaphore));
+    parts::restrictions(&mut text, semaphore, now);
     let waiting = count(
         status(semaphore).waiting,
         "Job of this cluster",
@@ -77,14 +78,19 @@ fn waiting(text: &mut Text, semaphore: &ConsulSemaphore, queue: &Queue, now: Tim
         text.push(dim(elsewhere.as_deref().unwrap_or("none")));
         return;
     }
-    let mut table = Table::new(["#", "JOB", "KEY", "PRIORITY", "WAITS", "REASON", "MESSAGE"]);
+    let mut table = Table::new([
+        "#", "JOB", "KEY", "ASKS FOR", "PRIORITY", "WAITS", "EXPECTED", "REASON", "MESSAGE",
+    ]);
     for (index, place) in queue.places.iter().enumerate() {
         let Place {
             job,
             key,
+            asks_for,
+            lacks: _,
             priority,
             since,
             fails,
+            expected,
             reason,
             message,
         } = place;
@@ -97,8 +103,10 @@ fn waiting(text: &mut Text, semaphore: &ConsulSemaphore, queue: &Queue, now: Tim
             Span::plain((index + 1).to_string()),
             Span::plain(job),
             Span::plain(key.as_deref().unwrap_or_default()),
+            Span::plain(asks_for.as_deref().unwrap_or_default()),
             Span::plain(priority.map_or_else(String::new, |priority| priority.to_string())),
             Span::plain(waits(*since, *fails, now)),
+            Span::plain(expected.map_or_else(String::new, |at| soon(at, now))),
             Span::new(tone, reason),
             Span::new(tone, message),
         ]);
@@ -106,6 +114,15 @@ fn waiting(text: &mut Text, semaphore: &ConsulSemaphore, queue: &Queue, now: Tim
     text.extend(table.indented(INDENT).lines());
     more(text, queue.more);
     text.extend(elsewhere.map(|line| dim(&line)));
+}
+
+/// In how long something is likely to happen.
+fn soon(at: Timestamp, now: Timestamp) -> String {
+    if at <= now {
+        "soon".to_owned()
+    } else {
+        format!("in {}", until(at, now))
+    }
 }
 
 /// How long a Job waits, and when it fails.
@@ -199,6 +216,41 @@ mod tests {
         };
         let text = show(&shown, now()).render(false);
         assert_eq!(text, include_str!("expected/show.txt"));
+    }
+
+    #[test]
+    fn what_each_job_asks_for_lacks_and_expects() {
+        let mut semaphore = semaphore(&json!({
+            "waiting": 3, "limit": 3, "held": 1, "windowLimit": 2,
+            "queue": [
+                { "job": "both", "since": "2026-01-01T00:20:00Z", "asksFor": "db, licenses:2", "lacks": "licenses:2",
+                  "reason": "PassedOver" },
+                { "job": "pair", "since": "2026-01-01T00:21:00Z", "slots": 2, "expected": "2026-01-01T00:35:00Z" },
+                { "job": "late", "since": "2026-01-01T00:22:00Z", "expected": "2026-01-01T00:29:00Z" },
+            ],
+        }));
+        semaphore.spec.limit = 3;
+        semaphore.spec.windows = serde_json::from_value(
+            json!([{ "schedule": "0 22 * * *", "duration": "6h", "limit": 2 }]),
+        )
+        .unwrap();
+        semaphore.spec.reserved =
+            serde_json::from_value(json!({ "slots": 1, "minPriority": 10 })).unwrap();
+        let several = json!({ "consul-semaphore.io/semaphore": "db, licenses:2" });
+        let mut queue = queue_of(&semaphore, &[workload("both", &several)], &[], 99);
+        let mut licenses = crate::view::samples::semaphore(&json!({ "limit": 3, "held": 2 }));
+        licenses.metadata.name = Some("licenses".to_owned());
+        queue.look_elsewhere("db", &[workload("both", &several)], &[licenses]);
+        let text = text_of(&semaphore, &queue);
+        assert_eq!(text, include_str!("expected/show-several.txt"));
+        // Outside the windows.
+        let opens = json!({ "waiting": 0, "windowOpens": "2026-01-01T22:00:00Z" });
+        let status = crate::view::samples::semaphore(&opens).status;
+        semaphore.status = status;
+        let text = text_of(&semaphore, &Queue::default());
+        let closed =
+            "Windows           closed, the next one opens in 21h, at 2026-01-01T22:00:00Z\n";
+        assert!(text.contains(closed), "{text}");
     }
 
     #[test]

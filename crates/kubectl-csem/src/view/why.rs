@@ -77,6 +77,9 @@ pub(crate) struct Answer<'a> {
     /// All slots that it asks for, if they are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     asks_for: Option<String>,
+    /// What is not free of slots of several semaphores, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lacks: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     semaphore: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,6 +96,9 @@ pub(crate) struct Answer<'a> {
     /// When it fails if it has no slot by then, at the earliest.
     #[serde(skip_serializing_if = "Option::is_none")]
     fails: Option<Timestamp>,
+    /// When it is likely to start, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expected: Option<Timestamp>,
     holders: Vec<Holder>,
     /// How many more holders there are; of a keyed semaphore, of all keys.
     more_holders: usize,
@@ -190,6 +196,12 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
         fails: place
             .filter(|_| index.is_some())
             .and_then(|place| place.fails),
+        expected: place
+            .filter(|_| index.is_some())
+            .and_then(|place| place.expected),
+        lacks: place
+            .filter(|_| index.is_some())
+            .and_then(|place| place.lacks.clone()),
         holders: status
             .holders
             .iter()
@@ -323,6 +335,8 @@ pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
         priority,
         since,
         fails,
+        expected,
+        lacks,
         to_do,
         gaps,
         of,
@@ -335,8 +349,18 @@ pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
     if let Some(asks_for) = &answer.asks_for {
         text.push(labelled("Asks for", vec![Span::plain(asks_for.clone())]));
     }
+    if let Some(lacks) = lacks {
+        text.push(labelled("Not free", vec![Span::plain(lacks.clone())]));
+    }
     if answer.state == State::Waiting {
         text.push(labelled("Waits", vec![Span::plain(age(*since, now))]));
+        if let Some(expected) = expected.filter(|expected| *expected > now) {
+            let start = format!(
+                "to start in {}, at {expected:.0}, if slots are held for as long as the last ones",
+                until(expected, now)
+            );
+            text.push(labelled("Expected", vec![Span::plain(start)]));
+        }
         if let Some(fails) = fails {
             let when = format!("in {}, at {fails:.0}, or later", until(*fails, now));
             text.push(labelled("Fails", vec![Span::plain(when)]));
@@ -352,6 +376,7 @@ pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
     if let Some(semaphore) = of {
         parts::reported(&mut text, semaphore, Some(message));
         text.push(parts::slots(semaphore));
+        parts::restrictions(&mut text, semaphore, now);
     }
     text.extend(gaps.iter().map(|gap| note(gap)));
     if let Some(semaphore) = of.filter(|_| answer.state == State::Waiting) {

@@ -140,6 +140,74 @@ fn a_ttl_that_consul_refuses_is_reported() {
     );
 }
 
+/// It opens once in four years.
+const LEAP_DAY: &str = "0 0 29 2 *";
+
+#[test]
+fn windows_say_when_they_open_and_which_never_do() {
+    let window = |schedule: &str, limit: u32| json!({ "schedule": schedule, "duration": "1h", "limit": limit });
+    let mut closed = Facts::new();
+    closed
+        .job("a", json!({}))
+        .spec("windows", json!([window(LEAP_DAY, 1)]));
+    let words = ["no slot is granted before 1972-02-29T00:00:00Z"];
+    closed.assert("windows", Outcome::Ok, &words);
+    closed.assert(
+        "first: a",
+        Outcome::Ok,
+        &["outside spec.windows: no slot", "-02-29"],
+    );
+
+    let mut never = Facts::new();
+    never.spec("windows", json!([window("0 0 30 2 *", 1)]));
+    let lines = never.lines();
+    let said: Vec<_> = lines.iter().filter(|line| line.what == "windows").collect();
+    let [invalid, none] = said[..] else {
+        panic!("{lines:?}");
+    };
+    assert_eq!(invalid.outcome, Outcome::Warning);
+    assert!(
+        invalid
+            .message
+            .starts_with("spec.windows[0] never opens: no time")
+    );
+    assert_eq!(none.outcome, Outcome::Failed);
+
+    let mut few = Facts::new();
+    few.job("a", json!({}))
+        .lock(&[LIVE])
+        .contender(LIVE)
+        .spec("windows", json!([window("* * * * *", 1)]));
+    few.assert("windows", Outcome::Ok, &["one is open, for 1 slots"]);
+    let words = ["no slot is free for it: 1 of 2 may be held", LIVE];
+    few.assert("first: a", Outcome::Ok, &words);
+}
+
+#[test]
+fn reserved_slots_that_leave_nothing_are_reported() {
+    let mut all = Facts::new();
+    all.spec("reserved", json!({ "slots": 2, "minPriority": 10 }));
+    let words = [
+        "leaves no slot for Jobs of a priority below 10",
+        "fewer than 2",
+    ];
+    all.assert("reserved", Outcome::Warning, &words);
+    let mut one = Facts::new();
+    one.job("a", json!({}))
+        .lock(&[LIVE])
+        .contender(LIVE)
+        .spec("reserved", json!({ "slots": 1, "minPriority": 10 }));
+    one.assert("reserved", Outcome::Ok, &["the last 1 slots"]);
+    one.assert("first: a", Outcome::Ok, &["1 of 2 may be held", LIVE]);
+    one.jobs.clear();
+    one.job("urgent", json!({ "consul-semaphore.io/priority": "10" }));
+    one.assert(
+        "first: urgent",
+        Outcome::Warning,
+        &["a slot is free and it is next"],
+    );
+}
+
 #[test]
 fn limits_that_differ_are_a_conflict_for_all() {
     let mut facts = Facts::new();

@@ -170,6 +170,33 @@ fn one_that_holds_less_than_it_asks_for_is_not_started() {
     assert_eq!((started, plan.give_backs), (vec!["s0", "s1"], vec![]));
 }
 
+/// Its user changes the annotation between the grant and the start, and the operator restarts.
+#[test]
+fn one_that_asks_for_less_than_it_was_granted_is_not_started() {
+    for (request, starts) in [
+        (
+            r#"[{"lockKey":"p/.lock","slots":1},{"lockKey":"q/.lock","slots":1}]"#,
+            0,
+        ),
+        (r#"[{"lockKey":"p/.lock","slots":1}]"#, 1),
+        ("null", 1),
+    ] {
+        let workload = waiting("a");
+        let mut facts = Facts::new(2, &["s0"]);
+        facts
+            .slot("s0", &workload, 0)
+            .queue(std::slice::from_ref(&workload));
+        let body = format!(
+            r#"{{"cluster":"","clusterId":"c","kind":"Job","namespace":"batch","name":"a","uid":"a","semaphore":"db",
+            "time":"2026-03-01T12:00:00Z","request":{request}}}"#
+        );
+        facts.entries.last_mut().unwrap().value = body.into();
+        let plan = facts.decide();
+        let counts = (plan.starts.len(), plan.give_backs.len());
+        assert_eq!(counts, (starts, 1 - starts), "{request}");
+    }
+}
+
 #[test]
 fn one_that_lost_more_than_there_is_is_suspended_and_granted_nothing() {
     let workload = runs_in("a", ["s0", "s1"]);

@@ -51,6 +51,7 @@ impl Facts {
             barred: &self.excluded.barred,
             immovable: &self.excluded.immovable,
             stances: &queue.stances,
+            requests: &queue.requests,
             closed: queue.writes.refusals.is_closed(self.now.moment),
             joint,
             operations: queue.operations.unwrap_or(0),

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::{ContenderBody, SlotRequest};
+use crate::{Asked, ContenderBody, SlotRequest, plan::Stance};
 
 fn asks(semaphore: &str, slots: u32) -> SlotRequest {
     SlotRequest {
@@ -239,6 +239,45 @@ fn a_grant_that_was_cut_short_is_given_back_if_some_of_it_is_lost() {
     }
 }
 
+/// Only the contenders still say what was granted together.
+#[test]
+fn a_grant_that_was_cut_short_is_given_back_if_less_is_asked_for_now() {
+    let semaphores = [("db", 1), ("licenses", 3)];
+    let mut world = World::with(&semaphores);
+    world.starts_are_lost = true;
+    world.comes("a", &[asks("db", 1), asks("licenses", 2)]);
+    world.change(&"a".into(), |workload| workload.requests.truncate(1));
+    let licenses = world.store.workloads.get_mut(&queue("licenses", None));
+    licenses.unwrap().clear();
+    let granted = world.holders("db")[0].2;
+    world.starts_are_lost = false;
+    world.restarts(&semaphores);
+    assert!(world.given_back().contains(&"a"));
+    assert_eq!(
+        world.started,
+        ["a"],
+        "once what it asks for is granted anew"
+    );
+    assert!(world.holders("db")[0].2 > granted);
+}
+
+#[test]
+fn each_contender_says_all_that_was_granted_with_it() {
+    let mut world = World::with(&[("db", 1), ("licenses", 3)]);
+    world.comes("a", &[asks("db", 1), asks("licenses", 2)]);
+    world.comes("b", &[asks("licenses", 1)]);
+    let request = |name: &str| {
+        let parts = ["db", "licenses"].map(|prefix| prefix.parse().unwrap());
+        let entries = parts.iter().flat_map(|prefix| world.consul.below(prefix));
+        let bodies = entries.filter_map(|entry| ContenderBody::read(&entry.value));
+        let of_it = bodies.filter(|body| body.name == name);
+        of_it.map(|body| body.request).collect::<Vec<_>>()
+    };
+    let all = Asked::of([("db/.lock".to_owned(), 1), ("licenses/.lock".to_owned(), 2)]);
+    assert_eq!(request("a"), vec![all; 3]);
+    assert_eq!(request("b"), [Asked::default()]);
+}
+
 #[test]
 fn an_answer_that_is_lost_is_looked_up_at_all_lock_keys() {
     let mut world = World::with(&[("db", 1), ("licenses", 1)]);
@@ -262,6 +301,49 @@ fn slots_go_to_others_until_the_first_was_passed_over_for_long_enough() {
     world.ends("first");
     world.ends("second");
     assert_eq!(world.started, ["first", "third", "second", "fourth"]);
+}
+
+#[test]
+fn each_queue_says_what_is_missing_and_what_becomes_of_its_free_slots() {
+    let mut world = World::with(&[("db", 1), ("licenses", 1)]);
+    world.comes("first", &[asks("db", 1)]);
+    world.comes("second", &[asks("db", 1), asks("licenses", 1)]);
+    let said = |world: &World, name: &str| {
+        let queue = world.engine.queue(&queue(name, None)).unwrap();
+        let uid = Uid::from("second");
+        let stance = queue.stances().find(|(of, _)| **of == uid);
+        let lacking: Vec<_> = queue
+            .lacking(&uid)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        (stance.map(|(_, stance)| stance), lacking.join(", "))
+    };
+    let lacks_db = |stance| (stance, "db".to_owned());
+    assert_eq!(said(&world, "db"), lacks_db(None));
+    let passed_over = lacks_db(Some(Stance::PassedOver));
+    assert_eq!(said(&world, "licenses"), passed_over);
+    world.passes_over();
+    for name in ["db", "licenses"] {
+        assert_eq!(said(&world, name), lacks_db(Some(Stance::Keeps)), "{name}");
+    }
+    while world.engine.take_changed().is_some() {}
+    world.comes("third", &[asks("licenses", 1)]);
+    world.pauses("licenses", true);
+    world.settle();
+    let both = (Some(Stance::Stopped), "db, licenses".to_owned());
+    assert_eq!(said(&world, "db"), both);
+    let mut changed = std::iter::from_fn(|| world.engine.take_changed());
+    assert!(
+        changed.any(|changed| changed == semaphore("db")),
+        "its status says so"
+    );
+    // The license was not kept while none was granted.
+    world.pauses("licenses", false);
+    world.ends("first");
+    assert_eq!(world.started, ["first", "third"]);
+    world.ends("third");
+    assert_eq!(said(&world, "db"), (None, String::new()), "it runs");
 }
 
 #[test]

@@ -67,6 +67,8 @@ impl Operator {
             if fair {
                 canon.word(&turns.ends(&session).map(|ends| ends <= now));
                 canon.word(&turns.is_forgotten(&session, now));
+                let kept = turns.kept(&session, false);
+                canon.word(&kept.map(|(slots, until)| (slots, until <= now)));
                 if let Some(index) = turns.index(&session) {
                     canon.index(&settings.prefix.contender_key(&session), index);
                 }

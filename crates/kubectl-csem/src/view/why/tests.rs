@@ -111,6 +111,33 @@ fn all_of_one_that_waits() {
 }
 
 #[test]
+fn what_is_missing_when_it_is_likely_to_start_and_when_the_window_opens() {
+    let mut db = queued(&[], &json!({ "windowOpens": "2026-01-01T22:00:00Z" }));
+    db.status.as_mut().unwrap().queue = serde_json::from_value(json!([{
+        "job": "a", "asksFor": "db, licenses:2", "lacks": "licenses:2", "reason": "SlotsKept",
+        "expected": "2026-01-01T00:37:00Z",
+    }]))
+    .unwrap();
+    db.spec.windows =
+        serde_json::from_value(json!([{ "schedule": "0 22 * * *", "duration": "6h" }])).unwrap();
+    let more = json!({ "consul-semaphore.io/semaphore": "db, licenses:2" });
+    let (answer, text) = asked(&db, &more, &[]);
+    is(&answer, "Waiting", "SlotsKept");
+    assert_eq!(answer["lacks"], "licenses:2");
+    assert_eq!(answer["expected"], "2026-01-01T00:37:00Z");
+    has(
+        &text,
+        &[
+            "Not free          licenses:2\n",
+            "Expected          to start in 7m, at 2026-01-01T00:37:00Z, if slots",
+            "Windows           closed, the next one opens in 21h, at 2026-01-01T22:00:00Z\n",
+            "it waits for licenses:2; free slots here are kept for it",
+            "Wait: free slots are kept for it",
+        ],
+    );
+}
+
+#[test]
 fn the_first_waits_for_a_holder() {
     let (answer, text) = asked(&queued(&["a", "b"], &json!({})), &json!({}), &[]);
     is(&answer, "Waiting", "AllSlotsHeld");
