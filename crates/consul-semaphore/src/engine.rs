@@ -301,6 +301,24 @@ impl Engine {
         news
     }
 
+    /// The status lists these limits as ours, as another operator wrote it. The spec that it was written for, or a
+    /// newer one, is known already. Returns whether any limit was unknown.
+    pub fn found_limits(
+        &mut self,
+        semaphore: &SemaphoreRef,
+        limits: &[u32],
+        now: Now,
+        stores: &impl Stores,
+    ) -> bool {
+        let state = self.semaphores.get_mut(semaphore);
+        let news = state.is_some_and(|state| state.found_limits(limits, now, stores));
+        if news {
+            self.mark_all(semaphore);
+            self.review(semaphore, now, stores);
+        }
+        news
+    }
+
     /// [`Duty::ListSessions`] has been answered.
     pub fn listed_sessions(
         &mut self,

@@ -451,6 +451,22 @@ impl Transaction {
         writes.map(Op::key)
     }
 
+    /// What it grants as a part of a grant at several lock keys.
+    pub fn part(&self) -> Option<&Grant> {
+        let mut grants = self.grants.iter();
+        grants.find(|grant| grant.starts && !grant.whole)
+    }
+
+    /// Whether it grants a workload slots at several lock keys.
+    pub fn is_joint(&self) -> bool {
+        let of: BTreeSet<&Uid> = self
+            .grants
+            .iter()
+            .map(|grant| &grant.workload.uid)
+            .collect();
+        of.len() < self.grants.len()
+    }
+
     /// The sessions that Consul found missing when it refused this, before their renewal did.
     pub fn gone_sessions<'a>(
         &'a self,

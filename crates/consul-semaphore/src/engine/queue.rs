@@ -335,6 +335,10 @@ impl Queue {
                 }
             }
             Event::Recorded(limits) => self.limits.recorded = limits,
+            Event::Found(limits) => {
+                self.limits.recorded = limits;
+                self.limits.fenced = false;
+            }
             Event::Access(operations) => {
                 self.operations = operations;
                 self.calls.news = None;
@@ -443,6 +447,10 @@ impl Queue {
         now: Now,
         lookup: &impl Lookup,
     ) {
+        if let (Err(consul::Error::TooLarge(message)), Some(grant)) = (&result, transaction.part())
+        {
+            return self.too_large(grant, message, now);
+        }
         let too_long = transaction.operations.len() > self.operations.unwrap_or(0);
         match result {
             Ok(answer) => self.committed(transaction, &answer, sent, now, lookup),
@@ -460,6 +468,16 @@ impl Queue {
             // Later transactions have fewer operations.
             Err(consul::Error::TooLarge(_)) if too_long => {}
             Err(error) => self.knowledge.transaction_failed(transaction, error, now),
+        }
+    }
+
+    /// A workload can't be granted its slots at several lock keys in one transaction. That is nobody else's trouble.
+    fn too_large(&mut self, grant: &Grant, message: &str, now: Now) {
+        if self.writes.refusals.too_large(&grant.workload.uid, now) {
+            self.calls.report(Outcome::TooLarge {
+                workload: grant.workload.clone(),
+                message: message.to_owned(),
+            });
         }
     }
 
