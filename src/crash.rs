@@ -1,6 +1,6 @@
 //! Crash points: named places, one after each kind of write to Consul or Kubernetes, at which a test has the operator
-//! killed or frozen. (There is none after a finalizer is removed, or after a Job that must not wait is deleted:
-//! nothing is left to do then.)
+//! killed or frozen. (There is none after a finalizer is removed, after a Job that must not wait is deleted, or after a
+//! running one was ended for a newer one: nothing is left to do then.)
 //!
 //! A normal build does not contain their names and does nothing at them. With the cargo feature `crash-points` the
 //! environment variable `CRASH_POINTS` arms some of them:
@@ -54,6 +54,8 @@ points! {
     StatusWritten = "status-written",
     /// The contender is locked and its session holds a slot, by one transaction; the Job waits.
     Granted = "granted",
+    /// The same, with slots of several semaphores.
+    GrantedTogether = "granted-together",
     /// The evidence for the slot was found valid; the PATCH that starts the Job is not sent yet.
     StartAllowed = "start-allowed",
     /// The Job is started; there is no event yet.
@@ -70,6 +72,8 @@ points! {
     Stopped = "stopped",
     /// A Job has the record that it gives its slot back; the slot is still held.
     GivenBack = "given-back",
+    /// A Job that waited for too long has failed; there is no event yet.
+    WaitEnded = "wait-ended",
     /// The Job is done, and the end of its slot's cooldown is written; there is no event yet.
     Cooling = "cooling",
     /// The slot is free and the contender deleted; its session still exists, and there is no event yet.

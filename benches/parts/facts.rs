@@ -10,7 +10,7 @@ use consul_client::{Entry, Listing, SessionId, clock::Moment};
 use consul_semaphore::{
     AHEAD, Asked, Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, LimitPolicy,
     Mode, MutexMemory, Observed, OnSlotLost, OwnContender, Prefix, Reading, Restrictions,
-    SessionState, Settings, SlotId, Turns, Uid, WaitSettings, Workload, decide,
+    SessionState, Settings, SlotId, Starts, Turns, Uid, WaitSettings, Workload, decide,
     lock::SEMAPHORE_FLAGS, plan::Stance, reading::Deaths,
 };
 use consul_semaphore_api::annotations;
@@ -56,6 +56,8 @@ pub(crate) struct Facts {
 struct Nothing {
     deaths: Deaths,
     cooldowns: Cooldowns,
+    starts: Starts,
+    brief: BTreeSet<SessionId>,
     mutex: MutexMemory,
     workloads: BTreeSet<Uid>,
     stances: BTreeMap<Uid, Stance>,
@@ -162,6 +164,8 @@ impl Facts {
             reading: Some(&self.reading),
             deaths: &self.nothing.deaths,
             cooldowns: &self.nothing.cooldowns,
+            starts: &self.nothing.starts,
+            brief: &self.nothing.brief,
             mutex: &self.nothing.mutex,
             turns: &self.turns,
             evidence: &self.evidence,
@@ -216,6 +220,7 @@ fn settings(limit: u32) -> Settings {
         key: None,
         prefix: prefix(),
         mode: Mode::Semaphore,
+        period: None,
         limit,
         restrictions: Restrictions::default(),
         policy: LimitPolicy::Refuse,

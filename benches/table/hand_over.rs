@@ -17,6 +17,8 @@ use crate::{
 
 /// How many hold a slot at once.
 pub(crate) const SLOTS: usize = 3;
+/// How many semaphores a request is for.
+const SEVERAL: usize = 3;
 /// How many Jobs a run has.
 const BATCH: usize = 100;
 /// How long each of them runs.
@@ -31,6 +33,43 @@ pub(crate) async fn rows(runs: usize) -> Vec<Row> {
     }
     let what = format!("hand-over, 1 semaphore, limit {SLOTS}");
     rows_of_times(&what, &ours, ("raw txn + PATCH", &floor), Goal::AtMost(1.3))
+}
+
+/// The same, where each Job asks for a slot of several semaphores.
+pub(crate) async fn rows_of_several(runs: usize) -> Vec<Row> {
+    let bed = Bed::start().await;
+    let (mut ours, mut floor) = (Vec::new(), Vec::new());
+    for _ in 0..runs {
+        ours.push(our_batch_of_several(&bed).await);
+        floor.push(floor_batch_of(&bed, SEVERAL, 0).await);
+    }
+    let what = format!("hand-over of a request of {SEVERAL} semaphores, limit {SLOTS} each");
+    let against = ("raw txn + PATCH", &*floor);
+    rows_of_times(&what, &ours, against, Goal::AtMost(1.3))
+}
+
+/// Hands over a batch of Jobs that ask for several semaphores with the operator.
+async fn our_batch_of_several(bed: &Bed) -> Times {
+    let team = bed.namespace("several").await;
+    let mut semaphores = Vec::new();
+    for number in 0..SEVERAL {
+        let semaphore = team.semaphore(&format!("db-{number}")).limit(3);
+        semaphores.push(semaphore.paused(true).create().await);
+    }
+    let names: Vec<&str> = semaphores.iter().map(Semaphore::name).collect();
+    let asks = names.join(", ");
+    let mut events = follow(&team);
+    create(&team, "job-", BATCH, |job| job.runs(RUNS).semaphore(&asks)).await;
+    for semaphore in &semaphores {
+        semaphore
+            .shows(serde_json::json!({ "waiting": BATCH }))
+            .await;
+    }
+    for semaphore in &semaphores {
+        semaphore.resume().await;
+    }
+    let timeline = Timeline::until_complete(&mut events, "job-", BATCH).await;
+    Times::of(timeline.hand_overs(SLOTS))
 }
 
 /// Hands over a batch of Jobs with the operator.
@@ -57,10 +96,16 @@ pub(crate) async fn batch(team: &Namespace, db: &Semaphore, prefix: &str) -> Tim
 /// Hands over a batch of Jobs with the fewest possible requests, while this many others hold slots beside them: the
 /// transactions one after another, because each depends on the one before, and the PATCHes concurrently.
 pub(crate) async fn floor_batch(bed: &Bed, others: usize) -> Times {
+    floor_batch_of(bed, 1, others).await
+}
+
+/// The same with a slot of this many semaphores for each Job, in the same transactions.
+async fn floor_batch_of(bed: &Bed, semaphores: usize, others: usize) -> Times {
     let team = bed.namespace("floor").await;
     let mut events = follow(&team);
     let names = create(&team, "job-", BATCH, |job| job.runs(RUNS)).await;
-    let raw = Arc::new(Raw::new(bed, &team, SLOTS + others, names.len() + others).await);
+    let (limit, jobs) = (SLOTS + others, names.len() + others);
+    let raw = Arc::new(Raw::new(bed, &team, semaphores, limit, jobs).await);
     let mut starts = JoinSet::new();
     let mut waiting = names.iter().enumerate();
     let mut slots: Vec<usize> = (names.len()..names.len() + others).collect();

@@ -43,6 +43,9 @@ type Part = (
 
 const PARTS: &[Part] = &[
     ("hand-over", |runs| Box::pin(hand_over::rows(runs))),
+    ("hand-over-several", |runs| {
+        Box::pin(hand_over::rows_of_several(runs))
+    }),
     ("scale", |runs| Box::pin(scale::rows(runs))),
     ("keyed", |runs| Box::pin(scale::keyed_rows(runs))),
     ("burst", |runs| Box::pin(burst::rows(runs))),

@@ -119,6 +119,8 @@ struct Reported {
     changed: BTreeSet<Option<Key>>,
     /// Limits to be recorded, and the number of the report that contains them.
     recording: Option<(u64, Vec<u32>)>,
+    /// The last limits of another operator that the engine knows of.
+    found: u64,
     /// Whether the status reflects what this process has read.
     begun: bool,
 }
@@ -262,12 +264,19 @@ impl SemaphoreController {
         });
     }
 
-    /// Notifies the shell when the status was written.
+    /// Notifies the shell when the status was written, here or by another operator with other limits.
     fn notify_of_status(&mut self) {
-        let mut written = self.reporter.progress();
+        let (mut written, mut found) = (self.reporter.progress(), self.reporter.found());
         let (inputs, reference) = (self.inputs.clone(), self.reference.clone());
         self.notifiers.spawn(async move {
-            while written.changed().await.is_ok() {
+            loop {
+                let alive = tokio::select! {
+                    written = written.changed() => written.is_ok(),
+                    found = found.changed() => found.is_ok(),
+                };
+                if !alive {
+                    return;
+                }
                 let input = Input::StatusWritten(reference.clone());
                 if inputs.send(input).await.is_err() {
                     return;
@@ -365,6 +374,21 @@ impl SemaphoreController {
         let recording = &mut self.reported.recording;
         let (_, limits) = recording.take_if(|(number, _)| (1..=written).contains(number))?;
         Some(limits)
+    }
+
+    /// The limits that another operator recorded as ours, if that is news. Those of a later spec are not news yet: by
+    /// the spec that is known, they would be removed.
+    pub(super) fn take_found(&mut self) -> Option<Vec<u32>> {
+        let found = self.reporter.found();
+        let found = found.borrow();
+        let known = self.object.borrow().metadata.generation;
+        if found.number == self.reported.found || found.generation > known {
+            return None;
+        }
+        self.reported.found = found.number;
+        let limits = found.limits.iter();
+        let limits = limits.filter_map(|limit| u32::try_from(*limit).ok());
+        Some(limits.collect())
     }
 
     /// Updates the state of a key. Conclusions under an earlier spec do not count for this one.
@@ -499,17 +523,13 @@ impl SemaphoreController {
             limit: spec.settings.limit,
         });
         let (index, keyed) = (&self.context.index, spec.keyed);
+        let applied: BTreeSet<u32> = semaphore.applied_limits().iter().copied().collect();
         let status = ConsulSemaphoreStatus {
             observed_generation: of.generation,
             limit: totals.limit.map(number),
             window_limit: Self::window_limit(semaphore),
             window_opens: Self::window_opens(semaphore).map(Time),
-            applied_limits: semaphore
-                .applied_limits()
-                .iter()
-                .copied()
-                .map(number)
-                .collect(),
+            applied_limits: applied.into_iter().map(number).collect(),
             fencing_token: semaphore
                 .fencing_token()
                 .and_then(|token| token.try_into().ok()),
@@ -544,7 +564,11 @@ impl SemaphoreController {
         } else {
             keys.findings(of.limit)
         };
-        Report { status, findings }
+        Report {
+            status,
+            findings,
+            found: self.reported.found,
+        }
     }
 
     /// How many slots may be held in the window that is open, if that is less than the limit.

@@ -194,7 +194,10 @@ impl Shell {
                 }
                 self.reports.changed(semaphore);
             }
-            Input::StatusWritten(semaphore) => self.confirm(&semaphore),
+            Input::StatusWritten(semaphore) => {
+                self.confirm(&semaphore);
+                self.take_over_limits(&semaphore);
+            }
         }
         self.carry_out();
     }
@@ -223,7 +226,20 @@ impl Shell {
         if let Some(access) = access {
             self.set_access(&reference, access);
         }
+        self.take_over_limits(&reference);
         self.watch(&reference);
+    }
+
+    /// Another operator may have recorded limits as ours.
+    fn take_over_limits(&mut self, semaphore: &SemaphoreRef) {
+        let controller = self.semaphores.get_mut(semaphore);
+        let Some(limits) = controller.and_then(SemaphoreController::take_found) else {
+            return;
+        };
+        let stores = Cluster::of(&self.context);
+        self.engine.found_limits(semaphore, &limits, now(), &stores);
+        // A report that knows of them may remove them again.
+        self.reports.changed(semaphore.clone());
     }
 
     fn remove(&mut self, semaphore: &SemaphoreRef) {

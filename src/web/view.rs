@@ -6,9 +6,8 @@ use serde::Serialize;
 
 use super::{holder::Holder, trend::Trend};
 use consul_client::text::one_line;
-use consul_semaphore::Mode;
 use consul_semaphore_api::{
-    ConsulSemaphore, ConsulSemaphoreStatus, HolderStatus, QueueStatus,
+    ConsulSemaphore, ConsulSemaphoreStatus, HolderStatus, QueueStatus, SemaphoreMode,
     conditions::{self, ConditionStatus, ConditionType, Reason},
     waiting::{Line, Why},
 };
@@ -23,7 +22,10 @@ pub(super) struct View<'a> {
     namespace: String,
     name: String,
     prefix: String,
-    mode: Mode,
+    mode: SemaphoreMode,
+    /// Of a rate, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    period: Option<u64>,
     keyed: bool,
     /// The condition Ready; missing until the operator has processed it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,6 +106,7 @@ impl<'a> View<'a> {
             name: semaphore.name_any(),
             prefix: semaphore.prefix().to_string(),
             mode: semaphore.spec.mode,
+            period: semaphore.spec.period.map(|period| period.get().as_secs()),
             keyed: semaphore.spec.keyed,
             ready: ready.map(Said::by),
             problem: of_ours(&status.conditions)

@@ -17,6 +17,7 @@ pub(crate) async fn is_checked(api: &Semaphores) {
     checks_what_ends_waits(api).await;
     checks_the_windows(api).await;
     checks_what_is_reserved(api).await;
+    checks_rates(api).await;
     checks_the_mode(api).await;
 }
 
@@ -217,6 +218,48 @@ async fn checks_what_is_reserved(api: &Semaphores) {
     .await;
     let none = "should be greater than or equal to 1";
     api.refuse([spec(0)], "spec.reserved.slots", none).await;
+}
+
+async fn checks_rates(api: &Semaphores) {
+    let rate = |more: Value| {
+        let mut spec = json!({ "limit": 3, "mode": "Rate", "period": "1m" });
+        let (spec_map, more) = (spec.as_object_mut(), more.as_object().cloned());
+        if let Some((map, more)) = spec_map.zip(more) {
+            map.extend(more);
+        }
+        spec
+    };
+    for good in [
+        json!({}),
+        json!({ "period": "12h", "keyed": true }),
+        json!({ "cooldown": "0s" }),
+    ] {
+        api.accept(rate(good)).await;
+    }
+    let missing = "period must be set when mode is Rate";
+    let alone = [
+        json!({ "limit": 3, "mode": "Rate" }),
+        json!({ "limit": 3, "period": "1m" }),
+        json!({ "limit": 1, "mode": "Mutex", "period": "1m" }),
+    ];
+    api.refuse(alone, "spec.period", missing).await;
+    let allowed = "period must be whole hours, minutes and seconds from 1s to 12h";
+    let lengths = ["0s", "13h", "1d", ""].map(|period| rate(json!({ "period": period })));
+    api.refuse(lengths, "spec.period", allowed).await;
+    let cooldown = [rate(json!({ "cooldown": "1s" }))];
+    api.refuse(
+        cooldown,
+        "spec.cooldown",
+        "cooldown must be 0s or left out when mode is Rate",
+    )
+    .await;
+    let suspend = [rate(json!({ "onSlotLost": "Suspend" }))];
+    api.refuse(
+        suspend,
+        "spec.onSlotLost",
+        "onSlotLost can't be Suspend when mode is Rate",
+    )
+    .await;
 }
 
 async fn checks_the_mode(api: &Semaphores) {

@@ -13,6 +13,10 @@ enum Way {
     Work,
     /// The same, and the slot cools after each of them.
     Cooldown,
+    /// The same, in a slot of another semaphore, too.
+    Together,
+    /// A Job waits for too long behind one that runs.
+    Timeout,
     /// A running Job loses its slot, and gets it again.
     Loss,
     /// A running Job loses its slot, and is suspended.
@@ -43,6 +47,8 @@ fn way(point: Point) -> Way {
         | Point::SessionDestroyed
         | Point::FinalizerAdded => Way::Work,
         Point::Cooling => Way::Cooldown,
+        Point::GrantedTogether => Way::Together,
+        Point::WaitEnded => Way::Timeout,
         Point::Regranted | Point::Renamed => Way::Loss,
         Point::Suspended => Way::LossAndSuspension,
         Point::Stopped => Way::Stray,
@@ -122,6 +128,13 @@ impl Scene {
         self.team.job(name).semaphore("db")
     }
 
+    /// Where its Jobs need a slot, too.
+    fn other(&self) -> Option<Semaphore> {
+        let other = self.team.semaphore("other").limit(2);
+        let other = other.spec(json!({ "session": { "ttl": "20s", "lockDelay": "1s" } }));
+        (self.way() == Way::Together).then_some(other)
+    }
+
     /// Creates the initial objects.
     pub(crate) async fn begin(&self, bed: &Bed) {
         match self.way() {
@@ -129,6 +142,24 @@ impl Scene {
                 self.db.clone().create().await;
                 self.job("a").create().await;
                 self.job("b").create().await;
+            }
+            Way::Together => {
+                self.db.clone().create().await;
+                if let Some(other) = self.other() {
+                    other.create().await;
+                }
+                for name in ["a", "b"] {
+                    self.team.job(name).semaphore("db, other:2").create().await;
+                }
+            }
+            Way::Timeout => {
+                self.db.clone().create().await;
+                self.job("a").priority(1).runs("1h").create().await;
+                self.team.job("a").is_running().await;
+                let b = self.job("b");
+                b.annotation("consul-semaphore.io/wait-timeout", "1s")
+                    .create()
+                    .await;
             }
             Way::Loss | Way::LossAndSuspension | Way::Stop => {
                 self.db.clone().create().await;
@@ -154,7 +185,12 @@ impl Scene {
     pub(crate) async fn gets_to_its_point(&self, bed: &Bed) {
         let (a, b) = (self.team.job("a"), self.team.job("b"));
         match self.way() {
-            Way::Work | Way::Cooldown | Way::DeadHolder | Way::Stray => {}
+            Way::Work
+            | Way::Cooldown
+            | Way::Together
+            | Way::Timeout
+            | Way::DeadHolder
+            | Way::Stray => {}
             Way::Loss | Way::LossAndSuspension => {
                 a.is_running().await;
                 let session = a.session().await.expect("it runs in a slot");
@@ -222,8 +258,14 @@ impl Scene {
     pub(crate) async fn comes_to_its_end(&self, bed: &Bed) {
         let a = self.team.job("a");
         match self.way() {
-            Way::Work | Way::Cooldown | Way::DeadHolder | Way::Deletion => {}
+            Way::Work | Way::Cooldown | Way::Together | Way::DeadHolder | Way::Deletion => {}
             Way::Loss | Way::LossAndSuspension => a.finish().await,
+            Way::Timeout => {
+                a.finish().await;
+                let b = self.team.job("b");
+                b.is_failed().await;
+                assert!(b.pods().await.is_empty(), "it failed without a pod");
+            }
             Way::Stop => {
                 a.is_on_hold().await;
                 a.annotate("consul-semaphore.io/hold", None).await;
@@ -235,13 +277,20 @@ impl Scene {
                 a.finish().await;
             }
         }
+        let failed = (self.way() == Way::Timeout).then_some("b");
         for name in self.team.jobs().await {
-            self.team.job(&name).is_complete().await;
+            if failed != Some(&*name) {
+                self.team.job(&name).is_complete().await;
+            }
         }
         if self.way() != Way::Deletion {
             self.db.delete().await;
         }
         self.db.is_gone().await;
+        if let Some(other) = self.other() {
+            other.delete().await;
+            other.is_gone().await;
+        }
         self.nothing_is_left(bed).await;
 
         let seen = self.observer.seen();

@@ -9,14 +9,14 @@ use testbed::{
 
 /// A slot as the template records it.
 #[derive(Debug)]
-struct Slot {
+pub(crate) struct Slot {
     key: String,
-    session: String,
-    token: u64,
+    pub(crate) session: String,
+    pub(crate) token: u64,
 }
 
 /// The slots in the template of a running Job.
-async fn slots_of(job: &Job) -> Vec<Slot> {
+pub(crate) async fn slots_of(job: &Job) -> Vec<Slot> {
     let object = job.get().await.expect("the Job");
     let template = object.spec.expect("its spec").template;
     let annotations = template
@@ -42,7 +42,7 @@ async fn slots_of(job: &Job) -> Vec<Slot> {
 }
 
 /// Waits until a Job runs in so many slots of each of these semaphores, all granted at once.
-async fn runs_in<const N: usize>(
+pub(crate) async fn runs_in<const N: usize>(
     bed: &Bed,
     job: &Job,
     expected: [(&Semaphore, usize); N],
@@ -71,7 +71,7 @@ async fn runs_in<const N: usize>(
     slots
 }
 
-async fn holders_are(bed: &Bed, semaphore: &Semaphore, count: usize) {
+pub(crate) async fn holders_are(bed: &Bed, semaphore: &Semaphore, count: usize) {
     let what = format!("{count} hold {}", semaphore.name());
     eventually(&what, || async {
         same(

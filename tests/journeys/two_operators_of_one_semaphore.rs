@@ -1,6 +1,7 @@
 //! Two operators that manage the same semaphore, as after a second one was started by hand: both say so.
 
-use testbed::{Bed, Operator, Semaphore, eventually, same};
+use serde_json::json;
+use testbed::{Bed, Operator, Semaphore, eventually, helpers::metric, same};
 
 /// What an operator is started with by hand.
 const ALONE: [&str; 1] = ["--leader-election=off"];
@@ -88,4 +89,36 @@ async fn two_operators_of_one_semaphore_notice_each_other() {
     // Both emit the same event: it is one.
     assert_eq!(said().await, message);
     assert_eq!((observer.peak_holders(), observer.errors()), (1, vec![]));
+}
+
+/// One of them sees a changed limit only after the other one has recorded it and written it to Consul.
+#[tokio::test]
+async fn a_limit_that_the_other_operator_wrote_is_ours() {
+    let bed = Bed::builder().without_operator().start().await;
+    let (first, second) = (
+        bed.another_operator("first", ALONE, []),
+        bed.another_operator("second", ALONE, []),
+    );
+    first.start().await;
+    second.start().await;
+    let team = bed.namespace("twice-limit").await;
+    let db = team.semaphore("db").limit(2).create().await;
+    let runs = |name: &str| team.job(name).semaphore("db").runs("1h").create();
+    runs("a").await.is_running().await;
+    db.shows(json!({ "limit": 2, "appliedLimits": [2] })).await;
+    first.pause().await;
+    db.set_limit(3).await;
+    db.shows(json!({ "limit": 3, "appliedLimits": [3] })).await;
+    first.resume().await;
+    let labels = format!("namespace=\"{}\",semaphore=\"db\"", team.name());
+    let gauge = format!("limit_slots{{{labels}}}");
+    eventually("it has seen it in Consul", || async {
+        same(metric(&first.get("/metrics").await, &gauge), Some(3.0))
+    })
+    .await;
+    second.kill().await;
+    db.set_limit(2).await;
+    db.shows(json!({ "limit": 2, "appliedLimits": [2] })).await;
+    db.is_ready().await;
+    assert_eq!(bed.consul().limit(&db.lock_prefix()).await, Some(2));
 }

@@ -101,6 +101,10 @@ pub enum Reason {
     /// Another program or cluster wrote another limit to Consul. Set `spec.limit` to it, make all others use
     /// yours, or set `spec.limitPolicy` to `Enforce`.
     LimitConflict,
+    /// The limit in Consul is that of the spec, but the holder in the message counts starts by another period, or
+    /// does not count starts. At most `spec.limit` starts lie in `spec.period` only among those who use the same.
+    /// Give all of them the same period, or this one a prefix of its own.
+    PeriodDiffers,
     /// The lock key has another use, such as a mutex where the spec asks for a semaphore, or can't be read. The
     /// operator leaves it alone. Delete the key when nobody uses it, or create a `ConsulSemaphore` with another
     /// prefix.
@@ -163,6 +167,7 @@ impl Reason {
             Self::EnterpriseOnly => "EnterpriseOnly",
             Self::LimitsMatch => "LimitsMatch",
             Self::LimitConflict => "LimitConflict",
+            Self::PeriodDiffers => "PeriodDiffers",
             Self::LockConflict => "LockConflict",
             Self::LockTooLarge => "LockTooLarge",
             Self::PrefixNotAllowed => "PrefixNotAllowed",
@@ -206,6 +211,7 @@ impl Reason {
             | Self::TooManyRequests
             | Self::UnexpectedAnswer
             | Self::LimitsMatch
+            | Self::PeriodDiffers
             | Self::Paused
             | Self::Terminating
             | Self::SlotsFree

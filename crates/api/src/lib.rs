@@ -33,7 +33,7 @@ pub use crd::crd_yaml;
 pub use selector::{InvalidSelector, SemaphoreSelector};
 pub use spec::{
     ConsulSemaphore, ConsulSemaphoreSpec, ConsulSpec, Cooldown, LockDelay, ReservedSlots,
-    SessionSpec, TokenSecretRef, Window, WindowLength,
+    SemaphoreMode, SessionSpec, TokenSecretRef, Window, WindowLength,
 };
 pub use status::{
     BlockedStatus, ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus, Standing, WaiterStatus,

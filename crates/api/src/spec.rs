@@ -11,8 +11,8 @@
 
 use super::{ConsulSemaphoreStatus, Seconds, Ttl, schema::plain_descriptions};
 use consul_semaphore::{
-    LONGEST_COOLDOWN, LimitPolicy, Mode, OnSlotLost, Prefix, ReplaceAfter, Reserved, Restrictions,
-    WaitTimeout,
+    LONGEST_COOLDOWN, LimitPolicy, Mode, OnSlotLost, Period, Prefix, ReplaceAfter, Reserved,
+    Restrictions, WaitTimeout,
     windows::{LONGEST_SCHEDULE, WindowSpec, Windows},
 };
 use kube::{
@@ -95,6 +95,15 @@ use serde::{Deserialize, Serialize};
     validation = Rule::new("self.mode != 'Mutex' || self.limit == 1")
         .message("limit must be 1 when mode is Mutex: one session locks the key")
         .field_path(".limit"),
+    validation = Rule::new("(self.mode == 'Rate') == has(self.period)")
+        .message("period must be set when mode is Rate, such as 1m, and left out otherwise")
+        .field_path(".period"),
+    validation = Rule::new("self.mode != 'Rate' || !has(self.cooldown) || duration(self.cooldown) == duration('0s')")
+        .message("cooldown must be 0s or left out when mode is Rate: each slot stays held for the period anyway")
+        .field_path(".cooldown"),
+    validation = Rule::new("self.mode != 'Rate' || self.onSlotLost != 'Suspend'")
+        .message("onSlotLost can't be Suspend when mode is Rate: a Job that has started keeps no slot that it could lose")
+        .field_path(".onSlotLost"),
     validation = Rule::new("!has(self.reserved) || self.reserved.slots <= self.limit")
         .message("reserved.slots must be at most limit")
         .field_path(".reserved.slots"),
@@ -111,10 +120,22 @@ pub struct ConsulSemaphoreSpec {
 
     /// How the semaphore is stored in Consul. Semaphore, the default: as a list of holders, like
     /// `consul lock -n 3` and the Go client's Semaphore. Mutex: as a key that one session locks, like
-    /// `consul lock` with one holder and the Go client's Lock; the limit must be 1. Can't be changed
+    /// `consul lock` with one holder and the Go client's Lock; the limit must be 1. Rate: like Semaphore,
+    /// but the limit is on how many Jobs start in any `period`, and not on how many run. Can't be changed
     /// later.
     #[serde(default)]
-    pub mode: Mode,
+    pub mode: SemaphoreMode,
+
+    /// Only for mode Rate, and needed there: at most `limit` Jobs start in any such time. Whole hours,
+    /// minutes and seconds from 1s to 12h, such as 1m. The limit holds among all who use mode Rate with
+    /// the same period on this prefix. After a change the longer of both periods counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 32))]
+    #[x_kube(validation = Rule::new(
+            "self.matches('^([0-9]{1,5}[hms])+$') && duration(self) >= duration('1s') && duration(self) <= duration('12h')",
+        )
+        .message("period must be whole hours, minutes and seconds from 1s to 12h, such as 10s or 1m"))]
+    pub period: Option<Period>,
 
     /// Whether each value of the Jobs' annotation `consul-semaphore.io/key` has a semaphore of its
     /// own, at `<prefix>/<key>`, with this limit. A Job without that annotation then stays suspended.
@@ -209,6 +230,30 @@ pub struct ConsulSemaphoreSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ConsulSpec")]
     pub consul: Option<ConsulSpec>,
+}
+
+/// What the limit is on, and how the semaphore is stored in Consul.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
+pub enum SemaphoreMode {
+    /// How many run: a list of holders.
+    #[default]
+    Semaphore,
+    /// One at a time: a key that one session locks.
+    Mutex,
+    /// How many start in a period: a list of holders.
+    Rate,
+}
+
+impl SemaphoreMode {
+    /// How the semaphore is stored in Consul.
+    pub fn stored(self) -> Mode {
+        match self {
+            Self::Semaphore | Self::Rate => Mode::Semaphore,
+            Self::Mutex => Mode::Mutex,
+        }
+    }
 }
 
 /// How long a slot stays held after its Job is done.

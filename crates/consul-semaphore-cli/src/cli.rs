@@ -13,8 +13,8 @@ use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, 
 use command_line::{CONSUL_ENVIRONMENT, ConsulFlags, filter, name};
 use consul_client as consul;
 use consul_semaphore::{
-    Key, LONGEST_COOLDOWN, MOST_SLOTS, Prefix, Reserved, Seconds, holder, identity::name_of,
-    windows::WindowSpec,
+    Key, LONGEST_COOLDOWN, MOST_SLOTS, Period, Prefix, Reserved, Seconds, holder,
+    identity::name_of, windows::WindowSpec,
 };
 
 use crate::{exec, held::Sequencer};
@@ -96,7 +96,8 @@ pub(crate) struct Exec {
     #[arg(long, short = 'n', env = "CONSUL_SEMAPHORE_LIMIT", value_name = "N", required_unless_present = "semaphores", value_parser = clap::value_parser!(u32).range(1..=i64::from(semaphore::MOST)))]
     limit: Option<u32>,
 
-    /// How the semaphore is stored in Consul: a mutex has one slot, which `consul lock -n 1` takes
+    /// How the semaphore is stored in Consul: a mutex has one slot, which `consul lock -n 1` takes. In a rate the limit
+    /// is on how many commands and Jobs start in a period
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_MODE",
@@ -105,6 +106,11 @@ pub(crate) struct Exec {
         default_value_t
     )]
     mode: Mode,
+
+    /// For mode rate: at most as many commands and Jobs as the limit start in any such time, 1s to 12h. This program
+    /// keeps running for so long after the start, and exits with the command's exit code
+    #[arg(long, env = "CONSUL_SEMAPHORE_PERIOD", value_name = "DURATION")]
+    period: Option<Period>,
 
     /// A separate semaphore below the prefix, as for a Job of a keyed ConsulSemaphore
     #[arg(long, env = "CONSUL_SEMAPHORE_KEY", value_name = "KEY")]
@@ -131,7 +137,8 @@ pub(crate) struct Exec {
     )]
     reserve: Option<Reserved>,
 
-    /// Instead of the flags above: prefix=PREFIX,limit=N[,slots=N][,key=KEY][,mode=MODE][,window=(...)][,reserve=(...)].
+    /// Instead of the flags above: prefix=PREFIX,limit=N[,slots=N][,key=KEY][,mode=MODE][,period=DURATION]
+    /// [,window=(...)][,reserve=(...)].
     /// Repeat it for slots of several semaphores; all are granted at once, or none. In the variable, separate them by
     /// semicolons
     #[arg(
@@ -140,7 +147,7 @@ pub(crate) struct Exec {
         value_name = "WORDS",
         value_parser = semaphore::parse,
         value_delimiter = ';',
-        conflicts_with_all = ["prefix", "limit", "key", "mode", "windows", "reserve"]
+        conflicts_with_all = ["prefix", "limit", "key", "mode", "period", "windows", "reserve"]
     )]
     semaphores: Vec<holder::Semaphore>,
 
@@ -260,13 +267,28 @@ enum Mode {
     Semaphore,
     /// A key that the holder's session has locked
     Mutex,
+    /// A body with a limit and the sessions of those that started within the period
+    Rate,
 }
 
-impl From<&Mode> for consul_semaphore::Mode {
-    fn from(mode: &Mode) -> Self {
-        match mode {
-            Mode::Semaphore => Self::Semaphore,
-            Mode::Mutex => Self::Mutex,
+impl Mode {
+    /// How the semaphore is stored, with the period of a rate.
+    fn stored(
+        self,
+        period: Option<Period>,
+    ) -> Result<(consul_semaphore::Mode, Option<Duration>), String> {
+        match (self, period) {
+            (Self::Rate, None) => {
+                Err("a rate needs a period: give one from 1s to 12h, such as 1m".to_owned())
+            }
+            (Self::Semaphore | Self::Mutex, Some(_)) => {
+                Err("a period is for mode rate: give that mode, or no period".to_owned())
+            }
+            (Self::Semaphore, None) => Ok((consul_semaphore::Mode::Semaphore, None)),
+            (Self::Mutex, None) => Ok((consul_semaphore::Mode::Mutex, None)),
+            (Self::Rate, Some(period)) => {
+                Ok((consul_semaphore::Mode::Semaphore, Some(period.get())))
+            }
         }
     }
 }
@@ -289,6 +311,7 @@ impl Exec {
             limit,
             key,
             mode,
+            period,
             windows,
             reserve,
             semaphores,
@@ -301,9 +324,11 @@ impl Exec {
                 return Err("--mode mutex: give --limit 1, or another mode".to_owned());
             }
             let restrictions = restrictions::restrictions(limit, windows.clone(), *reserve);
+            let (mode, period) = mode.stored(*period)?;
             let semaphore = holder::Semaphore {
                 prefix: semaphore::below(prefix, key.as_ref())?,
-                mode: mode.into(),
+                mode,
+                period,
                 limit,
                 slots: NonZeroU32::MIN,
                 restrictions: restrictions
@@ -323,6 +348,13 @@ impl Exec {
     pub(crate) fn settings(self, consul: &consul::Config) -> Result<exec::Settings, clap::Error> {
         let refuse = |problem: String| Cli::command().error(ErrorKind::ValueValidation, problem);
         let request = self.request().map_err(refuse)?;
+        let mut semaphores = request.semaphores().iter();
+        if semaphores.all(|one| one.period.is_some()) && !self.cooldown.get().is_zero() {
+            return Err(refuse(
+                "--cooldown: the slot of a rate stays held for its period anyway: leave one of them out"
+                    .to_owned(),
+            ));
+        }
         let ttl = self.ttl.get();
         // It is asked to end a second early, and must have ended by the end of the TTL.
         let longest = (ttl / 2).saturating_sub(Duration::from_secs(1));

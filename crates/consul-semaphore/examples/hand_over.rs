@@ -348,6 +348,7 @@ fn settings(limit: u32) -> Settings {
         key: None,
         prefix: "semaphores/batch/db".parse().expect("a prefix"),
         mode: Mode::Semaphore,
+        period: None,
         limit,
         restrictions: Restrictions::default(),
         policy: LimitPolicy::Refuse,

@@ -12,6 +12,7 @@ use super::{
     identity::{Claim, ContenderBody},
     lock::SEMAPHORE_FLAGS,
     plan::{Cooling, Grant, Release, Target, Transaction},
+    rate,
     reading::Reading,
     workload::{Uid, Workload},
 };
@@ -137,11 +138,54 @@ impl<'a> Composer<'a> {
         body: ContenderBody,
         until: jiff::Timestamp,
     ) {
-        let Some(contender) = self.reading.contender(&ours.session) else {
-            return;
-        };
+        if self.stamp(ours, body, until) {
+            self.transaction.cooldowns.push(Cooling {
+                identity: ours.identity.clone(),
+                session: ours.session.clone(),
+                until,
+            });
+        }
+    }
+
+    /// Writes into the body of a rate's slot until when it counts, now that its start is known.
+    pub(super) fn count_from_start(
+        &mut self,
+        ours: &OwnContender,
+        body: ContenderBody,
+        until: jiff::Timestamp,
+    ) {
+        if self.stamp(ours, body, until) {
+            self.transaction.stamped.push(ours.session.clone());
+        }
+    }
+
+    /// Gives a rate's slot to another session, because the one that holds it is gone, provided that it is still gone.
+    pub(super) fn replace(
+        &mut self,
+        (gone, check): (SessionId, Op),
+        session: SessionId,
+        body: &ContenderBody,
+    ) {
         if !self.fits(2) {
             return;
+        }
+        if let Draft::Semaphore(semaphore) = &mut self.draft {
+            semaphore.take_out(&gone);
+            semaphore.add(session.clone());
+            self.checks.push(check);
+            let value = serde_json::to_vec(body).unwrap_or_default();
+            self.lock_contender(&session, value);
+            self.transaction.replaced.push((gone, session));
+        }
+    }
+
+    /// Writes into a contender's body until when its slot stays held; returns whether that fits.
+    fn stamp(&mut self, ours: &OwnContender, body: ContenderBody, until: jiff::Timestamp) -> bool {
+        let Some(contender) = self.reading.contender(&ours.session) else {
+            return false;
+        };
+        if !self.fits(2) {
+            return false;
         }
         self.checks.push(Op::CheckIndex {
             key: contender.key.clone(),
@@ -157,11 +201,7 @@ impl<'a> Composer<'a> {
             flags: contender.flags,
             session: ours.session.clone(),
         });
-        self.transaction.cooldowns.push(Cooling {
-            identity: ours.identity.clone(),
-            session: ours.session.clone(),
-            until,
-        });
+        true
     }
 
     /// Removes a dead holder from `Holders`, provided that it is still dead.
@@ -309,16 +349,32 @@ impl<'a> Composer<'a> {
         request: Asked,
         waiting: Option<Claim>,
     ) -> Vec<u8> {
+        let body = self.body(workload, ordinal, request, waiting);
+        serde_json::to_vec(&body).unwrap_or_default()
+    }
+
+    /// The same, as data.
+    pub(super) fn body(
+        &self,
+        workload: &Target,
+        ordinal: u32,
+        request: Asked,
+        waiting: Option<Claim>,
+    ) -> ContenderBody {
         let settings = self.observed.settings;
         let identity = settings.identity(workload, ordinal);
         let (time, endless) = (self.observed.time, settings.ttl.is_none());
         let mut body = ContenderBody::new(&settings.cluster, &identity, time, endless);
         if waiting.is_none() {
             body.cooldown = settings.cooldown.as_secs();
+            if let Some(period) = settings.period {
+                body.period = period.as_secs();
+                body.cools_until = Some(rate::stamp_of_grant(time, period));
+            }
         }
         body.request = request;
         body.waiting = waiting;
-        serde_json::to_vec(&body).unwrap_or_default()
+        body
     }
 
     /// Whether there is no holder once this is written, and all contenders are deleted with it.

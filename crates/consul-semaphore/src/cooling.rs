@@ -57,6 +57,11 @@ impl Cooldowns {
         }
     }
 
+    /// Takes over when the slots of a rate are free: they stay held like slots in their cooldown.
+    pub fn take<'a>(&mut self, ends: impl Iterator<Item = (&'a SessionId, Moment)>) {
+        self.0 = ends.map(|(session, end)| (session.clone(), end)).collect();
+    }
+
     /// How many of our slots cool down.
     pub fn count(&self) -> usize {
         self.0.len()

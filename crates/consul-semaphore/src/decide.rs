@@ -3,6 +3,7 @@
 mod cooling;
 mod lost;
 mod mutex;
+mod rate;
 pub(crate) mod skip;
 mod turn;
 mod unused;
@@ -28,6 +29,7 @@ use super::{
     plan::{
         GiveBack, Grant, Part, Plan, Release, Rename, SessionRequest, Slot, Stance, Start, Waits,
     },
+    rate::Starts,
     reading::{Deaths, Reading},
     settings::Settings,
     turns::Turns,
@@ -66,6 +68,10 @@ pub struct Observed<'a> {
     pub deaths: &'a Deaths,
     /// When the slots that cool down become free.
     pub cooldowns: &'a Cooldowns,
+    /// When the slots of a rate become free.
+    pub starts: &'a Starts,
+    /// Sessions of those that wait for a rate that may end before a slot granted now does.
+    pub brief: &'a BTreeSet<SessionId>,
     /// What is remembered of a mutex.
     pub mutex: &'a MutexMemory,
     /// Whose turn it is among the waiting contenders.
@@ -155,6 +161,7 @@ impl<'a> Pass<'a> {
         self.judge_contenders();
         self.start_granted();
         let lost = self.find_lost();
+        self.replace_sessions();
         self.prune();
         self.settle_limit(lost.is_empty());
         self.let_rest();
@@ -172,6 +179,9 @@ impl<'a> Pass<'a> {
 
     /// Applies the rule table to each contender of ours; of two for the same slot, one stays.
     fn judge_contenders(&mut self) {
+        if self.observed.settings.period.is_some() {
+            return self.judge_starts();
+        }
         let slot = |ours: &OwnContender| {
             let Identity { uid, ordinal, .. } = &*ours.identity;
             (uid.clone(), *ordinal)
@@ -294,6 +304,8 @@ impl<'a> Pass<'a> {
                 self.plan.parts.insert(uid.clone(), Part::Held(slots));
             } else if whole {
                 self.plan.starts.extend(Start::new(workload.into(), slots));
+            } else if self.observed.settings.period.is_some() {
+                self.give_up_starts(&held);
             } else {
                 for ours in held {
                     self.give_back(workload, &ours.session, false);
@@ -394,6 +406,7 @@ impl<'a> Pass<'a> {
                 }
             }
         }
+        dead.retain(|session, _| !self.still_counts(session));
         for (session, check) in dead {
             let since = self
                 .observed
@@ -691,7 +704,10 @@ impl<'a> Pass<'a> {
             workload: uid.clone(),
             ordinal,
         };
-        self.observed.sessions.get(&slot).cloned()
+        let session = self.observed.sessions.get(&slot);
+        session
+            .filter(|session| !self.observed.brief.contains(*session))
+            .cloned()
     }
 
     /// Gives up the sessions that were made ahead for workloads that have left the queue.
@@ -715,6 +731,7 @@ impl<'a> Pass<'a> {
             let waits = waits.is_some_and(|workload| slot.ordinal < self.slots_for(workload));
             let mut lost = lost.iter();
             waits
+                || self.replaces_slot(slot)
                 || lost.any(|(workload, ordinal)| {
                     workload.uid == slot.workload && *ordinal == slot.ordinal
                 })

@@ -270,6 +270,7 @@ impl Engine {
 
     /// A call of a queue has ended.
     pub fn answered(&mut self, call: CallId, answer: Answer, now: Now, stores: &impl Stores) {
+        self.tell_of_start(call, &answer);
         let Some(parts) = self.joint.answered(call, &answer) else {
             return self.show(call, Event::Answered(call, answer), now, stores);
         };
@@ -293,6 +294,24 @@ impl Engine {
     ) -> bool {
         let state = self.semaphores.get_mut(semaphore);
         let news = state.is_some_and(|state| state.recorded(limits, now, stores));
+        if news {
+            self.mark_all(semaphore);
+            self.review(semaphore, now, stores);
+        }
+        news
+    }
+
+    /// The status lists these limits as ours, as another operator wrote it. The spec that it was written for, or a
+    /// newer one, is known already. Returns whether any limit was unknown.
+    pub fn found_limits(
+        &mut self,
+        semaphore: &SemaphoreRef,
+        limits: &[u32],
+        now: Now,
+        stores: &impl Stores,
+    ) -> bool {
+        let state = self.semaphores.get_mut(semaphore);
+        let news = state.is_some_and(|state| state.found_limits(limits, now, stores));
         if news {
             self.mark_all(semaphore);
             self.review(semaphore, now, stores);
@@ -833,10 +852,31 @@ impl Engine {
             timeout = timeout.min(queue.write_timeout());
         }
         let start = Start::new(workload.into(), slots);
-        if let Some((first, start)) = queues.first().zip(start)
-            && let Some(queue) = self.existing(first)
-        {
+        let Some((first, start)) = queues.first().zip(start) else {
+            return;
+        };
+        for queue in queues {
+            if let Some(queue) = self.existing(queue) {
+                queue.note_start(&start);
+            }
+        }
+        if let Some(queue) = self.existing(first) {
             queue.start_by(start, timeout, not_after);
+        }
+    }
+
+    /// Tells all queues what became of a start in slots of several of them: only the one that sent it has the answer.
+    fn tell_of_start(&mut self, call: CallId, answer: &Answer) {
+        let queue = self.by_number.get(&call.queue);
+        let started = queue.and_then(|queue| self.queue(queue)?.started_by(call, answer));
+        let Some((start, answer)) = started.filter(|(start, _)| !start.others.is_empty()) else {
+            return;
+        };
+        for state in self.semaphores.values_mut() {
+            let queues = state.queues.values_mut().map(|state| &mut state.queue);
+            for queue in queues.filter(|queue| queue.settings().is_rate()) {
+                queue.note_start_answer(&start, answer);
+            }
         }
     }
 

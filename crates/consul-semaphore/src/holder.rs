@@ -290,7 +290,7 @@ impl Holder {
         (!self.program.sessions.is_empty()).then(|| Remains {
             slots: self.program.workload.granted.is_some(),
             // Consul ends a session between one and two TTLs after it was last renewed.
-            within: self.settings.session.ttl * 2,
+            within: self.settings.longest_ttl() * 2,
         })
     }
 

@@ -196,7 +196,11 @@ pub struct ContenderBody {
     /// The cooldown in seconds, as requested when the slot was granted.
     #[serde(default, skip_serializing_if = "is_none")]
     pub cooldown: u64,
-    /// Until when the slot cools down, by the clock of the operator that saw the workload end. Left out until then.
+    /// Of a rate's slot: the period in seconds, as requested when the slot was granted.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub period: u64,
+    /// Until when the slot stays held although its workload has ended, by the clock of the operator that saw that.
+    /// Left out until then. A rate's slot has it from the grant on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cools_until: Option<jiff::Timestamp>,
     /// Its claim to a place in the queue, before it holds a slot.
@@ -306,6 +310,7 @@ impl ContenderBody {
             request: Asked::default(),
             endless,
             cooldown: 0,
+            period: 0,
             cools_until: None,
             waiting: None,
         }
@@ -442,6 +447,7 @@ mod tests {
                 request: Asked::default(),
                 endless: false,
                 cooldown: 0,
+                period: 0,
                 cools_until: None,
                 waiting: None,
             };

@@ -12,6 +12,7 @@
 //! - [`limit`]: the three-way rule on limits
 //! - [`fate`]: what happens to a contender of ours
 //! - [`cooling`]: how long the slots of finished workloads stay held
+//! - [`rate`]: how long the slots of a rate stay held, which counts starts
 //! - [`turns`]: whose turn it is among all who wait at a prefix
 //! - [`evidence`]: how long a running workload's slot counts as held
 //! - [`mod@decide`]: a pass, which combines all of these
@@ -40,6 +41,7 @@ pub mod mutex;
 pub mod plan;
 mod policy;
 mod prefix;
+pub mod rate;
 pub mod reading;
 #[cfg(test)]
 mod samples;
@@ -64,10 +66,11 @@ pub use lock::Lock;
 pub use mutex::MutexMemory;
 pub use plan::Plan;
 pub use policy::{
-    LONGEST_COOLDOWN, LONGEST_WAIT, LimitPolicy, Mode, OnContention, OnSlotLost, ReplaceAfter,
-    WaitTimeout,
+    LONGEST_COOLDOWN, LONGEST_PERIOD, LONGEST_WAIT, LimitPolicy, Mode, OnContention, OnSlotLost,
+    Period, ReplaceAfter, WaitTimeout,
 };
 pub use prefix::{InvalidPrefix, Prefix};
+pub use rate::Starts;
 pub use reading::{Deaths, Reading};
 pub use seconds::{InvalidSeconds, Seconds};
 pub use sequencer::Sequencer;

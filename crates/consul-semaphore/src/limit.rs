@@ -87,6 +87,13 @@ pub fn settled(applied: &[u32], limit: u32) -> Vec<u32> {
     applied.filter(|applied| *applied == limit).collect()
 }
 
+/// The limits that are ours, once others are found in `status.appliedLimits`: another operator of this
+/// `ConsulSemaphore` recorded those, and may have written them to Consul.
+pub fn with_found(applied: &[u32], found: &[u32]) -> Vec<u32> {
+    let news = found.iter().filter(|limit| !applied.contains(limit));
+    applied.iter().chain(news).copied().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,6 +13,7 @@
 //!   true when nothing happens any more
 //! - [`script`]: the random scripts
 //! - [`several`]: the same for several semaphores at once
+//! - [`rate`]: the same for rates
 //! - [`flaws`], [`found`]: flawed algorithms, and the rules that they break in these worlds
 //!
 //! The seeds are fixed, so a run is the same everywhere. With `PROPTEST_CASES` set, that many scripts
@@ -28,6 +29,7 @@ mod observer;
 mod operator;
 mod outage;
 mod outside;
+mod rate;
 mod requests;
 mod rest;
 mod rules;
@@ -87,6 +89,7 @@ fn config(cases: u32) -> ProptestConfig {
 fn alone(limit: u32, operations: usize) -> Setup {
     Setup {
         mode: Mode::Semaphore,
+        period: None,
         limit,
         policy: LimitPolicy::Refuse,
         operations,

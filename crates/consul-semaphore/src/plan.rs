@@ -419,6 +419,10 @@ pub struct Transaction {
     pub releases: Vec<Release>,
     /// Whose cooldown it starts.
     pub cooldowns: Vec<Cooling>,
+    /// The sessions of a rate's slots that it has count from their start.
+    pub stamped: Vec<SessionId>,
+    /// The sessions of a rate's slots that are gone, each with the one that takes its slot over.
+    pub replaced: Vec<(SessionId, SessionId)>,
     /// The dead holders that it prunes.
     pub prunes: Vec<SessionId>,
     /// The limit that it writes, if it is a new one.
@@ -445,6 +449,22 @@ impl Transaction {
             .iter()
             .filter(|operation| operation.writes());
         writes.map(Op::key)
+    }
+
+    /// What it grants as a part of a grant at several lock keys.
+    pub fn part(&self) -> Option<&Grant> {
+        let mut grants = self.grants.iter();
+        grants.find(|grant| grant.starts && !grant.whole)
+    }
+
+    /// Whether it grants a workload slots at several lock keys.
+    pub fn is_joint(&self) -> bool {
+        let of: BTreeSet<&Uid> = self
+            .grants
+            .iter()
+            .map(|grant| &grant.workload.uid)
+            .collect();
+        of.len() < self.grants.len()
     }
 
     /// The sessions that Consul found missing when it refused this, before their renewal did.

@@ -11,12 +11,18 @@ pub const LONGEST_WAIT: u64 = 2_592_000;
 /// How long a workload may wait, as users write it.
 pub type WaitTimeout = crate::Seconds<1, LONGEST_WAIT>;
 
+/// The longest period of a rate, in seconds: Consul's sessions live for 24 hours at most, and those of a rate for more
+/// than two periods.
+pub const LONGEST_PERIOD: u64 = 43_200;
+
+/// The time in which at most as many workloads start as the limit says, as users write it.
+pub type Period = crate::Seconds<1, LONGEST_PERIOD>;
+
 /// How long a holder is left alone before another workload may replace it.
 pub type ReplaceAfter = crate::Seconds<0, LONGEST_WAIT>;
 
 /// How a semaphore is stored in Consul.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// A body with a limit and the holders' sessions.
     #[default]

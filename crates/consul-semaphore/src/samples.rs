@@ -93,6 +93,7 @@ pub(super) fn settings(limit: u32) -> Settings {
         key: None,
         prefix: "p".parse().unwrap(),
         mode: Mode::Semaphore,
+        period: None,
         limit,
         restrictions: Restrictions::default(),
         policy: LimitPolicy::Refuse,

@@ -80,6 +80,9 @@ pub struct Settings {
     pub prefix: Prefix,
     /// How the semaphore is stored in Consul.
     pub mode: Mode,
+    /// Of a rate, which limits how many workloads start: the time in which at most `limit` of them do. `None`: the
+    /// limit is on how many run.
+    pub period: Option<Duration>,
     /// How many may hold a slot at once.
     pub limit: u32,
     /// When they are granted, and to whom.
@@ -127,6 +130,11 @@ impl Settings {
             transient: true,
             ..self
         }
+    }
+
+    /// Whether its slots count starts: then a workload is not judged by its slots any more once it is started.
+    pub fn is_rate(&self) -> bool {
+        self.period.is_some()
     }
 
     /// How long a reading of the prefix may be relied on: the TTL.

@@ -20,7 +20,7 @@ use consul_client::{Entry, Listing, Op, SessionId, clock::Moment};
 use consul_semaphore::{
     Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, LimitPolicy, Lock, Mode,
     MutexMemory, Observed, OnContention, OnSlotLost, OwnContender, Phase, Reading, Restrictions,
-    Settings, SlotId, SlotRequest, Turns, Workload, decide, plan::Target, reading::Deaths,
+    Settings, SlotId, SlotRequest, Starts, Turns, Workload, decide, plan::Target, reading::Deaths,
 };
 
 /// The session that our waits and grants are made with.
@@ -150,6 +150,8 @@ impl Facts {
             reading: Some(&reading),
             deaths: &Deaths::default(),
             cooldowns: &cooldowns,
+            starts: &Starts::default(),
+            brief: &BTreeSet::new(),
             mutex: &MutexMemory::default(),
             turns: &Turns::default(),
             evidence: &Evidence::default(),
@@ -229,6 +231,7 @@ fn settings() -> Settings {
         key: None,
         prefix: "semaphores/batch/db".parse().expect("a prefix"),
         mode: Mode::Semaphore,
+        period: None,
         limit: 2,
         restrictions: Restrictions::default(),
         policy: LimitPolicy::Refuse,
@@ -248,6 +251,7 @@ fn settings() -> Settings {
 fn mutex_settings() -> Settings {
     Settings {
         mode: Mode::Mutex,
+        period: None,
         limit: 1,
         ..settings()
     }

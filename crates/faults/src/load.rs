@@ -316,7 +316,18 @@ pub(crate) struct Life {
     pub(crate) terminates_ms: u32,
     pub(crate) fails: bool,
     pub(crate) pods: u32,
+    /// An annotation by which it may end before it was granted a slot, or for a newer Job.
+    pub(crate) ends_by: Option<(&'static str, &'static str)>,
 }
+
+/// How the wait of a Job may end, if not by a grant.
+const ENDS: [(&str, &str); 5] = [
+    ("consul-semaphore.io/wait-timeout", "3s"),
+    ("consul-semaphore.io/wait-timeout", "15s"),
+    ("consul-semaphore.io/on-contention", "Fail"),
+    ("consul-semaphore.io/on-contention", "ReplaceWaiting"),
+    ("consul-semaphore.io/on-contention", "ReplaceRunning"),
+];
 
 impl Life {
     fn random(rng: &mut Rng) -> Self {
@@ -325,6 +336,8 @@ impl Life {
             terminates_ms: rng.u32(0..1_500),
             fails: rng.u32(0..10) == 0,
             pods: if rng.u32(0..5) == 0 { 2 } else { 1 },
+            // One of three.
+            ends_by: ENDS.get(rng.usize(0..ENDS.len() * 3)).copied(),
         }
     }
 }
@@ -341,8 +354,12 @@ pub(crate) async fn create_job(
     let kind = if several { "wide" } else { semaphore };
     let name = format!("{kind}-{}", load.number());
     let first = semaphore.split(':').next().unwrap_or_default();
+    let mut annotations = json!({ SEMAPHORE: semaphore });
+    if let Some((annotation, value)) = life.ends_by {
+        annotations[annotation] = value.into();
+    }
     let job = json!({
-        "metadata": { "name": name, "annotations": { SEMAPHORE: semaphore } },
+        "metadata": { "name": name, "annotations": annotations },
         "spec": {
             "suspend": true,
             "ttlSecondsAfterFinished": 20,

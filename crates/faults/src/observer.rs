@@ -182,9 +182,11 @@ fn job(job: &v1::Job, there: bool) -> Option<What> {
         .annotations()
         .get(HOLD)
         .is_some_and(|hold| hold == "true");
+    // The Job controller makes no pod of it.
+    let is_bare = spec.and_then(|spec| spec.parallelism) == Some(0) && pods == 0;
     let state = if !there || job.metadata.deletion_timestamp.is_some() {
         JobState::Gone
-    } else if condition("Complete") || condition("Failed") {
+    } else if condition("Complete") || condition("Failed") || (!suspended && is_bare) {
         JobState::Finished
     } else if !suspended {
         JobState::Running

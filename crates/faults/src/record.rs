@@ -308,7 +308,7 @@ pub enum JobState {
     Held,
     /// It may have pods.
     Running,
-    /// It is complete or failed.
+    /// It is complete or failed, or is about to fail without a pod.
     Finished,
     /// It is deleted; there may still be pods.
     Gone,

@@ -30,6 +30,7 @@ pub struct SlotClientBuilder {
     command: Option<Vec<String>>,
     /// The address of Consul, if it is not that of the bed's.
     address: Option<String>,
+    period: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -88,6 +89,7 @@ impl SlotClientBuilder {
             times: 1,
             command: None,
             address: None,
+            period: None,
         }
     }
 
@@ -120,6 +122,13 @@ impl SlotClientBuilder {
         self
     }
 
+    /// Makes `exec` use the semaphore as a rate with this period.
+    #[must_use]
+    pub fn period(mut self, period: Duration) -> Self {
+        self.period = Some(period);
+        self
+    }
+
     /// Uses another address for Consul, such as that of a proxy.
     #[must_use]
     pub fn through(mut self, address: &str) -> Self {
@@ -145,6 +154,12 @@ impl SlotClientBuilder {
             .consul_env()
             .iter()
             .fold(recipe, |recipe, (name, value)| recipe.env(name, value));
+        let recipe = match self.period {
+            Some(period) => recipe
+                .env("CONSUL_SEMAPHORE_MODE", "rate")
+                .env("CONSUL_SEMAPHORE_PERIOD", format!("{}s", period.as_secs())),
+            None => recipe,
+        };
         let elsewhere = self.address.as_deref();
         let recipe = elsewhere.into_iter().fold(recipe, |recipe, address| {
             recipe.env("CONSUL_HTTP_ADDR", address)

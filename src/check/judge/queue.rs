@@ -13,7 +13,7 @@ use crate::{check::report::Outcome, controller::defence};
 use consul_client::{Entry, Session, SessionId, clock::Moment};
 use consul_semaphore::{
     Agreement, Cooldowns, Deaths, Defence, Evidence, Identity, Lock, MutexMemory, Observed,
-    OwnContender, Phase, Plan, Reading, Settings, SlotId, Turns, Uid, Workload, decide,
+    OwnContender, Phase, Plan, Reading, Settings, SlotId, Starts, Turns, Uid, Workload, decide,
     windows::Opening,
 };
 use consul_semaphore_api::ConsulSemaphore;
@@ -119,7 +119,13 @@ impl Place {
         mutex.observe(&self.reading, now);
         turns.restrict(self.settings.limit, &self.settings.restrictions);
         turns.observe(&self.reading, now, time);
-        cooldowns.observe(&self.reading, &self.ours, now, time);
+        let mut starts = Starts::default();
+        if let Some(period) = self.settings.period {
+            starts.observe(&self.reading, &self.ours, period, (now, time));
+            cooldowns.take(starts.ends());
+        } else {
+            cooldowns.observe(&self.reading, &self.ours, now, time);
+        }
         let none = BTreeSet::new();
         decide(&Observed {
             now,
@@ -131,6 +137,8 @@ impl Place {
             reading: Some(&self.reading),
             deaths: &deaths,
             cooldowns: &cooldowns,
+            starts: &starts,
+            brief: &BTreeSet::new(),
             mutex: &mutex,
             turns: &turns,
             evidence: &Evidence::default(),

@@ -4,7 +4,7 @@ use super::access::Stated;
 use crate::controller::index::Index;
 use consul_client::{self as consul, SessionId, clock::Moment};
 use consul_semaphore::{
-    Agreement, LimitPolicy, Lock, Mode, Reading, Reserved, Settings, Workload,
+    Agreement, ContenderBody, LimitPolicy, Lock, Mode, Reading, Reserved, Settings, Workload,
     engine::{Conclusion, Queue, QueueRef, Semaphore},
     lock::Unreadable,
     windows::Opening,
@@ -224,7 +224,7 @@ impl<'a> Observed<'a> {
             "being deleted: no slot is granted. It is removed when the last Job that \
                            holds a slot is done"
                 .to_owned();
-        if self.cooling() > 0 {
+        if self.cooling() > 0 && !self.settings.is_rate() {
             message.push_str(" and its cooldown is over: see status.holders");
         }
         let why = self.error.map(ToString::to_string);
@@ -290,6 +290,9 @@ impl<'a> Observed<'a> {
     fn limit_agreed(&self, conclusion: &Conclusion) -> Finding {
         let ours = self.settings.limit;
         let (agreed, reason, message) = match conclusion.agreement {
+            Some(Agreement::Agreed) if let Some(message) = self.other_period() => {
+                (ConditionStatus::False, Reason::PeriodDiffers, message)
+            }
             Some(Agreement::Agreed) => {
                 let message = match self.settings.mode {
                     Mode::Semaphore => format!("Consul has the limit of the spec: {ours}"),
@@ -308,6 +311,42 @@ impl<'a> Observed<'a> {
             None => return self.unknown(ConditionType::LimitAgreed),
         };
         Finding::new(ConditionType::LimitAgreed, agreed, reason, message)
+    }
+
+    /// The holders of a rate, as they describe themselves.
+    fn counted(&self) -> impl Iterator<Item = Option<ContenderBody>> {
+        let reading = self.queue.and_then(Queue::reading);
+        let reading = reading.filter(|_| self.settings.is_rate());
+        reading.into_iter().flat_map(|reading| {
+            let holding = reading.contenders();
+            let holding = holding.filter(|(session, _)| reading.holds(session));
+            holding.map(|(_, entry)| ContenderBody::read(&entry.value))
+        })
+    }
+
+    /// Who counts starts by another period, or holds a slot of a rate as long as it runs.
+    fn other_period(&self) -> Option<String> {
+        let ours = self.settings.period?;
+        let theirs =
+            |body: &Option<ContenderBody>| body.as_ref().and_then(ContenderBody::rate_period);
+        let other = self.counted().find(|body| theirs(body) != Some(ours))?;
+        let holder = other
+            .as_ref()
+            .map_or("another program".to_owned(), ContenderBody::holder);
+        let counts = theirs(&other).map_or("does not count starts".to_owned(), |period| {
+            format!("counts starts in {} s", period.as_secs())
+        });
+        Some(format!(
+            "{holder} {counts}, and spec.period is {} s: both limits hold only by themselves. It passes when that slot is \
+             free, if nobody uses the other one again",
+            ours.as_secs()
+        ))
+    }
+
+    /// When the next start of a rate is allowed, once all slots are held.
+    fn next_start(&self) -> Option<jiff::Timestamp> {
+        let stamps = self.counted().flatten();
+        stamps.filter_map(|body| body.cools_until).min()
     }
 
     fn lock_conflict(&self, why: &Unreadable) -> String {
@@ -394,7 +433,16 @@ impl<'a> Observed<'a> {
         }
         let in_force = number(opening.limit(limit.unsigned_abs()));
         let (free, reason, mut message) = availability(held, (in_force, limit), reserved);
+        if let Some(period) = self.settings.period {
+            let next = self.next_start().filter(|_| !free);
+            let next = next.map_or_else(String::new, |next| {
+                format!("; the next start is allowed at {next:.0}")
+            });
+            let more = format!(" by starts of the last {} s{next}", period.as_secs());
+            message.push_str(&more);
+        }
         match self.cooling() {
+            _ if self.settings.is_rate() => {}
             0 => {}
             1 => message.push_str(", one of them in its cooldown"),
             some => {

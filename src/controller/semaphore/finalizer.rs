@@ -78,6 +78,7 @@ impl SemaphoreController {
                 ..status.unwrap_or_default()
             },
             findings,
+            found: 0,
         });
     }
 

@@ -1,7 +1,7 @@
 //! Writes the status of one `ConsulSemaphore`: at most about once a second, and the last report is never lost.
 //! Foreign changes to the status are overwritten, and another operator that writes it is reported.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Api, Resource, ResourceExt, api::Patch};
@@ -44,12 +44,38 @@ pub(super) struct Report {
     pub(super) status: ConsulSemaphoreStatus,
     /// What the conditions should say.
     pub(super) findings: Vec<Finding>,
+    /// The last [`FoundLimits`] that its limits take into account.
+    pub(super) found: u64,
+}
+
+/// The limits in a status that another operator wrote.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FoundLimits {
+    /// Counts them.
+    pub(super) number: u64,
+    pub(super) limits: Vec<i32>,
+    /// The generation of the spec beside that status.
+    pub(super) generation: Option<i64>,
+}
+
+impl FoundLimits {
+    /// What `status.appliedLimits` may be according to a report. What another operator recorded, for this spec or a
+    /// newer one, is not removed by who does not know of it: it may be in Consul.
+    fn with(&self, report: &Report, stored: &[i32], generation: Option<i64>) -> Vec<i32> {
+        let reported = &report.status.applied_limits;
+        if report.found == self.number && report.status.observed_generation == generation {
+            return reported.clone();
+        }
+        let both: BTreeSet<i32> = reported.iter().chain(stored).copied().collect();
+        both.into_iter().collect()
+    }
 }
 
 /// The only writer of one semaphore's status. Dropping it stops the writing.
 pub(super) struct Reporter {
     reports: watch::Sender<(u64, Report)>,
     written: watch::Receiver<u64>,
+    found: watch::Receiver<FoundLimits>,
     urgent: Arc<Notify>,
     writing: AbortHandle,
 }
@@ -69,6 +95,7 @@ impl Reporter {
         let semaphore = seen.borrow_and_update().clone();
         let (reports, due) = watch::channel((0, Report::default()));
         let (done, written) = watch::channel(0);
+        let (finds, found) = watch::channel(FoundLimits::default());
         let urgent = Arc::new(Notify::new());
         let namespace = semaphore.namespace().unwrap_or_default();
         let writer = Writer {
@@ -82,16 +109,20 @@ impl Reporter {
             is_certain: false,
             is_introduced: context.shared.lease.is_some(),
             written: semaphore.status.clone().unwrap_or_default(),
+            generation: semaphore.meta().generation,
+            lists_limits: semaphore.status.is_some(),
             due,
             seen,
             mended: None,
             done,
+            found: finds,
             urgent: urgent.clone(),
         };
         let writing = tokio::spawn(writer.run()).abort_handle();
         Self {
             reports,
             written,
+            found,
             urgent,
             writing,
         }
@@ -124,6 +155,11 @@ impl Reporter {
     pub(super) fn progress(&self) -> watch::Receiver<u64> {
         self.written.clone()
     }
+
+    /// The last limits that another operator wrote.
+    pub(super) fn found(&self) -> watch::Receiver<FoundLimits> {
+        self.found.clone()
+    }
 }
 
 struct Writer {
@@ -136,6 +172,10 @@ struct Writer {
     operators: Operators,
     /// The status in the API server.
     written: ConsulSemaphoreStatus,
+    /// The generation of the spec beside it.
+    generation: Option<i64>,
+    /// Whether it has a list of limits, if only an empty one.
+    lists_limits: bool,
     /// Whether the API server has answered that: a watch may show an older status, from before this process worked.
     is_certain: bool,
     /// Whether a Lease or its name in the status shows that this replica works.
@@ -145,6 +185,7 @@ struct Writer {
     /// When a foreign write may be overwritten again.
     mended: Option<Setback>,
     done: watch::Sender<u64>,
+    found: watch::Sender<FoundLimits>,
     urgent: Arc<Notify>,
 }
 
@@ -154,13 +195,9 @@ impl Writer {
         let mut logged = false;
         while self.is_to_write().await {
             let number = self.due.borrow_and_update().0;
-            let status = self.status();
-            if self.is_due(&status) {
-                match self.write(&status).await {
-                    Ok(written) => {
-                        self.written = written.unwrap_or(status);
-                        (self.is_certain, self.is_introduced) = (true, true);
-                    }
+            if self.is_due(&self.status()) {
+                match self.write().await {
+                    Ok(()) => (self.is_certain, self.is_introduced) = (true, true),
                     Err(error) => {
                         logged = self.log_failure(&error, logged);
                         self.due.mark_changed();
@@ -210,26 +247,25 @@ impl Writer {
     /// Whether somebody else has overwritten the status. Reads the object to find out: the watch may show an older
     /// version than what was written here.
     async fn is_overwritten(&mut self) -> bool {
-        let seen = self.seen.borrow_and_update().status.clone();
-        let seen = seen.unwrap_or_default();
+        let seen = self.seen.borrow_and_update().clone();
         if self.due.borrow().0 == 0 {
-            self.written = seen;
+            self.take(&seen, None);
             return false;
         }
-        if seen == self.written {
+        if seen.status.clone().unwrap_or_default() == self.written {
             return false;
         }
-        let now = match call(self.api.get_opt(&self.name)).await {
-            Ok(Some(now)) if now.uid() == self.uid => now.status.unwrap_or_default(),
-            Ok(_) => return false,
+        let now = match self.read().await {
+            Ok(Some(now)) => now,
+            Ok(None) => return false,
             Err(_) => {
                 self.seen.mark_changed();
                 self.put_off();
                 return false;
             }
         };
-        let others_wrote = now != self.written;
-        self.written = now;
+        let others_wrote = now.status.clone().unwrap_or_default() != self.written;
+        self.take(&now, None);
         let was_certain = std::mem::replace(&mut self.is_certain, true);
         if !others_wrote {
             return false;
@@ -306,31 +342,74 @@ impl Writer {
 
     /// The status from the last report. Conditions that are not in the report stay as they are.
     fn status(&self) -> ConsulSemaphoreStatus {
-        let (_, Report { status, findings }) = self.due.borrow().clone();
+        let (_, report) = self.due.borrow().clone();
+        let found = self.found.borrow();
+        let seen = self.seen.borrow().meta().generation;
+        let generation = self.generation.max(seen);
+        let limits = found.with(&report, &self.written.applied_limits, generation);
+        let Report {
+            status, findings, ..
+        } = report;
         let generation = status.observed_generation;
         let now = clock::time();
         let conditions = conditions::merge(&self.written.conditions, &findings, generation, now);
         ConsulSemaphoreStatus {
             operators: self.operators.names(),
+            applied_limits: limits,
             conditions,
             ..status
         }
     }
 
-    /// Writes the status, and returns the stored one; `None` if the semaphore was deleted.
-    async fn write(
-        &self,
-        status: &ConsulSemaphoreStatus,
-    ) -> Result<Option<ConsulSemaphoreStatus>, CallError> {
+    /// The object now; `None` if the semaphore was deleted.
+    async fn read(&self) -> Result<Option<ConsulSemaphore>, CallError> {
+        let now = call(self.api.get_opt(&self.name)).await?;
+        Ok(now.filter(|now| now.uid() == self.uid))
+    }
+
+    /// Takes over what is stored, after these limits were written if any were. Other limits are those of another
+    /// operator.
+    fn take(&mut self, object: &ConsulSemaphore, wrote: Option<&[i32]>) {
+        let stored = object.status.clone().unwrap_or_default();
+        self.generation = object.meta().generation;
+        self.lists_limits = object.status.is_some();
+        if stored.applied_limits != wrote.unwrap_or(&self.written.applied_limits) {
+            self.found.send_modify(|found| {
+                found.number += 1;
+                found.limits.clone_from(&stored.applied_limits);
+                found.generation = self.generation;
+            });
+        }
+        self.written = stored;
+    }
+
+    /// Writes the status, unless the semaphore was deleted.
+    ///
+    /// Limits are written only if they change, and only to the version that was read just before: another operator may
+    /// have recorded one since.
+    async fn write(&mut self) -> Result<(), CallError> {
+        let mut version = None;
+        if !self.lists_limits || self.status().applied_limits != self.written.applied_limits {
+            let Some(now) = self.read().await? else {
+                return Ok(());
+            };
+            version = now.resource_version();
+            self.take(&now, None);
+        }
+        let status = self.status();
         // With the uid, so that it is not written to another semaphore of the same name.
-        let body = Patch::Merge(json!({
-            "metadata": { "uid": self.uid },
-            "status": whole(status),
-        }));
+        let mut body = json!({ "metadata": { "uid": self.uid }, "status": whole(&status) });
+        let wrote = version.is_some().then_some(&*status.applied_limits);
+        if let Some(version) = version {
+            body["metadata"]["resourceVersion"] = version.into();
+        } else if let Some(fields) = body["status"].as_object_mut() {
+            fields.remove("appliedLimits");
+        }
         let params = patch_params();
+        let body = Patch::Merge(body);
         match call(self.api.patch_status(&self.name, &params, &body)).await {
-            Err(error) if error.refusal().is_some_and(|(code, _)| code == 404) => Ok(None),
-            answer => answer.map(|semaphore| semaphore.status),
+            Err(error) if error.refusal().is_some_and(|(code, _)| code == 404) => Ok(()),
+            answer => answer.map(|semaphore| self.take(&semaphore, wrote)),
         }
     }
 }
@@ -339,6 +418,8 @@ impl Writer {
 fn whole(status: &ConsulSemaphoreStatus) -> Value {
     let mut whole = json!({
         "limit": null,
+        "windowLimit": null,
+        "windowOpens": null,
         "fencingToken": null,
         "appliedLimits": [],
         "keysInUse": null,
@@ -355,4 +436,34 @@ fn whole(status: &ConsulSemaphoreStatus) -> Value {
         whole.extend(set);
     }
     whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_another_operator_recorded_is_removed_only_by_who_knows_of_it() {
+        let report = |limits: &[i32], found, generation| Report {
+            status: ConsulSemaphoreStatus {
+                applied_limits: limits.to_vec(),
+                observed_generation: Some(generation),
+                ..ConsulSemaphoreStatus::default()
+            },
+            found,
+            ..Report::default()
+        };
+        let found = FoundLimits {
+            number: 1,
+            ..FoundLimits::default()
+        };
+        for (why, report, expected) in [
+            ("it is known", report(&[2], 1, 7), &[2][..]),
+            ("not yet", report(&[2], 0, 7), &[2, 3]),
+            ("the spec is newer", report(&[2], 1, 6), &[2, 3]),
+            ("one more", report(&[4], 0, 6), &[2, 3, 4]),
+        ] {
+            assert_eq!(found.with(&report, &[3, 2], Some(7)), expected, "{why}");
+        }
+    }
 }

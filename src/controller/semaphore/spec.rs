@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use crate::controller::Context;
-use consul_semaphore::{Cluster, Defence, Order, Settings, WaitSettings, WaitTimeout};
+use consul_semaphore::{
+    Cluster, Defence, Order, Period, Settings, WaitSettings, WaitTimeout, rate,
+};
 use consul_semaphore_api::{
     ConsulSemaphore,
     conditions::{self, ConditionType, Reason},
@@ -52,13 +54,15 @@ pub(crate) fn settings_of(
     order: Order,
     semaphore: &ConsulSemaphore,
 ) -> Settings {
+    let period = semaphore.spec.period.map(Period::get);
     Settings {
         cluster: cluster.clone(),
         namespace: semaphore.metadata.namespace.clone().unwrap_or_default(),
         name: semaphore.metadata.name.clone().unwrap_or_default(),
         key: None,
         prefix: semaphore.prefix(),
-        mode: semaphore.spec.mode,
+        mode: semaphore.spec.mode.stored(),
+        period,
         limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
         restrictions: semaphore.restrictions(consul_client::clock::time()),
         policy: semaphore.spec.limit_policy,
@@ -67,7 +71,9 @@ pub(crate) fn settings_of(
         pass_over: order.pass_over,
         terminating: semaphore.metadata.deletion_timestamp.is_some(),
         on_slot_lost: semaphore.spec.on_slot_lost,
-        ttl: semaphore.spec.session.ttl.get(),
+        ttl: period.map_or(semaphore.spec.session.ttl.get(), |period| {
+            Some(rate::ttl(period))
+        }),
         lock_delay: semaphore.spec.session.lock_delay.get(),
         cooldown: semaphore.spec.cooldown.get(),
         transient: false,

@@ -161,6 +161,7 @@ impl Means {
             (Point::Cooling, !transaction.cooldowns.is_empty()),
             (Point::Released, !transaction.releases.is_empty()),
             (Point::Granted, grants.iter().any(|grant| grant.starts)),
+            (Point::GrantedTogether, transaction.is_joint()),
             (Point::Regranted, grants.iter().any(|grant| !grant.starts)),
         ] {
             if reached {
@@ -216,14 +217,15 @@ impl Means {
     }
 }
 
-/// The crash point after a write; what only ends a workload has none.
+/// The crash point after a write; after some, nothing is left to do.
 fn point_after(write: &Write) -> Option<Point> {
     match write {
         Write::Start(_) => Some(Point::Started),
         Write::Suspend(_) => Some(Point::Suspended),
         Write::GiveBack(_) => Some(Point::GivenBack),
         Write::Rename(_) => Some(Point::Renamed),
-        Write::Skip(_) | Write::Fail(_) | Write::End(_) => None,
+        Write::Fail(_) => Some(Point::WaitEnded),
+        Write::Skip(_) | Write::End(_) => None,
     }
 }
 

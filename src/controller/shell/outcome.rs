@@ -65,6 +65,14 @@ impl Emitter<'_> {
                 let note = format!("the API server refuses to change this Job: {message}");
                 self.emit_event(&workload.name, &workload.uid, Reason::StartRefused, note);
             }
+            Outcome::TooLarge { workload, message } => {
+                tracing::warn!(workload = %workload.name, %semaphore, why = %message, "a grant is too large");
+                let note = format!(
+                    "the locks of the semaphores that it asks for are too large to be written in one transaction: \
+                     {message}. It is tried again later; ask for slots of semaphores with fewer holders"
+                );
+                self.emit_event(&workload.name, &workload.uid, Reason::Unsatisfiable, note);
+            }
             Outcome::Unanswered { workload, why } => {
                 tracing::warn!(workload = %workload.name, %semaphore, why, "a write had no answer, and is repeated");
             }

@@ -1,13 +1,17 @@
-//! `--semaphore prefix=P,limit=N[,slots=K][,key=K][,mode=MODE][,window=(...)][,reserve=(...)]`: slots of one of several
+//! `--semaphore prefix=P,limit=N[,slots=K][,key=K][,mode=MODE][,period=T][,window=(...)][,reserve=(...)]`: slots of one of several
 //! semaphores.
 
 use std::{fmt::Display, num::NonZeroU32, str::FromStr};
 
+use clap::ValueEnum as _;
 use consul_semaphore::{
-    Key, MOST_SLOTS, Mode, Prefix, Reserved, holder::Semaphore, windows::WindowSpec,
+    Key, MOST_SLOTS, Period, Prefix, Reserved, holder::Semaphore, windows::WindowSpec,
 };
 
-use super::restrictions::{reserve, restrictions, window};
+use super::{
+    Mode,
+    restrictions::{reserve, restrictions, window},
+};
 
 /// The longest text that is read: a prefix, a key and the other words are shorter.
 const LONGEST: usize = 2048;
@@ -16,8 +20,8 @@ const LONGEST: usize = 2048;
 pub(super) const MOST: u32 = 5000;
 
 /// What is allowed.
-const ALLOWED: &str = "write prefix=PREFIX,limit=N and, where needed, slots=N, key=KEY, mode=semaphore or mode=mutex, \
-                       window=(SCHEDULE,duration=DURATION) as for --window, reserve=(SLOTS,minPriority=N) as for \
+const ALLOWED: &str = "write prefix=PREFIX,limit=N and, where needed, slots=N, key=KEY, mode=semaphore, mode=mutex or \
+                       mode=rate with period=DURATION,                        window=(SCHEDULE,duration=DURATION) as for --window, reserve=(SLOTS,minPriority=N) as for \
                        --reserve, with commas between them";
 
 /// The words that were read so far.
@@ -28,6 +32,7 @@ struct Words {
     slots: Option<u32>,
     key: Option<Key>,
     mode: Option<Mode>,
+    period: Option<Period>,
     windows: Vec<WindowSpec>,
     reserve: Option<Reserved>,
 }
@@ -58,6 +63,7 @@ impl Words {
             "slots" => once(&mut self.slots, word, number(value, MOST_SLOTS), ALLOWED),
             "key" => once(&mut self.key, word, value.parse(), ALLOWED),
             "mode" => once(&mut self.mode, word, mode(value), ALLOWED),
+            "period" => once(&mut self.period, word, value.parse(), ALLOWED),
             "window" => {
                 let window = bracketed(word, value).and_then(window);
                 let window = window.map_err(|error| format!("{word}: {error}"))?;
@@ -74,13 +80,15 @@ impl Words {
 
     fn semaphore(self) -> Result<Semaphore, String> {
         let missing = |word: &str| format!("{word} is missing: {ALLOWED}");
+        let (mode, period) = self.mode.unwrap_or_default().stored(self.period)?;
         let limit = self.limit.ok_or_else(|| missing("limit"))?;
         Ok(Semaphore {
             prefix: below(
                 self.prefix.ok_or_else(|| missing("prefix"))?,
                 self.key.as_ref(),
             )?,
-            mode: self.mode.unwrap_or(Mode::Semaphore),
+            mode,
+            period,
             limit,
             slots: self
                 .slots
@@ -142,11 +150,8 @@ pub(super) fn number(text: &str, most: u32) -> Result<u32, String> {
 }
 
 fn mode(text: &str) -> Result<Mode, String> {
-    match text {
-        "semaphore" => Ok(Mode::Semaphore),
-        "mutex" => Ok(Mode::Mutex),
-        _ => Err(format!("{text:?} is neither semaphore nor mutex")),
-    }
+    let read = Mode::from_str(text, false);
+    read.map_err(|_| format!("{text:?} is neither semaphore, mutex nor rate"))
 }
 
 #[cfg(test)]
@@ -163,7 +168,8 @@ mod tests {
             short,
             Semaphore {
                 prefix: "shared/db".parse().unwrap(),
-                mode: Mode::Semaphore,
+                mode: consul_semaphore::Mode::Semaphore,
+                period: None,
                 limit: 3,
                 slots: NonZeroU32::MIN,
                 restrictions: Restrictions::default(),
@@ -174,8 +180,11 @@ mod tests {
         assert_eq!(all.slots.get(), 2);
         assert_eq!(
             parse("prefix=a,limit=1,mode=mutex").unwrap().mode,
-            Mode::Mutex
+            consul_semaphore::Mode::Mutex
         );
+        let rate = parse("prefix=a,limit=9,mode=rate,period=1m").unwrap();
+        assert_eq!(rate.mode, consul_semaphore::Mode::Semaphore);
+        assert_eq!(rate.period, Some(std::time::Duration::from_mins(1)));
     }
 
     #[test]
@@ -242,7 +251,13 @@ mod tests {
             ("prefix=a,limit=9,slots=0", "slots: \"0\" is no number"),
             ("prefix=a,limit=99,slots=51", "from 1 to 50"),
             ("prefix=a,limit=1,key=b/c", "key: a key is"),
-            ("prefix=a,limit=1,mode=lock", "neither semaphore nor mutex"),
+            (
+                "prefix=a,limit=1,mode=lock",
+                "neither semaphore, mutex nor rate",
+            ),
+            ("prefix=a,limit=1,mode=rate", "a rate needs a period"),
+            ("prefix=a,limit=1,period=1m", "a period is for mode rate"),
+            ("prefix=a,limit=1,mode=rate,period=13h", "period: "),
             (&long, "longer than 2048 characters: write"),
             (&longest, "prefix and key: prefix"),
         ] {

@@ -14,6 +14,7 @@ mod environment;
 mod held;
 mod limit;
 mod loss;
+mod rates;
 mod several;
 mod waiting;
 mod windows;

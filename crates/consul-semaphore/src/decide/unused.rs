@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Observed, Pass};
-use crate::{Lock, Phase};
+use crate::{Lock, OwnContender, Phase};
 
 /// How long an unused `.lock` is left to the one who made it: a `ConsulSemaphore` of its own, which would make it
 /// again at once, or a program that is about to take a slot.
@@ -57,8 +57,10 @@ impl Pass<'_> {
             matches!(workload.phase, Phase::Running | Phase::Stopping)
                 && self.started_here(workload)
         });
+        // A rate's slots stay held until their sessions end.
+        let counts = |ours: &OwnContender| self.observed.starts.get(&ours.session).is_some();
         let any_holds =
-            !self.observed.ours.is_empty() || self.observed.evidence.count_of_steady() > 0;
+            !self.observed.ours.iter().all(counts) || self.observed.evidence.count_of_steady() > 0;
         if !self.observed.settings.terminating || bound || any_holds {
             return;
         }

@@ -21,6 +21,9 @@ use crate::{
 };
 use consul_client::{self as consul, Entry, OpError, clock::Moment};
 
+/// How many operations any Consul takes.
+const ALWAYS_TAKEN: usize = 64;
+
 /// What a queue says of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said<'a> {
@@ -253,11 +256,14 @@ pub(super) fn operations(request: &SlotRequest) -> usize {
 
 /// All parts in one transaction, as it is sent.
 pub(super) fn combined(shares: &[Share]) -> Transaction {
-    let operations = shares
-        .iter()
-        .map(|share| share.transaction.operations.iter());
+    let transactions = || shares.iter().map(|share| &share.transaction);
+    let operations = transactions().flat_map(|transaction| &transaction.operations);
+    let grants = transactions().flat_map(|transaction| &transaction.grants);
+    let mut limits = transactions().filter_map(|transaction| transaction.limit);
     Transaction {
-        operations: operations.flatten().cloned().collect(),
+        operations: operations.cloned().collect(),
+        grants: grants.cloned().collect(),
+        limit: limits.next(),
         ..Transaction::default()
     }
 }
@@ -267,6 +273,10 @@ fn split(shares: &[Share], answer: &Answer) -> Vec<Answer> {
     let Answer::Transacted { sent, result } = answer else {
         return vec![answer.clone(); shares.len()];
     };
+    let lengths = shares
+        .iter()
+        .map(|share| share.transaction.operations.len());
+    let total: usize = lengths.sum();
     let mut before = 0;
     let answers = shares.iter().map(|share| {
         let operations = &share.transaction.operations;
@@ -287,6 +297,10 @@ fn split(shares: &[Share], answer: &Answer) -> Vec<Answer> {
                     })
                 });
                 Err(consul::Error::Conflict(own.collect()))
+            }
+            // What every Consul takes in number has too many bytes. Of more, the next one has fewer.
+            Err(consul::Error::TooLarge(_)) if total > ALWAYS_TAKEN => {
+                Err(consul::Error::Conflict(Vec::new()))
             }
             Err(error) => Err(error.clone()),
         };

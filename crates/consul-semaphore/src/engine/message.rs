@@ -50,6 +50,8 @@ pub enum Event {
     },
     /// `status.appliedLimits`, as known to be recorded.
     Recorded(Vec<u32>),
+    /// The same, with limits of another operator, which may be about to write them to Consul.
+    Found(Vec<u32>),
     /// Access to Consul has changed, with this many operations in a transaction; `None` means no access: nothing is
     /// read or written.
     Access(Option<usize>),
@@ -290,6 +292,13 @@ pub enum Outcome {
         /// To which workload.
         workload: Target,
         /// What it says.
+        message: String,
+    },
+    /// The transaction that would grant a workload all its slots has too many bytes: the `.lock`s are too large.
+    TooLarge {
+        /// Which workload.
+        workload: Target,
+        /// What Consul says.
         message: String,
     },
     /// A write was not answered, and is repeated.

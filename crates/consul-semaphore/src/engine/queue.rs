@@ -29,12 +29,14 @@ use super::{
 };
 use crate::{
     Agreement, Asked, ContenderBody, Cooldowns, Defence, Evidence, Identity, Lock, OwnContender,
-    Phase, Plan, Reading, SessionState, Settings, SlotRequest, Turns, Uid, Workload, decide,
+    Phase, Plan, Reading, SessionState, Settings, SlotRequest, Starts, Turns, Uid, Workload,
+    decide,
     evidence::{LATE, tenure},
     plan::{
         End, Fail, Failed, GiveBack, Grant, Part, Release, SessionRequest, Skip, Skipped, Slot,
         Stance, Start, Target, Transaction,
     },
+    rate::{START_WITHIN, StartAnswer},
 };
 use consul_client::{self as consul, Entry, OpError, Session, SessionId, clock::Moment};
 
@@ -131,6 +133,8 @@ struct Limits {
 pub(crate) struct Held {
     pub(crate) evidence: Evidence,
     pub(crate) cooldowns: Cooldowns,
+    /// The slots of a rate.
+    pub(crate) starts: Starts,
     pub(crate) proofs: Proofs,
     /// The running workloads that were reported to continue without a slot.
     unheld: BTreeSet<Uid>,
@@ -334,6 +338,10 @@ impl Queue {
                 }
             }
             Event::Recorded(limits) => self.limits.recorded = limits,
+            Event::Found(limits) => {
+                self.limits.recorded = limits;
+                self.limits.fenced = false;
+            }
             Event::Access(operations) => {
                 self.operations = operations;
                 self.calls.news = None;
@@ -442,6 +450,10 @@ impl Queue {
         now: Now,
         lookup: &impl Lookup,
     ) {
+        if let (Err(consul::Error::TooLarge(message)), Some(grant)) = (&result, transaction.part())
+        {
+            return self.too_large(grant, message, now);
+        }
         let too_long = transaction.operations.len() > self.operations.unwrap_or(0);
         match result {
             Ok(answer) => self.committed(transaction, &answer, sent, now, lookup),
@@ -459,6 +471,16 @@ impl Queue {
             // Later transactions have fewer operations.
             Err(consul::Error::TooLarge(_)) if too_long => {}
             Err(error) => self.knowledge.transaction_failed(transaction, error, now),
+        }
+    }
+
+    /// A workload can't be granted its slots at several lock keys in one transaction. That is nobody else's trouble.
+    fn too_large(&mut self, grant: &Grant, message: &str, now: Now) {
+        if self.writes.refusals.too_large(&grant.workload.uid, now) {
+            self.calls.report(Outcome::TooLarge {
+                workload: grant.workload.clone(),
+                message: message.to_owned(),
+            });
         }
     }
 
@@ -613,6 +635,9 @@ impl Queue {
     }
 
     fn written(&mut self, write: Write, written: Written, now: Now, lookup: &impl Lookup) {
+        if let Write::Start(start) = &write {
+            self.note_start_answer(start, answer_to(&write, &written));
+        }
         let (workload, refusals) = (write.target().clone(), &mut self.writes.refusals);
         self.writes.busy.remove(&workload.uid);
         match written {
@@ -734,8 +759,13 @@ impl Queue {
             self.knowledge.memory.turns.note_neighbours(is_neighbour);
             ours = self.ours(&excluded, now, lookup);
             if let Some(reading) = &self.knowledge.reading {
-                let cooldowns = &mut self.held.cooldowns;
-                cooldowns.observe(reading, &ours, now.moment, now.time);
+                let (held, clock) = (&mut self.held, (now.moment, now.time));
+                if let Some(period) = self.settings.period {
+                    held.starts.observe(reading, &ours, period, clock);
+                    held.cooldowns.take(held.starts.ends());
+                } else {
+                    held.cooldowns.observe(reading, &ours, now.moment, now.time);
+                }
             }
         }
         if self.writes.refusals.is_to_ask(now.moment) && !self.asks_access() {
@@ -753,15 +783,42 @@ impl Queue {
             self.active
                 .settle(&mut ours, held, reading, settings, &excluded);
         }
+        let bound = self.active.bound.values();
+        let bound = bound.filter(|workload| self.decides_about(workload));
+        let bound = bound.cloned().collect();
         Facts {
             now,
             certain,
+            bound,
+            brief: self.brief(&ours, now, lookup),
             ours,
-            bound: self.active.bound.values().cloned().collect(),
             steady: self.held.evidence.count_of_steady(),
             waiting,
             excluded,
         }
+    }
+
+    /// Whether there is anything to decide about a workload that was started here: a rate leaves it alone while it
+    /// runs.
+    fn decides_about(&self, started: &Workload) -> bool {
+        !self.settings.is_rate() || !matches!(started.phase, Phase::Running | Phase::Stopping)
+    }
+
+    /// The sessions of those that wait for a rate that may end before a slot granted now does.
+    fn brief(&self, ours: &[OwnContender], now: Now, lookup: &impl Lookup) -> BTreeSet<SessionId> {
+        let Some(period) = self.settings.period else {
+            return BTreeSet::new();
+        };
+        let stamp = now.moment + START_WITHIN + period;
+        let waiting = ours.iter().map(|ours| &ours.session);
+        let waiting = waiting.filter(|session| self.held.starts.get(session).is_none());
+        let brief = waiting
+            .chain(self.sessions.ahead.values())
+            .filter(|session| {
+                let end = lookup.life(session).and_then(SessionState::end);
+                end.is_none_or(|end| end <= stamp)
+            });
+        brief.cloned().collect()
     }
 
     /// Gives up a call that has no answer when a running workload has to be suspended. A write may have been applied,
@@ -916,7 +973,8 @@ impl Queue {
             let workload = contender.workload.as_ref();
             let may_start = workload.is_some_and(|workload| self.settings.may_start(workload))
                 && !excluded.immovable.contains(&contender.identity.uid);
-            if contender.needs_proof(reading.holds(&contender.session), may_start) {
+            let held = reading.holds(&contender.session);
+            if !self.settings.is_rate() && contender.needs_proof(held, may_start) {
                 questions.extend(proofs.apply(contender, now.moment));
             }
         }
@@ -963,7 +1021,9 @@ impl Queue {
     ) {
         let lock_key = self.settings.prefix.lock_key();
         let runs = |workload: &&Workload| {
-            workload.phase == Phase::Running && workload.started_at(&lock_key)
+            self.decides_about(workload)
+                && workload.phase == Phase::Running
+                && workload.started_at(&lock_key)
         };
         let bound = self.active.bound.values();
         let running: Vec<&Workload> = bound.map(AsRef::as_ref).filter(runs).collect();
@@ -1039,9 +1099,50 @@ impl Queue {
         now: Now,
     ) -> (CallId, Option<Moment>) {
         self.limits.fenced &= transaction.limit.is_none();
+        self.note_starts(transaction, now);
         let until = self.patience_for_calls(now);
         let what = Blocks::Transact(transaction.clone());
         (self.calls.wait_for(what, until), until)
+    }
+
+    /// Notes until when the slots of a rate are held that this transaction grants.
+    fn note_starts(&mut self, transaction: &Transaction, now: Now) {
+        let Some(period) = self.settings.period else {
+            return;
+        };
+        let (starts, clock) = (&mut self.held.starts, (now.moment, now.time));
+        for grant in &transaction.grants {
+            for (ordinal, session) in &grant.sessions {
+                let identity = Arc::new(self.settings.identity(&grant.workload, *ordinal));
+                starts.granting(session.clone(), identity, period, clock);
+            }
+        }
+        for session in &transaction.stamped {
+            starts.moving(session, clock);
+        }
+        for (gone, session) in &transaction.replaced {
+            starts.replacing(gone, session.clone());
+        }
+    }
+
+    /// A start in these slots is sent, by this queue or another one.
+    pub(super) fn note_start(&mut self, start: &Start) {
+        self.held.starts.sent(start.sessions());
+    }
+
+    /// What became of a start in these slots.
+    pub(super) fn note_start_answer(&mut self, start: &Start, answer: StartAnswer) {
+        self.held.starts.answered(start.sessions(), answer);
+    }
+
+    /// The start that an answer is about, and what became of it.
+    pub(super) fn started_by(&self, id: CallId, answer: &Answer) -> Option<(Start, StartAnswer)> {
+        match (self.calls.others.get(&id)?, answer) {
+            (Pending::Write(write @ Write::Start(start)), Answer::Written(written)) => {
+                Some((start.clone(), answer_to(write, written)))
+            }
+            _ => None,
+        }
     }
 
     /// Sends the PATCH that starts a workload, unless the evidence for its slots may end before the PATCH is
@@ -1062,6 +1163,7 @@ impl Queue {
         lookup: &impl Lookup,
     ) -> Option<Moment> {
         self.note_tokens(slots.clone());
+        let start_by = self.held.starts.start_by(slots.clone().map(Slot::session));
         let workload = lookup.workload(workload);
         let grace = workload
             .as_ref()
@@ -1085,8 +1187,10 @@ impl Queue {
         let lives: Option<Vec<Moment>> = slots.map(lives).collect();
         let end = seen.zip(lives).and_then(|(seen, lives)| {
             let lives = lives.into_iter().min()?;
-            Some(seen.min(lives))
+            Some(seen.min(lives).min(start_by.unwrap_or(Moment::END)))
         });
+        let soon_enough = |end: &Moment| *end > now.moment + self.write_timeout();
+        let end = end.filter(soon_enough);
         if end.is_none() {
             // Needed only if the reading is too old: a session proves itself again with its next renewal.
             if seen.is_none() {
@@ -1110,6 +1214,9 @@ impl Queue {
     fn write_within(&mut self, write: Write, timeout: Duration, not_after: Option<Moment>) {
         if !self.writes.busy.insert(write.target().uid.clone()) {
             return;
+        }
+        if let Write::Start(start) = &write {
+            self.note_start(start);
         }
         let call = Call::Write {
             write: write.clone(),
@@ -1238,6 +1345,8 @@ impl Queue {
         };
         let mut kept = self.sessions.kept.iter();
         let holds = kept.any(|session| !ahead.contains(session) && lives(session));
+        // Slots of a rate end with their sessions.
+        let holds = holds && !self.settings.is_rate();
         Conclusion {
             certain: facts.certain,
             record,
@@ -1403,6 +1512,16 @@ impl Queue {
     /// A pass is due by then.
     pub(super) fn wake_by(&mut self, due: Moment) {
         self.schedule.next = self.schedule.next.min(due);
+    }
+}
+
+/// What became of a start.
+fn answer_to(write: &Write, written: &Written) -> StartAnswer {
+    match written {
+        Written::Done => StartAnswer::Made,
+        Written::Outdated(seen) if write.is_done_in(seen.as_deref()) => StartAnswer::Made,
+        Written::Outdated(_) | Written::NotSent | Written::Refused { .. } => StartAnswer::NotMade,
+        Written::Unanswered(_) => StartAnswer::Unknown,
     }
 }
 

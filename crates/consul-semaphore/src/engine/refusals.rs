@@ -35,13 +35,15 @@ enum Why {
     /// It has no answer.
     Unanswered,
     Refused(Refused),
+    /// Consul refuses the transaction that would grant it all its slots: that has too many bytes.
+    TooLarge,
 }
 
 impl Why {
     fn refused(self) -> Option<Refused> {
         match self {
             Self::Refused(refused) => Some(refused),
-            Self::Conflict | Self::Unanswered => None,
+            Self::Conflict | Self::Unanswered | Self::TooLarge => None,
         }
     }
 }
@@ -109,6 +111,9 @@ impl Refusals {
         for (uid, trouble) in &self.troubles {
             let waits = trouble.setback.until > now;
             match trouble.why.refused() {
+                None if waits && trouble.why == Why::TooLarge => {
+                    excluded.barred.insert(uid.clone());
+                }
                 None | Some(Refused::GiveBack(_)) if waits => {
                     excluded.busy.insert(uid.clone());
                 }
@@ -226,6 +231,18 @@ impl Refusals {
         }
     }
 
+    /// Consul refuses to grant a workload all its slots in one transaction, because of its size. That may change with
+    /// the number of holders. Returns whether that is news.
+    pub(super) fn too_large(&mut self, uid: &Uid, now: Now) -> bool {
+        let before = self.troubles.get(uid);
+        let news = before.is_none_or(|before| before.why != Why::TooLarge);
+        let before = before.map(|before| &before.setback);
+        let setback = Setback::with_jitter(before, now.moment, now.jitter);
+        let why = Why::TooLarge;
+        self.troubles.insert(uid.clone(), Trouble { setback, why });
+        news
+    }
+
     /// Notes a write that was not done. One that was not refused may still be applied.
     pub(super) fn failed(&mut self, write: &Write, refused: bool, now: Now) {
         let before = self.troubles.get(&write.target().uid);
@@ -260,6 +277,7 @@ impl Refusals {
                 Why::Refused(Refused::Start) => 2,
                 Why::Refused(Refused::GiveBack(_)) => 3,
                 Why::Refused(Refused::Everything) => 4,
+                Why::TooLarge => 5,
             };
             (trouble.setback.attempts(), why)
         });

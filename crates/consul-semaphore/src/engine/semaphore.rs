@@ -420,6 +420,25 @@ impl Semaphore {
         news
     }
 
+    /// These limits are recorded as ours, some of them by another operator of this semaphore: it may have written them
+    /// to Consul. Returns whether any was unknown here.
+    pub(super) fn found_limits(&mut self, limits: &[u32], now: Now, stores: &impl Stores) -> bool {
+        let found = limit::with_found(&self.limits.recorded, limits);
+        let news = found != self.limits.recorded;
+        if news {
+            self.limits.recorded = found;
+            // No pass has seen to it yet that writes of these limits fail.
+            for QueueState { concluded, .. } in self.queues.values_mut() {
+                if let Some((conclusion, _)) = concluded {
+                    conclusion.settled = None;
+                }
+            }
+            let event = |this: &Self, _: &Option<Key>| Event::Found(this.limits.recorded.clone());
+            self.show_all(event, now, stores);
+        }
+        news
+    }
+
     fn apply_recorded_limits(&mut self, recorded: Vec<u32>, now: Now, stores: &impl Stores) {
         self.limits.recorded = recorded;
         let event = |this: &Self, _: &Option<Key>| Event::Recorded(this.limits.recorded.clone());

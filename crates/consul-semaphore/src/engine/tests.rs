@@ -141,6 +141,14 @@ impl Lookup for OfQueue<'_> {
     }
 }
 
+/// The bytes of a value that is written.
+fn size(operation: &consul::Op) -> usize {
+    match operation {
+        consul::Op::Lock { value, .. } | consul::Op::Cas { value, .. } => value.len(),
+        _ => 0,
+    }
+}
+
 fn located(workload: &Arc<Workload>) -> Located {
     Located {
         namespace: "batch".into(),
@@ -166,6 +174,9 @@ struct World {
     unread: Option<&'static str>,
     /// How many transactions go through that are never answered.
     answers_are_lost: usize,
+    /// How many bytes of values Consul takes in a transaction.
+    most_bytes: Option<usize>,
+    too_large: Vec<String>,
     duties: Vec<Duty>,
     started: Vec<String>,
     given_back: Vec<String>,
@@ -297,6 +308,9 @@ impl World {
                 any = true;
                 match effect {
                     Effect::Queue(queue, Action::Call(id, call)) => self.call(&queue, id, call),
+                    Effect::Queue(_, Action::Report(Outcome::TooLarge { workload, .. })) => {
+                        self.too_large.push(workload.name.to_string());
+                    }
                     Effect::Queue(..) => {}
                     Effect::Closed(queue) => self.closed.push(queue),
                     Effect::Semaphore(_, duty) => self.duties.push(duty),
@@ -321,8 +335,12 @@ impl World {
             }
             Call::Transact { .. } if self.hung.contains(queue) => return,
             Call::Transact { transaction, .. } => {
+                assert!(transaction.operations.len() <= 64, "{transaction:?}");
                 let operations = &transaction.operations;
-                let mut result = if self.busy.is_some_and(|busy| touches(operations, busy)) {
+                let bytes: usize = operations.iter().map(size).sum();
+                let mut result = if self.most_bytes.is_some_and(|most| bytes > most) {
+                    Err(consul::Error::TooLarge("too many bytes".into()))
+                } else if self.busy.is_some_and(|busy| touches(operations, busy)) {
                     Err(consul::Error::Conflict(Vec::new()))
                 } else {
                     let result = self.consul.transact(operations);
@@ -522,6 +540,12 @@ impl World {
         self.engine
             .listed_sessions(&db, Ok(Vec::new()), now, &self.store);
         self.settle();
+    }
+
+    /// Another operator has recorded these limits.
+    fn found(&mut self, limits: &[u32]) -> bool {
+        let (now, db) = (self.now(), semaphore("db"));
+        self.engine.found_limits(&db, limits, now, &self.store)
     }
 
     /// The requested limits are recorded.
@@ -778,4 +802,57 @@ fn what_a_key_wanted_for_an_earlier_limit_undoes_nothing() {
     world.record();
     assert_eq!(world.duties.last(), Some(&Duty::RecordLimits(vec![3, 5])));
     assert_eq!(world.state().applied_limits(), [3, 5]);
+}
+
+/// Another operator of this semaphore has seen the new spec first: it recorded the limit, and wrote it to Consul.
+#[test]
+fn a_limit_that_another_operator_recorded_is_ours() {
+    let mut world = World::default();
+    world.put(spec(2, false), true, GRANTED);
+    world.workload("a", &queue("db", None));
+    world.settle();
+    world.record();
+    world.store.workloads.clear();
+    world.others_write(3);
+    world.put(spec(3, false), true, GRANTED);
+    world.settle();
+    assert!(
+        world.state().applied_limits().is_empty(),
+        "for all it knows"
+    );
+    assert!(world.found(&[3]));
+    assert!(!world.found(&[3]), "it knows");
+    assert_eq!(world.state().applied_limits(), [3]);
+    let back = Spec {
+        generation: Some(9),
+        ..spec(2, false)
+    };
+    world.put(back, true, GRANTED);
+    world.settle();
+    world.record();
+    assert_eq!(world.limit(), 2);
+    assert_eq!(world.state().applied_limits(), [2]);
+}
+
+#[test]
+fn a_limit_that_another_operator_recorded_is_dropped_once_nothing_needs_it() {
+    let mut world = World::default();
+    world.put(spec(2, false), true, GRANTED);
+    world.workload("a", &queue("db", None));
+    world.settle();
+    world.record();
+    world.list();
+    world.settle();
+    assert!(world.found(&[2, 5]));
+    assert_eq!(world.state().applied_limits(), [2, 5]);
+    let before = world.consul.index();
+    world.settle();
+    world.list();
+    world.settle();
+    assert_eq!(world.state().applied_limits(), [2]);
+    assert_eq!(
+        world.consul.index(),
+        before + 1,
+        "a write of 5 that is under way fails"
+    );
 }

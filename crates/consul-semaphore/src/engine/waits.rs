@@ -419,6 +419,10 @@ impl Queue {
         {
             return None;
         }
+        // Who ends gives back no slot of a rate.
+        if self.settings().is_rate() {
+            return None;
+        }
         let restrictions = &self.settings().restrictions;
         let opening = restrictions.windows.at(now.time);
         let limit = restrictions.limit(limit, opening, workload.priority);

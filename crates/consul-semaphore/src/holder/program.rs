@@ -16,7 +16,7 @@ use crate::{
     engine::{Answer, Lookup, QueueRef, SemaphoreRef, Slice, Stores},
     evidence::LATE,
     holding::Renewal,
-    identity, settings,
+    identity, rate, settings,
     turns::WINDOW,
 };
 use consul_client::{
@@ -66,11 +66,20 @@ pub struct SessionSettings {
 }
 
 impl Settings {
+    /// The TTL of the session that lives longest.
+    pub(super) fn longest_ttl(&self) -> Duration {
+        let periods = self.request.semaphores().iter();
+        let periods = periods.filter_map(|semaphore| semaphore.period);
+        let rates = periods.map(rate::ttl);
+        rates.max().unwrap_or_default().max(self.session.ttl)
+    }
+
     /// A semaphore for the engine. A program has neither a namespace nor an object of Kubernetes.
     pub(super) fn semaphore(&self, watched: &Watched) -> settings::Settings {
         let Semaphore {
             prefix,
             mode,
+            period,
             limit,
             slots: _,
             restrictions,
@@ -85,6 +94,7 @@ impl Settings {
             key: None,
             prefix: prefix.clone(),
             mode: *mode,
+            period: *period,
             limit: *limit,
             restrictions: restrictions.clone(),
             policy: LimitPolicy::Refuse,
@@ -92,9 +102,10 @@ impl Settings {
             pass_over: Duration::from_mins(1),
             terminating: false,
             on_slot_lost: self.on_slot_lost,
-            ttl: Some(self.session.ttl),
+            ttl: Some(period.map_or(self.session.ttl, rate::ttl)),
             lock_delay: self.session.lock_delay,
-            cooldown: self.cooldown,
+            // A rate's slot stays held anyway.
+            cooldown: period.map_or(self.cooldown, |_| Duration::ZERO),
             transient: true,
             wait: settings::WaitSettings::default(),
             fair: self.fair.then_some(WINDOW),

@@ -1,6 +1,6 @@
 //! The slots that a program asks for.
 
-use std::num::NonZeroU32;
+use std::{num::NonZeroU32, time::Duration};
 
 use crate::{MOST_SEMAPHORES, MOST_SLOTS, Mode, Prefix, Restrictions};
 
@@ -11,6 +11,9 @@ pub struct Semaphore {
     pub prefix: Prefix,
     /// How it is stored in Consul.
     pub mode: Mode,
+    /// Of a rate: the time in which at most `limit` programs and workloads start; `None`: the limit is on how many
+    /// run. The same for all users of the prefix.
+    pub period: Option<Duration>,
     /// How many slots it has: the same for all users of the prefix; 1 for a mutex.
     pub limit: u32,
     /// How many of them are asked for.
@@ -58,6 +61,9 @@ pub enum InvalidRequest {
     /// A mutex has one slot.
     #[error("{0} is a mutex, which has one slot: give it the limit 1")]
     Mutex(Prefix),
+    /// A mutex is held as long as its holder runs.
+    #[error("{0} is a mutex, which has no period: leave it out, or have a semaphore")]
+    MutexPeriod(Prefix),
     /// More slots than the semaphore has.
     #[error("{prefix} has {limit} slots: ask for at most as many, not for {slots}")]
     BeyondLimit {
@@ -92,6 +98,7 @@ impl Request {
         Self::new(vec![Semaphore {
             prefix,
             mode,
+            period: None,
             limit,
             slots: NonZeroU32::MIN,
             restrictions: Restrictions::default(),
@@ -162,6 +169,9 @@ fn check(semaphore: &Semaphore) -> Result<(), InvalidRequest> {
         (limit, _) if semaphore.mode == Mode::Mutex && limit != 1 => {
             Err(InvalidRequest::Mutex(prefix))
         }
+        _ if semaphore.mode == Mode::Mutex && semaphore.period.is_some() => {
+            Err(InvalidRequest::MutexPeriod(prefix))
+        }
         (limit, slots) if slots > limit => Err(InvalidRequest::BeyondLimit {
             prefix,
             limit,
@@ -182,6 +192,7 @@ mod tests {
         Semaphore {
             prefix: prefix.parse().unwrap(),
             mode: Mode::Semaphore,
+            period: None,
             limit,
             slots: slots.try_into().unwrap(),
             restrictions: Restrictions::default(),

@@ -18,6 +18,7 @@ fn holder() -> Holder {
     let semaphore = |name| Semaphore {
         prefix: prefix(name),
         mode: Mode::Semaphore,
+        period: None,
         limit: 2,
         slots: 1.try_into().unwrap(),
         restrictions: Restrictions::default(),

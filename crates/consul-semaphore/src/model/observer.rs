@@ -71,6 +71,8 @@ pub(super) struct Observer {
     /// Since when the workload of each holder, which was started in its slot, is done: it has ended or was deleted,
     /// and its pods are gone.
     done: BTreeMap<SessionId, Moment>,
+    /// When workloads were started.
+    pub(super) starts: Vec<Moment>,
     /// The workloads that do not wait and existed while all slots were taken.
     contended: BTreeSet<Uid>,
 }
@@ -89,6 +91,7 @@ impl Observer {
             ran_in: _,
             cooldowns,
             done,
+            starts: _,
             contended,
         } = self;
         for uid in canon.workloads() {
@@ -178,6 +181,10 @@ impl Observer {
         }
         let held = sight.workloads();
         self.robbed.retain(|uid, _| !held.contains(uid));
+        // A rate's slots count starts, and not what runs.
+        if settings.is_rate() {
+            return;
+        }
         for uid in workloads.in_need_of_a_slot(&settings.prefix.lock_key()) {
             let excused = self.robbed.contains_key(uid);
             assert!(held.contains(uid) || excused, "{uid} runs without a slot");
@@ -224,6 +231,9 @@ impl Observer {
     /// A slot is not released before its workload is done and its cooldown is over, unless its workload was never
     /// started or gives it back.
     fn check_cooldown(&self, written: &Written<'_>) {
+        if written.settings.is_rate() {
+            return;
+        }
         let of_the_dead = |session: &SessionId| !written.before.contenders.contains_key(session);
         for release in written
             .transaction
@@ -288,6 +298,7 @@ impl Observer {
                     let mut slots = granted.into_iter().flat_map(|granted| &granted.slots);
                     object.may_run() && slots.any(|slot| slot.session == release.session)
                 });
+            let bound = bound && !settings.is_rate();
             assert!(!bound, "released before it was given back: {release:?}");
         }
         self.check_holders(written);
@@ -303,6 +314,19 @@ impl Observer {
                 }
             }
         }
+    }
+
+    /// At most `limit` starts of a rate lie in any period.
+    fn check_rate(&self, settings: &Settings, now: Moment) {
+        let Some(period) = settings.period else {
+            return;
+        };
+        let starts = self.starts.iter();
+        let recent = starts.filter(|start| now.since(**start) < period).count();
+        assert!(
+            u32::try_from(recent).unwrap() <= settings.limit,
+            "{recent} starts in {period:?}"
+        );
     }
 
     fn check_holders(&self, written: &Written<'_>) {
@@ -332,7 +356,8 @@ impl Observer {
         }
         // The place of a dead holder may be given at once to another session of its workload, and so may the place of
         // a workload that is proved to be done.
-        let replaced = transaction.grants.iter().any(|grant| !grant.starts);
+        let replaced = transaction.grants.iter().any(|grant| !grant.starts)
+            || !transaction.replaced.is_empty();
         let released =
             |session: &SessionId| transaction.releases.iter().any(|r| r.session == *session);
         let was_held = |session: &SessionId| held.contains(session);
@@ -387,7 +412,15 @@ impl Observer {
 
     /// A workload is started in its own slot, with the token of its last grant, unless somebody took that slot after
     /// the operator's reading at `read`.
-    pub(super) fn started(&mut self, start: &Start, sight: &Sight, read: Moment) {
+    pub(super) fn started(
+        &mut self,
+        start: &Start,
+        sight: &Sight,
+        read: Moment,
+        (settings, now): (&Settings, Moment),
+    ) {
+        self.starts.push(now);
+        self.check_rate(settings, now);
         let uid = &start.workload.uid;
         for slot in start.slots() {
             let session = slot.session();

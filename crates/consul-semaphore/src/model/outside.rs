@@ -211,7 +211,9 @@ impl Outside {
     pub(super) fn patch(&mut self, patch: &Patch, read: Moment, favoured: bool) -> Answer {
         let answer = self.workloads.patch(patch, favoured);
         if let (Answer::Done, Patch::Start(start)) = (answer, patch) {
-            self.observer.started(start, &self.sight(), read);
+            let (settings, now) = (self.settings.clone(), self.now());
+            self.observer
+                .started(start, &self.sight(), read, (&settings, now));
             self.started.push(start.workload.uid.clone());
         }
         if let (Answer::Done, Patch::GiveBack(give_back)) = (answer, patch) {

@@ -37,6 +37,24 @@ pub(super) fn slots(settings: &Settings, workload: &Workload) -> usize {
     request.map_or(1, |request| usize::try_from(request.slots.get()).unwrap())
 }
 
+/// What must be true of a rate: all slots are free again, and nobody waits for one.
+fn check_rate_at_rest(outside: &Outside, plan: &Plan) {
+    let (settings, sight) = (&outside.settings, outside.sight());
+    let held = sight.body.as_ref().map_or(0, |body| body.holders.len());
+    assert_eq!(held, 0, "a slot is still held");
+    assert!(
+        sight.contenders.is_empty(),
+        "{:?} is left",
+        sight.contenders
+    );
+    let objects = outside.workloads.objects();
+    let mut waiting =
+        objects.filter_map(|object| outside.workloads.read(&object.uid, outside.now()));
+    let waits = waiting.any(|workload| settings.may_start(&workload));
+    let open = plan.agreement == Some(Agreement::Agreed) && !settings.paused;
+    assert!(!waits || !open, "a slot is idle");
+}
+
 /// What must be true once nothing is left to do.
 pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
     let settings = &outside.settings;
@@ -44,6 +62,9 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
     let holding = sight.workloads();
     let workload = |uid: &Uid| outside.workloads.read(uid, outside.now());
 
+    if settings.is_rate() {
+        return check_rate_at_rest(outside, plan);
+    }
     for uid in sight.contenders.values().flatten() {
         let phase = workload(uid).map(|workload| workload.phase);
         let waits = phase == Some(Phase::Idle) && !holding.contains(uid);

@@ -46,6 +46,7 @@ pub(super) fn setup() -> impl Strategy<Value = Setup> {
                 }
                 Setup {
                     mode: Mode::Semaphore,
+                    period: None,
                     limit,
                     policy,
                     operations,
@@ -63,6 +64,7 @@ pub(super) fn mutex() -> impl Strategy<Value = Setup> {
     let client = prop_oneof![3 => Just(Style::Mutex), 1 => Just(Style::Script)];
     (0..4_u64, vec(client, 0..4)).prop_map(|(lock_delay, clients)| Setup {
         mode: Mode::Mutex,
+        period: None,
         limit: 1,
         policy: LimitPolicy::Refuse,
         operations: 64,

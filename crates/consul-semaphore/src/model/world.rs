@@ -28,6 +28,8 @@ const PASSES: usize = 20;
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
     pub(super) mode: Mode,
+    /// The period of a rate, in seconds.
+    pub(super) period: Option<u64>,
     pub(super) limit: u32,
     pub(super) policy: LimitPolicy,
     pub(super) operations: usize,
@@ -135,6 +137,7 @@ impl World {
     pub(super) fn with(setup: &Setup, flaw: Option<Flaw>) -> Self {
         let mut settings = samples::settings(setup.limit);
         settings.mode = setup.mode;
+        settings.period = setup.period.map(Duration::from_secs);
         settings.policy = setup.policy;
         settings.lock_delay = Duration::from_secs(setup.lock_delay);
         settings.cooldown = Duration::from_secs(setup.cooldown);
@@ -326,7 +329,8 @@ impl World {
             if plan.is_at_rest() && !stops && !busy && undisturbed {
                 return plan;
             }
-            if plan.wake.is_some() || !undisturbed {
+            // After a write there is a pass at once.
+            if !busy && (plan.wake.is_some() || !undisturbed) {
                 let left = self.operator.next_timeout().since(self.outside.now());
                 self.tick(left.as_secs());
             }

@@ -48,8 +48,9 @@ struct Watch<'a> {
     view: View,
     /// When a Job was last seen running, or stopping.
     ran: BTreeMap<String, f64>,
-    /// The raft indexes of grants, by session.
-    indexes: BTreeMap<String, u64>,
+    /// The raft indexes of grants and when they were recorded, by session: after somebody replaced a `.lock`, a session
+    /// may be granted a slot again.
+    indexes: BTreeMap<String, Vec<(f64, u64)>>,
     given: BTreeMap<String, Vec<(String, Given)>>,
     /// Since when a Job that is not running has only a part of its slots.
     partial: BTreeMap<String, f64>,
@@ -82,7 +83,8 @@ impl<'a> Watch<'a> {
     fn take(&mut self, record: &Record) {
         match &record.what {
             What::Granted { session, index, .. } => {
-                self.indexes.insert(session.clone(), *index);
+                let indexes = self.indexes.entry(session.clone()).or_default();
+                indexes.push((record.t, *index));
             }
             What::Lock {
                 prefix,
@@ -183,7 +185,7 @@ impl<'a> Watch<'a> {
         }
         for (uid, mut given) in std::mem::take(&mut self.given) {
             for (session, given) in &mut given {
-                given.index = self.indexes.get(session).copied();
+                given.index = self.index_of(session, given.t);
             }
             let given: Vec<Given> = given.into_iter().map(|(_, given)| given).collect();
             self.check(
@@ -193,6 +195,13 @@ impl<'a> Watch<'a> {
                 verdict,
             );
         }
+    }
+
+    /// The raft index of the grant of a slot whose `.lock` was recorded then: the next one that is recorded, or the last.
+    fn index_of(&self, session: &str, t: f64) -> Option<u64> {
+        let indexes = self.indexes.get(session)?;
+        let next = indexes.iter().find(|(recorded, _)| *recorded >= t);
+        next.or(indexes.last()).map(|(_, index)| *index)
     }
 
     /// Checks that what a Job was given at one raft index, while it did not run, is all of its request.

@@ -528,6 +528,25 @@ fn a_request_that_is_granted_at_one_index_is_right() {
     assert_eq!(story.rules(), []);
 }
 
+/// For example after somebody replaced a `.lock` whose contender stayed.
+#[test]
+fn a_session_that_is_granted_a_slot_twice_has_two_grants() {
+    let mut story = Story::asking_for_three();
+    story.job("a", JobState::Waiting);
+    for (sessions, index) in [(["s1", "s2"], 7), (["s3", "s4"], 9)] {
+        story
+            .grant_at(PREFIX, &["s0"], index)
+            .grant_at(OTHER, &sessions, index);
+        story
+            .after(0.001)
+            .grant_at(PREFIX, &[], 0)
+            .grant_at(OTHER, &[], 0)
+            .after(1.0);
+    }
+    story.ends();
+    assert_eq!(story.rules(), []);
+}
+
 #[test]
 fn a_request_that_is_granted_in_part_is_seen() {
     for (here, there, at) in [

@@ -92,6 +92,7 @@ pub(super) async fn namespace(fault: &mut ActiveFault) -> Result<Hit> {
             terminates_ms: fault.rng.u32(500..4_000),
             fails: false,
             pods: fault.rng.u32(1..3),
+            ends_by: None,
         };
         create_job(&world, &fault.load, &name, PASSING.name, &life).await?;
     }

@@ -131,6 +131,7 @@ pub(super) async fn lingers(fault: &mut ActiveFault) -> Result<Hit> {
         terminates_ms: 7_000,
         fails: false,
         pods: 1,
+        ends_by: None,
     };
     let name = create_job(&fault.world, &fault.load, NAMESPACE, semaphore.name, &life).await?;
     fault.begins(&name);

@@ -80,7 +80,7 @@ pub(crate) async fn release(
              claims that. To release it anyway, name the session"
         )));
     }
-    let rest = match (semaphore.spec.mode, &known) {
+    let rest = match (semaphore.spec.mode.stored(), &known) {
         (Mode::Mutex, Some(known)) => known.lock_delay,
         (Mode::Mutex, None) | (Mode::Semaphore, _) => semaphore.spec.session.lock_delay.get(),
     };
@@ -89,7 +89,7 @@ pub(crate) async fn release(
         semaphore: format!("{}/{name}{key}", cluster.namespace),
         session: session.to_string(),
         consul: address(),
-        mode: semaphore.spec.mode,
+        mode: semaphore.spec.mode.stored(),
         rest,
         holder: holder(cluster, name, &semaphore, claim).await?,
     };
@@ -172,7 +172,7 @@ enum Role {
 fn locate(semaphore: &ConsulSemaphore, listing: Listing, session: &SessionId) -> Role {
     let prefix = semaphore.prefix();
     for (key, prefix, part) in parts(&prefix, semaphore.spec.keyed, listing) {
-        let reading = Reading::new(prefix, semaphore.spec.mode, part);
+        let reading = Reading::new(prefix, semaphore.spec.mode.stored(), part);
         if reading.holds(session) {
             let contender = reading.contender(session);
             let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
@@ -215,7 +215,7 @@ fn session_of(
     let prefix = semaphore.prefix();
     let mut sessions = Vec::new();
     for (_, prefix, part) in parts(&prefix, semaphore.spec.keyed, listing) {
-        let reading = Reading::new(prefix, semaphore.spec.mode, part);
+        let reading = Reading::new(prefix, semaphore.spec.mode.stored(), part);
         let holders = reading.contenders().filter(|(session, entry)| {
             let body = ContenderBody::read(&entry.value);
             reading.holds(session) && body.is_some_and(|body| body.uid == uid)

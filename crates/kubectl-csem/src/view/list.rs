@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use super::{
     age::age,
     item::{Item, condition, outdated, phase, status},
+    parts,
     table::Table,
     text::{Span, Text, Tone},
 };
@@ -115,7 +116,7 @@ fn readable(semaphore: &ConsulSemaphore, now: Timestamp) -> Vec<Span> {
         Span::plain(next),
         Span::plain(age(created, now)),
         figure(reported.held_here),
-        Span::plain(format!("{:?}", semaphore.spec.mode)),
+        Span::plain(parts::mode(semaphore)),
         Span::plain(semaphore.prefix()),
         Span::plain(ready.map_or("", |ready| ready.message.as_str())),
     ]

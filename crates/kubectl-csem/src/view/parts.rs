@@ -98,6 +98,16 @@ fn condition_line(condition: &Condition, said: Option<&str>) -> Option<Line> {
     Some(labelled(&condition.type_, vec![word, Span::plain(reason)]))
 }
 
+/// What the limit is on: `Semaphore`, `Mutex`, or `Rate/1m`.
+pub(super) fn mode(semaphore: &ConsulSemaphore) -> String {
+    let mode = semaphore.spec.mode;
+    let period = semaphore.spec.period;
+    period.map_or_else(
+        || format!("{mode:?}"),
+        |period| format!("{mode:?}/{period}"),
+    )
+}
+
 /// How many slots are held. The limit of a keyed semaphore is for each key.
 pub(super) fn slots(semaphore: &ConsulSemaphore) -> Line {
     let reported = status(semaphore);

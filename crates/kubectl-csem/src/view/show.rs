@@ -58,7 +58,7 @@ fn top(semaphore: &ConsulSemaphore, now: Timestamp) -> Text {
         "Jobs of this cluster",
     );
     text.push(labelled("Waiting", vec![Span::plain(waiting)]));
-    let place = format!("{} ({:?})", semaphore.prefix(), semaphore.spec.mode);
+    let place = format!("{} ({})", semaphore.prefix(), parts::mode(semaphore));
     text.push(labelled("Consul", vec![Span::plain(place)]));
     text
 }

@@ -1,12 +1,13 @@
 //! The facts that a pass decides by.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::Queue;
 use crate::{
     Observed, OwnContender, Phase, Uid, Workload,
     engine::{knowledge::Memory, message::Now, refusals::Excluded},
 };
+use consul_client::SessionId;
 
 /// The facts of a pass, owned.
 pub(super) struct Facts {
@@ -20,6 +21,8 @@ pub(super) struct Facts {
     pub(super) steady: usize,
     pub(super) waiting: Vec<Arc<Workload>>,
     pub(super) excluded: Excluded,
+    /// Sessions of those that wait for a rate that may end before a slot granted now does.
+    pub(super) brief: BTreeSet<SessionId>,
 }
 
 impl Facts {
@@ -43,6 +46,8 @@ impl Facts {
             turns,
             evidence: &queue.held.evidence,
             cooldowns: &queue.held.cooldowns,
+            starts: &queue.held.starts,
+            brief: &self.brief,
             ours: &self.ours,
             bound: &self.bound,
             queue: &self.waiting,

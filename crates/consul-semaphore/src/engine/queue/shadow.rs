@@ -121,6 +121,7 @@ impl Queue {
             steady: 0,
             waiting: facts.waiting.clone(),
             excluded: facts.excluded.clone(),
+            brief: facts.brief.clone(),
         };
         self.check_evidence(&all, lookup);
         let mut evidence = self.held.evidence.clone();
@@ -164,6 +165,7 @@ impl Queue {
         let evidence = &self.held.evidence;
         let bound = lookup.slice(0).bound.into_iter();
         let bound: BTreeMap<Uid, Arc<Workload>> = bound
+            .filter(|workload| self.decides_about(workload))
             .map(|workload| (workload.uid.clone(), workload))
             .collect();
         let others = bound

@@ -39,15 +39,19 @@ impl World {
 
     /// A workload comes that asks for all of these.
     pub(super) fn comes(&mut self, name: &str, requests: &[SlotRequest]) {
+        self.arrives(name, requests);
+        self.settle();
+    }
+
+    /// It comes at the same time as others.
+    fn arrives(&mut self, name: &str, requests: &[SlotRequest]) {
         let workload = Arc::new(Workload {
             requests: requests.to_vec(),
             since: self.seconds.try_into().unwrap(),
             ..samples::workload(name, Phase::Idle, None, None)
         });
         self.joins(&workload);
-        self.settle();
     }
-
     /// The first workload was passed over for long enough.
     pub(super) fn passes_over(&mut self) {
         self.seconds += PASS_OVER.as_secs() + 1;
@@ -442,4 +446,79 @@ fn a_queue_waits_for_no_transaction_of_one_that_is_gone() {
         world.settle();
     }
     assert_eq!(world.started, ["b"]);
+}
+
+/// The indexes of grants at a prefix, and how many slots each has granted.
+fn grants(world: &World, prefix: &str, name: &str) -> Vec<usize> {
+    let mut grants: BTreeMap<u64, usize> = BTreeMap::new();
+    for (holder, _, index) in world.holders(prefix) {
+        if holder == name {
+            *grants.entry(index).or_default() += 1;
+        }
+    }
+    grants.into_values().collect()
+}
+
+/// Consul takes 64 operations here.
+#[test]
+fn what_finds_no_room_beside_others_is_granted_whole_after_them() {
+    let mut world = World::with(&[("db", 90), ("licenses", 30)]);
+    for number in 0..25 {
+        world.arrives(&format!("a{number}"), &[asks("db", 1)]);
+    }
+    world.arrives("b-large", &[asks("db", 45)]);
+    world.arrives("c-wide", &[asks("db", 20), asks("licenses", 30)]);
+    world.settle();
+    assert_eq!(world.started.len(), 27);
+    assert_eq!(grants(&world, "db", "b-large"), [45], "whole");
+    assert_eq!(grants(&world, "db", "c-wide"), [20]);
+    assert_eq!(grants(&world, "licenses", "c-wide"), [30]);
+}
+
+/// The same, where slots are given back to make room for it.
+#[test]
+fn what_finds_no_room_beside_releases_is_granted_whole_after_them() {
+    let mut world = World::with(&[("db", 50), ("licenses", 10)]);
+    let small: Vec<String> = (0..30).map(|number| format!("a{number}")).collect();
+    for name in &small {
+        world.arrives(name, &[asks("db", 1)]);
+    }
+    world.settle();
+    world.comes("wide", &[asks("db", 40), asks("licenses", 10)]);
+    assert_eq!(world.started.len(), 30);
+    for name in &small {
+        world.change(&Uid::from(&**name), |workload| {
+            workload.phase = Phase::Finished { at_rest: true };
+        });
+    }
+    world.settle();
+    assert_eq!(world.started.len(), 31);
+    assert_eq!(grants(&world, "db", "wide"), [40]);
+    assert_eq!(world.holders("db").len(), 40);
+}
+
+/// The `.lock`s of two semaphores with many holders, for example.
+#[test]
+fn what_is_too_large_for_one_transaction_says_so_and_blocks_nobody() {
+    let mut world = World::with(&[("db", 9), ("licenses", 9)]);
+    world.comes("before", &[asks("db", 1)]);
+    world.most_bytes = Some(450);
+    world.arrives("a-both", &[asks("db", 1), asks("licenses", 1)]);
+    world.arrives("b-small", &[asks("db", 1)]);
+    world.arrives("c-small", &[asks("licenses", 1)]);
+    world.settle();
+    assert_eq!(world.started, ["before", "b-small", "c-small"]);
+    assert_eq!(world.too_large, ["a-both", "a-both"], "once by each queue");
+    world.passes_over();
+    world.arrives("d-small", &[asks("db", 1)]);
+    world.settle();
+    assert_eq!(world.started.last().unwrap(), "d-small");
+    assert_eq!(world.too_large.len(), 2);
+    world.most_bytes = None;
+    world.passes_over();
+    assert_eq!(
+        world.started.last().unwrap(),
+        "a-both",
+        "there is room again"
+    );
 }

@@ -199,6 +199,8 @@ fn trace_transaction(transaction: &Transaction, outside: &Outside, canon: &mut C
         grants,
         releases,
         cooldowns,
+        stamped,
+        replaced,
         prunes,
         limit,
         enforced,
@@ -244,7 +246,11 @@ fn trace_transaction(transaction: &Transaction, outside: &Outside, canon: &mut C
     for cooling in cooldowns {
         canon.session(&cooling.session);
     }
-    for session in prunes {
+    for session in stamped.iter().chain(prunes) {
+        canon.session(session);
+    }
+    for (gone, session) in replaced {
+        canon.session(gone);
         canon.session(session);
     }
 }

@@ -1,0 +1,150 @@
+//! The slots of a rate: each counts one start and stays held until its stamp.
+
+use super::Pass;
+use crate::{
+    Asked,
+    fate::OwnContender,
+    identity::ContenderBody,
+    plan::{Part, SessionRequest, Target},
+    rate::RateSlot,
+    workload::{Phase, SlotId},
+};
+use consul_client::SessionId;
+
+impl<'a> Pass<'a> {
+    /// Decides about each contender of a rate by its stamp, and not by what its workload does once it is started. A
+    /// workload can have several here: the slots of its earlier starts stay held while it waits for the next one.
+    pub(super) fn judge_starts(&mut self) {
+        for ours in self.observed.ours {
+            if !self.reading.holds(&ours.session) {
+                self.judge_waiting(ours);
+                continue;
+            }
+            let Some(slot) = self.observed.starts.get(&ours.session) else {
+                continue;
+            };
+            self.wake_at(slot.end());
+            if slot.end() <= self.observed.now {
+                self.release(ours);
+            } else if self.may_start_in(ours, slot) {
+                self.settle_grant(ours);
+            } else if slot.is_unused() && !self.is_busy(&ours.identity.uid) {
+                self.release(ours);
+            } else {
+                self.count_from_start(ours, slot);
+            }
+        }
+    }
+
+    /// A contender that holds no slot: its workload waits with it, or it is of no use.
+    fn judge_waiting(&mut self, ours: &'a OwnContender) {
+        let slot = (&ours.identity.uid, ours.identity.ordinal);
+        let workload = ours.workload.as_ref();
+        let waits = workload.is_some_and(|workload| {
+            workload.phase == Phase::Idle && self.observed.settings.may_start(workload)
+        });
+        let lasts = !self.observed.brief.contains(&ours.session);
+        if waits && lasts && !self.waiting.contains_key(&slot) {
+            self.waiting.insert(slot, &ours.session);
+        } else if self.reading.is_readable() {
+            self.release(ours);
+        }
+    }
+
+    /// Whether the workload may be started in this slot. What started in it once is not started in it again, and what
+    /// was given back never.
+    fn may_start_in(&self, ours: &OwnContender, slot: &RateSlot) -> bool {
+        let workload = ours.workload.as_ref().filter(|workload| {
+            workload.phase == Phase::Idle
+                && self.observed.settings.may_start(workload)
+                && !workload.started_by(&ours.session)
+                && !workload.reported.contains(&ours.session)
+        });
+        let uid = &ours.identity.uid;
+        workload.is_some()
+            && slot.may_start(self.observed.now)
+            && !self.observed.immovable.contains(uid)
+            && !self.observed.barred.contains(uid)
+    }
+
+    /// The workload is still to be started in this slot.
+    fn settle_grant(&mut self, ours: &'a OwnContender) {
+        let uid = &ours.identity.uid;
+        self.settled.insert((uid, ours.identity.ordinal));
+        if !self.is_busy(uid) {
+            self.granted.entry(uid).or_default().push(ours);
+        } else if ours
+            .workload
+            .as_ref()
+            .is_some_and(|workload| workload.asks_for_several())
+        {
+            self.plan.parts.insert(uid.clone(), Part::Busy);
+        }
+    }
+
+    /// Has a slot count from its start, once that is known: until then it is held as long as the start may be late.
+    fn count_from_start(&mut self, ours: &OwnContender, slot: &RateSlot) {
+        let contender = self.reading.contender(&ours.session);
+        let body = contender.and_then(|contender| ContenderBody::read(&contender.value));
+        let until = slot.earlier_stamp(self.observed.now, self.observed.time);
+        if let Some((body, until)) = body.zip(until) {
+            self.composer.count_from_start(ours, body, until);
+        }
+    }
+
+    /// Gives a slot whose session is gone to another session, with the same stamp: whoever sees it without one takes
+    /// it for free after the lock-delay.
+    pub(super) fn replace_sessions(&mut self) {
+        if self.observed.settings.period.is_none() || self.plan.record.is_some() {
+            return;
+        }
+        let mut dead = self.reading.dead_holders();
+        for (gone, slot) in self.observed.starts.orphaned(self.reading) {
+            let Some(check) = dead.remove(gone).filter(|_| slot.end() > self.observed.now) else {
+                continue;
+            };
+            let (uid, ordinal) = (&slot.identity.uid, slot.identity.ordinal);
+            if !self.composer.has_room_instead_of(1, &[gone]) {
+                continue;
+            }
+            let workload = Target {
+                name: slot.identity.workload.clone(),
+                uid: uid.clone(),
+                version: "".into(),
+            };
+            let Some(session) = self.session_of(uid, ordinal) else {
+                self.plan
+                    .sessions
+                    .push(SessionRequest { workload, ordinal });
+                continue;
+            };
+            let body = self
+                .composer
+                .body(&workload, ordinal, Asked::default(), None);
+            let gone = (gone.clone(), check);
+            self.composer.replace(gone, session, &slot.body(body));
+        }
+    }
+
+    /// A grant that is not whole any more: what was not used is free again, the rest stays held until its stamp.
+    pub(super) fn give_up_starts(&mut self, held: &[&'a OwnContender]) {
+        for ours in held {
+            let slot = self.observed.starts.get(&ours.session);
+            if slot.is_some_and(RateSlot::is_unused) {
+                self.release(ours);
+            }
+        }
+    }
+
+    /// Whether a session made for this slot is to take it over from one that is gone.
+    pub(super) fn replaces_slot(&self, slot: &SlotId) -> bool {
+        let mut orphaned = self.observed.starts.orphaned(self.reading);
+        orphaned.any(|(_, orphan)| orphan.identity.slot() == *slot)
+    }
+
+    /// Whether this dead holder of a rate has a slot that still counts.
+    pub(super) fn still_counts(&self, session: &SessionId) -> bool {
+        let slot = self.observed.starts.get(session);
+        slot.is_some_and(|slot| slot.end() > self.observed.now)
+    }
+}

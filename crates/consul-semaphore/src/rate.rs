@@ -1,0 +1,339 @@
+//! A rate: a semaphore whose slots count starts. At most `limit` of them lie in any period.
+//!
+//! Each slot is held from its grant until its stamp, whatever its workload does in the meantime. The stamp stands in
+//! the contender's body: first as late as the start can be, plus the period; once the start is known to have been
+//! made, a period from then. Nothing is judged by whether the workload runs.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{
+    fate::OwnContender,
+    identity::{ContenderBody, Identity},
+    policy::LONGEST_PERIOD,
+    reading::Reading,
+};
+use consul_client::{SessionId, clock::Moment};
+
+/// For how long after its grant a workload may be started in a slot.
+pub const START_WITHIN: Duration = Duration::from_secs(30);
+
+/// How far the clocks of two operators of one cluster may be apart: a slot that another process stamped is held for
+/// so much longer.
+pub const CLOCKS_APART: Duration = Duration::from_secs(30);
+
+/// The longest TTL of Consul's sessions.
+const LONGEST_TTL: Duration = Duration::from_hours(24);
+
+/// The TTL of the sessions of a rate: when an operator stops, they outlive the stamps of their slots.
+pub fn ttl(period: Duration) -> Duration {
+    (period * 2 + START_WITHIN * 2).min(LONGEST_TTL)
+}
+
+/// Until when a slot is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    /// As it is written.
+    until: Timestamp,
+    /// By the clock of this process, which nobody can set.
+    end: Moment,
+}
+
+impl Stamp {
+    fn after(duration: Duration, now: Moment, time: Timestamp) -> Self {
+        Self {
+            until: later(time, duration),
+            end: now + duration,
+        }
+    }
+}
+
+/// The stamp of a slot that is granted now.
+pub(super) fn stamp_of_grant(time: Timestamp, period: Duration) -> Timestamp {
+    later(time, START_WITHIN + period)
+}
+
+/// The stamp of a slot whose start is known now.
+pub(super) fn stamp_of_start(time: Timestamp, period: Duration) -> Timestamp {
+    later(time, period)
+}
+
+fn later(time: Timestamp, duration: Duration) -> Timestamp {
+    time.checked_add(duration).unwrap_or(Timestamp::MAX)
+}
+
+/// How far the start in a slot has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It was not sent, or surely not made.
+    Unsent,
+    /// It is sent.
+    Sent,
+    /// Whether it was made is not known: there was no answer, or another process may have sent it.
+    Unknown,
+    /// It was made.
+    Made,
+}
+
+/// What became of a start that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StartAnswer {
+    /// It was made.
+    Made,
+    /// It was surely not made: the API server refused it, or it was never sent.
+    NotMade,
+    /// There was no answer.
+    Unknown,
+}
+
+/// A slot of a rate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RateSlot {
+    /// Who was granted it.
+    pub(super) identity: Arc<Identity>,
+    /// When, by the clock of the operator that granted it.
+    granted: Timestamp,
+    /// The period of the grant.
+    period: Duration,
+    stamp: Stamp,
+    /// A stamp that is being written.
+    moved: Option<Stamp>,
+    /// Until when the workload may be started in it.
+    start_by: Moment,
+    stage: Stage,
+    /// The version of the contender that this was read from; 0 before it was read.
+    index: u64,
+}
+
+impl RateSlot {
+    /// When it is free.
+    pub(super) fn end(&self) -> Moment {
+        self.stamp.end
+    }
+
+    /// Whether a workload may still be started in it, as far as time goes and as no start is known to have been made.
+    pub(super) fn may_start(&self, now: Moment) -> bool {
+        self.stage != Stage::Made && now < self.start_by
+    }
+
+    /// Whether surely no start was made in it, and none is under way.
+    pub(super) fn is_unused(&self) -> bool {
+        self.stage == Stage::Unsent
+    }
+
+    /// A stamp that is earlier than the one that is written, once the start is known. By that time it was made.
+    pub(super) fn earlier_stamp(&self, now: Moment, time: Timestamp) -> Option<Timestamp> {
+        let made = self.stage == Stage::Made && now + self.period + WORTH < self.stamp.end;
+        made.then(|| stamp_of_start(time, self.period))
+    }
+
+    /// The body for a contender that takes this slot over from a session that is gone.
+    pub(super) fn body(&self, mut body: ContenderBody) -> ContenderBody {
+        body.time = self.granted;
+        body.period = self.period.as_secs();
+        body.cools_until = Some(self.stamp.until);
+        body
+    }
+
+    /// A slot that another process granted, or that this one did so late that it had given it up.
+    fn found(
+        identity: &Arc<Identity>,
+        body: Option<&ContenderBody>,
+        (now, time): (Moment, Timestamp),
+        period: Duration,
+    ) -> Self {
+        let period = body.map_or(period, |body| body.rate_period().unwrap_or(period));
+        let granted = body.map_or(time, |body| body.time);
+        let stamped = body.and_then(|body| body.cools_until);
+        let until = stamped.unwrap_or_else(|| stamp_of_grant(time, period));
+        let left = time_left(until, time).min(START_WITHIN + period);
+        let moved = until != stamp_of_grant(granted, period);
+        let start_by = now + time_left(later(granted, START_WITHIN), time).min(START_WITHIN);
+        Self {
+            identity: identity.clone(),
+            granted,
+            period,
+            stamp: Stamp {
+                until,
+                end: now + left + CLOCKS_APART,
+            },
+            moved: None,
+            start_by: if stamped.is_none() { now } else { start_by },
+            stage: if moved { Stage::Made } else { Stage::Unknown },
+            index: 0,
+        }
+    }
+
+    /// Takes over what the contender says now.
+    fn read(&mut self, body: Option<&ContenderBody>, clock: (Moment, Timestamp), index: u64) {
+        let until = body.and_then(|body| body.cools_until);
+        let known = [Some(self.stamp), self.moved];
+        let known = known.into_iter().flatten();
+        let same = known.into_iter().find(|stamp| Some(stamp.until) == until);
+        self.stamp = same.unwrap_or_else(|| {
+            let found = Self::found(&self.identity, body, clock, self.period);
+            found.stamp
+        });
+        self.index = index;
+        self.moved = None;
+    }
+}
+
+/// A stamp that is written anew is earlier by at least this.
+const WORTH: Duration = Duration::from_secs(1);
+
+/// How long until then; zero if it is over.
+fn time_left(until: Timestamp, time: Timestamp) -> Duration {
+    let left: SignedDuration = until.duration_since(time);
+    Duration::try_from(left).unwrap_or_default()
+}
+
+impl ContenderBody {
+    /// The period of the rate that granted this slot; no more than a spec can ask for, because everyone who may write
+    /// the key may have written anything there. `None` if it was not granted by a rate.
+    pub fn rate_period(&self) -> Option<Duration> {
+        let seconds = self.period.min(LONGEST_PERIOD);
+        (seconds > 0).then(|| Duration::from_secs(seconds))
+    }
+}
+
+/// The slots of a rate that are ours.
+#[derive(Clone, Debug, Default)]
+pub struct Starts(BTreeMap<SessionId, RateSlot>);
+
+impl Starts {
+    pub(super) fn get(&self, session: &SessionId) -> Option<&RateSlot> {
+        self.0.get(session)
+    }
+
+    /// When each of them is free.
+    pub fn ends(&self) -> impl Iterator<Item = (&SessionId, Moment)> {
+        self.0.iter().map(|(session, slot)| (session, slot.end()))
+    }
+
+    /// Those whose session is gone, although they are still held: the sessions that held them.
+    pub(super) fn orphaned<'a>(
+        &'a self,
+        reading: &'a Reading,
+    ) -> impl Iterator<Item = (&'a SessionId, &'a RateSlot)> {
+        let slots = self.0.iter();
+        slots.filter(|(session, _)| reading.is_named(session) && !reading.holds(session))
+    }
+
+    /// A transaction is sent that grants a slot to this session.
+    pub(super) fn granting(
+        &mut self,
+        session: SessionId,
+        identity: Arc<Identity>,
+        period: Duration,
+        (now, time): (Moment, Timestamp),
+    ) {
+        let slot = RateSlot {
+            identity,
+            granted: time,
+            period,
+            stamp: Stamp::after(START_WITHIN + period, now, time),
+            moved: None,
+            start_by: now + START_WITHIN,
+            stage: Stage::Unsent,
+            index: 0,
+        };
+        self.0.insert(session, slot);
+    }
+
+    /// A transaction is sent that writes the stamp of a start that is known now.
+    pub(super) fn moving(&mut self, session: &SessionId, (now, time): (Moment, Timestamp)) {
+        if let Some(slot) = self.0.get_mut(session) {
+            slot.moved = Some(Stamp::after(slot.period, now, time));
+        }
+    }
+
+    /// A transaction is sent that gives a slot to another session, because the first one is gone.
+    pub(super) fn replacing(&mut self, gone: &SessionId, by: SessionId) {
+        if let Some(slot) = self.0.get(gone) {
+            let slot = RateSlot {
+                index: 0,
+                ..slot.clone()
+            };
+            self.0.insert(by, slot);
+        }
+    }
+
+    /// Records what this reading says, and forgets the slots that are no longer held.
+    pub fn observe(
+        &mut self,
+        reading: &Reading,
+        ours: &[OwnContender],
+        period: Duration,
+        clock: (Moment, Timestamp),
+    ) {
+        // While the lock can't be read, nothing shows that a slot is free.
+        if !reading.is_readable() {
+            return;
+        }
+        self.0.retain(|session, _| reading.is_named(session));
+        for own in ours.iter().filter(|own| reading.holds(&own.session)) {
+            let Some(contender) = reading.contender(&own.session) else {
+                continue;
+            };
+            let known = self.0.get(&own.session);
+            let is_read = known.is_some_and(|slot| slot.index == contender.modify_index);
+            let body = (!is_read).then(|| ContenderBody::read(&contender.value));
+            let body = body.flatten();
+            let slot = self
+                .0
+                .entry(own.session.clone())
+                .or_insert_with(|| RateSlot::found(&own.identity, body.as_ref(), clock, period));
+            if !is_read {
+                slot.read(body.as_ref(), clock, contender.modify_index);
+            }
+            let workload = own.workload.as_ref();
+            if workload.is_some_and(|workload| workload.started_by(&own.session)) {
+                slot.stage = Stage::Made;
+            }
+        }
+    }
+
+    /// Until when a start in these slots may be answered; `None` if they are no slots of this rate.
+    pub(super) fn start_by<'a>(
+        &self,
+        sessions: impl Iterator<Item = &'a SessionId>,
+    ) -> Option<Moment> {
+        sessions
+            .filter_map(|session| self.0.get(session))
+            .map(|slot| slot.start_by)
+            .min()
+    }
+
+    /// A start in these slots is sent.
+    pub(super) fn sent<'a>(&mut self, sessions: impl Iterator<Item = &'a SessionId>) {
+        for session in sessions {
+            if let Some(slot) = self.0.get_mut(session)
+                && slot.stage == Stage::Unsent
+            {
+                slot.stage = Stage::Sent;
+            }
+        }
+    }
+
+    /// What became of it. That a later start was not made says nothing of an earlier one without an answer.
+    pub(super) fn answered<'a>(
+        &mut self,
+        sessions: impl Iterator<Item = &'a SessionId>,
+        answer: StartAnswer,
+    ) {
+        for session in sessions {
+            let Some(slot) = self.0.get_mut(session) else {
+                continue;
+            };
+            slot.stage = match (answer, slot.stage) {
+                (StartAnswer::Made, _) | (_, Stage::Made) => Stage::Made,
+                (StartAnswer::NotMade, Stage::Sent | Stage::Unsent) => Stage::Unsent,
+                (StartAnswer::NotMade, Stage::Unknown) | (StartAnswer::Unknown, _) => {
+                    Stage::Unknown
+                }
+            };
+        }
+    }
+}
