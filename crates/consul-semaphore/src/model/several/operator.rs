@@ -112,6 +112,8 @@ pub(super) struct Operator {
     hung: Vec<(CallId, Answer)>,
     lives: BTreeSet<(SessionId, bool)>,
     answered: VecDeque<(CallId, Answer)>,
+    /// Which status of each semaphore it has read.
+    recorded: Vec<u64>,
     /// What the watch of each semaphore last returned, for a flaw.
     listed: Vec<Option<Listing>>,
 }
@@ -166,6 +168,7 @@ impl Operator {
             hung: Vec::new(),
             lives: BTreeSet::new(),
             answered: VecDeque::new(),
+            recorded: vec![0; outside.places.len()],
             listed: vec![None; outside.places.len()],
         };
         if let Some(distort) = flaw.and_then(Flaw::stance) {
@@ -314,9 +317,23 @@ impl Operator {
         }
     }
 
+    /// Another operator may have recorded limits as ours.
+    fn see_recorded(&mut self, outside: &Outside) {
+        for (place, of) in outside.places.iter().enumerate() {
+            let before = std::mem::replace(&mut self.recorded[place], of.recorded);
+            if before != of.recorded {
+                let semaphore = semaphore(outside, place);
+                self.tell(outside, |engine, now, view| {
+                    engine.found_limits(&semaphore, &of.applied, now, view);
+                });
+            }
+        }
+    }
+
     /// Decides on what it has seen so far.
     pub(super) fn decide(&mut self, outside: &Outside) {
         self.see_specs(outside);
+        self.see_recorded(outside);
         let lives = self.lives(outside);
         if !lives.is_subset(&self.lives) || self.timeless {
             self.touch(outside, 0..outside.places.len());
@@ -450,8 +467,20 @@ impl Operator {
         let done = lost.is_none_or(|lost| lost.done);
         match step {
             Step::Record { place, limits } => {
+                if self.recorded[place] != outside.places[place].recorded {
+                    // The status has changed since: it is read, and written once that is known.
+                    self.see_specs(outside);
+                    self.see_recorded(outside);
+                    let semaphore = semaphore(outside, place);
+                    let known = self.engine.semaphore(&semaphore);
+                    let limits = known.map_or(limits, |known| known.applied_limits().to_vec());
+                    return self.pending.push(Step::Record { place, limits });
+                }
                 if done {
-                    outside.places[place].applied.clone_from(&limits);
+                    let of = &mut outside.places[place];
+                    of.applied.clone_from(&limits);
+                    of.recorded += 1;
+                    self.recorded[place] = of.recorded;
                 }
                 if lost.is_some() {
                     // The status is written again until that is answered.

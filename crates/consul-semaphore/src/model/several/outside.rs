@@ -29,6 +29,8 @@ pub(super) struct Place {
     pub(super) generation: i64,
     /// Its `status.appliedLimits`.
     pub(super) applied: Vec<u32>,
+    /// How often that was written.
+    pub(super) recorded: u64,
 }
 
 /// A transaction, with the waiting workloads that it grants something, as the operator knew them.
@@ -87,6 +89,7 @@ impl Outside {
                 settings: Arc::new(settings),
                 generation: 1,
                 applied: Vec::new(),
+                recorded: 0,
             }
         };
         Self {

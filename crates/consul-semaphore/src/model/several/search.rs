@@ -336,6 +336,7 @@ fn two_operators_and_one_that_asks_for_both() {
     check(Space {
         operators: 2,
         asks: &[[1, 1, 0]],
+        waits: 0,
         ..BASE
     });
 }
