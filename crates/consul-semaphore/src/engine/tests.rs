@@ -298,8 +298,8 @@ impl World {
     }
 
     /// Runs for so many passes of so many seconds, or until there is nothing more to do: returns whether that is so.
-    fn runs_for(&mut self, passes: usize, seconds: u64) -> bool {
-        for _ in 0..passes {
+    fn runs_for(&mut self, times: usize, seconds: u64) -> bool {
+        for _ in 0..times {
             self.seconds += seconds;
             let now = self.now();
             let passed = self.engine.pass(now, &self.store);

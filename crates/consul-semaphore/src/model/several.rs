@@ -9,15 +9,15 @@
 //! - [`world`]: everything that can happen, and how it comes to rest
 //! - [`rest`]: what must be true then
 //! - [`script`]: random scripts, and crowds of small workloads around large ones
-//! - [`search`]: every order of events in the smallest worlds
+//! - [`exhaustive`]: every order of events in the smallest worlds
 //! - [`flaws`]: flawed algorithms, and the rules that they break
 
+mod exhaustive;
 mod flaws;
 mod operator;
 mod outside;
 mod rest;
 mod script;
-mod search;
 mod world;
 
 use proptest::prelude::*;
