@@ -129,13 +129,18 @@ fn a_start_counts_from_when_it_is_known() {
 
 #[test]
 fn a_start_without_an_answer_counts_although_its_workload_is_gone() {
-    let mut world = about_to_start();
-    world.happen(&Event::Step(Some(Lost::answer())));
-    world.happen(&Event::Delete(0, Deletion::Background));
-    world
-        .outside
-        .by_others(|outside| outside.workloads.complete_all());
-    assert!(between(world) >= PERIOD);
+    for crashes in [false, true] {
+        let mut world = about_to_start();
+        world.happen(&Event::Step(Some(Lost::answer())));
+        world.happen(&Event::Delete(0, Deletion::Background));
+        world
+            .outside
+            .by_others(|outside| outside.workloads.complete_all());
+        if crashes {
+            world.happen(&Event::Crash);
+        }
+        assert!(between(world) >= PERIOD);
+    }
 }
 
 #[test]
