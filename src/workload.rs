@@ -199,6 +199,8 @@ impl Workloads {
             Err(_) => return failed,
         };
         match now {
+            // Nothing shows whether it was applied before the workload went.
+            None if !conflict => failed,
             // A conflict although the version is still current: somebody refuses the write, such as a webhook.
             Some(now) if target.is_still(&now.workload) => failed,
             // Another version answers the question; so does another workload under the same name.

@@ -218,3 +218,21 @@ fn a_changed_period_or_limit_leaves_slots_held_until_their_stamps() {
     world.happen(&Event::SetLimit(1));
     world.settle();
 }
+
+#[test]
+fn a_workload_that_its_user_suspends_is_on_hold_at_once() {
+    let mut world = about_to_start();
+    world.happen(&Event::Step(None));
+    world.happen(&Event::Control);
+    world.happen(&Event::Suspend(0));
+    world
+        .outside
+        .by_others(|outside| outside.workloads.settle());
+    for _ in 0..6 {
+        world.happen(&Event::Pass);
+    }
+    assert!(world.outside.seconds < PERIOD, "its slot is still held");
+    let object = world.outside.workloads.objects().next();
+    assert!(object.is_some_and(|object| object.hold), "{object:?}");
+    world.settle();
+}
