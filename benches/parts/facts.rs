@@ -61,6 +61,7 @@ struct Nothing {
     mutex: MutexMemory,
     workloads: BTreeSet<Uid>,
     stances: BTreeMap<Uid, Stance>,
+    longest_cooldowns: BTreeMap<Uid, std::time::Duration>,
     requests: BTreeMap<Uid, Asked>,
 }
 
@@ -176,6 +177,7 @@ impl Facts {
             barred: &self.nothing.workloads,
             immovable: &self.nothing.workloads,
             stances: &self.nothing.stances,
+            longest_cooldowns: &self.nothing.longest_cooldowns,
             requests: &self.nothing.requests,
             closed: false,
             joint: None,

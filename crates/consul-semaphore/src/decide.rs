@@ -12,6 +12,7 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use self::turn::Others;
@@ -96,6 +97,8 @@ pub struct Observed<'a> {
     pub immovable: &'a BTreeSet<Uid>,
     /// What to do about workloads that ask for several slots and can't have all of them yet.
     pub stances: &'a BTreeMap<Uid, Stance>,
+    /// The longest cooldown of all semaphores, for workloads that ask for several and must not wait.
+    pub longest_cooldowns: &'a BTreeMap<Uid, Duration>,
     /// All that workloads ask for that ask for slots at several lock keys.
     pub requests: &'a BTreeMap<Uid, Asked>,
     /// Whether no workload at all can be started for now.

@@ -385,6 +385,7 @@ impl Engine {
         }
         loop {
             let queue = self.agenda.next()?;
+            self.note_longest_cooldowns(&queue, stores);
             let state = self.semaphores.get_mut(&queue.semaphore);
             let Some(state) = state.filter(|state| state.may_pass()) else {
                 self.agenda.set(Due::Queue(queue.clone()), None);
@@ -442,6 +443,12 @@ impl Engine {
             .queues
             .get_mut(&queue.key)
             .map(|state| &mut state.queue)
+    }
+
+    /// Replaces what the queues are to do for workloads that can't have all their slots yet.
+    #[cfg(test)]
+    pub(crate) fn distort_stances(&mut self, distort: fn(Stance) -> Stance) {
+        self.joint.distort = Some(distort);
     }
 
     /// The queue that made a call; `None` if the queue was removed.
@@ -658,8 +665,38 @@ impl Engine {
         }
     }
 
+    /// Tells a queue the longest cooldowns of its workloads that ask for several semaphores and must not wait: by
+    /// these they are too late.
+    fn note_longest_cooldowns(&mut self, queue: &QueueRef, stores: &impl Stores) {
+        if self.semaphores.len() < 2 {
+            return;
+        }
+        let waiting = stores.of(queue).waiting(1).into_iter();
+        let hasty = waiting.filter(|workload| {
+            let scheduled = workload.cron_job.is_some();
+            scheduled && workload.is_skippable() && workload.asks_for_several()
+        });
+        let longest = hasty.filter_map(|workload| {
+            let queues = self.queues_for(&queue.semaphore.namespace, &workload);
+            let semaphores = queues.iter().map(|queue| self.semaphore(&queue.semaphore));
+            let cooldowns = semaphores
+                .flatten()
+                .map(|known| known.spec().settings.cooldown);
+            Some((workload.uid.clone(), cooldowns.max()?))
+        });
+        let longest = longest.collect();
+        if let Some(queue) = self.existing(queue) {
+            queue.note_longest_cooldowns(longest);
+        }
+    }
+
     /// A queue that is to do something else with its free slots decides anew.
     fn take_stance(&mut self, workload: &Uid, queue: &QueueRef, stance: Option<Stance>) {
+        #[cfg(test)]
+        let stance = match self.joint.distort {
+            Some(distort) => stance.map(distort),
+            None => stance,
+        };
         let known = self.existing(queue);
         if known.is_some_and(|known| known.take_stance(workload, stance)) {
             self.agenda.mark(queue);

@@ -12,6 +12,7 @@
 //! - [`outside`], [`world`]: all of these together, everything that can happen, and what must be
 //!   true when nothing happens any more
 //! - [`script`]: the random scripts
+//! - [`several`]: the same for several semaphores at once
 //! - [`rate`]: the same for rates
 //! - [`flaws`], [`found`]: flawed algorithms, and the rules that they break in these worlds
 //!
@@ -33,6 +34,7 @@ mod requests;
 mod rest;
 mod rules;
 mod script;
+mod several;
 mod sight;
 mod workloads;
 mod world;

@@ -165,6 +165,7 @@ impl Facts {
             barred: &BTreeSet::new(),
             immovable: &BTreeSet::new(),
             stances: &BTreeMap::new(),
+            longest_cooldowns: &BTreeMap::new(),
             requests: &BTreeMap::new(),
             closed: false,
             joint: None,

@@ -150,6 +150,7 @@ impl Place {
             barred: &none,
             immovable: &none,
             stances: &BTreeMap::new(),
+            longest_cooldowns: &BTreeMap::new(),
             requests: &BTreeMap::new(),
             closed: false,
             joint: None,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Pass, SessionId};
+use super::{Observed, Pass, SessionId};
 use crate::{
     limit::Agreement,
     lock::Lock,
@@ -87,10 +87,16 @@ impl Pass<'_> {
         workload.is_skippable() && self.observed.settings.may_start(workload) && !left_alone
     }
 
-    /// How late such a workload is, if that is longer than the cooldown: had another cluster done its work, nothing
-    /// would show that any more.
+    /// How late such a workload is, if that is longer than the cooldown, or the longest of its semaphores: had another
+    /// cluster done its work, nothing would show that any more.
     pub(super) fn lateness(&self, workload: &Workload) -> Option<Duration> {
-        let cooldown = self.observed.settings.cooldown;
+        let Observed {
+            settings,
+            longest_cooldowns,
+            ..
+        } = self.observed;
+        let longest = longest_cooldowns.get(&workload.uid).copied();
+        let cooldown = settings.cooldown.max(longest.unwrap_or_default());
         let scheduled = workload.cron_job.as_ref()?.scheduled?;
         let since = self.observed.time.duration_since(scheduled);
         let since = Duration::try_from(since).ok()?;

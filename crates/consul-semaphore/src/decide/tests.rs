@@ -214,6 +214,7 @@ impl Facts {
             barred: &self.barred,
             immovable: &self.immovable,
             stances: &self.stances,
+            longest_cooldowns: const { &BTreeMap::new() },
             requests: &self.requests,
             closed: false,
             joint: None,

@@ -149,6 +149,9 @@ pub(super) struct Joint {
     heads: BTreeMap<Uid, Head>,
     /// The transactions that several queues wait for.
     calls: BTreeMap<CallId, Vec<Share>>,
+    /// A flaw.
+    #[cfg(test)]
+    pub(super) distort: Option<fn(Stance) -> Stance>,
 }
 
 impl Joint {

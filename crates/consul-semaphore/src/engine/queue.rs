@@ -101,6 +101,8 @@ pub struct Queue {
     pub(crate) writes: Writes,
     /// What to do about workloads that ask for several slots and can't have all of them yet.
     stances: BTreeMap<Uid, Stance>,
+    /// The longest cooldown of all their semaphores, for those of them that must not wait.
+    longest_cooldowns: BTreeMap<Uid, Duration>,
     /// All that workloads ask for that ask for slots at several lock keys.
     requests: BTreeMap<Uid, Asked>,
     /// What is not free of all that they ask for.
@@ -306,6 +308,7 @@ impl Queue {
             active: Active::default(),
             writes: Writes::default(),
             stances: BTreeMap::new(),
+            longest_cooldowns: BTreeMap::new(),
             requests: BTreeMap::new(),
             lacking: BTreeMap::new(),
             fails: Vec::new(),
@@ -551,8 +554,21 @@ impl Queue {
 
     fn granted(&mut self, grant: &Grant) {
         let (workload, sessions) = (&grant.workload.uid, &grant.sessions);
-        let ahead = &mut self.sessions.ahead;
-        ahead.retain(|slot, _| slot.workload != *workload || !sessions.contains_key(&slot.ordinal));
+        let mut others = Vec::new();
+        self.sessions.ahead.retain(|slot, ahead| {
+            let granted = sessions.get(&slot.ordinal);
+            let granted = granted.filter(|_| slot.workload == *workload);
+            // The contender of another operator may have it.
+            others.extend(
+                granted
+                    .filter(|granted| *granted != ahead)
+                    .map(|_| ahead.clone()),
+            );
+            granted.is_none()
+        });
+        for other in others {
+            self.end_session(&other);
+        }
         let first = sessions.values().next();
         let at = first
             .and_then(|session| self.body(session))
@@ -1400,6 +1416,11 @@ impl Queue {
             None => self.stances.remove(workload),
         };
         before != stance
+    }
+
+    /// The longest cooldowns of workloads that ask for several slots and must not wait.
+    pub(super) fn note_longest_cooldowns(&mut self, longest: BTreeMap<Uid, Duration>) {
+        self.longest_cooldowns = longest;
     }
 
     /// All that this workload asks for, at several lock keys; `None`: it is not known any more.

@@ -1,6 +1,8 @@
 //! Several semaphores and keys in one engine, with a small fake of Consul.
 
 mod clusters;
+mod doubt;
+mod kept;
 mod several;
 mod together;
 mod waits;
@@ -10,10 +12,11 @@ use std::{cell::RefCell, sync::Arc};
 use super::*;
 use crate::{
     Phase, SessionState, Settings, SlotRequest, Uid, Workload,
-    model::consul::Consul,
+    model::consul::{Consul, Refused},
     plan::{Failed, GiveBack, Start},
     samples,
 };
+use consul_client::{Op, OpError};
 
 /// What the engine reads: the workloads of each queue.
 #[derive(Default)]
@@ -163,6 +166,12 @@ struct World {
     hung: BTreeSet<QueueRef>,
     /// Whether the PATCHes that start workloads are not answered.
     starts_are_lost: bool,
+    /// Whether the API server refuses to start workloads.
+    starts_are_refused: bool,
+    /// The prefix where another program is always faster.
+    busy: Option<&'static str>,
+    /// The prefix that can't be read.
+    unread: Option<&'static str>,
     /// How many transactions go through that are never answered.
     answers_are_lost: usize,
     /// How many bytes of values Consul takes in a transaction.
@@ -210,6 +219,31 @@ fn terminating(spec: Spec) -> Spec {
         },
         ..spec
     }
+}
+
+fn no_answer() -> consul::Error {
+    consul::Error::Unreachable {
+        message: "no answer".into(),
+        undecided: true,
+    }
+}
+
+/// Whether any of these operations is below this prefix.
+fn touches(operations: &[Op], prefix: &str) -> bool {
+    let mut keys = operations.iter().map(Op::key);
+    keys.any(|key| key.split('/').next() == Some(prefix))
+}
+
+/// Consul's error. What rests is a mutex.
+fn refusal(refused: Refused, operations: &[Op]) -> consul::Error {
+    let locks = |op: &Op| matches!(op, Op::Lock { key, .. } if key.ends_with("/.lock"));
+    let rests = operations.iter().position(locks);
+    let rests = rests.filter(|_| refused == Refused::Rests);
+    let errors = rests.map(|operation| OpError {
+        operation,
+        what: "can't be locked due to lock delay".into(),
+    });
+    consul::Error::Conflict(errors.into_iter().collect())
 }
 
 const GRANTED: ConsulAccess = ConsulAccess::Granted { operations: 64 };
@@ -260,7 +294,12 @@ impl World {
 
     /// The same, with so many seconds for each pass.
     fn run(&mut self, seconds: u64) {
-        for _ in 0..1_000 {
+        assert!(self.runs_for(1_000, seconds), "it does not come to rest");
+    }
+
+    /// Runs for so many passes of so many seconds, or until there is nothing more to do: returns whether that is so.
+    fn runs_for(&mut self, passes: usize, seconds: u64) -> bool {
+        for _ in 0..passes {
             self.seconds += seconds;
             let now = self.now();
             let passed = self.engine.pass(now, &self.store);
@@ -278,15 +317,18 @@ impl World {
                 }
             }
             if !any {
-                return;
+                return true;
             }
         }
-        panic!("it does not come to rest");
+        false
     }
 
     fn call(&mut self, queue: &QueueRef, id: CallId, call: Call) {
         let now = self.now();
         let answer = match call {
+            Call::Read { .. } if self.unread == Some(&*queue.semaphore.name) => {
+                Answer::Listing(Err(no_answer()))
+            }
             Call::Read { .. } => {
                 let prefix = self.engine.queue(queue).unwrap().settings().prefix.clone();
                 Answer::Listing(Ok(self.consul.list(&prefix, now.moment)))
@@ -294,19 +336,19 @@ impl World {
             Call::Transact { .. } if self.hung.contains(queue) => return,
             Call::Transact { transaction, .. } => {
                 assert!(transaction.operations.len() <= 64, "{transaction:?}");
-                let bytes: usize = transaction.operations.iter().map(size).sum();
+                let operations = &transaction.operations;
+                let bytes: usize = operations.iter().map(size).sum();
                 let mut result = if self.most_bytes.is_some_and(|most| bytes > most) {
                     Err(consul::Error::TooLarge("too many bytes".into()))
+                } else if self.busy.is_some_and(|busy| touches(operations, busy)) {
+                    Err(consul::Error::Conflict(Vec::new()))
                 } else {
-                    let result = self.consul.transact(&transaction.operations);
-                    result.map_err(|_| consul::Error::Conflict(Vec::new()))
+                    let result = self.consul.transact(operations);
+                    result.map_err(|refused| refusal(refused, operations))
                 };
                 if let Some(left) = self.answers_are_lost.checked_sub(1) {
                     self.answers_are_lost = left;
-                    result = Err(consul::Error::Unreachable {
-                        message: "no answer".into(),
-                        undecided: true,
-                    });
+                    result = Err(no_answer());
                 }
                 Answer::Transacted {
                     sent: now.moment,
@@ -325,6 +367,14 @@ impl World {
             Call::Write { write, .. } => {
                 match &write {
                     Write::Start(_) if self.starts_are_lost => return,
+                    Write::Start(_) if self.starts_are_refused => {
+                        let refused = Written::Refused {
+                            message: "no".into(),
+                            forbidden: false,
+                        };
+                        let answer = Answer::Written(refused);
+                        return self.engine.answered(id, answer, now, &self.store);
+                    }
                     Write::Start(start) => self.start(start),
                     Write::GiveBack(give_back) => self.give_back(give_back),
                     Write::Suspend(suspend) => self.change(&suspend.workload.uid, |workload| {

@@ -51,6 +51,16 @@ impl Consul {
         session
     }
 
+    /// Its raft index, before anything is written.
+    pub(crate) fn begin_at(&mut self, index: u64) {
+        self.index = index;
+    }
+
+    /// All keys.
+    pub(crate) fn entries(&self) -> impl std::fmt::Debug {
+        self.entries.clone()
+    }
+
     /// Ends a session, by its TTL or by a call, and deletes the keys that it has locked.
     pub(crate) fn destroy(&mut self, session: &SessionId) {
         if !self.is_alive(session) {

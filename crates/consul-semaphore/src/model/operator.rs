@@ -612,7 +612,7 @@ impl From<Write> for Patch {
             Write::Rename(rename) => Self::Rename(rename),
             Write::Skip(skip) => Self::Skip(skip),
             Write::Fail(fail) => Self::Fail(fail),
-            Write::End(end) => unreachable!("no workload of the model replaces others: {end:?}"),
+            Write::End(end) => Self::End(end),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Requests to the API server about a workload, and its answers.
 
-use crate::plan::{Fail, GiveBack, Rename, Skip, Start, Stop, Suspend, Target};
+use crate::plan::{End, Fail, GiveBack, Rename, Skip, Start, Stop, Suspend, Target};
 
 /// What happens to a workload's pods when it is deleted.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,7 @@ pub(super) enum Patch {
     Rename(Rename),
     Skip(Skip),
     Fail(Fail),
+    End(End),
 }
 
 impl Patch {
@@ -35,6 +36,7 @@ impl Patch {
             Self::Rename(rename) => &rename.workload,
             Self::Skip(skip) => &skip.workload,
             Self::Fail(fail) => &fail.workload,
+            Self::End(end) => &end.workload,
         }
     }
 }

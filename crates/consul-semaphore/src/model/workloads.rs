@@ -31,6 +31,10 @@ pub(super) struct Object {
     pub(super) wants: Option<Arc<str>>,
     /// How many slots it asks for.
     pub(super) slots: NonZeroU32,
+    /// What it asks for instead, if that is several semaphores.
+    pub(super) requests: Vec<SlotRequest>,
+    /// Whether it replaces others, and which.
+    pub(super) replaces: Option<OnContention>,
     pub(super) priority: i32,
     /// Whether it is deleted instead of waiting.
     pub(super) skippable: bool,
@@ -76,6 +80,18 @@ impl Object {
         self.skippable && self.was_never_granted()
     }
 
+    /// What it asks for.
+    pub(super) fn asks(&self) -> Vec<SlotRequest> {
+        if !self.requests.is_empty() {
+            return self.requests.clone();
+        }
+        let wants = self.wants.iter().map(|wants| SlotRequest {
+            slots: self.slots,
+            ..SlotRequest::one(wants.clone(), None)
+        });
+        wants.collect()
+    }
+
     fn was_never_granted(&self) -> bool {
         self.granted.is_none() && self.reported.is_empty()
     }
@@ -103,6 +119,8 @@ impl Object {
             version: _,
             wants,
             slots,
+            requests,
+            replaces,
             priority,
             skippable,
             fails,
@@ -121,6 +139,7 @@ impl Object {
             rogue,
         } = self;
         canon.word(&(wants, slots, priority, skippable, suspended.is_some()));
+        canon.word(&format!("{requests:?} {replaces:?}"));
         canon.word(&(hold, suspend, finished, deleting, ran, fails, timeout));
         canon.word(&(forbidden, stopped_by_user, rogue));
         canon.granted(granted.as_ref(), reported);
@@ -144,7 +163,7 @@ const FIRST: u64 = 1_000_000_000;
 const BACK: u64 = 1_000_000;
 
 /// The workloads and pods of the namespace.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Workloads {
     objects: BTreeMap<Uid, Object>,
     pods: Vec<Pod>,
@@ -273,20 +292,13 @@ impl Workloads {
             uid: object.uid.clone(),
             version: object.version.to_string().into(),
             seen,
-            requests: object
-                .wants
-                .iter()
-                .map(|wants| SlotRequest {
-                    slots: object.slots,
-                    ..SlotRequest::one(wants.clone(), None)
-                })
-                .collect(),
+            requests: object.asks(),
             on_contention: if object.skippable && object.fails {
                 OnContention::Fail
             } else if object.skippable {
                 OnContention::Skip
             } else {
-                OnContention::Wait
+                object.replaces.unwrap_or(OnContention::Wait)
             },
             cron_job: None,
             priority: object.priority,
@@ -299,7 +311,8 @@ impl Workloads {
             reported: object.reported.clone(),
             wait: Wait {
                 timeout: object.timeout,
-                ..Wait::default()
+                created: object.created,
+                failing: false,
             },
         })
     }
@@ -331,6 +344,8 @@ impl Workloads {
             } else {
                 NonZeroU32::MIN
             },
+            requests: Vec::new(),
+            replaces: None,
             priority,
             skippable: false,
             fails: false,
@@ -511,6 +526,13 @@ impl Workloads {
             self.delete(&target.uid.clone(), Deletion::Background);
             return Answer::Done;
         }
+        if let Patch::End(end) = patch {
+            let replaces = object.replaces.is_some();
+            assert!(replaces, "it lets nobody replace it: {end:?}, {object:?}");
+            self.edit(&target.uid, |object| object.finished = true);
+            self.stop_pods(&target.uid);
+            return Answer::Done;
+        }
         self.edit(&target.uid.clone(), |object| match patch {
             Patch::Start(start) => {
                 assert!(object.suspend, "the template can't change now: {object:?}");
@@ -537,7 +559,7 @@ impl Workloads {
                 object.hold |= give_back.hold;
             }
             Patch::Rename(rename) => object.reported.clone_from(&rename.sessions),
-            Patch::Skip(_) => {}
+            Patch::Skip(_) | Patch::End(_) => {}
             Patch::Fail(fail) => {
                 assert!(
                     object.suspend && object.was_never_granted(),

@@ -58,6 +58,7 @@ impl Facts {
             barred: &self.excluded.barred,
             immovable: &self.excluded.immovable,
             stances: &queue.stances,
+            longest_cooldowns: &queue.longest_cooldowns,
             requests: &queue.requests,
             closed: self.unsure || queue.writes.refusals.is_closed(self.now.moment),
             joint,

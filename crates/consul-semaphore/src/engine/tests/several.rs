@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use super::*;
 use crate::{Asked, ContenderBody, SlotRequest, plan::Stance};
 
-fn asks(semaphore: &str, slots: u32) -> SlotRequest {
+pub(super) fn asks(semaphore: &str, slots: u32) -> SlotRequest {
     SlotRequest {
         slots: NonZeroU32::new(slots).unwrap(),
         ..SlotRequest::one(semaphore, None)
@@ -13,7 +13,7 @@ fn asks(semaphore: &str, slots: u32) -> SlotRequest {
 }
 
 /// Longer than a test takes by itself.
-const PASS_OVER: Duration = Duration::from_mins(10);
+pub(super) const PASS_OVER: Duration = Duration::from_mins(10);
 
 impl World {
     /// Semaphores with these names and limits, each at a prefix of its name; nobody needs to record the limits.
@@ -23,7 +23,7 @@ impl World {
         world
     }
 
-    fn add(&mut self, semaphores: &[(&str, u32)]) {
+    pub(super) fn add(&mut self, semaphores: &[(&str, u32)]) {
         for (name, limit) in semaphores {
             let settings = Settings {
                 name: (*name).to_owned(),
@@ -38,7 +38,7 @@ impl World {
     }
 
     /// A workload comes that asks for all of these.
-    fn comes(&mut self, name: &str, requests: &[SlotRequest]) {
+    pub(super) fn comes(&mut self, name: &str, requests: &[SlotRequest]) {
         self.arrives(name, requests);
         self.settle();
     }
@@ -53,12 +53,12 @@ impl World {
         self.joins(&workload);
     }
     /// The first workload was passed over for long enough.
-    fn passes_over(&mut self) {
+    pub(super) fn passes_over(&mut self) {
         self.seconds += PASS_OVER.as_secs() + 1;
         self.settle();
     }
 
-    fn touch(&mut self) {
+    pub(super) fn touch(&mut self) {
         let now = self.now();
         let queues: Vec<QueueRef> = self.store.workloads.keys().cloned().collect();
         for queue in queues {
@@ -67,7 +67,7 @@ impl World {
     }
 
     /// The operator restarts.
-    fn restarts(&mut self, semaphores: &[(&str, u32)]) {
+    pub(super) fn restarts(&mut self, semaphores: &[(&str, u32)]) {
         self.engine = Engine::default();
         self.hung.clear();
         self.add(semaphores);
@@ -75,7 +75,7 @@ impl World {
     }
 
     /// Who holds slots at a prefix: workload and ordinal, and the raft index of the grant.
-    fn holders(&self, prefix: &str) -> Vec<(String, u32, u64)> {
+    pub(super) fn holders(&self, prefix: &str) -> Vec<(String, u32, u64)> {
         let prefix = prefix.parse().unwrap();
         let entries = self.consul.below(&prefix);
         let lock_key = format!("{prefix}/.lock");
@@ -90,13 +90,13 @@ impl World {
         holders
     }
 
-    fn lock(&self, prefix: &str) -> serde_json::Value {
+    pub(super) fn lock(&self, prefix: &str) -> serde_json::Value {
         let lock = self.consul.get(&format!("{prefix}/.lock")).unwrap();
         serde_json::from_slice(&lock.value).unwrap()
     }
 
     /// The contender of a workload's slot is deleted and removed from the lock.
-    fn loses(&mut self, prefix: &str, name: &str) {
+    pub(super) fn loses(&mut self, prefix: &str, name: &str) {
         let folder = prefix.parse().unwrap();
         let session = {
             let mut entries = self.consul.below(&folder);
@@ -117,7 +117,7 @@ impl World {
             .put(&key, lock.to_string().as_bytes(), flags, None);
     }
 
-    fn given_back(&self) -> Vec<&str> {
+    pub(super) fn given_back(&self) -> Vec<&str> {
         self.given_back.iter().map(String::as_str).collect()
     }
 }

@@ -13,7 +13,12 @@ const MINUTE: Duration = Duration::from_mins(1);
 
 impl World {
     /// A workload comes that asks for slots of these semaphores.
-    fn waits(&mut self, name: &str, semaphores: &[&str], change: impl FnOnce(&mut Workload)) {
+    pub(super) fn waits(
+        &mut self,
+        name: &str,
+        semaphores: &[&str],
+        change: impl FnOnce(&mut Workload),
+    ) {
         let since = self.now().time.as_second();
         let requests = semaphores.iter();
         let mut workload = Workload {
@@ -35,7 +40,7 @@ impl World {
         self.waits(name, &["db"], |workload| workload.on_contention = policy);
     }
 
-    fn later(&mut self, time: Duration) {
+    pub(super) fn later(&mut self, time: Duration) {
         self.seconds += time.as_secs();
         let now = self.now();
         let queues: Vec<QueueRef> = self.store.workloads.keys().cloned().collect();
@@ -45,14 +50,14 @@ impl World {
         self.settle();
     }
 
-    fn failed(&self) -> Vec<(&str, &str)> {
+    pub(super) fn failed(&self) -> Vec<(&str, &str)> {
         let failed = self.failed.iter();
         failed
             .map(|(name, why)| (name.as_str(), why.reason()))
             .collect()
     }
 
-    fn settings(&mut self, name: &str, change: impl FnOnce(&mut Settings)) {
+    pub(super) fn settings(&mut self, name: &str, change: impl FnOnce(&mut Settings)) {
         let now = self.now();
         let mut spec = self
             .engine

@@ -1,0 +1,76 @@
+//! Several semaphores at once: workloads that ask for slots of two or three of them, for two slots of one, and for
+//! both, with single ones beside them.
+//!
+//! The parts of the world are those of the worlds with one semaphore. Here the engine has several, the operators are
+//! one or two, and every call of theirs may be lost, late or repeated:
+//!
+//! - [`outside`]: Consul, workloads and semaphores, and what must be true at every moment and of every write
+//! - [`operator`]: a process with an engine
+//! - [`world`]: everything that can happen, and how it comes to rest
+//! - [`rest`]: what must be true then
+//! - [`script`]: random scripts, and crowds of small workloads around large ones
+//! - [`search`]: every order of events in the smallest worlds
+//! - [`flaws`]: flawed algorithms, and the rules that they break
+
+mod flaws;
+mod operator;
+mod outside;
+mod rest;
+mod script;
+mod search;
+mod world;
+
+use proptest::prelude::*;
+
+use self::{
+    script::{Script, crowd, script, two_keep},
+    world::{Event, Kind, Setup},
+};
+use super::config;
+
+/// It is in the slot's way no more when an operator grants the slot to the contender that another operator made.
+#[test]
+fn a_session_made_ahead_that_another_operator_forestalls_is_ended() {
+    let setup = Setup {
+        limits: vec![3, 2],
+        operations: 64,
+        lock_delay: 1,
+        cooldown: 0,
+        operators: 2,
+        clients: vec![2],
+    };
+    let events = vec![
+        Event::Create([1, 1, 0], 0, Kind::Waits),
+        Event::Create([1, 0, 0], 0, Kind::Waits),
+        Event::SetLimit(0, 1),
+        Event::Decide(0),
+        Event::Pass(1),
+        Event::Arrive(0),
+        Event::Pass(0),
+    ];
+    Script { setup, events }.run(None);
+}
+
+proptest! {
+    #![proptest_config(config(300))]
+
+    /// Whatever happens: no semaphore has more holders than its limit, a request is granted and started whole or not
+    /// at all, nobody waits for slots that it could have, everybody is served in the end, and then all slots are free.
+    #[test]
+    fn all_or_nothing_whatever_happens(script in script()) {
+        drop(script.run(None));
+    }
+
+    /// The same while two keep slots at the same time.
+    #[test]
+    fn all_or_nothing_while_two_keep(script in two_keep()) {
+        let seen = script.run(None);
+        prop_assert!(seen.contains_key("slots kept for two"), "{:?}", seen);
+    }
+
+    /// However many small workloads keep coming, a large one is served within a bounded number of hand-overs.
+    #[test]
+    fn no_large_request_starves(crowd in crowd()) {
+        crowd.run(None);
+    }
+}

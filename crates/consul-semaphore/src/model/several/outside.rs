@@ -1,0 +1,382 @@
+//! Consul, the workloads and the semaphores, which outlive every operator, and the rules that hold at every moment.
+//!
+//! It knows the rules from their documentation and reads Consul by itself: it shares nothing with the algorithm.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::super::{
+    consul::{Consul, Refused},
+    foreign::{Client, Style},
+    requests::{Answer, Patch},
+    sight::Sight,
+    workloads::{Object, Workloads},
+};
+use crate::{Settings, Uid, Workload, lock_key_of, plan::Start, samples};
+use consul_client::{Entry, Op, SessionId, clock::Moment};
+
+/// The names of the semaphores, which are their prefixes, too.
+pub(super) const NAMES: [&str; 3] = ["x", "y", "z"];
+
+/// A semaphore.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) settings: Arc<Settings>,
+    /// How often its spec has changed.
+    pub(super) generation: i64,
+    /// Its `status.appliedLimits`.
+    pub(super) applied: Vec<u32>,
+}
+
+/// A transaction, with the waiting workloads that it grants something, as the operator knew them.
+#[derive(Clone, Debug)]
+pub(super) struct Written {
+    pub(super) operations: Vec<Op>,
+    pub(super) firsts: Vec<Arc<Workload>>,
+}
+
+/// What the observer remembers.
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    /// When the slot of each session was last taken by anything but an operator.
+    taken: BTreeMap<SessionId, Moment>,
+    /// The workloads that lost a slot to anything but an operator, until they have all of theirs again.
+    robbed: BTreeSet<Uid>,
+    /// How many slots of each semaphore each workload was last started in.
+    ran: BTreeMap<Uid, [usize; 3]>,
+    /// The workloads that were granted their slots by a transaction that came late, or beside another operator.
+    late: BTreeSet<Uid>,
+}
+
+/// Everything that outlives the operators.
+#[derive(Clone)]
+pub(super) struct Outside {
+    pub(super) consul: Consul,
+    pub(super) workloads: Workloads,
+    pub(super) places: Vec<Place>,
+    pub(super) clients: Vec<(usize, Client)>,
+    /// How many operations Consul takes in a transaction.
+    pub(super) operations: usize,
+    pub(super) seconds: u64,
+    /// The transactions that have not reached Consul yet. Nobody waits for their answers.
+    pub(super) late: Vec<Written>,
+    /// Whether two operators act, so that one may not know what the other has just done.
+    pub(super) contested: bool,
+    /// The workloads in the order in which they were started.
+    pub(super) started: Vec<Uid>,
+    /// How often things were seen to happen.
+    pub(super) seen: BTreeMap<&'static str, usize>,
+    memory: Memory,
+}
+
+impl Outside {
+    /// Semaphores with these limits.
+    pub(super) fn new(limits: &[u32], change: impl Fn(&mut Settings)) -> Self {
+        let place = |(name, limit): (&&str, &u32)| {
+            let mut settings = Settings {
+                name: (*name).to_owned(),
+                prefix: name.parse().unwrap(),
+                namespace: "n".into(),
+                ..samples::settings(*limit)
+            };
+            change(&mut settings);
+            Place {
+                settings: Arc::new(settings),
+                generation: 1,
+                applied: Vec::new(),
+            }
+        };
+        Self {
+            consul: Consul::default(),
+            workloads: Workloads::default(),
+            places: NAMES.iter().zip(limits).map(place).collect(),
+            clients: Vec::new(),
+            operations: 64,
+            seconds: 0,
+            late: Vec::new(),
+            contested: false,
+            started: Vec::new(),
+            seen: BTreeMap::new(),
+            memory: Memory::default(),
+        }
+    }
+
+    /// Another program at a semaphore, with the same limit.
+    pub(super) fn add_client(&mut self, place: usize) {
+        let place = place % self.places.len();
+        let limit = usize::try_from(self.places[place].settings.limit).unwrap();
+        self.clients.push((place, Client::new(Style::Go, limit)));
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        Moment::from_boot(Duration::from_secs(self.seconds))
+    }
+
+    pub(super) fn tick(&mut self, seconds: u64) {
+        self.seconds += seconds;
+        self.consul.seconds = self.seconds;
+        self.workloads.clock = i64::try_from(self.seconds).unwrap();
+    }
+
+    /// The spec of a semaphore is changed.
+    pub(super) fn respec(&mut self, place: usize, change: impl FnOnce(&mut Settings)) {
+        let number = self.places.len();
+        let place = &mut self.places[place % number];
+        change(Arc::make_mut(&mut place.settings));
+        place.generation += 1;
+    }
+
+    /// Which semaphore this lock key, or a key below its prefix, belongs to.
+    pub(super) fn place_of(&self, key: &str) -> Option<usize> {
+        let prefix = key.split('/').next()?;
+        self.places
+            .iter()
+            .position(|place| place.settings.name == prefix)
+    }
+
+    /// Counts something that happens.
+    pub(super) fn note(&mut self, what: &'static str) {
+        *self.seen.entry(what).or_default() += 1;
+    }
+
+    /// How many slots of each semaphore a workload asks for.
+    pub(super) fn asks(&self, workload: &Workload) -> [usize; 3] {
+        let mut asks = [0; 3];
+        for request in &workload.requests {
+            if let Some(place) = self.place_of(&request.semaphore) {
+                asks[place] += usize::try_from(request.slots.get()).unwrap();
+            }
+        }
+        asks
+    }
+
+    /// A semaphore as it is now.
+    pub(super) fn sight(&self, place: usize) -> Sight {
+        let settings = &self.places[place].settings;
+        let prefix = &settings.prefix;
+        let lock = self.consul.get(&prefix.lock_key()).cloned();
+        let contenders = self.consul.below(prefix).filter_map(|entry| {
+            let session = entry.session.clone()?;
+            (entry.key == prefix.contender_key(&session)).then_some(())?;
+            let identity = self.consul.identity(&session);
+            let own = identity.filter(|identity| settings.owns(identity));
+            let uid = own.map(|identity| identity.uid.clone());
+            Some((session, uid))
+        });
+        Sight::new(lock, contenders.collect())
+    }
+
+    pub(super) fn sights(&self) -> Vec<Sight> {
+        (0..self.places.len())
+            .map(|place| self.sight(place))
+            .collect()
+    }
+
+    /// How many slots of each semaphore a workload holds.
+    pub(super) fn held(sights: &[Sight], uid: &Uid) -> [usize; 3] {
+        let mut held = [0; 3];
+        for (count, sight) in held.iter_mut().zip(sights) {
+            let own = sight.holding().filter(|(_, of)| *of == Some(uid));
+            *count = own.count();
+        }
+        held
+    }
+
+    /// What counts of the rest when two states are compared.
+    pub(super) fn facts(&self) -> impl std::fmt::Debug {
+        let applied = self.places.iter().map(|place| place.applied.clone());
+        let applied: Vec<_> = applied.collect();
+        let Memory {
+            taken: _,
+            robbed,
+            ran,
+            late: _,
+        } = &self.memory;
+        (
+            applied,
+            self.late.clone(),
+            robbed.clone(),
+            ran.clone(),
+            self.seconds,
+        )
+    }
+
+    /// Anything but an operator acts.
+    pub(super) fn by_others(&mut self, happens: impl FnOnce(&mut Self)) {
+        let before = self.sights();
+        happens(self);
+        let now = self.now();
+        for (before, after) in before.iter().zip(self.sights()) {
+            let hold: BTreeSet<&SessionId> = after.holding().map(|(session, _)| session).collect();
+            for (session, uid) in before.holding() {
+                if !hold.contains(session) {
+                    self.memory.taken.insert(session.clone(), now);
+                    self.memory.robbed.extend(uid.cloned());
+                }
+            }
+        }
+        self.look();
+    }
+
+    /// At every moment: whoever runs holds all the slots that it was started in, unless somebody took one.
+    fn look(&mut self) {
+        let sights = self.sights();
+        let in_need = self.in_need();
+        let Memory { robbed, ran, .. } = &mut self.memory;
+        robbed.retain(|uid| in_need.contains(uid));
+        for uid in in_need {
+            let held = Self::held(&sights, &uid);
+            let needs = ran.get(&uid).copied().unwrap_or_default();
+            if held.iter().zip(needs).all(|(held, needs)| *held >= needs) {
+                robbed.remove(&uid);
+            } else {
+                assert!(
+                    robbed.contains(&uid),
+                    "{uid} runs and holds {held:?} of {needs:?}"
+                );
+            }
+        }
+    }
+
+    /// The workloads that a grant started and that run, or still have pods.
+    fn in_need(&self) -> BTreeSet<Uid> {
+        let running = self.workloads.objects();
+        let running = running.filter(|object| object.runs() && object.granted.is_some());
+        let pods = self.workloads.pods().iter().map(|pod| pod.workload.clone());
+        let running = running.map(|object| object.uid.clone());
+        running.chain(pods).collect()
+    }
+
+    /// A transaction of an operator's. `late`: nobody waits for it any more.
+    pub(super) fn transact(
+        &mut self,
+        written: &Written,
+        late: bool,
+    ) -> Result<Vec<Entry>, Refused> {
+        if written.operations.len() > self.operations {
+            return Err(Refused::TooLarge);
+        }
+        let before = self.sights();
+        let answer = self.consul.transact(&written.operations)?;
+        let after = self.sights();
+        for (before, after) in before.iter().zip(&after) {
+            check_holders(before, after);
+        }
+        for workload in &written.firsts {
+            let (had, has) = (
+                Self::held(&before, &workload.uid),
+                Self::held(&after, &workload.uid),
+            );
+            let all = self.asks(workload);
+            assert!(
+                has == had || has == all,
+                "a part of a request was granted: {has:?} of {all:?} to {workload:?}"
+            );
+            if has != had && (late || self.contested) {
+                self.memory.late.insert(workload.uid.clone());
+            }
+        }
+        self.look();
+        Ok(answer)
+    }
+
+    /// A transaction that nobody waits for any more reaches Consul. It may well be refused.
+    pub(super) fn land(&mut self) {
+        if let Some(written) = self.late.pop() {
+            let _refused = self.transact(&written, true);
+        }
+    }
+
+    /// An operator destroys a session.
+    pub(super) fn destroy(&mut self, session: &SessionId) {
+        self.consul.destroy(session);
+        self.look();
+    }
+
+    /// A PATCH of an operator's, decided on a reading from that time.
+    pub(super) fn patch(&mut self, patch: &Patch, read: Moment) -> Answer {
+        let uid = &patch.target().uid;
+        let before = self.workloads.get(uid).cloned();
+        let answer = self.workloads.patch(patch, false);
+        if answer != Answer::Done {
+            return answer;
+        }
+        self.note(match patch {
+            Patch::Start(start) if start.others.is_empty() => "a start in one slot",
+            Patch::Start(_) => "a start in several slots",
+            Patch::Suspend(_) => "a suspension",
+            Patch::GiveBack(_) => "a slot given back",
+            Patch::Rename(_) => "a slot had again",
+            Patch::Skip(_) => "a skip",
+            Patch::Fail(fail) => fail.why.reason(),
+            Patch::End(_) => "an end",
+            Patch::Stop(_) => "a stop",
+        });
+        match (patch, before) {
+            (Patch::Start(start), Some(object)) => self.check_start(start, &object, read),
+            (Patch::Fail(_) | Patch::Skip(_), _) => {
+                let held = Self::held(&self.sights(), uid);
+                let excused = self.memory.late.contains(uid);
+                assert!(held == [0; 3] || excused, "{uid} fails and holds {held:?}");
+            }
+            _ => {}
+        }
+        self.look();
+        answer
+    }
+
+    /// A workload is started in every slot of its request, and holds them all, unless somebody took one after the
+    /// operator's reading.
+    fn check_start(&mut self, start: &Start, object: &Object, read: Moment) {
+        let (uid, sights) = (&object.uid, self.sights());
+        let mut slots = [0; 3];
+        let mut excused = false;
+        for slot in start.slots() {
+            let lock_key = lock_key_of(slot.key());
+            let place = self.place_of(&lock_key).expect("a semaphore");
+            slots[place] += 1;
+            let mut holding = sights[place].holding();
+            let holder = holding.find(|(session, _)| *session == slot.session());
+            if let Some((_, of)) = holder {
+                assert_eq!(of, Some(uid), "it is another's slot");
+            } else {
+                let taken = self.memory.taken.get(slot.session());
+                let taken = taken.is_some_and(|taken| *taken >= read);
+                assert!(taken, "{uid} was started without a slot: {start:?}");
+                excused = true;
+            }
+        }
+        let mut asks = [0; 3];
+        for request in object.asks() {
+            let place = self.place_of(&request.semaphore).expect("a semaphore");
+            asks[place] += usize::try_from(request.slots.get()).unwrap();
+        }
+        assert_eq!(slots, asks, "{uid} was started with a part of its request");
+        if excused {
+            self.memory.robbed.insert(uid.clone());
+        }
+        self.memory.ran.insert(uid.clone(), slots);
+        self.started.push(uid.clone());
+    }
+}
+
+/// No write of an operator's adds a holder beyond the limit, or drops a foreign one that lives.
+fn check_holders(before: &Sight, after: &Sight) {
+    let Some(body) = &after.body else {
+        return;
+    };
+    let empty = Vec::new();
+    let held = before.body.as_ref().map_or(&empty, |body| &body.holders);
+    let added = body.holders.iter().any(|holder| !held.contains(holder));
+    assert!(
+        !added || body.holders.len() <= body.limit(),
+        "more holders than the limit: {body:?}"
+    );
+    for (session, uid) in before.holding() {
+        let stays = body.holds(session) || uid.is_some();
+        assert!(stays, "dropped a foreign holder that lives: {session:?}");
+    }
+}

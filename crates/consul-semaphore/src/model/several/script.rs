@@ -1,0 +1,278 @@
+//! Random scripts, and crowds.
+
+use std::collections::BTreeMap;
+
+use proptest::{collection::vec, prelude::*, strategy::Union};
+
+use super::{
+    super::{operator::Lost, requests::Deletion, workloads::Refusal},
+    flaws::Flaw,
+    rest,
+    world::{Event, Kind, Setup, World},
+};
+
+/// What happens, after which everything is healed and everybody is served.
+#[derive(Clone, Debug)]
+pub(super) struct Script {
+    pub(super) setup: Setup,
+    pub(super) events: Vec<Event>,
+}
+
+impl Script {
+    /// Returns how often things were seen to happen.
+    pub(super) fn run(&self, flaw: Option<Flaw>) -> BTreeMap<&'static str, usize> {
+        let mut world = World::new(&self.setup, flaw);
+        for event in &self.events {
+            world.happen(event);
+        }
+        world.drain();
+        world.outside.seen
+    }
+}
+
+fn any_one() -> impl Strategy<Value = usize> {
+    0..12_usize
+}
+
+fn asks() -> impl Strategy<Value = [u32; 3]> {
+    let slots = || prop_oneof![3 => Just(0_u32), 4 => Just(1), 1 => Just(2)];
+    (slots(), slots(), slots()).prop_map(|(x, y, z)| [x, y, z])
+}
+
+fn setup() -> impl Strategy<Value = Setup> {
+    let limits = prop_oneof![vec(1..4_u32, 2), vec(1..4_u32, 3)];
+    let operations = prop_oneof![1 => Just(8_usize), 3 => Just(64)];
+    let cooldown = prop_oneof![3 => Just(0), 1 => 1..20_u64];
+    let operators = prop_oneof![2 => Just(1_usize), 1 => Just(2)];
+    let clients = vec(0..3_usize, 0..3);
+    (limits, operations, (0..4_u64, cooldown), operators, clients).prop_map(
+        |(limits, operations, (lock_delay, cooldown), operators, clients)| Setup {
+            limits,
+            operations,
+            lock_delay,
+            cooldown,
+            operators,
+            clients,
+        },
+    )
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    prop_oneof![
+        8 => Just(Kind::Waits),
+        1 => Just(Kind::Skips),
+        1 => Just(Kind::Fails),
+        1 => Just(Kind::TimesOut),
+        1 => Just(Kind::ReplacesWaiting),
+        1 => Just(Kind::ReplacesRunning),
+    ]
+}
+
+fn replaces() -> impl Strategy<Value = Kind> {
+    prop_oneof![1 => Just(Kind::ReplacesWaiting), 2 => Just(Kind::ReplacesRunning)]
+}
+
+fn workloads() -> BoxedStrategy<Event> {
+    let deletion = prop_oneof![
+        Just(Deletion::Background),
+        Just(Deletion::Foreground),
+        Just(Deletion::Orphan)
+    ];
+    let refusal = prop_oneof![Just(Refusal::Forbidden), Just(Refusal::Conflict)];
+    prop_oneof![
+        8 => (asks(), -1..2_i32, kind()).prop_map(|(asks, priority, kind)| Event::Create(asks, priority, kind)),
+        2 => (any_one(), replaces()).prop_map(|(workload, kind)| Event::CreateAlike(workload, kind)),
+        6 => Just(Event::Control),
+        5 => any_one().prop_map(Event::EndPod),
+        1 => any_one().prop_map(Event::Fail),
+        1 => (any_one(), deletion).prop_map(|(workload, how)| Event::Delete(workload, how)),
+        1 => Just(Event::CleanUp),
+        1 => (any_one(), prop::bool::weighted(0.3)).prop_map(|(workload, hold)| Event::Hold(workload, hold)),
+        1 => any_one().prop_map(Event::Suspend),
+        1 => (any_one(), refusal).prop_map(|(workload, refusal)| Event::Forbid(workload, refusal)),
+    ]
+    .boxed()
+}
+
+fn others() -> BoxedStrategy<Event> {
+    prop_oneof![
+        2 => any_one().prop_map(Event::Arrive),
+        4 => any_one().prop_map(Event::LookAndClaim),
+        1 => any_one().prop_map(Event::Leave),
+        1 => any_one().prop_map(Event::Die),
+        2 => any_one().prop_map(Event::Expire),
+        1 => any_one().prop_map(Event::TakeOut),
+    ]
+    .boxed()
+}
+
+fn specs() -> BoxedStrategy<Event> {
+    let place = || 0..3_usize;
+    prop_oneof![
+        2 => (place(), 1..4_u32).prop_map(|(place, limit)| Event::SetLimit(place, limit)),
+        3 => (place(), any::<bool>()).prop_map(|(place, paused)| Event::Pause(place, paused)),
+        2 => (place(), prop::option::of(1..3_u32)).prop_map(|(place, limit)| Event::Window(place, limit)),
+        1 => place().prop_map(Event::NoWindow),
+        1 => (place(), 0..20_u64).prop_map(|(place, seconds)| Event::SetCooldown(place, seconds)),
+    ]
+    .boxed()
+}
+
+fn operators() -> BoxedStrategy<Event> {
+    let lost = (any::<bool>(), any::<bool>()).prop_map(|(done, hangs)| Lost { done, hangs });
+    let lost = prop_oneof![12 => Just(None), 1 => lost.prop_map(Some)];
+    let one = || 0..2_usize;
+    prop_oneof![
+        5 => one().prop_map(Event::See),
+        5 => (one(), 0..3_usize).prop_map(|(of, place)| Event::SeeConsul(of, place)),
+        1 => (one(), 0..3_usize).prop_map(|(of, place)| Event::LoseTheWatch(of, place)),
+        20 => (one(), any_one(), lost).prop_map(|(of, position, lost)| Event::Step(of, position, lost)),
+        8 => one().prop_map(Event::Decide),
+        6 => one().prop_map(Event::Pass),
+        2 => (one(), 0..4_usize).prop_map(|(of, choice)| Event::Echo(of, choice)),
+        1 => one().prop_map(Event::GiveUp),
+        1 => one().prop_map(Event::Crash),
+        1 => Just(Event::Land),
+    ]
+    .boxed()
+}
+
+fn time() -> BoxedStrategy<Event> {
+    prop_oneof![
+        3 => (1..9_u64).prop_map(Event::Wait),
+        1 => (20..90_u64).prop_map(Event::Wait),
+        1 => Just(Event::Rest),
+    ]
+    .boxed()
+}
+
+/// Anything may happen.
+pub(super) fn script() -> impl Strategy<Value = Script> {
+    (setup(), events()).prop_map(|(setup, events)| Script { setup, events })
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let kinds = [
+        (6, workloads()),
+        (2, others()),
+        (1, specs()),
+        (10, operators()),
+        (1, time()),
+    ];
+    vec(Union::new_weighted(kinds.into()), 0..200)
+}
+
+/// The same after slots came to be kept for two workloads, in different semaphores.
+pub(super) fn two_keep() -> impl Strategy<Value = Script> {
+    (setup(), events()).prop_map(|(mut setup, events)| {
+        setup.limits = vec![2, 2, 1];
+        // A small one is in each, and two large ones come.
+        let small = [[1, 0, 0], [0, 1, 0], [0, 0, 1]];
+        let small = small.map(|asks| Event::Create(asks, 0, Kind::Waits));
+        let large = [[2, 0, 0], [0, 2, 1]];
+        let large = large.map(|asks| Event::Create(asks, 0, Kind::Waits));
+        let later = [
+            Event::Pass(0),
+            Event::Wait(70),
+            Event::Pass(0),
+            Event::Pass(0),
+        ];
+        let begin = small.into_iter().chain([Event::Pass(0), Event::Control]);
+        let begin = begin.chain(large).chain(later);
+        Script {
+            setup,
+            events: begin.chain(events).collect(),
+        }
+    })
+}
+
+/// Workloads that ask for much, while small ones keep coming: whenever one ends, the next one comes.
+#[derive(Clone, Debug)]
+pub(super) struct Crowd {
+    pub(super) limits: Vec<u32>,
+    /// Those that are there first, in this order.
+    pub(super) large: Vec<[u32; 3]>,
+    /// Which semaphore each of the others asks for.
+    pub(super) small: Vec<usize>,
+}
+
+pub(super) fn crowd() -> impl Strategy<Value = Crowd> {
+    let large = (1..3_u32, 1..3_u32, 0..2_u32).prop_map(|(x, y, z)| [x, y, z]);
+    let limits = prop_oneof![vec(1..4_u32, 2), vec(1..4_u32, 3)];
+    (limits, vec(large, 1..4), vec(0..3_usize, 40)).prop_map(|(limits, large, small)| Crowd {
+        limits,
+        large,
+        small,
+    })
+}
+
+impl Crowd {
+    /// Each of them is served within as many hand-overs as there are slots, after those before it, and after the time
+    /// for which it is passed over.
+    pub(super) fn run(&self, flaw: Option<Flaw>) {
+        let setup = Setup {
+            limits: self.limits.clone(),
+            operations: 64,
+            lock_delay: 0,
+            cooldown: 0,
+            operators: 1,
+            clients: Vec::new(),
+        };
+        let mut world = World::new(&setup, flaw);
+        let mut small = self.small.iter().cycle().map(|place| {
+            let mut asks = [0; 3];
+            asks[place % self.limits.len()] = 1;
+            asks
+        });
+        let slots = usize::try_from(self.limits.iter().sum::<u32>()).unwrap();
+        for asks in small.by_ref().take(slots) {
+            world.create(asks, 0, Kind::Waits);
+            world.hand_over(None);
+        }
+        for asks in &self.large {
+            world.outside.tick(1);
+            world.create(*asks, 0, Kind::Waits);
+        }
+        let objects = world.outside.workloads.objects();
+        let large: Vec<_> = objects
+            .skip(slots)
+            .map(|object| object.uid.clone())
+            .collect();
+        // It takes less than this many to be passed over for long enough.
+        let passed_over = 60 / HAND_OVER as usize + 1;
+        let most = (slots + passed_over) * large.len();
+        let mut left = large;
+        for _ in 0..most {
+            world.hand_over(small.next());
+            let started = &world.outside.started;
+            left.retain(|uid| !started.contains(uid));
+        }
+        assert!(left.is_empty(), "{left:?} was not served within {most}");
+    }
+}
+
+/// How many seconds a hand-over takes.
+const HAND_OVER: u64 = 10;
+
+impl World {
+    /// What has been running for the longest time ends, and another workload comes.
+    fn hand_over(&mut self, next: Option<[u32; 3]>) {
+        self.outside.tick(HAND_OVER);
+        if let Some(asks) = next {
+            if let Some(uid) = rest::running(&self.outside).first() {
+                self.outside.by_others(|outside| {
+                    outside.workloads.control();
+                    outside.workloads.end_pod(uid);
+                    outside.workloads.clean_up();
+                });
+            }
+            self.create(asks, 0, Kind::Waits);
+        }
+        for _ in 0..3 {
+            self.pass(0);
+            self.outside.tick(1);
+            self.outside
+                .by_others(|outside| outside.workloads.control());
+        }
+    }
+}
