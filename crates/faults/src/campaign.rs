@@ -49,7 +49,7 @@ const QUIET: Duration = Duration::from_secs(40);
 const AHEAD: usize = 12;
 
 /// How long everything may take to settle at the end.
-const REST: Duration = Duration::from_mins(4);
+const REST: Duration = Duration::from_mins(5);
 
 /// Runs a campaign, or the remainder of one, and returns the verdict on all of it.
 pub async fn run(options: &Options) -> Result<Verdict> {

@@ -119,16 +119,17 @@ pub(crate) const SEMAPHORES: [LoadSemaphore; 8] = [
         forwarded: false,
         period: Some(10),
     },
-    // Longer than the 30 s for which each slot rests anyway after a restart of the operator.
+    // After a restart of the operator each slot is held for 30 s more than its stamp says. So at a period of less than a
+    // minute, stamps of half a period would not show.
     LoadSemaphore {
-        name: "rate-of-three",
-        limit: 3,
+        name: "rate-of-six",
+        limit: 6,
         policy: "Continue",
         ttl: TTL,
         lock_delay: 1,
         foreigners: 0,
         forwarded: false,
-        period: Some(35),
+        period: Some(70),
     },
 ];
 
@@ -158,6 +159,14 @@ impl LoadSemaphore {
 
     pub(crate) fn is_forwarded(&self) -> bool {
         self.forwarded
+    }
+
+    /// How many Jobs are made at once. All those of a rate must have their turn in a few periods.
+    fn wave(&self) -> u64 {
+        match self.period {
+            Some(_) => self.limit / 2 + 1,
+            None => self.limit + 2,
+        }
     }
 
     pub(crate) fn record(&self, namespace: &str) -> Semaphore {
@@ -335,7 +344,7 @@ async fn waves(world: Arc<World>, load: Arc<Load>, semaphore: &LoadSemaphore, mu
                 .count()
         });
         if unfinished <= rng.usize(0..4) {
-            for _ in 0..semaphore.limit + 2 {
+            for _ in 0..semaphore.wave() {
                 // A Job that can't be created does not matter.
                 let life = Life::random(&mut rng);
                 let _refused = create_job(&world, &load, NAMESPACE, semaphore.name, &life).await;
