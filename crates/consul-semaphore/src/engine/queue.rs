@@ -519,6 +519,10 @@ impl Queue {
                 self.calls.report(outcome);
             }
         }
+        for (_, session) in &transaction.replaced {
+            let ahead = &mut self.sessions.ahead;
+            ahead.retain(|_, other| other != session);
+        }
         let cooldowns = transaction.cooldowns.iter().cloned().map(Outcome::Cools);
         let prunes = transaction.prunes.iter().cloned().map(Outcome::Pruned);
         for outcome in cooldowns.chain(prunes) {
@@ -682,6 +686,9 @@ impl Queue {
         #[cfg(test)]
         let lookup = &self.shadow.tell_changes(&self.sessions, lookup);
         let facts = self.observe(now, lookup);
+        if facts.unsure {
+            self.writes.again = Some(now.moment + SOON);
+        }
         let plan = decide(&facts.observed(self, None));
         #[cfg(test)]
         {
@@ -778,6 +785,7 @@ impl Queue {
             now,
             certain,
             bound,
+            unsure: self.settings.is_rate() && self.is_unsure(&ours, lookup),
             brief: self.brief(&ours, now, lookup),
             ours,
             steady: self.held.evidence.count_of_steady(),
@@ -804,9 +812,18 @@ impl Queue {
             .chain(self.sessions.ahead.values())
             .filter(|session| {
                 let end = lookup.life(session).and_then(SessionState::end);
-                end.is_none_or(|end| end <= stamp)
+                end.is_some_and(|end| end <= stamp)
             });
         brief.cloned().collect()
+    }
+
+    /// Whether nothing is known yet of the session of one that waits, so that nothing can be granted.
+    fn is_unsure(&self, ours: &[OwnContender], lookup: &impl Lookup) -> bool {
+        let mut waiting = ours.iter().map(|ours| &ours.session);
+        waiting.any(|session| {
+            let waits = self.held.starts.get(session).is_none();
+            waits && matches!(lookup.life(session), None | Some(SessionState::Unknown))
+        })
     }
 
     /// Gives up a call that has no answer when a running workload has to be suspended. A write may have been applied,
