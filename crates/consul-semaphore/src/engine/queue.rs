@@ -742,7 +742,7 @@ impl Queue {
         for session in self.sessions.forget_dead(lookup) {
             self.calls.actions.push_back(Action::Forget(session));
         }
-        let excluded = self.excluded(now);
+        let mut excluded = self.excluded(now);
         let (evidence, settings) = (&mut self.held.evidence, &self.settings);
         let aged = evidence.aged(now.moment, settings, |session| lookup.life(session));
         let due = aged.into_iter().chain(excluded.busy.iter().cloned());
@@ -760,6 +760,10 @@ impl Queue {
             let (evidence, knowledge) = (&mut self.held.evidence, &mut self.knowledge);
             self.active
                 .note_contenders(evidence, knowledge, &self.sessions, lookup);
+            let contenders = &self.active.contenders;
+            let contends = |uid: &Uid| contenders.values().any(|own| own.uid == *uid);
+            self.writes.refusals.contend(contends);
+            excluded = self.excluded(now);
             self.describe_holders(now);
             let owners = &self.sessions.owners;
             let is_neighbour = |session: &SessionId| owners.get(session) == Some(&Owner::Neighbour);
