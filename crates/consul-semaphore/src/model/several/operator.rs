@@ -71,6 +71,17 @@ pub(super) enum Step {
 }
 
 impl Step {
+    /// Whether it asks for pods, as it does again and again while there are any.
+    pub(super) fn asks_for_pods(&self) -> bool {
+        matches!(
+            self,
+            Self::Ask {
+                call: Call::Prove(_),
+                ..
+            }
+        )
+    }
+
     /// Whether it changes who holds a slot, or a workload. Whoever keeps slots says so again and again.
     pub(super) fn moves(&self) -> bool {
         match self {

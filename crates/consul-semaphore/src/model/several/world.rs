@@ -239,24 +239,24 @@ impl World {
         for place in 0..outside.places.len() {
             operator.see_consul(outside, place, false);
         }
-        let mut last = None;
+        let (mut last, mut next) = (None, None);
         for step in 0..PROMPT {
             // A reading from the moment in which a write was given up tells nothing.
             outside.tick(u64::from(step > SOON));
             operator.decide(outside);
-            if operator.pending.is_empty() {
+            let left = operator.pending.iter();
+            if left.clone().next().is_none() || step > SOON && left.clone().all(Step::asks_for_pods)
+            {
                 return last;
             }
+            next = operator.pending.first().cloned();
             if operator.pending[0].moves() {
                 last = operator.pending.first().cloned();
             }
             operator.act(0, outside, None);
             operator.see_workloads(outside);
         }
-        panic!(
-            "no end after {PROMPT} steps: {last:?}, {:?}",
-            operator.pending
-        );
+        panic!("no end after {PROMPT} steps: {next:?} after {last:?}");
     }
 
     /// Nothing goes wrong any more, and what is running keeps running: everything comes to rest.
