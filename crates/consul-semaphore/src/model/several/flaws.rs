@@ -159,7 +159,7 @@ const IDLE: &[&str] = &["could start and waits"];
 
 fn find_in_scripts(flaw: Flaw, rules: &[&str]) {
     find(rules, script(), |script: Script| {
-        drop(script.run(Some(flaw)))
+        drop(script.run(Some(flaw)));
     });
 }
 

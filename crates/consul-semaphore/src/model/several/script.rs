@@ -242,7 +242,7 @@ impl Crowd {
             .map(|object| object.uid.clone())
             .collect();
         // It takes less than this many to be passed over for long enough.
-        let passed_over = 60 / HAND_OVER as usize + 1;
+        let passed_over = usize::try_from(60 / HAND_OVER).unwrap() + 1;
         let most = (slots + passed_over) * large.len();
         let mut left = large;
         for _ in 0..most {

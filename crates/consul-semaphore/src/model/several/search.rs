@@ -10,7 +10,7 @@ mod digest;
 
 use std::{
     collections::{HashMap, VecDeque},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{
@@ -20,6 +20,7 @@ use super::{
     outside::Outside,
     world::{Event, Kind, Setup, World, by_others},
 };
+use consul_client::clock::Moment;
 
 /// Longer than anything waits.
 const LONG: u64 = 10_000;
@@ -286,7 +287,7 @@ fn way(known: &HashMap<u64, (u64, Option<Action>)>, mut at: u64) -> Vec<Action> 
 }
 
 fn check(space: Space) {
-    let start = Instant::now();
+    let start = Moment::now();
     let found = search(&space);
     let Found {
         states,
@@ -294,7 +295,7 @@ fn check(space: Space) {
         rests,
         ..
     } = found;
-    let time = Duration::from_secs(start.elapsed().as_secs());
+    let time = Duration::from_secs(Moment::now().since(start).as_secs());
     println!("{space:?}: {states} states, {steps} steps, {rests} come to rest, {time:?}");
     assert!(found.broken.is_none(), "{:#?}", found.broken);
     assert!(found.running > 0, "nobody ever runs");
