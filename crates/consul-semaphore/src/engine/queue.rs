@@ -1389,7 +1389,7 @@ impl Queue {
     }
 }
 
-/// What it can do for a workload that also asks for slots at other lock keys: see [`super::joint`].
+/// What it can do for a workload that also asks for slots at other lock keys: see `joint`.
 impl Queue {
     /// The transaction that grants a workload its slots here with at most this many operations; `None` if it can't be
     /// granted them now.
