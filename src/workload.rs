@@ -26,7 +26,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, Resource as _,
-    api::{DeleteParams, ListParams, Patch, PostParams, Preconditions},
+    api::{DeleteParams, ListParams, Patch, PostParams, Preconditions, Request as KubeRequest},
 };
 
 /// How many of the remaining pods are named.
@@ -77,6 +77,17 @@ pub(crate) struct WorkloadWrite {
     pub(crate) timeout: Duration,
     /// When the evidence that allows it ends; it is sent only if it can be answered before.
     pub(crate) deadline: Option<Moment>,
+}
+
+/// Has the API server give a request up when its caller does, so that nothing comes of it later: a Job is started only as
+/// long as the evidence for its slot lasts, or its rate allows it.
+fn given_up_at(end: Moment, mut request: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
+    let left = end.since(Moment::now()).as_millis().max(1);
+    let with = format!("{}&timeout={left}ms", request.uri());
+    if let Ok(uri) = with.parse() {
+        *request.uri_mut() = uri;
+    }
+    request
 }
 
 /// The workloads of a cluster.
@@ -140,8 +151,14 @@ impl Workloads {
         body: serde_json::Value,
         end: Moment,
     ) -> Result<Result<Option<TrackedWorkload>, WriteError>, CallError> {
-        let (workloads, params, body) = (self.api(namespace), patch_params(), Patch::Merge(body));
-        let patched = call_until(end, workloads.patch(&target.name, &params, &body)).await?;
+        let url = WorkloadObject::url_path(&(), Some(namespace));
+        let (params, body) = (patch_params(), Patch::Merge(body));
+        let patch = async {
+            let patch = KubeRequest::new(url).patch(&target.name, &params, &body);
+            let patch = patch.map_err(kube::Error::BuildRequest)?;
+            self.client.request(given_up_at(end, patch)).await
+        };
+        let patched: WorkloadObject = call_until(end, patch).await?;
         let now = TrackedWorkload::read(&patched, Moment::now());
         Ok(now.map(Some).ok_or(WriteError::Outdated(None)))
     }
@@ -182,6 +199,8 @@ impl Workloads {
             Err(_) => return failed,
         };
         match now {
+            // Nothing shows whether it was applied before the workload went.
+            None if !conflict => failed,
             // A conflict although the version is still current: somebody refuses the write, such as a webhook.
             Some(now) if target.is_still(&now.workload) => failed,
             // Another version answers the question; so does another workload under the same name.
@@ -245,5 +264,28 @@ impl Workloads {
         let left = call(api.list(&left)).await?;
         let left = left.items.iter().map(pods::title);
         Ok((found.map(|found| found.workload), left.collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_api_server_is_told_when_its_caller_gives_up() {
+        let url = WorkloadObject::url_path(&(), Some("batch"));
+        let body = Patch::Merge(serde_json::json!({}));
+        let patch = KubeRequest::new(url).patch("a", &patch_params(), &body);
+        let patch = given_up_at(Moment::now() + Duration::from_secs(9), patch.unwrap());
+        let query = patch.uri().query().unwrap();
+        let parts: Vec<&str> = query.split('&').filter(|part| !part.is_empty()).collect();
+        let &[manager, timeout] = parts.as_slice() else {
+            panic!("{query}");
+        };
+        assert!(manager.starts_with("fieldManager="), "{query}");
+        assert!(
+            timeout.starts_with("timeout=") && timeout.ends_with("ms"),
+            "{query}"
+        );
     }
 }

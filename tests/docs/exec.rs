@@ -45,6 +45,13 @@ async fn exec() {
         assert!(always != at_night && shell.run(&always).await.contains("locks/db"));
     }
 
+    shell.program("./call", "echo calls");
+    assert_eq!(
+        page.run(&shell, "consul-semaphore exec --prefix locks/partner-api")
+            .await,
+        "calls\n"
+    );
+
     // Another worker has task b.
     shell.program("list-tasks", "echo a b c");
     shell.program("run-task", r#"echo "runs $*""#);

@@ -108,6 +108,7 @@ async fn tasks() {
             .await;
     }
     db.shows(json!({ "limit": 3 })).await;
+    page.run(&shell, "kubectl apply -f - <<'END'").await;
     page.run(&shell, "kubectl delete csem").await;
     db.is_gone().await;
 }

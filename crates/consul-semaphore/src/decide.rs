@@ -133,6 +133,8 @@ struct Pass<'a> {
     opening: Opening,
     /// The slots that workloads have, or for which they have a contender that they can't use again.
     settled: BTreeSet<(&'a Uid, u32)>,
+    /// The sessions that take over slots of a rate in this pass.
+    taken: BTreeSet<SessionId>,
     /// The sessions of workloads that wait with a contender.
     waiting: BTreeMap<(&'a Uid, u32), &'a SessionId>,
     /// The workloads that run in slots of this semaphore, with the sessions that hold those slots, by ordinal.
@@ -151,6 +153,7 @@ impl<'a> Pass<'a> {
             composer: Composer::new(reading, observed),
             opening: observed.settings.restrictions.windows.at(observed.time),
             settled: BTreeSet::new(),
+            taken: BTreeSet::new(),
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
             granted: BTreeMap::new(),
@@ -537,7 +540,7 @@ impl<'a> Pass<'a> {
             let withheld = self.withheld_from(workload, opening);
             let free = self.composer.has_room(slots.saturating_add(withheld));
             let joint = workload.asks_for_several() && self.observed.joint != Some(uid);
-            let ready = missing.is_empty() && in_turn;
+            let ready = sessions.len() == count(slots) && in_turn;
             if free {
                 self.plan.in_reach.insert(uid.clone());
             }
@@ -663,6 +666,8 @@ impl<'a> Pass<'a> {
         let (mut sessions, mut missing) = (BTreeMap::new(), Vec::new());
         for ordinal in 0..slots {
             match self.session_of(&workload.uid, ordinal) {
+                // The next one is made once that is done.
+                Some(session) if self.taken.contains(&session) => {}
                 Some(session) => drop(sessions.insert(ordinal, session)),
                 None => missing.push(SessionRequest {
                     workload: workload.into(),
@@ -744,6 +749,10 @@ impl<'a> Pass<'a> {
         });
         self.plan.surplus = surplus.map(|(slot, _)| slot.clone()).collect();
     }
+}
+
+fn count(slots: u32) -> usize {
+    usize::try_from(slots).unwrap_or(usize::MAX)
 }
 
 fn grant(workload: &Workload, sessions: BTreeMap<u32, SessionId>, starts: bool) -> Grant {

@@ -541,8 +541,13 @@ impl Holder {
     }
 
     fn changed(&mut self) {
-        if let Some((id, _)) = self.wanted.take() {
-            self.answer(id, Answer::Written(Written::Done));
+        if let Some((id, wanted)) = self.wanted.take() {
+            let made = self.program.workload.granted.is_some();
+            let written = match wanted {
+                Wanted::Start(_) if !made => Written::NotSent,
+                Wanted::Start(_) | Wanted::Stop(_) => Written::Done,
+            };
+            self.answer(id, Answer::Written(written));
         }
         self.touch();
     }

@@ -49,7 +49,7 @@ const QUIET: Duration = Duration::from_secs(40);
 const AHEAD: usize = 12;
 
 /// How long everything may take to settle at the end.
-const REST: Duration = Duration::from_mins(3);
+const REST: Duration = Duration::from_mins(5);
 
 /// Runs a campaign, or the remainder of one, and returns the verdict on all of it.
 pub async fn run(options: &Options) -> Result<Verdict> {
@@ -292,8 +292,8 @@ async fn come_to_rest(world: &World) -> Result<()> {
     }
 }
 
-/// Counts the operator's sessions and the contender keys. A session that never expires and whose contender somebody
-/// deleted is destroyed ten minutes later, so this does not wait for it.
+/// Counts the operator's sessions and the contender keys. A session that never expires, or that of a rate, is destroyed
+/// minutes after somebody deleted its contender, so this does not wait for it.
 async fn left_in_consul(world: &World) -> Result<(usize, usize)> {
     let keys = world.consul.reader.json("kv/semaphores/?recurse").await?;
     let keys = keys.as_array().into_iter().flatten();
@@ -302,7 +302,7 @@ async fn left_in_consul(world: &World) -> Result<(usize, usize)> {
     let sessions = world.consul.reader.json("session/list").await?;
     let sessions = sessions.as_array().into_iter().flatten();
     let ours = sessions.filter(|session| {
-        let expires = session["TTL"].as_str().is_some_and(|ttl| !ttl.is_empty());
+        let expires = session["TTL"] == "10s";
         let stands = session["ID"]
             .as_str()
             .is_some_and(|id| contenders.contains(id));

@@ -230,6 +230,7 @@ fn begin(timeline: &Timeline, prefix: &str) {
         ttl: Some(120.0),
         lock_delay: 15.0,
         goes_on: false,
+        period: None,
     }));
 }
 

@@ -6,12 +6,14 @@
 //! | [`Rule::OverLimit`] | no write ever adds a holder to a body that then has more holders than its limit |
 //! | [`Rule::GrantedInPart`], [`Rule::PartKept`] | all slots of a request are granted at once, or none |
 //! | [`Rule::WithoutSlot`], [`Rule::ReleasedTooEarly`], [`Rule::GapTooLong`], [`Rule::StartedTooLate`] | no Job has running pods without its session in Holders, except for the allowed gaps |
-//! | [`Rule::SlotStuck`] | every slot of a Job that is gone is free again |
+//! | [`Rule::OverRate`] | at most `limit` starts in any period |
+//! | [`Rule::SlotStuck`] | every slot of a Job that is gone is free again, and so is every slot of a rate some time after its stamp |
 //! | [`Rule::JobStuck`] | no Job waits for ever while there is a free slot and Consul is reachable |
 //! | [`Rule::Unseen`] | the observer missed nothing: what a blocking query shows, the proxy has recorded |
 
 mod gaps;
 mod liveness;
+mod rates;
 mod requests;
 mod several;
 mod slots;
@@ -34,6 +36,8 @@ pub struct Verdict {
     pub grants: usize,
     /// How often a Job that asks for more than one slot was given all of them.
     pub requests: usize,
+    /// In how many slots of rates Jobs were started, and in how many of them no fault excuses what comes next.
+    pub starts: (usize, usize),
     /// How often a `consul lock` was given a slot.
     pub foreign_grants: usize,
     /// How many revisions of `.lock`s were seen.
@@ -96,6 +100,8 @@ pub enum Rule {
     GrantedInPart,
     /// A Job that did not run, and had lost a part of its slots, kept the others.
     PartKept,
+    /// More Jobs were started in a period than the limit of a rate.
+    OverRate,
     /// A slot was not free again after its Job was gone.
     SlotStuck,
     /// A Job waited though there was a free slot.
@@ -123,6 +129,7 @@ pub fn judge(records: &[Record], until: f64) -> Verdict {
         let requests = requests::Requests::of(bed);
         slots::judge(bed, &outages, &requests, &mut verdict);
         several::judge(bed, &outages, &requests, &mut verdict);
+        rates::judge(bed, &outages, &requests, &mut verdict);
         liveness::judge(bed, &outages, &requests, &mut verdict);
     }
     count(records, &mut verdict);

@@ -43,10 +43,12 @@ pub(crate) struct LoadSemaphore {
     foreigners: usize,
     /// Whether it names its datacenter, so that the proxy treats its calls as forwarded.
     forwarded: bool,
+    /// In seconds, if it is a rate. Its policy and TTL have no effect then.
+    period: Option<u32>,
 }
 
 /// The semaphores. Their limits, policies and lock-delays differ.
-pub(crate) const SEMAPHORES: [LoadSemaphore; 6] = [
+pub(crate) const SEMAPHORES: [LoadSemaphore; 8] = [
     LoadSemaphore {
         name: "one",
         limit: 1,
@@ -55,6 +57,7 @@ pub(crate) const SEMAPHORES: [LoadSemaphore; 6] = [
         lock_delay: 1,
         foreigners: 0,
         forwarded: false,
+        period: None,
     },
     LoadSemaphore {
         name: "two-shared",
@@ -64,6 +67,7 @@ pub(crate) const SEMAPHORES: [LoadSemaphore; 6] = [
         lock_delay: 1,
         foreigners: 1,
         forwarded: false,
+        period: None,
     },
     LoadSemaphore {
         name: "three-strict",
@@ -73,6 +77,7 @@ pub(crate) const SEMAPHORES: [LoadSemaphore; 6] = [
         lock_delay: 0,
         foreigners: 0,
         forwarded: true,
+        period: None,
     },
     LoadSemaphore {
         name: "three-shared",
@@ -82,6 +87,7 @@ pub(crate) const SEMAPHORES: [LoadSemaphore; 6] = [
         lock_delay: 2,
         foreigners: 2,
         forwarded: false,
+        period: None,
     },
     LoadSemaphore {
         name: "two-lenient",
@@ -91,6 +97,7 @@ pub(crate) const SEMAPHORES: [LoadSemaphore; 6] = [
         lock_delay: 1,
         foreigners: 0,
         forwarded: false,
+        period: None,
     },
     LoadSemaphore {
         name: "two-endless",
@@ -100,6 +107,29 @@ pub(crate) const SEMAPHORES: [LoadSemaphore; 6] = [
         lock_delay: 1,
         foreigners: 0,
         forwarded: false,
+        period: None,
+    },
+    LoadSemaphore {
+        name: "rate-of-two",
+        limit: 2,
+        policy: "Reacquire",
+        ttl: TTL,
+        lock_delay: 1,
+        foreigners: 0,
+        forwarded: false,
+        period: Some(10),
+    },
+    // After a restart of the operator each slot is held for 30 s more than its stamp says. So at a period of less than a
+    // minute, stamps of half a period would not show.
+    LoadSemaphore {
+        name: "rate-of-six",
+        limit: 6,
+        policy: "Continue",
+        ttl: TTL,
+        lock_delay: 1,
+        foreigners: 0,
+        forwarded: false,
+        period: Some(70),
     },
 ];
 
@@ -112,6 +142,7 @@ pub(crate) const PASSING: LoadSemaphore = LoadSemaphore {
     lock_delay: 1,
     foreigners: 0,
     forwarded: false,
+    period: None,
 };
 
 /// The shortest TTL that Consul allows, so that faults are over soon.
@@ -130,6 +161,14 @@ impl LoadSemaphore {
         self.forwarded
     }
 
+    /// How many Jobs are made at once. All those of a rate must have their turn in a few periods.
+    fn wave(&self) -> u64 {
+        match self.period {
+            Some(_) => self.limit / 2 + 1,
+            None => self.limit + 2,
+        }
+    }
+
     pub(crate) fn record(&self, namespace: &str) -> Semaphore {
         Semaphore {
             prefix: prefix_of(namespace, self.name),
@@ -137,6 +176,7 @@ impl LoadSemaphore {
             ttl: self.ttl.map(f64::from),
             lock_delay: f64::from(self.lock_delay),
             goes_on: self.policy == "Continue",
+            period: self.period.map(f64::from),
         }
     }
 
@@ -154,6 +194,10 @@ impl LoadSemaphore {
         });
         if self.forwarded {
             object["spec"]["consul"] = json!({ "datacenter": "dc1" });
+        }
+        if let Some(period) = self.period {
+            object["spec"]["mode"] = "Rate".into();
+            object["spec"]["period"] = format!("{period}s").into();
         }
         let create = semaphores(world, namespace);
         let params = PostParams::default();
@@ -256,7 +300,7 @@ pub(crate) fn start(
 }
 
 /// How many Jobs that ask for several slots are unfinished at most.
-const WIDE: usize = 2;
+const WIDE: usize = 3;
 
 /// Makes Jobs that ask for one or two slots of one to three semaphores. All of these must be in one datacenter.
 async fn wide(world: Arc<World>, load: Arc<Load>, mut rng: Rng) {
@@ -300,7 +344,7 @@ async fn waves(world: Arc<World>, load: Arc<Load>, semaphore: &LoadSemaphore, mu
                 .count()
         });
         if unfinished <= rng.usize(0..4) {
-            for _ in 0..semaphore.limit + 2 {
+            for _ in 0..semaphore.wave() {
                 // A Job that can't be created does not matter.
                 let life = Life::random(&mut rng);
                 let _refused = create_job(&world, &load, NAMESPACE, semaphore.name, &life).await;

@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::{Stream, StreamExt as _};
+use jiff::Timestamp;
 use k8s_openapi::api::{batch::v1, core::v1::Pod};
 use kube::{
     Api, Client, ResourceExt as _,
@@ -13,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     consul_record::ConsulReader,
-    record::{Job, JobState, What},
+    record::{Job, JobState, Start, What},
     timeline::Timeline,
 };
 
@@ -24,6 +25,10 @@ pub(crate) const POD_LABEL: &str = "faults.consul-semaphore.io/semaphore";
 const JOB_LABEL: &str = "batch.kubernetes.io/controller-uid";
 const SESSION: &str = "consul-semaphore.io/session";
 const HOLD: &str = "consul-semaphore.io/hold";
+const GRANTED_TO: &str = "consul-semaphore.io/granted-to";
+
+/// The name under which the operator writes to Jobs.
+const OPERATOR: &str = "consul-semaphore-operator";
 
 /// The pause before a failed watch is tried again.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -143,6 +148,7 @@ fn gone(what: What) -> What {
         What::Job(job) => What::Job(Job {
             state: JobState::Gone,
             rv: 0,
+            start: None,
             ..job
         }),
         What::Pod {
@@ -205,7 +211,34 @@ fn job(job: &v1::Job, there: bool) -> Option<What> {
         rv: version(&job.metadata),
         state,
         session: job.annotations().get(SESSION).cloned(),
+        start: start(job),
     }))
+}
+
+/// The write that made a Job run, if it was the operator's.
+fn start(job: &v1::Job) -> Option<Start> {
+    let spec = job.spec.as_ref()?;
+    // Without parallelism the Job was only made to fail.
+    if spec.suspend.unwrap_or_default() || spec.parallelism == Some(0) {
+        return None;
+    }
+    let template = spec.template.metadata.as_ref()?;
+    let annotations = template.annotations.as_ref()?;
+    if annotations.get(GRANTED_TO) != job.metadata.uid.as_ref() {
+        return None;
+    }
+    let writes = job.metadata.managed_fields.iter().flatten();
+    // Who wrote `suspend` last. The operator also changes annotations of a running Job, but only if it lost a slot.
+    let write = writes.into_iter().find(|write| {
+        let fields = write.fields_v1.as_ref();
+        fields.is_some_and(|fields| fields.0["f:spec"].get("f:suspend").is_some())
+    })?;
+    let time = write.time.as_ref()?.0;
+    (write.manager.as_deref() == Some(OPERATOR)).then_some(())?;
+    Some(Start {
+        session: annotations.get(SESSION)?.clone(),
+        ago: Timestamp::now().duration_since(time).as_secs_f64(),
+    })
 }
 
 fn pod(pod: &Pod, there: bool) -> Option<What> {

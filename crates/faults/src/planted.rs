@@ -96,6 +96,7 @@ fn verdict_on(world: &World, prefix: &str, from: usize) -> Verdict {
         ttl: Some(10.0),
         lock_delay: 0.0,
         goes_on: false,
+        period: None,
     };
     let opening = [What::Bed { seed: 0, faults: 0 }, What::Semaphore(semaphore)];
     let mut bed: Vec<_> = opening.map(|what| Record { t: 0.0, what }).into();

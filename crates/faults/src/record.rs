@@ -195,6 +195,9 @@ pub struct Semaphore {
     pub lock_delay: f64,
     /// Whether a Job may continue without a slot when it can't get one (`onSlotLost: Continue`).
     pub goes_on: bool,
+    /// The period in seconds, if it is a rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub period: Option<f64>,
 }
 
 /// A place in the queue. The order is that of docs/protocol.md: the lesser place is first.
@@ -294,6 +297,19 @@ pub struct Job {
     pub state: JobState,
     /// The session that the operator reports for it.
     pub session: Option<String>,
+    /// The start by which it runs, if the operator made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<Start>,
+}
+
+/// The write by which the operator made a Job run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Start {
+    /// The session in the Job's template, which tells the starts of a Job apart.
+    pub session: String,
+    /// How many seconds before this record the API server took the write. The API server cuts off the fraction of the
+    /// second, so it may have been up to a second later.
+    pub ago: f64,
 }
 
 /// What a Job is doing.

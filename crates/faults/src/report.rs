@@ -84,6 +84,10 @@ pub(crate) fn report(verdict: &Verdict, records: &[Record], options: &Options) -
             verdict.requests.to_string(),
         ),
         (
+            "slots of rates in which Jobs were started, and those judged",
+            format!("{}, {}", verdict.starts.0, verdict.starts.1),
+        ),
+        (
             "slots taken by `consul lock`",
             verdict.foreign_grants.to_string(),
         ),

@@ -52,7 +52,9 @@ impl<'a> Pass<'a> {
             // A neighbour on this prefix holds it in another slot, or the owner is unknown.
             let slots = (0..).zip(workload.slots_at(&self.lock_key));
             let unheld = slots.filter(|(ordinal, sessions)| {
-                let held = sessions.clone().any(|session| self.reading.holds(session));
+                // A slot of a rate that is still held counts a start that has been.
+                let held = !self.observed.settings.is_rate()
+                    && sessions.clone().any(|session| self.reading.holds(session));
                 !held && !self.is_settled(&workload.uid, *ordinal)
             });
             let unheld: Vec<u32> = unheld.map(|(ordinal, _)| ordinal).collect();

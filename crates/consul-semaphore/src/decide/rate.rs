@@ -15,7 +15,10 @@ impl<'a> Pass<'a> {
     /// Decides about each contender of a rate by its stamp, and not by what its workload does once it is started. A
     /// workload can have several here: the slots of its earlier starts stay held while it waits for the next one.
     pub(super) fn judge_starts(&mut self) {
-        for ours in self.observed.ours {
+        let mut ours: Vec<&'a OwnContender> = self.observed.ours.iter().collect();
+        // Of two operators' slots for one start, the older one is used.
+        ours.sort_by_cached_key(|ours| self.precedence(ours));
+        for ours in ours {
             if !self.reading.holds(&ours.session) {
                 self.judge_waiting(ours);
                 continue;
@@ -24,9 +27,10 @@ impl<'a> Pass<'a> {
                 continue;
             };
             self.wake_at(slot.end());
+            let place = (&ours.identity.uid, ours.identity.ordinal);
             if slot.end() <= self.observed.now {
                 self.release(ours);
-            } else if self.may_start_in(ours, slot) {
+            } else if self.may_start_in(ours, slot) && !self.settled.contains(&place) {
                 self.settle_grant(ours);
             } else if slot.is_unused() && !self.is_busy(&ours.identity.uid) {
                 self.release(ours);
@@ -95,7 +99,7 @@ impl<'a> Pass<'a> {
     /// Gives a slot whose session is gone to another session, with the same stamp: whoever sees it without one takes
     /// it for free after the lock-delay.
     pub(super) fn replace_sessions(&mut self) {
-        if self.observed.settings.period.is_none() || self.plan.record.is_some() {
+        if !self.observed.settings.is_rate() {
             return;
         }
         let mut dead = self.reading.dead_holders();
@@ -118,6 +122,10 @@ impl<'a> Pass<'a> {
                     .push(SessionRequest { workload, ordinal });
                 continue;
             };
+            // A workload can have several slots here for the same ordinal: one at a time gets the session.
+            if !self.taken.insert(session.clone()) {
+                continue;
+            }
             let body = self
                 .composer
                 .body(&workload, ordinal, Asked::default(), None);

@@ -522,6 +522,10 @@ impl Queue {
                 self.calls.report(outcome);
             }
         }
+        for (_, session) in &transaction.replaced {
+            let ahead = &mut self.sessions.ahead;
+            ahead.retain(|_, other| other != session);
+        }
         let cooldowns = transaction.cooldowns.iter().cloned().map(Outcome::Cools);
         let prunes = transaction.prunes.iter().cloned().map(Outcome::Pruned);
         for outcome in cooldowns.chain(prunes) {
@@ -698,6 +702,9 @@ impl Queue {
         #[cfg(test)]
         let lookup = &self.shadow.tell_changes(&self.sessions, lookup);
         let facts = self.observe(now, lookup);
+        if facts.unsure {
+            self.writes.again = Some(now.moment + SOON);
+        }
         let plan = decide(&facts.observed(self, None));
         #[cfg(test)]
         {
@@ -735,7 +742,7 @@ impl Queue {
         for session in self.sessions.forget_dead(lookup) {
             self.calls.actions.push_back(Action::Forget(session));
         }
-        let excluded = self.excluded(now);
+        let mut excluded = self.excluded(now);
         let (evidence, settings) = (&mut self.held.evidence, &self.settings);
         let aged = evidence.aged(now.moment, settings, |session| lookup.life(session));
         let due = aged.into_iter().chain(excluded.busy.iter().cloned());
@@ -753,6 +760,10 @@ impl Queue {
             let (evidence, knowledge) = (&mut self.held.evidence, &mut self.knowledge);
             self.active
                 .note_contenders(evidence, knowledge, &self.sessions, lookup);
+            let contenders = &self.active.contenders;
+            let contends = |uid: &Uid| contenders.values().any(|own| own.uid == *uid);
+            self.writes.refusals.contend(contends);
+            excluded = self.excluded(now);
             self.describe_holders(now);
             let owners = &self.sessions.owners;
             let is_neighbour = |session: &SessionId| owners.get(session) == Some(&Owner::Neighbour);
@@ -790,6 +801,7 @@ impl Queue {
             now,
             certain,
             bound,
+            unsure: self.settings.is_rate() && self.is_unsure(&ours, lookup),
             brief: self.brief(&ours, now, lookup),
             ours,
             steady: self.held.evidence.count_of_steady(),
@@ -816,9 +828,18 @@ impl Queue {
             .chain(self.sessions.ahead.values())
             .filter(|session| {
                 let end = lookup.life(session).and_then(SessionState::end);
-                end.is_none_or(|end| end <= stamp)
+                end.is_some_and(|end| end <= stamp)
             });
         brief.cloned().collect()
+    }
+
+    /// Whether nothing is known yet of the session of one that waits, so that nothing can be granted.
+    fn is_unsure(&self, ours: &[OwnContender], lookup: &impl Lookup) -> bool {
+        let mut waiting = ours.iter().map(|ours| &ours.session);
+        waiting.any(|session| {
+            let waits = self.held.starts.get(session).is_none();
+            waits && matches!(lookup.life(session), None | Some(SessionState::Unknown))
+        })
     }
 
     /// Gives up a call that has no answer when a running workload has to be suspended. A write may have been applied,
@@ -1368,7 +1389,7 @@ impl Queue {
     }
 }
 
-/// What it can do for a workload that also asks for slots at other lock keys: see [`super::joint`].
+/// What it can do for a workload that also asks for slots at other lock keys: see `joint`.
 impl Queue {
     /// The transaction that grants a workload its slots here with at most this many operations; `None` if it can't be
     /// granted them now.

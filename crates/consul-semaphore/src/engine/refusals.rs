@@ -212,6 +212,16 @@ impl Refusals {
         self.troubles.insert(uid.clone(), Trouble { setback, why });
     }
 
+    /// Takes note of who has contenders here. Without one there is nothing to give back any more, for example because
+    /// the write that gave it back was applied although it had no answer, so no write to come will show that.
+    pub(super) fn contend(&mut self, contends: impl Fn(&Uid) -> bool) {
+        for (uid, trouble) in &mut self.troubles {
+            if matches!(trouble.why, Why::Refused(Refused::GiveBack(_))) && !contends(uid) {
+                trouble.why = Why::Refused(Refused::Start);
+            }
+        }
+    }
+
     /// Forgets all workloads but these.
     pub(super) fn retain(&mut self, matters: impl Fn(&Uid) -> bool) {
         self.troubles.retain(|uid, _| matters(uid));
@@ -353,6 +363,26 @@ mod tests {
             assert_eq!(excluded(why, now), soon, "{why:?}");
             assert_eq!(excluded(why, later), then, "{why:?}, later");
         }
+    }
+
+    /// Its write had no answer but was applied, or its slot was lost: no other write to it clears this.
+    #[test]
+    fn what_has_nothing_to_give_back_any_more_can_be_started_after_its_pause() {
+        let now = Moment::from_boot(Duration::from_secs(100));
+        let (uid, later) = (Uid::from("a"), now + Duration::from_hours(1));
+        let mut refusals = Refusals::default();
+        let (setback, why) = (Setback::after(None, now), Why::Refused(Refused::Start));
+        refusals
+            .troubles
+            .insert(uid.clone(), Trouble { setback, why });
+        refusals.failed(&give_back(), true, at(now));
+        refusals.failed(&give_back(), false, at(now));
+        assert!(refusals.excluded(later).barred.contains(&uid));
+        refusals.contend(|_| true);
+        assert!(refusals.excluded(later).barred.contains(&uid));
+        refusals.contend(|_| false);
+        assert!(refusals.excluded(now).barred.contains(&uid));
+        assert!(refusals.excluded(later).barred.is_empty());
     }
 
     #[test]

@@ -302,8 +302,7 @@ impl World {
         for _ in 0..times {
             self.seconds += seconds;
             let now = self.now();
-            let passed = self.engine.pass(now, &self.store);
-            let mut any = passed.is_some();
+            let mut any = self.engine.pass(now, &self.store).is_some();
             while let Some(effect) = self.engine.next_effect() {
                 any = true;
                 match effect {

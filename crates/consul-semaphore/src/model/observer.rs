@@ -304,6 +304,9 @@ impl Observer {
         self.check_holders(written);
         self.check_limit(written);
         self.check_cooldown(written);
+        for (_, session) in &transaction.replaced {
+            self.granted.insert(session.clone(), *index);
+        }
         for grant in &transaction.grants {
             for session in grant.sessions.values() {
                 self.granted.insert(session.clone(), *index);

@@ -167,14 +167,12 @@ impl World {
 
     /// Whether the replica that was overtaken last is about to start a workload.
     pub(super) fn straggler_starts(&self) -> bool {
-        let step = self.stragglers.last().and_then(Operator::next_step);
-        matches!(
-            step,
-            Some(Step::Patch {
-                patch: Patch::Start(_),
-                ..
-            })
-        )
+        self.stragglers.last().is_some_and(is_about_to_start)
+    }
+
+    /// Whether the operator is about to start a workload.
+    pub(super) fn is_about_to_start(&self) -> bool {
+        is_about_to_start(&self.operator)
     }
 
     /// Runs a script, checking every rule at every step.
@@ -360,6 +358,16 @@ impl World {
         let running = objects.filter(|object| object.runs() && holding.contains(&object.uid));
         running.map(|object| object.uid.clone()).collect()
     }
+}
+
+fn is_about_to_start(operator: &Operator) -> bool {
+    matches!(
+        operator.next_step(),
+        Some(Step::Patch {
+            patch: Patch::Start(_),
+            ..
+        })
+    )
 }
 
 /// Everything that the operator has no part in.

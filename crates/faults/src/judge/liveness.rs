@@ -145,6 +145,10 @@ impl<'a> Watch<'a> {
 
     /// Whether a Job is done, deleted or on hold, and none of its pods is left.
     fn is_gone(&self, uid: &str) -> bool {
+        // A slot of a rate stays held, whatever its Job does.
+        if self.semaphore.period.is_some() {
+            return false;
+        }
         let state = self.view.jobs.get(uid).map(|job| job.state);
         let done = matches!(state, None | Some(JobState::Finished | JobState::Held));
         done && !self.view.pods.contains_key(uid)

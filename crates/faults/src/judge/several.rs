@@ -45,6 +45,8 @@ struct Watch<'a> {
     requests: &'a Requests,
     /// When nothing could be given back.
     away: Spans,
+    /// The prefixes of rates, whose slots stay held whatever becomes of the Job.
+    rates: BTreeSet<String>,
     view: View,
     /// When a Job was last seen running, or stopping.
     ran: BTreeMap<String, f64>,
@@ -71,6 +73,7 @@ impl<'a> Watch<'a> {
         Self {
             requests,
             away: away.fold(Spans::default(), |all, one| all.and(&one)),
+            rates: BTreeSet::new(),
             view: View::default(),
             ran: BTreeMap::new(),
             indexes: BTreeMap::new(),
@@ -82,6 +85,9 @@ impl<'a> Watch<'a> {
 
     fn take(&mut self, record: &Record) {
         match &record.what {
+            What::Semaphore(semaphore) if semaphore.period.is_some() => {
+                self.rates.insert(semaphore.prefix.clone());
+            }
             What::Granted { session, index, .. } => {
                 let indexes = self.indexes.entry(session.clone()).or_default();
                 indexes.push((record.t, *index));
@@ -118,11 +124,19 @@ impl<'a> Watch<'a> {
     fn give(&mut self, t: f64, prefix: &str, body: &Body) {
         let before = self.view.locks.get(prefix).map(Body::holders);
         let before = before.unwrap_or_default();
-        for session in body.holders().difference(&before) {
+        let holders = body.holders();
+        for session in holders.difference(&before) {
             let uid = self.view.sessions.get(session);
             let Some(uid) = uid.filter(|uid| self.requests.of_job(uid).is_some()) else {
                 continue;
             };
+            // A dead session of a rate is replaced, although its Job may be done.
+            let mut gone = before.difference(&holders);
+            if self.rates.contains(prefix)
+                && gone.any(|gone| self.view.sessions.get(gone) == Some(uid))
+            {
+                continue;
+            }
             let ran = self.ran.get(uid).is_some_and(|ran| t - ran < RUNNING);
             let state = self.view.jobs.get(uid).map(|job| job.state);
             let runs = matches!(state, Some(JobState::Running | JobState::Stopping));
@@ -140,6 +154,7 @@ impl<'a> Watch<'a> {
     /// How many slots a Job holds at each prefix of its request, and how many it asks for.
     fn parts(&self, uid: &str) -> Vec<(usize, usize)> {
         let request = self.requests.of_job(uid).into_iter().flatten();
+        let request = request.filter(|(prefix, _)| !self.rates.contains(*prefix));
         let parts = request.map(|(prefix, slots)| {
             let held = self.view.held_here(prefix);
             let held = held.iter().filter(|(_, of)| of == uid).count();

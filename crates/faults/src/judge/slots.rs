@@ -50,6 +50,10 @@ pub(super) fn judge(bed: &[Record], outages: &Outages, requests: &Requests, verd
         let What::Semaphore(semaphore) = &record.what else {
             continue;
         };
+        // A Job that was started does not need its slot of a rate.
+        if semaphore.period.is_some() {
+            continue;
+        }
         let measure = Measure::new(semaphore, outages);
         for ((_, uid), turns) in turns
             .iter_mut()

@@ -9,7 +9,7 @@ use crate::record::{Part, Record, What};
 pub(super) struct Spans(Vec<(f64, f64)>);
 
 impl Spans {
-    fn of(mut spans: Vec<(f64, f64)>) -> Self {
+    pub(super) fn of(mut spans: Vec<(f64, f64)>) -> Self {
         spans.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut merged: Vec<(f64, f64)> = Vec::new();
         for (from, to) in spans {

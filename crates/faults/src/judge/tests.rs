@@ -4,7 +4,10 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::record::{Body, Job, JobState, Part, Semaphore, Writer};
+use crate::{
+    kinds::KINDS,
+    record::{Body, Job, JobState, Part, Semaphore, Start, Writer},
+};
 
 const PREFIX: &str = "semaphores/faults/db";
 
@@ -39,6 +42,7 @@ impl Story {
             ttl,
             lock_delay: 1.0,
             goes_on,
+            period: None,
         }));
         story
     }
@@ -109,6 +113,10 @@ impl Story {
     }
 
     fn job(&mut self, uid: &str, state: JobState) -> &mut Self {
+        self.job_with(uid, state, None)
+    }
+
+    fn job_with(&mut self, uid: &str, state: JobState, start: Option<Start>) -> &mut Self {
         self.revision += 1;
         let rv = self.revision;
         self.push(What::Job(Job {
@@ -119,6 +127,7 @@ impl Story {
             rv,
             state,
             session: None,
+            start,
         }))
     }
 
@@ -456,6 +465,7 @@ impl Story {
             ttl: Some(10.0),
             lock_delay: 1.0,
             goes_on: false,
+            period: None,
         }));
         story.asks = [(PREFIX.to_owned(), 1), (OTHER.to_owned(), 2)].into();
         story
@@ -625,4 +635,177 @@ fn a_free_slot_may_be_kept_for_a_larger_request_but_not_for_long() {
         story.grant_at(PREFIX, &["s0", "s1", "s2"], 9);
         assert_eq!(story.rules(), expected, "{larger} {seconds}");
     }
+}
+
+impl Story {
+    /// A rate: two starts in any ten seconds.
+    fn of_a_rate() -> Self {
+        let mut story = Self::of(2, false);
+        for record in &mut story.records {
+            if let What::Semaphore(semaphore) = &mut record.what {
+                semaphore.period = Some(10.0);
+            }
+        }
+        story
+    }
+
+    fn starts(&mut self, uid: &str) -> &mut Self {
+        self.starts_as(uid, uid, 0.5)
+    }
+
+    /// The operator made the Job run, with this session in its template; the watch shows it `ago` seconds later.
+    fn starts_as(&mut self, uid: &str, session: &str, ago: f64) -> &mut Self {
+        let session = session.to_owned();
+        self.job_with(uid, JobState::Running, Some(Start { session, ago }))
+    }
+
+    fn fault(&mut self, kind: &str, prefix: Option<&str>, phase: Phase) -> &mut Self {
+        self.push(What::Fault {
+            id: 1,
+            kind: kind.to_owned(),
+            prefix: prefix.map(str::to_owned),
+            phase,
+            note: String::new(),
+        })
+    }
+}
+
+#[test]
+fn as_many_starts_in_a_period_as_the_limit_says_are_right() {
+    let mut story = Story::of_a_rate();
+    for round in 0..4 {
+        // Their pods and slots are of no interest.
+        story.starts(&format!("a{round}")).pod("a", true);
+        story.starts(&format!("b{round}")).after(10.0);
+    }
+    assert_eq!(story.rules(), []);
+    assert_eq!(judge(&story.records, f64::MAX).starts, (8, 8));
+}
+
+#[test]
+fn a_start_too_many_in_a_period_is_seen() {
+    let third_after = |seconds| {
+        let mut story = Story::of_a_rate();
+        story.starts("a").after(1.0).starts("b");
+        story.after(seconds - 1.0).starts("c");
+        story.rules()
+    };
+    assert_eq!(third_after(5.0), [Rule::OverRate]);
+    assert_eq!(third_after(8.0), [Rule::OverRate]);
+    // The API server cuts off the fraction of a second.
+    assert_eq!(third_after(9.0), []);
+    assert_eq!(third_after(10.0), []);
+}
+
+#[test]
+fn the_time_of_a_start_is_that_of_the_api_server() {
+    let mut story = Story::of_a_rate();
+    story.starts("a").starts("b").after(30.0);
+    // The watch is late, and a new listing shows an old version once more.
+    story.starts_as("c", "c", 20.0).starts_as("d", "d", 20.0);
+    assert_eq!(story.rules(), []);
+    let again = story.records[2].clone();
+    story.records.push(again);
+    story.starts_as("e", "e", 12.0);
+    assert_eq!(story.rules(), [Rule::OverRate]);
+}
+
+#[test]
+fn a_start_after_a_suspension_is_a_start_and_a_change_of_a_running_job_is_none() {
+    let mut story = Story::of_a_rate();
+    story.starts("a").starts("b").starts("b").pod("b", true);
+    story.job("a", JobState::Stopping).pod("b", false);
+    assert_eq!(story.rules(), []);
+    story.job("a", JobState::Waiting);
+    assert_eq!(
+        story.clone().starts_as("a", "s", 0.5).rules(),
+        [Rule::OverRate]
+    );
+    assert_eq!(story.starts("a").rules(), [Rule::OverRate]);
+}
+
+#[test]
+fn a_start_counts_once_for_each_slot_that_is_asked_for() {
+    let mut story = Story::of_a_rate();
+    story.asks = [(PREFIX.to_owned(), 2), (OTHER.to_owned(), 1)].into();
+    story.starts("a").after(2.0);
+    assert_eq!(story.rules(), []);
+    story.asks.clear();
+    story.starts("b");
+    assert_eq!(story.rules(), [Rule::OverRate]);
+}
+
+#[test]
+fn who_edits_what_holds_the_slots_of_a_rate_excuses_what_comes_next() {
+    let third = |kind, prefix, seconds| {
+        let mut story = Story::of_a_rate();
+        story.fault(kind, prefix, Phase::Begins);
+        story.after(1.0).fault(kind, prefix, Phase::Ends);
+        story.after(seconds).starts("a").starts("b").starts("c");
+        story.rules()
+    };
+    assert_eq!(third("session destroyed", Some(PREFIX), 1.0), []);
+    assert_eq!(third("Consul's data lost", None, 1.0), []);
+    assert_eq!(
+        third("session destroyed", Some(PREFIX), 60.0),
+        [Rule::OverRate]
+    );
+    assert_eq!(
+        third("session destroyed", Some(OTHER), 1.0),
+        [Rule::OverRate]
+    );
+    assert_eq!(third("operator killed", None, 1.0), [Rule::OverRate]);
+    for kind in rates::EDITS {
+        assert!(KINDS.iter().any(|known| known.name == kind), "{kind}");
+    }
+}
+
+#[test]
+fn a_greater_limit_holds_for_what_was_granted_under_it() {
+    let third = |seconds| {
+        let mut story = Story::of_a_rate();
+        story.lock_with(Writer::Operator, 3, &[], &[]).after(1.0);
+        story
+            .lock_with(Writer::Operator, 2, &[], &[])
+            .after(seconds);
+        story.starts("a").starts("b").starts("c");
+        story.rules()
+    };
+    assert_eq!(third(1.0), []);
+    assert_eq!(third(60.0), [Rule::OverRate]);
+}
+
+#[test]
+fn a_slot_of_a_rate_must_be_free_some_time_after_its_stamp() {
+    let held = |seconds| {
+        let mut story = Story::of_a_rate();
+        story.holds(&["a"]).starts("a").after(2.0);
+        story.pod("a", false).job("a", JobState::Finished);
+        story.after(seconds).holds(&[]);
+        story
+    };
+    assert_eq!(held(50.0).rules(), [], "its Job was done long before");
+    assert_eq!(held(60.0).rules(), [Rule::SlotStuck]);
+    let mut story = Story::of_a_rate();
+    story.holds(&["a"]).starts("a").after(50.0);
+    story.outage(Part::Operator, true).after(5.0);
+    story.outage(Part::Operator, false).after(40.0).holds(&[]);
+    assert_eq!(story.rules(), [], "it was restarted");
+}
+
+#[test]
+fn a_session_of_a_rate_is_replaced_when_its_job_is_done() {
+    let mut story = Story::of_a_rate();
+    story.asks = [(PREFIX.to_owned(), 1), (OTHER.to_owned(), 1)].into();
+    story.job("a", JobState::Waiting);
+    story
+        .grant_at(PREFIX, &["s0"], 7)
+        .grant_at(OTHER, &["s1"], 7);
+    story.starts("a").after(2.0).job("a", JobState::Finished);
+    story.grant_at(OTHER, &[], 8).after(30.0);
+    story.grant_at(PREFIX, &["s2"], 9).after(1.0);
+    story.grant_at(PREFIX, &[], 10).ends();
+    assert_eq!(story.rules(), []);
+    story.grant_at(PREFIX, &["s3"], 11).ends();
+    assert!(story.rules().contains(&Rule::GrantedInPart));
 }

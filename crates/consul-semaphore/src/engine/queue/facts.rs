@@ -23,6 +23,8 @@ pub(super) struct Facts {
     pub(super) excluded: Excluded,
     /// Sessions of those that wait for a rate that may end before a slot granted now does.
     pub(super) brief: BTreeSet<SessionId>,
+    /// Whether nothing is known yet of such a session, so that nothing can be granted.
+    pub(super) unsure: bool,
 }
 
 impl Facts {
@@ -58,7 +60,7 @@ impl Facts {
             stances: &queue.stances,
             longest_cooldowns: &queue.longest_cooldowns,
             requests: &queue.requests,
-            closed: queue.writes.refusals.is_closed(self.now.moment),
+            closed: self.unsure || queue.writes.refusals.is_closed(self.now.moment),
             joint,
             operations: queue.operations.unwrap_or(0),
         }

@@ -122,6 +122,7 @@ impl Queue {
             waiting: facts.waiting.clone(),
             excluded: facts.excluded.clone(),
             brief: facts.brief.clone(),
+            unsure: facts.unsure,
         };
         self.check_evidence(&all, lookup);
         let mut evidence = self.held.evidence.clone();

@@ -8,10 +8,7 @@
 
 mod digest;
 
-use std::{
-    collections::{HashMap, VecDeque},
-    time::Duration,
-};
+use std::collections::{HashMap, VecDeque};
 
 use super::{
     super::{flaws::rule_broken, operator::Lost},
@@ -20,8 +17,6 @@ use super::{
     outside::Outside,
     world::{Event, Kind, Setup, World, by_others},
 };
-use consul_client::clock::Moment;
-
 /// Longer than anything waits.
 const LONG: u64 = 10_000;
 
@@ -287,7 +282,6 @@ fn way(known: &HashMap<u64, (u64, Option<Action>)>, mut at: u64) -> Vec<Action> 
 }
 
 fn check(space: Space) {
-    let start = Moment::now();
     let found = search(&space);
     let Found {
         states,
@@ -295,8 +289,7 @@ fn check(space: Space) {
         rests,
         ..
     } = found;
-    let time = Duration::from_secs(Moment::now().since(start).as_secs());
-    println!("{space:?}: {states} states, {steps} steps, {rests} come to rest, {time:?}");
+    println!("{space:?}: {states} states, {steps} steps, {rests} come to rest");
     assert!(found.broken.is_none(), "{:#?}", found.broken);
     assert!(found.running > 0, "nobody ever runs");
 }
