@@ -243,7 +243,8 @@ impl Crowd {
             .collect();
         // It takes less than this many to be passed over for long enough.
         let passed_over = usize::try_from(60 / HAND_OVER).unwrap() + 1;
-        let most = (slots + passed_over) * large.len();
+        // Of the small ones, as many came before it.
+        let most = slots + (slots + passed_over) * large.len();
         let mut left = large;
         for _ in 0..most {
             world.hand_over(small.next());
