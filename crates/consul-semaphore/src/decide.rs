@@ -558,6 +558,7 @@ impl<'a> Pass<'a> {
                 let waits = Waits {
                     free: free && ready,
                     first: first && !others.keep_before(workload),
+                    fits: settings.limit >= slots.saturating_add(withheld),
                     soon: self.has_soon(slots.saturating_add(withheld)),
                 };
                 self.plan.parts.insert(uid.clone(), Part::Waits(waits));

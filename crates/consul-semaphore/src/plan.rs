@@ -528,6 +528,8 @@ pub struct Waits {
     pub free: bool,
     /// Whether nobody waits before it.
     pub first: bool,
+    /// Whether it asks for no more than the limit that is in force now.
+    pub fits: bool,
     /// Whether enough slots can be free before [`Settings::pass_over`] has gone by: the others cool down.
     pub soon: bool,
 }
