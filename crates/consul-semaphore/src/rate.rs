@@ -122,10 +122,13 @@ impl RateSlot {
         self.stage == Stage::Unsent
     }
 
-    /// A stamp that is earlier than the one that is written, once the start is known. By that time it was made.
-    pub(super) fn earlier_stamp(&self, now: Moment, time: Timestamp) -> Option<Timestamp> {
-        let made = self.stage == Stage::Made && now + self.period + WORTH < self.stamp.end;
-        made.then(|| stamp_of_start(time, self.period))
+    /// A stamp that is earlier than the one that is written, once the start is known. By that time it was made. Stamps
+    /// are compared as written: of two operators each holds what the other one has stamped for longer than that, and
+    /// they would take turns to write it anew for ever.
+    pub(super) fn earlier_stamp(&self, time: Timestamp) -> Option<Timestamp> {
+        let until = stamp_of_start(time, self.period);
+        let earlier = self.stage == Stage::Made && later(until, WORTH) < self.stamp.until;
+        earlier.then_some(until)
     }
 
     /// The body for a contender that takes this slot over from a session that is gone.

@@ -90,7 +90,7 @@ impl<'a> Pass<'a> {
     fn count_from_start(&mut self, ours: &OwnContender, slot: &RateSlot) {
         let contender = self.reading.contender(&ours.session);
         let body = contender.and_then(|contender| ContenderBody::read(&contender.value));
-        let until = slot.earlier_stamp(self.observed.now, self.observed.time);
+        let until = slot.earlier_stamp(self.observed.time);
         if let Some((body, until)) = body.zip(until) {
             self.composer.count_from_start(ours, body, until);
         }

@@ -522,9 +522,11 @@ impl Queue {
                 self.calls.report(outcome);
             }
         }
-        for (_, session) in &transaction.replaced {
+        for (gone, session) in &transaction.replaced {
             let ahead = &mut self.sessions.ahead;
             ahead.retain(|_, other| other != session);
+            // Its slot was not released: it goes on under another session.
+            self.end_session(gone);
         }
         let cooldowns = transaction.cooldowns.iter().cloned().map(Outcome::Cools);
         let prunes = transaction.prunes.iter().cloned().map(Outcome::Pruned);

@@ -87,6 +87,7 @@ impl State {
                 operations: 64,
                 lock_delay: 0,
                 cooldown: 0,
+                period: None,
                 operators: space.operators,
                 clients: Vec::new(),
             },
