@@ -63,8 +63,8 @@ fn later(time: Timestamp, duration: Duration) -> Timestamp {
     time.checked_add(duration).unwrap_or(Timestamp::MAX)
 }
 
-/// How far the start in a slot has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How far the start in a slot has come, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     /// It was not sent, or surely not made.
     Unsent,
@@ -174,10 +174,18 @@ impl RateSlot {
         let known = [Some(self.stamp), self.moved];
         let known = known.into_iter().flatten();
         let same = known.into_iter().find(|stamp| Some(stamp.until) == until);
-        self.stamp = same.unwrap_or_else(|| {
+        if let Some(stamp) = same {
+            self.stamp = stamp;
+        } else {
+            // Somebody else wrote it, or an earlier transaction of this process did that came late: its stamp is for an
+            // earlier start than the one that was to follow.
             let found = Self::found(&self.identity, body, clock, self.period);
-            found.stamp
-        });
+            *self = Self {
+                start_by: self.start_by.min(found.start_by),
+                stage: self.stage.max(found.stage),
+                ..found
+            };
+        }
         self.index = index;
         self.moved = None;
     }
