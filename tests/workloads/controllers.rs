@@ -6,6 +6,6 @@
 mod job_set;
 mod kueue;
 mod pod;
-mod stage;
+pub(crate) mod stage;
 mod tekton;
 mod workflow;

@@ -7,4 +7,5 @@
     reason = "the helpers of a test fail the test"
 )]
 
+mod beds;
 mod controllers;
