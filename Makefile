@@ -19,7 +19,7 @@ demo dev bare:
 servers:
 	@crates/testbed/servers/build
 
-# The real controllers of other workloads than Jobs, and Kueue: half an hour the first time.
+# The real controllers of other workloads than Jobs, and Kueue: three quarters of an hour the first time.
 servers-workloads:
 	@crates/testbed/servers/build workloads
 

@@ -5,7 +5,10 @@
 
 mod job_set;
 mod kueue;
+mod mpi_job;
 mod pod;
+mod ray_job;
 pub(crate) mod stage;
 mod tekton;
+mod train_job;
 mod workflow;

@@ -12,6 +12,7 @@
 //!   status of the containers whose name starts with `step-`.
 //! - Argo Workflows: its `wait` container reports nothing. The signals by which it ends a pod reach no container, so a
 //!   pod that it labels as completed ends.
+//! - `KubeRay`: there is no dashboard. A test that needs one writes its address into the status of the `RayJob`.
 use std::{
     panic::Location,
     path::{Path, PathBuf},
@@ -54,6 +55,12 @@ pub enum Controller {
     Argo,
     /// Kueue, which admits Jobs and `JobSets` that are in a queue.
     Kueue,
+    /// `KubeRay`, of `RayJobs`.
+    KubeRay,
+    /// Kubeflow Trainer, of `TrainJobs`. It works through [`Self::JobSet`].
+    Trainer,
+    /// The MPI operator, of `MPIJobs`. It has no webhook.
+    Mpi,
 }
 
 /// A controller that runs. It ends when this is dropped.
@@ -160,6 +167,9 @@ impl Controller {
             Self::Tekton => "tekton",
             Self::Argo => "argo",
             Self::Kueue => "kueue",
+            Self::KubeRay => "kuberay",
+            Self::Trainer => "trainer",
+            Self::Mpi => "mpi",
         }
     }
 
@@ -196,7 +206,13 @@ impl Controller {
                 "apiVersion": "tekton.dev/v1", "kind": "TaskRun", "metadata": metadata,
                 "spec": { "taskSpec": { "steps": [{ "name": "work", "image": "none" }] } },
             })),
-            Self::Argo => None,
+            Self::Argo | Self::KubeRay | Self::Mpi => None,
+            Self::Trainer => Some(json!({
+                "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainingRuntime", "metadata": metadata,
+                "spec": { "template": { "spec": { "replicatedJobs": [
+                    { "name": "node", "template": { "spec": { "template": { "spec": pod } } } },
+                ] } } },
+            })),
             Self::Kueue => Some(json!({
                 "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": metadata, "spec": {},
             })),

@@ -19,6 +19,9 @@ pub(crate) async fn bed() -> Bed {
         Controller::Tekton,
         Controller::Argo,
         Controller::Kueue,
+        Controller::KubeRay,
+        Controller::Trainer,
+        Controller::Mpi,
     ];
     let bed = Bed::builder().without_operator().controllers(all);
     bed.shared().await

@@ -1,5 +1,5 @@
 //! How each controller is started.
-use std::path::Path;
+use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
@@ -51,14 +51,21 @@ impl Controller {
             Self::Tekton => tekton(site, ports),
             Self::Argo => argo(site),
             Self::Kueue => kueue(site, ports, certificates()?),
+            Self::KubeRay => kuberay(site, ports),
+            Self::Trainer => trainer(site, ports, certificates()?),
+            Self::Mpi => mpi(site),
         }
     }
 
     /// Waits until its processes say that they are ready, if they do.
     pub(super) async fn ready(self, running: &Running, health: u16) -> Result<()> {
-        let (Self::JobSet | Self::Kueue, [process]) = (self, running.processes()) else {
+        let asked = [Self::JobSet, Self::Kueue, Self::KubeRay, Self::Trainer].contains(&self);
+        let [process] = running.processes() else {
             return Ok(());
         };
+        if !asked {
+            return Ok(());
+        }
         let http = reqwest::Client::builder().no_proxy().build()?;
         let ready = http.get(format!("http://127.0.0.1:{health}/readyz"));
         let probe = || async {
@@ -135,7 +142,49 @@ fn argo(site: &Site) -> Result<Vec<Recipe>> {
         .args(["--namespace=argo", "--executor-image=none"])
         .args(["--qps=500", "--burst=1000"])
         .env("ARGO_NAMESPACE", "argo")
+        // By default it takes ten seconds to see that a pod has ended.
+        .env("DEFAULT_REQUEUE_TIME", "1s")
         .env("LEADER_ELECTION_DISABLE", "true");
+    Ok(vec![recipe])
+}
+
+/// Its webhook, which a cluster has only where it is asked for, is about other kinds.
+fn kuberay(site: &Site, ports: Ports) -> Result<Vec<Recipe>> {
+    let recipe = recipe(site, "kuberay")?
+        .args(["--enable-leader-election=false", "--metrics-addr=0"])
+        .arg(format!(
+            "--health-probe-bind-address=127.0.0.1:{}",
+            ports.health
+        ))
+        .args(["--qps=500", "--burst=1000"]);
+    Ok(vec![recipe])
+}
+
+/// It works through `JobSet`, which must run, too.
+fn trainer(site: &Site, ports: Ports, certificates: &Path) -> Result<Vec<Recipe>> {
+    let mut config = of_controller_runtime("config.trainer.kubeflow.org/v1alpha1", ports);
+    if let Some(config) = config.as_object_mut() {
+        config.remove("internalCertManagement");
+    }
+    config["certManagement"] = json!({ "enable": false });
+    let config = site.folder.write("trainer.json", config.to_string())?;
+    // It has no setting for the folder of its certificate.
+    let temporary = certificates.join("tmp");
+    let serving = temporary.join("k8s-webhook-server/serving-certs");
+    fs::create_dir_all(&serving)?;
+    for file in ["tls.crt", "tls.key"] {
+        fs::copy(certificates.join(file), serving.join(file))?;
+    }
+    let recipe = recipe(site, "trainer")?
+        .arg(format!("--config={}", config.display()))
+        .env("TMPDIR", temporary.to_string_lossy());
+    Ok(vec![recipe])
+}
+
+fn mpi(site: &Site) -> Result<Vec<Recipe>> {
+    let recipe = recipe(site, "mpi")?
+        .arg(format!("--kubeConfig={}", site.kubeconfig.display()))
+        .args(["--kube-api-qps=500", "--kube-api-burst=1000"]);
     Ok(vec![recipe])
 }
 
