@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on, make bare one to install it on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo dev bare servers test test-crash test-loaded test-consul-1.8 web-test shells-test image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
+.PHONY: demo dev bare servers servers-workloads test test-workloads test-crash test-loaded test-consul-1.8 web-test shells-test image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -19,6 +19,10 @@ demo dev bare:
 servers:
 	@crates/testbed/servers/build
 
+# The real controllers of other workloads than Jobs, and Kueue: three quarters of an hour the first time.
+servers-workloads:
+	@crates/testbed/servers/build workloads
+
 # Those that watch the clock of real servers first, beside those that need none and wait for the processor.
 test: servers
 	@tests/run journeys outages waits units
@@ -27,6 +31,10 @@ test: servers
 # An operator that dies and sleeps at every step.
 test-crash: servers
 	@tests/run crash
+
+# Other workloads than Jobs, each with its real controller and the webhooks of that.
+test-workloads: servers servers-workloads
+	@tests/run workloads
 
 # All of it N times in a row (5) beside a process that takes a core in bursts, to find tests that rely on a quick
 # machine: hours, on demand.
@@ -132,7 +140,7 @@ lint: clippy
 # Suites that `cargo test` leaves out (`test = false`) are none of all targets.
 clippy:
 	cargo clippy --locked --workspace --all-features --all-targets -- -D warnings
-	cargo clippy --locked --workspace --all-features --test outages --test browser --test image --test short --test together -- -D warnings
+	cargo clippy --locked --workspace --all-features --test outages --test browser --test image --test workloads --test short --test together -- -D warnings
 
 # Banned crates, licenses and sources. Advisories are not checked: see deny.toml.
 deny: $(CARGO_DENY)

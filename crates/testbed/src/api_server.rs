@@ -100,7 +100,8 @@ impl ApiServer {
                     .arg(format!("--service-account-signing-key-file={private}"))
                     .arg(format!("--token-auth-file={}", tokens.display()))
                     .arg("--authorization-mode=RBAC")
-                    .arg("--service-cluster-ip-range=10.96.0.0/16")
+                    // On loopback, so that a webhook listens at the address of its Service.
+                    .arg("--service-cluster-ip-range=127.96.0.0/16")
                     .arg(format!(
                         "--disable-admission-plugins={}",
                         left_out(workloads)

@@ -13,6 +13,7 @@ use crate::{
     bed_builder::{self, BedBuilder},
     consul::Consul,
     consul_server::ConsulServer,
+    controller::Running,
     env::Env,
     folder::Folder,
     kubeconfig,
@@ -45,6 +46,8 @@ pub(crate) struct Servers {
     pub(crate) place: Place,
     /// The admin's kubeconfig.
     pub(crate) kubeconfig: PathBuf,
+    /// Those that were asked for.
+    pub(crate) controllers: Vec<Running>,
     /// `None` if it existed before.
     pub(crate) consul: Option<ConsulServer>,
     /// `None` if it existed before.
@@ -61,14 +64,7 @@ impl Bed {
     /// The bed that all tests of this program share. The first call starts it; it ends with the program.
     #[track_caller]
     pub fn shared() -> impl Future<Output = Self> {
-        story(Location::caller(), async {
-            // On its own runtime, so that the end of one test does not abort the start for the others.
-            let servers = tokio::task::spawn_blocking(|| SHARED.get_or_init(start_shared)).await?;
-            match servers {
-                Ok(servers) => Self::of(servers.clone()).await,
-                Err(error) => bail!("the shared bed: {error}"),
-            }
-        })
+        Self::builder().shared()
     }
 
     /// A separate bed.
@@ -304,10 +300,11 @@ impl Bed {
             operator,
             place,
             kubeconfig: _,
+            controllers,
             consul,
             kubernetes,
         } = servers;
-        drop((operator, consul, kubernetes));
+        drop((operator, controllers, consul, kubernetes));
         let folder = Arc::try_unwrap(place.folder)
             .map_err(|_| anyhow!("the bed's folder is still in use"))?;
         folder.end().await
@@ -340,12 +337,22 @@ impl Bed {
 /// the pipe then closes.
 static SHARED: OnceLock<Result<Arc<Servers>, String>> = OnceLock::new();
 
-fn start_shared() -> Result<Arc<Servers>, String> {
+/// Starts it at the first call.
+pub(crate) async fn shared(builder: BedBuilder) -> Result<Bed> {
+    // On its own runtime, so that the end of one test does not abort the start for the others.
+    let start = move || SHARED.get_or_init(|| start_shared(builder));
+    match tokio::task::spawn_blocking(start).await? {
+        Ok(servers) => Bed::of(servers.clone()).await,
+        Err(error) => bail!("the shared bed: {error}"),
+    }
+}
+
+fn start_shared(builder: BedBuilder) -> Result<Arc<Servers>, String> {
     let start = || -> Result<_> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        runtime.block_on(Bed::builder().servers())
+        runtime.block_on(builder.servers())
     };
     let outcome = std::thread::spawn(start)
         .join()

@@ -15,8 +15,9 @@ use kube::{Api, Client, api::PostParams};
 
 use crate::{
     api_server::Workloads,
-    bed::{Bed, Servers},
+    bed::{self, Bed, Servers},
     consul_server::{ConsulBuilder, ConsulServer},
+    controller::Controller,
     env::Env,
     folder::Folder,
     kubeconfig,
@@ -39,6 +40,7 @@ pub struct BedBuilder {
     api_server_args: Vec<String>,
     options: OperatorOptions,
     without_operator: bool,
+    controllers: Vec<Controller>,
 }
 
 #[derive(Clone, Debug)]
@@ -78,6 +80,13 @@ impl BedBuilder {
         self
     }
 
+    /// Starts these controllers, too, before the operator.
+    #[must_use]
+    pub fn controllers(mut self, controllers: impl IntoIterator<Item = Controller>) -> Self {
+        self.controllers.extend(controllers);
+        self
+    }
+
     /// Sets the operator up, but does not start it.
     #[must_use]
     pub fn without_operator(mut self) -> Self {
@@ -105,6 +114,12 @@ impl BedBuilder {
         story(Location::caller(), self.try_start())
     }
 
+    /// The bed that all tests of this program share, as the first of them asks for it. It ends with the program.
+    #[track_caller]
+    pub fn shared(self) -> impl Future<Output = Bed> {
+        story(Location::caller(), bed::shared(self))
+    }
+
     /// Like [`Self::start`], for programs other than tests.
     pub async fn try_start(self) -> Result<Bed> {
         Bed::of(Arc::new(self.servers().await?)).await
@@ -124,6 +139,7 @@ impl BedBuilder {
             start_consul(self.consul.unwrap_or_default(), &folder),
             start_kubernetes(existing, &self.api_server_args, &folder)
         )?;
+        let controllers = Controller::start_all(&self.controllers, &folder, &admin).await?;
         let kubeconfig = install(&folder, &admin)
             .await
             .context("installing the operator")?;
@@ -140,6 +156,7 @@ impl BedBuilder {
             operator,
             place,
             kubeconfig: admin,
+            controllers,
             consul,
             kubernetes,
         })

@@ -23,14 +23,28 @@ impl Certificates {
     /// # Errors
     /// Consul's tool does not exist, or fails.
     pub async fn make(folder: &Path) -> Result<Self> {
+        Self::make_for(folder, &[]).await
+    }
+
+    /// Like [`Self::make`], with more names of the server.
+    ///
+    /// # Errors
+    /// Like those of [`Self::make`].
+    pub async fn make_for(folder: &Path, names: &[&str]) -> Result<Self> {
         fs::create_dir_all(folder)?;
+        let names: Vec<_> = names
+            .iter()
+            .map(|name| format!("-additional-dnsname={name}"))
+            .collect();
+        let mut server = vec!["tls", "cert", "create", "-server"];
+        server.extend(names.iter().map(String::as_str));
         for words in [
-            ["tls", "ca", "create", "-days=2"],
-            ["tls", "cert", "create", "-server"],
-            ["tls", "cert", "create", "-client"],
+            vec!["tls", "ca", "create", "-days=2"],
+            server,
+            vec!["tls", "cert", "create", "-client"],
         ] {
             let mut consul = Command::new(programs::server("consul")?);
-            consul.args(words).current_dir(folder).kill_on_drop(true);
+            consul.args(&words).current_dir(folder).kill_on_drop(true);
             let output = timeout(MAKING, consul.output()).await??;
             if !output.status.success() {
                 bail!("consul {words:?}: {output:?}");

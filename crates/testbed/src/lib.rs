@@ -21,6 +21,7 @@
 //! |---|---|
 //! | [`Bed`] | Kubernetes, Consul and the operator together; all tests of a program share [`Bed::shared`] |
 //! | [`Namespace`], [`Job`], [`Semaphore`] | what a test creates and waits for |
+//! | [`Object`] | the same for an object of any other kind, as JSON |
 //! | [`Operator`] | the operator as a process: start it, stop it, kill it, start it again |
 //! | [`Consul`] | an HTTP client that reads and changes Consul; [`Consul::start`] starts a single server |
 //! | [`ConsulCluster`] | several Consul servers that can be lost and come back |
@@ -32,6 +33,7 @@
 //! | [`Container`] | the operator as the pod of a Deployment describes it |
 //! | [`AuthMethod`] | an auth method of Consul that trusts the tokens of a Kubernetes |
 //! | [`SlotClient`] | another program that takes slots or locks: Consul's Go client, `consul lock` |
+//! | [`Controller`] | the controllers of other workloads than Jobs, with their webhooks |
 //! | [`Kueue`] | a queue for Jobs that benchmarks compare the operator with |
 //! | [`LimitWatch`] | watches whether a limit is kept, without any code of the operator |
 //! | [`proof`] | a grant as Kubernetes and Consul show it, and proof that nothing of it is left |
@@ -45,7 +47,7 @@
 //! - Every server ends with this process, however that ends ([`Process`]). Then the folder is removed, unless
 //!   `KEEP_BED` is set or a test has failed ([`Folder`]).
 //! - kwok simulates the life of a pod: annotations on the pod say how long it runs, whether it fails and how
-//!   long it takes to end (`stages.yaml`).
+//!   long it takes to end (`stages.yaml`). What it plays of a controller's own pods is said in `controller.rs`.
 //! - This crate must not depend on the operator's crates: an observer shares no code with what it observes.
 //!
 //! # Environment
@@ -68,6 +70,7 @@ mod consul;
 mod consul_cluster;
 mod consul_server;
 mod container;
+mod controller;
 mod env;
 mod etcd;
 mod folder;
@@ -82,6 +85,7 @@ mod link;
 mod login;
 mod manifests;
 mod namespace;
+mod object;
 mod operator;
 mod pods;
 mod policies;
@@ -108,6 +112,7 @@ pub use consul::{Consul, Entry, Lock, SEMAPHORE_FLAGS};
 pub use consul_cluster::ConsulCluster;
 pub use consul_server::{ConsulBuilder, ConsulServer};
 pub use container::Container;
+pub use controller::{Controller, Running};
 pub use etcd::Etcd;
 pub use folder::Folder;
 pub use job::Job;
@@ -117,6 +122,7 @@ pub use limit_watch::{LimitWatch, Seen};
 pub use link::Link;
 pub use login::AuthMethod;
 pub use namespace::Namespace;
+pub use object::{Object, Refusal};
 pub use operator::Operator;
 pub use policies::Policy;
 pub use ports::lasting_port;

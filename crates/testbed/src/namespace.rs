@@ -12,6 +12,7 @@ use k8s_openapi::{NamespaceResourceScope, api::core};
 use kube::{
     Api, Client, Resource, ResourceExt as _,
     api::{DeleteParams, DynamicObject, ListParams, PostParams},
+    core::TypeMeta,
 };
 use serde_json::{Value, json};
 
@@ -47,15 +48,15 @@ impl std::fmt::Debug for Inner {
 impl Namespace {
     /// A namespace with a unique name that starts with `name`.
     pub(crate) async fn new(cluster: Cluster, name: &str) -> Result<Self> {
-        Self::create(cluster, json!({ "generateName": format!("{name}-") })).await
+        Self::make(cluster, json!({ "generateName": format!("{name}-") })).await
     }
 
     /// A namespace of exactly this name.
     pub(crate) async fn named(cluster: Cluster, name: &str) -> Result<Self> {
-        Self::create(cluster, json!({ "name": name })).await
+        Self::make(cluster, json!({ "name": name })).await
     }
 
-    async fn create(cluster: Cluster, metadata: Value) -> Result<Self> {
+    async fn make(cluster: Cluster, metadata: Value) -> Result<Self> {
         let namespace = serde_json::from_value(json!({ "metadata": metadata }))?;
         let api = Api::<core::v1::Namespace>::all(cluster.client.clone());
         let name = api
@@ -121,6 +122,11 @@ impl Namespace {
         K: Resource<Scope = NamespaceResourceScope, DynamicType: Default>,
     {
         Api::namespaced(self.client(), self.name())
+    }
+
+    /// The API for a kind of which only the name is known, in this namespace.
+    pub(crate) async fn api_of(&self, types: &TypeMeta) -> Result<Api<DynamicObject>, kube::Error> {
+        manifests::api_of(&self.0.cluster.client, types, Some(self.name())).await
     }
 
     pub(crate) fn client(&self) -> Client {

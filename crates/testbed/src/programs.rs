@@ -19,11 +19,22 @@ pub(crate) fn server(name: &str) -> Result<PathBuf> {
     built(name, "make servers")
 }
 
-/// Kueue, which only benchmarks need, and the folder of its CRDs.
-pub(crate) fn kueue() -> Result<(PathBuf, PathBuf)> {
-    let program = built("kueue", "crates/testbed/servers/build kueue")?;
-    Ok((program, servers().with_file_name("kueue")))
+/// The program of a controller of other workloads than Jobs.
+pub(crate) fn controller(name: &str) -> Result<PathBuf> {
+    built(name, WORKLOADS)
 }
+
+/// The folder of what a controller's module ships.
+pub(crate) fn manifests_of(controller: &str) -> Result<PathBuf> {
+    let folder = servers().with_file_name(controller);
+    if !folder.is_dir() {
+        bail!("{} is not there: run `{WORKLOADS}`", folder.display());
+    }
+    Ok(folder)
+}
+
+/// What builds the controllers of other workloads.
+const WORKLOADS: &str = "make servers-workloads";
 
 fn built(name: &str, by: &str) -> Result<PathBuf> {
     let path = servers().join(name);
