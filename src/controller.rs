@@ -54,6 +54,7 @@ use crate::{
 use consul_client::{self as consul, Observer, text::one_line};
 use consul_semaphore::{Cluster, Order, holding::retry_until_ok};
 use consul_semaphore_api::{scope::Scope, tenancy::Tenancy};
+use consul_semaphore_workload::Kind;
 
 /// How long pending events may take at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
@@ -88,6 +89,7 @@ struct Shared {
     /// does not end them.
     node: Arc<str>,
     scope: Scope,
+    kinds: Vec<Kind>,
     tenancy: Tenancy,
     order: Order,
     /// How long the other replicas wait for a dead leader; `None` if there is no election.
@@ -184,6 +186,7 @@ pub async fn run(
             identity,
             node: node.into(),
             scope: settings.scope,
+            kinds: vec![Kind::Job],
             tenancy: settings.tenancy,
             order: settings.order,
             lease,
@@ -219,8 +222,13 @@ impl LeaderTask {
         shutdown: impl Future<Output = ()>,
     ) -> impl Future<Output = anyhow::Result<()>> {
         // Before this replica is reported as the leader, so that it does not count as ready in between.
-        let Shared { scope, metrics, .. } = &*self.shared;
-        let begun = watches::begin(&scope.namespaces, &self.health, metrics);
+        let Shared {
+            scope,
+            kinds,
+            metrics,
+            ..
+        } = &*self.shared;
+        let begun = watches::begin(kinds, &scope.namespaces, &self.health, metrics);
         self.work_with(term, begun, shutdown)
     }
 

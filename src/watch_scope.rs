@@ -102,7 +102,7 @@ impl WatchScope {
     }
 
     /// What is watched, for people: `jobs`, or `jobs in team-a`.
-    pub(crate) fn of(&self, what: &'static str) -> String {
+    pub(crate) fn of(&self, what: &str) -> String {
         match self {
             Self::Cluster => what.to_owned(),
             Self::Namespace(name) => format!("{what} in {name}"),

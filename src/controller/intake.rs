@@ -62,13 +62,7 @@ fn report_held_back(context: &Context) {
             workload.semaphores()
         );
         let events = &context.shared.events;
-        events.workload(
-            &namespace,
-            &workload.name,
-            &workload.uid,
-            Reason::OnHold,
-            note,
-        );
+        events.workload(&namespace, &*workload, Reason::OnHold, note);
     }
 }
 
@@ -107,13 +101,8 @@ fn report(
             next = Some(next.map_or(wait, |next: Duration| next.min(wait)));
             continue;
         }
-        context.shared.events.workload(
-            namespace,
-            &workload.name,
-            &workload.uid,
-            reason,
-            note.clone(),
-        );
+        let events = &context.shared.events;
+        events.workload(namespace, &**workload, reason, note.clone());
         known.note = Some(note);
     }
     next

@@ -91,7 +91,7 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
     };
     let emit = |reason, note| {
         let events = &context.shared.events;
-        events.workload(namespace, &workload.name, &workload.uid, reason, note);
+        events.workload(namespace, &**workload, reason, note);
     };
     let semaphore = match workload.semaphores() {
         none if none.is_empty() => "its semaphore".to_owned(),

@@ -124,7 +124,7 @@ async fn make_fail(context: &Context, namespace: &Arc<str>, fail: Fail) -> bool 
     match context.workloads.write(write).await {
         Ok(now) => {
             let events = &context.shared.events;
-            events.workload(namespace, &target.name, &target.uid, reason, note);
+            events.workload(namespace, &target, reason, note);
             context.index.written(&target.uid, now);
             true
         }

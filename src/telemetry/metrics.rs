@@ -60,7 +60,7 @@ struct Readiness {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Resource {
-    resource: &'static str,
+    resource: Arc<str>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -334,11 +334,10 @@ impl Metrics {
     }
 
     /// A watch of this resource failed, and is restarted.
-    pub fn watch_failed(&self, resource: &'static str) {
-        self.0
-            .watch_errors
-            .get_or_create(&Resource { resource })
-            .inc();
+    pub fn watch_failed(&self, resource: &str) {
+        let resource = resource.into();
+        let errors = &self.0.watch_errors;
+        errors.get_or_create(&Resource { resource }).inc();
     }
 
     /// A Kubernetes event was not written, because its queue was full.

@@ -73,6 +73,7 @@ mod tests {
             namespace: "batch".into(),
             semaphore: "db".into(),
             key: None,
+            kind: consul_semaphore::KindName::default(),
             workload: "migrate-42".into(),
             uid: "u-1".into(),
             ordinal: 0,

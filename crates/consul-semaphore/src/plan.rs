@@ -11,13 +11,17 @@ use super::{
     limit::{self, Agreement},
     lock::{Lock, LockChange},
     settings::Settings,
-    workload::{CronJob, Granted, GrantedSlot, Phase, SlotId, Uid, Workload, lock_key_of},
+    workload::{
+        CronJob, Granted, GrantedSlot, KindName, Phase, SlotId, Uid, Workload, lock_key_of,
+    },
 };
 use consul_client::{Entry, Op, OpError, SessionId, clock::Moment};
 
 /// The workload that an action is about, at the version that the decision was based on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
+    /// The workload's kind.
+    pub kind: KindName,
     /// The workload's name.
     pub name: Arc<str>,
     /// The workload's uid.
@@ -35,6 +39,7 @@ impl From<&Arc<Workload>> for Target {
 impl From<&Workload> for Target {
     fn from(workload: &Workload) -> Self {
         Self {
+            kind: workload.kind.clone(),
             name: workload.name.clone(),
             uid: workload.uid.clone(),
             version: workload.version.clone(),

@@ -9,7 +9,7 @@ use super::{
     lock::SEMAPHORE_FLAGS,
     settings::{Restrictions, Settings, WaitSettings},
     turns::WINDOW,
-    workload::{Granted, Phase, SlotRequest, Uid, Wait, Workload},
+    workload::{Granted, KindName, Phase, SlotRequest, Uid, Wait, Workload},
 };
 use crate::OnContention;
 use consul_client::{Entry, clock::Moment};
@@ -36,6 +36,7 @@ pub(super) fn workload(
     reported: Option<&str>,
 ) -> Workload {
     Workload {
+        kind: KindName::default(),
         name: name.into(),
         uid: Uid::from(name),
         version: "1".into(),
@@ -69,6 +70,7 @@ pub(super) fn ours(session: &str, workload: Option<Workload>) -> OwnContender {
             namespace: "batch".into(),
             semaphore: "db".into(),
             key: None,
+            kind: KindName::default(),
             workload: workload
                 .as_ref()
                 .map_or("a".into(), |workload| workload.name.clone()),

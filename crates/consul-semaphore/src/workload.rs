@@ -28,6 +28,38 @@ impl fmt::Display for Uid {
     }
 }
 
+/// The name of a workload's kind, as Kubernetes has it: `Job`. The algorithm knows no kinds: it only says to whom a
+/// session belongs, and where a write goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KindName(Option<Arc<str>>);
+
+impl KindName {
+    /// The kind that is meant where none is named.
+    const USUAL: &str = "Job";
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        self.0.as_deref().unwrap_or(Self::USUAL)
+    }
+
+    /// The name, unless it is the one that is meant where none is named.
+    pub(super) fn unusual(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+}
+
+impl From<&str> for KindName {
+    fn from(name: &str) -> Self {
+        Self((name != Self::USUAL).then(|| name.into()))
+    }
+}
+
+impl fmt::Display for KindName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// What a workload is doing, as its spec and status show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -207,6 +239,8 @@ pub struct Wait {
 /// A workload that asks for a slot, or that this operator started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
+    /// Its kind.
+    pub kind: KindName,
     /// Its name; the namespace is the semaphore's.
     pub name: Arc<str>,
     /// Its uid.

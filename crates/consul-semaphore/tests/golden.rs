@@ -274,6 +274,7 @@ fn process_settings() -> Settings {
 /// A Job that waits.
 fn workload() -> Workload {
     Workload {
+        kind: consul_semaphore::KindName::default(),
         name: "migrate-42".into(),
         uid: "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48".into(),
         version: "1".into(),

@@ -27,6 +27,7 @@ const KEY: &str = "semaphores/batch/db/4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5";
 
 fn target() -> Target {
     Target {
+        kind: consul_semaphore::KindName::default(),
         name: "migrate-42".into(),
         uid: UID.into(),
         version: "81234".into(),
@@ -67,7 +68,7 @@ fn patch(request: Request) -> Value {
 }
 
 fn written(write: &Write) -> Value {
-    patch(request(write))
+    patch(request(write).expect("a known kind"))
 }
 
 /// A recorded JSON text.
@@ -181,10 +182,11 @@ fn the_patch_that_names_another_session() {
 #[test]
 fn the_patch_that_suspends_a_job_without_a_grant() {
     let stopped = |unhold| {
-        patch(stop(&Stop {
+        let stop = stop(&Stop {
             workload: target(),
             unhold,
-        }))
+        });
+        patch(stop.expect("a known kind"))
     };
     let expected = r#"{
         "metadata": {
@@ -224,7 +226,7 @@ fn a_job_that_does_not_wait_is_deleted() {
             others: 0,
         },
     };
-    assert_eq!(request(&Write::Skip(skip)), Request::Delete);
+    assert_eq!(request(&Write::Skip(skip)), Some(Request::Delete));
 }
 
 /// Started, but without pods and past its deadline: the Job controller makes it Failed.

@@ -74,12 +74,7 @@ impl Means {
                 ttl,
                 lock_delay,
             } => return Done::Session(self.create_session(name, Span { ttl, lock_delay }).await),
-            Call::Prove(identity) => {
-                let workloads = &self.context.workloads;
-                let proof = workloads.prove(&identity.namespace, &identity.workload, &identity.uid);
-                let proof = proof.await;
-                Answer::Proof(proof.map_err(|error| error.to_string()))
-            }
+            Call::Prove(identity) => Answer::Proof(self.context.workloads.prove(&identity).await),
             Call::AskAccess => {
                 Answer::Access(self.context.workloads.may_write(self.namespace()).await)
             }

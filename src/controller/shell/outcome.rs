@@ -12,7 +12,7 @@ use crate::{
         semaphore::{Need, Obstacle},
     },
     telemetry::{SemaphoreLabels, SpanRef},
-    workload::reference,
+    workload::{Subject, reference},
 };
 use consul_client::{SessionId, clock};
 use consul_semaphore::{
@@ -63,7 +63,7 @@ impl Emitter<'_> {
             Outcome::Refused { workload, message } => {
                 tracing::warn!(workload = %workload.name, %semaphore, why = %message, "a write was refused");
                 let note = format!("the API server refuses to change this Job: {message}");
-                self.emit_event(&workload.name, &workload.uid, Reason::StartRefused, note);
+                self.emit_event(&workload, Reason::StartRefused, note);
             }
             Outcome::TooLarge { workload, message } => {
                 tracing::warn!(workload = %workload.name, %semaphore, why = %message, "a grant is too large");
@@ -71,7 +71,7 @@ impl Emitter<'_> {
                     "the locks of the semaphores that it asks for are too large to be written in one transaction: \
                      {message}. It is tried again later; ask for slots of semaphores with fewer holders"
                 );
-                self.emit_event(&workload.name, &workload.uid, Reason::Unsatisfiable, note);
+                self.emit_event(&workload, Reason::Unsatisfiable, note);
             }
             Outcome::Unanswered { workload, why } => {
                 tracing::warn!(workload = %workload.name, %semaphore, why, "a write had no answer, and is repeated");
@@ -79,7 +79,7 @@ impl Emitter<'_> {
             Outcome::PodsRemain { identity, pods } => {
                 let note = pods_remain(&semaphore.title(), &pods);
                 tracing::warn!(workload = %identity.workload, %semaphore, "{note}");
-                self.emit_event(&identity.workload, &identity.uid, Reason::PodsRemain, note);
+                self.emit_event(&*identity, Reason::PodsRemain, note);
             }
             Outcome::PodsUnknown { identity, why } => {
                 let workload = &identity.workload;
@@ -126,7 +126,7 @@ impl Emitter<'_> {
                 "lost its slot of {} while it ran, and has a slot again under session {session}",
                 self.reference.title()
             );
-            self.emit_event(&workload.name, &workload.uid, Reason::SlotLost, note);
+            self.emit_event(workload, Reason::SlotLost, note);
         }
         if self.context.shared.traces.are_on() {
             let granted = at.unwrap_or_else(clock::time);
@@ -161,12 +161,7 @@ impl Emitter<'_> {
             "released its slot of {} (session {session})",
             self.reference.title()
         );
-        self.emit_event(
-            &identity.workload,
-            &identity.uid,
-            Reason::SlotReleased,
-            note,
-        );
+        self.emit_event(&**identity, Reason::SlotReleased, note);
         let traced = granted.filter(|_| self.context.shared.traces.are_on());
         let passage = self.passage(&identity.workload, &identity.uid, session);
         if let Some(granted) = traced
@@ -196,7 +191,7 @@ impl Emitter<'_> {
              granted (session {session})",
             self.reference.title()
         );
-        self.emit_event(&identity.workload, &identity.uid, Reason::SlotCooling, note);
+        self.emit_event(&**identity, Reason::SlotCooling, note);
     }
 
     fn emit_keeps_running(&self, workload: &Target) {
@@ -208,11 +203,10 @@ impl Emitter<'_> {
              it continues, because spec.onSlotLost is Continue",
             self.reference.title()
         );
-        self.emit_event(&workload.name, &workload.uid, Reason::SlotLost, note);
+        self.emit_event(workload, Reason::SlotLost, note);
     }
 
     fn emit_write(&self, write: &Write) {
-        let Target { name, uid, .. } = write.target();
         let semaphore = self.reference.title();
         let (reason, note) = match write {
             Write::Start(start) => (Reason::SlotGranted, self.started_in(start)),
@@ -238,7 +232,7 @@ impl Emitter<'_> {
             }
             Write::GiveBack(_) | Write::Rename(_) => return,
         };
-        self.emit_event(name, uid, reason, note);
+        self.emit_event(write.target(), reason, note);
     }
 
     fn started_in(&self, start: &Start) -> String {
@@ -298,7 +292,7 @@ impl Emitter<'_> {
         let why = explain(&self.reference.title(), why);
         tracing::info!(workload = %workload.name, semaphore = %self.reference, why, "skipped");
         let note = format!("deleted, because {ON_CONTENTION} is Skip: {why}");
-        self.emit_event(&workload.name, &workload.uid, Reason::Skipped, note);
+        self.emit_event(workload, Reason::Skipped, note);
         if let Some(cron_job) = cron_job {
             let note = format!("its Job {} was deleted: {why}", workload.name);
             let (events, namespace) = (
@@ -337,14 +331,17 @@ impl Emitter<'_> {
         Passage::new(self.settings, workload, uid, session)
     }
 
-    pub(super) fn emit_event(&self, name: &str, uid: &Uid, reason: Reason, note: String) {
-        self.context.shared.events.workload(
+    pub(super) fn emit_event<'a>(
+        &self,
+        workload: impl Into<Subject<'a>>,
+        reason: Reason,
+        note: String,
+    ) {
+        let (events, namespace) = (
+            &self.context.shared.events,
             &self.reference.semaphore.namespace,
-            name,
-            uid,
-            reason,
-            note,
         );
+        events.workload(namespace, workload, reason, note);
     }
 
     /// Emits the event that a workload waits, for those that were queued and not granted a slot at once. `waits` says
@@ -374,7 +371,7 @@ impl Emitter<'_> {
                     "ConsulSemaphore {name} is being deleted: this Job stays suspended until you create one of \
                      that name again"
                 );
-                self.emit_event(&workload.name, &workload.uid, Reason::NoSemaphore, note);
+                self.emit_event(&**workload, Reason::NoSemaphore, note);
                 continue;
             }
             let (note, needs_repair) = if workload.asks_for_several() {
@@ -392,11 +389,7 @@ impl Emitter<'_> {
                 waits_for_one(&name, need.slots, obstacle.as_ref())
             };
             let events = &self.context.shared.events;
-            let about = reference(
-                &self.reference.semaphore.namespace,
-                &workload.name,
-                &workload.uid,
-            );
+            let about = reference(&self.reference.semaphore.namespace, &**workload);
             if needs_repair {
                 events.warn(about, Reason::SlotWaiting, note);
             } else {
@@ -418,12 +411,7 @@ impl Emitter<'_> {
                  its slots. Remove the annotation, or name a ConsulSemaphore with spec.keyed: true",
                 KEY, self.reference.semaphore.name
             );
-            self.emit_event(
-                &workload.name,
-                &workload.uid,
-                Reason::AnnotationIgnored,
-                note,
-            );
+            self.emit_event(&**workload, Reason::AnnotationIgnored, note);
         }
     }
 }

@@ -6,7 +6,7 @@ use super::{
     canon::Canon,
     requests::{Answer, Deletion, Patch},
 };
-use crate::{Granted, OnContention, Phase, SlotRequest, Uid, Wait, Workload};
+use crate::{Granted, KindName, OnContention, Phase, SlotRequest, Uid, Wait, Workload};
 use consul_client::{SessionId, clock::Moment};
 
 /// How many seconds pods take to end once they are asked to stop.
@@ -288,6 +288,7 @@ impl Workloads {
     pub(super) fn read(&self, uid: &Uid, seen: Moment) -> Option<Workload> {
         let object = self.get(uid)?;
         Some(Workload {
+            kind: KindName::default(),
             name: object.name.clone(),
             uid: object.uid.clone(),
             version: object.version.to_string().into(),

@@ -89,6 +89,7 @@ mod tests {
             namespace: namespace.into(),
             semaphore: "db".into(),
             key: None,
+            kind: consul_semaphore::KindName::default(),
             workload: name.into(),
             uid: "u".into(),
             ordinal: 0,
