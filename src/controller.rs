@@ -54,7 +54,7 @@ use crate::{
 use consul_client::{self as consul, Observer, text::one_line};
 use consul_semaphore::{Cluster, Order, holding::retry_until_ok};
 use consul_semaphore_api::{scope::Scope, tenancy::Tenancy};
-use consul_semaphore_workload::Kind;
+use consul_semaphore_workload::Kinds;
 
 /// How long pending events may take at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
@@ -72,6 +72,8 @@ pub struct Settings {
     pub consul_node: Option<String>,
     /// Which part of the cluster it works for.
     pub scope: Scope,
+    /// The kinds of workloads that it serves.
+    pub workloads: Kinds,
     /// Which of several replicas leads.
     pub election: leader::Settings,
     /// Who may use which prefix with the operator's own token.
@@ -89,7 +91,7 @@ struct Shared {
     /// does not end them.
     node: Arc<str>,
     scope: Scope,
-    kinds: Vec<Kind>,
+    kinds: Kinds,
     tenancy: Tenancy,
     order: Order,
     /// How long the other replicas wait for a dead leader; `None` if there is no election.
@@ -186,7 +188,7 @@ pub async fn run(
             identity,
             node: node.into(),
             scope: settings.scope,
-            kinds: vec![Kind::Job],
+            kinds: settings.workloads,
             tenancy: settings.tenancy,
             order: settings.order,
             lease,

@@ -19,7 +19,11 @@ use crate::{
 };
 use consul_client::clock::Moment;
 use consul_semaphore::{Identity, KindName, Uid, Workload, plan::Target};
-use consul_semaphore_workload::{Kind, Request, TrackedWorkload, WorkloadObject, pods};
+use consul_semaphore_workload::{
+    Kind, Object, Request, TrackedWorkload,
+    pods::{self, PodQuery},
+};
+use http::{HeaderValue, header::CONTENT_TYPE};
 use k8s_openapi::api::{
     authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
     core::v1::{ObjectReference, Pod},
@@ -32,9 +36,13 @@ use kube::{
     },
 };
 use serde_json::value::RawValue;
+use tokio::time::sleep;
 
 /// How many of the remaining pods are named.
 const NAMED: u32 = 10;
+
+/// How many parts of a workload are read at once.
+const PAGE: u32 = 100;
 
 /// A workload that something is said about.
 #[derive(Clone, Copy)]
@@ -113,8 +121,7 @@ pub(crate) struct WorkloadWrite {
     pub(crate) namespace: Arc<str>,
     /// The version that the decision is based on.
     pub(crate) target: Target,
-    /// What is sent; `None` if its kind is unknown.
-    pub(crate) request: Option<Request>,
+    pub(crate) request: Request,
     pub(crate) urgency: Urgency,
     /// How long it may take.
     pub(crate) timeout: Duration,
@@ -174,7 +181,7 @@ impl Workloads {
         if deadline.is_some() {
             crash::reach(Point::StartAllowed, &namespace).await;
         }
-        let Some((kind, request)) = Kind::named(&target.kind).zip(request) else {
+        let Some(kind) = Kind::named(&target.kind) else {
             return Err(unknown(&target.kind));
         };
         let of = Resource::new(&kind, &namespace, &target.name);
@@ -187,7 +194,7 @@ impl Workloads {
             // What is left of a deleted workload no longer concerns the operator.
             Ok(None) if !matches!(request, Request::Delete) => Err(WriteError::Outdated(None)),
             Ok(written) => Ok(written),
-            Err(error) => Err(self.find_out(&of, &target, &error).await),
+            Err(error) => Err(self.find_out(&of, &target, &error, end).await),
         }
     }
 
@@ -206,17 +213,32 @@ impl Workloads {
         parse(kind, object.get(), Moment::now())
     }
 
-    /// What a failed write means, given the current state of the workload.
-    async fn find_out(&self, of: &Resource<'_>, target: &Target, error: &CallError) -> WriteError {
+    /// What a failed write means, given the current state of the workload. The API server has given the write up by
+    /// `end`.
+    async fn find_out(
+        &self,
+        of: &Resource<'_>,
+        target: &Target,
+        error: &CallError,
+        end: Moment,
+    ) -> WriteError {
         let conflict = matches!(error.refusal(), Some((404 | 409, _)));
         let failed = match error.refusal() {
             Some((code @ 400..500, message)) if code != 429 => WriteError::Refused {
                 message: message.to_owned(),
+                // What is forbidden of another kind says nothing of Jobs in the same queue.
                 forbidden: matches!(code, 401 | 403)
+                    && *of.kind == Kind::Job
                     && self.may_write(of.namespace).await == Some(false),
             },
             _ => WriteError::Unanswered(error.to_string()),
         };
+        // Other kinds have webhooks of their own, which may be away for long: all writes then fail with 500. One that
+        // has changed nothing when the API server has given it up never will.
+        let shows = matches!(failed, WriteError::Unanswered(_)) && *of.kind != Kind::Job;
+        if shows {
+            sleep(end.since(Moment::now())).await;
+        }
         let now = match self.read(of, &target.uid).await {
             Ok(now) => now,
             Err(error) if conflict => return WriteError::Unanswered(error.to_string()),
@@ -226,21 +248,26 @@ impl Workloads {
             // Nothing shows whether it was applied before the workload went.
             None if !conflict => failed,
             // A conflict although the version is still current: somebody refuses the write, such as a webhook.
+            Some(now) if target.is_still(&now.workload) && shows => WriteError::Refused {
+                message: error.to_string(),
+                forbidden: false,
+            },
             Some(now) if target.is_still(&now.workload) => failed,
             // Another version answers the question; so does another workload under the same name.
             now => WriteError::Outdated(now.map(Box::new)),
         }
     }
 
-    /// Whether the operator may write to workloads of a namespace at all; `None` if that can't be determined.
+    /// Whether the operator may write to Jobs of a namespace at all; `None` if that can't be determined.
     /// Admission policies and webhooks refuse single workloads with 403, too: only the API server's authorizer can
     /// tell the two apart.
     pub(crate) async fn may_write(&self, namespace: &str) -> Option<bool> {
+        let jobs = Kind::Job.resource();
         let review = SelfSubjectAccessReview {
             spec: SelfSubjectAccessReviewSpec {
                 resource_attributes: Some(ResourceAttributes {
-                    group: Some(WorkloadObject::group(&()).into()),
-                    resource: Some(WorkloadObject::plural(&()).into()),
+                    group: Some(jobs.group),
+                    resource: Some(jobs.plural),
                     verb: Some("patch".to_owned()),
                     namespace: Some(namespace.to_owned()),
                     ..ResourceAttributes::default()
@@ -290,22 +317,61 @@ impl Workloads {
             return Err(unknown(kind).to_string());
         };
         let of = Resource::new(&kind, namespace, workload);
-        let found = self.read(&of, uid).await;
-        let found = found.map_err(|error| error.to_string())?;
-        let left = self.pods_left(namespace, uid).await;
-        let left = left.map_err(|error| error.to_string())?;
-        Ok((found.map(|found| found.workload), left))
+        let prove = async {
+            let found = self.read(&of, uid).await?;
+            let mut left = Vec::new();
+            // What makes pods first: what it has made by then is in the list of pods.
+            if let Some((part, selector)) = kind.parts(identity) {
+                left.extend(self.parts_left(&part, namespace, &selector).await?);
+            }
+            for query in kind.pods(identity) {
+                left.extend(self.pods_left(namespace, &query).await?);
+            }
+            Ok((found.map(|found| found.workload), left))
+        };
+        prove.await.map_err(|error: CallError| error.to_string())
     }
 
-    /// The pods of a workload that have not ended.
-    async fn pods_left(&self, namespace: &str, uid: &Uid) -> Result<Vec<String>, CallError> {
+    /// Some of these pods that have not ended; none if all have.
+    async fn pods_left(&self, namespace: &str, query: &PodQuery) -> Result<Vec<String>, CallError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let left = ListParams::default()
-            .labels(&pods::of(uid))
+        let mut page = ListParams::default()
+            .labels(&query.labels)
             .fields(pods::NOT_ENDED)
             .limit(NAMED);
-        let left = call(api.list(&left)).await?;
-        Ok(left.items.iter().map(pods::title).collect())
+        loop {
+            let list = call(api.list(&page)).await?;
+            let left = list.items.iter().filter(|pod| query.finds(pod));
+            let left: Vec<String> = left.map(pods::title).collect();
+            let more = list.metadata.continue_.filter(|token| !token.is_empty());
+            match more {
+                Some(token) if left.is_empty() => page = page.continue_token(&token),
+                _ => return Ok(left),
+            }
+        }
+    }
+
+    /// The parts of a workload, behind a label selector, that may still make pods.
+    async fn parts_left(
+        &self,
+        part: &Kind,
+        namespace: &str,
+        selector: &str,
+    ) -> Result<Vec<String>, CallError> {
+        let api: Api<Object> =
+            Api::namespaced_with(self.client.clone(), namespace, &part.resource());
+        let mut left = Vec::new();
+        let mut page = Some(ListParams::default().labels(selector).limit(PAGE));
+        while let Some(params) = page.take() {
+            let parts = call(api.list(&params)).await?;
+            let may_make_pods = parts.items.iter();
+            let may_make_pods = may_make_pods.filter(|object| part.may_make_pods(object));
+            left.extend(may_make_pods.map(|object| part.title(object)));
+            let more = parts.metadata.continue_.filter(|token| !token.is_empty());
+            page = more.map(|token| params.continue_token(&token));
+        }
+        left.truncate(usize::try_from(NAMED).unwrap_or(usize::MAX));
+        Ok(left)
     }
 }
 
@@ -351,6 +417,18 @@ impl<'a> Resource<'a> {
                 let patch = Patch::Merge(body);
                 self.requests.patch(self.name, &patch_params(), &patch)
             }
+            Request::Json(body) => {
+                let patch = Patch::Merge(body);
+                let patch = self.requests.patch(self.name, &patch_params(), &patch);
+                patch.map(as_json_patch)
+            }
+            Request::Status(body) => {
+                let (params, patch) = (patch_params(), Patch::Merge(body));
+                let patch = self
+                    .requests
+                    .patch_subresource("status", self.name, &params, &patch);
+                patch.map(as_json_patch)
+            }
             Request::Delete => {
                 let params = DeleteParams::background().preconditions(Preconditions {
                     uid: Some(target.uid.to_string()),
@@ -361,6 +439,13 @@ impl<'a> Resource<'a> {
         };
         request.map_err(kube::Error::BuildRequest)
     }
+}
+
+/// The client makes JSON Patches only with types of another crate, which change nothing in their bytes.
+fn as_json_patch(mut patch: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
+    let type_ = HeaderValue::from_static("application/json-patch+json");
+    patch.headers_mut().insert(CONTENT_TYPE, type_);
+    patch
 }
 
 #[cfg(test)]

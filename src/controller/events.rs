@@ -78,7 +78,7 @@ pub(super) enum Reason {
     /// again, remove the annotation `hold` or unsuspend the Job.
     PutOnHold,
     /// The Job ran without a slot, so it was suspended and queued. Create Jobs with `suspend: true`, or install
-    /// the admission policies.
+    /// the admission policies. A workload of a kind that can't be suspended any more continues.
     RanWithoutSlot,
     /// The API server refuses to change the Job; the message says why, such as a quota, a policy, a webhook or
     /// the operator's RBAC. Its slot goes to the next Job, and the operator tries again later.

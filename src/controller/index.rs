@@ -525,6 +525,11 @@ impl Index {
         self.state().workload(uid)
     }
 
+    /// All that is known of a workload.
+    pub(super) fn tracked(&self, uid: &Uid) -> Option<TrackedWorkload> {
+        self.state().workloads.get(uid).cloned()
+    }
+
     /// The workloads that were queued since the last call and still are.
     pub(super) fn newcomers(&self, reference: &QueueRef) -> Vec<TrackedWorkload> {
         let mut state = self.state();

@@ -34,7 +34,7 @@ use crate::{
 };
 use consul_semaphore::engine::SemaphoreRef;
 use consul_semaphore_api::{ConsulSemaphore, scope::Namespaces};
-use consul_semaphore_workload::Kind;
+use consul_semaphore_workload::{Kind, Kinds};
 
 /// The reference to a semaphore.
 pub(super) fn reference_of(semaphore: &impl Resource) -> SemaphoreRef {
@@ -56,7 +56,7 @@ pub(super) struct Begun {
 /// The watches that together cover these kinds and namespaces. From now on the operator is not ready until everything
 /// was listed.
 pub(super) fn begin(
-    kinds: &[Kind],
+    kinds: &Kinds,
     namespaces: &Namespaces,
     health: &Health,
     metrics: &Metrics,

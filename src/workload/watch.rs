@@ -1,6 +1,7 @@
 //! The watches of workloads, and of the pods of those that hold slots.
 
 use futures::{Stream, StreamExt as _, stream::BoxStream};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
     Client,
     runtime::watcher::{self, Event},
@@ -11,7 +12,7 @@ use crate::watch_scope::WatchScope;
 use consul_client::clock::Moment;
 use consul_semaphore::{KindName, Uid};
 use consul_semaphore_workload::{
-    Kind, TrackedWorkload, WorkloadObject, advice,
+    Kind, Object, TrackedWorkload, WAITING, WorkloadObject, advice,
     pods::{self, OwnPod},
 };
 
@@ -33,9 +34,28 @@ impl Sighting {
     fn of_job(object: WorkloadObject) -> Option<Self> {
         let tracked = TrackedWorkload::read(&object, Moment::now());
         let advice = advice(&object);
-        let metadata = object.metadata;
+        Self::new(&Kind::Job, object.metadata, tracked, advice)
+    }
+
+    /// Reads a workload of another kind that was just received. One that can't be read is left alone.
+    fn of_object(kind: &Kind, object: Object) -> Option<Self> {
+        let tracked = TrackedWorkload::read_object(kind, &object, Moment::now());
+        let tracked = tracked.unwrap_or_else(|error| {
+            let name = object.metadata.name.as_deref().unwrap_or_default();
+            tracing::warn!(kind = %kind.name(), name, %error, "an object can't be read");
+            None
+        });
+        Self::new(kind, object.metadata, tracked, None)
+    }
+
+    fn new(
+        kind: &Kind,
+        metadata: ObjectMeta,
+        tracked: Option<TrackedWorkload>,
+        advice: Option<String>,
+    ) -> Option<Self> {
         Some(Self {
-            kind: Kind::Job.name(),
+            kind: kind.name(),
             uid: metadata.uid?.as_str().into(),
             namespace: metadata.namespace?,
             name: metadata.name?,
@@ -65,6 +85,13 @@ pub(crate) fn watch(
             let events = reach.watch::<WorkloadObject>(client, watcher::Config::default());
             let read = |event| read(event, Sighting::of_job);
             events.map(move |event| event.map(read)).boxed()
+        }
+        kind => {
+            let config = watcher::Config::default().labels(WAITING);
+            let events = reach.watch_resource(client, kind.resource(), config);
+            let kind = kind.clone();
+            let read = move |event| read(event, |object| Sighting::of_object(&kind, object));
+            events.map(move |event| event.map(&read)).boxed()
         }
     }
 }

@@ -332,6 +332,7 @@ fn workload(number: u64) -> Workload {
         phase: Phase::Idle,
         grace: Duration::from_secs(30),
         was_suspended: true,
+        traits: consul_semaphore::Traits::default(),
         granted: None,
         reported: Vec::new(),
         wait: consul_semaphore::Wait::default(),

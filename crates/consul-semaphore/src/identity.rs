@@ -337,10 +337,17 @@ impl ContenderBody {
     /// The holder in a few words, as the status of a `ConsulSemaphore` shows it. Everyone who may write the key may
     /// have written anything there.
     pub fn holder(&self) -> String {
-        let holder = if self.kind == PROCESS {
-            format!("{} {}", self.cluster, self.name)
-        } else {
-            format!("{} {}/{}", self.cluster, self.namespace, self.name)
+        let Self {
+            cluster,
+            kind,
+            namespace,
+            name,
+            ..
+        } = self;
+        let holder = match KindName::from(kind.as_str()).unusual() {
+            Some(PROCESS) => format!("{cluster} {name}"),
+            Some(kind) => format!("{cluster} {kind}:{namespace}/{name}"),
+            None => format!("{cluster} {namespace}/{name}"),
         };
         one_line(&holder, LONGEST_HOLDER)
     }
@@ -412,6 +419,16 @@ mod tests {
         assert_eq!(
             (body.kind.as_str(), body.holder().as_str()),
             ("Process", "ci-7 back-up--")
+        );
+        let of_jobs = Identity {
+            namespace: "batch".into(),
+            kind: "JobSet".into(),
+            ..identity
+        };
+        let body = ContenderBody::new(&host, &of_jobs, jiff::Timestamp::UNIX_EPOCH, false);
+        assert_eq!(
+            (body.kind.as_str(), body.holder().as_str()),
+            ("JobSet", "ci-7 JobSet:batch/back-up--")
         );
         assert_eq!(name_of(""), NONE);
         assert_eq!(name_of(&"x".repeat(99)).len(), LONGEST_NAME);

@@ -9,7 +9,7 @@ use super::{
     lock::SEMAPHORE_FLAGS,
     settings::{Restrictions, Settings, WaitSettings},
     turns::WINDOW,
-    workload::{Granted, KindName, Phase, SlotRequest, Uid, Wait, Workload},
+    workload::{Granted, KindName, Phase, SlotRequest, Traits, Uid, Wait, Workload},
 };
 use crate::OnContention;
 use consul_client::{Entry, clock::Moment};
@@ -50,6 +50,7 @@ pub(super) fn workload(
         phase,
         grace: Duration::from_secs(30),
         was_suspended: true,
+        traits: Traits::default(),
         granted: granted.map(|session| Granted::by(LOCK_KEY, session)),
         reported: reported.map(Into::into).into_iter().collect(),
         wait: Wait::default(),

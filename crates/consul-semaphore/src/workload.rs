@@ -43,7 +43,7 @@ impl KindName {
     }
 
     /// The name, unless it is the one that is meant where none is named.
-    pub(super) fn unusual(&self) -> Option<&str> {
+    pub fn unusual(&self) -> Option<&str> {
         self.0.as_deref()
     }
 }
@@ -236,6 +236,26 @@ pub struct Wait {
     pub failing: bool,
 }
 
+/// What the algorithm must know of a workload's kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Traits {
+    /// Whether it can be suspended while it runs. What can't be is ended instead.
+    pub can_be_suspended: bool,
+    /// Whether it may run again, as it is, after it has finished. So its grant is taken from it before its slot is
+    /// released: what runs again then runs without one.
+    pub runs_again: bool,
+}
+
+impl Default for Traits {
+    /// Those of a Job.
+    fn default() -> Self {
+        Self {
+            can_be_suspended: true,
+            runs_again: false,
+        }
+    }
+}
+
 /// A workload that asks for a slot, or that this operator started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
@@ -268,6 +288,8 @@ pub struct Workload {
     pub grace: Duration,
     /// Whether it has ever been suspended.
     pub was_suspended: bool,
+    /// What follows from its kind.
+    pub traits: Traits,
     /// The grant by which we started it, if its template names one made for this very workload.
     pub granted: Option<Granted>,
     /// The sessions in its own annotation, each for the slot at the same position in `granted`. They are a report of

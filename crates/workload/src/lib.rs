@@ -15,17 +15,21 @@
 
 mod advice;
 mod kind;
+mod object;
 mod obstacle;
 pub mod pods;
 mod read;
 mod request;
+mod shape;
 mod slots;
 mod tracked;
 
 pub use advice::advice;
-pub use kind::{Kind, job::phase};
+pub use kind::{Kind, Kinds, UnknownKind, WAITING, job::phase};
+pub use object::Object;
 pub use obstacle::Obstacle;
 pub use request::{Request, request, stop};
+pub use shape::{Shape, Template};
 pub use tracked::TrackedWorkload;
 
 /// The Kubernetes object of a workload whose kind needs no switch.

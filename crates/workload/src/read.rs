@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use consul_client::SessionId;
-use consul_semaphore::{CronJob, Granted, Phase, Wait};
+use consul_semaphore::{CronJob, Granted, Phase, Traits, Wait};
 use consul_semaphore_api::annotations;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 
-use crate::{kind::Kind, slots};
+use crate::{Obstacle, kind::Kind, shape::Shape, slots};
 
 /// The annotation with the time for which a `CronJob` made a Job.
 pub(crate) const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
@@ -35,11 +35,26 @@ pub(crate) trait Read {
     /// Whether it was ever suspended.
     fn was_suspended(&self) -> bool;
 
+    /// What follows from its kind.
+    fn traits(&self) -> Traits {
+        Traits::default()
+    }
+
     /// How long its pods may take to end: Kubernetes' default if it does not say.
     fn grace(&self) -> Duration;
 
     /// What its spec names as its manager, if that is neither its kind's own controller nor this operator.
     fn managed_by(&self) -> Option<String>;
+
+    /// Why it is too large to be started by one patch, if it is.
+    fn too_large(&self) -> Option<String> {
+        None
+    }
+
+    /// What a patch must know of it.
+    fn shape(&self) -> Shape {
+        Shape::Plain
+    }
 }
 
 /// Kubernetes' default for how long pods may take to end.
@@ -131,6 +146,52 @@ pub(crate) fn manager(object: &dyn Read) -> Option<String> {
     Some(format!(
         "the label {KUEUE_QUEUE} puts it in Kueue's queue {queue}"
     ))
+}
+
+/// What `spec.managedBy` says, unless it names the kind's own controller.
+pub(crate) fn managed_by(manager: Option<&str>, own: &str) -> Option<String> {
+    let manager = manager.filter(|manager| *manager != own)?;
+    Some(format!("spec.managedBy names {}", shown(manager)))
+}
+
+/// The beginning of a text: no more than a real name has.
+fn shown(text: &str) -> String {
+    text.chars().take(longest::NAME).collect()
+}
+
+/// The kinds whose objects make one workload after another, each to wait by itself.
+const MAKERS: [&str; 3] = ["CronJob", "CronWorkflow", "ScheduledSparkApplication"];
+
+/// What made a workload of another kind than Job, and decides when it runs.
+fn owner(object: &dyn Read) -> Option<&OwnerReference> {
+    let mut owners = object.metadata().owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true))?;
+    let decides = !MAKERS.contains(&owner.kind.as_str()) && object.kind() != Kind::Job;
+    decides.then_some(owner)
+}
+
+/// Whether its annotations are a copy of those of what made it, which was granted the slots: it runs in these.
+pub(crate) fn belongs_to_its_owner(object: &dyn Read) -> bool {
+    let granted_to = annotation(object.metadata(), annotations::GRANTED_TO);
+    owner(object).is_some()
+        && granted_to.is_some_and(|uid| Some(uid) != object.metadata().uid.as_ref())
+}
+
+/// What about a workload that asks for a slot keeps it from getting one, whatever its annotations say.
+pub(crate) fn obstacle(object: &dyn Read, granted: &Option<Granted>) -> Option<Obstacle> {
+    if let Some(manager) = manager(object) {
+        return Some(Obstacle::Managed(manager));
+    }
+    if let Some(owner) = owner(object) {
+        let owner = format!("{} {}", shown(&owner.kind), shown(&owner.name));
+        return Some(Obstacle::Owned(owner));
+    }
+    if let Some(why) = object.too_large() {
+        return Some(Obstacle::TooLarge(why));
+    }
+    let runs = object.phase(granted.is_some()) == Phase::Running;
+    let never_ours = granted.is_none() && !object.traits().can_be_suspended;
+    (runs && never_ours).then(|| Obstacle::Started(object.kind().name()))
 }
 
 /// What ends its wait: `timeout` is by its annotation.

@@ -3,42 +3,90 @@
 use consul_client::SessionId;
 use consul_semaphore::{
     engine::Write,
-    plan::{Rename, Stop, Target},
+    plan::{GiveBack, Rename, Start, Stop, Target},
 };
 use consul_semaphore_api::annotations as a;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::kind::{Kind, job};
+use crate::{Kind, shape::Shape, slots};
 
 /// What to send to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// A merge patch.
     Patch(Value),
+    /// A JSON Patch.
+    Json(Value),
+    /// A JSON Patch of the subresource `status`.
+    Status(Value),
     /// A deletion, conditional on the uid and the version that it was decided on; the pods are deleted after it.
     Delete,
 }
 
-/// What to send for a write that the engine asks for; `None` if the kind is unknown.
-pub fn request(write: &Write) -> Option<Request> {
-    let request = match Kind::named(&write.target().kind)? {
-        Kind::Job => job::request(write),
-    };
-    Some(request)
+/// What to send at `now` for a write that the engine asks for, to a workload of this shape; `None` if that can't be
+/// said, because the kind is unknown or the shape is another kind's.
+pub fn request(write: &Write, shape: &Shape, now: jiff::Timestamp) -> Option<Request> {
+    Kind::named(&write.target().kind)?.request(write, shape, now)
 }
 
-/// What suspends a workload that runs though no grant started it; `None` if the kind is unknown.
+/// What suspends a workload that runs though no grant started it; `None` if its kind is unknown or can't be suspended.
 pub fn stop(stop: &Stop) -> Option<Request> {
-    let request = match Kind::named(&stop.workload.kind)? {
-        Kind::Job => job::stop(stop),
-    };
-    Some(request)
+    Kind::named(&stop.workload.kind)?.stop(stop)
 }
 
 /// Names the sessions that now hold a running workload's slots.
 pub(crate) fn rename(rename: &Rename) -> Request {
     let annotations = json!({ (a::SESSION): listed(&rename.sessions) });
     Request::Patch(json!({ "metadata": metadata(&rename.workload, &annotations) }))
+}
+
+/// Records that a workload gives its slot back, and clears the grant from its own metadata, where all kinds but Job
+/// have it. What is left of it in templates says nothing without that, and the next start writes it anew.
+pub(crate) fn give_back(give_back: &GiveBack) -> Request {
+    let mut annotations = json!({
+        (a::SESSION): listed(&give_back.sessions),
+        (a::LOCK_KEY): null,
+        (a::LOCK_INDEX): null,
+        (a::FENCING_TOKEN): null,
+        (a::SLOTS): null,
+        (a::GRANTED_TO): null,
+    });
+    if give_back.hold {
+        annotations[a::HOLD] = "true".into();
+    }
+    let mut metadata = metadata(&give_back.workload, &annotations);
+    metadata["labels"] = json!({ (a::HOLDER_LABEL): null });
+    Request::Patch(json!({ "metadata": metadata }))
+}
+
+/// The annotations in which pods find the sequencers of their workload's slots.
+pub(crate) fn sequencers(start: &Start) -> Map<String, Value> {
+    let mut annotations = Map::new();
+    let mut add = |name: &str, value: String| annotations.insert(name.to_owned(), value.into());
+    add(a::LOCK_KEY, start.slot.key().to_owned());
+    add(a::SESSION, start.slot.session().to_string());
+    add(a::LOCK_INDEX, start.slot.lock_index().to_string());
+    add(a::FENCING_TOKEN, start.slot.fencing_token().to_string());
+    add(a::GRANTED_TO, start.workload.uid.to_string());
+    if !start.others.is_empty() {
+        add(a::SLOTS, slots::written(start));
+    }
+    annotations
+}
+
+/// The annotations that record a grant in the metadata of the workload itself. The one with its sessions changes while
+/// it runs, so all slots are there as they were granted, even if there is only one.
+pub(crate) fn record(start: &Start) -> Map<String, Value> {
+    let mut annotations = sequencers(start);
+    annotations.insert(a::SESSION.to_owned(), listed(start.sessions()).into());
+    annotations.insert(a::SLOTS.to_owned(), slots::written(start).into());
+    annotations
+}
+
+/// The label by which the pods of a workload in a slot are watched.
+pub(crate) fn holder_label(start: &Start) -> Map<String, Value> {
+    let uid = start.workload.uid.to_string();
+    Map::from_iter([(a::HOLDER_LABEL.to_owned(), uid.into())])
 }
 
 /// Sessions, as in the annotation.
@@ -55,4 +103,46 @@ pub(crate) fn metadata(workload: &Target, annotations: &Value) -> Value {
         "resourceVersion": workload.version,
         "annotations": annotations,
     })
+}
+
+/// A JSON Patch of a workload in the version that was decided on. The API server answers 409 if that is not the
+/// current one any more: a failed `test` would be 422, as if the patch were wrong.
+pub(crate) struct JsonPatch(Vec<Value>);
+
+impl JsonPatch {
+    pub(crate) fn of(workload: &Target) -> Self {
+        let mut patch = Self(Vec::new());
+        patch.replace("/metadata/resourceVersion", json!(workload.version));
+        patch
+    }
+
+    pub(crate) fn replace(&mut self, path: &str, value: Value) {
+        self.0
+            .push(json!({ "op": "replace", "path": path, "value": value }));
+    }
+
+    pub(crate) fn add(&mut self, path: &str, value: Value) {
+        self.0
+            .push(json!({ "op": "add", "path": path, "value": value }));
+    }
+
+    pub(crate) fn remove(&mut self, path: &str) {
+        self.0.push(json!({ "op": "remove", "path": path }));
+    }
+
+    /// Adds entries to a map, which is made if it is not `there`.
+    pub(crate) fn add_all(&mut self, path: &str, entries: Map<String, Value>, there: bool) {
+        if !there {
+            return self.add(path, entries.into());
+        }
+        for (name, value) in entries {
+            // RFC 6901
+            let name = name.replace('~', "~0").replace('/', "~1");
+            self.add(&format!("{path}/{name}"), value);
+        }
+    }
+
+    pub(crate) fn into_value(self) -> Value {
+        self.0.into()
+    }
 }

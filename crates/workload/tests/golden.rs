@@ -13,12 +13,12 @@ use consul_semaphore::{
     SlotRequest,
     engine::Write,
     plan::{
-        End, Fail, Failed, GiveBack, Grant, Rename, Skip, Skipped, Start, Stop, Suspend, Suspended,
-        Target, Transaction,
+        End, Ended, Fail, Failed, GiveBack, Grant, Rename, Skip, Skipped, Start, Stop, Suspend,
+        Suspended, Target, Transaction,
     },
 };
 use consul_semaphore_api::annotations::OF_THE_OPERATOR;
-use consul_semaphore_workload::{Request, TrackedWorkload, pods, request, stop};
+use consul_semaphore_workload::{Request, Shape, TrackedWorkload, pods, request, stop};
 use serde_json::{Value, json};
 
 const UID: &str = "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48";
@@ -63,12 +63,18 @@ fn started() -> Start {
 fn patch(request: Request) -> Value {
     match request {
         Request::Patch(body) => body,
-        Request::Delete => panic!("it is deleted"),
+        other => panic!("it is no merge patch: {other:?}"),
     }
 }
 
+/// What is sent for a write to a Job.
+fn asked(write: &Write) -> Request {
+    let now = jiff::Timestamp::UNIX_EPOCH;
+    request(write, &Shape::default(), now).expect("a known kind")
+}
+
 fn written(write: &Write) -> Value {
-    patch(request(write).expect("a known kind"))
+    patch(asked(write))
 }
 
 /// A recorded JSON text.
@@ -226,7 +232,7 @@ fn a_job_that_does_not_wait_is_deleted() {
             others: 0,
         },
     };
-    assert_eq!(request(&Write::Skip(skip)), Some(Request::Delete));
+    assert_eq!(asked(&Write::Skip(skip)), Request::Delete);
 }
 
 /// Started, but without pods and past its deadline: the Job controller makes it Failed.
@@ -263,7 +269,9 @@ fn the_patch_that_ends_a_running_job() {
     }"#;
     let end = End {
         workload: target(),
-        by: "batch/migrate-43".to_owned(),
+        why: Ended::Replaced {
+            by: "Job batch/migrate-43".to_owned(),
+        },
     };
     assert_eq!(written(&Write::End(end)), literal(expected));
 }

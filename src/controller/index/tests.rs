@@ -74,6 +74,7 @@ fn tracked(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWork
             phase: Phase::Idle,
             grace: Duration::from_secs(30),
             was_suspended: true,
+            traits: consul_semaphore::Traits::default(),
             granted: None,
             reported: Vec::new(),
             wait: consul_semaphore::Wait::default(),
@@ -82,6 +83,7 @@ fn tracked(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWork
         obstacle: None,
         bad_key: None,
         named_with_key: Vec::new(),
+        shape: consul_semaphore_workload::Shape::Plain,
     };
     change(&mut tracked);
     tracked

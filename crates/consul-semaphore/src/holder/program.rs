@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Cluster, Key, KindName, LimitPolicy, OnContention, OnSlotLost, Phase, Reading, SessionState,
-    Uid, Wait, Workload,
+    Traits, Uid, Wait, Workload,
     engine::{Answer, Lookup, QueueRef, SemaphoreRef, Slice, Stores},
     evidence::LATE,
     holding::Renewal,
@@ -149,6 +149,7 @@ impl Program {
             phase: Phase::Idle,
             grace: settings.grace + LATE,
             was_suspended: false,
+            traits: Traits::default(),
             granted: None,
             reported: Vec::new(),
             wait: Wait::default(),

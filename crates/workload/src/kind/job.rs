@@ -62,8 +62,8 @@ impl Read for batch::Job {
     }
 
     fn managed_by(&self) -> Option<String> {
-        let manager = self.spec.as_ref()?.managed_by.as_deref()?;
-        (manager != JOB_CONTROLLER).then(|| format!("spec.managedBy names {manager}"))
+        let manager = self.spec.as_ref()?.managed_by.as_deref();
+        read::managed_by(manager, JOB_CONTROLLER)
     }
 }
 
@@ -242,7 +242,7 @@ fn fail(fail: &Fail) -> Value {
 /// The Job controller ends the pods of a Job that is past its deadline, and makes it Failed.
 fn end(end: &End) -> Value {
     json!({
-        "metadata": metadata(&end.workload, &json!({ (a::FAILED): End::REASON })),
+        "metadata": metadata(&end.workload, &json!({ (a::FAILED): end.why.reason() })),
         "spec": { "activeDeadlineSeconds": 1 },
     })
 }
