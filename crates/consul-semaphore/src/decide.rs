@@ -380,9 +380,10 @@ impl<'a> Pass<'a> {
 
     /// Whether the workload is being written to, or will be by this plan.
     fn is_busy(&self, uid: &Uid) -> bool {
-        let suspends = &self.plan.suspends;
+        let Plan { suspends, ends, .. } = &*self.plan;
         self.observed.busy.contains(uid)
             || suspends.iter().any(|suspend| suspend.workload.uid == *uid)
+            || ends.iter().any(|end| end.workload.uid == *uid)
     }
 
     fn release(&mut self, ours: &OwnContender) {

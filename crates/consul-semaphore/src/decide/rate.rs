@@ -112,6 +112,7 @@ impl<'a> Pass<'a> {
                 continue;
             }
             let workload = Target {
+                kind: slot.identity.kind.clone(),
                 name: slot.identity.workload.clone(),
                 uid: uid.clone(),
                 version: "".into(),

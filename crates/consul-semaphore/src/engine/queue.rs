@@ -1067,6 +1067,9 @@ impl Queue {
         for suspend in &plan.suspends {
             self.write(Write::Suspend(suspend.clone()), None);
         }
+        for end in &plan.ends {
+            self.write(Write::End(end.clone()), None);
+        }
         if plan.reread {
             self.knowledge.invalidate();
             self.retry_soon(now);
