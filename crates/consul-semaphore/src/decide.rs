@@ -27,7 +27,8 @@ use super::{
     lock::{Lock, Unreadable},
     mutex::MutexMemory,
     plan::{
-        GiveBack, Grant, Part, Plan, Release, Rename, SessionRequest, Slot, Stance, Start, Waits,
+        Enough, GiveBack, Grant, Part, Plan, Release, Rename, SessionRequest, Slot, Stance, Start,
+        Waits,
     },
     rate::Starts,
     reading::{Deaths, Reading},
@@ -559,8 +560,7 @@ impl<'a> Pass<'a> {
                 let waits = Waits {
                     free: free && ready,
                     first: first && !others.keep_before(workload),
-                    fits: settings.limit >= slots.saturating_add(withheld),
-                    soon: self.has_soon(slots.saturating_add(withheld)),
+                    enough: self.when_enough(slots.saturating_add(withheld)),
                 };
                 self.plan.parts.insert(uid.clone(), Part::Waits(waits));
             }
@@ -632,8 +632,8 @@ impl<'a> Pass<'a> {
         *limit - restrictions.limit(*limit, opening, workload.priority)
     }
 
-    /// Whether so many slots can be free before a workload is passed over no longer.
-    fn has_soon(&self, slots: u32) -> bool {
+    /// When so many slots can be free.
+    fn when_enough(&self, slots: u32) -> Enough {
         let Observed {
             settings,
             cooldowns,
@@ -644,7 +644,13 @@ impl<'a> Pass<'a> {
             .ends()
             .filter(|end| *end > *now + settings.pass_over);
         let rest = u32::try_from(ends.count()).unwrap_or(u32::MAX);
-        settings.limit.saturating_sub(rest) >= slots
+        if settings.limit < slots {
+            Enough::Never
+        } else if settings.limit.saturating_sub(rest) < slots {
+            Enough::Late
+        } else {
+            Enough::Soon
+        }
     }
 
     /// How many slots a workload asks for here.

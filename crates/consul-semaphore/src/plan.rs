@@ -302,7 +302,7 @@ pub enum Ended {
         by: String,
     },
     /// It would be suspended like this for want of a slot, and can't be.
-    Lost(Suspend),
+    Lost(Box<Suspend>),
 }
 
 impl Ended {
@@ -559,10 +559,19 @@ pub struct Waits {
     pub free: bool,
     /// Whether nobody waits before it.
     pub first: bool,
-    /// Whether it asks for no more than the limit that is in force now.
-    pub fits: bool,
-    /// Whether enough slots can be free before [`Settings::pass_over`] has gone by: the others cool down.
-    pub soon: bool,
+    /// When it can have enough slots at the earliest.
+    pub enough: Enough,
+}
+
+/// When a workload that waits for several slots can have enough of them at a lock key, at the earliest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enough {
+    /// Before [`Settings::pass_over`] has gone by.
+    Soon,
+    /// Later: the others cool down.
+    Late,
+    /// Not while this limit is in force.
+    Never,
 }
 
 /// What a queue does with its free slots while a workload that asks for several can't have all of them.
@@ -646,7 +655,7 @@ impl Plan {
         }
         self.ends.push(End {
             workload: workload.into(),
-            why: Ended::Lost(suspend),
+            why: Ended::Lost(Box::new(suspend)),
         });
     }
 

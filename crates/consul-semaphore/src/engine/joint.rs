@@ -17,7 +17,7 @@ use std::{
 use super::{Answer, CallId, QueueRef};
 use crate::{
     SlotRequest, Uid,
-    plan::{Part, Slot, Stance, Transaction, Waits},
+    plan::{Enough, Part, Slot, Stance, Transaction, Waits},
 };
 use consul_client::{self as consul, Entry, OpError, clock::Moment};
 
@@ -102,8 +102,14 @@ pub(super) fn next(said: &[Said<'_>]) -> Next {
 pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
     let stopped = |said: &Said<'_>| matches!(said, Said::Unread | Said::Stopped);
     let is_held = |said: &Said<'_>| matches!(said, Said::Part(Some(Part::Held(_) | Part::Busy)));
-    let is_next = |said: &Said<'_>| said.waits().is_some_and(|waits| waits.first && waits.fits);
-    let is_soon = |said: &Said<'_>| said.waits().is_some_and(|waits| waits.soon);
+    let is_next = |said: &Said<'_>| {
+        let waits = said.waits();
+        waits.is_some_and(|waits| waits.first && waits.enough != Enough::Never)
+    };
+    let is_late = |said: &Said<'_>| {
+        said.waits()
+            .is_some_and(|waits| waits.enough == Enough::Late)
+    };
     if said.iter().any(is_held) || said.iter().all(|said| *said == Said::Part(None)) {
         return vec![None; said.len()];
     }
@@ -111,11 +117,11 @@ pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
         return vec![Some(Stance::Stopped); said.len()];
     }
     let keeps = due && said.iter().all(is_next);
-    let late = said.iter().filter(|said| !is_soon(said)).count();
+    let late = said.iter().filter(|said| is_late(said)).count();
     let missing = said.iter().filter(|said| !said.is_free()).count();
     let stances = said.iter().map(|said| {
         // Where its slots come free far apart, the first must wait for the last, or it would never have them together.
-        let late_elsewhere = late - usize::from(!is_soon(said));
+        let late_elsewhere = late - usize::from(is_late(said));
         let missing_elsewhere = missing - usize::from(!said.is_free());
         if keeps && late_elsewhere == 0 {
             Some(Stance::Keeps)

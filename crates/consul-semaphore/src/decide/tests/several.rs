@@ -90,8 +90,7 @@ fn what_is_free_but_not_enough_goes_to_those_behind_until_it_is_kept() {
     let waits = Part::Waits(Waits {
         free: false,
         first: true,
-        fits: true,
-        soon: true,
+        enough: Enough::Soon,
     });
     assert_eq!(plan.parts[&"a".into()], waits);
     facts.stances.insert("a".into(), Stance::Keeps);
@@ -118,8 +117,7 @@ fn what_is_free_elsewhere_only_in_part_is_not_kept() {
     let free = Part::Waits(Waits {
         free: true,
         first: true,
-        fits: true,
-        soon: true,
+        enough: Enough::Soon,
     });
     assert_eq!((granted(&plan), &plan.parts[&"a".into()]), (vec![], &free));
     for (stance, expected) in [
