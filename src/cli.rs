@@ -28,6 +28,7 @@ use consul_semaphore_operator::{
     controller,
     leader::{self, LeaseName},
 };
+use consul_semaphore_workload::Kinds;
 
 pub(crate) use self::{
     check::{Check, Output},
@@ -149,6 +150,10 @@ pub(crate) struct ScopeFlags {
     /// The namespaces to work in, separated by commas; * for all
     #[arg(long, env, value_name = "NAMES", default_value_t)]
     pub(crate) namespaces: Namespaces,
+
+    /// The kinds of workloads to serve besides Jobs, by their plural names, separated by commas; or all
+    #[arg(long, env, value_name = "NAMES", default_value_t)]
+    pub(crate) workloads: Kinds,
 
     /// Which ConsulSemaphores to serve: a label selector such as shard=a or 'shard in (a,b)' [default: all]
     #[arg(long, env, value_name = "SELECTOR")]
@@ -280,11 +285,17 @@ impl ScopeFlags {
 
 impl OperatorFlags {
     /// The settings for the library.
-    pub(crate) fn settings(self, scope: Scope, election: leader::Settings) -> controller::Settings {
+    pub(crate) fn settings(
+        self,
+        scope: Scope,
+        workloads: Kinds,
+        election: leader::Settings,
+    ) -> controller::Settings {
         controller::Settings {
             cluster_name: self.cluster_name,
             consul_node: self.consul_node,
             scope,
+            workloads,
             election,
             tenancy: Tenancy {
                 prefix: self.tenant_prefix,

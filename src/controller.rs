@@ -54,6 +54,7 @@ use crate::{
 use consul_client::{self as consul, Observer, text::one_line};
 use consul_semaphore::{Cluster, Order, holding::retry_until_ok};
 use consul_semaphore_api::{scope::Scope, tenancy::Tenancy};
+use consul_semaphore_workload::Kinds;
 
 /// How long pending events may take at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
@@ -71,6 +72,8 @@ pub struct Settings {
     pub consul_node: Option<String>,
     /// Which part of the cluster it works for.
     pub scope: Scope,
+    /// The kinds of workloads that it serves.
+    pub workloads: Kinds,
     /// Which of several replicas leads.
     pub election: leader::Settings,
     /// Who may use which prefix with the operator's own token.
@@ -88,6 +91,7 @@ struct Shared {
     /// does not end them.
     node: Arc<str>,
     scope: Scope,
+    kinds: Kinds,
     tenancy: Tenancy,
     order: Order,
     /// How long the other replicas wait for a dead leader; `None` if there is no election.
@@ -184,6 +188,7 @@ pub async fn run(
             identity,
             node: node.into(),
             scope: settings.scope,
+            kinds: settings.workloads,
             tenancy: settings.tenancy,
             order: settings.order,
             lease,
@@ -219,8 +224,13 @@ impl LeaderTask {
         shutdown: impl Future<Output = ()>,
     ) -> impl Future<Output = anyhow::Result<()>> {
         // Before this replica is reported as the leader, so that it does not count as ready in between.
-        let Shared { scope, metrics, .. } = &*self.shared;
-        let begun = watches::begin(&scope.namespaces, &self.health, metrics);
+        let Shared {
+            scope,
+            kinds,
+            metrics,
+            ..
+        } = &*self.shared;
+        let begun = watches::begin(kinds, &scope.namespaces, &self.health, metrics);
         self.work_with(term, begun, shutdown)
     }
 

@@ -9,6 +9,7 @@ use futures::{
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Namespace};
 use kube::{
     Api, Client, Resource,
+    core::{ApiResource, DynamicResourceScope},
     runtime::watcher::{self, Event},
 };
 use serde::de::DeserializeOwned;
@@ -66,9 +67,56 @@ impl WatchScope {
             + Send
             + 'static,
     {
+        self.of_api(client, self.api::<K>(client.clone()), config)
+    }
+
+    /// The same for a resource that the cluster may not have (any more): while it has none, there are no such objects.
+    pub(crate) fn watch_resource<K>(
+        &self,
+        client: &Client,
+        resource: ApiResource,
+        config: watcher::Config,
+    ) -> BoxStream<'static, watcher::Result<Event<K>>>
+    where
+        K: Resource<Scope = DynamicResourceScope, DynamicType = ApiResource>
+            + Clone
+            + Debug
+            + DeserializeOwned
+            + Send
+            + 'static,
+    {
+        let api = match self {
+            Self::Cluster => Api::all_with(client.clone(), &resource),
+            Self::Namespace(name) => Api::namespaced_with(client.clone(), name, &resource),
+        };
+        let mut is_missing = false;
+        let events = self.of_api(client, api, config).map(move |event| {
+            let absent = event.as_ref().err().is_some_and(is_absent);
+            if absent != is_missing {
+                let (group, plural) = (&resource.group, &resource.plural);
+                tracing::info!(%group, %plural, exists = !absent, "a kind of workload was looked for");
+                is_missing = absent;
+            }
+            if absent {
+                vec![Ok(Event::Init), Ok(Event::InitDone)]
+            } else {
+                vec![event]
+            }
+        });
+        events.flat_map(stream::iter).boxed()
+    }
+
+    fn of_api<K>(
+        &self,
+        client: &Client,
+        api: Api<K>,
+        config: watcher::Config,
+    ) -> BoxStream<'static, watcher::Result<Event<K>>>
+    where
+        K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+    {
         let (reach, client) = (self.clone(), client.clone());
-        let events = streamed::watch(reach.api::<K>(client.clone()), config);
-        let events = events.then(move |event| {
+        let events = streamed::watch(api, config).then(move |event| {
             let (reach, client) = (reach.clone(), client.clone());
             async move {
                 match event {
@@ -102,12 +150,17 @@ impl WatchScope {
     }
 
     /// What is watched, for people: `jobs`, or `jobs in team-a`.
-    pub(crate) fn of(&self, what: &'static str) -> String {
+    pub(crate) fn of(&self, what: &str) -> String {
         match self {
             Self::Cluster => what.to_owned(),
             Self::Namespace(name) => format!("{what} in {name}"),
         }
     }
+}
+
+/// Whether the API server does not know the resource.
+fn is_absent(error: &watcher::Error) -> bool {
+    watch_refusal(error).is_some_and(|status| status.code == 404)
 }
 
 fn is_forbidden(error: &watcher::Error) -> bool {

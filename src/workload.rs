@@ -18,25 +18,75 @@ use crate::{
     crash::{self, Point},
 };
 use consul_client::clock::Moment;
-use consul_semaphore::{Uid, Workload, plan::Target};
-use consul_semaphore_workload::{Request, TrackedWorkload, WorkloadObject, pods};
+use consul_semaphore::{Identity, KindName, Uid, Workload, plan::Target};
+use consul_semaphore_workload::{
+    Kind, Object, Request, TrackedWorkload,
+    pods::{self, PodQuery},
+};
+use http::{HeaderValue, header::CONTENT_TYPE};
 use k8s_openapi::api::{
     authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
     core::v1::{ObjectReference, Pod},
 };
 use kube::{
     Api, Client, Resource as _,
-    api::{DeleteParams, ListParams, Patch, PostParams, Preconditions, Request as KubeRequest},
+    api::{
+        DeleteParams, DynamicObject, GetParams, ListParams, Patch, PostParams, Preconditions,
+        Request as KubeRequest,
+    },
 };
+use serde_json::value::RawValue;
+use tokio::time::sleep;
 
 /// How many of the remaining pods are named.
 const NAMED: u32 = 10;
 
+/// How many parts of a workload are read at once.
+const PAGE: u32 = 100;
+
+/// A workload that something is said about.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    pub(crate) kind: &'a KindName,
+    pub(crate) name: &'a str,
+    pub(crate) uid: &'a Uid,
+}
+
+impl<'a> From<&'a Workload> for Subject<'a> {
+    fn from(workload: &'a Workload) -> Self {
+        let Workload {
+            kind, name, uid, ..
+        } = workload;
+        Self { kind, name, uid }
+    }
+}
+
+impl<'a> From<&'a Target> for Subject<'a> {
+    fn from(target: &'a Target) -> Self {
+        let Target {
+            kind, name, uid, ..
+        } = target;
+        Self { kind, name, uid }
+    }
+}
+
+impl<'a> From<&'a Identity> for Subject<'a> {
+    fn from(identity: &'a Identity) -> Self {
+        Self {
+            kind: &identity.kind,
+            name: &identity.workload,
+            uid: &identity.uid,
+        }
+    }
+}
+
 /// A workload as events refer to it.
-pub(crate) fn reference(namespace: &str, name: &str, uid: &Uid) -> ObjectReference {
+pub(crate) fn reference<'a>(namespace: &str, workload: impl Into<Subject<'a>>) -> ObjectReference {
+    let Subject { kind, name, uid } = workload.into();
+    let api_version = Kind::named(kind).map(|kind| kind.resource().api_version);
     ObjectReference {
-        api_version: Some(WorkloadObject::api_version(&()).into()),
-        kind: Some(WorkloadObject::kind(&()).into()),
+        api_version,
+        kind: Some(kind.to_string()),
         namespace: Some(namespace.into()),
         name: Some(name.into()),
         uid: Some(uid.to_string()),
@@ -83,7 +133,9 @@ pub(crate) struct WorkloadWrite {
 /// long as the evidence for its slot lasts, or its rate allows it.
 fn given_up_at(end: Moment, mut request: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
     let left = end.since(Moment::now()).as_millis().max(1);
-    let with = format!("{}&timeout={left}ms", request.uri());
+    let uri = request.uri();
+    let and = if uri.query().is_some() { "&" } else { "?" };
+    let with = format!("{uri}{and}timeout={left}ms");
     if let Ok(uri) = with.parse() {
         *request.uri_mut() = uri;
     }
@@ -102,10 +154,6 @@ impl Workloads {
             client,
             turns: Turns::default(),
         }
-    }
-
-    fn api(&self, namespace: &str) -> Api<WorkloadObject> {
-        Api::namespaced(self.client.clone(), namespace)
     }
 
     /// Writes to a workload. Returns its current state: `None` once it is deleted.
@@ -133,67 +181,65 @@ impl Workloads {
         if deadline.is_some() {
             crash::reach(Point::StartAllowed, &namespace).await;
         }
-        let answer = match request {
-            Request::Patch(body) => self.patch(&namespace, &target, body, end).await,
-            Request::Delete => self.delete(&namespace, &target, end).await,
+        let Some(kind) = Kind::named(&target.kind) else {
+            return Err(unknown(&target.kind));
+        };
+        let of = Resource::new(&kind, &namespace, &target.name);
+        let answer = match of.write(&target, &request) {
+            Ok(request) => self.send(&kind, request, end).await,
+            Err(error) => Err(Box::new(error).into()),
         };
         drop(turn);
         match answer {
-            Ok(written) => written,
-            Err(error) => Err(self.find_out(&namespace, &target, &error).await),
+            // What is left of a deleted workload no longer concerns the operator.
+            Ok(None) if !matches!(request, Request::Delete) => Err(WriteError::Outdated(None)),
+            Ok(written) => Ok(written),
+            Err(error) => Err(self.find_out(&of, &target, &error, end).await),
         }
     }
 
-    async fn patch(
+    /// Sends a request about a workload; returns the workload in the answer, if there is one.
+    async fn send(
         &self,
-        namespace: &str,
-        target: &Target,
-        body: serde_json::Value,
+        kind: &Kind,
+        request: http::Request<Vec<u8>>,
         end: Moment,
-    ) -> Result<Result<Option<TrackedWorkload>, WriteError>, CallError> {
-        let url = WorkloadObject::url_path(&(), Some(namespace));
-        let (params, body) = (patch_params(), Patch::Merge(body));
-        let patch = async {
-            let patch = KubeRequest::new(url).patch(&target.name, &params, &body);
-            let patch = patch.map_err(kube::Error::BuildRequest)?;
-            self.client.request(given_up_at(end, patch)).await
+    ) -> Result<Option<TrackedWorkload>, CallError> {
+        let request = given_up_at(end, request);
+        let answer = self.client.request_status::<Box<RawValue>>(request);
+        let Some(object) = call_until(end, answer).await?.left() else {
+            return Ok(None);
         };
-        let patched: WorkloadObject = call_until(end, patch).await?;
-        let now = TrackedWorkload::read(&patched, Moment::now());
-        Ok(now.map(Some).ok_or(WriteError::Outdated(None)))
+        parse(kind, object.get(), Moment::now())
     }
 
-    /// Deletes a workload in the version of the decision; its pods, if there are any, are deleted after it.
-    async fn delete(
+    /// What a failed write means, given the current state of the workload. The API server has given the write up by
+    /// `end`.
+    async fn find_out(
         &self,
-        namespace: &str,
+        of: &Resource<'_>,
         target: &Target,
+        error: &CallError,
         end: Moment,
-    ) -> Result<Result<Option<TrackedWorkload>, WriteError>, CallError> {
-        let workloads = self.api(namespace);
-        let params = DeleteParams::background().preconditions(Preconditions {
-            uid: Some(target.uid.to_string()),
-            resource_version: Some(target.version.to_string()),
-        });
-        let left = call_until(end, workloads.delete(&target.name, &params)).await?;
-        let left = left.left();
-        Ok(Ok(left.and_then(|left| {
-            TrackedWorkload::read(&left, Moment::now())
-        })))
-    }
-
-    /// What a failed write means, given the current state of the workload.
-    async fn find_out(&self, namespace: &str, target: &Target, error: &CallError) -> WriteError {
+    ) -> WriteError {
         let conflict = matches!(error.refusal(), Some((404 | 409, _)));
         let failed = match error.refusal() {
             Some((code @ 400..500, message)) if code != 429 => WriteError::Refused {
                 message: message.to_owned(),
+                // What is forbidden of another kind says nothing of Jobs in the same queue.
                 forbidden: matches!(code, 401 | 403)
-                    && self.may_write(namespace).await == Some(false),
+                    && *of.kind == Kind::Job
+                    && self.may_write(of.namespace).await == Some(false),
             },
             _ => WriteError::Unanswered(error.to_string()),
         };
-        let now = match self.read(namespace, &target.name, &target.uid).await {
+        // Other kinds have webhooks of their own, which may be away for long: all writes then fail with 500. One that
+        // has changed nothing when the API server has given it up never will.
+        let shows = matches!(failed, WriteError::Unanswered(_)) && *of.kind != Kind::Job;
+        if shows {
+            sleep(end.since(Moment::now())).await;
+        }
+        let now = match self.read(of, &target.uid).await {
             Ok(now) => now,
             Err(error) if conflict => return WriteError::Unanswered(error.to_string()),
             Err(_) => return failed,
@@ -202,21 +248,26 @@ impl Workloads {
             // Nothing shows whether it was applied before the workload went.
             None if !conflict => failed,
             // A conflict although the version is still current: somebody refuses the write, such as a webhook.
+            Some(now) if target.is_still(&now.workload) && shows => WriteError::Refused {
+                message: error.to_string(),
+                forbidden: false,
+            },
             Some(now) if target.is_still(&now.workload) => failed,
             // Another version answers the question; so does another workload under the same name.
             now => WriteError::Outdated(now.map(Box::new)),
         }
     }
 
-    /// Whether the operator may write to workloads of a namespace at all; `None` if that can't be determined.
+    /// Whether the operator may write to Jobs of a namespace at all; `None` if that can't be determined.
     /// Admission policies and webhooks refuse single workloads with 403, too: only the API server's authorizer can
     /// tell the two apart.
     pub(crate) async fn may_write(&self, namespace: &str) -> Option<bool> {
+        let jobs = Kind::Job.resource();
         let review = SelfSubjectAccessReview {
             spec: SelfSubjectAccessReviewSpec {
                 resource_attributes: Some(ResourceAttributes {
-                    group: Some(WorkloadObject::group(&()).into()),
-                    resource: Some(WorkloadObject::plural(&()).into()),
+                    group: Some(jobs.group),
+                    resource: Some(jobs.plural),
                     verb: Some("patch".to_owned()),
                     namespace: Some(namespace.to_owned()),
                     ..ResourceAttributes::default()
@@ -237,34 +288,164 @@ impl Workloads {
     /// Reads a workload; `None` if it was deleted, replaced under its name, or does not concern the operator.
     async fn read(
         &self,
-        namespace: &str,
-        name: &str,
+        of: &Resource<'_>,
         uid: &Uid,
     ) -> Result<Option<TrackedWorkload>, CallError> {
-        let workloads = self.api(namespace);
         let seen = Moment::now();
-        let found = call(workloads.get_opt(name)).await?;
-        let found = found.filter(|found| found.metadata.uid.as_deref() == Some(uid.as_ref()));
-        Ok(found.and_then(|found| TrackedWorkload::read(&found, seen)))
+        let text = async { self.client.request_text(of.get()?).await };
+        let text = match call(text).await {
+            Err(error) if matches!(error.refusal(), Some((404, _))) => return Ok(None),
+            text => text?,
+        };
+        let found = parse(of.kind, &text, seen)?;
+        Ok(found.filter(|found| found.workload.uid == *uid))
     }
 
     /// The current state of the workload, and its remaining pods, for people. Never from a cache.
     pub(crate) async fn prove(
         &self,
-        namespace: &str,
-        name: &str,
-        uid: &Uid,
-    ) -> Result<(Option<Arc<Workload>>, Vec<String>), CallError> {
-        let found = self.read(namespace, name, uid).await?;
+        identity: &Identity,
+    ) -> Result<(Option<Arc<Workload>>, Vec<String>), String> {
+        let Identity {
+            kind,
+            namespace,
+            workload,
+            uid,
+            ..
+        } = identity;
+        let Some(kind) = Kind::named(kind) else {
+            return Err(unknown(kind).to_string());
+        };
+        let of = Resource::new(&kind, namespace, workload);
+        let prove = async {
+            let found = self.read(&of, uid).await?;
+            let mut left = Vec::new();
+            // What makes pods first: what it has made by then is in the list of pods.
+            if let Some((part, selector)) = kind.parts(identity) {
+                left.extend(self.parts_left(&part, namespace, &selector).await?);
+            }
+            for query in kind.pods(identity) {
+                left.extend(self.pods_left(namespace, &query).await?);
+            }
+            Ok((found.map(|found| found.workload), left))
+        };
+        prove.await.map_err(|error: CallError| error.to_string())
+    }
+
+    /// Some of these pods that have not ended; none if all have.
+    async fn pods_left(&self, namespace: &str, query: &PodQuery) -> Result<Vec<String>, CallError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let left = ListParams::default()
-            .labels(&pods::of(uid))
+        let mut page = ListParams::default()
+            .labels(&query.labels)
             .fields(pods::NOT_ENDED)
             .limit(NAMED);
-        let left = call(api.list(&left)).await?;
-        let left = left.items.iter().map(pods::title);
-        Ok((found.map(|found| found.workload), left.collect()))
+        loop {
+            let list = call(api.list(&page)).await?;
+            let left = list.items.iter().filter(|pod| query.finds(pod));
+            let left: Vec<String> = left.map(pods::title).collect();
+            let more = list.metadata.continue_.filter(|token| !token.is_empty());
+            match more {
+                Some(token) if left.is_empty() => page = page.continue_token(&token),
+                _ => return Ok(left),
+            }
+        }
     }
+
+    /// The parts of a workload, behind a label selector, that may still make pods.
+    async fn parts_left(
+        &self,
+        part: &Kind,
+        namespace: &str,
+        selector: &str,
+    ) -> Result<Vec<String>, CallError> {
+        let api: Api<Object> =
+            Api::namespaced_with(self.client.clone(), namespace, &part.resource());
+        let mut left = Vec::new();
+        let mut page = Some(ListParams::default().labels(selector).limit(PAGE));
+        while let Some(params) = page.take() {
+            let parts = call(api.list(&params)).await?;
+            let may_make_pods = parts.items.iter();
+            let may_make_pods = may_make_pods.filter(|object| part.may_make_pods(object));
+            left.extend(may_make_pods.map(|object| part.title(object)));
+            let more = parts.metadata.continue_.filter(|token| !token.is_empty());
+            page = more.map(|token| params.continue_token(&token));
+        }
+        left.truncate(usize::try_from(NAMED).unwrap_or(usize::MAX));
+        Ok(left)
+    }
+}
+
+fn parse(kind: &Kind, json: &str, seen: Moment) -> Result<Option<TrackedWorkload>, CallError> {
+    let read = TrackedWorkload::parse(kind, json, seen);
+    read.map_err(|error| Box::new(kube::Error::SerdeError(error)).into())
+}
+
+/// Nothing is known of workloads of this kind.
+fn unknown(kind: &KindName) -> WriteError {
+    WriteError::Unanswered(format!("this operator knows no kind {kind}"))
+}
+
+/// Where the API server has a workload.
+struct Resource<'a> {
+    kind: &'a Kind,
+    namespace: &'a str,
+    name: &'a str,
+    requests: KubeRequest,
+}
+
+impl<'a> Resource<'a> {
+    fn new(kind: &'a Kind, namespace: &'a str, name: &'a str) -> Self {
+        let url = DynamicObject::url_path(&kind.resource(), Some(namespace));
+        Self {
+            kind,
+            namespace,
+            name,
+            requests: KubeRequest::new(url),
+        }
+    }
+
+    fn get(&self) -> kube::Result<http::Request<Vec<u8>>> {
+        let request = self.requests.get(self.name, &GetParams::default());
+        request.map_err(kube::Error::BuildRequest)
+    }
+
+    /// The request that writes to it. What is deleted is deleted in the version of the decision, and its pods after
+    /// it.
+    fn write(&self, target: &Target, request: &Request) -> kube::Result<http::Request<Vec<u8>>> {
+        let request = match request {
+            Request::Patch(body) => {
+                let patch = Patch::Merge(body);
+                self.requests.patch(self.name, &patch_params(), &patch)
+            }
+            Request::Json(body) => {
+                let patch = Patch::Merge(body);
+                let patch = self.requests.patch(self.name, &patch_params(), &patch);
+                patch.map(as_json_patch)
+            }
+            Request::Status(body) => {
+                let (params, patch) = (patch_params(), Patch::Merge(body));
+                let patch = self
+                    .requests
+                    .patch_subresource("status", self.name, &params, &patch);
+                patch.map(as_json_patch)
+            }
+            Request::Delete => {
+                let params = DeleteParams::background().preconditions(Preconditions {
+                    uid: Some(target.uid.to_string()),
+                    resource_version: Some(target.version.to_string()),
+                });
+                self.requests.delete(self.name, &params)
+            }
+        };
+        request.map_err(kube::Error::BuildRequest)
+    }
+}
+
+/// The client makes JSON Patches only with types of another crate, which change nothing in their bytes.
+fn as_json_patch(mut patch: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
+    let type_ = HeaderValue::from_static("application/json-patch+json");
+    patch.headers_mut().insert(CONTENT_TYPE, type_);
+    patch
 }
 
 #[cfg(test)]
@@ -273,9 +454,14 @@ mod tests {
 
     #[test]
     fn the_api_server_is_told_when_its_caller_gives_up() {
-        let url = WorkloadObject::url_path(&(), Some("batch"));
-        let body = Patch::Merge(serde_json::json!({}));
-        let patch = KubeRequest::new(url).patch("a", &patch_params(), &body);
+        let target = Target {
+            kind: KindName::default(),
+            name: "a".into(),
+            uid: "u".into(),
+            version: "1".into(),
+        };
+        let of = Resource::new(&Kind::Job, "batch", "a");
+        let patch = of.write(&target, &Request::Patch(serde_json::json!({})));
         let patch = given_up_at(Moment::now() + Duration::from_secs(9), patch.unwrap());
         let query = patch.uri().query().unwrap();
         let parts: Vec<&str> = query.split('&').filter(|part| !part.is_empty()).collect();

@@ -266,6 +266,7 @@ fn ours(settings: &Settings, workload: &Arc<Workload>) -> OwnContender {
             namespace: settings.namespace.as_str().into(),
             semaphore: settings.name.as_str().into(),
             key: None,
+            kind: consul_semaphore::KindName::default(),
             workload: workload.name.clone(),
             uid: workload.uid.clone(),
             ordinal: 0,

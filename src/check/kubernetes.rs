@@ -11,7 +11,10 @@ use super::{
     election::{Election, Sought},
     rights::{Lease, Question, questions},
 };
-use crate::admission::{self, Finding};
+use crate::{
+    admission::{self, Finding},
+    controller,
+};
 use consul_semaphore_api::{GROUP, annotations::SEMAPHORE, scope::Namespaces};
 
 /// How many objects of a kind are read at once, and how many times: each may have a megabyte.
@@ -243,7 +246,10 @@ impl Cluster {
 
     /// `lease` is the one of the election.
     async fn rights(&self, settings: &Settings, lease: Option<&Lease>) -> Vec<Right> {
-        let questions = questions(&settings.operator.scope.namespaces, lease);
+        let controller::Settings {
+            workloads, scope, ..
+        } = &settings.operator;
+        let questions = questions(workloads, &scope.namespaces, lease);
         let rights = questions.into_iter().map(|question| self.right(question));
         stream::iter(rights).buffered(AT_ONCE).collect().await
     }

@@ -2,6 +2,7 @@
 
 use crate::admission;
 use consul_semaphore_api::scope::Namespaces;
+use consul_semaphore_workload::{Kind, Kinds};
 
 /// A rule, and what does not work without it.
 #[derive(Debug, PartialEq, Eq)]
@@ -142,6 +143,58 @@ pub(super) const RULES: &[Rule] = &[
     policy("validatingadmissionpolicybindings", admission::REFUSE),
 ];
 
+/// What the operator does with workloads that are no Jobs.
+const WRITES: &[&str] = &["get", "list", "watch", "patch", "delete"];
+
+const fn workloads(group: &'static str, resource: &'static str) -> Rule {
+    rule(
+        group,
+        resource,
+        WRITES,
+        Place::Scope,
+        "workloads of this kind are not seen, started or ended",
+    )
+}
+
+const fn ends(group: &'static str, resource: &'static str) -> Rule {
+    optional(rule(
+        group,
+        resource,
+        &["patch"],
+        Place::Scope,
+        "workloads of this kind can't be made to fail: they wait on",
+    ))
+}
+
+/// The rules that a kind of workload needs beside [`RULES`]: `--workloads` switches it on.
+const fn rules_of(kind: &Kind) -> &'static [Rule] {
+    const JOB_SETS: &[Rule] = &[
+        workloads("jobset.x-k8s.io", "jobsets"),
+        ends("jobset.x-k8s.io", "jobsets/status"),
+    ];
+    const PIPELINE_RUNS: &[Rule] = &[
+        workloads("tekton.dev", "pipelineruns"),
+        rule(
+            "tekton.dev",
+            "taskruns",
+            &["list"],
+            Place::Scope,
+            "slots of PipelineRuns are not released: the operator can't find out whether more pods come",
+        ),
+    ];
+    const TASK_RUNS: &[Rule] = &[workloads("tekton.dev", "taskruns")];
+    const WORKFLOWS: &[Rule] = &[workloads("argoproj.io", "workflows")];
+    const PODS: &[Rule] = &[workloads("", "pods"), ends("", "pods/status")];
+    match kind {
+        Kind::Job => &[],
+        Kind::JobSet => JOB_SETS,
+        Kind::PipelineRun => PIPELINE_RUNS,
+        Kind::TaskRun => TASK_RUNS,
+        Kind::Workflow => WORKFLOWS,
+        Kind::Pod => PODS,
+    }
+}
+
 /// The extra rule for the token of a `ConsulSemaphore`.
 pub(super) static SECRET: Rule = rule(
     "",
@@ -168,8 +221,13 @@ pub(super) struct Lease {
     pub(super) name: String,
 }
 
-/// The rights to check for an operator that works in these namespaces, and is elected by this Lease, if any.
-pub(super) fn questions(namespaces: &Namespaces, lease: Option<&Lease>) -> Vec<Question> {
+/// The rights to check for an operator that serves these kinds of workloads in these namespaces, and is elected by this
+/// Lease, if any.
+pub(super) fn questions(
+    kinds: &Kinds,
+    namespaces: &Namespaces,
+    lease: Option<&Lease>,
+) -> Vec<Question> {
     let of = |rule: &'static Rule| -> Vec<Question> {
         let question = |namespace: Option<String>, name: Option<String>| Question {
             rule,
@@ -206,7 +264,8 @@ pub(super) fn questions(namespaces: &Namespaces, lease: Option<&Lease>) -> Vec<Q
             }
         }
     };
-    RULES.iter().flat_map(of).collect()
+    let kinds = kinds.iter().flat_map(rules_of);
+    RULES.iter().chain(kinds).flat_map(of).collect()
 }
 
 #[cfg(test)]
@@ -313,7 +372,8 @@ mod tests {
             name: "shard-a".to_owned(),
         };
         let shown = |namespaces: &str, lease| -> Vec<String> {
-            let questions = questions(&namespaces.parse().unwrap(), lease);
+            let kinds = "jobsets".parse().unwrap();
+            let questions = questions(&kinds, &namespaces.parse().unwrap(), lease);
             let shown = |question: Question| {
                 let or = |text: Option<String>| text.unwrap_or_else(|| "*".to_owned());
                 let (namespace, name) = (or(question.namespace), or(question.name));
@@ -327,6 +387,8 @@ mod tests {
             "namespaces */a",
             "jobs a/*",
             "jobs b/*",
+            "jobsets a/*",
+            "jobsets/status b/*",
             "leases system/*",
             "leases system/shard-a",
         ] {

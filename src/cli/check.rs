@@ -71,9 +71,11 @@ impl Check {
     /// The settings for the library.
     pub(crate) fn settings(self) -> check::Settings {
         check::Settings {
-            operator: self
-                .operator
-                .settings(self.scope.scope(), self.election.settings()),
+            operator: self.operator.settings(
+                self.scope.scope(),
+                self.scope.workloads.clone(),
+                self.election.settings(),
+            ),
             semaphore: self.semaphore,
             as_user: self.as_user,
             timeout: self.timeout.get(),

@@ -54,7 +54,6 @@ impl Advisor {
     pub(super) fn on_update(&mut self, workload: &Sighting) {
         let Sighting {
             namespace,
-            name,
             uid,
             advice,
             ..
@@ -73,8 +72,7 @@ impl Advisor {
         if known != Some(now.advice) {
             self.events.workload_once(
                 namespace,
-                name,
-                uid,
+                workload,
                 Reason::AnnotationIgnored,
                 advice.clone(),
             );
@@ -92,9 +90,11 @@ fn hash(text: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use consul_semaphore::KindName;
 
     fn workload(advice: &str) -> Sighting {
         Sighting {
+            kind: KindName::default(),
             namespace: "batch".to_owned(),
             name: "a".to_owned(),
             uid: "u".into(),

@@ -22,10 +22,10 @@ use crate::{
     call::{CallError, call},
     crash::{self, Point},
     telemetry::Metrics,
-    workload::reference,
+    workload::{Subject, reference},
 };
 use consul_client::{Backoff, clock, text::one_line};
-use consul_semaphore::{CronJob, Uid};
+use consul_semaphore::CronJob;
 
 /// How many events may be pending; more are dropped, and counted.
 const QUEUE: usize = 4096;
@@ -78,7 +78,7 @@ pub(super) enum Reason {
     /// again, remove the annotation `hold` or unsuspend the Job.
     PutOnHold,
     /// The Job ran without a slot, so it was suspended and queued. Create Jobs with `suspend: true`, or install
-    /// the admission policies.
+    /// the admission policies. A workload of a kind that can't be suspended any more continues.
     RanWithoutSlot,
     /// The API server refuses to change the Job; the message says why, such as a quota, a policy, a webhook or
     /// the operator's RBAC. Its slot goes to the next Job, and the operator tries again later.
@@ -205,29 +205,27 @@ impl Events {
     }
 
     /// Emits an event on a workload, which may have been deleted by now.
-    pub(super) fn workload(
+    pub(super) fn workload<'a>(
         &self,
         namespace: &str,
-        name: &str,
-        uid: &Uid,
+        workload: impl Into<Subject<'a>>,
         reason: Reason,
         note: String,
     ) {
-        self.emit(reference(namespace, name, uid), reason, note);
+        self.emit(reference(namespace, workload), reason, note);
     }
 
     /// Emits an event on a workload, unless that event exists already, also from another replica or from before a
     /// restart.
-    pub(super) fn workload_once(
+    pub(super) fn workload_once<'a>(
         &self,
         namespace: &str,
-        name: &str,
-        uid: &Uid,
+        workload: impl Into<Subject<'a>>,
         reason: Reason,
         note: String,
     ) {
         let kind = reason.kind();
-        self.put(reference(namespace, name, uid), (kind, reason), note, true);
+        self.put(reference(namespace, workload), (kind, reason), note, true);
     }
 
     /// Emits an event on a `CronJob`.
@@ -239,8 +237,12 @@ impl Events {
         note: String,
     ) {
         let about = ObjectReference {
+            api_version: Some("batch/v1".into()),
             kind: Some("CronJob".into()),
-            ..reference(namespace, &cron_job.name, &cron_job.uid.as_str().into())
+            namespace: Some(namespace.into()),
+            name: Some(cron_job.name.clone()),
+            uid: Some(cron_job.uid.clone()),
+            ..ObjectReference::default()
         };
         self.emit(about, reason, note);
     }

@@ -29,7 +29,7 @@ use self::{
 use crate::watch_scope::WatchScope;
 use consul_client::{clock::Moment, id::IdMap};
 use consul_semaphore::{
-    Blocked, Key, Phase, Place, Prefix, Restrictions, Uid, WaitTimeout, Workload,
+    Blocked, Key, KindName, Phase, Place, Prefix, Restrictions, Uid, WaitTimeout, Workload,
     engine::{Changes, Located, Overdue, QueueRef, SemaphoreRef, Slice, Superseded},
 };
 use consul_semaphore_api::{ConsulSemaphore, ConsulSpec};
@@ -195,17 +195,19 @@ impl Index {
         self.0.state.lock()
     }
 
-    /// A list of all workloads there starts; workloads that are not in it when it ends were deleted.
-    pub(super) fn list_begins(&self, scope: &WatchScope) {
-        self.state().lists.begin(scope);
+    /// A list of all workloads of a kind there starts; those that are not in it when it ends were deleted.
+    pub(super) fn list_begins(&self, kind: &KindName, scope: &WatchScope) {
+        self.state().lists.begin(kind, scope);
     }
 
-    /// The list of all workloads there is complete.
-    pub(super) fn list_ends(&self, scope: &WatchScope) {
+    /// The list of all workloads of a kind there is complete.
+    pub(super) fn list_ends(&self, kind: &KindName, scope: &WatchScope) {
         let mut state = self.state();
-        if let Some(listed) = state.lists.end(scope) {
+        if let Some(listed) = state.lists.end(kind, scope) {
             let there = state.workloads.iter();
-            let there = there.filter(|(_, tracked)| scope.covers(&tracked.namespace));
+            let there = there.filter(|(_, tracked)| {
+                tracked.workload.kind == *kind && scope.covers(&tracked.namespace)
+            });
             let gone = there.map(|(uid, _)| uid.clone());
             let gone: Vec<Uid> = gone.filter(|uid| !listed.contains(uid)).collect();
             for uid in &gone {
@@ -221,7 +223,8 @@ impl Index {
         let mut state = self.state();
         match tracked {
             Some(tracked) => {
-                let listing = state.lists.note(&tracked.namespace, uid);
+                let kind = &tracked.workload.kind;
+                let listing = state.lists.note(kind, &tracked.namespace, uid);
                 state.put(tracked, listing.is_none(), listing);
             }
             None => state.remove(uid),
@@ -520,6 +523,11 @@ impl Index {
     /// A workload by its uid.
     pub(super) fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {
         self.state().workload(uid)
+    }
+
+    /// All that is known of a workload.
+    pub(super) fn tracked(&self, uid: &Uid) -> Option<TrackedWorkload> {
+        self.state().workloads.get(uid).cloned()
     }
 
     /// The workloads that were queued since the last call and still are.

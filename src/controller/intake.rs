@@ -58,17 +58,12 @@ fn report_held_back(context: &Context) {
     {
         let note = format!(
             "on hold by the annotation {HOLD}: it is not in the queue of ConsulSemaphore {}. Remove the annotation \
-             to queue the Job",
-            workload.semaphores()
+             to queue the {}",
+            workload.semaphores(),
+            workload.kind
         );
         let events = &context.shared.events;
-        events.workload(
-            &namespace,
-            &workload.name,
-            &workload.uid,
-            Reason::OnHold,
-            note,
-        );
+        events.workload(&namespace, &*workload, Reason::OnHold, note);
     }
 }
 
@@ -107,13 +102,8 @@ fn report(
             next = Some(next.map_or(wait, |next: Duration| next.min(wait)));
             continue;
         }
-        context.shared.events.workload(
-            namespace,
-            &workload.name,
-            &workload.uid,
-            reason,
-            note.clone(),
-        );
+        let events = &context.shared.events;
+        events.workload(namespace, &**workload, reason, note.clone());
         known.note = Some(note);
     }
     next
@@ -121,11 +111,12 @@ fn report(
 
 /// The event for a workload, and how long to wait before it is emitted.
 fn explain(tracked: &TrackedWorkload, why: &Unclaimed) -> (Reason, String, Duration) {
+    let kind = &tracked.workload.kind;
     if let Some(granted) = &tracked.workload.granted
         && tracked.obstacle.is_none()
     {
         let note = format!(
-            "this Job holds a slot of {}, and its ConsulSemaphore no longer exists: nobody renews the slot. \
+            "this {kind} holds a slot of {}, and its ConsulSemaphore no longer exists: nobody renews the slot. \
              Create the ConsulSemaphore again",
             granted.lock_keys()
         );
@@ -134,8 +125,8 @@ fn explain(tracked: &TrackedWorkload, why: &Unclaimed) -> (Reason, String, Durat
     let obstacle = match why {
         Unclaimed::Missing(missing) => {
             let note = format!(
-                "this Job stays suspended: namespace {} has no ConsulSemaphore {}. Create it, or correct \
-                 the annotation {SEMAPHORE}. A Job can't use a ConsulSemaphore of another namespace",
+                "this {kind} stays suspended: namespace {} has no ConsulSemaphore {}. Create it, or correct \
+                 the annotation {SEMAPHORE}. A {kind} can't use a ConsulSemaphore of another namespace",
                 tracked.namespace,
                 missing.join(", "),
             );
@@ -143,22 +134,31 @@ fn explain(tracked: &TrackedWorkload, why: &Unclaimed) -> (Reason, String, Durat
         }
         Unclaimed::Obstacle(obstacle) => obstacle,
     };
-    let stays = || format!("this Job stays suspended: {obstacle}");
+    let stays = || format!("this {kind} stays suspended: {obstacle}");
     match obstacle {
         Obstacle::Managed(manager) => {
             let note = format!(
-                "the operator leaves this Job alone, and it gets no slot: {manager}. Remove either that or the \
+                "the operator leaves this {kind} alone, and it gets no slot: {manager}. Remove either that or the \
                  annotation {SEMAPHORE}"
             );
             (Reason::ManagedElsewhere, note, Duration::ZERO)
         }
+        Obstacle::Owned(owner) => {
+            let note = format!(
+                "the operator leaves this {kind} alone, and it gets no slot: {owner} made it, and decides when it runs. \
+                 Annotate {owner} instead"
+            );
+            (Reason::ManagedElsewhere, note, Duration::ZERO)
+        }
+        Obstacle::Started(_) => (Reason::RanWithoutSlot, obstacle.to_string(), Duration::ZERO),
         Obstacle::Malformed(_)
         | Obstacle::NoKey(_)
         | Obstacle::NotKeyed(_)
         | Obstacle::SameLockKey(..) => (Reason::Malformed, stays(), Duration::ZERO),
-        Obstacle::TwoOperators(..) | Obstacle::Apart(..) | Obstacle::Unsatisfiable { .. } => {
-            (Reason::Unsatisfiable, stays(), Duration::ZERO)
-        }
+        Obstacle::TwoOperators(..)
+        | Obstacle::Apart(..)
+        | Obstacle::Unsatisfiable { .. }
+        | Obstacle::TooLarge(_) => (Reason::Unsatisfiable, stays(), Duration::ZERO),
     }
 }
 

@@ -81,9 +81,12 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
     let Some(stop) = Stop::of(workload) else {
         return Ok(());
     };
+    let Some(request) = workload::stop(&stop) else {
+        return Ok(());
+    };
     let write = WorkloadWrite {
         namespace: namespace.clone(),
-        request: workload::stop(&stop),
+        request,
         urgency: Urgency::Suspends,
         target: stop.workload,
         timeout: CALL_TIMEOUT,
@@ -91,7 +94,7 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
     };
     let emit = |reason, note| {
         let events = &context.shared.events;
-        events.workload(namespace, &workload.name, &workload.uid, reason, note);
+        events.workload(namespace, &**workload, reason, note);
     };
     let semaphore = match workload.semaphores() {
         none if none.is_empty() => "its semaphore".to_owned(),
@@ -101,8 +104,9 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
         Ok(now) => {
             crash::reach(Point::Stopped, namespace).await;
             let note = format!(
-                "suspended because it ran without a slot of {semaphore}. Create Jobs with \
-                 spec.suspend: true"
+                "suspended because it ran without a slot of {semaphore}. Create {}s with \
+                 spec.suspend: true",
+                workload.kind
             );
             emit(Reason::RanWithoutSlot, note);
             context.index.written(&workload.uid, now);

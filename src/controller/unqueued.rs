@@ -22,7 +22,7 @@ use consul_semaphore::{
     holding::Setback,
     plan::{Fail, Failed},
 };
-use consul_semaphore_workload::{TrackedWorkload, request};
+use consul_semaphore_workload::{Shape, TrackedWorkload, request};
 
 /// When to look again whether a semaphore can grant anything.
 const LATER: Duration = Duration::from_secs(10);
@@ -113,9 +113,12 @@ impl Unqueued {
 /// Makes a workload fail. Returns whether it did, or has changed since.
 async fn make_fail(context: &Context, namespace: &Arc<str>, fail: Fail) -> bool {
     let (target, (reason, note)) = (fail.workload.clone(), explain_failure("", &fail.why));
+    let Some(request) = request(&Write::Fail(fail), &Shape::Plain, clock::time()) else {
+        return false;
+    };
     let write = WorkloadWrite {
         namespace: namespace.clone(),
-        request: request(&Write::Fail(fail)),
+        request,
         urgency: Urgency::Usual,
         target: target.clone(),
         timeout: CALL_TIMEOUT,
@@ -124,7 +127,7 @@ async fn make_fail(context: &Context, namespace: &Arc<str>, fail: Fail) -> bool 
     match context.workloads.write(write).await {
         Ok(now) => {
             let events = &context.shared.events;
-            events.workload(namespace, &target.name, &target.uid, reason, note);
+            events.workload(namespace, &target, reason, note);
             context.index.written(&target.uid, now);
             true
         }

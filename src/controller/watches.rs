@@ -34,6 +34,7 @@ use crate::{
 };
 use consul_semaphore::engine::SemaphoreRef;
 use consul_semaphore_api::{ConsulSemaphore, scope::Namespaces};
+use consul_semaphore_workload::{Kind, Kinds};
 
 /// The reference to a semaphore.
 pub(super) fn reference_of(semaphore: &impl Resource) -> SemaphoreRef {
@@ -47,24 +48,29 @@ pub(super) fn reference_of(semaphore: &impl Resource) -> SemaphoreRef {
 /// The watches of one scope, before they start.
 pub(super) struct Begun {
     scope: WatchScope,
-    workloads: Watching,
+    workloads: Vec<(Kind, Watching)>,
     pods: Watching,
     semaphores: Watching,
 }
 
-/// The watches that together cover these namespaces. From now on the operator is not ready until everything was
-/// listed.
-pub(super) fn begin(namespaces: &Namespaces, health: &Health, metrics: &Metrics) -> Vec<Begun> {
+/// The watches that together cover these kinds and namespaces. From now on the operator is not ready until everything
+/// was listed.
+pub(super) fn begin(
+    kinds: &Kinds,
+    namespaces: &Namespaces,
+    health: &Health,
+    metrics: &Metrics,
+) -> Vec<Begun> {
     let scopes = WatchScope::over(namespaces).into_iter();
     let begun = scopes.map(|scope| {
-        let begin = |what| Watching::begin(what, &scope, health, metrics);
-        let (workloads, pods, semaphores) =
-            (begin("jobs"), begin("pods"), begin("consulsemaphores"));
+        let begin = |what: &str| Watching::begin(what, &scope, health, metrics);
+        let workloads = kinds.iter();
+        let workloads = workloads.map(|kind| (kind.clone(), begin(&kind.resource().plural)));
         Begun {
+            workloads: workloads.collect(),
+            pods: begin("pods"),
+            semaphores: begin("consulsemaphores"),
             scope,
-            workloads,
-            pods,
-            semaphores,
         }
     });
     begun.collect()
@@ -87,16 +93,19 @@ pub(super) async fn run(
             pods,
             semaphores,
         } = begun;
-        let (synced, workloads_synced) = watch::channel(false);
+        let (counts, unsynced) = watch::channel(workloads.len());
         let context = || context.clone();
-        tasks.spawn(watch_workloads(context(), scope.clone(), workloads, synced));
+        for (kind, watching) in workloads {
+            let (scope, counts) = (scope.clone(), counts.clone());
+            tasks.spawn(watch_workloads(context(), kind, scope, watching, counts));
+        }
         tasks.spawn(watch_pods(context(), scope.clone(), pods));
         let inputs = inputs.clone();
         tasks.spawn(watch_semaphores(
             context(),
             scope,
             semaphores,
-            workloads_synced,
+            unsynced,
             inputs,
         ));
     }
@@ -140,25 +149,30 @@ async fn next<K>(
     }
 }
 
-/// Feeds the workloads into the index. The index has only what concerns the operator.
+/// Feeds the workloads of a kind into the index, which has only what concerns the operator. `unsynced` counts the
+/// watches of workloads that have not listed all yet.
 async fn watch_workloads(
     context: Arc<Context>,
+    kind: Kind,
     scope: WatchScope,
     mut watching: Watching,
-    synced: watch::Sender<bool>,
+    unsynced: watch::Sender<usize>,
 ) {
-    let mut events = workload::watch(&scope, &context.client);
+    let mut events = workload::watch(&kind, &scope, &context.client);
+    let (kind, mut unsynced) = (kind.name(), Some(unsynced));
     let mut advisor = Advisor::new(context.shared.events.clone());
     while let Some(event) = next(&mut events, &mut watching).await {
         match event {
             Event::Init => {
-                context.index.list_begins(&scope);
+                context.index.list_begins(&kind, &scope);
                 advisor.list_begins();
             }
             Event::InitDone => {
-                context.index.list_ends(&scope);
+                context.index.list_ends(&kind, &scope);
                 advisor.list_ends();
-                synced.send_replace(true);
+                if let Some(unsynced) = unsynced.take() {
+                    unsynced.send_modify(|unsynced| *unsynced -= 1);
+                }
             }
             Event::Apply(Some(workload)) | Event::InitApply(Some(workload)) => {
                 advisor.on_update(&workload);
@@ -195,10 +209,10 @@ async fn watch_semaphores(
     context: Arc<Context>,
     scope: WatchScope,
     watching: Watching,
-    mut workloads_synced: watch::Receiver<bool>,
+    mut unsynced: watch::Receiver<usize>,
     inputs: mpsc::Sender<Input>,
 ) {
-    if workloads_synced.wait_for(|synced| *synced).await.is_err() {
+    if unsynced.wait_for(|unsynced| *unsynced == 0).await.is_err() {
         return;
     }
     let events = scope.watch(&context.client, watcher::Config::default());

@@ -1,6 +1,6 @@
 //! Reports the health of a watch of the API server: to `/readyz`, the metric and the log.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use kube::runtime::watcher;
 use tokio::time::sleep;
@@ -31,7 +31,7 @@ const SHOWN: usize = 400;
 /// The state of a watch.
 pub(super) struct Watching {
     /// The resource, as the API calls it.
-    what: &'static str,
+    what: Arc<str>,
     /// The same with its scope.
     title: String,
     part: Part,
@@ -56,14 +56,14 @@ struct Trouble {
 impl Watching {
     /// A watch that starts. The operator is not ready before everything was listed.
     pub(super) fn begin(
-        what: &'static str,
+        what: &str,
         reach: &WatchScope,
         health: &Health,
         metrics: &Metrics,
     ) -> Self {
         let title = reach.of(what);
         Self {
-            what,
+            what: what.into(),
             part: health.part(title.clone()),
             title,
             metrics: metrics.clone(),
@@ -101,7 +101,7 @@ impl Watching {
     /// The watch has failed, and restarts automatically. This does not end readiness if the watch worked before: no
     /// other replica could do better, and a restart would not help.
     pub(super) fn failed(&mut self, error: &watcher::Error) {
-        self.metrics.watch_failed(self.what);
+        self.metrics.watch_failed(&self.what);
         let now = Moment::now();
         let (code, why) = explain(&self.title, error);
         let (since, log_it) = Trouble::note(&mut self.trouble, code, now);

@@ -60,7 +60,13 @@ struct Readiness {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Resource {
-    resource: &'static str,
+    resource: Arc<str>,
+}
+
+/// The kind of a workload. There are few: they are switched on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WorkloadKind {
+    kind: Arc<str>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -89,6 +95,7 @@ struct Inner {
     grants: Family<SemaphoreLabels, Counter>,
     releases: Family<SemaphoreLabels, Counter>,
     losses: Family<SemaphoreLabels, Counter>,
+    starts: Family<WorkloadKind, Counter>,
     waits: Histograms<SemaphoreLabels>,
     held: Family<SemaphoreLabels, Gauge>,
     waiting: Family<SemaphoreLabels, Gauge>,
@@ -148,6 +155,7 @@ impl Metrics {
             grants: make.plain("grants", "Slots granted to Jobs of this cluster: all of a Job that asks for several"),
             releases: make.plain("releases", "Slots released by Jobs of this cluster"),
             losses: make.plain("losses", "Slots lost while their Jobs ran"),
+            starts: make.plain("starts", "Workloads started in their slots, by kind"),
             waits: make.seconds(
                 "wait",
                 "How long Jobs waited for a grant: once for each semaphore that a Job asks for slots of, and each key",
@@ -214,6 +222,13 @@ impl Metrics {
             .waits
             .get_or_create(semaphore)
             .observe(waited.as_secs_f64());
+    }
+
+    /// A workload of this kind was started in its slots.
+    pub fn started(&self, kind: &str) {
+        let kind = kind.into();
+        let starts = &self.0.starts;
+        starts.get_or_create(&WorkloadKind { kind }).inc();
     }
 
     /// A Job gave its slot back.
@@ -334,11 +349,10 @@ impl Metrics {
     }
 
     /// A watch of this resource failed, and is restarted.
-    pub fn watch_failed(&self, resource: &'static str) {
-        self.0
-            .watch_errors
-            .get_or_create(&Resource { resource })
-            .inc();
+    pub fn watch_failed(&self, resource: &str) {
+        let resource = resource.into();
+        let errors = &self.0.watch_errors;
+        errors.get_or_create(&Resource { resource }).inc();
     }
 
     /// A Kubernetes event was not written, because its queue was full.

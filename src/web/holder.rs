@@ -21,6 +21,8 @@ pub(super) struct Holder<'a> {
 enum Kind {
     /// A Job of a cluster with this operator.
     Job,
+    /// Another workload of such a cluster: its name begins with its kind.
+    Workload,
     /// A command that runs in a slot, by `consul-semaphore exec`.
     Process,
     /// Another program.
@@ -44,11 +46,20 @@ impl<'a> Holder<'a> {
         }
         match text.split_once(' ') {
             Some((_, name)) if name.contains(' ') => of(Kind::Unknown, Some(text), None),
+            Some((cluster, name)) if is_other_workload(name) => {
+                of(Kind::Workload, Some(name), Some(cluster))
+            }
             Some((cluster, name)) if name.contains('/') => of(Kind::Job, Some(name), Some(cluster)),
             Some((host, name)) => of(Kind::Process, Some(name), Some(host)),
             None => of(Kind::Unknown, Some(text), None),
         }
     }
+}
+
+/// Whether the kind is before the namespace: it is no Job's.
+fn is_other_workload(name: &str) -> bool {
+    let kind = name.split_once('/').and_then(|(of, _)| of.split_once(':'));
+    kind.is_some_and(|(kind, _)| kind.starts_with(|first: char| first.is_ascii_uppercase()))
 }
 
 #[cfg(test)]
@@ -73,6 +84,7 @@ mod tests {
             namespace: "batch".into(),
             semaphore: "db".into(),
             key: None,
+            kind: consul_semaphore::KindName::default(),
             workload: "migrate-42".into(),
             uid: "u-1".into(),
             ordinal: 0,

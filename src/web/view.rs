@@ -201,6 +201,7 @@ impl<'a> Waiting<'a> {
     fn of(job: &'a QueueStatus, why: &Why<'_>) -> Self {
         let QueueStatus {
             job,
+            kind: _,
             key,
             slots,
             asks_for,

@@ -176,6 +176,7 @@ fn a_status() -> ConsulSemaphoreStatus {
         queue: vec![QueueStatus {
             key: Some("customer-42".to_owned()),
             job: "migrate-2".to_owned(),
+            kind: Some("JobSet".to_owned()),
             slots: Some(2),
             asks_for: Some("db-migrations, licenses:2".into()),
             lacks: Some("licenses:2".into()),

@@ -325,6 +325,7 @@ fn metrics() -> String {
     metrics.granted(&db, 1, Duration::ZERO);
     let time = jiff::Timestamp::UNIX_EPOCH;
     metrics.expects(&db, Some(time), Some(time));
+    metrics.started("Job");
     metrics.released(&db);
     metrics.lost(&db);
     metrics.consul_call("txn", "ok", Duration::ZERO);

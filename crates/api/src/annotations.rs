@@ -48,6 +48,9 @@ pub const GRANTED_TO: &str = "consul-semaphore.io/granted-to";
 /// it, even after the Job is deleted.
 pub const HOLDER_LABEL: &str = "consul-semaphore.io/holder";
 
+/// A label on a workload of another kind than Job, by its user: `"true"`, or the operator does not see the workload.
+pub const WAITS_LABEL: &str = "consul-semaphore.io/waits";
+
 /// What users write on a Job: every name whose comment says so.
 pub const OF_USERS: [&str; 6] = [SEMAPHORE, PRIORITY, HOLD, KEY, ON_CONTENTION, WAIT_TIMEOUT];
 

@@ -126,7 +126,8 @@ pub struct HolderStatus {
     #[schemars(with = "String")]
     pub key: Option<String>,
 
-    /// The holder: `<cluster> <namespace>/<name>` of a Job; for another program the name of its session
+    /// The holder: `<cluster> <namespace>/<name>` of a Job, with the kind before the namespace for another workload, as
+    /// in `prod-eu JobSet:batch/train`; for another program the name of its session
     /// and its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
@@ -212,8 +213,13 @@ impl Standing {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueStatus {
-    /// The name of the Job.
+    /// The name of the Job, or of a workload of another kind.
     pub job: String,
+
+    /// The kind of the workload, if it is no Job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub kind: Option<String>,
 
     /// The key, if the semaphore is keyed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

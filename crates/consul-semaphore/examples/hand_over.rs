@@ -316,6 +316,7 @@ impl World {
 
 fn workload(number: u64) -> Workload {
     Workload {
+        kind: consul_semaphore::KindName::default(),
         name: format!("workload-{number:06}").into(),
         uid: format!("00000000-0000-4000-8000-{number:012}")
             .as_str()
@@ -331,6 +332,7 @@ fn workload(number: u64) -> Workload {
         phase: Phase::Idle,
         grace: Duration::from_secs(30),
         was_suspended: true,
+        traits: consul_semaphore::Traits::default(),
         granted: None,
         reported: Vec::new(),
         wait: consul_semaphore::Wait::default(),

@@ -380,9 +380,10 @@ impl<'a> Pass<'a> {
 
     /// Whether the workload is being written to, or will be by this plan.
     fn is_busy(&self, uid: &Uid) -> bool {
-        let suspends = &self.plan.suspends;
+        let Plan { suspends, ends, .. } = &*self.plan;
         self.observed.busy.contains(uid)
             || suspends.iter().any(|suspend| suspend.workload.uid == *uid)
+            || ends.iter().any(|end| end.workload.uid == *uid)
     }
 
     fn release(&mut self, ours: &OwnContender) {
@@ -558,6 +559,7 @@ impl<'a> Pass<'a> {
                 let waits = Waits {
                     free: free && ready,
                     first: first && !others.keep_before(workload),
+                    fits: settings.limit >= slots.saturating_add(withheld),
                     soon: self.has_soon(slots.saturating_add(withheld)),
                 };
                 self.plan.parts.insert(uid.clone(), Part::Waits(waits));

@@ -57,6 +57,10 @@ impl OwnContender {
         };
         match workload.phase {
             Phase::Running | Phase::Stopping => Fate::Keep,
+            // What may run again must not run in this slot then.
+            Phase::Finished { .. } if workload.traits.runs_again && workload.granted.is_some() => {
+                gone(Fate::GiveBack { hold: false })
+            }
             // A terminal condition is proof by itself.
             Phase::Finished { at_rest: true } => Fate::Cool,
             Phase::Finished { at_rest: false } => gone(Fate::Cool),
@@ -168,6 +172,28 @@ mod tests {
                     "{case}"
                 );
             }
+        }
+    }
+
+    /// Its grant is taken from it once no pod is left, and only then its slot is free.
+    #[test]
+    fn what_may_run_again_does_not_run_in_this_slot_then() {
+        for at_rest in [false, true] {
+            let finished = |granted| {
+                let phase = Phase::Finished { at_rest };
+                let mut workload = samples::workload("a", phase, granted, Some("mine"));
+                workload.traits.runs_again = true;
+                samples::ours("mine", Some(workload))
+            };
+            let proved = |ours: OwnContender| OwnContender {
+                pods_gone: true,
+                ..ours
+            };
+            let granted = || finished(Some("mine"));
+            let give_back = Fate::GiveBack { hold: false };
+            assert_eq!(granted().fate(true, false), Fate::Keep);
+            assert_eq!(proved(granted()).fate(true, false), give_back);
+            assert_eq!(proved(finished(None)).fate(true, false), Fate::Cool);
         }
     }
 

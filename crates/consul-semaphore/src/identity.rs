@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     asked::Asked,
-    workload::{MOST_SLOTS, Place, SlotId, Uid, Workload},
+    workload::{KindName, MOST_SLOTS, Place, SlotId, Uid, Workload},
 };
 use crate::Key;
 use consul_client::text::one_line;
@@ -56,6 +56,8 @@ pub struct Identity {
     pub semaphore: Arc<str>,
     /// The key of a keyed `ConsulSemaphore`.
     pub key: Option<Key>,
+    /// The kind of the workload.
+    pub kind: KindName,
     /// The name of the workload.
     pub workload: Arc<str>,
     /// The workload's uid.
@@ -79,31 +81,35 @@ impl Identity {
     }
 
     /// The name of the session. By Kubernetes' rules on names none of its parts can have a slash, and the name of an
-    /// object can't have a colon, which separates the name of a keyed semaphore from the key.
+    /// object can't have a colon, which separates the name of a keyed semaphore from the key, and the kind of a
+    /// workload, if that is no Job, from its name.
     pub fn session_name(&self) -> String {
         let Self {
             cluster,
             namespace,
             semaphore,
             key,
+            kind,
             workload,
             uid,
             ordinal,
         } = self;
         let key = key.as_ref().map_or(String::new(), |key| format!(":{key}"));
+        let kind = kind.unusual().map(|kind| format!("{kind}:"));
+        let kind = kind.unwrap_or_default();
         let ordinal = match ordinal {
             0 => String::new(),
             further => format!("/{further}"),
         };
-        format!("{PROGRAM}/{cluster}/{namespace}/{semaphore}{key}/{workload}/{uid}{ordinal}")
+        format!("{PROGRAM}/{cluster}/{namespace}/{semaphore}{key}/{kind}{workload}/{uid}{ordinal}")
     }
 
     /// The kind of the holder.
-    fn kind(&self) -> &'static str {
+    fn kind(&self) -> &str {
         if &*self.namespace == NONE {
             PROCESS
         } else {
-            "Job"
+            self.kind.as_str()
         }
     }
 
@@ -124,6 +130,10 @@ impl Identity {
             Some((semaphore, key)) => (semaphore, Some(key.parse().ok()?)),
             None => (semaphore, None),
         };
+        let (kind, workload) = match workload.split_once(':') {
+            Some((kind, workload)) => (kind_of(kind)?, workload),
+            None => (KindName::default(), workload),
+        };
         if ![cluster, namespace, semaphore, workload, uid]
             .into_iter()
             .all(is_name)
@@ -135,11 +145,19 @@ impl Identity {
             namespace: namespace.into(),
             semaphore: semaphore.into(),
             key,
+            kind,
             workload: workload.into(),
             uid: uid.into(),
             ordinal,
         })
     }
+}
+
+/// Parses the kind of a workload that is no Job, as in a session's name.
+fn kind_of(text: &str) -> Option<KindName> {
+    let kind = KindName::from(text);
+    let is_kind = is_name(text) && text.starts_with(|first: char| first.is_ascii_uppercase());
+    (is_kind && kind.unusual().is_some()).then_some(kind)
 }
 
 /// Parses the ordinal of a slot that is not its workload's first, as in a session's name.
@@ -171,7 +189,7 @@ pub struct ContenderBody {
     pub cluster: String,
     /// The cluster's id.
     pub cluster_id: String,
-    /// `Job`, or `Process` for a process on a host. The host is its cluster, and it has no namespace and no
+    /// The workload's kind, such as `Job`, or `Process` for a process on a host. The host is its cluster, and it has no namespace and no
     /// `ConsulSemaphore`.
     pub kind: String,
     /// The workload's namespace.
@@ -319,10 +337,17 @@ impl ContenderBody {
     /// The holder in a few words, as the status of a `ConsulSemaphore` shows it. Everyone who may write the key may
     /// have written anything there.
     pub fn holder(&self) -> String {
-        let holder = if self.kind == PROCESS {
-            format!("{} {}", self.cluster, self.name)
-        } else {
-            format!("{} {}/{}", self.cluster, self.namespace, self.name)
+        let Self {
+            cluster,
+            kind,
+            namespace,
+            name,
+            ..
+        } = self;
+        let holder = match KindName::from(kind.as_str()).unusual() {
+            Some(PROCESS) => format!("{cluster} {name}"),
+            Some(kind) => format!("{cluster} {kind}:{namespace}/{name}"),
+            None => format!("{cluster} {namespace}/{name}"),
         };
         one_line(&holder, LONGEST_HOLDER)
     }
@@ -341,6 +366,7 @@ mod tests {
             namespace: "batch".into(),
             semaphore: "db".into(),
             key: None,
+            kind: KindName::default(),
             workload: "migrate-42".into(),
             uid: "u-1".into(),
             ordinal: 0,
@@ -357,6 +383,13 @@ mod tests {
             name,
             "consul-semaphore-operator/c-1/batch/db:customer-7/migrate-42/u-1"
         );
+        assert_eq!(Identity::parse(&name).as_ref(), Some(&identity));
+        identity.kind = "JobSet".into();
+        let name = identity.session_name();
+        assert_eq!(
+            name,
+            "consul-semaphore-operator/c-1/batch/db:customer-7/JobSet:migrate-42/u-1"
+        );
         assert_eq!(Identity::parse(&name), Some(identity));
     }
 
@@ -367,6 +400,7 @@ mod tests {
             namespace: NONE.into(),
             semaphore: NONE.into(),
             key: None,
+            kind: KindName::default(),
             workload: name_of("back up/ö").into(),
             uid: "4711-0badcafe".into(),
             ordinal: 0,
@@ -386,6 +420,16 @@ mod tests {
             (body.kind.as_str(), body.holder().as_str()),
             ("Process", "ci-7 back-up--")
         );
+        let of_jobs = Identity {
+            namespace: "batch".into(),
+            kind: "JobSet".into(),
+            ..identity
+        };
+        let body = ContenderBody::new(&host, &of_jobs, jiff::Timestamp::UNIX_EPOCH, false);
+        assert_eq!(
+            (body.kind.as_str(), body.holder().as_str()),
+            ("JobSet", "ci-7 JobSet:batch/back-up--")
+        );
         assert_eq!(name_of(""), NONE);
         assert_eq!(name_of(&"x".repeat(99)).len(), LONGEST_NAME);
     }
@@ -403,6 +447,9 @@ mod tests {
             "consul-semaphore-operator/c/n/s:.lock/j/u",
             "consul-semaphore-operator/c/n/s:k:k/j/u",
             "consul-semaphore-operator/c/n/s/j:k/u",
+            "consul-semaphore-operator/c/n/s/Job:j/u",
+            "consul-semaphore-operator/c/n/s/JobSet:j:k/u",
+            "consul-semaphore-operator/c/n/s/JobSet:/u",
             "consul-semaphore-operator/c/n/s/j\nforged/u",
             "consul-semaphore-operator/c/n/s/j/u\u{202e}",
             " consul-semaphore-operator/c/n/s/j/u",

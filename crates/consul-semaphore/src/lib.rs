@@ -77,6 +77,6 @@ pub use sequencer::Sequencer;
 pub use settings::{Order, Reserved, Restrictions, Settings, WaitSettings};
 pub use turns::Turns;
 pub use workload::{
-    CronJob, Granted, GrantedSlot, MOST_SEMAPHORES, MOST_SLOTS, Phase, Place, SlotId, SlotRequest,
-    Uid, Wait, Workload, lock_key_of, lock_key_parts,
+    CronJob, Granted, GrantedSlot, KindName, MOST_SEMAPHORES, MOST_SLOTS, Phase, Place, SlotId,
+    SlotRequest, Traits, Uid, Wait, Workload, lock_key_of, lock_key_parts,
 };

@@ -11,13 +11,17 @@ use super::{
     limit::{self, Agreement},
     lock::{Lock, LockChange},
     settings::Settings,
-    workload::{CronJob, Granted, GrantedSlot, Phase, SlotId, Uid, Workload, lock_key_of},
+    workload::{
+        CronJob, Granted, GrantedSlot, KindName, Phase, SlotId, Uid, Workload, lock_key_of,
+    },
 };
 use consul_client::{Entry, Op, OpError, SessionId, clock::Moment};
 
 /// The workload that an action is about, at the version that the decision was based on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
+    /// The workload's kind.
+    pub kind: KindName,
     /// The workload's name.
     pub name: Arc<str>,
     /// The workload's uid.
@@ -35,6 +39,7 @@ impl From<&Arc<Workload>> for Target {
 impl From<&Workload> for Target {
     fn from(workload: &Workload) -> Self {
         Self {
+            kind: workload.kind.clone(),
             name: workload.name.clone(),
             uid: workload.uid.clone(),
             version: workload.version.clone(),
@@ -187,9 +192,11 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// The order to stop the workload, if it runs without a grant.
+    /// The order to stop the workload, if it runs without a grant and can be stopped. What can't be was never this
+    /// operator's to end.
     pub fn of(workload: &Workload) -> Option<Self> {
         let runs = workload.phase == Phase::Running && workload.granted.is_none();
+        let runs = runs && workload.traits.can_be_suspended;
         runs.then(|| Self {
             workload: workload.into(),
             // Its user unsuspended it, which queues it again. A workload that was created running and on hold was
@@ -254,7 +261,7 @@ pub enum Failed {
     },
     /// This newer workload asks for the same.
     Superseded {
-        /// The namespace and the name.
+        /// Its kind, namespace and name.
         by: String,
     },
 }
@@ -270,18 +277,42 @@ impl Failed {
     }
 }
 
-/// A running workload that is ended, because a newer one that asks for the same replaces it.
+/// A running workload that is ended: it fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
     /// The workload.
     pub workload: Target,
-    /// The namespace and the name of the newer one.
-    pub by: String,
+    /// Why.
+    pub why: Ended,
 }
 
 impl End {
+    /// Whether it is ended for want of a slot.
+    pub fn is_lost(&self) -> bool {
+        matches!(self.why, Ended::Lost(_))
+    }
+}
+
+/// Why a running workload is ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// A newer one that asks for the same replaces it.
+    Replaced {
+        /// The kind, the namespace and the name of the newer one.
+        by: String,
+    },
+    /// It would be suspended like this for want of a slot, and can't be.
+    Lost(Suspend),
+}
+
+impl Ended {
     /// The reason in one word, as in the workload's annotation.
-    pub const REASON: &str = "Replaced";
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Replaced { .. } => "Replaced",
+            Self::Lost(_) => "SlotLost",
+        }
+    }
 }
 
 /// Why a workload that must not wait is deleted, or fails.
@@ -528,6 +559,8 @@ pub struct Waits {
     pub free: bool,
     /// Whether nobody waits before it.
     pub first: bool,
+    /// Whether it asks for no more than the limit that is in force now.
+    pub fits: bool,
     /// Whether enough slots can be free before [`Settings::pass_over`] has gone by: the others cool down.
     pub soon: bool,
 }
@@ -559,6 +592,8 @@ pub struct Plan {
     pub starts: Vec<Start>,
     /// Workloads to be suspended.
     pub suspends: Vec<Suspend>,
+    /// Workloads to be ended, because they can't be suspended.
+    pub ends: Vec<End>,
     /// Workloads that give their slot back.
     pub give_backs: Vec<GiveBack>,
     /// Running workloads that continue without a slot, or with one that could not be proved for too long.
@@ -599,6 +634,22 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// A running workload must not run without its slot: it is suspended, or ended if it can't be.
+    pub(super) fn stop(&mut self, workload: &Workload, why: Suspended) {
+        let suspend = Suspend::new(workload, why);
+        if workload.traits.can_be_suspended {
+            return self.suspends.push(suspend);
+        }
+        // Its controller ends it already.
+        if workload.wait.failing {
+            return;
+        }
+        self.ends.push(End {
+            workload: workload.into(),
+            why: Ended::Lost(suspend),
+        });
+    }
+
     /// Whether nothing at this lock key depends on a limit other than the spec's that was written here, and no write
     /// of such a limit can still arrive: see [`limit::settled`].
     pub fn settles(&self, lock: &Lock, settings: &Settings) -> bool {
@@ -620,6 +671,7 @@ impl Plan {
             transaction,
             starts,
             suspends,
+            ends,
             give_backs,
             unheld: _,
             renames,
@@ -643,6 +695,7 @@ impl Plan {
             && transaction.is_none()
             && starts.is_empty()
             && suspends.is_empty()
+            && ends.is_empty()
             && give_backs.is_empty()
             && renames.is_empty()
             && skips.is_empty()

@@ -63,8 +63,8 @@ fn later(time: Timestamp, duration: Duration) -> Timestamp {
     time.checked_add(duration).unwrap_or(Timestamp::MAX)
 }
 
-/// How far the start in a slot has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How far the start in a slot has come, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     /// It was not sent, or surely not made.
     Unsent,
@@ -122,10 +122,13 @@ impl RateSlot {
         self.stage == Stage::Unsent
     }
 
-    /// A stamp that is earlier than the one that is written, once the start is known. By that time it was made.
-    pub(super) fn earlier_stamp(&self, now: Moment, time: Timestamp) -> Option<Timestamp> {
-        let made = self.stage == Stage::Made && now + self.period + WORTH < self.stamp.end;
-        made.then(|| stamp_of_start(time, self.period))
+    /// A stamp that is earlier than the one that is written, once the start is known. By that time it was made. Stamps
+    /// are compared as written: of two operators each holds what the other one has stamped for longer than that, and
+    /// they would take turns to write it anew for ever.
+    pub(super) fn earlier_stamp(&self, time: Timestamp) -> Option<Timestamp> {
+        let until = stamp_of_start(time, self.period);
+        let earlier = self.stage == Stage::Made && later(until, WORTH) < self.stamp.until;
+        earlier.then_some(until)
     }
 
     /// The body for a contender that takes this slot over from a session that is gone.
@@ -171,10 +174,18 @@ impl RateSlot {
         let known = [Some(self.stamp), self.moved];
         let known = known.into_iter().flatten();
         let same = known.into_iter().find(|stamp| Some(stamp.until) == until);
-        self.stamp = same.unwrap_or_else(|| {
+        if let Some(stamp) = same {
+            self.stamp = stamp;
+        } else {
+            // Somebody else wrote it, or an earlier transaction of this process did that came late: its stamp is for an
+            // earlier start than the one that was to follow.
             let found = Self::found(&self.identity, body, clock, self.period);
-            found.stamp
-        });
+            *self = Self {
+                start_by: self.start_by.min(found.start_by),
+                stage: self.stage.max(found.stage),
+                ..found
+            };
+        }
         self.index = index;
         self.moved = None;
     }

@@ -9,7 +9,7 @@ use super::{
     lock::SEMAPHORE_FLAGS,
     settings::{Restrictions, Settings, WaitSettings},
     turns::WINDOW,
-    workload::{Granted, Phase, SlotRequest, Uid, Wait, Workload},
+    workload::{Granted, KindName, Phase, SlotRequest, Traits, Uid, Wait, Workload},
 };
 use crate::OnContention;
 use consul_client::{Entry, clock::Moment};
@@ -36,6 +36,7 @@ pub(super) fn workload(
     reported: Option<&str>,
 ) -> Workload {
     Workload {
+        kind: KindName::default(),
         name: name.into(),
         uid: Uid::from(name),
         version: "1".into(),
@@ -49,6 +50,7 @@ pub(super) fn workload(
         phase,
         grace: Duration::from_secs(30),
         was_suspended: true,
+        traits: Traits::default(),
         granted: granted.map(|session| Granted::by(LOCK_KEY, session)),
         reported: reported.map(Into::into).into_iter().collect(),
         wait: Wait::default(),
@@ -69,6 +71,7 @@ pub(super) fn ours(session: &str, workload: Option<Workload>) -> OwnContender {
             namespace: "batch".into(),
             semaphore: "db".into(),
             key: None,
+            kind: KindName::default(),
             workload: workload
                 .as_ref()
                 .map_or("a".into(), |workload| workload.name.clone()),

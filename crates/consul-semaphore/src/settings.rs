@@ -165,6 +165,7 @@ impl Settings {
             namespace: self.namespace.as_str().into(),
             semaphore: self.name.as_str().into(),
             key: self.key.clone(),
+            kind: workload.kind.clone(),
             workload: workload.name.clone(),
             uid: workload.uid.clone(),
             ordinal,

@@ -28,6 +28,38 @@ impl fmt::Display for Uid {
     }
 }
 
+/// The name of a workload's kind, as Kubernetes has it: `Job`. The algorithm knows no kinds: it only says to whom a
+/// session belongs, and where a write goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KindName(Option<Arc<str>>);
+
+impl KindName {
+    /// The kind that is meant where none is named.
+    const USUAL: &str = "Job";
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        self.0.as_deref().unwrap_or(Self::USUAL)
+    }
+
+    /// The name, unless it is the one that is meant where none is named.
+    pub fn unusual(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+}
+
+impl From<&str> for KindName {
+    fn from(name: &str) -> Self {
+        Self((name != Self::USUAL).then(|| name.into()))
+    }
+}
+
+impl fmt::Display for KindName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// What a workload is doing, as its spec and status show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -204,9 +236,31 @@ pub struct Wait {
     pub failing: bool,
 }
 
+/// What the algorithm must know of a workload's kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Traits {
+    /// Whether it can be suspended while it runs. What can't be is ended instead.
+    pub can_be_suspended: bool,
+    /// Whether it may run again, as it is, after it has finished. So its grant is taken from it before its slot is
+    /// released: what runs again then runs without one.
+    pub runs_again: bool,
+}
+
+impl Default for Traits {
+    /// Those of a Job.
+    fn default() -> Self {
+        Self {
+            can_be_suspended: true,
+            runs_again: false,
+        }
+    }
+}
+
 /// A workload that asks for a slot, or that this operator started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
+    /// Its kind.
+    pub kind: KindName,
     /// Its name; the namespace is the semaphore's.
     pub name: Arc<str>,
     /// Its uid.
@@ -234,6 +288,8 @@ pub struct Workload {
     pub grace: Duration,
     /// Whether it has ever been suspended.
     pub was_suspended: bool,
+    /// What follows from its kind.
+    pub traits: Traits,
     /// The grant by which we started it, if its template names one made for this very workload.
     pub granted: Option<Granted>,
     /// The sessions in its own annotation, each for the slot at the same position in `granted`. They are a report of

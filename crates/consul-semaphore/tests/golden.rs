@@ -274,6 +274,7 @@ fn process_settings() -> Settings {
 /// A Job that waits.
 fn workload() -> Workload {
     Workload {
+        kind: consul_semaphore::KindName::default(),
         name: "migrate-42".into(),
         uid: "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48".into(),
         version: "1".into(),
@@ -287,6 +288,7 @@ fn workload() -> Workload {
         phase: Phase::Idle,
         grace: Duration::from_secs(30),
         was_suspended: true,
+        traits: consul_semaphore::Traits::default(),
         granted: None,
         reported: Vec::new(),
         wait: consul_semaphore::Wait::default(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use consul_semaphore_api::advice::{Places, advise};
 
-use crate::{WorkloadObject, job};
+use crate::{WorkloadObject, kind::job};
 
 /// Advice for the users of a workload about its annotations, if something is wrong with them. A finished workload
 /// needs no advice any more.

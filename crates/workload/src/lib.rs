@@ -1,4 +1,4 @@
-//! The one place that knows the kind of a workload: a `batch/v1` Job.
+//! The one place that knows the kinds of workloads.
 //!
 //! Types and pure functions only: no client, no IO, no clock. The caller reads the API server and sends what
 //! [`request()`] returns.
@@ -6,27 +6,33 @@
 //! | module | subject |
 //! |---|---|
 //! | [`TrackedWorkload`] | the stored part of a workload that asks for a slot, or was started in one |
-//! | `job` | how a `batch/v1` Job is read: what it is doing, who made it, what manages it |
+//! | [`Kind`] | the kinds, each in a file of its own: how it is read and written to |
+//! | `read` | what is read of every kind alike: who made it, what manages it, its grant |
 //! | [`Obstacle`] | why a workload that names a semaphore is not in its queue |
 //! | [`request()`], [`stop`] | what is written to a workload: start, suspend, give back, rename, skip |
 //! | [`pods`] | which pods belong to a workload, and when they have ended |
 //! | [`advice`](advice()) | what is wrong with annotations that have no effect |
 
 mod advice;
-mod job;
+mod kind;
+mod object;
 mod obstacle;
 pub mod pods;
+mod read;
 mod request;
+mod shape;
 mod slots;
 mod tracked;
 
 pub use advice::advice;
-pub use job::phase;
+pub use kind::{Kind, Kinds, UnknownKind, WAITING, job::phase};
+pub use object::Object;
 pub use obstacle::Obstacle;
 pub use request::{Request, request, stop};
+pub use shape::{Shape, Template};
 pub use tracked::TrackedWorkload;
 
-/// The Kubernetes object of a workload.
+/// The Kubernetes object of a workload whose kind needs no switch.
 pub type WorkloadObject = k8s_openapi::api::batch::v1::Job;
 
 /// The kind of that object, as events name it.

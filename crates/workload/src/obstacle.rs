@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use consul_semaphore::KindName;
 use consul_semaphore_api::annotations::{AnnotationError, KEY};
 
 /// Why a workload that names a semaphore is not in its queue. Its text says why, and what to correct.
@@ -13,6 +14,18 @@ pub enum Obstacle {
     /// Something else starts and stops it: it is left alone.
     #[error("{0}")]
     Managed(String),
+    /// This made it, and decides when it runs: it is left alone.
+    #[error("{0} made it, and decides when it runs")]
+    Owned(String),
+    /// It runs without a slot, and its kind can't be held any more: it is left alone.
+    #[error(
+        "it runs without a slot, and a {0} can't be held once it has started. Make it held, with its annotations, as the \
+         admission policies do"
+    )]
+    Started(KindName),
+    /// It can't be started by one patch.
+    #[error("{0}")]
+    TooLarge(String),
     /// This semaphore is keyed, and the workload does not name the key.
     #[error(
         "ConsulSemaphore {0} is keyed: name the key to wait for in the annotation {KEY}, or after the name, as in {0}/customer-42"
@@ -64,10 +77,12 @@ impl Obstacle {
             Self::Malformed(_) | Self::NoKey(_) | Self::NotKeyed(_) | Self::SameLockKey(..) => {
                 "Malformed"
             }
-            Self::Managed(_) => "ManagedElsewhere",
-            Self::TwoOperators(..) | Self::Apart(..) | Self::Unsatisfiable { .. } => {
-                "Unsatisfiable"
-            }
+            Self::Managed(_) | Self::Owned(_) => "ManagedElsewhere",
+            Self::Started(_) => "RanWithoutSlot",
+            Self::TwoOperators(..)
+            | Self::Apart(..)
+            | Self::Unsatisfiable { .. }
+            | Self::TooLarge(_) => "Unsatisfiable",
         }
     }
 }

@@ -15,6 +15,31 @@ pub fn of(workload: &Uid) -> String {
     format!("{HOLDER_LABEL}={workload}")
 }
 
+/// Which pods to ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodQuery {
+    /// A label selector.
+    pub labels: String,
+    /// Who must own them, if the labels say too little.
+    pub owner: Option<Uid>,
+}
+
+impl From<String> for PodQuery {
+    fn from(labels: String) -> Self {
+        let owner = None;
+        Self { labels, owner }
+    }
+}
+
+impl PodQuery {
+    /// Whether it asks for this pod, which has the labels.
+    pub fn finds(&self, pod: &Pod) -> bool {
+        let mut owners = pod.metadata.owner_references.iter().flatten();
+        let owner = self.owner.as_ref();
+        owner.is_none_or(|uid| owners.any(|owner| owner.uid == uid.as_ref()))
+    }
+}
+
 /// A pod of a workload in a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnPod {

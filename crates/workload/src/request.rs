@@ -3,145 +3,146 @@
 use consul_client::SessionId;
 use consul_semaphore::{
     engine::Write,
-    plan::{End, Fail, GiveBack, Rename, Start, Stop, Suspend, Target},
+    plan::{GiveBack, Rename, Start, Stop, Target},
 };
 use consul_semaphore_api::annotations as a;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::slots;
+use crate::{Kind, shape::Shape, slots};
 
 /// What to send to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// A merge patch.
     Patch(Value),
+    /// A JSON Patch.
+    Json(Value),
+    /// A JSON Patch of the subresource `status`.
+    Status(Value),
     /// A deletion, conditional on the uid and the version that it was decided on; the pods are deleted after it.
     Delete,
 }
 
-/// What to send for a write that the engine asks for.
-pub fn request(write: &Write) -> Request {
-    match write {
-        Write::Start(write) => Request::Patch(start(write)),
-        Write::Suspend(write) => Request::Patch(suspend(write)),
-        Write::GiveBack(write) => Request::Patch(give_back(write)),
-        Write::Rename(write) => Request::Patch(rename(write)),
-        Write::Skip(_) => Request::Delete,
-        Write::Fail(write) => Request::Patch(fail(write)),
-        Write::End(write) => Request::Patch(end(write)),
-    }
+/// What to send at `now` for a write that the engine asks for, to a workload of this shape; `None` if that can't be
+/// said, because the kind is unknown or the shape is another kind's.
+pub fn request(write: &Write, shape: &Shape, now: jiff::Timestamp) -> Option<Request> {
+    Kind::named(&write.target().kind)?.request(write, shape, now)
 }
 
-/// The patch that suspends a workload which runs though no grant started it.
-pub fn stop(stop: &Stop) -> Request {
-    let annotations = if stop.unhold {
-        json!({ (a::HOLD): null })
-    } else {
-        json!({})
-    };
-    Request::Patch(json!({
-        "metadata": metadata(&stop.workload, &annotations),
-        "spec": { "suspend": true },
-    }))
+/// What suspends a workload that runs though no grant started it; `None` if its kind is unknown or can't be suspended.
+pub fn stop(stop: &Stop) -> Option<Request> {
+    Kind::named(&stop.workload.kind)?.stop(stop)
 }
 
-/// One patch unsuspends the Job and writes the sequencers of its slots where its pods read them.
-fn start(start: &Start) -> Value {
-    let Start {
-        workload,
-        slot,
-        others,
-    } = start;
-    let annotations = json!({ (a::SESSION): listed(start.sessions()) });
-    let mut patch = json!({
-        "metadata": metadata(workload, &annotations),
-        "spec": {
-            "suspend": false,
-            "template": { "metadata": {
-                "labels": { (a::HOLDER_LABEL): workload.uid.as_ref() },
-                "annotations": {
-                    (a::LOCK_KEY): slot.key(),
-                    (a::SESSION): slot.session(),
-                    (a::LOCK_INDEX): slot.lock_index().to_string(),
-                    (a::FENCING_TOKEN): slot.fencing_token().to_string(),
-                    (a::GRANTED_TO): workload.uid.as_ref(),
-                },
-            } },
-        },
+/// Names the sessions that now hold a running workload's slots.
+pub(crate) fn rename(rename: &Rename) -> Request {
+    let annotations = json!({ (a::SESSION): listed(&rename.sessions) });
+    Request::Patch(json!({ "metadata": metadata(&rename.workload, &annotations) }))
+}
+
+/// Records that a workload gives its slot back, and clears the grant from its own metadata, where all kinds but Job
+/// have it. What is left of it in templates says nothing without that, and the next start writes it anew.
+pub(crate) fn give_back(give_back: &GiveBack) -> Request {
+    let mut annotations = json!({
+        (a::SESSION): listed(&give_back.sessions),
+        (a::LOCK_KEY): null,
+        (a::LOCK_INDEX): null,
+        (a::FENCING_TOKEN): null,
+        (a::SLOTS): null,
+        (a::GRANTED_TO): null,
     });
-    if !others.is_empty() {
-        patch["spec"]["template"]["metadata"]["annotations"][a::SLOTS] =
-            slots::written(start).into();
-    }
-    patch
-}
-
-/// The Job controller ends the pods of a suspended Job.
-fn suspend(suspend: &Suspend) -> Value {
-    json!({
-        "metadata": metadata(&suspend.workload, &json!({ (a::SESSION): null })),
-        "spec": { "suspend": true },
-    })
-}
-
-/// Records that the Job gives its slot back, and clears the grant from its template.
-fn give_back(give_back: &GiveBack) -> Value {
-    let mut annotations = json!({ (a::SESSION): listed(&give_back.sessions) });
     if give_back.hold {
         annotations[a::HOLD] = "true".into();
     }
-    json!({
-        "metadata": metadata(&give_back.workload, &annotations),
-        "spec": { "template": { "metadata": {
-            "labels": { (a::HOLDER_LABEL): null },
-            "annotations": {
-                (a::LOCK_KEY): null,
-                (a::SESSION): null,
-                (a::LOCK_INDEX): null,
-                (a::FENCING_TOKEN): null,
-                (a::SLOTS): null,
-                (a::GRANTED_TO): null,
-            },
-        } } },
-    })
+    let mut metadata = metadata(&give_back.workload, &annotations);
+    metadata["labels"] = json!({ (a::HOLDER_LABEL): null });
+    Request::Patch(json!({ "metadata": metadata }))
 }
 
-/// Names the sessions that now hold a running Job's slots.
-fn rename(rename: &Rename) -> Value {
-    let annotations = json!({ (a::SESSION): listed(&rename.sessions) });
-    json!({ "metadata": metadata(&rename.workload, &annotations) })
+/// The annotations in which pods find the sequencers of their workload's slots.
+pub(crate) fn sequencers(start: &Start) -> Map<String, Value> {
+    let mut annotations = Map::new();
+    let mut add = |name: &str, value: String| annotations.insert(name.to_owned(), value.into());
+    add(a::LOCK_KEY, start.slot.key().to_owned());
+    add(a::SESSION, start.slot.session().to_string());
+    add(a::LOCK_INDEX, start.slot.lock_index().to_string());
+    add(a::FENCING_TOKEN, start.slot.fencing_token().to_string());
+    add(a::GRANTED_TO, start.workload.uid.to_string());
+    if !start.others.is_empty() {
+        add(a::SLOTS, slots::written(start));
+    }
+    annotations
 }
 
-/// Starts the Job without pods and with a deadline: within about a second the Job controller makes it Failed, with the
-/// reason `DeadlineExceeded`.
-fn fail(fail: &Fail) -> Value {
-    let annotations = json!({ (a::FAILED): fail.why.reason() });
-    json!({
-        "metadata": metadata(&fail.workload, &annotations),
-        "spec": { "suspend": false, "parallelism": 0, "activeDeadlineSeconds": 1 },
-    })
+/// The annotations that record a grant in the metadata of the workload itself. The one with its sessions changes while
+/// it runs, so all slots are there as they were granted, even if there is only one.
+pub(crate) fn record(start: &Start) -> Map<String, Value> {
+    let mut annotations = sequencers(start);
+    annotations.insert(a::SESSION.to_owned(), listed(start.sessions()).into());
+    annotations.insert(a::SLOTS.to_owned(), slots::written(start).into());
+    annotations
 }
 
-/// The Job controller ends the pods of a Job that is past its deadline, and makes it Failed.
-fn end(end: &End) -> Value {
-    json!({
-        "metadata": metadata(&end.workload, &json!({ (a::FAILED): End::REASON })),
-        "spec": { "activeDeadlineSeconds": 1 },
-    })
+/// The label by which the pods of a workload in a slot are watched.
+pub(crate) fn holder_label(start: &Start) -> Map<String, Value> {
+    let uid = start.workload.uid.to_string();
+    Map::from_iter([(a::HOLDER_LABEL.to_owned(), uid.into())])
 }
 
 /// Sessions, as in the annotation.
-fn listed<'a>(sessions: impl IntoIterator<Item = &'a SessionId>) -> String {
+pub(crate) fn listed<'a>(sessions: impl IntoIterator<Item = &'a SessionId>) -> String {
     let sessions: Vec<&str> = sessions.into_iter().map(SessionId::as_str).collect();
     sessions.join(",")
 }
 
 /// With the version, the API server refuses what was decided on an older version; with the uid, what was decided on
-/// another Job of that name.
-fn metadata(job: &Target, annotations: &Value) -> Value {
+/// another workload of that name.
+pub(crate) fn metadata(workload: &Target, annotations: &Value) -> Value {
     json!({
-        "uid": job.uid.as_ref(),
-        "resourceVersion": job.version,
+        "uid": workload.uid.as_ref(),
+        "resourceVersion": workload.version,
         "annotations": annotations,
     })
+}
+
+/// A JSON Patch of a workload in the version that was decided on. The API server answers 409 if that is not the
+/// current one any more: a failed `test` would be 422, as if the patch were wrong.
+pub(crate) struct JsonPatch(Vec<Value>);
+
+impl JsonPatch {
+    pub(crate) fn of(workload: &Target) -> Self {
+        let mut patch = Self(Vec::new());
+        patch.replace("/metadata/resourceVersion", json!(workload.version));
+        patch
+    }
+
+    pub(crate) fn replace(&mut self, path: &str, value: Value) {
+        self.0
+            .push(json!({ "op": "replace", "path": path, "value": value }));
+    }
+
+    pub(crate) fn add(&mut self, path: &str, value: Value) {
+        self.0
+            .push(json!({ "op": "add", "path": path, "value": value }));
+    }
+
+    pub(crate) fn remove(&mut self, path: &str) {
+        self.0.push(json!({ "op": "remove", "path": path }));
+    }
+
+    /// Adds entries to a map, which is made if it is not `there`.
+    pub(crate) fn add_all(&mut self, path: &str, entries: Map<String, Value>, there: bool) {
+        if !there {
+            return self.add(path, entries.into());
+        }
+        for (name, value) in entries {
+            // RFC 6901
+            let name = name.replace('~', "~0").replace('/', "~1");
+            self.add(&format!("{path}/{name}"), value);
+        }
+    }
+
+    pub(crate) fn into_value(self) -> Value {
+        self.0.into()
+    }
 }

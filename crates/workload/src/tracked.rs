@@ -6,7 +6,11 @@ use consul_client::clock::Moment;
 use consul_semaphore::{OnContention, SlotRequest, Workload};
 use consul_semaphore_api::annotations::{self, AnnotationError};
 
-use crate::{Obstacle, WorkloadObject, job};
+use crate::{
+    Kind, Object, Obstacle, WorkloadObject,
+    read::{self, Read},
+    shape::Shape,
+};
 
 /// The stored part of a workload that asks for a slot, or was started in one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,22 +27,60 @@ pub struct TrackedWorkload {
     pub bad_key: Option<AnnotationError>,
     /// The semaphores that it names together with a key.
     pub named_with_key: Vec<Arc<str>>,
+    /// What a patch must know of it.
+    pub shape: Shape,
 }
 
 impl TrackedWorkload {
-    /// Reads a workload that was received at `seen`; `None` if it neither asks for a slot nor was started in one.
+    /// Reads a Job that was received at `seen`; `None` if it neither asks for a slot nor was started in one.
     pub fn read(object: &WorkloadObject, seen: Moment) -> Option<Self> {
+        Self::read_any(object, seen)
+    }
+
+    /// Reads a workload of this kind from JSON that was received at `seen`.
+    ///
+    /// # Errors
+    /// If this is no object of that kind.
+    pub fn parse(kind: &Kind, json: &str, seen: Moment) -> serde_json::Result<Option<Self>> {
+        match kind {
+            Kind::Job => Ok(Self::read(&serde_json::from_str(json)?, seen)),
+            kind => Self::read_object(kind, &serde_json::from_str(json)?, seen),
+        }
+    }
+
+    /// Reads a workload of this kind that was received at `seen`; `None` if it neither asks for a slot nor was started
+    /// in one.
+    ///
+    /// # Errors
+    /// If this is no object of that kind.
+    pub fn read_object(
+        kind: &Kind,
+        object: &Object,
+        seen: Moment,
+    ) -> serde_json::Result<Option<Self>> {
+        // What does not concern the operator need not be readable.
+        let annotations = object.metadata.annotations.as_ref();
+        if annotations.is_none_or(BTreeMap::is_empty) {
+            return Ok(None);
+        }
+        kind.read(object, |object| Self::read_any(object, seen))
+    }
+
+    fn read_any(object: &dyn Read, seen: Moment) -> Option<Self> {
         let none = BTreeMap::new();
-        let metadata = &object.metadata;
+        let metadata = object.metadata();
         let annotations = metadata.annotations.as_ref().unwrap_or(&none);
-        let granted = job::granted(object);
+        if read::belongs_to_its_owner(object) {
+            return None;
+        }
+        let granted = read::granted(object);
         let request = annotations::parse(annotations);
         if request.is_none() && granted.is_none() {
             return None;
         }
-        let manager = request.is_some().then(|| job::manager(object)).flatten();
-        let (request, obstacle) = match (request, manager) {
-            (_, Some(manager)) => (None, Some(Obstacle::Managed(manager))),
+        let obstacle = request.is_some().then(|| read::obstacle(object, &granted));
+        let (request, obstacle) = match (request, obstacle.flatten()) {
+            (_, Some(obstacle)) => (None, Some(obstacle)),
             (Some(Err(error)), None) => (None, Some(Obstacle::Malformed(error))),
             (Some(Ok(request)), None) => (Some(request), None),
             (None, None) => (None, None),
@@ -65,11 +107,13 @@ impl TrackedWorkload {
         let on_contention = request
             .as_ref()
             .map_or(OnContention::Wait, |request| request.on_contention);
-        let cron_job = on_contention.is_hasty().then(|| job::cron_job(object));
+        let cron_job = on_contention.is_hasty().then(|| read::cron_job(metadata));
         let cron_job = cron_job.flatten().map(Arc::new);
         let timeout = request.as_ref().and_then(|request| request.wait_timeout);
-        let reported = job::reported(object);
+        let reported = read::reported(metadata);
+        let phase = object.phase(granted.is_some());
         let workload = Workload {
+            kind: object.kind().name(),
             name: metadata.name.as_deref()?.into(),
             uid: metadata.uid.as_deref()?.into(),
             version: metadata.resource_version.as_deref()?.into(),
@@ -79,13 +123,14 @@ impl TrackedWorkload {
             cron_job,
             priority: request.as_ref().map_or(0, |request| request.priority),
             hold: request.as_ref().is_some_and(|request| request.hold),
-            since: job::since(object, !reported.is_empty()),
-            phase: job::phase(object),
-            grace: job::grace(object),
-            was_suspended: job::was_suspended(object),
+            since: read::since(object, !reported.is_empty()),
+            phase,
+            grace: object.grace(),
+            was_suspended: object.was_suspended(),
+            traits: object.traits(),
             granted,
             reported,
-            wait: job::wait(object, timeout),
+            wait: read::wait(metadata, phase, timeout),
         };
         Some(Self {
             namespace: metadata.namespace.as_deref()?.into(),
@@ -94,6 +139,7 @@ impl TrackedWorkload {
             obstacle,
             bad_key,
             named_with_key,
+            shape: object.shape(),
         })
     }
 
@@ -130,7 +176,10 @@ impl TrackedWorkload {
 
     /// Whether something else starts and stops it.
     pub fn is_managed(&self) -> bool {
-        matches!(self.obstacle, Some(Obstacle::Managed(_)))
+        matches!(
+            self.obstacle,
+            Some(Obstacle::Managed(_) | Obstacle::Owned(_) | Obstacle::Started(_))
+        )
     }
 
     /// Whether a later version means the same: most changes of a workload do not affect its slot.
@@ -147,6 +196,7 @@ impl TrackedWorkload {
             obstacle,
             bad_key,
             named_with_key,
+            shape,
         } = later;
         *self.workload == workload
             && self.namespace == *namespace
@@ -154,6 +204,7 @@ impl TrackedWorkload {
             && self.obstacle == *obstacle
             && self.bad_key == *bad_key
             && self.named_with_key == *named_with_key
+            && self.shape == *shape
     }
 }
 

@@ -13,12 +13,12 @@ use consul_semaphore::{
     SlotRequest,
     engine::Write,
     plan::{
-        End, Fail, Failed, GiveBack, Grant, Rename, Skip, Skipped, Start, Stop, Suspend, Suspended,
-        Target, Transaction,
+        End, Ended, Fail, Failed, GiveBack, Grant, Rename, Skip, Skipped, Start, Stop, Suspend,
+        Suspended, Target, Transaction,
     },
 };
 use consul_semaphore_api::annotations::OF_THE_OPERATOR;
-use consul_semaphore_workload::{Request, TrackedWorkload, pods, request, stop};
+use consul_semaphore_workload::{Request, Shape, TrackedWorkload, pods, request, stop};
 use serde_json::{Value, json};
 
 const UID: &str = "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48";
@@ -27,6 +27,7 @@ const KEY: &str = "semaphores/batch/db/4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5";
 
 fn target() -> Target {
     Target {
+        kind: consul_semaphore::KindName::default(),
         name: "migrate-42".into(),
         uid: UID.into(),
         version: "81234".into(),
@@ -62,12 +63,18 @@ fn started() -> Start {
 fn patch(request: Request) -> Value {
     match request {
         Request::Patch(body) => body,
-        Request::Delete => panic!("it is deleted"),
+        other => panic!("it is no merge patch: {other:?}"),
     }
 }
 
+/// What is sent for a write to a Job.
+fn asked(write: &Write) -> Request {
+    let now = jiff::Timestamp::UNIX_EPOCH;
+    request(write, &Shape::default(), now).expect("a known kind")
+}
+
 fn written(write: &Write) -> Value {
-    patch(request(write))
+    patch(asked(write))
 }
 
 /// A recorded JSON text.
@@ -181,10 +188,11 @@ fn the_patch_that_names_another_session() {
 #[test]
 fn the_patch_that_suspends_a_job_without_a_grant() {
     let stopped = |unhold| {
-        patch(stop(&Stop {
+        let stop = stop(&Stop {
             workload: target(),
             unhold,
-        }))
+        });
+        patch(stop.expect("a known kind"))
     };
     let expected = r#"{
         "metadata": {
@@ -224,7 +232,7 @@ fn a_job_that_does_not_wait_is_deleted() {
             others: 0,
         },
     };
-    assert_eq!(request(&Write::Skip(skip)), Request::Delete);
+    assert_eq!(asked(&Write::Skip(skip)), Request::Delete);
 }
 
 /// Started, but without pods and past its deadline: the Job controller makes it Failed.
@@ -261,7 +269,9 @@ fn the_patch_that_ends_a_running_job() {
     }"#;
     let end = End {
         workload: target(),
-        by: "batch/migrate-43".to_owned(),
+        why: Ended::Replaced {
+            by: "Job batch/migrate-43".to_owned(),
+        },
     };
     assert_eq!(written(&Write::End(end)), literal(expected));
 }

@@ -341,13 +341,15 @@ fn right(right: &Right) -> Line {
 mod tests {
     use super::*;
     use crate::check::{election::Lead, rights::questions};
+    use consul_semaphore_workload::Kinds;
 
     const OPERATOR: &str =
         "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
 
     fn rest() -> Rest {
         let lease = lease();
-        let questions = questions(&"*".parse().unwrap(), Some(&lease)).into_iter();
+        let kinds = Kinds::default();
+        let questions = questions(&kinds, &"*".parse().unwrap(), Some(&lease)).into_iter();
         let allowed = questions.map(|question| Right {
             question,
             denied: Vec::new(),

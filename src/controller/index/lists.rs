@@ -1,5 +1,5 @@
-//! What the lists of the watches have shown so far. Each watch has its own list: for the whole cluster, or for one
-//! namespace.
+//! What the lists of the watches have shown so far. Each watch has its own list: of one kind, for the whole cluster or
+//! for one namespace.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -8,34 +8,40 @@ use std::{
 
 use crate::watch_scope::WatchScope;
 use consul_client::clock::Moment;
-use consul_semaphore::Uid;
+use consul_semaphore::{KindName, Uid};
 
 /// How far the lists have come.
 #[derive(Default)]
 pub(super) struct Lists {
     /// While workloads are listed again: since when, and those that were seen.
-    workloads: HashMap<WatchScope, (Moment, BTreeSet<Uid>)>,
+    workloads: HashMap<(KindName, WatchScope), (Moment, BTreeSet<Uid>)>,
     /// The scopes whose semaphores are all known: before that, a missing one means nothing.
     semaphores: HashSet<WatchScope>,
 }
 
 impl Lists {
-    /// A list of all workloads there starts.
-    pub(super) fn begin(&mut self, scope: &WatchScope) {
+    /// A list of all workloads of a kind there starts.
+    pub(super) fn begin(&mut self, kind: &KindName, scope: &WatchScope) {
         let list = (Moment::now(), BTreeSet::new());
-        self.workloads.insert(scope.clone(), list);
+        self.workloads.insert((kind.clone(), scope.clone()), list);
     }
 
     /// That list is complete; returns what was in it.
-    pub(super) fn end(&mut self, scope: &WatchScope) -> Option<BTreeSet<Uid>> {
-        let (_, listed) = self.workloads.remove(scope)?;
+    pub(super) fn end(&mut self, kind: &KindName, scope: &WatchScope) -> Option<BTreeSet<Uid>> {
+        let (_, listed) = self.workloads.remove(&(kind.clone(), scope.clone()))?;
         Some(listed)
     }
 
     /// Records a workload from a watch; returns when the list began, if it is part of one.
-    pub(super) fn note(&mut self, namespace: &str, workload: &Uid) -> Option<Moment> {
+    pub(super) fn note(
+        &mut self,
+        kind: &KindName,
+        namespace: &str,
+        workload: &Uid,
+    ) -> Option<Moment> {
         let mut lists = self.workloads.iter_mut();
-        let (_, (began, listed)) = lists.find(|(scope, _)| scope.covers(namespace))?;
+        let its_list = |(of, scope): &(KindName, WatchScope)| of == kind && scope.covers(namespace);
+        let (_, (began, listed)) = lists.find(|(list, _)| its_list(list))?;
         listed.insert(workload.clone());
         Some(*began)
     }

@@ -60,6 +60,7 @@ fn tracked(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWork
     let mut tracked = TrackedWorkload {
         namespace: "batch".into(),
         workload: Arc::new(Workload {
+            kind: consul_semaphore::KindName::default(),
             name: name.into(),
             uid: name.into(),
             version: "10".into(),
@@ -73,6 +74,7 @@ fn tracked(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWork
             phase: Phase::Idle,
             grace: Duration::from_secs(30),
             was_suspended: true,
+            traits: consul_semaphore::Traits::default(),
             granted: None,
             reported: Vec::new(),
             wait: consul_semaphore::Wait::default(),
@@ -81,6 +83,7 @@ fn tracked(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWork
         obstacle: None,
         bad_key: None,
         named_with_key: Vec::new(),
+        shape: consul_semaphore_workload::Shape::Plain,
     };
     change(&mut tracked);
     tracked
@@ -324,9 +327,9 @@ fn a_version_that_went_back_counts_if_it_was_asked_for_later() {
     index.reread(&uid, Some(held("50", 2)));
     assert_eq!(version(), "50");
     // So may an item of a list that began later.
-    index.list_begins(&WatchScope::Cluster);
+    index.list_begins(&KindName::default(), &WatchScope::Cluster);
     put(&index, held("40", 3));
-    index.list_ends(&WatchScope::Cluster);
+    index.list_ends(&KindName::default(), &WatchScope::Cluster);
     assert_eq!(version(), "40");
 }
 
@@ -349,7 +352,7 @@ fn what_a_new_list_does_not_have_is_gone() {
     let index = with_db();
     put(&index, tracked("a", |_| {}));
     put(&index, tracked("b", |_| {}));
-    index.list_begins(&WatchScope::Cluster);
+    index.list_begins(&KindName::default(), &WatchScope::Cluster);
     put(&index, tracked("b", |_| {}));
     // An answer that arrives meanwhile is not part of the list.
     index.written(
@@ -358,16 +361,16 @@ fn what_a_new_list_does_not_have_is_gone() {
             workload(tracked).version = "12".into();
         })),
     );
-    index.list_ends(&WatchScope::Cluster);
+    index.list_ends(&KindName::default(), &WatchScope::Cluster);
     assert_eq!(names(&index.all_waiting(&queue("db"))), ["b"]);
 }
 
 #[test]
 fn newcomers_are_returned_once_and_not_after_a_list() {
     let index = with_db();
-    index.list_begins(&WatchScope::Cluster);
+    index.list_begins(&KindName::default(), &WatchScope::Cluster);
     put(&index, tracked("old", |_| {}));
-    index.list_ends(&WatchScope::Cluster);
+    index.list_ends(&KindName::default(), &WatchScope::Cluster);
     put(&index, tracked("new", |_| {}));
     put(&index, tracked("gone", |_| {}));
     index.remove(&"gone".into());
@@ -427,9 +430,9 @@ fn a_hold_is_announced_once() {
 fn a_hold_is_announced_when_there_is_a_queue_and_not_after_a_list() {
     let on_hold = |name| tracked(name, |tracked| workload(tracked).hold = true);
     let index = with_db();
-    index.list_begins(&WatchScope::Cluster);
+    index.list_begins(&KindName::default(), &WatchScope::Cluster);
     put(&index, on_hold("old"));
-    index.list_ends(&WatchScope::Cluster);
+    index.list_ends(&KindName::default(), &WatchScope::Cluster);
     put(&index, on_hold("gone"));
     index.remove(&"gone".into());
     assert!(index.take_held_back().is_empty());

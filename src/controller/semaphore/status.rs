@@ -355,6 +355,7 @@ impl Reported {
             let lacks = queue.map_or(&[][..], |queue| queue.lacking(&workload.uid));
             QueueStatus {
                 job: workload.name.to_string(),
+                kind: workload.kind.unusual().map(ToOwned::to_owned),
                 since: Timestamp::from_second(workload.since).ok().map(Time),
                 expected: expected.map(Time),
                 slots: slots.filter(|slots| *slots > 1).map(number),

@@ -13,12 +13,15 @@ use crate::{
     crash::{self, Point},
     workload::{Urgency, WorkloadWrite, WriteError},
 };
-use consul_client::{self as consul, SessionId, clock::Moment};
+use consul_client::{
+    self as consul, SessionId,
+    clock::{self, Moment},
+};
 use consul_semaphore::{
     engine::{Answer, Call, QueueRef, Write},
     plan::Transaction,
 };
-use consul_semaphore_workload::{TrackedWorkload, request};
+use consul_semaphore_workload::{Shape, TrackedWorkload, request};
 
 /// Up to how many sessions are read one by one.
 const ASKED_APART: usize = 8;
@@ -74,12 +77,7 @@ impl Means {
                 ttl,
                 lock_delay,
             } => return Done::Session(self.create_session(name, Span { ttl, lock_delay }).await),
-            Call::Prove(identity) => {
-                let workloads = &self.context.workloads;
-                let proof = workloads.prove(&identity.namespace, &identity.workload, &identity.uid);
-                let proof = proof.await;
-                Answer::Proof(proof.map_err(|error| error.to_string()))
-            }
+            Call::Prove(identity) => Answer::Proof(self.context.workloads.prove(&identity).await),
             Call::AskAccess => {
                 Answer::Access(self.context.workloads.may_write(self.namespace()).await)
             }
@@ -193,12 +191,23 @@ impl Means {
         deadline: Option<Moment>,
     ) -> Result<Option<TrackedWorkload>, WriteError> {
         let namespace = self.namespace();
+        let target = write.target();
+        let known = self.context.index.tracked(&target.uid);
+        let current = known
+            .as_ref()
+            .filter(|known| target.is_still(&known.workload));
+        let shape = current.map_or(Shape::Plain, |known| known.shape.clone());
+        let Some(request) = request(write, &shape, clock::time()) else {
+            // What the request must know of the workload is known of its current version only.
+            return Err(WriteError::Outdated(known.map(Box::new)));
+        };
         let workload_write = WorkloadWrite {
             namespace: namespace.clone(),
-            target: write.target().clone(),
-            request: request(write),
+            target: target.clone(),
+            request,
             urgency: match write {
                 Write::Suspend(_) => Urgency::Suspends,
+                Write::End(end) if end.is_lost() => Urgency::Suspends,
                 Write::Start(_)
                 | Write::GiveBack(_)
                 | Write::Rename(_)

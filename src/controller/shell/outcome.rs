@@ -12,15 +12,15 @@ use crate::{
         semaphore::{Need, Obstacle},
     },
     telemetry::{SemaphoreLabels, SpanRef},
-    workload::reference,
+    workload::{Subject, reference},
 };
 use consul_client::{SessionId, clock};
 use consul_semaphore::{
-    Settings, Uid, Workload,
+    KindName, Settings, Uid, Workload,
     engine::{Outcome, QueueRef, Write},
     plan::{
-        Cooling, Fail, Failed, Grant, Release, Skip, Skipped, Start, Suspend, Suspended, Taker,
-        Target,
+        self, Cooling, Fail, Failed, Grant, Release, Skip, Skipped, Start, Suspend, Suspended,
+        Taker, Target,
     },
 };
 use consul_semaphore_api::annotations::{HOLD, KEY, ON_CONTENTION};
@@ -62,8 +62,11 @@ impl Emitter<'_> {
             Outcome::LimitMoved(_) => {}
             Outcome::Refused { workload, message } => {
                 tracing::warn!(workload = %workload.name, %semaphore, why = %message, "a write was refused");
-                let note = format!("the API server refuses to change this Job: {message}");
-                self.emit_event(&workload.name, &workload.uid, Reason::StartRefused, note);
+                let note = format!(
+                    "the API server refuses to change this {}: {message}",
+                    workload.kind
+                );
+                self.emit_event(&workload, Reason::StartRefused, note);
             }
             Outcome::TooLarge { workload, message } => {
                 tracing::warn!(workload = %workload.name, %semaphore, why = %message, "a grant is too large");
@@ -71,15 +74,15 @@ impl Emitter<'_> {
                     "the locks of the semaphores that it asks for are too large to be written in one transaction: \
                      {message}. It is tried again later; ask for slots of semaphores with fewer holders"
                 );
-                self.emit_event(&workload.name, &workload.uid, Reason::Unsatisfiable, note);
+                self.emit_event(&workload, Reason::Unsatisfiable, note);
             }
             Outcome::Unanswered { workload, why } => {
                 tracing::warn!(workload = %workload.name, %semaphore, why, "a write had no answer, and is repeated");
             }
             Outcome::PodsRemain { identity, pods } => {
-                let note = pods_remain(&semaphore.title(), &pods);
+                let note = pods_remain(&semaphore.title(), &identity.kind, &pods);
                 tracing::warn!(workload = %identity.workload, %semaphore, "{note}");
-                self.emit_event(&identity.workload, &identity.uid, Reason::PodsRemain, note);
+                self.emit_event(&*identity, Reason::PodsRemain, note);
             }
             Outcome::PodsUnknown { identity, why } => {
                 let workload = &identity.workload;
@@ -126,7 +129,7 @@ impl Emitter<'_> {
                 "lost its slot of {} while it ran, and has a slot again under session {session}",
                 self.reference.title()
             );
-            self.emit_event(&workload.name, &workload.uid, Reason::SlotLost, note);
+            self.emit_event(workload, Reason::SlotLost, note);
         }
         if self.context.shared.traces.are_on() {
             let granted = at.unwrap_or_else(clock::time);
@@ -161,12 +164,7 @@ impl Emitter<'_> {
             "released its slot of {} (session {session})",
             self.reference.title()
         );
-        self.emit_event(
-            &identity.workload,
-            &identity.uid,
-            Reason::SlotReleased,
-            note,
-        );
+        self.emit_event(&**identity, Reason::SlotReleased, note);
         let traced = granted.filter(|_| self.context.shared.traces.are_on());
         let passage = self.passage(&identity.workload, &identity.uid, session);
         if let Some(granted) = traced
@@ -196,7 +194,7 @@ impl Emitter<'_> {
              granted (session {session})",
             self.reference.title()
         );
-        self.emit_event(&identity.workload, &identity.uid, Reason::SlotCooling, note);
+        self.emit_event(&**identity, Reason::SlotCooling, note);
     }
 
     fn emit_keeps_running(&self, workload: &Target) {
@@ -208,37 +206,46 @@ impl Emitter<'_> {
              it continues, because spec.onSlotLost is Continue",
             self.reference.title()
         );
-        self.emit_event(&workload.name, &workload.uid, Reason::SlotLost, note);
+        self.emit_event(workload, Reason::SlotLost, note);
     }
 
     fn emit_write(&self, write: &Write) {
-        let Target { name, uid, .. } = write.target();
-        let semaphore = self.reference.title();
+        let (semaphore, kind) = (self.reference.title(), &write.target().kind);
         let (reason, note) = match write {
-            Write::Start(start) => (Reason::SlotGranted, self.started_in(start)),
+            Write::Start(start) => {
+                self.context.shared.metrics.started(kind.as_str());
+                (Reason::SlotGranted, self.started_in(start))
+            }
             Write::Suspend(suspend) => {
                 self.context.shared.metrics.lost(self.labels);
-                (Reason::SlotLost, self.emit_suspension(suspend))
+                let then = "suspended, first in the queue";
+                (Reason::SlotLost, self.emit_suspension(suspend, then))
             }
             Write::GiveBack(give_back) if give_back.hold => {
                 let note = format!(
-                    "was suspended while it held a slot of {semaphore}: the slot is released, and the Job is on \
-                     hold until you remove the annotation {HOLD} or unsuspend the Job"
+                    "was suspended while it held a slot of {semaphore}: the slot is released, and the {kind} is on \
+                     hold until you remove the annotation {HOLD} or unsuspend the {kind}"
                 );
                 (Reason::PutOnHold, note)
             }
             Write::Skip(skip) => return self.emit_skip(skip),
             Write::Fail(fail) => self.failed(fail),
-            Write::End(end) => {
-                let note = format!(
-                    "ended, because {ON_CONTENTION} is ReplaceRunning in the newer Job {}, which asks for the same slots",
-                    end.by
-                );
-                (Reason::Replaced, note)
-            }
+            Write::End(end) => match &end.why {
+                plan::Ended::Replaced { by } => {
+                    let note = format!(
+                        "ended, because {ON_CONTENTION} is ReplaceRunning in the newer {by}, which asks for the same slots"
+                    );
+                    (Reason::Replaced, note)
+                }
+                plan::Ended::Lost(suspend) => {
+                    self.context.shared.metrics.lost(self.labels);
+                    let then = "ended, because it can't be suspended while it runs";
+                    (Reason::SlotLost, self.emit_suspension(suspend, then))
+                }
+            },
             Write::GiveBack(_) | Write::Rename(_) => return,
         };
-        self.emit_event(name, uid, reason, note);
+        self.emit_event(write.target(), reason, note);
     }
 
     fn started_in(&self, start: &Start) -> String {
@@ -256,20 +263,19 @@ impl Emitter<'_> {
         }
     }
 
-    fn emit_suspension(&self, suspend: &Suspend) -> String {
+    fn emit_suspension(&self, suspend: &Suspend, then: &str) -> String {
         let (semaphore, workload) = (self.reference.title(), &suspend.workload);
         let (said, why, note) = match suspend.why {
             Suspended::SlotLost => (
                 "slot lost",
                 "the slot was lost; the Job is suspended",
-                format!("lost its slot of {semaphore} while it ran: suspended, first in the queue"),
+                format!("lost its slot of {semaphore} while it ran: {then}"),
             ),
             Suspended::Unproved => (
                 "slot no longer proved",
                 "nothing shows that the slot is still held; the Job is suspended",
                 format!(
-                    "nothing has shown for too long that it still holds its slot of {semaphore}: \
-                     suspended, first in the queue"
+                    "nothing has shown for too long that it still holds its slot of {semaphore}: {then}"
                 ),
             ),
         };
@@ -298,9 +304,9 @@ impl Emitter<'_> {
         let why = explain(&self.reference.title(), why);
         tracing::info!(workload = %workload.name, semaphore = %self.reference, why, "skipped");
         let note = format!("deleted, because {ON_CONTENTION} is Skip: {why}");
-        self.emit_event(&workload.name, &workload.uid, Reason::Skipped, note);
+        self.emit_event(workload, Reason::Skipped, note);
         if let Some(cron_job) = cron_job {
-            let note = format!("its Job {} was deleted: {why}", workload.name);
+            let note = format!("its {} {} was deleted: {why}", workload.kind, workload.name);
             let (events, namespace) = (
                 &self.context.shared.events,
                 &self.reference.semaphore.namespace,
@@ -337,14 +343,17 @@ impl Emitter<'_> {
         Passage::new(self.settings, workload, uid, session)
     }
 
-    pub(super) fn emit_event(&self, name: &str, uid: &Uid, reason: Reason, note: String) {
-        self.context.shared.events.workload(
+    pub(super) fn emit_event<'a>(
+        &self,
+        workload: impl Into<Subject<'a>>,
+        reason: Reason,
+        note: String,
+    ) {
+        let (events, namespace) = (
+            &self.context.shared.events,
             &self.reference.semaphore.namespace,
-            name,
-            uid,
-            reason,
-            note,
         );
+        events.workload(namespace, workload, reason, note);
     }
 
     /// Emits the event that a workload waits, for those that were queued and not granted a slot at once. `waits` says
@@ -371,10 +380,11 @@ impl Emitter<'_> {
         for workload in waiting.iter().filter(|workload| waits(&workload.uid)) {
             if self.settings.terminating {
                 let note = format!(
-                    "ConsulSemaphore {name} is being deleted: this Job stays suspended until you create one of \
-                     that name again"
+                    "ConsulSemaphore {name} is being deleted: this {} stays suspended until you create one of \
+                     that name again",
+                    workload.kind
                 );
-                self.emit_event(&workload.name, &workload.uid, Reason::NoSemaphore, note);
+                self.emit_event(&**workload, Reason::NoSemaphore, note);
                 continue;
             }
             let (note, needs_repair) = if workload.asks_for_several() {
@@ -392,11 +402,7 @@ impl Emitter<'_> {
                 waits_for_one(&name, need.slots, obstacle.as_ref())
             };
             let events = &self.context.shared.events;
-            let about = reference(
-                &self.reference.semaphore.namespace,
-                &workload.name,
-                &workload.uid,
-            );
+            let about = reference(&self.reference.semaphore.namespace, &**workload);
             if needs_repair {
                 events.warn(about, Reason::SlotWaiting, note);
             } else {
@@ -414,16 +420,11 @@ impl Emitter<'_> {
         let useless = useless.filter(|tracked| self.context.index.ignores_key(tracked));
         for TrackedWorkload { workload, .. } in useless {
             let note = format!(
-                "the annotation {} has no effect: ConsulSemaphore {} is not keyed, and all its Jobs share \
+                "the annotation {} has no effect: ConsulSemaphore {} is not keyed, and all its workloads share \
                  its slots. Remove the annotation, or name a ConsulSemaphore with spec.keyed: true",
                 KEY, self.reference.semaphore.name
             );
-            self.emit_event(
-                &workload.name,
-                &workload.uid,
-                Reason::AnnotationIgnored,
-                note,
-            );
+            self.emit_event(&**workload, Reason::AnnotationIgnored, note);
         }
     }
 }
@@ -459,9 +460,9 @@ fn waits_for_several(
 }
 
 /// The note that a workload's slot is still held, because these pods have not ended.
-fn pods_remain(semaphore: &str, pods: &[String]) -> String {
+fn pods_remain(semaphore: &str, kind: &KindName, pods: &[String]) -> String {
     format!(
-        "the slot of {semaphore} is kept because pods of this Job have not ended: {}. If a node \
+        "the slot of {semaphore} is kept because pods of this {kind} have not ended: {}. If a node \
          is lost for good, delete its Node object or force the deletion of the pod",
         pods.join(", ")
     )
@@ -499,7 +500,7 @@ pub(in crate::controller) fn explain_failure(semaphore: &str, why: &Failed) -> (
             (Reason::WaitTimedOut, note)
         }
         Failed::Superseded { by } => {
-            let note = format!("failed, because the newer Job {by} waits for the same slots");
+            let note = format!("failed, because the newer {by} waits for the same slots");
             (Reason::Superseded, note)
         }
     }
@@ -650,7 +651,11 @@ mod tests {
 
     #[test]
     fn a_note_says_which_pods_keep_the_slot() {
-        let note = pods_remain("db", &["a-1 on n1".into(), "a-2 on n2".into()]);
+        let note = pods_remain(
+            "db",
+            &KindName::default(),
+            &["a-1 on n1".into(), "a-2 on n2".into()],
+        );
         let expected = "the slot of db is kept because pods of this Job have not ended: a-1 on n1, a-2 on n2. If";
         assert!(note.starts_with(expected), "{note}");
     }

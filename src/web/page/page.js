@@ -229,8 +229,8 @@ function trendOf(card) {
   return element("figure", {}, element("figcaption", { class: "fine", "aria-hidden": "true" }, said), picture);
 }
 
-const KINDS = { job: "Job", process: "command", program: "other program", unknown: "holder unknown" };
-const PLACES = { job: "cluster", process: "host", program: "Consul node" };
+const KINDS = { job: "Job", workload: "workload", process: "command", program: "other program", unknown: "holder unknown" };
+const PLACES = { job: "cluster", workload: "cluster", process: "host", program: "Consul node" };
 
 function table(caption, headings, rows) {
   const heads = headings.map(([text, kind]) => element("th", { scope: "col", class: kind }, text));

@@ -6,7 +6,7 @@ use super::{Observed, Pass, grant};
 use crate::{
     Asked, OnSlotLost,
     lock::Lock,
-    plan::{GiveBack, Plan, SessionRequest, Suspend, Suspended},
+    plan::{GiveBack, Plan, SessionRequest, Suspended},
     workload::{Phase, Workload},
 };
 use consul_client::{Op, SessionId};
@@ -34,8 +34,7 @@ pub(super) fn suspend_what_is_not_proved(observed: &Observed<'_>, plan: &mut Pla
         match observed.settings.on_slot_lost {
             OnSlotLost::Continue => plan.unheld.push(workload.into()),
             OnSlotLost::Reacquire | OnSlotLost::Suspend => {
-                plan.suspends
-                    .push(Suspend::new(workload, Suspended::Unproved));
+                plan.stop(workload, Suspended::Unproved);
             }
         }
     }
@@ -124,8 +123,7 @@ impl<'a> Pass<'a> {
                     }
                 }
                 OnSlotLost::Reacquire | OnSlotLost::Suspend => {
-                    let suspend = Suspend::new(workload, Suspended::SlotLost);
-                    self.plan.suspends.push(suspend);
+                    self.plan.stop(workload, Suspended::SlotLost);
                     continue;
                 }
             }

@@ -90,7 +90,7 @@ impl<'a> Pass<'a> {
     fn count_from_start(&mut self, ours: &OwnContender, slot: &RateSlot) {
         let contender = self.reading.contender(&ours.session);
         let body = contender.and_then(|contender| ContenderBody::read(&contender.value));
-        let until = slot.earlier_stamp(self.observed.now, self.observed.time);
+        let until = slot.earlier_stamp(self.observed.time);
         if let Some((body, until)) = body.zip(until) {
             self.composer.count_from_start(ours, body, until);
         }
@@ -112,6 +112,7 @@ impl<'a> Pass<'a> {
                 continue;
             }
             let workload = Target {
+                kind: slot.identity.kind.clone(),
                 name: slot.identity.workload.clone(),
                 uid: uid.clone(),
                 version: "".into(),

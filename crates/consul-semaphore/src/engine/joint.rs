@@ -102,20 +102,26 @@ pub(super) fn next(said: &[Said<'_>]) -> Next {
 pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
     let stopped = |said: &Said<'_>| matches!(said, Said::Unread | Said::Stopped);
     let is_held = |said: &Said<'_>| matches!(said, Said::Part(Some(Part::Held(_) | Part::Busy)));
-    let is_next = |said: &Said<'_>| said.waits().is_some_and(|waits| waits.first && waits.soon);
+    let is_next = |said: &Said<'_>| said.waits().is_some_and(|waits| waits.first && waits.fits);
+    let is_soon = |said: &Said<'_>| said.waits().is_some_and(|waits| waits.soon);
     if said.iter().any(is_held) || said.iter().all(|said| *said == Said::Part(None)) {
         return vec![None; said.len()];
     }
     if said.iter().any(stopped) {
         return vec![Some(Stance::Stopped); said.len()];
     }
-    if due && said.iter().all(is_next) {
-        return vec![Some(Stance::Keeps); said.len()];
-    }
+    let keeps = due && said.iter().all(is_next);
+    let late = said.iter().filter(|said| !is_soon(said)).count();
     let missing = said.iter().filter(|said| !said.is_free()).count();
     let stances = said.iter().map(|said| {
-        let elsewhere = missing - usize::from(!said.is_free());
-        (elsewhere > 0).then_some(Stance::PassedOver)
+        // Where its slots come free far apart, the first must wait for the last, or it would never have them together.
+        let late_elsewhere = late - usize::from(!is_soon(said));
+        let missing_elsewhere = missing - usize::from(!said.is_free());
+        if keeps && late_elsewhere == 0 {
+            Some(Stance::Keeps)
+        } else {
+            (missing_elsewhere > 0).then_some(Stance::PassedOver)
+        }
     });
     stances.collect()
 }

@@ -522,9 +522,11 @@ impl Queue {
                 self.calls.report(outcome);
             }
         }
-        for (_, session) in &transaction.replaced {
+        for (gone, session) in &transaction.replaced {
             let ahead = &mut self.sessions.ahead;
             ahead.retain(|_, other| other != session);
+            // Its slot was not released: it goes on under another session.
+            self.end_session(gone);
         }
         let cooldowns = transaction.cooldowns.iter().cloned().map(Outcome::Cools);
         let prunes = transaction.prunes.iter().cloned().map(Outcome::Pruned);
@@ -1064,6 +1066,9 @@ impl Queue {
     fn apply(&mut self, plan: &Plan, certain: bool, now: Now, lookup: &impl Lookup) {
         for suspend in &plan.suspends {
             self.write(Write::Suspend(suspend.clone()), None);
+        }
+        for end in &plan.ends {
+            self.write(Write::End(end.clone()), None);
         }
         if plan.reread {
             self.knowledge.invalidate();

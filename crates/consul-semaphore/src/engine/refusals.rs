@@ -298,7 +298,10 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{GiveBack, Target};
+    use crate::{
+        KindName,
+        plan::{GiveBack, Target},
+    };
 
     fn at(moment: Moment) -> Now {
         Now {
@@ -311,6 +314,7 @@ mod tests {
     fn give_back() -> Write {
         Write::GiveBack(GiveBack {
             workload: Target {
+                kind: KindName::default(),
                 name: "a".into(),
                 uid: Uid::from("a"),
                 version: "1".into(),

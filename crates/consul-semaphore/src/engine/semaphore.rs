@@ -414,7 +414,9 @@ impl Semaphore {
     pub(super) fn recorded(&mut self, limits: &[u32], now: Now, stores: &impl Stores) -> bool {
         let asked = self.limits.asked.take_if(|asked| *asked == limits);
         let news = asked.is_some();
-        if let Some(recorded) = asked {
+        if let Some(asked) = asked {
+            // Others may have been found since it was asked for.
+            let recorded = limit::with_found(&asked, &self.limits.recorded);
             self.apply_recorded_limits(recorded, now, stores);
         }
         news

@@ -834,6 +834,23 @@ fn a_limit_that_another_operator_recorded_is_ours() {
 }
 
 #[test]
+fn a_limit_that_is_found_while_another_is_recorded_stays_ours() {
+    let mut world = World::default();
+    world.put(spec(2, false), true, GRANTED);
+    world.workload("a", &queue("db", None));
+    world.settle();
+    world.record();
+    world.put(spec(3, false), true, GRANTED);
+    world.settle();
+    let asked = world.state().applied_limits().to_vec();
+    assert_eq!(asked, [2, 3]);
+    assert!(world.found(&[2, 5]));
+    let (now, db) = (world.now(), semaphore("db"));
+    world.engine.recorded(&db, &asked, now, &world.store);
+    assert_eq!(world.state().limits_now().0, [2, 3, 5]);
+}
+
+#[test]
 fn a_limit_that_another_operator_recorded_is_dropped_once_nothing_needs_it() {
     let mut world = World::default();
     world.put(spec(2, false), true, GRANTED);

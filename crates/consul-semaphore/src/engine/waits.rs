@@ -11,7 +11,7 @@ use super::{Engine, Now, Queue, QueueRef, Stores, lookup::Lookup};
 use crate::{
     Agreement, Blocked, ContenderBody, Identity, Lock, OnContention, Phase, Uid, Workload,
     decide::skip::takers,
-    plan::{End, Fail, Failed},
+    plan::{End, Ended, Fail, Failed},
 };
 use consul_client::clock::Moment;
 
@@ -281,7 +281,9 @@ impl Engine {
         for (_, victim, queues) in victims.into_iter().take(lacks) {
             let end = End {
                 workload: victim.into(),
-                by: format!("{}/{}", queue.semaphore.namespace, workload.name),
+                why: Ended::Replaced {
+                    by: title(&queue.semaphore.namespace, &workload),
+                },
             };
             if let Some(theirs) = queues.first()
                 && let Some(known) = self.existing(theirs)
@@ -377,8 +379,13 @@ pub struct Located {
 
 impl Located {
     fn title(&self) -> String {
-        format!("{}/{}", self.namespace, self.workload.name)
+        title(&self.namespace, &self.workload)
     }
+}
+
+/// A workload, for people.
+fn title(namespace: &str, workload: &Workload) -> String {
+    format!("{} {namespace}/{}", workload.kind, workload.name)
 }
 
 /// What the rules above ask of a queue.

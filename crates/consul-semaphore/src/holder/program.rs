@@ -11,8 +11,8 @@ use super::{
     watched::{self, Watched},
 };
 use crate::{
-    Cluster, Key, LimitPolicy, OnContention, OnSlotLost, Phase, Reading, SessionState, Uid, Wait,
-    Workload,
+    Cluster, Key, KindName, LimitPolicy, OnContention, OnSlotLost, Phase, Reading, SessionState,
+    Traits, Uid, Wait, Workload,
     engine::{Answer, Lookup, QueueRef, SemaphoreRef, Slice, Stores},
     evidence::LATE,
     holding::Renewal,
@@ -130,6 +130,7 @@ impl Program {
     pub(super) fn new(settings: &Settings) -> Self {
         let uid = format!("{}-{:08x}", std::process::id(), fastrand::u32(..));
         let workload = Workload {
+            kind: KindName::default(),
             name: identity::name_of(&settings.program).into(),
             uid: uid.as_str().into(),
             version: Arc::default(),
@@ -148,6 +149,7 @@ impl Program {
             phase: Phase::Idle,
             grace: settings.grace + LATE,
             was_suspended: false,
+            traits: Traits::default(),
             granted: None,
             reported: Vec::new(),
             wait: Wait::default(),

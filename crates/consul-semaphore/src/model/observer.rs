@@ -71,6 +71,8 @@ pub(super) struct Observer {
     /// Since when the workload of each holder, which was started in its slot, is done: it has ended or was deleted,
     /// and its pods are gone.
     done: BTreeMap<SessionId, Moment>,
+    /// The sessions of a rate's slots that other sessions have taken over.
+    replaced: BTreeSet<SessionId>,
     /// When workloads were started.
     pub(super) starts: Vec<Moment>,
     /// The workloads that do not wait and existed while all slots were taken.
@@ -93,6 +95,7 @@ impl Observer {
             done,
             starts: _,
             contended,
+            replaced: _,
         } = self;
         for uid in canon.workloads() {
             canon.word(&robbed.contains_key(uid));
@@ -304,8 +307,9 @@ impl Observer {
         self.check_holders(written);
         self.check_limit(written);
         self.check_cooldown(written);
-        for (_, session) in &transaction.replaced {
+        for (gone, session) in &transaction.replaced {
             self.granted.insert(session.clone(), *index);
+            self.replaced.insert(gone.clone());
         }
         for grant in &transaction.grants {
             for session in grant.sessions.values() {
@@ -395,6 +399,15 @@ impl Observer {
             }
         }
         self.defended.entry(written.generation).or_default();
+    }
+
+    /// A slot is reported as released: it is held no longer.
+    pub(super) fn check_released(&self, session: &SessionId) {
+        let goes_on = self.replaced.contains(session);
+        assert!(
+            !goes_on,
+            "the slot of {session:?} is held by another session"
+        );
     }
 
     /// These limits count as the operator's from now on.

@@ -31,7 +31,7 @@ use crate::{
     Identity, Plan, SessionState, Turns, Uid, Workload,
     engine::{
         Action, Answer, Call, CallId, ConsulAccess, Duty, Effect, Engine, Known, Lookup, Now,
-        Queue, QueueRef, SemaphoreRef, Spec, Write,
+        Outcome, Queue, QueueRef, SemaphoreRef, Spec, Write,
     },
     plan::Stop,
 };
@@ -528,6 +528,10 @@ impl Operator {
             Action::Destroy(session) => {
                 self.store.forget(&session);
                 Some(Step::Destroy(session))
+            }
+            Action::Report(Outcome::Released { release, .. }) => {
+                outside.observer.check_released(&release.session);
+                None
             }
             Action::Report(_) => None,
         }

@@ -234,7 +234,7 @@ impl Days {
         let mut grants = self.plan.transaction.iter().flat_map(|t| &t.grants);
         let again = grants.any(|grant| !grant.starts);
         assert!(!(again && policy == OnSlotLost::Suspend), "{:?}", self.plan);
-        let lost = !self.plan.suspends.is_empty();
+        let lost = !self.plan.suspends.is_empty() || !self.plan.ends.is_empty();
         assert!(!(lost && policy == OnSlotLost::Continue), "{:?}", self.plan);
     }
 

@@ -31,6 +31,7 @@ fn check_patches(observed: &Observed<'_>, plan: &Plan) {
     let grants = plan.transaction.iter().flat_map(|t| &t.grants);
     let targets = (plan.starts.iter().map(|start| &start.workload))
         .chain(plan.suspends.iter().map(|suspend| &suspend.workload))
+        .chain(plan.ends.iter().map(|end| &end.workload))
         .chain(plan.give_backs.iter().map(|give_back| &give_back.workload))
         .chain(plan.renames.iter().map(|rename| &rename.workload))
         .chain(plan.skips.iter().map(|skip| &skip.workload))
@@ -114,8 +115,11 @@ fn check_order(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) 
             None => slots(observed.settings, workload) == 1,
         });
 
-    let suspended =
-        |workload: &Workload| plan.suspends.iter().any(|s| s.workload.uid == workload.uid);
+    let suspended = |workload: &Workload| {
+        let uid = &workload.uid;
+        plan.suspends.iter().any(|s| s.workload.uid == *uid)
+            || plan.ends.iter().any(|end| end.workload.uid == *uid)
+    };
     let robbed = observed.bound.iter().filter(|workload| {
         runs_without_slot(observed, workload)
             && !granted.contains(&workload.uid)

@@ -23,7 +23,7 @@ mod world;
 use proptest::prelude::*;
 
 use self::{
-    script::{Script, crowd, script, two_keep},
+    script::{Script, crowd, rate, script, two_keep},
     world::{Event, Kind, Setup},
 };
 use super::config;
@@ -36,6 +36,7 @@ fn a_session_made_ahead_that_another_operator_forestalls_is_ended() {
         operations: 64,
         lock_delay: 1,
         cooldown: 0,
+        period: None,
         operators: 2,
         clients: vec![2],
     };
@@ -51,6 +52,22 @@ fn a_session_made_ahead_that_another_operator_forestalls_is_ended() {
     Script { setup, events }.run(None);
 }
 
+/// Both see the same stamp.
+#[test]
+fn two_operators_release_the_slot_of_a_rate() {
+    let setup = Setup {
+        limits: vec![1, 1],
+        operations: 64,
+        lock_delay: 0,
+        cooldown: 0,
+        period: Some(2),
+        operators: 2,
+        clients: Vec::new(),
+    };
+    let events = vec![Event::Create([1, 0, 0], 0, Kind::Waits)];
+    Script { setup, events }.run(None);
+}
+
 proptest! {
     #![proptest_config(config(300))]
 
@@ -58,6 +75,12 @@ proptest! {
     /// at all, nobody waits for slots that it could have, everybody is served in the end, and then all slots are free.
     #[test]
     fn all_or_nothing_whatever_happens(script in script()) {
+        drop(script.run(None));
+    }
+
+    /// The same where one of them is a rate, of which at most as many starts as its limit lie in any period.
+    #[test]
+    fn all_or_nothing_with_a_rate(script in rate()) {
         drop(script.run(None));
     }
 

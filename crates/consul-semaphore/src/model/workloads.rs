@@ -6,7 +6,7 @@ use super::{
     canon::Canon,
     requests::{Answer, Deletion, Patch},
 };
-use crate::{Granted, OnContention, Phase, SlotRequest, Uid, Wait, Workload};
+use crate::{Granted, KindName, OnContention, Phase, SlotRequest, Traits, Uid, Wait, Workload};
 use consul_client::{SessionId, clock::Moment};
 
 /// How many seconds pods take to end once they are asked to stop.
@@ -62,6 +62,8 @@ pub(super) struct Object {
     /// Whether a user last started it without a grant: the only way to have pods without a slot that can't be
     /// prevented.
     pub(super) rogue: bool,
+    /// Whether it can't be suspended once it runs.
+    pub(super) stubborn: bool,
 }
 
 impl Object {
@@ -137,11 +139,12 @@ impl Object {
             forbidden,
             stopped_by_user,
             rogue,
+            stubborn,
         } = self;
         canon.word(&(wants, slots, priority, skippable, suspended.is_some()));
         canon.word(&format!("{requests:?} {replaces:?}"));
         canon.word(&(hold, suspend, finished, deleting, ran, fails, timeout));
-        canon.word(&(forbidden, stopped_by_user, rogue));
+        canon.word(&(forbidden, stopped_by_user, rogue, stubborn));
         canon.granted(granted.as_ref(), reported);
     }
 }
@@ -288,6 +291,7 @@ impl Workloads {
     pub(super) fn read(&self, uid: &Uid, seen: Moment) -> Option<Workload> {
         let object = self.get(uid)?;
         Some(Workload {
+            kind: KindName::default(),
             name: object.name.clone(),
             uid: object.uid.clone(),
             version: object.version.to_string().into(),
@@ -307,6 +311,10 @@ impl Workloads {
             phase: self.phase(object),
             grace: Duration::from_secs(GRACE.unsigned_abs()),
             was_suspended: object.suspended.is_some() || object.ran,
+            traits: Traits {
+                can_be_suspended: !object.stubborn,
+                runs_again: object.stubborn,
+            },
             granted: object.granted.clone(),
             reported: object.reported.clone(),
             wait: Wait {
@@ -362,6 +370,7 @@ impl Workloads {
             forbidden: None,
             stopped_by_user: false,
             rogue: false,
+            stubborn: false,
         };
         self.objects.insert(uid.clone(), object);
         uid
@@ -527,8 +536,9 @@ impl Workloads {
             return Answer::Done;
         }
         if let Patch::End(end) = patch {
-            let replaces = object.replaces.is_some();
-            assert!(replaces, "it lets nobody replace it: {end:?}, {object:?}");
+            let lost = end.is_lost() && object.stubborn;
+            let may_end = lost || object.replaces.is_some();
+            assert!(may_end, "nothing is to end it: {end:?}, {object:?}");
             self.edit(&target.uid, |object| object.finished = true);
             self.stop_pods(&target.uid);
             return Answer::Done;
@@ -543,6 +553,7 @@ impl Workloads {
                 object.reported = start.sessions().cloned().collect();
             }
             Patch::Suspend(_) => {
+                assert!(!object.stubborn, "it can't be suspended: {object:?}");
                 object.suspend = true;
                 object.reported.clear();
             }
@@ -551,7 +562,9 @@ impl Workloads {
                 object.hold &= !stop.unhold;
             }
             Patch::GiveBack(give_back) => {
-                assert!(object.suspend, "the template can't change now: {object:?}");
+                // What can't be suspended has its grant in its own metadata.
+                let may_change = object.suspend || object.stubborn && object.finished;
+                assert!(may_change, "the template can't change now: {object:?}");
                 let meant = object.stopped_by_user || !give_back.hold;
                 assert!(meant, "put on hold without its user's will: {object:?}");
                 object.granted = None;

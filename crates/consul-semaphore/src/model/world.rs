@@ -459,12 +459,19 @@ fn by_users(outside: &mut Outside, event: &Event) {
         Event::AskFor(workload, name) => {
             edit(workload, &|object| object.wants = name.map(Into::into));
         }
+        // The API server refuses to suspend what can't be once it runs.
         Event::Suspend(workload) => edit(workload, &|object| {
+            if object.stubborn {
+                return;
+            }
             let had_slot = object.granted.is_some() && !object.reported.is_empty();
             object.stopped_by_user |= object.runs() && had_slot;
             object.suspend = true;
         }),
         Event::Unsuspend(workload) => edit(workload, &|object| {
+            if object.stubborn {
+                return;
+            }
             let held = holding.contains(&object.uid) && object.granted.is_some();
             object.rogue |= object.suspend && !held;
             object.stopped_by_user = false;
@@ -475,7 +482,10 @@ fn by_users(outside: &mut Outside, event: &Event) {
             if let Some(name) = pick(&free, *workload) {
                 let uid = workloads.create(name, &asked_for, *priority);
                 let timeout = (*priority < 0).then_some(TIMEOUT);
-                workloads.edit(&uid, |object| object.timeout = timeout);
+                workloads.edit(&uid, |object| {
+                    object.timeout = timeout;
+                    object.stubborn = workload % 3 == 0;
+                });
             }
         }
         Event::CreateSkippable(workload) => {

@@ -7,6 +7,8 @@ use serde::Serialize;
 pub(crate) enum Kind {
     /// A Job of a cluster.
     Job,
+    /// Another workload of a cluster. Its name begins with its kind.
+    Workload,
     /// A command of `consul-semaphore exec`.
     Process,
     /// A foreign program.
@@ -19,6 +21,7 @@ impl Kind {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Job => "Job",
+            Self::Workload => "Workload",
             Self::Process => "Process",
             Self::Program => "Program",
             Self::Unknown => "Unknown",
@@ -37,7 +40,8 @@ pub(crate) struct Who {
 }
 
 impl Who {
-    /// Parses `status.holders[].holder`: `<cluster> <namespace>/<name>`, `<host> <command>` or
+    /// Parses `status.holders[].holder`: `<cluster> <namespace>/<name>`, `<cluster> <kind>:<namespace>/<name>`,
+    /// `<host> <command>` or
     /// `<session's name> on <node>`. A session's name can be any text, so that form is checked first.
     pub(crate) fn read(holder: Option<&str>) -> Self {
         let Some(text) = holder else {
@@ -56,6 +60,9 @@ impl Who {
             Some((place, name)) if name.contains(' ') || place.is_empty() => {
                 Self::new(Kind::Unknown, "", text)
             }
+            Some((cluster, name)) if is_other_workload(name) => {
+                Self::new(Kind::Workload, cluster, name)
+            }
             Some((cluster, job)) if job.contains('/') => Self::new(Kind::Job, cluster, job),
             Some((host, command)) => Self::new(Kind::Process, host, command),
             None => Self::new(Kind::Unknown, "", text),
@@ -69,6 +76,12 @@ impl Who {
             name: name.to_owned(),
         }
     }
+}
+
+/// Whether the kind is before the namespace: it is no Job's.
+fn is_other_workload(name: &str) -> bool {
+    let kind = name.split_once('/').and_then(|(of, _)| of.split_once(':'));
+    kind.is_some_and(|(kind, _)| kind.starts_with(|first: char| first.is_ascii_uppercase()))
 }
 
 #[cfg(test)]
@@ -89,6 +102,7 @@ mod tests {
             namespace: namespace.into(),
             semaphore: "db".into(),
             key: None,
+            kind: consul_semaphore::KindName::default(),
             workload: name.into(),
             uid: "u".into(),
             ordinal: 0,
@@ -103,6 +117,11 @@ mod tests {
         assert_eq!(job, Who::new(Kind::Job, "prod-eu", "batch/migrate-42"));
         let process = called("ci-7", identity::NONE, "deploy");
         assert_eq!(process, Who::new(Kind::Process, "ci-7", "deploy"));
+        let other = Who::read(Some("prod-eu JobSet:batch/train"));
+        assert_eq!(
+            other,
+            Who::new(Kind::Workload, "prod-eu", "JobSet:batch/train")
+        );
     }
 
     #[test]

@@ -127,16 +127,16 @@ fn a_semaphore_changes_hands_with_all_its_workloads() {
 fn a_list_of_one_namespace_says_nothing_of_another() {
     let index = empty();
     let [a, b] = ["a", "b"].map(|name| WatchScope::Namespace(name.into()));
-    index.list_begins(&a);
-    index.list_begins(&b);
+    index.list_begins(&KindName::default(), &a);
+    index.list_begins(&KindName::default(), &b);
     put(&index, tracked_in("a", "one"));
     put(&index, tracked_in("b", "two"));
-    index.list_ends(&a);
-    index.list_ends(&b);
-    index.list_begins(&a);
+    index.list_ends(&KindName::default(), &a);
+    index.list_ends(&KindName::default(), &b);
+    index.list_begins(&KindName::default(), &a);
     put(&index, tracked_in("b", "three"));
     put(&index, tracked_in("a", "four"));
-    index.list_ends(&a);
+    index.list_ends(&KindName::default(), &a);
     let there = |name: &str| index.workload(&name.into()).is_some();
     assert!(!there("one"), "it is gone");
     assert!(there("two") && there("three") && there("four"));
@@ -157,7 +157,10 @@ fn a_workload_is_a_stray_once_the_semaphores_of_its_namespace_are_known() {
 #[test]
 fn who_is_queued_while_another_namespace_is_listed_is_announced() {
     let index = with_db();
-    index.list_begins(&WatchScope::Namespace("elsewhere".into()));
+    index.list_begins(
+        &KindName::default(),
+        &WatchScope::Namespace("elsewhere".into()),
+    );
     put(&index, tracked("new", |_| {}));
     assert_eq!(names_of(&index.newcomers(&queue("db"))), ["new"]);
 }

@@ -1,7 +1,10 @@
 //! Running workloads that lose their slot.
 
 use super::*;
-use crate::{OnSlotLost, SessionState, plan::Suspended};
+use crate::{
+    OnSlotLost, SessionState,
+    plan::{End, Ended, Suspended},
+};
 
 #[test]
 fn a_workload_that_lost_its_slot_has_it_again_in_one_write() {
@@ -105,6 +108,39 @@ fn a_workload_without_room_is_suspended_and_others_keep_theirs() {
     assert_eq!(plan.transaction, None);
     assert_eq!(plan.suspends.len(), 1);
     assert_eq!(plan.suspends[0].why, Suspended::SlotLost);
+}
+
+/// It runs until its controller has ended it: it is told once.
+#[test]
+fn one_that_cannot_be_suspended_is_ended_once_instead() {
+    let mut facts = Facts::new(1, &["foreign"]);
+    facts.contender("foreign").session("a", "new");
+    let mut a = running("a", "sa");
+    a.traits.can_be_suspended = false;
+    facts.bound(a.clone());
+    let unproved = {
+        let mut facts = Facts::new(1, &["sa"]);
+        facts.ours("sa", &a, false).bound(a.clone());
+        facts.evidence = evidence(&facts, NOW - 9);
+        facts.decide_without_consul()
+    };
+    for (plan, expected) in [
+        (facts.decide(), Suspended::SlotLost),
+        (unproved, Suspended::Unproved),
+    ] {
+        assert_eq!(plan.suspends, []);
+        let [End { why, .. }] = &plan.ends[..] else {
+            panic!("{:?}", plan.ends);
+        };
+        assert!(matches!(why, Ended::Lost(lost) if lost.why == expected));
+    }
+    let mut facts = Facts::new(1, &["foreign"]);
+    facts.contender("foreign").session("a", "new");
+    a.wait.failing = true;
+    facts.bound(a);
+    facts.queue(&[waiting("b")]).session("b", "sb");
+    let plan = facts.decide();
+    assert_eq!((plan.suspends, plan.ends), (vec![], vec![]));
 }
 
 #[test]

@@ -87,14 +87,13 @@ fn what_is_free_but_not_enough_goes_to_those_behind_until_it_is_kept() {
     facts.session_for("b", 0, "b0");
     let plan = facts.decide();
     assert_eq!(granted(&plan), ["b"]);
-    let waits = |first, soon| {
-        Part::Waits(Waits {
-            free: false,
-            first,
-            soon,
-        })
-    };
-    assert_eq!(plan.parts[&"a".into()], waits(true, true));
+    let waits = Part::Waits(Waits {
+        free: false,
+        first: true,
+        fits: true,
+        soon: true,
+    });
+    assert_eq!(plan.parts[&"a".into()], waits);
     facts.stances.insert("a".into(), Stance::Keeps);
     assert_eq!(granted(&facts.decide()), [""; 0]);
 }
@@ -119,6 +118,7 @@ fn what_is_free_elsewhere_only_in_part_is_not_kept() {
     let free = Part::Waits(Waits {
         free: true,
         first: true,
+        fits: true,
         soon: true,
     });
     assert_eq!((granted(&plan), &plan.parts[&"a".into()]), (vec![], &free));

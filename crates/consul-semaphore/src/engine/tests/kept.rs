@@ -129,6 +129,27 @@ fn nothing_is_kept_where_slots_cool_for_longer() {
     }
 }
 
+/// Otherwise those behind it would take each of them as it comes free, and it would never have both.
+#[test]
+fn slots_that_come_free_far_apart_are_kept_until_the_last_one_is_free() {
+    let mut world = World::with(&[("db", 2)]);
+    world.settings("db", |settings| settings.cooldown = PASS_OVER * 3);
+    world.comes("one", &[asks("db", 1)]);
+    world.comes("other", &[asks("db", 1)]);
+    world.comes("two", &[asks("db", 2)]);
+    world.comes("small", &[asks("db", 1)]);
+    world.ends("one");
+    world.passes_over();
+    world.passes_over();
+    world.ends("other");
+    world.passes_over();
+    world.passes_over();
+    assert_eq!(world.started, ["one", "other"], "the first slot is free");
+    world.passes_over();
+    world.passes_over();
+    assert_eq!(world.started, ["one", "other", "two"]);
+}
+
 #[test]
 fn nothing_is_kept_for_more_than_is_in_force_now() {
     let smaller: [fn(&mut Settings); 2] = [

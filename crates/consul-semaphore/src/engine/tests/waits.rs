@@ -209,7 +209,7 @@ fn only_the_newest_of_those_that_replace_each_other_waits() {
     world.replaces("d", ReplaceRunning);
     assert_eq!(world.failed(), [("b", "Superseded")]);
     let by = Failed::Superseded {
-        by: "batch/d".into(),
+        by: "Job batch/d".into(),
     };
     assert_eq!(world.failed[0].1, by);
     // Neither what is on hold nor what asks for something else, and nothing that had a slot.

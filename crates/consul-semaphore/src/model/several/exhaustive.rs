@@ -55,6 +55,8 @@ struct Space {
     /// What the workloads ask for.
     asks: &'static [[u32; 3]],
     fault: Option<Fault>,
+    /// In seconds: the first semaphore is a rate.
+    period: Option<u64>,
     /// How often time passes.
     waits: u8,
     flaw: Option<Flaw>,
@@ -67,6 +69,7 @@ const BASE: Space = Space {
     limit: 1,
     asks: BOTH,
     fault: None,
+    period: None,
     waits: 1,
     flaw: None,
 };
@@ -87,6 +90,7 @@ impl State {
                 operations: 64,
                 lock_delay: 0,
                 cooldown: 0,
+                period: space.period,
                 operators: space.operators,
                 clients: Vec::new(),
             },
@@ -322,6 +326,43 @@ fn a_pass_that_finds_nothing_to_do_changes_nothing() {
 fn two_that_ask_for_both_and_a_fault() {
     for fault in FAULTS {
         check(Space { fault, ..BASE });
+    }
+}
+
+/// The first of two semaphores is a rate of one start.
+const RATE: Space = Space {
+    period: Some(60),
+    ..BASE
+};
+
+#[test]
+fn two_that_ask_for_a_rate_and_a_fault() {
+    for fault in FAULTS {
+        check(Space { fault, ..RATE });
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: make model"]
+fn two_that_ask_for_a_rate_and_more_time() {
+    for fault in FAULTS {
+        check(Space {
+            fault,
+            waits: 2,
+            ..RATE
+        });
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: make model"]
+fn two_operators_and_two_that_ask_for_a_rate() {
+    for fault in FAULTS {
+        check(Space {
+            operators: 2,
+            fault,
+            ..RATE
+        });
     }
 }
 

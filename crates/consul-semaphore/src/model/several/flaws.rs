@@ -175,6 +175,7 @@ fn start_without_a_part(flaw: Option<Flaw>) {
         operations: 64,
         lock_delay: 0,
         cooldown: 0,
+        period: None,
         operators: 1,
         clients: Vec::new(),
     };

@@ -15,7 +15,8 @@ use super::super::{
     sight::Sight,
     workloads::{Object, Workloads},
 };
-use crate::{Settings, Uid, Workload, lock_key_of, plan::Start, samples};
+use super::world::ROUND;
+use crate::{Settings, Uid, Workload, lock_key_of, plan::Start, rate::CLOCKS_APART, samples};
 use consul_client::{Entry, Op, SessionId, clock::Moment};
 
 /// The names of the semaphores, which are their prefixes, too.
@@ -51,6 +52,8 @@ struct Memory {
     ran: BTreeMap<Uid, [usize; 3]>,
     /// The workloads that were granted their slots by a transaction that came late, or beside another operator.
     late: BTreeSet<Uid>,
+    /// The starts that count at a rate.
+    starts: Vec<Moment>,
 }
 
 /// Everything that outlives the operators.
@@ -122,6 +125,21 @@ impl Outside {
         self.seconds += seconds;
         self.consul.seconds = self.seconds;
         self.workloads.clock = i64::try_from(self.seconds).unwrap();
+    }
+
+    /// The semaphores that are rates, with their periods.
+    pub(super) fn rates(&self) -> impl Iterator<Item = (usize, Duration)> {
+        let places = self.places.iter().enumerate();
+        places.filter_map(|(place, of)| Some((place, of.settings.period?)))
+    }
+
+    /// For how many rounds nothing must be done until all is at rest: longer than a workload is passed over, or a start
+    /// of a rate counts that was not answered.
+    pub(super) fn quiet(&self) -> usize {
+        let periods = self.rates().map(|(_, period)| period + 3 * CLOCKS_APART);
+        let longest = periods.max();
+        let longest = longest.unwrap_or_default().max(Duration::from_secs(75));
+        usize::try_from(longest.as_secs() / ROUND + 1).unwrap()
     }
 
     /// The spec of a semaphore is changed.
@@ -197,12 +215,14 @@ impl Outside {
             robbed,
             ran,
             late: _,
+            starts,
         } = &self.memory;
         (
             applied,
             self.late.clone(),
             robbed.clone(),
             ran.clone(),
+            starts.clone(),
             self.seconds,
         )
     }
@@ -269,10 +289,12 @@ impl Outside {
             check_holders(before, after);
         }
         for workload in &written.firsts {
-            let (had, has) = (
-                Self::held(&before, &workload.uid),
-                Self::held(&after, &workload.uid),
-            );
+            let mut had = Self::held(&before, &workload.uid);
+            let mut has = Self::held(&after, &workload.uid);
+            for (place, _) in self.rates() {
+                // Slots of its earlier starts are still held.
+                has[place] = has[place].saturating_sub(std::mem::take(&mut had[place]));
+            }
             let all = self.asks(workload);
             assert!(
                 has == had || has == all,
@@ -361,8 +383,25 @@ impl Outside {
         if excused {
             self.memory.robbed.insert(uid.clone());
         }
+        self.count_starts(&mut slots);
         self.memory.ran.insert(uid.clone(), slots);
         self.started.push(uid.clone());
+    }
+
+    /// At most `limit` starts of a rate lie in any period. Whoever runs need not hold its slots.
+    fn count_starts(&mut self, slots: &mut [usize; 3]) {
+        let now = self.now();
+        for (place, slots) in self.places.iter().zip(slots) {
+            let Some(period) = place.settings.period else {
+                continue;
+            };
+            let starts = &mut self.memory.starts;
+            starts.extend(std::iter::repeat_n(now, std::mem::take(slots)));
+            let recent = starts.iter().filter(|start| now.since(**start) < period);
+            let limit = usize::try_from(place.settings.limit).unwrap();
+            let recent = recent.count();
+            assert!(recent <= limit, "{recent} of {limit} starts in {period:?}");
+        }
     }
 }
 

@@ -54,6 +54,7 @@ fn setup() -> impl Strategy<Value = Setup> {
             operations,
             lock_delay,
             cooldown,
+            period: None,
             operators,
             clients,
         },
@@ -165,6 +166,23 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     vec(Union::new_weighted(kinds.into()), 0..200)
 }
 
+/// The same with a rate as the first semaphore, which nobody changes and nobody else uses.
+pub(super) fn rate() -> impl Strategy<Value = Script> {
+    (1..50_u64, setup(), events()).prop_map(|(period, mut setup, mut events)| {
+        setup.period = Some(period);
+        let places = setup.limits.len();
+        setup.clients.retain(|place| place % places > 0);
+        for event in &mut events {
+            if let Event::SetLimit(place, _) | Event::SetCooldown(place, _) = event
+                && *place % places == 0
+            {
+                *event = Event::Wait(period);
+            }
+        }
+        Script { setup, events }
+    })
+}
+
 /// The same after slots came to be kept for two workloads, in different semaphores.
 pub(super) fn two_keep() -> impl Strategy<Value = Script> {
     (setup(), events()).prop_map(|(mut setup, events)| {
@@ -218,6 +236,7 @@ impl Crowd {
             operations: 64,
             lock_delay: 0,
             cooldown: 0,
+            period: None,
             operators: 1,
             clients: Vec::new(),
         };

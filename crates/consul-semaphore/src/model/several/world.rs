@@ -22,10 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(90);
 const MOST: usize = 8;
 
 /// The time between two looks at everything, once nothing happens any more.
-const ROUND: u64 = 15;
-
-/// For how many such rounds nothing must be done: longer than a workload is passed over.
-const QUIET: usize = 6;
+pub(super) const ROUND: u64 = 15;
 
 /// How many steps take no time.
 const SOON: usize = 40;
@@ -41,6 +38,8 @@ pub(super) struct Setup {
     pub(super) operations: usize,
     pub(super) lock_delay: u64,
     pub(super) cooldown: u64,
+    /// In seconds: the first semaphore is a rate.
+    pub(super) period: Option<u64>,
     /// How many operators act at the same time.
     pub(super) operators: usize,
     /// The semaphores at which other programs take part.
@@ -118,7 +117,11 @@ impl World {
     pub(super) fn new(setup: &Setup, flaw: Option<Flaw>) -> Self {
         let mut outside = Outside::new(&setup.limits, |settings| {
             settings.lock_delay = Duration::from_secs(setup.lock_delay);
-            settings.cooldown = Duration::from_secs(setup.cooldown);
+            settings.period = setup.period.map(Duration::from_secs);
+            settings.period = settings.period.filter(|_| settings.name == NAMES[0]);
+            if !settings.is_rate() {
+                settings.cooldown = Duration::from_secs(setup.cooldown);
+            }
         });
         outside.operations = setup.operations;
         outside.contested = setup.operators > 1;
@@ -278,7 +281,7 @@ impl World {
             if !done.is_empty() {
                 last = done;
             }
-            if quiet == QUIET {
+            if quiet == self.outside.quiet() {
                 return rest::check_at_rest(&self.outside);
             }
         }
@@ -473,9 +476,11 @@ fn suspend(object: &mut Object) {
     object.suspend = true;
 }
 
-/// The sessions of ours that have a contender, each with its semaphore.
+/// The sessions of ours that have a contender, each with its semaphore. A rate's are left alone: when its operator ends
+/// at the same time, nobody knows the start any more.
 fn ours(outside: &Outside) -> Vec<(usize, SessionId)> {
     let sights = outside.sights().into_iter().enumerate();
+    let sights = sights.filter(|(place, _)| !outside.places[*place].settings.is_rate());
     let ours = sights.flat_map(|(place, sight)| {
         let contenders = sight.contenders.into_iter();
         let ours = contenders.filter(|(_, uid)| uid.is_some());

@@ -1,0 +1,264 @@
+//! The kinds of workloads. What is known of a kind is one row of a table, and each row is a file:
+//!
+//! | kind | file |
+//! |---|---|
+//! | `batch/v1` Job | `kind/job.rs` |
+//! | JobSet | `kind/job_set.rs` |
+//! | `PipelineRun` | `kind/pipeline_run.rs`, `kind/tekton.rs` |
+//! | `TaskRun` | `kind/task_run.rs`, `kind/tekton.rs` |
+//! | Workflow of Argo | `kind/workflow.rs` |
+//! | Pod | `kind/pod.rs` |
+
+pub(crate) mod job;
+mod job_set;
+mod pipeline_run;
+mod pod;
+mod task_run;
+mod tekton;
+mod workflow;
+
+use std::{collections::BTreeSet, fmt, str::FromStr};
+
+use consul_semaphore::{Identity, KindName, Phase, engine::Write, plan::Stop};
+use kube_core::ApiResource;
+
+use crate::{
+    Object,
+    pods::{self, PodQuery},
+    read::Read,
+    request::Request,
+    shape::Shape,
+};
+
+/// The label selector of workloads that are no Jobs: all others cost nothing.
+pub const WAITING: &str = "consul-semaphore.io/waits=true";
+
+/// A kind of workload.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `batch/v1` Job.
+    Job,
+    /// `JobSet` of `jobset.x-k8s.io`.
+    JobSet,
+    /// `PipelineRun` of `tekton.dev`.
+    PipelineRun,
+    /// `TaskRun` of `tekton.dev`.
+    TaskRun,
+    /// `Workflow` of `argoproj.io`.
+    Workflow,
+    /// `v1` Pod.
+    Pod,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 6] = [
+        Self::Job,
+        Self::JobSet,
+        Self::PipelineRun,
+        Self::TaskRun,
+        Self::Workflow,
+        Self::Pod,
+    ];
+
+    /// The kind of this name.
+    pub fn named(name: &KindName) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == *name)
+    }
+
+    /// Its name, as in sessions, contenders, events and logs.
+    pub fn name(&self) -> KindName {
+        self.resource().kind.as_str().into()
+    }
+
+    /// Where the API server has it.
+    pub fn resource(&self) -> ApiResource {
+        match self {
+            Self::Job => job::resource(),
+            Self::JobSet => job_set::resource(),
+            Self::PipelineRun => pipeline_run::resource(),
+            Self::TaskRun => task_run::resource(),
+            Self::Workflow => workflow::resource(),
+            Self::Pod => pod::resource(),
+        }
+    }
+
+    /// The pods of such a workload: each query finds some or all of them.
+    pub fn pods(&self, workload: &Identity) -> Vec<PodQuery> {
+        let uid = &workload.uid;
+        match self {
+            Self::Job => vec![pods::of(uid).into()],
+            Self::JobSet => vec![job_set::selector(uid).into()],
+            Self::PipelineRun => pipeline_run::pods(uid),
+            Self::TaskRun => task_run::pods(uid),
+            Self::Workflow => workflow::pods(workload),
+            Self::Pod => pod::pods(uid),
+        }
+    }
+
+    /// The workloads that such a workload is made of, and that make its pods, with their label selector. While one of
+    /// them runs, more pods may come.
+    pub fn parts(&self, workload: &Identity) -> Option<(Self, String)> {
+        match self {
+            Self::JobSet => Some((Self::Job, job_set::selector(&workload.uid))),
+            // Also those of nested runs.
+            Self::PipelineRun => Some((Self::TaskRun, pods::of(&workload.uid))),
+            Self::Job | Self::TaskRun | Self::Workflow | Self::Pod => None,
+        }
+    }
+
+    /// Reads an object of this kind with `then`.
+    pub(crate) fn read<T>(
+        &self,
+        object: &Object,
+        then: impl FnOnce(&dyn Read) -> T,
+    ) -> serde_json::Result<T> {
+        Ok(match self {
+            Self::Job => then(&object.job()?),
+            Self::JobSet => then(&job_set::JobSet::of(object)?),
+            Self::PipelineRun => then(&pipeline_run::read(object)?),
+            Self::TaskRun => then(&task_run::read(object)?),
+            Self::Workflow => then(&workflow::Workflow::of(object)?),
+            Self::Pod => then(&pod::Pod::of(object)?),
+        })
+    }
+
+    /// What to send for a write that the engine asks for.
+    pub(crate) fn request(
+        &self,
+        write: &Write,
+        shape: &Shape,
+        now: jiff::Timestamp,
+    ) -> Option<Request> {
+        match self {
+            Self::Job => Some(job::request(write)),
+            Self::JobSet => job_set::request(write, shape, now),
+            Self::PipelineRun => pipeline_run::request(write),
+            Self::TaskRun => task_run::request(write),
+            Self::Workflow => workflow::request(write),
+            Self::Pod => pod::request(write, shape),
+        }
+    }
+
+    /// What suspends such a workload that runs though no grant started it; `None` if it can't be suspended.
+    pub(crate) fn stop(&self, stop: &Stop) -> Option<Request> {
+        match self {
+            Self::Job => Some(job::stop(stop)),
+            Self::JobSet => Some(job_set::stop(stop)),
+            Self::PipelineRun | Self::TaskRun | Self::Workflow | Self::Pod => None,
+        }
+    }
+
+    /// Whether such an object may still make pods: it runs, or it is not known to be done.
+    pub fn may_make_pods(&self, object: &Object) -> bool {
+        let phase = self.read(object, |read| read.phase(true));
+        !matches!(phase, Ok(Phase::Idle | Phase::Finished { .. }))
+    }
+
+    /// Such an object, for people.
+    pub fn title(&self, object: &Object) -> String {
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        format!("{} {name}", self.name())
+    }
+}
+
+/// What the API server has under these names.
+fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        api_version: match group {
+            "" => version.to_owned(),
+            group => format!("{group}/{version}"),
+        },
+        kind: kind.to_owned(),
+        plural: plural.to_owned(),
+    }
+}
+
+/// The kinds that an operator serves. Job is always among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kinds(BTreeSet<Kind>);
+
+impl Kinds {
+    /// The word for all kinds.
+    const EACH: &str = "all";
+
+    /// Each of them, Job first.
+    pub fn iter(&self) -> impl Iterator<Item = &Kind> {
+        self.0.iter()
+    }
+}
+
+impl Default for Kinds {
+    fn default() -> Self {
+        Self(BTreeSet::from([Kind::Job]))
+    }
+}
+
+/// A name that is no kind's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no kind of workload: name some of {known}, separated by commas, or {EACH}", known = Kinds(Kind::ALL.into()), EACH = Kinds::EACH)]
+pub struct UnknownKind(String);
+
+impl FromStr for Kinds {
+    type Err = UnknownKind;
+
+    /// By their plural names, separated by commas; or `all`.
+    fn from_str(names: &str) -> Result<Self, UnknownKind> {
+        let mut kinds = Self::default();
+        let names = names.split(',').map(str::trim);
+        for name in names.filter(|name| !name.is_empty()) {
+            let all = name == Self::EACH;
+            let mut named = Kind::ALL.into_iter();
+            let mut named = named
+                .by_ref()
+                .filter(|kind| all || kind.resource().plural == name)
+                .peekable();
+            if named.peek().is_none() {
+                return Err(UnknownKind(name.chars().take(63).collect()));
+            }
+            kinds.0.extend(named);
+        }
+        Ok(kinds)
+    }
+}
+
+impl fmt::Display for Kinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.iter().map(|kind| kind.resource().plural).collect();
+        f.write_str(&names.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_selector_is_of_the_label() {
+        let label = consul_semaphore_api::annotations::WAITS_LABEL;
+        assert_eq!(WAITING, format!("{label}=true"));
+    }
+
+    #[test]
+    fn each_kind_is_found_by_its_name() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::named(&kind.name()), Some(kind));
+        }
+        assert_eq!(Kind::named(&"Other".into()), None);
+    }
+
+    #[test]
+    fn kinds_are_switched_on_by_their_plural_names() {
+        let on = |names: &str| names.parse::<Kinds>().map(|kinds| kinds.to_string());
+        assert_eq!(on("").unwrap(), "jobs");
+        assert_eq!(on("jobsets").unwrap(), "jobs,jobsets");
+        assert_eq!(on("all").unwrap(), Kinds(Kind::ALL.into()).to_string());
+        let unknown = on("jobsets, cronjobs").unwrap_err().to_string();
+        assert!(
+            unknown.contains("cronjobs") && unknown.contains("jobsets"),
+            "{unknown}"
+        );
+    }
+}

@@ -1,0 +1,248 @@
+//! `batch/v1` Job.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use consul_semaphore::{
+    Phase,
+    engine::Write,
+    plan::{End, Fail, GiveBack, Start, Stop, Suspend},
+};
+use consul_semaphore_api::annotations as a;
+use k8s_openapi::{
+    api::batch::v1 as batch,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use kube_core::ApiResource;
+use serde_json::{Value, json};
+
+use super::Kind;
+use crate::{
+    read::{self, Read},
+    request::{Request, listed, metadata, rename},
+    slots,
+};
+
+/// The value of `spec.managedBy` for Kubernetes' own Job controller.
+const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
+
+/// Where the API server has it.
+pub(super) fn resource() -> ApiResource {
+    ApiResource::erase::<batch::Job>(&())
+}
+
+impl Read for batch::Job {
+    fn kind(&self) -> Kind {
+        Kind::Job
+    }
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn grant(&self) -> Option<&BTreeMap<String, String>> {
+        template(self)
+    }
+
+    fn phase(&self, granted: bool) -> Phase {
+        phase_if(self, granted)
+    }
+
+    fn suspended_at(&self) -> Option<&Time> {
+        condition(self, "Suspended")?.last_transition_time.as_ref()
+    }
+
+    fn was_suspended(&self) -> bool {
+        condition(self, "Suspended").is_some()
+    }
+
+    fn grace(&self) -> Duration {
+        let spec = self.spec.as_ref();
+        let pod = spec.and_then(|spec| spec.template.spec.as_ref());
+        read::grace(pod.and_then(|pod| pod.termination_grace_period_seconds))
+    }
+
+    fn managed_by(&self) -> Option<String> {
+        let manager = self.spec.as_ref()?.managed_by.as_deref();
+        read::managed_by(manager, JOB_CONTROLLER)
+    }
+}
+
+/// The annotations of the pod template.
+pub(crate) fn template(job: &batch::Job) -> Option<&BTreeMap<String, String>> {
+    let metadata = job.spec.as_ref()?.template.metadata.as_ref()?;
+    metadata.annotations.as_ref()
+}
+
+/// What a Job is doing, whether it asks for a slot or not.
+pub fn phase(job: &batch::Job) -> Phase {
+    phase_if(job, read::granted(job).is_some())
+}
+
+fn phase_if(job: &batch::Job, granted: bool) -> Phase {
+    let status = job.status.as_ref();
+    let pods = status.map_or(0, |status| {
+        let active = status.active.unwrap_or(0);
+        active.saturating_add(status.terminating.unwrap_or(0))
+    });
+    if has_ended(job) {
+        return Phase::Finished { at_rest: pods == 0 };
+    }
+    if job.metadata.deletion_timestamp.is_some() {
+        return Phase::Deleting;
+    }
+    if !job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.suspend)
+        .unwrap_or(false)
+    {
+        // It was started only to fail, and gets no pods.
+        if read::is_failing(&job.metadata) && has_no_parallelism(job) && !granted {
+            return Phase::Stopping;
+        }
+        // It was unsuspended, and the Job controller has not reacted yet. If it was suspended again now, its status
+        // would still say that it is at rest, while pods are being made: it would be granted a slot, and those pods
+        // would run without the sequencer.
+        return if is(job, "Suspended") && !granted {
+            Phase::Stopping
+        } else {
+            Phase::Running
+        };
+    }
+    // The template of a Job can be changed once its start time is cleared.
+    let started = status.is_some_and(|status| status.start_time.is_some());
+    if is(job, "Suspended") && pods == 0 && !started {
+        Phase::Idle
+    } else {
+        Phase::Stopping
+    }
+}
+
+/// Whether it gets no pods, even if it is not suspended.
+fn has_no_parallelism(job: &batch::Job) -> bool {
+    let spec = job.spec.as_ref();
+    spec.and_then(|spec| spec.parallelism) == Some(0)
+}
+
+/// Whether a Job is over: it has ended, or is being deleted.
+pub(crate) fn is_over(job: &batch::Job) -> bool {
+    job.metadata.deletion_timestamp.is_some() || has_ended(job)
+}
+
+fn has_ended(job: &batch::Job) -> bool {
+    is(job, "Complete") || is(job, "Failed")
+}
+
+fn is(job: &batch::Job, type_: &str) -> bool {
+    condition(job, type_).is_some_and(|condition| condition.status == "True")
+}
+
+fn condition<'a>(job: &'a batch::Job, type_: &str) -> Option<&'a batch::JobCondition> {
+    let conditions = job.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// What to send for a write that the engine asks for.
+pub(crate) fn request(write: &Write) -> Request {
+    match write {
+        Write::Start(write) => Request::Patch(start(write)),
+        Write::Suspend(write) => Request::Patch(suspend(write)),
+        Write::GiveBack(write) => Request::Patch(give_back(write)),
+        Write::Rename(write) => rename(write),
+        Write::Skip(_) => Request::Delete,
+        Write::Fail(write) => Request::Patch(fail(write)),
+        Write::End(write) => Request::Patch(end(write)),
+    }
+}
+
+/// The patch that suspends a workload which runs though no grant started it.
+pub(crate) fn stop(stop: &Stop) -> Request {
+    let annotations = if stop.unhold {
+        json!({ (a::HOLD): null })
+    } else {
+        json!({})
+    };
+    Request::Patch(json!({
+        "metadata": metadata(&stop.workload, &annotations),
+        "spec": { "suspend": true },
+    }))
+}
+
+/// One patch unsuspends the Job and writes the sequencers of its slots where its pods read them.
+fn start(start: &Start) -> Value {
+    let Start {
+        workload,
+        slot,
+        others,
+    } = start;
+    let annotations = json!({ (a::SESSION): listed(start.sessions()) });
+    let mut patch = json!({
+        "metadata": metadata(workload, &annotations),
+        "spec": {
+            "suspend": false,
+            "template": { "metadata": {
+                "labels": { (a::HOLDER_LABEL): workload.uid.as_ref() },
+                "annotations": {
+                    (a::LOCK_KEY): slot.key(),
+                    (a::SESSION): slot.session(),
+                    (a::LOCK_INDEX): slot.lock_index().to_string(),
+                    (a::FENCING_TOKEN): slot.fencing_token().to_string(),
+                    (a::GRANTED_TO): workload.uid.as_ref(),
+                },
+            } },
+        },
+    });
+    if !others.is_empty() {
+        patch["spec"]["template"]["metadata"]["annotations"][a::SLOTS] =
+            slots::written(start).into();
+    }
+    patch
+}
+
+/// The Job controller ends the pods of a suspended Job.
+fn suspend(suspend: &Suspend) -> Value {
+    json!({
+        "metadata": metadata(&suspend.workload, &json!({ (a::SESSION): null })),
+        "spec": { "suspend": true },
+    })
+}
+
+/// Records that the Job gives its slot back, and clears the grant from its template.
+fn give_back(give_back: &GiveBack) -> Value {
+    let mut annotations = json!({ (a::SESSION): listed(&give_back.sessions) });
+    if give_back.hold {
+        annotations[a::HOLD] = "true".into();
+    }
+    json!({
+        "metadata": metadata(&give_back.workload, &annotations),
+        "spec": { "template": { "metadata": {
+            "labels": { (a::HOLDER_LABEL): null },
+            "annotations": {
+                (a::LOCK_KEY): null,
+                (a::SESSION): null,
+                (a::LOCK_INDEX): null,
+                (a::FENCING_TOKEN): null,
+                (a::SLOTS): null,
+                (a::GRANTED_TO): null,
+            },
+        } } },
+    })
+}
+
+/// Starts the Job without pods and with a deadline: within about a second the Job controller makes it Failed, with the
+/// reason `DeadlineExceeded`.
+fn fail(fail: &Fail) -> Value {
+    let annotations = json!({ (a::FAILED): fail.why.reason() });
+    json!({
+        "metadata": metadata(&fail.workload, &annotations),
+        "spec": { "suspend": false, "parallelism": 0, "activeDeadlineSeconds": 1 },
+    })
+}
+
+/// The Job controller ends the pods of a Job that is past its deadline, and makes it Failed.
+fn end(end: &End) -> Value {
+    json!({
+        "metadata": metadata(&end.workload, &json!({ (a::FAILED): end.why.reason() })),
+        "spec": { "activeDeadlineSeconds": 1 },
+    })
+}

@@ -1,0 +1,284 @@
+//! `JobSet` of `jobset.x-k8s.io/v1alpha2`, as of its controller v0.12.
+//!
+//! | question | answer |
+//! |---|---|
+//! | hold | `spec.suspend` |
+//! | finished | conditions `Completed` and `Failed`; pods may be left |
+//! | metadata that reaches pods | the pod template of each of `spec.replicatedJobs`, which can be changed while it is suspended |
+//! | pods | the label `jobset.sigs.k8s.io/jobset-uid`, also on its Jobs |
+//! | stopped while it runs | by `spec.suspend` |
+//! | failed | `status`: condition `Failed` and `terminalState`; the controller then deletes the Jobs that are active |
+
+use std::{collections::BTreeMap, time::Duration};
+
+use consul_semaphore::{
+    Phase, Uid,
+    engine::Write,
+    plan::{Start, Stop, Suspend, Target},
+};
+use consul_semaphore_api::annotations as a;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube_core::ApiResource;
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::{Value, json};
+
+use super::Kind;
+use crate::{
+    object::{Conditions, Fields},
+    read::{self, Read},
+    request::{JsonPatch, Request, give_back, holder_label, metadata, record, rename, sequencers},
+    shape::{Shape, Template},
+};
+
+/// The value of `spec.managedBy` for `JobSet`'s own controller.
+const CONTROLLER: &str = "jobset.sigs.k8s.io/jobset-controller";
+
+/// How many of its Jobs' templates one patch can change: the API server takes 10,000 operations.
+const MOST_JOBS: usize = 500;
+
+/// Where the API server has it.
+pub(super) fn resource() -> ApiResource {
+    super::resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
+}
+
+/// The label selector of its Jobs and pods.
+pub(super) fn selector(uid: &Uid) -> String {
+    format!("jobset.sigs.k8s.io/jobset-uid={uid}")
+}
+
+pub(super) type JobSet<'a> = Fields<'a, Spec, State>;
+
+/// What matters of its spec.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Spec {
+    suspend: Option<bool>,
+    managed_by: Option<String>,
+    replicated_jobs: Option<Vec<ReplicatedJob>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ReplicatedJob {
+    template: Nested<Nested<PodTemplate>>,
+}
+
+/// The spec of a Job's template, and the template in that.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Nested<T> {
+    #[serde(alias = "template")]
+    spec: T,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PodTemplate {
+    metadata: Option<TemplateMetadata>,
+    spec: PodSpec,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct TemplateMetadata {
+    labels: Option<IgnoredAny>,
+    annotations: Option<IgnoredAny>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct PodSpec {
+    termination_grace_period_seconds: Option<i64>,
+}
+
+/// What matters of its status.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct State {
+    conditions: Conditions,
+    replicated_jobs_status: Option<Vec<ReplicatedJobStatus>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ReplicatedJobStatus {
+    active: i64,
+}
+
+impl JobSet<'_> {
+    fn templates(&self) -> impl Iterator<Item = &PodTemplate> {
+        let jobs = self.spec.replicated_jobs.iter().flatten();
+        jobs.map(|job| &job.template.spec.spec)
+    }
+
+    /// Whether a Job of it has active pods.
+    fn is_active(&self) -> bool {
+        let mut jobs = self.status.replicated_jobs_status.iter().flatten();
+        jobs.any(|job| job.active > 0)
+    }
+}
+
+impl Read for JobSet<'_> {
+    fn kind(&self) -> Kind {
+        Kind::JobSet
+    }
+
+    fn metadata(&self) -> &ObjectMeta {
+        self.metadata
+    }
+
+    fn grant(&self) -> Option<&BTreeMap<String, String>> {
+        self.metadata.annotations.as_ref()
+    }
+
+    fn phase(&self, granted: bool) -> Phase {
+        let conditions = &self.status.conditions;
+        if conditions.is("Completed") || conditions.is("Failed") {
+            // Pods that still terminate are not in its status.
+            return Phase::Finished { at_rest: false };
+        }
+        if self.metadata.deletion_timestamp.is_some() {
+            return Phase::Deleting;
+        }
+        let suspended = conditions.is("Suspended");
+        if !self.spec.suspend.unwrap_or(false) {
+            // As of a Job: unsuspended by someone, and its controller has not reacted yet. While its Jobs are started
+            // in order, it is Suspended until the last of them is.
+            let starts_in_order = conditions.is("StartupPolicyInProgress");
+            return if suspended && !starts_in_order && !granted {
+                Phase::Stopping
+            } else {
+                Phase::Running
+            };
+        }
+        if suspended && !self.is_active() {
+            Phase::Idle
+        } else {
+            Phase::Stopping
+        }
+    }
+
+    fn suspended_at(&self) -> Option<&Time> {
+        let suspended = self.status.conditions.get("Suspended")?;
+        suspended.last_transition_time.as_ref()
+    }
+
+    fn was_suspended(&self) -> bool {
+        self.status.conditions.get("Suspended").is_some()
+    }
+
+    /// The longest of all its Jobs.
+    fn grace(&self) -> Duration {
+        let graces = self.templates();
+        let graces =
+            graces.map(|template| read::grace(template.spec.termination_grace_period_seconds));
+        graces.max().unwrap_or_else(|| read::grace(None))
+    }
+
+    fn managed_by(&self) -> Option<String> {
+        read::managed_by(self.spec.managed_by.as_deref(), CONTROLLER)
+    }
+
+    fn too_large(&self) -> Option<String> {
+        let count = self.templates().count();
+        (count > MOST_JOBS)
+            .then(|| format!("it has {count} replicatedJobs, and can be started with {MOST_JOBS}"))
+    }
+
+    fn shape(&self) -> Shape {
+        let templates = self.templates().take(MOST_JOBS);
+        let templates = templates.map(|template| match &template.metadata {
+            None => Template::Bare,
+            Some(metadata) => Template::Has {
+                labels: metadata.labels.is_some(),
+                annotations: metadata.annotations.is_some(),
+            },
+        });
+        Shape::Templates(templates.collect())
+    }
+}
+
+/// What to send for a write that the engine asks for.
+pub(super) fn request(write: &Write, shape: &Shape, now: jiff::Timestamp) -> Option<Request> {
+    let request = match write {
+        Write::Start(write) => start(write, shape)?,
+        Write::Suspend(write) => suspend(write),
+        Write::GiveBack(write) => give_back(write),
+        Write::Rename(write) => rename(write),
+        Write::Skip(_) => Request::Delete,
+        Write::Fail(write) => fail(&write.workload, write.why.reason(), now),
+        Write::End(write) => fail(&write.workload, write.why.reason(), now),
+    };
+    Some(request)
+}
+
+/// The patch that suspends one that runs though no grant started it.
+pub(super) fn stop(stop: &Stop) -> Request {
+    let annotations = if stop.unhold {
+        json!({ (a::HOLD): null })
+    } else {
+        json!({})
+    };
+    Request::Patch(json!({
+        "metadata": metadata(&stop.workload, &annotations),
+        "spec": { "suspend": true },
+    }))
+}
+
+/// One patch unsuspends it, and writes the sequencers of its slots into its own annotations and into the pod template
+/// of each of its Jobs.
+fn start(start: &Start, shape: &Shape) -> Option<Request> {
+    let Shape::Templates(templates) = shape else {
+        return None;
+    };
+    let mut patch = JsonPatch::of(&start.workload);
+    patch.add_all("/metadata/annotations", record(start), true);
+    for (place, template) in templates.iter().enumerate() {
+        let path = format!("/spec/replicatedJobs/{place}/template/spec/template/metadata");
+        let (labels, annotations) = match template {
+            Template::Bare => {
+                patch.add(&path, json!({}));
+                (false, false)
+            }
+            Template::Has {
+                labels,
+                annotations,
+            } => (*labels, *annotations),
+        };
+        patch.add_all(&format!("{path}/labels"), holder_label(start), labels);
+        patch.add_all(
+            &format!("{path}/annotations"),
+            sequencers(start),
+            annotations,
+        );
+    }
+    patch.replace("/spec/suspend", json!(false));
+    Some(Request::Json(patch.into_value()))
+}
+
+/// Its controller suspends its Jobs.
+fn suspend(suspend: &Suspend) -> Request {
+    Request::Patch(json!({
+        "metadata": metadata(&suspend.workload, &json!({ (a::SESSION): null })),
+        "spec": { "suspend": true },
+    }))
+}
+
+/// Its controller deletes the Jobs that are active of one that has failed. The condition Suspended is there: it has
+/// waited, or run.
+fn fail(target: &Target, reason: &str, now: jiff::Timestamp) -> Request {
+    let mut patch = JsonPatch::of(target);
+    patch.add("/status/conditions/-", failed(reason, now));
+    patch.add("/status/terminalState", "Failed".into());
+    Request::Status(patch.into_value())
+}
+
+fn failed(reason: &str, now: jiff::Timestamp) -> Value {
+    json!({
+        "type": "Failed",
+        "status": "True",
+        "reason": reason,
+        "message": "ended by consul-semaphore-operator: see the events",
+        "lastTransitionTime": format!("{now:.0}"),
+    })
+}

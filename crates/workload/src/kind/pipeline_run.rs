@@ -1,0 +1,54 @@
+//! `PipelineRun` of `tekton.dev/v1`, as of Tekton Pipelines v1.15.
+//!
+//! | question | answer |
+//! |---|---|
+//! | hold | `spec.status: PipelineRunPending`, only before it starts. |
+//! | finished | condition `Succeeded` is not Unknown; pods may be left |
+//! | metadata that reaches pods | its own |
+//! | pods | the label `tekton.dev/pipelineRunUID`; of nested runs only the holder label, which Tekton copies |
+//! | stopped while it runs | no: it is ended |
+//! | failed | `spec.status: Cancelled` |
+
+use consul_semaphore::{Uid, engine::Write};
+use kube_core::ApiResource;
+
+use super::{
+    Kind,
+    tekton::{Run, Words},
+};
+use crate::{
+    Object,
+    object::Fields,
+    pods::{self, PodQuery},
+    request::Request,
+};
+
+const WORDS: Words = Words {
+    pending: "PipelineRunPending",
+    cancelled: "Cancelled",
+};
+
+/// Where the API server has it.
+pub(super) fn resource() -> ApiResource {
+    super::resource("tekton.dev", "v1", "PipelineRun", "pipelineruns")
+}
+
+/// Its pods.
+pub(super) fn pods(uid: &Uid) -> Vec<PodQuery> {
+    let own = format!("tekton.dev/pipelineRunUID={uid}");
+    vec![own.into(), pods::of(uid).into()]
+}
+
+/// Reads one.
+pub(super) fn read(object: &Object) -> serde_json::Result<Run<'_>> {
+    Ok(Run {
+        kind: Kind::PipelineRun,
+        words: &WORDS,
+        fields: Fields::of(object)?,
+    })
+}
+
+/// What to send for a write that the engine asks for.
+pub(super) fn request(write: &Write) -> Option<Request> {
+    WORDS.request(write)
+}

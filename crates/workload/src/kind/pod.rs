@@ -1,0 +1,180 @@
+//! Pod, if nothing else owns it.
+//!
+//! | question | answer |
+//! |---|---|
+//! | hold | the scheduling gate `consul-semaphore.io/slot`, which can't be added later |
+//! | finished | `status.phase` |
+//! | metadata that reaches pods | its own |
+//! | pods | itself, by the holder label |
+//! | stopped while it runs | no: it is ended |
+//! | failed | `status.phase: Failed` before it has a node; `spec.activeDeadlineSeconds: 1` later |
+
+use std::{collections::BTreeMap, time::Duration};
+
+use consul_semaphore::{
+    Phase, Traits, Uid,
+    engine::Write,
+    plan::{End, Fail, Start},
+};
+use consul_semaphore_api::annotations as a;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube_core::ApiResource;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::Kind;
+use crate::{
+    object::Fields,
+    pods::{self, PodQuery},
+    read::{self, Read},
+    request::{JsonPatch, Request, give_back, holder_label, metadata, record, rename},
+    shape::Shape,
+};
+
+/// The gate that holds it.
+const GATE: &str = "consul-semaphore.io/slot";
+
+/// Where the API server has it.
+pub(super) fn resource() -> ApiResource {
+    super::resource("", "v1", "Pod", "pods")
+}
+
+/// Itself.
+pub(super) fn pods(uid: &Uid) -> Vec<PodQuery> {
+    vec![pods::of(uid).into()]
+}
+
+pub(super) type Pod<'a> = Fields<'a, Spec, State>;
+
+/// What matters of its spec.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Spec {
+    scheduling_gates: Option<Vec<Gate>>,
+    node_name: Option<String>,
+    termination_grace_period_seconds: Option<i64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Gate {
+    name: String,
+}
+
+/// What matters of its status.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct State {
+    phase: Option<String>,
+}
+
+impl Pod<'_> {
+    /// The place of our gate among its gates.
+    fn gate(&self) -> Option<usize> {
+        let mut gates = self.spec.scheduling_gates.iter().flatten();
+        gates.position(|gate| gate.name == GATE)
+    }
+}
+
+impl Read for Pod<'_> {
+    fn kind(&self) -> Kind {
+        Kind::Pod
+    }
+
+    fn metadata(&self) -> &ObjectMeta {
+        self.metadata
+    }
+
+    fn grant(&self) -> Option<&BTreeMap<String, String>> {
+        self.metadata.annotations.as_ref()
+    }
+
+    fn phase(&self, _granted: bool) -> Phase {
+        if matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+            return Phase::Finished { at_rest: false };
+        }
+        if self.metadata.deletion_timestamp.is_some() {
+            return Phase::Deleting;
+        }
+        if self.gate().is_some() && self.spec.node_name.is_none() {
+            Phase::Idle
+        } else {
+            Phase::Running
+        }
+    }
+
+    fn suspended_at(&self) -> Option<&Time> {
+        None
+    }
+
+    fn was_suspended(&self) -> bool {
+        false
+    }
+
+    fn traits(&self) -> Traits {
+        Traits {
+            can_be_suspended: false,
+            runs_again: false,
+        }
+    }
+
+    fn grace(&self) -> Duration {
+        read::grace(self.spec.termination_grace_period_seconds)
+    }
+
+    fn managed_by(&self) -> Option<String> {
+        None
+    }
+
+    fn shape(&self) -> Shape {
+        self.gate().map_or(Shape::Plain, Shape::Gate)
+    }
+}
+
+/// What to send for a write that the engine asks for.
+pub(super) fn request(write: &Write, shape: &Shape) -> Option<Request> {
+    let request = match write {
+        Write::Start(write) => start(write, shape)?,
+        // It can't be held again.
+        Write::Suspend(_) => return None,
+        Write::GiveBack(write) => give_back(write),
+        Write::Rename(write) => rename(write),
+        Write::Skip(_) => Request::Delete,
+        Write::Fail(write) => fail(write),
+        Write::End(write) => end(write),
+    };
+    Some(request)
+}
+
+/// One patch removes the gate, and writes the sequencers of its slots into its metadata. It may have no labels yet, but
+/// the one by which it is watched.
+fn start(start: &Start, shape: &Shape) -> Option<Request> {
+    let Shape::Gate(place) = shape else {
+        return None;
+    };
+    let mut patch = JsonPatch::of(&start.workload);
+    patch.add_all("/metadata/annotations", record(start), true);
+    patch.add_all("/metadata/labels", holder_label(start), true);
+    patch.remove(&format!("/spec/schedulingGates/{place}"));
+    Some(Request::Json(patch.into_value()))
+}
+
+/// It has no node, so nobody else writes its status.
+fn fail(fail: &Fail) -> Request {
+    let mut patch = JsonPatch::of(&fail.workload);
+    patch.add("/status/phase", "Failed".into());
+    patch.add("/status/reason", fail.why.reason().into());
+    patch.add(
+        "/status/message",
+        "ended by consul-semaphore-operator: see the events".into(),
+    );
+    Request::Status(patch.into_value())
+}
+
+/// Its kubelet ends its containers, and makes it Failed.
+fn end(end: &End) -> Request {
+    Request::Patch(json!({
+        "metadata": metadata(&end.workload, &json!({ (a::FAILED): end.why.reason() })),
+        "spec": { "activeDeadlineSeconds": 1 },
+    }))
+}

@@ -1,0 +1,48 @@
+//! `TaskRun` of `tekton.dev/v1`, as of Tekton Pipelines v1.15.
+//!
+//! | question | answer |
+//! |---|---|
+//! | hold | `spec.status: TaskRunPending`, only before it starts. Tekton 1.6 does not know that word. |
+//! | finished | condition `Succeeded` is not Unknown; pods may be left |
+//! | metadata that reaches pods | its own |
+//! | pods | the label `tekton.dev/taskRunUID` |
+//! | stopped while it runs | no: it is ended |
+//! | failed | `spec.status: TaskRunCancelled` |
+
+use consul_semaphore::{Uid, engine::Write};
+use kube_core::ApiResource;
+
+use super::{
+    Kind,
+    tekton::{Run, Words},
+};
+use crate::{Object, object::Fields, pods::PodQuery, request::Request};
+
+const WORDS: Words = Words {
+    pending: "TaskRunPending",
+    cancelled: "TaskRunCancelled",
+};
+
+/// Where the API server has it.
+pub(super) fn resource() -> ApiResource {
+    super::resource("tekton.dev", "v1", "TaskRun", "taskruns")
+}
+
+/// Its pods.
+pub(super) fn pods(uid: &Uid) -> Vec<PodQuery> {
+    vec![format!("tekton.dev/taskRunUID={uid}").into()]
+}
+
+/// Reads one.
+pub(super) fn read(object: &Object) -> serde_json::Result<Run<'_>> {
+    Ok(Run {
+        kind: Kind::TaskRun,
+        words: &WORDS,
+        fields: Fields::of(object)?,
+    })
+}
+
+/// What to send for a write that the engine asks for.
+pub(super) fn request(write: &Write) -> Option<Request> {
+    WORDS.request(write)
+}

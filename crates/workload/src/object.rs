@@ -1,0 +1,148 @@
+//! Objects of all kinds but Job, as the API server sends them.
+
+use std::borrow::Cow;
+
+use k8s_openapi::{
+    api::batch::v1 as batch,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use kube_core::{ApiResource, DynamicResourceScope, Resource};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
+
+/// An object of any kind. What its spec and status say is read by its kind's own file: one that can't be read there
+/// is left alone, and disturbs no other one.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Object {
+    /// Its metadata.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    spec: Option<Box<RawValue>>,
+    status: Option<Box<RawValue>>,
+}
+
+impl Object {
+    /// This object, if it is a Job.
+    pub(crate) fn job(&self) -> serde_json::Result<batch::Job> {
+        Ok(batch::Job {
+            metadata: self.metadata.clone(),
+            spec: read(self.spec.as_deref())?,
+            status: read(self.status.as_deref())?,
+        })
+    }
+}
+
+impl Resource for Object {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn kind(resource: &ApiResource) -> Cow<'_, str> {
+        resource.kind.as_str().into()
+    }
+
+    fn group(resource: &ApiResource) -> Cow<'_, str> {
+        resource.group.as_str().into()
+    }
+
+    fn version(resource: &ApiResource) -> Cow<'_, str> {
+        resource.version.as_str().into()
+    }
+
+    fn api_version(resource: &ApiResource) -> Cow<'_, str> {
+        resource.api_version.as_str().into()
+    }
+
+    fn plural(resource: &ApiResource) -> Cow<'_, str> {
+        resource.plural.as_str().into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// An object of which the fields that matter have been read.
+pub(crate) struct Fields<'a, Spec, Status> {
+    pub(crate) metadata: &'a ObjectMeta,
+    pub(crate) spec: Spec,
+    pub(crate) status: Status,
+}
+
+impl<'a, Spec, Status> Fields<'a, Spec, Status>
+where
+    Spec: DeserializeOwned + Default,
+    Status: DeserializeOwned + Default,
+{
+    /// Reads these fields.
+    pub(crate) fn of(object: &'a Object) -> serde_json::Result<Self> {
+        Ok(Self {
+            metadata: &object.metadata,
+            spec: read(object.spec.as_deref())?,
+            status: read(object.status.as_deref())?,
+        })
+    }
+}
+
+fn read<T: DeserializeOwned + Default>(part: Option<&RawValue>) -> serde_json::Result<T> {
+    part.map_or_else(|| Ok(T::default()), |part| serde_json::from_str(part.get()))
+}
+
+/// A condition in a status.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Condition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+    pub(crate) last_transition_time: Option<Time>,
+}
+
+/// The conditions in a status.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Conditions(Option<Vec<Condition>>);
+
+impl Conditions {
+    /// The condition of this type.
+    pub(crate) fn get(&self, type_: &str) -> Option<&Condition> {
+        let mut conditions = self.0.iter().flatten();
+        conditions.find(|condition| condition.type_ == type_)
+    }
+
+    /// Whether the condition of this type is True.
+    pub(crate) fn is(&self, type_: &str) -> bool {
+        self.has(type_, "True")
+    }
+
+    /// Whether the condition of this type is False.
+    pub(crate) fn is_not(&self, type_: &str) -> bool {
+        self.has(type_, "False")
+    }
+
+    fn has(&self, type_: &str, status: &str) -> bool {
+        let condition = self.get(type_);
+        condition.is_some_and(|condition| condition.status == status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube_core::WatchEvent;
+
+    /// The watch's events are read without a copy in between.
+    #[test]
+    fn an_object_is_read_from_a_watch() {
+        let event = r#"{"type":"ADDED","object":{"apiVersion":"a/v1","kind":"K",
+            "metadata":{"name":"a"},"spec":{"x":[1,{}]}}}"#;
+        let event: WatchEvent<Object> = serde_json::from_str(event).unwrap();
+        let WatchEvent::Added(object) = event else {
+            panic!("{event:?}");
+        };
+        assert_eq!(object.metadata.name.as_deref(), Some("a"));
+        assert!(object.spec.is_some() && object.status.is_none());
+    }
+}

@@ -1,0 +1,221 @@
+//! What is read of a workload of any kind: its metadata, and what its row says of the rest.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use consul_client::SessionId;
+use consul_semaphore::{CronJob, Granted, Phase, Traits, Wait};
+use consul_semaphore_api::annotations;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+
+use crate::{Obstacle, kind::Kind, shape::Shape, slots};
+
+/// The annotation with the time for which a `CronJob` made a Job.
+pub(crate) const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
+
+/// The label of workloads that Kueue manages.
+const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
+
+/// How a kind is read: the columns of its row.
+pub(crate) trait Read {
+    /// Its kind.
+    fn kind(&self) -> Kind;
+
+    /// Its metadata.
+    fn metadata(&self) -> &ObjectMeta;
+
+    /// The annotations among which a grant is recorded.
+    fn grant(&self) -> Option<&BTreeMap<String, String>>;
+
+    /// What it is doing. `granted` says whether a grant started it.
+    fn phase(&self, granted: bool) -> Phase;
+
+    /// When it was last suspended, if it is.
+    fn suspended_at(&self) -> Option<&Time>;
+
+    /// Whether it was ever suspended.
+    fn was_suspended(&self) -> bool;
+
+    /// What follows from its kind.
+    fn traits(&self) -> Traits {
+        Traits::default()
+    }
+
+    /// How long its pods may take to end: Kubernetes' default if it does not say.
+    fn grace(&self) -> Duration;
+
+    /// What its spec names as its manager, if that is neither its kind's own controller nor this operator.
+    fn managed_by(&self) -> Option<String>;
+
+    /// Why it is too large to be started by one patch, if it is.
+    fn too_large(&self) -> Option<String> {
+        None
+    }
+
+    /// What a patch must know of it.
+    fn shape(&self) -> Shape {
+        Shape::Plain
+    }
+}
+
+/// Kubernetes' default for how long pods may take to end.
+pub(crate) const GRACE: i64 = 30;
+
+/// How long pods may take to end whose template says this.
+pub(crate) fn grace(seconds: Option<i64>) -> Duration {
+    Duration::from_secs(seconds.unwrap_or(GRACE).try_into().unwrap_or(0))
+}
+
+/// The longest texts of a workload that are stored, in bytes. Anybody who may write a Job may write any text there. A
+/// longer one can't be valid, and is not stored.
+mod longest {
+    use consul_semaphore::{Key, MOST_SLOTS, Prefix};
+
+    /// A name or a uid of a Kubernetes object.
+    pub(super) const NAME: usize = 253;
+    /// A session's id: Consul makes UUIDs.
+    pub(super) const SESSION: usize = 64;
+    /// The sessions of all slots that a workload may ask for, and the commas between them.
+    pub(super) const SESSIONS: usize = MOST_SLOTS as usize * (SESSION + 1);
+    /// A contender key: a prefix, the key of a keyed semaphore, and a session.
+    pub(super) const CONTENDER: usize = Prefix::MAX_LENGTH + Key::MAX_LENGTH + SESSION + 2;
+    /// All slots as JSON: two texts for each, two numbers, and the names.
+    pub(super) const SLOTS: usize = MOST_SLOTS as usize * (CONTENDER + SESSION + 128);
+}
+
+/// The text, if it has at most this many bytes.
+fn bounded(text: &str, most: usize) -> Option<&str> {
+    (text.len() <= most).then_some(text)
+}
+
+/// One of its annotations.
+fn annotation<'a>(metadata: &'a ObjectMeta, name: &str) -> Option<&'a String> {
+    metadata.annotations.as_ref()?.get(name)
+}
+
+/// The sessions in the workload's own annotation, separated by commas; none if one of them is longer than any real
+/// one.
+pub(crate) fn reported(metadata: &ObjectMeta) -> Vec<SessionId> {
+    let sessions = annotation(metadata, annotations::SESSION);
+    let sessions = sessions.and_then(|sessions| bounded(sessions, longest::SESSIONS));
+    let sessions = sessions
+        .into_iter()
+        .flat_map(|sessions| sessions.split(','));
+    let sessions = sessions.map(|session| bounded(session, longest::SESSION).map(SessionId::from));
+    sessions.collect::<Option<_>>().unwrap_or_default()
+}
+
+/// The recorded grant, if it was made for this workload and not for one that this is a copy of.
+pub(crate) fn granted(object: &dyn Read) -> Option<Granted> {
+    let grant = object.grant()?;
+    if grant.get(annotations::GRANTED_TO)? != object.metadata().uid.as_ref()? {
+        return None;
+    }
+    if let Some(slots) = grant.get(annotations::SLOTS) {
+        let is_real = |key: &str, session: &str| {
+            key.len() <= longest::CONTENDER && session.len() <= longest::SESSION
+        };
+        return slots::read(bounded(slots, longest::SLOTS)?, is_real);
+    }
+    let key = bounded(grant.get(annotations::LOCK_KEY)?, longest::CONTENDER)?;
+    let session = bounded(grant.get(annotations::SESSION)?, longest::SESSION)?;
+    Some(Granted::by(key, session))
+}
+
+/// The `CronJob` that made a workload.
+pub(crate) fn cron_job(metadata: &ObjectMeta) -> Option<CronJob> {
+    let mut owners = metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| {
+        let batch = owner.api_version.starts_with("batch/");
+        batch && owner.kind == "CronJob" && owner.controller == Some(true)
+    })?;
+    let scheduled = annotation(metadata, SCHEDULED);
+    Some(CronJob {
+        name: bounded(&owner.name, longest::NAME)?.to_owned(),
+        uid: bounded(&owner.uid, longest::NAME)?.to_owned(),
+        scheduled: scheduled.and_then(|scheduled| scheduled.parse().ok()),
+    })
+}
+
+/// What starts and stops a workload, if that is neither its kind's own controller nor this operator.
+pub(crate) fn manager(object: &dyn Read) -> Option<String> {
+    if let Some(manager) = object.managed_by() {
+        return Some(manager);
+    }
+    let labels = object.metadata().labels.as_ref()?;
+    let queue = labels.get(KUEUE_QUEUE)?;
+    Some(format!(
+        "the label {KUEUE_QUEUE} puts it in Kueue's queue {queue}"
+    ))
+}
+
+/// What `spec.managedBy` says, unless it names the kind's own controller.
+pub(crate) fn managed_by(manager: Option<&str>, own: &str) -> Option<String> {
+    let manager = manager.filter(|manager| *manager != own)?;
+    Some(format!("spec.managedBy names {}", shown(manager)))
+}
+
+/// The beginning of a text: no more than a real name has.
+fn shown(text: &str) -> String {
+    text.chars().take(longest::NAME).collect()
+}
+
+/// The kinds whose objects make one workload after another, each to wait by itself.
+const MAKERS: [&str; 3] = ["CronJob", "CronWorkflow", "ScheduledSparkApplication"];
+
+/// What made a workload of another kind than Job, and decides when it runs.
+fn owner(object: &dyn Read) -> Option<&OwnerReference> {
+    let mut owners = object.metadata().owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true))?;
+    let decides = !MAKERS.contains(&owner.kind.as_str()) && object.kind() != Kind::Job;
+    decides.then_some(owner)
+}
+
+/// Whether its annotations are a copy of those of what made it, which was granted the slots: it runs in these.
+pub(crate) fn belongs_to_its_owner(object: &dyn Read) -> bool {
+    let granted_to = annotation(object.metadata(), annotations::GRANTED_TO);
+    owner(object).is_some()
+        && granted_to.is_some_and(|uid| Some(uid) != object.metadata().uid.as_ref())
+}
+
+/// What about a workload that asks for a slot keeps it from getting one, whatever its annotations say.
+pub(crate) fn obstacle(object: &dyn Read, granted: &Option<Granted>) -> Option<Obstacle> {
+    if let Some(manager) = manager(object) {
+        return Some(Obstacle::Managed(manager));
+    }
+    if let Some(owner) = owner(object) {
+        let owner = format!("{} {}", shown(&owner.kind), shown(&owner.name));
+        return Some(Obstacle::Owned(owner));
+    }
+    if let Some(why) = object.too_large() {
+        return Some(Obstacle::TooLarge(why));
+    }
+    let runs = object.phase(granted.is_some()) == Phase::Running;
+    let never_ours = granted.is_none() && !object.traits().can_be_suspended;
+    (runs && never_ours).then(|| Obstacle::Started(object.kind().name()))
+}
+
+/// What ends its wait: `timeout` is by its annotation.
+pub(crate) fn wait(metadata: &ObjectMeta, phase: Phase, timeout: Option<Duration>) -> Wait {
+    let ended = matches!(phase, Phase::Finished { .. });
+    Wait {
+        timeout,
+        created: seconds(metadata.creation_timestamp.as_ref()),
+        failing: is_failing(metadata) && !ended,
+    }
+}
+
+/// Whether the operator has made it fail.
+pub(crate) fn is_failing(metadata: &ObjectMeta) -> bool {
+    annotation(metadata, annotations::FAILED).is_some()
+}
+
+/// Since when it is queued: since it was made, or since it was suspended if it has had a slot before.
+pub(crate) fn since(object: &dyn Read, had_a_slot: bool) -> i64 {
+    let suspended = object.suspended_at().filter(|_| had_a_slot);
+    seconds(suspended.or(object.metadata().creation_timestamp.as_ref()))
+}
+
+/// A time in seconds since 1970; 0 if there is none.
+fn seconds(time: Option<&Time>) -> i64 {
+    time.map_or(0, |time| time.0.as_second())
+}

@@ -1,0 +1,28 @@
+//! What an object looks like where a patch must know it: JSON Patches name elements of lists by their place, and add to
+//! what is there or make it.
+
+/// What a patch must know of an object, at the version that it is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Shape {
+    /// Nothing.
+    #[default]
+    Plain,
+    /// What the pod templates in its list of Jobs have.
+    Templates(Box<[Template]>),
+    /// At which place in its list of scheduling gates ours is.
+    Gate(usize),
+}
+
+/// What the metadata of a pod template has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Template {
+    /// There is none.
+    Bare,
+    /// It is there, with these parts.
+    Has {
+        /// Whether it has labels.
+        labels: bool,
+        /// Whether it has annotations.
+        annotations: bool,
+    },
+}

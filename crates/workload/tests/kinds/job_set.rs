@@ -1,0 +1,218 @@
+use consul_semaphore::{
+    Phase, SlotRequest,
+    engine::Write,
+    plan::{Fail, Failed, Stop, Suspend, Suspended},
+};
+use consul_semaphore_workload::{Kind, Obstacle, Request, TrackedWorkload, stop};
+use serde_json::{Value, json};
+
+use super::{
+    SESSION, UID, applied, forgets_its_grant, granted, object, phase, reads_its_grant_back, sent,
+    tracked, workload,
+};
+
+const KIND: Kind = Kind::JobSet;
+
+/// One that waits, with these changes.
+fn waiting(change: impl FnOnce(&mut Value)) -> Value {
+    let pod = |metadata: Value| {
+        let pod = json!({ "metadata": metadata, "spec": { "terminationGracePeriodSeconds": 45 } });
+        json!({ "template": { "spec": { "template": pod } } })
+    };
+    let mut bare = pod(Value::Null);
+    bare["template"]["spec"]["template"]
+        .as_object_mut()
+        .expect("a template")
+        .remove("metadata");
+    let mut job_set = object(json!({
+        "suspend": true,
+        "replicatedJobs": [
+            bare,
+            pod(json!({})),
+            pod(json!({ "labels": { "a/b": "c" }, "annotations": { "x": "y" } })),
+        ],
+    }));
+    job_set["status"] = json!({
+        "conditions": [{
+            "type": "Suspended", "status": "True", "lastTransitionTime": "2026-01-01T00:01:00Z",
+        }],
+        "replicatedJobsStatus": [{ "name": "w", "active": 0 }],
+    });
+    change(&mut job_set);
+    job_set
+}
+
+#[test]
+fn one_that_waits() {
+    let read = tracked(&KIND, &waiting(|_| {}));
+    assert_eq!(read.obstacle, None);
+    assert!(read.workload.is_queued());
+    assert_eq!(read.workload.kind.as_str(), "JobSet");
+    assert_eq!(read.workload.requests, [SlotRequest::one("db", None)]);
+    assert_eq!(read.workload.grace.as_secs(), 45);
+    // 2026-01-01T00:00:10Z
+    assert_eq!(read.workload.since, 1_767_225_610);
+}
+
+#[test]
+fn what_it_is_doing() {
+    let condition = |type_: &str| json!([{ "type": type_, "status": "True" }]);
+    let runs = |conditions: Value| {
+        move |job_set: &mut Value| {
+            job_set["spec"]["suspend"] = json!(false);
+            job_set["status"]["conditions"] = conditions;
+        }
+    };
+    let has = |field: &'static str, value: Value| {
+        move |job_set: &mut Value| job_set["status"][field] = value
+    };
+    let finished = Phase::Finished { at_rest: false };
+    let cases: [(Box<dyn FnOnce(&mut Value)>, Phase); 9] = [
+        (Box::new(|_| {}), Phase::Idle),
+        // Its controller has not seen it.
+        (
+            Box::new(|job_set| job_set["status"] = Value::Null),
+            Phase::Stopping,
+        ),
+        (
+            Box::new(has("replicatedJobsStatus", json!([{ "active": 1 }]))),
+            Phase::Stopping,
+        ),
+        (Box::new(runs(condition("Other"))), Phase::Running),
+        // Someone has unsuspended it, and its controller has not reacted.
+        (Box::new(runs(condition("Suspended"))), Phase::Stopping),
+        // While its Jobs are started in order, it still counts as suspended.
+        (
+            Box::new(runs(json!([
+                { "type": "Suspended", "status": "True" },
+                { "type": "StartupPolicyInProgress", "status": "True" },
+            ]))),
+            Phase::Running,
+        ),
+        // Pods may still terminate.
+        (
+            Box::new(has("conditions", condition("Completed"))),
+            finished,
+        ),
+        (Box::new(has("conditions", condition("Failed"))), finished),
+        (
+            Box::new(|job_set| {
+                job_set["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:10Z".into();
+            }),
+            Phase::Deleting,
+        ),
+    ];
+    for (change, expected) in cases {
+        let job_set = waiting(change);
+        assert_eq!(phase(&KIND, &job_set), expected, "{job_set}");
+    }
+}
+
+#[test]
+fn a_grant_reaches_the_templates_of_all_its_jobs() {
+    let job_set = waiting(|_| {});
+    reads_its_grant_back(&KIND, &job_set);
+    let granted = granted(&KIND, &job_set);
+    assert_eq!(granted["spec"]["suspend"], false);
+    assert_eq!(
+        granted["metadata"]["resourceVersion"], "7",
+        "409 if it is stale"
+    );
+    for place in 0..3 {
+        let path = format!("/spec/replicatedJobs/{place}/template/spec/template/metadata");
+        let metadata = granted.pointer(&path).expect("metadata");
+        assert_eq!(metadata["labels"]["consul-semaphore.io/holder"], UID);
+        let annotations = &metadata["annotations"];
+        assert_eq!(annotations["consul-semaphore.io/session"], SESSION);
+        assert_eq!(annotations["consul-semaphore.io/fencing-token"], "71");
+        assert_eq!(annotations["consul-semaphore.io/granted-to"], UID);
+    }
+    let last = &granted["spec"]["replicatedJobs"][2]["template"]["spec"]["template"]["metadata"];
+    assert_eq!(
+        (&last["labels"]["a/b"], &last["annotations"]["x"]),
+        (&json!("c"), &json!("y"))
+    );
+    // The next start writes over what is left of this one.
+    forgets_its_grant(&KIND, &granted);
+    let mut again = waiting(|_| {});
+    again["spec"]["replicatedJobs"] = granted["spec"]["replicatedJobs"].clone();
+    reads_its_grant_back(&KIND, &again);
+}
+
+#[test]
+fn one_that_lost_its_slot_is_suspended_and_first_in_the_queue() {
+    let granted = granted(&KIND, &waiting(|_| {}));
+    let suspend = sent(&KIND, &granted, |workload| {
+        Write::Suspend(Suspend {
+            workload,
+            why: Suspended::SlotLost,
+            session: None,
+            since: 0,
+        })
+    });
+    let read = workload(&KIND, &applied(&granted, &suspend));
+    assert!(read.lost() && read.is_queued());
+    // 2026-01-01T00:00:10Z: it keeps its age.
+    assert_eq!(read.since, 1_767_225_610);
+}
+
+#[test]
+fn one_that_someone_starts_is_suspended() {
+    let running = waiting(|job_set| {
+        job_set["spec"]["suspend"] = json!(false);
+        job_set["status"] = json!({});
+    });
+    let order = Stop::of(&workload(&KIND, &running)).expect("it has no slot");
+    let request = stop(&order).expect("a known kind");
+    assert_eq!(applied(&running, &request)["spec"]["suspend"], true);
+}
+
+/// Its controller then deletes the Jobs that are active.
+#[test]
+fn one_that_has_waited_for_too_long_fails() {
+    let job_set = waiting(|_| {});
+    let request = sent(&KIND, &job_set, |workload| {
+        let why = Failed::Superseded { by: String::new() };
+        Write::Fail(Fail { workload, why })
+    });
+    assert!(matches!(request, Request::Status(_)));
+    let failed = applied(&job_set, &request);
+    assert_eq!(failed["status"]["terminalState"], "Failed");
+    let condition = &failed["status"]["conditions"][1];
+    assert_eq!(condition["reason"], "Superseded");
+    assert_eq!(condition["lastTransitionTime"], "2026-01-01T00:00:20Z");
+    assert_eq!(phase(&KIND, &failed), Phase::Finished { at_rest: false });
+}
+
+#[test]
+fn one_of_another_manager_is_left_alone() {
+    let managed = |by: &str| {
+        let job_set = waiting(|job_set| job_set["spec"]["managedBy"] = by.into());
+        tracked(&KIND, &job_set).obstacle
+    };
+    assert_eq!(managed("jobset.sigs.k8s.io/jobset-controller"), None);
+    let kueue = managed("kueue.x-k8s.io/multikueue");
+    assert!(matches!(kueue, Some(Obstacle::Managed(_))));
+}
+
+#[test]
+fn one_with_more_jobs_than_a_patch_can_change_is_told_so() {
+    let large = waiting(|job_set| {
+        let jobs = &mut job_set["spec"]["replicatedJobs"];
+        *jobs = vec![jobs[0].clone(); 501].into();
+    });
+    let read = tracked(&KIND, &large);
+    assert!(matches!(read.obstacle, Some(Obstacle::TooLarge(_))));
+}
+
+#[test]
+fn one_that_cannot_be_read_is_an_error_and_one_of_others_is_not_read() {
+    let read = |job_set: &Value| {
+        let text = job_set.to_string();
+        TrackedWorkload::parse(&KIND, &text, consul_client::clock::Moment::default())
+    };
+    let mut strange = waiting(|job_set| job_set["spec"]["suspend"] = "yes".into());
+    assert!(read(&strange).is_err());
+    strange["metadata"]["annotations"] = json!({});
+    assert!(read(&strange).is_ok_and(|read| read.is_none()));
+}

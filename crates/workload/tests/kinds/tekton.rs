@@ -1,0 +1,142 @@
+use consul_semaphore::{
+    Phase,
+    engine::Write,
+    plan::{End, Ended, Fail, Failed, Stop},
+};
+use consul_semaphore_workload::{Kind, Obstacle};
+use serde_json::{Value, json};
+
+use super::{
+    UID, applied, forgets_its_grant, granted, object, phase, reads_its_grant_back, sent, tracked,
+    workload,
+};
+
+/// The kinds of runs, with their words for `spec.status`.
+const RUNS: [(Kind, &str, &str); 2] = [
+    (Kind::PipelineRun, "PipelineRunPending", "Cancelled"),
+    (Kind::TaskRun, "TaskRunPending", "TaskRunCancelled"),
+];
+
+fn waiting(pending: &str) -> Value {
+    let mut run = object(json!({ "status": pending, "params": [{ "name": "a", "value": [1] }] }));
+    run["status"] = json!({ "conditions": [{
+        "type": "Succeeded", "status": "Unknown", "reason": pending,
+    }] });
+    run
+}
+
+#[test]
+fn what_it_is_doing() {
+    for (kind, pending, cancelled) in RUNS {
+        let after = |change: &dyn Fn(&mut Value)| {
+            let mut run = waiting(pending);
+            change(&mut run);
+            phase(&kind, &run)
+        };
+        assert_eq!(after(&|_| {}), Phase::Idle);
+        assert_eq!(after(&|run| run["status"] = Value::Null), Phase::Idle);
+        let started = |run: &mut Value| run["status"]["startTime"] = "2026-01-01T00:00:10Z".into();
+        // Tekton 1.6 starts a TaskRun that is pending.
+        assert_eq!(after(&started), Phase::Running);
+        assert_eq!(
+            after(&|run| run["spec"]["status"] = Value::Null),
+            Phase::Running
+        );
+        assert_eq!(
+            after(&|run| run["spec"]["status"] = cancelled.into()),
+            Phase::Running
+        );
+        for status in ["True", "False"] {
+            let ended = after(&|run| run["status"]["conditions"][0]["status"] = status.into());
+            assert_eq!(
+                ended,
+                Phase::Finished { at_rest: false },
+                "its pods may be left"
+            );
+        }
+        let deleted = after(&|run| {
+            run["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:10Z".into();
+        });
+        assert_eq!(deleted, Phase::Deleting);
+    }
+}
+
+/// Tekton copies its metadata to all that it makes.
+#[test]
+fn a_grant_is_in_its_own_metadata() {
+    for (kind, pending, _) in RUNS {
+        let run = waiting(pending);
+        assert!(workload(&kind, &run).is_queued());
+        reads_its_grant_back(&kind, &run);
+        let granted = granted(&kind, &run);
+        assert_eq!(granted["spec"], json!({ "params": run["spec"]["params"] }));
+        assert_eq!(
+            granted["metadata"]["labels"]["consul-semaphore.io/holder"],
+            UID
+        );
+        forgets_its_grant(&kind, &granted);
+    }
+}
+
+#[test]
+fn it_is_cancelled_where_others_are_suspended_or_fail() {
+    for (kind, pending, cancelled) in RUNS {
+        let run = waiting(pending);
+        let fail = sent(&kind, &run, |workload| {
+            let why = Failed::Superseded { by: String::new() };
+            Write::Fail(Fail { workload, why })
+        });
+        let failed = applied(&run, &fail);
+        assert_eq!(failed["spec"]["status"], cancelled);
+        let read = workload(&kind, &failed);
+        assert_eq!((read.phase, read.wait.failing), (Phase::Stopping, true));
+
+        let granted = granted(&kind, &run);
+        assert!(!workload(&kind, &granted).traits.can_be_suspended);
+        let end = sent(&kind, &granted, |workload| {
+            let why = Ended::Replaced { by: String::new() };
+            Write::End(End { workload, why })
+        });
+        let ended = applied(&granted, &end);
+        assert_eq!(ended["spec"]["status"], cancelled);
+        assert_eq!(
+            phase(&kind, &ended),
+            Phase::Running,
+            "until Tekton has ended it"
+        );
+    }
+}
+
+#[test]
+fn one_that_runs_without_a_grant_is_left_alone() {
+    for (kind, pending, _) in RUNS {
+        let mut run = waiting(pending);
+        run["spec"]["status"] = Value::Null;
+        let read = tracked(&kind, &run);
+        assert!(matches!(read.obstacle, Some(Obstacle::Started(_))));
+        assert!(Stop::of(&read.workload).is_none() && read.is_managed());
+    }
+}
+
+/// Of a `PipelineRun` that was granted its slot, the `TaskRuns` have the same annotations and labels.
+#[test]
+fn what_another_run_made_is_left_alone_with_a_warning_if_it_has_annotations_of_its_own() {
+    let kind = Kind::TaskRun;
+    let mut child = waiting("TaskRunPending");
+    child["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": "build", "uid": "p",
+        "controller": true,
+    }]);
+    let read = tracked(&kind, &child);
+    assert_eq!(
+        read.obstacle,
+        Some(Obstacle::Owned("PipelineRun build".to_owned()))
+    );
+    child["metadata"]["annotations"]["consul-semaphore.io/granted-to"] = "p".into();
+    let read = consul_semaphore_workload::TrackedWorkload::parse(
+        &kind,
+        &child.to_string(),
+        consul_client::clock::Moment::default(),
+    );
+    assert!(read.is_ok_and(|read| read.is_none()));
+}
