@@ -8,6 +8,7 @@ mod kueue;
 mod mpi_job;
 mod pod;
 mod ray_job;
+mod spark_application;
 pub(crate) mod stage;
 mod tekton;
 mod train_job;

@@ -12,6 +12,7 @@
 //!   status of the containers whose name starts with `step-`.
 //! - Argo Workflows: its `wait` container reports nothing. The signals by which it ends a pod reach no container, so a
 //!   pod that it labels as completed ends.
+//! - Spark: `spark-submit` makes the pods that Spark would make.
 //! - `KubeRay`: there is no dashboard. A test that needs one writes its address into the status of the `RayJob`.
 use std::{
     panic::Location,
@@ -61,6 +62,8 @@ pub enum Controller {
     Trainer,
     /// The MPI operator, of `MPIJobs`. It has no webhook.
     Mpi,
+    /// The Spark operator, of `SparkApplications`: its controller, and its webhook, a process of its own.
+    Spark,
 }
 
 /// A controller that runs. It ends when this is dropped.
@@ -170,6 +173,7 @@ impl Controller {
             Self::KubeRay => "kuberay",
             Self::Trainer => "trainer",
             Self::Mpi => "mpi",
+            Self::Spark => "spark",
         }
     }
 
@@ -207,6 +211,13 @@ impl Controller {
                 "spec": { "taskSpec": { "steps": [{ "name": "work", "image": "none" }] } },
             })),
             Self::Argo | Self::KubeRay | Self::Mpi => None,
+            Self::Spark => Some(json!({
+                "apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "metadata": metadata,
+                "spec": {
+                    "type": "Python", "sparkVersion": "4.0.0", "mainApplicationFile": "local:///work.py",
+                    "suspend": true, "driver": {}, "executor": {},
+                },
+            })),
             Self::Trainer => Some(json!({
                 "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainingRuntime", "metadata": metadata,
                 "spec": { "template": { "spec": { "replicatedJobs": [
@@ -316,6 +327,11 @@ fn installed(
             let port = port?;
             for webhook in object.data["webhooks"].as_array_mut()? {
                 call(&mut webhook["clientConfig"], port, made);
+                // Spark's is in force in the namespaces that its installation is asked for, by default in this one.
+                let only = &webhook["namespaceSelector"]["matchExpressions"][0]["values"];
+                if *only == json!(["default"]) {
+                    webhook["namespaceSelector"] = json!({});
+                }
             }
         }
         _ => return None,

@@ -22,6 +22,7 @@ pub(crate) async fn bed() -> Bed {
         Controller::KubeRay,
         Controller::Trainer,
         Controller::Mpi,
+        Controller::Spark,
     ];
     let bed = Bed::builder().without_operator().controllers(all);
     bed.shared().await

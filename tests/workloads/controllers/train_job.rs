@@ -36,6 +36,12 @@ async fn held(team: &Namespace, name: &str, time: &str) -> Object {
         }))
         .await;
     is_suspended(&held).await;
+    // Before that, its controller may overwrite what others write to its conditions at the same time: it names no
+    // version when it writes the list of them.
+    held.is("at rest", |it| {
+        it["status"]["jobsStatus"][0]["suspended"] == 1
+    })
+    .await;
     held
 }
 
@@ -134,8 +140,9 @@ async fn a_held_one_can_be_failed_in_its_status_for_good() {
         .unwrap();
     // Something that its controller has done after that.
     started(&team, "after").await;
-    assert_eq!(team.pods_with(&of(&held)).await.len(), 0);
     let still = held.get().await;
+    let pods = team.pods_with(&of(&held)).await.len();
+    assert_eq!(pods, 0, "{still}");
     assert!(has(&still, "Failed", "True", "DeadlineExceeded"), "{still}");
 }
 

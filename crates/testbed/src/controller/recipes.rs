@@ -37,6 +37,9 @@ const IMAGES_OF_TEKTON: [&str; 6] = [
     "-shell-image-win=none",
 ];
 
+/// What plays Spark.
+const SPARK_SUBMIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/spark-submit");
+
 impl Controller {
     /// What is started for it. Programs with a webhook find its certificate in the folder.
     pub(super) fn recipes(
@@ -54,6 +57,7 @@ impl Controller {
             Self::KubeRay => kuberay(site, ports),
             Self::Trainer => trainer(site, ports, certificates()?),
             Self::Mpi => mpi(site),
+            Self::Spark => spark(site, ports, certificates()?),
         }
     }
 
@@ -186,6 +190,48 @@ fn mpi(site: &Site) -> Result<Vec<Recipe>> {
         .arg(format!("--kubeConfig={}", site.kubeconfig.display()))
         .args(["--kube-api-qps=500", "--kube-api-burst=1000"]);
     Ok(vec![recipe])
+}
+
+/// Its controller and its webhook, which makes its certificate itself.
+fn spark(site: &Site, ports: Ports, certificates: &Path) -> Result<Vec<Recipe>> {
+    let home = site.folder.path().join("spark");
+    let submit = home.join("bin/spark-submit");
+    fs::create_dir_all(home.join("bin"))?;
+    fs::copy(SPARK_SUBMIT, submit)?;
+    let program = programs::controller("spark")?;
+    let both = ["controller", "webhook"].map(|part| {
+        let health = if part == "webhook" {
+            ports.more
+        } else {
+            ports.health
+        };
+        Recipe::new(format!("spark-{part}"), &program)
+            .args([part, "start", "--namespaces="])
+            .arg(format!("--health-probe-bind-address=127.0.0.1:{health}"))
+            .args(["--kube-api-qps=500", "--kube-api-burst=1000"])
+            .env("KUBECONFIG", site.kubeconfig.to_string_lossy())
+    });
+    let [controller, webhook] = both;
+    let controller = controller
+        .env("SPARK_HOME", home.to_string_lossy())
+        // Only the address that it gives to Spark.
+        .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        .env("KUBERNETES_SERVICE_PORT", "443")
+        .env("KUBECTL", programs::server("kubectl")?.to_string_lossy());
+    let webhook = webhook
+        .arg(format!("--webhook-port={}", ports.webhook))
+        .arg(format!(
+            "--webhook-cert-dir={}",
+            certificates.join("own").display()
+        ))
+        .args([
+            "--webhook-svc-name=spark-operator-webhook-svc",
+            "--webhook-svc-namespace=spark-operator",
+            "--webhook-secret-namespace=spark-operator",
+            "--mutating-webhook-name=mutating-webhook-configuration",
+            "--validating-webhook-name=validating-webhook-configuration",
+        ]);
+    Ok(vec![controller, webhook])
 }
 
 /// A program that finds the API server by the variable that all of them read.
