@@ -102,6 +102,10 @@ pub trait Stores {
 
 /// Something for the caller to do.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all effects are actions of queues"
+)]
 pub enum Effect {
     /// An action of a queue.
     Queue(QueueRef, Action),

@@ -302,7 +302,7 @@ pub enum Ended {
         by: String,
     },
     /// It would be suspended like this for want of a slot, and can't be.
-    Lost(Suspend),
+    Lost(Box<Suspend>),
 }
 
 impl Ended {
@@ -644,7 +644,7 @@ impl Plan {
         }
         self.ends.push(End {
             workload: workload.into(),
-            why: Ended::Lost(suspend),
+            why: Ended::Lost(Box::new(suspend)),
         });
     }
 
