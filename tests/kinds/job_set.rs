@@ -1,4 +1,4 @@
-//! JobSets wait for a slot as Jobs do. The test plays their controller: it writes their status, and makes their pods.
+//! `JobSets` wait for a slot as Jobs do. The test plays their controller: it writes their status, and makes their pods.
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
@@ -11,7 +11,7 @@ const OPERATOR: &str = "consul-semaphore-operator";
 
 const SYSTEM: &str = "consul-semaphore-system";
 
-/// Lets the operator do with JobSets what it does with Jobs.
+/// Lets the operator do with `JobSets` what it does with Jobs.
 async fn allow(bed: &Bed) {
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
@@ -39,7 +39,7 @@ async fn allow(bed: &Bed) {
     create(bed, "clusterrolebindings", binding).await;
 }
 
-/// The API server has JobSets from now on, as far as this test needs them.
+/// The API server has `JobSets` from now on, as far as this test needs them.
 async fn define(bed: &Bed) {
     let any = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     let definition = json!({
@@ -91,7 +91,7 @@ fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource
     }
 }
 
-/// A JobSet, and its controller.
+/// A `JobSet`, and its controller.
 struct JobSet<'a> {
     team: &'a Namespace,
     api: Api<DynamicObject>,
@@ -234,6 +234,10 @@ impl<'a> JobSet<'a> {
     }
 }
 
+#[expect(
+    clippy::many_single_char_names,
+    reason = "the JobSets of a story are a, b and c"
+)]
 #[tokio::test]
 async fn a_job_set_waits_and_its_slot_is_free_when_its_pods_are_gone() {
     let builder = Bed::builder().operator_args(["--workloads=jobsets"]);

@@ -39,7 +39,7 @@ impl KindName {
 
     /// The name.
     pub fn as_str(&self) -> &str {
-        self.0.as_deref().unwrap_or(Self::USUAL)
+        self.unusual().unwrap_or(Self::USUAL)
     }
 
     /// The name, unless it is the one that is meant where none is named.

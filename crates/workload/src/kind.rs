@@ -207,18 +207,14 @@ impl FromStr for Kinds {
     /// By their plural names, separated by commas; or `all`.
     fn from_str(names: &str) -> Result<Self, UnknownKind> {
         let mut kinds = Self::default();
-        let names = names.split(',').map(str::trim);
-        for name in names.filter(|name| !name.is_empty()) {
-            let all = name == Self::EACH;
-            let mut named = Kind::ALL.into_iter();
-            let mut named = named
-                .by_ref()
-                .filter(|kind| all || kind.resource().plural == name)
-                .peekable();
-            if named.peek().is_none() {
+        let each = names.split(',').map(str::trim);
+        for name in each.filter(|name| !name.is_empty()) {
+            let is_meant = |kind: &Kind| name == Self::EACH || kind.resource().plural == name;
+            let meant: Vec<Kind> = Kind::ALL.into_iter().filter(is_meant).collect();
+            if meant.is_empty() {
                 return Err(UnknownKind(name.chars().take(63).collect()));
             }
-            kinds.0.extend(named);
+            kinds.0.extend(meant);
         }
         Ok(kinds)
     }

@@ -178,7 +178,7 @@ pub(crate) fn belongs_to_its_owner(object: &dyn Read) -> bool {
 }
 
 /// What about a workload that asks for a slot keeps it from getting one, whatever its annotations say.
-pub(crate) fn obstacle(object: &dyn Read, granted: &Option<Granted>) -> Option<Obstacle> {
+pub(crate) fn obstacle(object: &dyn Read, granted: Option<&Granted>) -> Option<Obstacle> {
     if let Some(manager) = manager(object) {
         return Some(Obstacle::Managed(manager));
     }

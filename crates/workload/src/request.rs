@@ -112,16 +112,16 @@ pub(crate) struct JsonPatch(Vec<Value>);
 impl JsonPatch {
     pub(crate) fn of(workload: &Target) -> Self {
         let mut patch = Self(Vec::new());
-        patch.replace("/metadata/resourceVersion", json!(workload.version));
+        patch.replace("/metadata/resourceVersion", &json!(workload.version));
         patch
     }
 
-    pub(crate) fn replace(&mut self, path: &str, value: Value) {
+    pub(crate) fn replace(&mut self, path: &str, value: &Value) {
         self.0
             .push(json!({ "op": "replace", "path": path, "value": value }));
     }
 
-    pub(crate) fn add(&mut self, path: &str, value: Value) {
+    pub(crate) fn add(&mut self, path: &str, value: &Value) {
         self.0
             .push(json!({ "op": "add", "path": path, "value": value }));
     }
@@ -133,12 +133,12 @@ impl JsonPatch {
     /// Adds entries to a map, which is made if it is not `there`.
     pub(crate) fn add_all(&mut self, path: &str, entries: Map<String, Value>, there: bool) {
         if !there {
-            return self.add(path, entries.into());
+            return self.add(path, &entries.into());
         }
         for (name, value) in entries {
             // RFC 6901
             let name = name.replace('~', "~0").replace('/', "~1");
-            self.add(&format!("{path}/{name}"), value);
+            self.add(&format!("{path}/{name}"), &value);
         }
     }
 

@@ -78,7 +78,9 @@ impl TrackedWorkload {
         if request.is_none() && granted.is_none() {
             return None;
         }
-        let obstacle = request.is_some().then(|| read::obstacle(object, &granted));
+        let obstacle = request
+            .is_some()
+            .then(|| read::obstacle(object, granted.as_ref()));
         let (request, obstacle) = match (request, obstacle.flatten()) {
             (_, Some(obstacle)) => (None, Some(obstacle)),
             (Some(Err(error)), None) => (None, Some(Obstacle::Malformed(error))),

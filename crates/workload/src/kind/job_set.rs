@@ -234,10 +234,10 @@ fn start(start: &Start, shape: &Shape) -> Option<Request> {
     let mut patch = JsonPatch::of(&start.workload);
     patch.add_all("/metadata/annotations", record(start), true);
     for (place, template) in templates.iter().enumerate() {
-        let path = format!("/spec/replicatedJobs/{place}/template/spec/template/metadata");
+        let at = format!("/spec/replicatedJobs/{place}/template/spec/template/metadata");
         let (labels, annotations) = match template {
             Template::Bare => {
-                patch.add(&path, json!({}));
+                patch.add(&at, &json!({}));
                 (false, false)
             }
             Template::Has {
@@ -245,14 +245,10 @@ fn start(start: &Start, shape: &Shape) -> Option<Request> {
                 annotations,
             } => (*labels, *annotations),
         };
-        patch.add_all(&format!("{path}/labels"), holder_label(start), labels);
-        patch.add_all(
-            &format!("{path}/annotations"),
-            sequencers(start),
-            annotations,
-        );
+        patch.add_all(&format!("{at}/labels"), holder_label(start), labels);
+        patch.add_all(&format!("{at}/annotations"), sequencers(start), annotations);
     }
-    patch.replace("/spec/suspend", json!(false));
+    patch.replace("/spec/suspend", &json!(false));
     Some(Request::Json(patch.into_value()))
 }
 
@@ -268,8 +264,8 @@ fn suspend(suspend: &Suspend) -> Request {
 /// waited, or run.
 fn fail(target: &Target, reason: &str, now: jiff::Timestamp) -> Request {
     let mut patch = JsonPatch::of(target);
-    patch.add("/status/conditions/-", failed(reason, now));
-    patch.add("/status/terminalState", "Failed".into());
+    patch.add("/status/conditions/-", &failed(reason, now));
+    patch.add("/status/terminalState", &json!("Failed"));
     Request::Status(patch.into_value())
 }
 

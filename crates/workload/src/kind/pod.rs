@@ -162,12 +162,10 @@ fn start(start: &Start, shape: &Shape) -> Option<Request> {
 /// It has no node, so nobody else writes its status.
 fn fail(fail: &Fail) -> Request {
     let mut patch = JsonPatch::of(&fail.workload);
-    patch.add("/status/phase", "Failed".into());
-    patch.add("/status/reason", fail.why.reason().into());
-    patch.add(
-        "/status/message",
-        "ended by consul-semaphore-operator: see the events".into(),
-    );
+    patch.add("/status/phase", &json!("Failed"));
+    patch.add("/status/reason", &json!(fail.why.reason()));
+    let message = json!("ended by consul-semaphore-operator: see the events");
+    patch.add("/status/message", &message);
     Request::Status(patch.into_value())
 }
 

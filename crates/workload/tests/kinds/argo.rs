@@ -15,7 +15,7 @@ const KIND: Kind = Kind::Workflow;
 
 /// One that waits: Argo says that it runs.
 fn waiting(change: impl FnOnce(&mut Value)) -> Value {
-    let mut workflow = object(json!({ "suspend": true, "entrypoint": "main" }));
+    let mut workflow = object(&json!({ "suspend": true, "entrypoint": "main" }));
     workflow["status"] = json!({ "phase": "Running", "progress": "0/0" });
     change(&mut workflow);
     workflow

@@ -13,6 +13,8 @@ use super::{
 
 const KIND: Kind = Kind::JobSet;
 
+type Change = Box<dyn FnOnce(&mut Value)>;
+
 /// One that waits, with these changes.
 fn waiting(change: impl FnOnce(&mut Value)) -> Value {
     let pod = |metadata: Value| {
@@ -24,7 +26,7 @@ fn waiting(change: impl FnOnce(&mut Value)) -> Value {
         .as_object_mut()
         .expect("a template")
         .remove("metadata");
-    let mut job_set = object(json!({
+    let mut job_set = object(&json!({
         "suspend": true,
         "replicatedJobs": [
             bare,
@@ -67,7 +69,7 @@ fn what_it_is_doing() {
         move |job_set: &mut Value| job_set["status"][field] = value
     };
     let finished = Phase::Finished { at_rest: false };
-    let cases: [(Box<dyn FnOnce(&mut Value)>, Phase); 9] = [
+    let cases: [(Change, Phase); 9] = [
         (Box::new(|_| {}), Phase::Idle),
         // Its controller has not seen it.
         (

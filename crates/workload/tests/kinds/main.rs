@@ -26,7 +26,7 @@ const SESSION: &str = "4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5";
 const KEY: &str = "semaphores/batch/db/4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5";
 
 /// An object that asks for a slot.
-fn object(spec: Value) -> Value {
+fn object(spec: &Value) -> Value {
     json!({
         "metadata": {
             "name": "train", "namespace": "batch", "uid": UID, "resourceVersion": "7",

@@ -12,7 +12,7 @@ const KIND: Kind = Kind::Pod;
 
 fn waiting(change: impl FnOnce(&mut Value)) -> Value {
     let gates = json!([{ "name": "a" }, { "name": "consul-semaphore.io/slot" }, { "name": "b" }]);
-    let mut pod = object(json!({ "schedulingGates": gates, "terminationGracePeriodSeconds": 7 }));
+    let mut pod = object(&json!({ "schedulingGates": gates, "terminationGracePeriodSeconds": 7 }));
     pod["status"] = json!({ "phase": "Pending" });
     change(&mut pod);
     pod

@@ -18,7 +18,7 @@ const RUNS: [(Kind, &str, &str); 2] = [
 ];
 
 fn waiting(pending: &str) -> Value {
-    let mut run = object(json!({ "status": pending, "params": [{ "name": "a", "value": [1] }] }));
+    let mut run = object(&json!({ "status": pending, "params": [{ "name": "a", "value": [1] }] }));
     run["status"] = json!({ "conditions": [{
         "type": "Succeeded", "status": "Unknown", "reason": pending,
     }] });
