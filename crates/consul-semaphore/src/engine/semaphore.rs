@@ -414,9 +414,7 @@ impl Semaphore {
     pub(super) fn recorded(&mut self, limits: &[u32], now: Now, stores: &impl Stores) -> bool {
         let asked = self.limits.asked.take_if(|asked| *asked == limits);
         let news = asked.is_some();
-        if let Some(asked) = asked {
-            // Others may have been found since it was asked for.
-            let recorded = limit::with_found(&asked, &self.limits.recorded);
+        if let Some(recorded) = asked {
             self.apply_recorded_limits(recorded, now, stores);
         }
         news
@@ -429,6 +427,11 @@ impl Semaphore {
         let news = found != self.limits.recorded;
         if news {
             self.limits.recorded = found;
+            // They stay ours when what is asked for is recorded.
+            let Limits { asked, wanted, .. } = &mut self.limits;
+            for asked in asked.iter_mut().chain(wanted.values_mut()) {
+                *asked = limit::with_found(asked, limits);
+            }
             // No pass has seen to it yet that writes of these limits fail.
             for QueueState { concluded, .. } in self.queues.values_mut() {
                 if let Some((conclusion, _)) = concluded {

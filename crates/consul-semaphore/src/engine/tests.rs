@@ -842,11 +842,13 @@ fn a_limit_that_is_found_while_another_is_recorded_stays_ours() {
     world.record();
     world.put(spec(3, false), true, GRANTED);
     world.settle();
-    let asked = world.state().applied_limits().to_vec();
-    assert_eq!(asked, [2, 3]);
+    assert_eq!(world.state().applied_limits(), [2, 3]);
     assert!(world.found(&[2, 5]));
+    assert_eq!(world.state().applied_limits(), [2, 3, 5]);
     let (now, db) = (world.now(), semaphore("db"));
-    world.engine.recorded(&db, &asked, now, &world.store);
+    let engine = &mut world.engine;
+    assert!(!engine.recorded(&db, &[2, 3], now, &world.store), "too few");
+    world.record();
     assert_eq!(world.state().limits_now().0, [2, 3, 5]);
 }
 

@@ -411,8 +411,16 @@ impl Operator {
             let forgotten: Vec<_> = forgotten.copied().collect();
             limits.splice(0..0, forgotten);
         }
-        if limits != outside.applied && !self.is_recording() {
+        if self.is_recording() {
+            return;
+        }
+        if limits != outside.applied {
             self.pending.push_back(Step::Record { limits });
+        } else {
+            // Nothing has to be written: the status says so already.
+            self.tell(outside, |engine, semaphore, now, view| {
+                engine.recorded(semaphore, &limits, now, view);
+            });
         }
     }
 
