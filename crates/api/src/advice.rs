@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::annotations::{OF_THE_OPERATOR, OF_USERS, SEMAPHORE};
+use super::annotations::{OF_THE_OPERATOR, OF_USERS, SEMAPHORE, WAITS_LABEL};
 
 /// The beginning of all these names.
 const DOMAIN: &str = "consul-semaphore.io/";
@@ -80,7 +80,11 @@ pub fn advise(places: Places<'_>) -> Option<String> {
     let mistakes: Vec<String> = on_job
         .chain(of_others)
         .chain(ours(template).filter_map(on_template))
-        .chain(ours(labels).filter_map(label))
+        .chain(
+            ours(labels)
+                .filter(|name| *name != WAITS_LABEL)
+                .filter_map(label),
+        )
         .take(MOST)
         .collect();
     if mistakes.is_empty() {
@@ -203,6 +207,7 @@ mod tests {
         assert_eq!(advice(&others, &others, &others), None);
         assert_eq!(advice(&OF_USERS, &[], &[]), None);
         assert_eq!(advice(&OF_USERS, &[SEMAPHORE], &OF_USERS), None);
+        assert_eq!(advice(&OF_USERS, &[WAITS_LABEL], &[]), None);
         // What the operator wrote stays on a Job that no longer asks for a slot, and on its copies.
         assert_eq!(advice(&[SESSION], &[], &OF_THE_OPERATOR), None);
     }

@@ -414,13 +414,13 @@ impl Operator {
         if self.is_recording() {
             return;
         }
-        if limits != outside.applied {
-            self.pending.push_back(Step::Record { limits });
-        } else {
+        if limits == outside.applied {
             // Nothing has to be written: the status says so already.
             self.tell(outside, |engine, semaphore, now, view| {
                 engine.recorded(semaphore, &limits, now, view);
             });
+        } else {
+            self.pending.push_back(Step::Record { limits });
         }
     }
 
