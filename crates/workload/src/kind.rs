@@ -26,7 +26,7 @@ use crate::{
     Object,
     pods::{self, PodQuery},
     read::Read,
-    request::Request,
+    request::{Request, suspend_ungranted},
     shape::Shape,
 };
 
@@ -143,8 +143,7 @@ impl Kind {
     /// What suspends such a workload that runs though no grant started it; `None` if it can't be suspended.
     pub(crate) fn stop(&self, stop: &Stop) -> Option<Request> {
         match self {
-            Self::Job => Some(job::stop(stop)),
-            Self::JobSet => Some(job_set::stop(stop)),
+            Self::Job | Self::JobSet => Some(suspend_ungranted(stop)),
             Self::PipelineRun | Self::TaskRun | Self::Workflow | Self::Pod => None,
         }
     }

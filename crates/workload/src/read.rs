@@ -24,16 +24,22 @@ pub(crate) trait Read {
     fn metadata(&self) -> &ObjectMeta;
 
     /// The annotations among which a grant is recorded.
-    fn grant(&self) -> Option<&BTreeMap<String, String>>;
+    fn grant(&self) -> Option<&BTreeMap<String, String>> {
+        self.metadata().annotations.as_ref()
+    }
 
     /// What it is doing. `granted` says whether a grant started it.
     fn phase(&self, granted: bool) -> Phase;
 
     /// When it was last suspended, if it is.
-    fn suspended_at(&self) -> Option<&Time>;
+    fn suspended_at(&self) -> Option<&Time> {
+        None
+    }
 
     /// Whether it was ever suspended.
-    fn was_suspended(&self) -> bool;
+    fn was_suspended(&self) -> bool {
+        false
+    }
 
     /// What follows from its kind.
     fn traits(&self) -> Traits {
@@ -41,10 +47,14 @@ pub(crate) trait Read {
     }
 
     /// How long its pods may take to end: Kubernetes' default if it does not say.
-    fn grace(&self) -> Duration;
+    fn grace(&self) -> Duration {
+        grace(None)
+    }
 
     /// What its spec names as its manager, if that is neither its kind's own controller nor this operator.
-    fn managed_by(&self) -> Option<String>;
+    fn managed_by(&self) -> Option<String> {
+        None
+    }
 
     /// Why it is too large to be started by one patch, if it is.
     fn too_large(&self) -> Option<String> {

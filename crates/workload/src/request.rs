@@ -3,7 +3,7 @@
 use consul_client::SessionId;
 use consul_semaphore::{
     engine::Write,
-    plan::{GiveBack, Rename, Start, Stop, Target},
+    plan::{End, GiveBack, Rename, Start, Stop, Suspend, Target},
 };
 use consul_semaphore_api::annotations as a;
 use serde_json::{Map, Value, json};
@@ -34,6 +34,36 @@ pub fn stop(stop: &Stop) -> Option<Request> {
     Kind::named(&stop.workload.kind)?.stop(stop)
 }
 
+/// Suspends one whose kind has `spec.suspend`. Its controller ends its pods.
+pub(crate) fn suspend(suspend: &Suspend) -> Request {
+    suspend_with(&suspend.workload, &json!({ (a::SESSION): null }))
+}
+
+/// The same with one that runs though no grant started it.
+pub(crate) fn suspend_ungranted(stop: &Stop) -> Request {
+    let annotations = if stop.unhold {
+        json!({ (a::HOLD): null })
+    } else {
+        json!({})
+    };
+    suspend_with(&stop.workload, &annotations)
+}
+
+fn suspend_with(workload: &Target, annotations: &Value) -> Request {
+    Request::Patch(json!({
+        "metadata": metadata(workload, annotations),
+        "spec": { "suspend": true },
+    }))
+}
+
+/// Sets a deadline that is over at once. Whoever runs its pods ends them then, and makes it Failed.
+pub(crate) fn end_by_deadline(end: &End) -> Request {
+    Request::Patch(json!({
+        "metadata": metadata(&end.workload, &json!({ (a::FAILED): end.why.reason() })),
+        "spec": { "activeDeadlineSeconds": 1 },
+    }))
+}
+
 /// Names the sessions that now hold a running workload's slots.
 pub(crate) fn rename(rename: &Rename) -> Request {
     let annotations = json!({ (a::SESSION): listed(&rename.sessions) });
@@ -43,14 +73,8 @@ pub(crate) fn rename(rename: &Rename) -> Request {
 /// Records that a workload gives its slot back, and clears the grant from its own metadata, where all kinds but Job
 /// have it. What is left of it in templates says nothing without that, and the next start writes it anew.
 pub(crate) fn give_back(give_back: &GiveBack) -> Request {
-    let mut annotations = json!({
-        (a::SESSION): listed(&give_back.sessions),
-        (a::LOCK_KEY): null,
-        (a::LOCK_INDEX): null,
-        (a::FENCING_TOKEN): null,
-        (a::SLOTS): null,
-        (a::GRANTED_TO): null,
-    });
+    let mut annotations = no_sequencers();
+    annotations[a::SESSION] = listed(&give_back.sessions).into();
     if give_back.hold {
         annotations[a::HOLD] = "true".into();
     }
@@ -72,6 +96,18 @@ pub(crate) fn sequencers(start: &Start) -> Map<String, Value> {
         add(a::SLOTS, slots::written(start));
     }
     annotations
+}
+
+/// Removes all of them.
+pub(crate) fn no_sequencers() -> Value {
+    json!({
+        (a::LOCK_KEY): null,
+        (a::SESSION): null,
+        (a::LOCK_INDEX): null,
+        (a::FENCING_TOKEN): null,
+        (a::SLOTS): null,
+        (a::GRANTED_TO): null,
+    })
 }
 
 /// The annotations that record a grant in the metadata of the workload itself. The one with its sessions changes while

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use consul_semaphore::{
     Phase,
     engine::Write,
-    plan::{End, Fail, GiveBack, Start, Stop, Suspend},
+    plan::{Fail, GiveBack, Start},
 };
 use consul_semaphore_api::annotations as a;
 use k8s_openapi::{
@@ -18,8 +18,10 @@ use serde_json::{Value, json};
 use super::Kind;
 use crate::{
     read::{self, Read},
-    request::{Request, listed, metadata, rename},
-    slots,
+    request::{
+        Request, end_by_deadline, holder_label, listed, metadata, no_sequencers, rename,
+        sequencers, suspend,
+    },
 };
 
 /// The value of `spec.managedBy` for Kubernetes' own Job controller.
@@ -146,64 +148,27 @@ fn condition<'a>(job: &'a batch::Job, type_: &str) -> Option<&'a batch::JobCondi
 pub(crate) fn request(write: &Write) -> Request {
     match write {
         Write::Start(write) => Request::Patch(start(write)),
-        Write::Suspend(write) => Request::Patch(suspend(write)),
+        Write::Suspend(write) => suspend(write),
         Write::GiveBack(write) => Request::Patch(give_back(write)),
         Write::Rename(write) => rename(write),
         Write::Skip(_) => Request::Delete,
         Write::Fail(write) => Request::Patch(fail(write)),
-        Write::End(write) => Request::Patch(end(write)),
+        Write::End(write) => end_by_deadline(write),
     }
-}
-
-/// The patch that suspends a workload which runs though no grant started it.
-pub(crate) fn stop(stop: &Stop) -> Request {
-    let annotations = if stop.unhold {
-        json!({ (a::HOLD): null })
-    } else {
-        json!({})
-    };
-    Request::Patch(json!({
-        "metadata": metadata(&stop.workload, &annotations),
-        "spec": { "suspend": true },
-    }))
 }
 
 /// One patch unsuspends the Job and writes the sequencers of its slots where its pods read them.
 fn start(start: &Start) -> Value {
-    let Start {
-        workload,
-        slot,
-        others,
-    } = start;
     let annotations = json!({ (a::SESSION): listed(start.sessions()) });
-    let mut patch = json!({
-        "metadata": metadata(workload, &annotations),
+    json!({
+        "metadata": metadata(&start.workload, &annotations),
         "spec": {
             "suspend": false,
             "template": { "metadata": {
-                "labels": { (a::HOLDER_LABEL): workload.uid.as_ref() },
-                "annotations": {
-                    (a::LOCK_KEY): slot.key(),
-                    (a::SESSION): slot.session(),
-                    (a::LOCK_INDEX): slot.lock_index().to_string(),
-                    (a::FENCING_TOKEN): slot.fencing_token().to_string(),
-                    (a::GRANTED_TO): workload.uid.as_ref(),
-                },
+                "labels": holder_label(start),
+                "annotations": sequencers(start),
             } },
         },
-    });
-    if !others.is_empty() {
-        patch["spec"]["template"]["metadata"]["annotations"][a::SLOTS] =
-            slots::written(start).into();
-    }
-    patch
-}
-
-/// The Job controller ends the pods of a suspended Job.
-fn suspend(suspend: &Suspend) -> Value {
-    json!({
-        "metadata": metadata(&suspend.workload, &json!({ (a::SESSION): null })),
-        "spec": { "suspend": true },
     })
 }
 
@@ -217,14 +182,7 @@ fn give_back(give_back: &GiveBack) -> Value {
         "metadata": metadata(&give_back.workload, &annotations),
         "spec": { "template": { "metadata": {
             "labels": { (a::HOLDER_LABEL): null },
-            "annotations": {
-                (a::LOCK_KEY): null,
-                (a::SESSION): null,
-                (a::LOCK_INDEX): null,
-                (a::FENCING_TOKEN): null,
-                (a::SLOTS): null,
-                (a::GRANTED_TO): null,
-            },
+            "annotations": no_sequencers(),
         } } },
     })
 }
@@ -236,13 +194,5 @@ fn fail(fail: &Fail) -> Value {
     json!({
         "metadata": metadata(&fail.workload, &annotations),
         "spec": { "suspend": false, "parallelism": 0, "activeDeadlineSeconds": 1 },
-    })
-}
-
-/// The Job controller ends the pods of a Job that is past its deadline, and makes it Failed.
-fn end(end: &End) -> Value {
-    json!({
-        "metadata": metadata(&end.workload, &json!({ (a::FAILED): end.why.reason() })),
-        "spec": { "activeDeadlineSeconds": 1 },
     })
 }

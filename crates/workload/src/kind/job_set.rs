@@ -9,14 +9,13 @@
 //! | stopped while it runs | by `spec.suspend` |
 //! | failed | `status`: condition `Failed` and `terminalState`; the controller then deletes the Jobs that are active |
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use consul_semaphore::{
     Phase, Uid,
     engine::Write,
-    plan::{Start, Stop, Suspend, Target},
+    plan::{Start, Target},
 };
-use consul_semaphore_api::annotations as a;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube_core::ApiResource;
 use serde::{Deserialize, de::IgnoredAny};
@@ -26,7 +25,7 @@ use super::Kind;
 use crate::{
     object::{Conditions, Fields},
     read::{self, Read},
-    request::{JsonPatch, Request, give_back, holder_label, metadata, record, rename, sequencers},
+    request::{JsonPatch, Request, give_back, holder_label, record, rename, sequencers, suspend},
     shape::{Shape, Template},
 };
 
@@ -127,10 +126,6 @@ impl Read for JobSet<'_> {
         self.metadata
     }
 
-    fn grant(&self) -> Option<&BTreeMap<String, String>> {
-        self.metadata.annotations.as_ref()
-    }
-
     fn phase(&self, granted: bool) -> Phase {
         let conditions = &self.status.conditions;
         if conditions.is("Completed") || conditions.is("Failed") {
@@ -212,19 +207,6 @@ pub(super) fn request(write: &Write, shape: &Shape, now: jiff::Timestamp) -> Opt
     Some(request)
 }
 
-/// The patch that suspends one that runs though no grant started it.
-pub(super) fn stop(stop: &Stop) -> Request {
-    let annotations = if stop.unhold {
-        json!({ (a::HOLD): null })
-    } else {
-        json!({})
-    };
-    Request::Patch(json!({
-        "metadata": metadata(&stop.workload, &annotations),
-        "spec": { "suspend": true },
-    }))
-}
-
 /// One patch unsuspends it, and writes the sequencers of its slots into its own annotations and into the pod template
 /// of each of its Jobs.
 fn start(start: &Start, shape: &Shape) -> Option<Request> {
@@ -250,14 +232,6 @@ fn start(start: &Start, shape: &Shape) -> Option<Request> {
     }
     patch.replace("/spec/suspend", &json!(false));
     Some(Request::Json(patch.into_value()))
-}
-
-/// Its controller suspends its Jobs.
-fn suspend(suspend: &Suspend) -> Request {
-    Request::Patch(json!({
-        "metadata": metadata(&suspend.workload, &json!({ (a::SESSION): null })),
-        "spec": { "suspend": true },
-    }))
 }
 
 /// Its controller deletes the Jobs that are active of one that has failed. The condition Suspended is there: it has

@@ -9,15 +9,14 @@
 //! | stopped while it runs | no: it is ended |
 //! | failed | `status.phase: Failed` before it has a node; `spec.activeDeadlineSeconds: 1` later |
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use consul_semaphore::{
     Phase, Traits, Uid,
     engine::Write,
-    plan::{End, Fail, Start},
+    plan::{Fail, Start},
 };
-use consul_semaphore_api::annotations as a;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::ApiResource;
 use serde::Deserialize;
 use serde_json::json;
@@ -27,7 +26,7 @@ use crate::{
     object::Fields,
     pods::{self, PodQuery},
     read::{self, Read},
-    request::{JsonPatch, Request, give_back, holder_label, metadata, record, rename},
+    request::{JsonPatch, Request, end_by_deadline, give_back, holder_label, record, rename},
     shape::Shape,
 };
 
@@ -85,10 +84,6 @@ impl Read for Pod<'_> {
         self.metadata
     }
 
-    fn grant(&self) -> Option<&BTreeMap<String, String>> {
-        self.metadata.annotations.as_ref()
-    }
-
     fn phase(&self, _granted: bool) -> Phase {
         if matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")) {
             return Phase::Finished { at_rest: false };
@@ -103,14 +98,6 @@ impl Read for Pod<'_> {
         }
     }
 
-    fn suspended_at(&self) -> Option<&Time> {
-        None
-    }
-
-    fn was_suspended(&self) -> bool {
-        false
-    }
-
     fn traits(&self) -> Traits {
         Traits {
             can_be_suspended: false,
@@ -120,10 +107,6 @@ impl Read for Pod<'_> {
 
     fn grace(&self) -> Duration {
         read::grace(self.spec.termination_grace_period_seconds)
-    }
-
-    fn managed_by(&self) -> Option<String> {
-        None
     }
 
     fn shape(&self) -> Shape {
@@ -141,7 +124,7 @@ pub(super) fn request(write: &Write, shape: &Shape) -> Option<Request> {
         Write::Rename(write) => rename(write),
         Write::Skip(_) => Request::Delete,
         Write::Fail(write) => fail(write),
-        Write::End(write) => end(write),
+        Write::End(write) => end_by_deadline(write),
     };
     Some(request)
 }
@@ -167,12 +150,4 @@ fn fail(fail: &Fail) -> Request {
     let message = json!("ended by consul-semaphore-operator: see the events");
     patch.add("/status/message", &message);
     Request::Status(patch.into_value())
-}
-
-/// Its kubelet ends its containers, and makes it Failed.
-fn end(end: &End) -> Request {
-    Request::Patch(json!({
-        "metadata": metadata(&end.workload, &json!({ (a::FAILED): end.why.reason() })),
-        "spec": { "activeDeadlineSeconds": 1 },
-    }))
 }

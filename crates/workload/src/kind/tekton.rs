@@ -1,7 +1,5 @@
 //! What `PipelineRun` and `TaskRun` have in common.
 
-use std::{collections::BTreeMap, time::Duration};
-
 use consul_semaphore::{
     Phase, Traits,
     engine::Write,
@@ -62,10 +60,6 @@ impl Read for Run<'_> {
         self.fields.metadata
     }
 
-    fn grant(&self) -> Option<&BTreeMap<String, String>> {
-        self.fields.metadata.annotations.as_ref()
-    }
-
     fn phase(&self, granted: bool) -> Phase {
         let Fields {
             metadata,
@@ -91,23 +85,11 @@ impl Read for Run<'_> {
         Phase::Running
     }
 
-    fn suspended_at(&self) -> Option<&Time> {
-        None
-    }
-
-    fn was_suspended(&self) -> bool {
-        false
-    }
-
     fn traits(&self) -> Traits {
         Traits {
             can_be_suspended: false,
             runs_again: false,
         }
-    }
-
-    fn grace(&self) -> Duration {
-        read::grace(None)
     }
 
     fn managed_by(&self) -> Option<String> {

@@ -9,15 +9,13 @@
 //! | stopped while it runs | no: it is ended |
 //! | failed | `spec.shutdown: Terminate` |
 
-use std::{collections::BTreeMap, time::Duration};
-
 use consul_semaphore::{
     Identity, Phase, Traits,
     engine::Write,
     plan::{Start, Target},
 };
 use consul_semaphore_api::annotations as a;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::ApiResource;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -74,10 +72,6 @@ impl Read for Workflow<'_> {
         self.metadata
     }
 
-    fn grant(&self) -> Option<&BTreeMap<String, String>> {
-        self.metadata.annotations.as_ref()
-    }
-
     fn phase(&self, granted: bool) -> Phase {
         let State { phase, progress } = &self.status;
         if matches!(phase.as_deref(), Some("Succeeded" | "Failed" | "Error")) {
@@ -100,27 +94,11 @@ impl Read for Workflow<'_> {
         }
     }
 
-    fn suspended_at(&self) -> Option<&Time> {
-        None
-    }
-
-    fn was_suspended(&self) -> bool {
-        false
-    }
-
     fn traits(&self) -> Traits {
         Traits {
             can_be_suspended: false,
             runs_again: true,
         }
-    }
-
-    fn grace(&self) -> Duration {
-        read::grace(None)
-    }
-
-    fn managed_by(&self) -> Option<String> {
-        None
     }
 }
 
