@@ -63,12 +63,24 @@ impl Kind {
 
     /// The kind of this name.
     pub fn named(name: &KindName) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == *name)
+        let mut kinds = Self::ALL.into_iter();
+        kinds.find(|kind| kind.as_str() == name.as_str())
     }
 
     /// Its name, as in sessions, contenders, events and logs.
     pub fn name(&self) -> KindName {
-        self.resource().kind.as_str().into()
+        self.as_str().into()
+    }
+
+    fn as_str(&self) -> &'static str {
+        match self {
+            Self::Job => "Job",
+            Self::JobSet => "JobSet",
+            Self::PipelineRun => "PipelineRun",
+            Self::TaskRun => "TaskRun",
+            Self::Workflow => "Workflow",
+            Self::Pod => "Pod",
+        }
     }
 
     /// Where the API server has it.
@@ -239,6 +251,7 @@ mod tests {
     #[test]
     fn each_kind_is_found_by_its_name() {
         for kind in Kind::ALL {
+            assert_eq!(kind.resource().kind, kind.as_str());
             assert_eq!(Kind::named(&kind.name()), Some(kind));
         }
         assert_eq!(Kind::named(&"Other".into()), None);
