@@ -337,8 +337,8 @@ impl SemaphoreController {
         let begun = self.reported.begun;
         let all = || self.reported.keys.len() == semaphore.queues().len();
         self.reported.begun = begun || (all() && semaphore.is_known());
-        // A status from before a restart stays until more is known.
-        let shows_nothing = || self.object.borrow().status.is_none();
+        // A status from before a restart stays until more is known, and so does that the finalizer is refused.
+        let shows_nothing = || self.object.borrow().status.is_none() && !self.announced.finalizer;
         if !self.reported.begun && (Moment::now() < self.patience() || !shows_nothing()) {
             return;
         }

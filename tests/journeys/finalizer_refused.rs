@@ -69,6 +69,12 @@ async fn a_finalizer_that_is_refused_shows_in_the_status() {
     assert!(message.contains("no finalizers here"), "{message}");
     a.is_waiting().await;
 
+    // The status of a semaphore that starts does not take its place.
+    for _ in 0..3 {
+        db.patch_status(&Value::Null).await;
+        db.has_condition("Ready", "False", "FinalizerRefused").await;
+    }
+
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(bed.client().clone());
     let params = DeleteParams::default();
     bindings

@@ -109,8 +109,8 @@ impl Reporter {
             is_certain: false,
             is_introduced: context.shared.lease.is_some(),
             written: semaphore.status.clone().unwrap_or_default(),
+            version: semaphore.resource_version(),
             generation: semaphore.meta().generation,
-            lists_limits: semaphore.status.is_some(),
             due,
             seen,
             mended: None,
@@ -172,10 +172,11 @@ struct Writer {
     operators: Operators,
     /// The status in the API server.
     written: ConsulSemaphoreStatus,
+    /// The version of the object with it: only this one is written to, because a condition or a limit that somebody
+    /// else wrote since would be lost.
+    version: Option<String>,
     /// The generation of the spec beside it.
     generation: Option<i64>,
-    /// Whether it has a list of limits, if only an empty one.
-    lists_limits: bool,
     /// Whether the API server has answered that: a watch may show an older status, from before this process worked.
     is_certain: bool,
     /// Whether a Lease or its name in the status shows that this replica works.
@@ -253,6 +254,7 @@ impl Writer {
             return false;
         }
         if seen.status.clone().unwrap_or_default() == self.written {
+            self.take(&seen, None);
             return false;
         }
         let now = match self.read().await {
@@ -264,13 +266,9 @@ impl Writer {
                 return false;
             }
         };
-        let others_wrote = now.status.clone().unwrap_or_default() != self.written;
-        self.take(&now, None);
-        let was_certain = std::mem::replace(&mut self.is_certain, true);
-        if !others_wrote {
+        let Some(by_operator) = self.take_news(&now) else {
             return false;
-        }
-        let by_operator = was_certain && self.note_operator();
+        };
         let overwritten = self.is_due(&self.status());
         if overwritten && !by_operator {
             tracing::warn!(
@@ -283,6 +281,14 @@ impl Writer {
             self.put_off();
         }
         overwritten
+    }
+
+    /// Takes over what was read. Returns whether another operator wrote it; `None` if nobody else wrote the status.
+    fn take_news(&mut self, now: &ConsulSemaphore) -> Option<bool> {
+        let others_wrote = now.status.clone().unwrap_or_default() != self.written;
+        self.take(now, None);
+        let was_certain = std::mem::replace(&mut self.is_certain, true);
+        others_wrote.then(|| was_certain && self.note_operator())
     }
 
     /// Reports another operator that wrote the status. Returns whether one did.
@@ -371,8 +377,8 @@ impl Writer {
     /// operator.
     fn take(&mut self, object: &ConsulSemaphore, wrote: Option<&[i32]>) {
         let stored = object.status.clone().unwrap_or_default();
+        self.version = object.resource_version();
         self.generation = object.meta().generation;
-        self.lists_limits = object.status.is_some();
         if stored.applied_limits != wrote.unwrap_or(&self.written.applied_limits) {
             self.found.send_modify(|found| {
                 found.number += 1;
@@ -383,33 +389,26 @@ impl Writer {
         self.written = stored;
     }
 
-    /// Writes the status, unless the semaphore was deleted.
-    ///
-    /// Limits are written only if they change, and only to the version that was read just before: another operator may
-    /// have recorded one since.
+    /// Writes the status, unless the semaphore was deleted. If somebody else has written the object since it was read,
+    /// it is read again, and the next attempt goes on from there.
     async fn write(&mut self) -> Result<(), CallError> {
-        let mut version = None;
-        if !self.lists_limits || self.status().applied_limits != self.written.applied_limits {
-            let Some(now) = self.read().await? else {
-                return Ok(());
-            };
-            version = now.resource_version();
-            self.take(&now, None);
-        }
         let status = self.status();
         // With the uid, so that it is not written to another semaphore of the same name.
-        let mut body = json!({ "metadata": { "uid": self.uid }, "status": whole(&status) });
-        let wrote = version.is_some().then_some(&*status.applied_limits);
-        if let Some(version) = version {
-            body["metadata"]["resourceVersion"] = version.into();
-        } else if let Some(fields) = body["status"].as_object_mut() {
-            fields.remove("appliedLimits");
-        }
+        let metadata = json!({ "uid": self.uid, "resourceVersion": self.version });
+        let body = Patch::Merge(json!({ "metadata": metadata, "status": whole(&status) }));
         let params = patch_params();
-        let body = Patch::Merge(body);
-        match call(self.api.patch_status(&self.name, &params, &body)).await {
-            Err(error) if error.refusal().is_some_and(|(code, _)| code == 404) => Ok(()),
-            answer => answer.map(|semaphore| self.take(&semaphore, wrote)),
+        let answer = call(self.api.patch_status(&self.name, &params, &body)).await;
+        let refused = answer.as_ref().err().and_then(CallError::refusal);
+        match refused.map(|(code, _)| code) {
+            Some(404) => Ok(()),
+            Some(409) => match self.read().await? {
+                Some(now) => {
+                    self.take_news(&now);
+                    answer.map(|_| ())
+                }
+                None => Ok(()),
+            },
+            _ => answer.map(|semaphore| self.take(&semaphore, Some(&status.applied_limits))),
         }
     }
 }
