@@ -393,15 +393,15 @@ impl SemaphoreController {
 
     /// Updates the state of a key. Conclusions under an earlier spec do not count for this one.
     fn see(&mut self, semaphore: &Semaphore, key: &Option<Key>) {
-        let Some(QueueState {
-            queue, concluded, ..
-        }) = semaphore.queues().get(key)
-        else {
+        let Some(state) = semaphore.queues().get(key) else {
             self.reported.keys.remove(key);
             self.reported.tenures.remove(key);
             self.reported.holds.remove(key);
             return;
         };
+        let QueueState {
+            queue, concluded, ..
+        } = state;
         let generation = semaphore.spec().generation;
         let Some((conclusion, _)) = concluded.as_ref().filter(|(_, of)| *of == generation) else {
             return;
@@ -426,7 +426,7 @@ impl SemaphoreController {
         let opening = restrictions.windows.at(clock::time());
         let status = KeyStatus {
             open: conclusion.open || (!opening.is_open() && conditions::is_ready(&findings)),
-            several: Several::of(&self.context.index, queue),
+            several: Several::of(&self.context.index, state),
             in_force: restrictions.limit(*limit, opening, i32::MIN),
             spec: SpecOf {
                 generation,

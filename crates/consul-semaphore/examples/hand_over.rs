@@ -236,7 +236,10 @@ impl World {
 
     fn pass(&mut self, step: &'static str) {
         let now = self.now();
-        self.timed(step, |world| world.queue.pass(now, &world.store));
+        self.timed(step, |world| {
+            world.queue.pass(now, &world.store);
+            world.queue.transact(now);
+        });
     }
 
     fn answer(&mut self, step: &'static str, id: CallId, answer: Answer) {

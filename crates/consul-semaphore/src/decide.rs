@@ -554,12 +554,13 @@ impl<'a> Pass<'a> {
                 continue;
             }
             let stance = self.observed.stances.get(uid).copied();
-            let keeps = stance == Some(Stance::Keeps);
+            let is_first = first && !others.keep_before(workload);
+            let keeps = stance == Some(Stance::Keeps) && is_first;
             let passed_over = matches!(stance, Some(Stance::PassedOver | Stance::Stopped));
             if workload.asks_for_many() {
                 let waits = Waits {
                     free: free && ready,
-                    first: first && !others.keep_before(workload),
+                    first: is_first,
                     enough: self.when_enough(slots.saturating_add(withheld)),
                 };
                 self.plan.parts.insert(uid.clone(), Part::Waits(waits));

@@ -138,6 +138,8 @@ pub struct Engine {
     effects: VecDeque<Effect>,
     /// The queues that were unused at their last pass.
     unused: Vec<QueueRef>,
+    /// The passes that were made together with the last one.
+    passed: VecDeque<Passed>,
     /// The semaphores that may have changed since they were last taken.
     changed: BTreeSet<SemaphoreRef>,
     /// What concerns several queues at once.
@@ -375,6 +377,18 @@ impl Engine {
 impl Engine {
     /// Runs one pass over a queue that is due, if any is.
     pub fn pass(&mut self, now: Now, stores: &impl Stores) -> Option<Passed> {
+        if self.passed.is_empty() {
+            self.find_due(now, stores);
+        }
+        while self.passed.is_empty() {
+            let queue = self.agenda.next()?;
+            self.pass_and_send(&queue, now, stores);
+        }
+        self.passed.pop_front()
+    }
+
+    /// Marks what is due by now.
+    fn find_due(&mut self, now: Now, stores: &impl Stores) {
         for queue in std::mem::take(&mut self.unused) {
             self.close_if_unused(&queue, stores);
         }
@@ -387,30 +401,48 @@ impl Engine {
                 Due::Semaphore(semaphore) => self.review(&semaphore, now, stores),
             }
         }
-        loop {
-            let queue = self.agenda.next()?;
-            self.note_longest_cooldowns(&queue, stores);
-            let state = self.semaphores.get_mut(&queue.semaphore);
-            let Some(state) = state.filter(|state| state.may_pass()) else {
-                self.agenda.set(Due::Queue(queue.clone()), None);
-                self.join(&queue, now, stores);
-                continue;
-            };
-            let passed = state.pass(&queue.key, now, stores);
-            let state_is_unused = state.is_unused(&queue.key);
-            self.drain(&queue);
-            let Some(certain) = passed else {
-                continue;
-            };
-            self.join(&queue, now, stores);
-            self.end_waits(&queue, now, stores);
-            if state_is_unused {
+    }
+
+    /// Decides what follows for a queue, sends that, and decides what follows for others.
+    fn pass_and_send(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
+        let mut passed = Vec::from_iter(self.pass_over(queue, now, stores));
+        if self.queue(queue).is_some_and(Queue::may_free_slots_jointly) {
+            self.grant_what_comes_free(queue, &mut passed, now, stores);
+        }
+        for Passed { queue, .. } in &passed {
+            if let Some(queue) = self.existing(queue) {
+                queue.transact(now);
+            }
+            self.drain(queue);
+        }
+        for Passed { queue, .. } in &passed {
+            self.join(queue, now, stores);
+            self.end_waits(queue, now, stores);
+            let state = self.semaphores.get(&queue.semaphore);
+            if state.is_some_and(|state| state.is_unused(&queue.key)) {
                 self.unused.push(queue.clone());
             }
             self.review(&queue.semaphore, now, stores);
             self.changed.insert(queue.semaphore.clone());
-            return Some(Passed { queue, certain });
         }
+        self.passed.extend(passed);
+    }
+
+    /// Makes a pass over a queue, unless there is nothing to decide now. Its transaction is not sent yet.
+    fn pass_over(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) -> Option<Passed> {
+        self.note_longest_cooldowns(queue, stores);
+        let state = self.semaphores.get_mut(&queue.semaphore);
+        let Some(state) = state.filter(|state| state.may_pass()) else {
+            self.agenda.set(Due::Queue(queue.clone()), None);
+            self.join(queue, now, stores);
+            return None;
+        };
+        let passed = state.pass(&queue.key, now, stores);
+        self.drain(queue);
+        passed.map(|certain| Passed {
+            queue: queue.clone(),
+            certain,
+        })
     }
 
     /// The next thing to do.
@@ -589,6 +621,21 @@ impl Engine {
 impl Engine {
     /// Decides what follows for the workloads that ask for several slots, after a pass over one of their queues.
     fn join(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
+        for (workload, queues) in self.joint_workloads(queue, stores) {
+            self.join_one(&workload, &queues, now, stores);
+            for queue in &queues {
+                self.drain(queue);
+            }
+        }
+    }
+
+    /// The workloads that a queue's part may decide about, the first ones first, each with its queues. Others are
+    /// forgotten.
+    fn joint_workloads(
+        &mut self,
+        queue: &QueueRef,
+        stores: &impl Stores,
+    ) -> Vec<(Arc<Workload>, Vec<QueueRef>)> {
         let mut uids = self.joint.of(queue);
         if let Some(conclusion) = self.concluded(queue) {
             uids.extend(conclusion.parts.keys().cloned());
@@ -610,10 +657,37 @@ impl Engine {
             }
         }
         workloads.sort_by_cached_key(|(workload, _)| workload.place());
-        for (workload, queues) in workloads {
-            self.join_one(&workload, &queues, now, stores);
-            for queue in &queues {
-                self.drain(queue);
+        workloads
+    }
+
+    /// Grants all its slots to the first workload for which the ones are enough that this queue is about to free, in
+    /// the same transaction. So that the others decide first whose slots come free at the same time, those that are
+    /// due have their pass now; it is added to `passed`.
+    fn grant_what_comes_free(
+        &mut self,
+        queue: &QueueRef,
+        passed: &mut Vec<Passed>,
+        now: Now,
+        stores: &impl Stores,
+    ) {
+        for (workload, queues) in self.joint_workloads(queue, stores) {
+            let uid = &workload.uid;
+            if !workload.asks_for_several() || !self.said(queue, uid).is_free() {
+                continue;
+            }
+            for other in &queues {
+                if self.agenda.take(other) {
+                    passed.extend(self.pass_over(other, now, stores));
+                }
+            }
+            let said: Vec<Said<'_>> = queues.iter().map(|queue| self.said(queue, uid)).collect();
+            let may_grant = joint::next(&said) == Next::Grant;
+            if may_grant
+                && self
+                    .grant_jointly(&workload, &queues, now, stores)
+                    .is_some()
+            {
+                return;
             }
         }
     }
@@ -637,7 +711,7 @@ impl Engine {
         }
         let next = joint::next(&said);
         let first = said.iter().position(Said::is_first);
-        let is_due = first.is_some() && self.joint.is_due(uid, now.moment);
+        let is_due = self.joint.is_due(uid, now.moment);
         let stances = joint::stances(&said, is_due);
         let lacking = if any && next == Next::Wait {
             joint::lacking(&workload.requests, &said)

@@ -579,7 +579,8 @@ pub enum Enough {
 pub enum Stance {
     /// They go to those behind it, because slots are missing elsewhere.
     PassedOver,
-    /// They are kept for it: it was passed over for long enough, and is the first in all of its queues.
+    /// They are kept for it while it is the first: it was passed over for long enough, and is the first in all of its
+    /// other queues, too.
     Keeps,
     /// As `PassedOver`, and it is in nobody's way, because one of its other queues can't grant anything.
     Stopped,

@@ -18,7 +18,7 @@ use crate::controller::index::{Index, Queued};
 use consul_client::{SessionId, clock};
 use consul_semaphore::{
     Agreement, ContenderBody, Key, Lock, Reading, Restrictions, SlotRequest, Uid, Workload,
-    engine::{Conclusion, Owner, Queue, QueueRef, Semaphore, SemaphoreRef},
+    engine::{Conclusion, Owner, Queue, QueueRef, QueueState, Semaphore, SemaphoreRef},
     plan::Stance,
     windows::Opening,
 };
@@ -202,9 +202,9 @@ pub(super) struct Several {
 }
 
 impl Several {
-    pub(super) fn of(index: &Index, queue: &Queue) -> Self {
-        let mut several = Self::default();
-        for (workload, stance) in queue.stances() {
+    pub(super) fn of(index: &Index, state: &QueueState) -> Self {
+        let (mut several, queue) = (Self::default(), &state.queue);
+        for (workload, stance) in state.stances() {
             several.waiting += 1;
             if stance == Stance::Keeps
                 && let Some(workload) = index.workload(workload)
@@ -350,7 +350,8 @@ impl Reported {
             };
             let ahead = before.entry(key.clone()).or_default();
             let expected = self.expected(&key, ahead, asks, restrictions, now);
-            let queue = semaphore.queues().get(&key).map(|state| &state.queue);
+            let state = semaphore.queues().get(&key);
+            let queue = state.map(|state| &state.queue);
             let several = workload.asks_for_several();
             let lacks = queue.map_or(&[][..], |queue| queue.lacking(&workload.uid));
             QueueStatus {
@@ -361,7 +362,7 @@ impl Reported {
                 slots: slots.filter(|slots| *slots > 1).map(number),
                 asks_for: several.then(|| brief(&workload.requests)),
                 lacks: (several && !lacks.is_empty()).then(|| brief(lacks)),
-                reason: queue.and_then(|queue| standing(queue, workload)),
+                reason: state.and_then(|state| standing(state, workload)),
                 key: key.as_ref().map(ToString::to_string),
             }
         });
@@ -450,8 +451,8 @@ struct Ahead {
 }
 
 /// Why a workload that asks for several slots is passed over in a queue, or what is done for it there.
-fn standing(queue: &Queue, workload: &Workload) -> Option<String> {
-    let mut stances = queue.stances();
+fn standing(state: &QueueState, workload: &Workload) -> Option<String> {
+    let mut stances = state.stances();
     let (_, stance) = stances.find(|(uid, _)| **uid == workload.uid)?;
     let reason = match stance {
         Stance::PassedOver => Standing::PassedOver,

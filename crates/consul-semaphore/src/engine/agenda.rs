@@ -21,11 +21,11 @@ pub(super) enum Due {
 /// its passes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Agenda {
-    /// The queues of each namespace that are due now, in order.
+    /// The queues of each namespace that are due now, in order, among others that were taken out before their turn.
     ready: BTreeMap<Arc<str>, VecDeque<QueueRef>>,
     /// The namespaces that have any, in the order of their turns.
     turns: VecDeque<Arc<str>>,
-    /// The same queues.
+    /// Those that are due.
     marked: BTreeSet<QueueRef>,
     times: BTreeSet<(Moment, Due)>,
     by_what: BTreeMap<Due, Moment>,
@@ -52,18 +52,25 @@ impl Agenda {
 
     /// Takes out the queue whose turn it is.
     pub(super) fn next(&mut self) -> Option<QueueRef> {
-        let namespace = self.turns.pop_front()?;
-        let ready = self.ready.get_mut(&namespace)?;
-        let queue = ready.pop_front();
-        if ready.is_empty() {
-            self.ready.remove(&namespace);
-        } else {
-            self.turns.push_back(namespace);
+        loop {
+            let namespace = self.turns.pop_front()?;
+            let ready = self.ready.get_mut(&namespace)?;
+            let queue = ready.pop_front();
+            if ready.is_empty() {
+                self.ready.remove(&namespace);
+            } else {
+                self.turns.push_back(namespace);
+            }
+            let queue = queue.filter(|queue| self.marked.remove(queue));
+            if queue.is_some() {
+                return queue;
+            }
         }
-        if let Some(queue) = &queue {
-            self.marked.remove(queue);
-        }
-        queue
+    }
+
+    /// Takes out a queue before its turn. Returns whether it was due.
+    pub(super) fn take(&mut self, queue: &QueueRef) -> bool {
+        self.marked.remove(queue)
     }
 
     /// Sets the only time at which it is due.
@@ -105,9 +112,7 @@ impl Agenda {
     /// Forgets a queue that no longer exists.
     pub(super) fn forget(&mut self, queue: &QueueRef) {
         self.set(Due::Queue(queue.clone()), None);
-        if !self.marked.remove(queue) {
-            return;
-        }
+        self.marked.remove(queue);
         let namespace = &queue.semaphore.namespace;
         if let Some(ready) = self.ready.get_mut(namespace) {
             ready.retain(|other| other != queue);
@@ -148,6 +153,21 @@ mod tests {
             .map(|queue| queue.semaphore.name.to_string())
             .collect();
         assert_eq!(order, ["a", "d", "b", "c"]);
+    }
+
+    #[test]
+    fn what_is_taken_out_before_its_turn_has_no_other_one_until_it_is_due_again() {
+        let mut agenda = Agenda::default();
+        for name in ["a", "b", "c"] {
+            agenda.mark(&queue("n", name));
+        }
+        assert!(agenda.take(&queue("n", "b")));
+        assert!(!agenda.take(&queue("n", "b")), "it is not due");
+        assert_eq!(agenda.next(), Some(queue("n", "a")));
+        agenda.mark(&queue("n", "b"));
+        let rest: BTreeSet<_> = std::iter::from_fn(|| agenda.next()).collect();
+        assert_eq!(rest, BTreeSet::from([queue("n", "b"), queue("n", "c")]));
+        assert_eq!(agenda.next_time(at(9)), None);
     }
 
     #[test]

@@ -20,6 +20,10 @@ pub(super) struct Calls {
     pub(super) last: u64,
     /// The call that must be answered before anything else is decided by Consul's entries.
     pub(super) blocking: Option<Blocking>,
+    /// The transaction that the last pass decided on, until it is sent.
+    pub(super) unsent: Option<Arc<Transaction>>,
+    /// Whether the last transaction that was sent is not known to have gone through.
+    pub(super) undone: bool,
     /// What the watch brought in the meantime.
     pub(super) news: Option<Result<News, consul::Error>>,
     /// The other calls.
@@ -69,6 +73,7 @@ impl Calls {
     /// Waits for a call that is carried out under this id.
     pub(super) fn wait_for(&mut self, what: Blocks, until: Option<Moment>) -> CallId {
         let id = self.number();
+        self.unsent = None;
         self.blocking = Some(Blocking { id, what, until });
         id
     }

@@ -45,7 +45,8 @@ impl Said<'_> {
         }
     }
 
-    fn is_free(&self) -> bool {
+    /// Whether its part can be granted.
+    pub(super) fn is_free(&self) -> bool {
         self.waits().is_some_and(|waits| waits.free)
     }
 
@@ -102,9 +103,11 @@ pub(super) fn next(said: &[Said<'_>]) -> Next {
 pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
     let stopped = |said: &Said<'_>| matches!(said, Said::Unread | Said::Stopped);
     let is_held = |said: &Said<'_>| matches!(said, Said::Part(Some(Part::Held(_) | Part::Busy)));
+    // Of a single queue each pass finds out itself whether it is the first.
+    let alone = said.len() == 1;
     let is_next = |said: &Said<'_>| {
         let waits = said.waits();
-        waits.is_some_and(|waits| waits.first && waits.enough != Enough::Never)
+        waits.is_some_and(|waits| (waits.first || alone) && waits.enough != Enough::Never)
     };
     let is_late = |said: &Said<'_>| {
         said.waits()

@@ -503,6 +503,7 @@ impl Queue {
         now: Now,
         lookup: &impl Lookup,
     ) {
+        self.calls.undone = false;
         let moved = self.limit_moved_for(transaction);
         let releases: Vec<_> = transaction
             .releases
@@ -693,11 +694,13 @@ impl Queue {
 
 /// Passes: observe, decide, apply.
 impl Queue {
-    /// Decides what follows from all that is known, and returns the result. The effects come next.
+    /// Decides what follows from all that is known, and returns the result. The effects come next, except for the
+    /// transaction: see [`Self::transact`].
     pub fn pass(&mut self, now: Now, lookup: &impl Lookup) -> Conclusion {
         if self.is_to_wait(now) {
             return Conclusion::default();
         }
+        self.calls.unsent = None;
         self.schedule.passed = now.moment;
         self.writes.again = None;
         self.settings.restrictions.windows.refresh(now.time);
@@ -1076,15 +1079,8 @@ impl Queue {
             return self.look(now, lookup);
         }
         let blocked = !self.may_transact(now);
-        if let Some(transaction) = plan.transaction.as_ref().filter(|_| !blocked) {
-            let transaction = Arc::new(transaction.clone());
-            let (id, until) = self.await_transaction(&transaction, now);
-            let call = Call::Transact {
-                transaction,
-                not_after: until,
-            };
-            self.calls.actions.push_back(Action::Call(id, call));
-        }
+        let transaction = plan.transaction.as_ref().filter(|_| !blocked);
+        self.calls.unsent = transaction.cloned().map(Arc::new);
         for start in &plan.starts {
             self.start(start.clone(), now, lookup);
         }
@@ -1112,21 +1108,45 @@ impl Queue {
         self.report_unheld(plan, certain);
     }
 
+    /// Whether the last pass decided to free slots, and that may be sent together with what other queues do: after a
+    /// failure it is sent alone, since it may have been the others' failure.
+    pub(super) fn may_free_slots_jointly(&self) -> bool {
+        let unsent = self.calls.unsent.as_ref().filter(|_| !self.calls.undone);
+        unsent.is_some_and(|unsent| !unsent.releases.is_empty() || !unsent.prunes.is_empty())
+    }
+
+    /// Sends the transaction that the last pass decided on.
+    pub fn transact(&mut self, now: Now) {
+        let Some(transaction) = self.calls.unsent.take() else {
+            return;
+        };
+        let (id, until) = self.await_transaction(&transaction, now);
+        let call = Call::Transact {
+            transaction,
+            not_after: until,
+        };
+        self.send(id, call);
+    }
+
     /// Whether something may be written to Consul now.
     fn may_transact(&self, now: Now) -> bool {
         self.operations.is_some() && !self.knowledge.is_blocked(now.moment)
     }
 
-    /// Blocks decisions based on Consul's data until this transaction has been answered. Returns the id of the call
-    /// that sends it, and when it counts as lost.
+    /// Blocks decisions based on Consul's data until this transaction has been answered, which is sent in place of what
+    /// the last pass decided on. Returns the id of the call that sends it, and when it counts as lost.
     pub(super) fn await_transaction(
         &mut self,
         transaction: &Arc<Transaction>,
         now: Now,
     ) -> (CallId, Option<Moment>) {
         self.limits.fenced &= transaction.limit.is_none();
+        self.calls.undone = true;
         self.note_starts(transaction, now);
         let until = self.patience_for_calls(now);
+        if let Some(until) = until {
+            self.wake_by(until);
+        }
         let what = Blocks::Transact(transaction.clone());
         (self.calls.wait_for(what, until), until)
     }
@@ -1388,6 +1408,7 @@ impl Queue {
                 && self.sessions.is_empty()
                 && self.writes.busy.is_empty()
                 && self.calls.blocking.is_none()
+                && self.calls.unsent.is_none()
                 && self.knowledge.is_unused(),
             nothing_held: !facts.any_runs() && !holds,
         }
@@ -1451,8 +1472,8 @@ impl Queue {
         before.unwrap_or_default() != lacking
     }
 
-    /// The workloads that ask for several slots and can't have all of them yet, and what their free slots do here.
-    pub fn stances(&self) -> impl Iterator<Item = (&Uid, Stance)> {
+    /// The workloads that ask for several slots and can't have all of them yet, and what free slots do here for them.
+    pub(super) fn stances(&self) -> impl Iterator<Item = (&Uid, Stance)> {
         let stances = self.stances.iter();
         stances.map(|(workload, stance)| (workload, *stance))
     }

@@ -14,7 +14,10 @@ use super::{
     Conclusion, Event, Now, Queue, QueueRef, SemaphoreRef, Stores, WatchedPrefix,
     finalizer::Finalizer, orphans::Orphans, watched::Concerned,
 };
-use crate::{Agreement, Blocked, Defence, Key, Settings, limit};
+use crate::{
+    Agreement, Blocked, Defence, Key, Settings, Uid, limit,
+    plan::{Part, Stance},
+};
 use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
 
 /// What a semaphore asks for.
@@ -122,6 +125,16 @@ pub struct QueueState {
 impl QueueState {
     fn last(&self) -> Option<&Conclusion> {
         self.concluded.as_ref().map(|(conclusion, _)| conclusion)
+    }
+
+    /// The workloads that ask for several slots and can't have all of them yet, and what is done for them here.
+    pub fn stances(&self) -> impl Iterator<Item = (&Uid, Stance)> {
+        let is_first = |workload: &Uid| {
+            let part = self.last().and_then(|last| last.parts.get(workload));
+            matches!(part, Some(Part::Waits(waits)) if waits.first)
+        };
+        let stances = self.queue.stances();
+        stances.filter(move |(workload, stance)| *stance != Stance::Keeps || is_first(workload))
     }
 }
 

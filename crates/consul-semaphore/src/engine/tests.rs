@@ -162,6 +162,9 @@ struct World {
     engine: Engine,
     store: Store,
     consul: Consul,
+    /// How many passes were made, and transactions sent.
+    passes: usize,
+    transactions: usize,
     /// The queues whose transactions are not answered.
     hung: BTreeSet<QueueRef>,
     /// Whether the PATCHes that start workloads are not answered.
@@ -303,6 +306,7 @@ impl World {
             self.seconds += seconds;
             let now = self.now();
             let mut any = self.engine.pass(now, &self.store).is_some();
+            self.passes += usize::from(any);
             while let Some(effect) = self.engine.next_effect() {
                 any = true;
                 match effect {
@@ -334,6 +338,7 @@ impl World {
             }
             Call::Transact { .. } if self.hung.contains(queue) => return,
             Call::Transact { transaction, .. } => {
+                self.transactions += 1;
                 assert!(transaction.operations.len() <= 64, "{transaction:?}");
                 let operations = &transaction.operations;
                 let bytes: usize = operations.iter().map(size).sum();

@@ -105,14 +105,20 @@ fn check_order(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) 
         .iter()
         .rposition(|workload| granted.contains(&workload.uid));
     let before = &queue[..last.unwrap_or(0)];
+    let mut first = true;
     let passed = before
         .iter()
         .filter(|workload| !granted.contains(&workload.uid))
-        .filter(|workload| match observed.stances.get(&workload.uid) {
-            Some(Stance::Keeps) => true,
-            Some(Stance::PassedOver | Stance::Stopped) => false,
-            // Free slots that are too few for it are for those behind it.
-            None => slots(observed.settings, workload) == 1,
+        .filter(|workload| {
+            let stance = observed.stances.get(&workload.uid);
+            let is_first = first;
+            first &= stance == Some(&Stance::Stopped);
+            match stance {
+                Some(Stance::Keeps) => is_first,
+                Some(Stance::PassedOver | Stance::Stopped) => false,
+                // Free slots that are too few for it are for those behind it.
+                None => slots(observed.settings, workload) == 1,
+            }
         });
 
     let suspended = |workload: &Workload| {

@@ -139,6 +139,12 @@ impl Sight {
             .map(|(session, uid)| (session, uid.as_ref()))
     }
 
+    /// The sessions that hold a workload's slots.
+    pub(super) fn held_by(&self, uid: &Uid) -> BTreeSet<&SessionId> {
+        let own = self.holding().filter(|(_, of)| *of == Some(uid));
+        own.map(|(session, _)| session).collect()
+    }
+
     /// The workloads that hold a slot.
     pub(super) fn workloads(&self) -> BTreeSet<Uid> {
         self.holding().filter_map(|(_, uid)| uid.cloned()).collect()

@@ -117,6 +117,30 @@ impl World {
             .put(&key, lock.to_string().as_bytes(), flags, None);
     }
 
+    /// How many passes are made when a workload goes from the end of the queue to its head, and back. Both were done
+    /// once before: its session is made anew each time.
+    fn passes_for(&mut self, name: &str) -> usize {
+        for priority in [1, 0, 1, 0] {
+            if priority == 1 {
+                self.passes = 0;
+            }
+            self.change(&Uid::from(name), |workload| workload.priority = priority);
+            for workloads in self.store.workloads.values_mut() {
+                workloads.sort_by_cached_key(|workload| workload.place());
+            }
+            self.settle();
+        }
+        self.passes
+    }
+
+    /// For whom free slots are kept.
+    fn keeps_for(&self, name: &str) -> Vec<String> {
+        let state = self.engine.semaphore(&semaphore(name)).unwrap();
+        let stances = state.queues()[&None].stances();
+        let kept = stances.filter(|(_, stance)| *stance == Stance::Keeps);
+        kept.map(|(uid, _)| uid.to_string()).collect()
+    }
+
     pub(super) fn given_back(&self) -> Vec<&str> {
         self.given_back.iter().map(String::as_str).collect()
     }
@@ -135,6 +159,53 @@ fn slots_of_one_semaphore_are_granted_together() {
     world.comes("b", &[asks("db", 2)]);
     world.comes("c", &[asks("db", 1)]);
     assert_eq!(world.started, ["a", "c"], "b can't have both");
+}
+
+#[test]
+fn slots_that_come_free_together_are_granted_in_the_same_transaction() {
+    let mut world = World::with(&[("db", 1), ("licenses", 1), ("tests", 2)]);
+    let all = [asks("db", 1), asks("licenses", 1), asks("tests", 2)];
+    for name in ["a", "b", "c"] {
+        world.comes(name, &all);
+    }
+    for (name, next) in [("a", "b"), ("b", "c")] {
+        let before = world.transactions;
+        world.ends(name);
+        assert_eq!(world.started.last().unwrap(), next);
+        let holders = world.holders("tests");
+        let of_next = holders.iter().filter(|(name, ..)| name == next);
+        assert_eq!(of_next.count(), 2, "{holders:?}");
+        // The next workload's contenders may follow.
+        assert!(
+            world.transactions - before <= 2,
+            "{before} {}",
+            world.transactions
+        );
+        assert!(!holders.iter().any(|(of, ..)| of == name), "{holders:?}");
+    }
+}
+
+#[test]
+fn an_urgent_workload_before_a_large_one_costs_no_more_passes() {
+    let mut world = World::with(&[("db", 3)]);
+    for name in ["a", "b", "c"] {
+        world.comes(name, &[asks("db", 1)]);
+    }
+    for number in 0..60 {
+        world.comes(&format!("small-{number}"), &[asks("db", 1)]);
+    }
+    let alone = world.passes_for("small-59");
+    let large = Arc::new(Workload {
+        requests: vec![asks("db", 2)],
+        since: 0,
+        ..samples::workload("large", Phase::Idle, None, None)
+    });
+    world.joins(&large);
+    world.settle();
+    world.passes_over();
+    assert_eq!(world.keeps_for("db"), ["large"]);
+    assert_eq!(world.passes_for("small-59"), alone);
+    assert_eq!(world.keeps_for("db"), ["large"]);
 }
 
 /// A write to a workload may take longer where sessions never expire.
@@ -309,9 +380,11 @@ fn each_queue_says_what_is_missing_and_what_becomes_of_its_free_slots() {
     world.comes("first", &[asks("db", 1)]);
     world.comes("second", &[asks("db", 1), asks("licenses", 1)]);
     let said = |world: &World, name: &str| {
-        let queue = world.engine.queue(&queue(name, None)).unwrap();
+        let state = world.engine.semaphore(&semaphore(name)).unwrap();
+        let QueueState { queue, .. } = state.queues().get(&None).unwrap();
         let uid = Uid::from("second");
-        let stance = queue.stances().find(|(of, _)| **of == uid);
+        let mut stances = state.queues()[&None].stances();
+        let stance = stances.find(|(of, _)| **of == uid);
         let lacking: Vec<_> = queue
             .lacking(&uid)
             .iter()

@@ -120,6 +120,7 @@ fn the_worlds_show_all_that_can_happen() {
         "Superseded",
         "an end",
         "slots kept for one",
+        "slots of several semaphores handed over in one transaction",
     ] {
         assert!(seen.contains_key(what), "never: {what}");
     }

@@ -25,7 +25,7 @@ use crate::{
     Identity, Phase, Uid, Workload,
     engine::{
         Action, Answer, Call, CallId, ConsulAccess, Duty, Effect, Engine, Known, Now, QueueRef,
-        SemaphoreRef, Spec, Written as PatchAnswer,
+        QueueState, SemaphoreRef, Spec, Written as PatchAnswer,
     },
     plan::{Stance, Transaction},
 };
@@ -356,8 +356,12 @@ impl Operator {
     /// For how many workloads it keeps free slots.
     pub(super) fn keeps_for(&self) -> usize {
         let queues = self.engine.queues();
-        let kept: BTreeSet<Uid> = queues
-            .flat_map(|(_, queue)| queue.stances())
+        let states = queues.filter_map(|(queue, _)| {
+            let semaphore = self.engine.semaphore(&queue.semaphore)?;
+            semaphore.queues().get(&queue.key)
+        });
+        let kept: BTreeSet<Uid> = states
+            .flat_map(QueueState::stances)
             .filter(|(_, stance)| *stance == Stance::Keeps)
             .map(|(workload, _)| workload.clone())
             .collect();

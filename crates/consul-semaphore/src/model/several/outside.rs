@@ -200,8 +200,7 @@ impl Outside {
     pub(super) fn held(sights: &[Sight], uid: &Uid) -> [usize; 3] {
         let mut held = [0; 3];
         for (count, sight) in held.iter_mut().zip(sights) {
-            let own = sight.holding().filter(|(_, of)| *of == Some(uid));
-            *count = own.count();
+            *count = sight.held_by(uid).len();
         }
         held
     }
@@ -289,17 +288,34 @@ impl Outside {
             check_holders(before, after);
         }
         for workload in &written.firsts {
-            let mut had = Self::held(&before, &workload.uid);
-            let mut has = Self::held(&after, &workload.uid);
+            let uid = &workload.uid;
+            let mut had = Self::held(&before, uid);
+            let mut has = Self::held(&after, uid);
             for (place, _) in self.rates() {
-                // Slots of its earlier starts are still held.
-                has[place] = has[place].saturating_sub(std::mem::take(&mut had[place]));
+                // Those of its earlier starts are still held, or come free.
+                let earlier = before[place].held_by(uid);
+                has[place] = after[place].held_by(uid).difference(&earlier).count();
+                had[place] = 0;
             }
             let all = self.asks(workload);
             assert!(
                 has == had || has == all,
                 "a part of a request was granted: {has:?} of {all:?} to {workload:?}"
             );
+            let freed = |(before, after): (&Sight, &Sight)| {
+                let holders = |sight: &Sight| sight.workloads();
+                !holders(before).is_subset(&holders(after))
+            };
+            if has != had
+                && before
+                    .iter()
+                    .zip(&after)
+                    .filter(|both| freed(*both))
+                    .count()
+                    > 1
+            {
+                self.note("slots of several semaphores handed over in one transaction");
+            }
             if has != had && (late || self.contested) {
                 self.memory.late.insert(workload.uid.clone());
             }
@@ -343,7 +359,9 @@ impl Outside {
         match (patch, before) {
             (Patch::Start(start), Some(object)) => self.check_start(start, &object, read),
             (Patch::Fail(_) | Patch::Skip(_), _) => {
-                let held = Self::held(&self.sights(), uid);
+                let mut held = Self::held(&self.sights(), uid);
+                // The slot of a grant whose start failed stays held for its period, whatever becomes of its workload.
+                self.rates().for_each(|(place, _)| held[place] = 0);
                 let excused = self.memory.late.contains(uid);
                 assert!(held == [0; 3] || excused, "{uid} fails and holds {held:?}");
             }
