@@ -34,6 +34,7 @@ pub fn operator(kind: &Kind) -> String {
     let Writes {
         spec,
         status,
+        grant,
         rest,
         allowed,
     } = rows::writes(kind);
@@ -44,6 +45,7 @@ pub fn operator(kind: &Kind) -> String {
     let filling = [
         ("spec", listed(spec)),
         ("status", listed(status)),
+        ("grant", grant.to_owned()),
         ("rest", rest),
         ("writes", allowed.collect()),
     ];

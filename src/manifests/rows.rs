@@ -37,6 +37,8 @@ pub(super) struct Writes {
     pub(super) spec: &'static [&'static str],
     /// The same of its status.
     pub(super) status: &'static [&'static str],
+    /// The annotations that record its grant, to be added to a list, if these are not its own.
+    pub(super) grant: &'static str,
     /// What it may not change in these, to be added to a list of maps.
     pub(super) rest: String,
     /// What may be written to a field, as a condition of `oldObject` and `object`.
@@ -178,6 +180,7 @@ pub(super) fn writes(kind: &Kind) -> Writes {
                 "template",
             ],
             status: &[],
+            grant: "+ [oldObject.spec.template.?metadata.?annotations.orValue({})]",
             rest: added(&[without("it.?spec.?template", "metadata")])
                 + "\n"
                 + &added(&rest_of("it.?spec.?template.?metadata")),
@@ -196,6 +199,7 @@ pub(super) fn writes(kind: &Kind) -> Writes {
         Kind::PipelineRun => Writes {
             spec: &["status"],
             status: &[],
+            grant: "",
             rest: String::new(),
             allowed: vec![(
                 "spec.status",
@@ -205,6 +209,7 @@ pub(super) fn writes(kind: &Kind) -> Writes {
         Kind::TaskRun => Writes {
             spec: &["status"],
             status: &[],
+            grant: "",
             rest: String::new(),
             allowed: vec![(
                 "spec.status",
@@ -214,6 +219,7 @@ pub(super) fn writes(kind: &Kind) -> Writes {
         Kind::Workflow => Writes {
             spec: &["suspend", "shutdown", "podMetadata"],
             status: &[],
+            grant: "",
             rest: added(&rest_of("it.?spec.?podMetadata")),
             allowed: vec![
                 (
@@ -249,6 +255,7 @@ fn job_set() -> Writes {
     Writes {
         spec: &["suspend", "replicatedJobs"],
         status: &["conditions", "terminalState"],
+        grant: "",
         rest: rest.join("\n"),
         allowed: vec![
             (
@@ -279,6 +286,7 @@ fn pod() -> Writes {
     Writes {
         spec: &["schedulingGates", "activeDeadlineSeconds"],
         status: &["phase", "reason", "message"],
+        grant: "",
         rest: String::new(),
         allowed: vec![
             (

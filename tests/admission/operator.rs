@@ -36,6 +36,18 @@ async fn it_holds_starts_and_ends_jobs_and_does_nothing_else() {
         let refusal = refusal.expect_err("it is nobody's business");
         assert!(refusal.contains(REFUSED), "{change}: {refusal}");
     }
+    // Its user may have removed all but what is in its template.
+    let mut bare = stranger("bare", Some(true));
+    bare["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "example.com/v1", "kind": "Whole", "name": "owner", "uid": "u",
+        "controller": true,
+    }]);
+    bare["spec"]["template"]["metadata"]["annotations"][REPORTS[4]] = "u".into();
+    admin.create(&bare).await.expect("a Job");
+    operator
+        .would_change("bare", json!({ "spec": { "suspend": false } }))
+        .await
+        .expect("it runs in a slot");
     let labels = json!({ "labels": { "a": "b" } });
     for change in [
         json!({ "metadata": labels }),
