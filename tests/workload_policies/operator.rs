@@ -238,6 +238,24 @@ async fn it_removes_no_gate_but_its_own() {
     assert!(refusal.contains(REFUSED), "{refusal}");
 }
 
+/// Whether a pod that runs has failed, its node says.
+#[tokio::test]
+async fn it_says_only_of_a_pod_that_never_ran_that_it_has_failed() {
+    let bed = bed().await;
+    let team = bed.namespace("placed").await;
+    let (admin, operator) = (
+        Person::admin(&bed, &team),
+        Person::operator(&bed, &team).await,
+    );
+    let kind = Kind::Pod;
+    let mut placed = kind.running("a");
+    placed["spec"]["nodeName"] = "nowhere".into();
+    admin.create(kind, &placed).await.unwrap();
+    let failed = json!({ "status": { "phase": "Failed" } });
+    let refusal = operator.would_patch(kind, "a", "status", &failed).await;
+    assert!(refusal.unwrap_err().contains(REFUSED));
+}
+
 #[tokio::test]
 async fn it_deletes_only_what_is_not_to_wait_and_touches_no_strangers() {
     let bed = bed().await;
