@@ -19,7 +19,7 @@ mod election;
 mod judge;
 mod kubernetes;
 mod report;
-mod rights;
+pub(crate) mod rights;
 mod semaphore;
 
 use std::{str::FromStr, time::Duration};

@@ -7,6 +7,7 @@
 //! | [`admission`] | whether the admission policies are in force, and what to do if not | what the operator does |
 //! | [`controller`] | Kubernetes: streams in; observe, decide, apply, report; sessions | |
 //! | [`check`] | what works and what does not, line by line: it reads, and leaves nothing behind | |
+//! | [`manifests`] | the rights and the admission policies of a kind of workload, as YAML | all other modules but the check's table of rights |
 //! | [`leader`] | which of several replicas leads: a Lease or a lock in Consul | what the work is |
 //! | [`telemetry`] | metrics, traces, health | all other modules |
 //! | [`endpoints`] | the HTTP endpoints: probes, and metrics for those who may read them | the controller, the page |
@@ -25,7 +26,7 @@
 //! The program itself is beside this library: `main.rs` reads the command line (`cli.rs`), sets the process up
 //! (`run.rs`, `report.rs`) and listens for signals (`shutdown.rs`).
 //!
-//! Dependencies point one way: [`check`] uses the [`controller`], and no module uses [`check`]; [`controller`] uses
+//! Dependencies point one way: [`check`] uses the [`controller`], and only [`manifests`] uses [`check`]; [`controller`] uses
 //! all others except [`web`]. Text from outside is parsed once, at the edge, into types that can't hold invalid
 //! values. `tests/modules.rs` checks what a module must not know; `docs/ARCHITECTURE.md` follows one Job through the
 //! code.
@@ -39,6 +40,7 @@ pub mod controller;
 pub mod crash;
 pub mod endpoints;
 pub mod leader;
+pub mod manifests;
 mod streamed;
 pub mod telemetry;
 mod watch_scope;

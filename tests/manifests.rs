@@ -1,10 +1,11 @@
 //! The manifests in `config/` match the program that they start. No server is needed.
 #![allow(clippy::expect_used, reason = "a test that cannot go on says so")]
 
-use std::{fs, net::TcpListener, path::Path, process::Command};
+use std::{env, fs, net::TcpListener, path::Path, process::Command};
 
 use consul_semaphore_api::annotations::OF_THE_OPERATOR;
-use consul_semaphore_operator::admission;
+use consul_semaphore_operator::{admission, manifests};
+use consul_semaphore_workload::Kind;
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
@@ -53,6 +54,8 @@ fn the_program_understands_its_deployment() {
     );
     let output = Command::new(env!("CARGO_BIN_EXE_consul-semaphore-operator"))
         .args(container.args.unwrap_or_default())
+        // Each component of config/workloads adds one.
+        .args(["--workloads=jobsets", "--workloads=pods"])
         .env_clear()
         .envs(
             variables
@@ -123,13 +126,34 @@ fn first<T: DeserializeOwned>(path: &str) -> T {
     serde_yaml_ng::from_str(document).expect("the manifest is what it says")
 }
 
+/// The kinds that have manifests of their own.
+fn plurals() -> Vec<String> {
+    let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Job);
+    kinds.map(|kind| kind.resource().plural).collect()
+}
+
+#[test]
+fn all_kinds_come_with_their_folder() {
+    let all: Value = manifest("workloads/kustomization.yaml");
+    assert_eq!(all["components"], serde_json::json!(plurals()));
+}
+
 fn all_rules() -> Vec<PolicyRule> {
     let role: ClusterRole = manifest("rbac/role.yaml");
     let election: Role = first("rbac/leader_election_role.yaml");
     let page: ClusterRole = manifest("web/role.yaml");
     let metrics: ClusterRole = manifest("metrics/role.yaml");
     let rules = [role.rules, election.rules, page.rules, metrics.rules];
-    rules.into_iter().flatten().flatten().collect()
+    let of_kinds = plurals().into_iter().map(|plural| {
+        let role: ClusterRole = first(&format!("workloads/{plural}/{plural}.yaml"));
+        role.rules
+    });
+    rules
+        .into_iter()
+        .chain(of_kinds)
+        .flatten()
+        .flatten()
+        .collect()
 }
 
 #[test]
@@ -234,4 +258,44 @@ fn the_operator_may_see_its_own_policies_and_no_others() {
         ),
     ];
     assert_eq!(given, expected);
+}
+
+/// Where the manifests of kinds of workloads are, and what they are to be. The chart can't contain files of another
+/// folder, so it has copies.
+fn of_kinds() -> Vec<(String, String)> {
+    let chart = "charts/consul-semaphore-operator/files";
+    let mut files = Vec::new();
+    for kind in Kind::ALL {
+        let plural = kind.resource().plural;
+        if kind == Kind::Job {
+            let policy = manifests::operator(&kind);
+            files.push(("config/policies/operator.yaml".to_owned(), policy.clone()));
+            files.push((format!("{chart}/policies/operator.yaml"), policy));
+            continue;
+        }
+        let all = manifests::of_kind(&kind);
+        let folder = format!("config/workloads/{plural}");
+        files.push((format!("{folder}/{plural}.yaml"), all.clone()));
+        files.push((format!("{chart}/workloads/{plural}.yaml"), all));
+        files.push((
+            format!("{folder}/kustomization.yaml"),
+            manifests::component(&kind),
+        ));
+    }
+    files
+}
+
+#[test]
+fn those_of_the_kinds_are_what_the_program_makes() {
+    for (path, current) in of_kinds() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(&path);
+        if env::var_os("UPDATE_MANIFESTS").is_some() {
+            fs::create_dir_all(file.parent().expect("a folder")).expect("the folder is made");
+            fs::write(&file, &current).expect("the manifest is written");
+        }
+        assert!(
+            fs::read_to_string(&file).unwrap_or_default() == current,
+            "{path} is not what src/manifests makes; write it anew with: UPDATE_MANIFESTS=1 cargo test --test manifests"
+        );
+    }
 }

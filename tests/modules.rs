@@ -223,6 +223,22 @@ fn what_the_plugin_shows_is_made_without_a_client_and_a_clock() {
 }
 
 #[test]
+fn manifests_are_made_without_io() {
+    assert_module_avoids(
+        "src/manifests",
+        &[
+            "tokio",
+            "Client",
+            "async",
+            "await",
+            "std::fs",
+            "std::env",
+            "crate::controller",
+        ],
+    );
+}
+
+#[test]
 fn nobody_needs_a_check_to_work() {
     assert_module_avoids("src/controller", &["crate::check"]);
 }

@@ -6,11 +6,11 @@ use consul_semaphore_workload::{Kind, Kinds};
 
 /// A rule, and what does not work without it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Rule {
-    pub(super) group: &'static str,
+pub(crate) struct Rule {
+    pub(crate) group: &'static str,
     /// With its subresource: `jobs/status`.
-    pub(super) resource: &'static str,
-    pub(super) verbs: &'static [&'static str],
+    pub(crate) resource: &'static str,
+    pub(crate) verbs: &'static [&'static str],
     pub(super) place: Place,
     /// What does not work without it.
     pub(super) without: &'static str,
@@ -167,7 +167,7 @@ const fn ends(group: &'static str, resource: &'static str) -> Rule {
 }
 
 /// The rules that a kind of workload needs beside [`RULES`]: `--workloads` switches it on.
-const fn rules_of(kind: &Kind) -> &'static [Rule] {
+pub(crate) const fn rules_of(kind: &Kind) -> &'static [Rule] {
     const JOB_SETS: &[Rule] = &[
         workloads("jobset.x-k8s.io", "jobsets"),
         ends("jobset.x-k8s.io", "jobsets/status"),

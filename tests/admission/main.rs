@@ -17,6 +17,8 @@ mod controllers;
 mod created;
 mod cron_jobs;
 mod manifests;
+mod operator;
+mod parts;
 mod refused;
 mod reported;
 mod whole_way;

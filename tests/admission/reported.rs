@@ -55,6 +55,7 @@ async fn apply_overlay(bed: &Bed, names: &[(&str, &str)]) {
         "suspend.yaml",
         "guard.yaml",
         "cronjobs.yaml",
+        "operator.yaml",
     ] {
         let shipped = format!("{root}config/policies/{file}");
         fs::copy(shipped, policies.join(file)).expect("a copy");

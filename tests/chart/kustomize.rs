@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use serde_json::Value;
 
-use crate::chart::{CHART, cases, objects, read};
+use crate::chart::{CHART, cases, objects, read, template};
 
 /// What only Helm sets on its objects, and what only kustomize sets.
 const BESIDE: [&str; 6] = [
@@ -51,9 +51,34 @@ fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
 #[tokio::test]
 async fn the_defaults_are_those_of_kustomize() {
     let default = cases().into_iter().find(|case| case.name == "default");
-    let ours = by_name(default.expect("the defaults").objects().await);
+    let ours = default.expect("the defaults").objects().await;
+    are_those_of(ours, &["config/default", "config/policies"]).await;
+}
+
+/// Kustomize puts each kind's flag behind the other arguments, and the chart puts all into one.
+#[tokio::test]
+async fn so_are_the_workloads() {
+    let plurals = ["jobsets", "pipelineruns", "pods", "taskruns", "workflows"];
+    let on = plurals.map(|plural| format!("workloads.{plural}.enabled=true"));
+    let rendered = template(&["--set", &on.join(",")]).await;
+    let mut ours = objects(&rendered.expect("the chart"));
+    let deployment = |object: &Value| object["kind"] == "Deployment";
+    let operator = ours.iter().find(|object| deployment(object));
+    let operator = operator.expect("a Deployment").to_string();
+    let flag = format!("--workloads={}", plurals.join(","));
+    assert!(operator.contains(&flag), "{operator}");
+    ours.retain(|object| {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        plurals.iter().any(|plural| name.contains(plural))
+    });
+    are_those_of(ours, &["config/workloads"]).await;
+}
+
+/// Both have the same objects, of these folders.
+async fn are_those_of(ours: Vec<Value>, folders: &[&str]) {
+    let ours = by_name(ours);
     let mut theirs = Vec::new();
-    for folder in ["config/default", "config/policies"] {
+    for folder in folders {
         let kustomized = testbed::kubectl_alone(["kustomize", folder]).await;
         theirs.extend(objects(&kustomized.expect(folder)));
     }

@@ -60,6 +60,9 @@
 {{- with .Values.scope.semaphoreSelector }}
 - {{ printf "--semaphore-selector=%s" . | quote }}
 {{- end }}
+{{- with include "consul-semaphore-operator.workloads" . }}
+- --workloads={{ . }}
+{{- end }}
 {{- if not .Values.fairOrder }}
 - --fair-order=false
 {{- end }}
@@ -101,6 +104,15 @@
 {{- else if include "consul-semaphore-operator.mountsToken" . }}
 - --consul-token-file=/etc/consul/token/{{ $consul.token.secretKey }}
 {{- end }}
+{{- end }}
+
+{{/* The kinds of workloads that are on, by their plural names, with commas. */}}
+{{- define "consul-semaphore-operator.workloads" -}}
+{{- $on := list }}
+{{- range $plural, $workload := .Values.workloads }}
+{{- if $workload.enabled }}{{ $on = append $on $plural }}{{ end }}
+{{- end }}
+{{- join "," $on }}
 {{- end }}
 
 {{- define "consul-semaphore-operator.env" -}}

@@ -106,6 +106,24 @@ impl Controller {
         })
     }
 
+    /// Has the API server know its kinds, and nothing more: neither it nor its webhooks run.
+    #[track_caller]
+    pub fn define(self, bed: &Bed) -> impl Future<Output = ()> {
+        let site = Site::of(bed);
+        story(Location::caller(), async move {
+            let shipped = manifests::read(&programs::manifests_of(self.name())?)?;
+            let mut kinds: Vec<_> = shipped
+                .into_iter()
+                .filter_map(|object| installed(object, None, None))
+                .collect();
+            kinds.retain(|object| {
+                let types = object.types.as_ref();
+                types.is_some_and(|types| types.kind == "CustomResourceDefinition")
+            });
+            manifests::apply(&site.client, &kinds).await
+        })
+    }
+
     /// Installs and starts these, side by side.
     pub(crate) async fn start_all(
         these: &[Self],

@@ -38,7 +38,7 @@ impl Namespace {
     /// a mistake to wait for one of them and rely on another.
     ///
     /// The checks are dry runs. The guard needs an existing Job, so this creates one that names no semaphore, which
-    /// operators ignore, and deletes it again.
+    /// operators ignore, though they might change it, and deletes it again.
     #[track_caller]
     pub fn policies_are(&self, policies: &[Policy]) -> impl Future<Output = ()> {
         let what = format!("in {} just these policies act: {policies:?}", self.name());
@@ -120,7 +120,7 @@ struct Probe {
 impl Probe {
     async fn new(namespace: &Namespace) -> Result<Self> {
         let jobs = namespace.api::<Job>();
-        let job = serde_json::from_value(job(true, &[]))?;
+        let job = serde_json::from_value(job(true, &["consul-semaphore.io/hold"]))?;
         let made = jobs.create(&PostParams::default(), &job).await?;
         let name = made.metadata.name.context("a Job without a name")?;
         Ok(Self { jobs, name })

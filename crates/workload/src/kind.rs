@@ -207,6 +207,17 @@ impl Default for Kinds {
     }
 }
 
+impl FromIterator<Self> for Kinds {
+    /// All of them.
+    fn from_iter<T: IntoIterator<Item = Self>>(several: T) -> Self {
+        let mut all = Self::default();
+        for Self(kinds) in several {
+            all.0.extend(kinds);
+        }
+        all
+    }
+}
+
 /// A name that is no kind's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no kind of workload: name some of {known}, separated by commas, or {EACH}", known = Kinds(Kind::ALL.into()), EACH = Kinds::EACH)]

@@ -1,0 +1,289 @@
+//! What the operator may do with workloads, whatever its rights say: each forbidden change is tried as the operator.
+
+use serde_json::{Value, json};
+
+use crate::stage::{HOLDER, Kind, Person, REPORTS, SEMAPHORE, bed};
+
+const REFUSED: &str = "ValidatingAdmissionPolicy 'operator.";
+
+/// A change, and of which subresource if not of the object itself.
+type Change = (&'static str, Value);
+
+fn metadata() -> Value {
+    json!({
+        "annotations": { REPORTS[0]: "s", REPORTS[1]: "k" },
+        "labels": { HOLDER: "u" },
+    })
+}
+
+fn set(path: &str, value: impl Into<Value>) -> Value {
+    json!({ "op": "add", "path": path, "value": value.into() })
+}
+
+fn condition(of: &str) -> Value {
+    json!([{
+        "type": of, "status": "True", "reason": "WaitTimedOut", "message": "m",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }])
+}
+
+const JOBS: &str = "/spec/replicatedJobs";
+const IMAGE: &str = "/spec/template/spec/containers/0/image";
+const TEMPLATE: &str = "template/spec/template/metadata";
+
+/// What it does.
+fn allowed(kind: Kind) -> Vec<Change> {
+    match kind {
+        Kind::JobSet => vec![
+            (
+                "",
+                json!([
+                    set("/spec/suspend", false),
+                    set(&format!("{JOBS}/0/{TEMPLATE}"), metadata()),
+                    set(
+                        &format!("{JOBS}/1/{TEMPLATE}/labels/consul-semaphore.io~1holder"),
+                        "u"
+                    ),
+                    set(
+                        &format!("{JOBS}/1/{TEMPLATE}/annotations/consul-semaphore.io~1session"),
+                        "s"
+                    ),
+                ]),
+            ),
+            (
+                "",
+                json!({ "spec": { "suspend": true }, "metadata": metadata() }),
+            ),
+            (
+                "status",
+                json!({ "status": { "conditions": condition("Failed"), "terminalState": "Failed" } }),
+            ),
+        ],
+        Kind::PipelineRun => vec![
+            (
+                "",
+                json!({ "spec": { "status": null }, "metadata": metadata() }),
+            ),
+            (
+                "",
+                json!({ "spec": { "status": "Cancelled" }, "metadata": metadata() }),
+            ),
+        ],
+        Kind::TaskRun => vec![
+            (
+                "",
+                json!({ "spec": { "status": null }, "metadata": metadata() }),
+            ),
+            ("", json!({ "spec": { "status": "TaskRunCancelled" } })),
+        ],
+        Kind::Workflow => vec![
+            (
+                "",
+                json!({ "spec": { "suspend": null, "podMetadata": metadata() }, "metadata": metadata() }),
+            ),
+            (
+                "",
+                json!({ "spec": { "suspend": null, "shutdown": "Terminate" } }),
+            ),
+        ],
+        Kind::Pod => vec![
+            (
+                "",
+                json!([
+                    set("/metadata/labels/consul-semaphore.io~1holder", "u"),
+                    json!({ "op": "remove", "path": "/spec/schedulingGates/0" }),
+                ]),
+            ),
+            ("", json!({ "spec": { "activeDeadlineSeconds": 1 } })),
+            (
+                "status",
+                json!({ "status": { "phase": "Failed", "reason": "WaitTimedOut", "message": "m" } }),
+            ),
+        ],
+    }
+}
+
+/// What it may not do with any kind.
+fn forbidden_with_all() -> Vec<Change> {
+    vec![
+        (
+            "",
+            json!({ "metadata": { "annotations": { "example.com/a": "b" } } }),
+        ),
+        ("", json!({ "metadata": { "labels": { "a": "b" } } })),
+        (
+            "",
+            json!({ "metadata": { "finalizers": ["example.com/a"] } }),
+        ),
+        (
+            "",
+            json!({ "metadata": { "ownerReferences": [
+                { "apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "u" },
+            ] } }),
+        ),
+    ]
+}
+
+fn forbidden(kind: Kind) -> Vec<Change> {
+    let job = |path: &str, value: Value| ("", json!([set(&format!("{JOBS}/{path}"), value)]));
+    match kind {
+        Kind::JobSet => vec![
+            job(&format!("0/template{IMAGE}"), "other".into()),
+            job("0/replicas", 3.into()),
+            job("0/template/spec/parallelism", 2.into()),
+            job("0/template/metadata", json!({ "labels": { "a": "b" } })),
+            job(&format!("0/{TEMPLATE}"), json!({ "labels": { "a": "b" } })),
+            job(&format!("1/{TEMPLATE}/annotations/a"), "b".into()),
+            job(&format!("1/{TEMPLATE}/labels"), json!({})),
+            ("", json!([{ "op": "remove", "path": format!("{JOBS}/0") }])),
+            ("", json!({ "spec": { "ttlSecondsAfterFinished": 1 } })),
+            ("", json!({ "spec": { "managedBy": "example.com/other" } })),
+            ("status", json!({ "status": { "restarts": 1 } })),
+            (
+                "status",
+                json!({ "status": { "terminalState": "Completed" } }),
+            ),
+            (
+                "status",
+                json!({ "status": { "conditions": condition("Completed") } }),
+            ),
+        ],
+        Kind::PipelineRun => vec![
+            ("", json!({ "spec": { "status": "StoppedRunFinally" } })),
+            (
+                "",
+                json!([set(
+                    "/spec/pipelineSpec/tasks/0/taskSpec/steps/0/image",
+                    "other"
+                )]),
+            ),
+            ("", json!({ "spec": { "timeouts": { "pipeline": "1h" } } })),
+        ],
+        Kind::TaskRun => vec![
+            ("", json!({ "spec": { "status": "Other" } })),
+            ("", json!([set("/spec/taskSpec/steps/0/image", "other")])),
+            ("", json!({ "spec": { "serviceAccountName": "other" } })),
+        ],
+        Kind::Workflow => vec![
+            ("", json!({ "spec": { "shutdown": "Stop" } })),
+            ("", json!({ "spec": { "entrypoint": "b" } })),
+            (
+                "",
+                json!({ "spec": { "podMetadata": { "labels": { "a": "b" } } } }),
+            ),
+            (
+                "",
+                json!([set("/spec/templates/0/container/image", "other")]),
+            ),
+            ("", json!({ "status": { "phase": "Succeeded" } })),
+        ],
+        Kind::Pod => vec![
+            ("", json!([set("/spec/containers/0/image", "other")])),
+            ("", json!({ "spec": { "activeDeadlineSeconds": 2 } })),
+            ("", json!({ "spec": { "nodeSelector": { "a": "b" } } })),
+            ("status", json!({ "status": { "phase": "Succeeded" } })),
+            (
+                "status",
+                json!({ "status": { "podIPs": [{ "ip": "10.0.0.1" }] } }),
+            ),
+            ("status", json!({ "metadata": { "labels": { "a": "b" } } })),
+        ],
+    }
+}
+
+#[tokio::test]
+async fn it_holds_starts_and_ends_them_and_does_nothing_else() {
+    let bed = bed().await;
+    let team = bed.namespace("operator").await;
+    let (admin, operator) = (
+        Person::admin(&bed, &team),
+        Person::operator(&bed, &team).await,
+    );
+    for kind in Kind::ALL {
+        let mut object = kind.running("a");
+        if kind == Kind::Pod {
+            object["spec"]["schedulingGates"] = json!([{ "name": "consul-semaphore.io/slot" }]);
+        }
+        admin.create(kind, &object).await.unwrap();
+        for (part, change) in allowed(kind) {
+            let changed = operator.would_patch(kind, "a", part, &change).await;
+            changed.unwrap_or_else(|error| panic!("{kind:?} {change}: {error}"));
+        }
+        for (part, change) in forbidden(kind).into_iter().chain(forbidden_with_all()) {
+            let refusal = operator.would_patch(kind, "a", part, &change).await;
+            let refusal = refusal.expect_err(&format!("{kind:?} {change}"));
+            assert!(refusal.contains(REFUSED), "{kind:?} {change}: {refusal}");
+        }
+    }
+}
+
+/// The gates of others are theirs.
+#[tokio::test]
+async fn it_removes_no_gate_but_its_own() {
+    let bed = bed().await;
+    let team = bed.namespace("gates").await;
+    let (admin, operator) = (
+        Person::admin(&bed, &team),
+        Person::operator(&bed, &team).await,
+    );
+    let kind = Kind::Pod;
+    admin.create(kind, &kind.held("a")).await.unwrap();
+    let remove =
+        |place: u32| json!([{ "op": "remove", "path": format!("/spec/schedulingGates/{place}") }]);
+    operator.would_change(kind, "a", &remove(1)).await.unwrap();
+    let refusal = operator
+        .would_change(kind, "a", &remove(0))
+        .await
+        .unwrap_err();
+    assert!(refusal.contains(REFUSED), "{refusal}");
+}
+
+/// Whether a pod that runs has failed, its node says.
+#[tokio::test]
+async fn it_says_only_of_a_pod_that_never_ran_that_it_has_failed() {
+    let bed = bed().await;
+    let team = bed.namespace("placed").await;
+    let (admin, operator) = (
+        Person::admin(&bed, &team),
+        Person::operator(&bed, &team).await,
+    );
+    let kind = Kind::Pod;
+    let mut placed = kind.running("a");
+    placed["spec"]["nodeName"] = "nowhere".into();
+    admin.create(kind, &placed).await.unwrap();
+    let failed = json!({ "status": { "phase": "Failed" } });
+    let refusal = operator.would_patch(kind, "a", "status", &failed).await;
+    assert!(refusal.unwrap_err().contains(REFUSED));
+}
+
+#[tokio::test]
+async fn it_deletes_only_what_is_not_to_wait_and_touches_no_strangers() {
+    let bed = bed().await;
+    let team = bed.namespace("strangers").await;
+    let (admin, operator) = (
+        Person::admin(&bed, &team),
+        Person::operator(&bed, &team).await,
+    );
+    for kind in Kind::ALL {
+        admin.create(kind, &kind.running("waits")).await.unwrap();
+        let mut skips = kind.running("skips");
+        skips["metadata"]["annotations"]["consul-semaphore.io/on-contention"] = "Skip".into();
+        admin.create(kind, &skips).await.unwrap();
+        let mut stranger = kind.held("stranger");
+        let annotations = stranger["metadata"]["annotations"].as_object_mut();
+        annotations.unwrap().remove(SEMAPHORE);
+        stranger["metadata"]["labels"] = json!({ "app": "a" });
+        admin.create(kind, &stranger).await.unwrap();
+
+        operator.would_delete(kind, "skips").await.unwrap();
+        for name in ["waits", "stranger"] {
+            let refusal = operator.would_delete(kind, name).await.unwrap_err();
+            assert!(refusal.contains(REFUSED), "{kind:?}: {refusal}");
+        }
+        for (part, change) in allowed(kind).into_iter().chain(forbidden_with_all()) {
+            let refusal = operator.would_patch(kind, "stranger", part, &change).await;
+            let refusal = refusal.expect_err(&format!("{kind:?} {change}"));
+            assert!(refusal.contains(REFUSED), "{kind:?} {change}: {refusal}");
+        }
+    }
+}
