@@ -56,10 +56,20 @@ fn suspend_with(workload: &Target, annotations: &Value) -> Request {
     }))
 }
 
+/// The annotations of one that is ended. As with one that is suspended, a grant without a session beside it says that
+/// its slot was lost.
+pub(crate) fn ended(end: &End) -> Value {
+    let mut annotations = json!({ (a::FAILED): end.why.reason() });
+    if end.is_lost() {
+        annotations[a::SESSION] = Value::Null;
+    }
+    annotations
+}
+
 /// Sets a deadline that is over at once. Whoever runs its pods ends them then, and makes it Failed.
 pub(crate) fn end_by_deadline(end: &End) -> Request {
     Request::Patch(json!({
-        "metadata": metadata(&end.workload, &json!({ (a::FAILED): end.why.reason() })),
+        "metadata": metadata(&end.workload, &ended(end)),
         "spec": { "activeDeadlineSeconds": 1 },
     }))
 }

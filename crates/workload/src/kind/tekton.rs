@@ -8,13 +8,13 @@ use consul_semaphore::{
 use consul_semaphore_api::annotations as a;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Kind;
 use crate::{
     object::{Conditions, Fields},
     read::{self, Read},
-    request::{Request, give_back, holder_label, metadata, record, rename},
+    request::{Request, ended, give_back, holder_label, metadata, record, rename},
 };
 
 /// The value of `spec.managedBy` for Tekton's own controller.
@@ -107,15 +107,17 @@ impl Words {
             Write::GiveBack(write) => give_back(write),
             Write::Rename(write) => rename(write),
             Write::Skip(_) => Request::Delete,
-            Write::Fail(write) => self.cancel(&write.workload, write.why.reason()),
-            Write::End(write) => self.cancel(&write.workload, write.why.reason()),
+            Write::Fail(write) => {
+                self.cancel(&write.workload, &json!({ (a::FAILED): write.why.reason() }))
+            }
+            Write::End(write) => self.cancel(&write.workload, &ended(write)),
         };
         Some(request)
     }
 
-    fn cancel(&self, target: &Target, reason: &str) -> Request {
+    fn cancel(&self, target: &Target, annotations: &Value) -> Request {
         Request::Patch(json!({
-            "metadata": metadata(target, &json!({ (a::FAILED): reason })),
+            "metadata": metadata(target, annotations),
             "spec": { "status": self.cancelled },
         }))
     }

@@ -7,7 +7,7 @@
 //! | metadata that reaches pods | `spec.podMetadata` |
 //! | pods | the holder label; or the label with its name, and its uid among their owners |
 //! | stopped while it runs | no: it is ended |
-//! | failed | `spec.shutdown: Terminate` |
+//! | failed | `spec.shutdown: Terminate`, without `spec.suspend` |
 
 use consul_semaphore::{
     Identity, Phase, Traits,
@@ -25,7 +25,7 @@ use crate::{
     object::Fields,
     pods::{self, PodQuery},
     read::{self, Read},
-    request::{Request, give_back, holder_label, metadata, record, rename, sequencers},
+    request::{Request, ended, give_back, holder_label, metadata, record, rename, sequencers},
 };
 
 /// What `status.progress` says before there is anything to do.
@@ -111,14 +111,8 @@ pub(super) fn request(write: &Write) -> Option<Request> {
         Write::GiveBack(write) => give_back(write),
         Write::Rename(write) => rename(write),
         Write::Skip(_) => Request::Delete,
-        Write::Fail(write) => {
-            let shut_down = json!({ "suspend": null, "shutdown": "Terminate" });
-            fail(&write.workload, write.why.reason(), &shut_down)
-        }
-        Write::End(write) => {
-            let shut_down = json!({ "shutdown": "Terminate" });
-            fail(&write.workload, write.why.reason(), &shut_down)
-        }
+        Write::Fail(write) => fail(&write.workload, &json!({ (a::FAILED): write.why.reason() })),
+        Write::End(write) => fail(&write.workload, &ended(write)),
     };
     Some(request)
 }
@@ -137,9 +131,10 @@ fn start(start: &Start) -> Request {
     }))
 }
 
-fn fail(target: &Target, reason: &str, spec: &Value) -> Request {
+/// Argo shuts down nothing that is suspended, and a user may suspend one that runs.
+fn fail(target: &Target, annotations: &Value) -> Request {
     Request::Patch(json!({
-        "metadata": metadata(target, &json!({ (a::FAILED): reason })),
-        "spec": spec,
+        "metadata": metadata(target, annotations),
+        "spec": { "suspend": null, "shutdown": "Terminate" },
     }))
 }

@@ -1,7 +1,7 @@
 use consul_semaphore::{
-    Phase,
+    Phase, Workload,
     engine::Write,
-    plan::{End, Ended, Fail, Failed, Stop},
+    plan::{End, Ended, Fail, Failed, Stop, Suspend, Suspended},
 };
 use consul_semaphore_workload::{Kind, Obstacle};
 use serde_json::{Value, json};
@@ -104,6 +104,35 @@ fn it_is_cancelled_where_others_are_suspended_or_fail() {
             Phase::Running,
             "until Tekton has ended it"
         );
+    }
+}
+
+/// Its pods count until a LIST shows that none is left: no contender speaks for them.
+#[test]
+fn one_that_is_ended_for_want_of_its_slot_says_so_and_may_have_pods() {
+    let ended = |why: &dyn Fn(&Workload) -> Ended, granted: &Value, kind: &Kind| {
+        let why = why(&workload(kind, granted));
+        let end = sent(kind, granted, |workload| Write::End(End { workload, why }));
+        let mut ended = applied(granted, &end);
+        ended["status"] = json!({ "conditions": [{ "type": "Succeeded", "status": "False" }] });
+        tracked(kind, &ended)
+    };
+    for (kind, pending, _) in RUNS {
+        let granted = granted(&kind, &waiting(pending));
+        let lost = |workload: &Workload| {
+            Ended::Lost(Box::new(Suspend {
+                workload: workload.into(),
+                why: Suspended::SlotLost,
+                session: None,
+                since: 0,
+            }))
+        };
+        let lost = ended(&lost, &granted, &kind);
+        assert!(lost.workload.lost() && lost.may_have_pods());
+        // The contender of this one stays until its pods are gone.
+        let replaced = |_: &Workload| Ended::Replaced { by: String::new() };
+        let replaced = ended(&replaced, &granted, &kind);
+        assert!(!replaced.workload.lost() && !replaced.may_have_pods());
     }
 }
 
