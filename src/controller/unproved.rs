@@ -132,6 +132,7 @@ async fn forget_grant(context: &Context, tracked: &TrackedWorkload) {
     let write = WorkloadWrite {
         namespace: namespace.clone(),
         request,
+        below: Vec::new(),
         urgency: Urgency::Usual,
         target,
         timeout: CALL_TIMEOUT,

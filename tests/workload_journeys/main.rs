@@ -50,6 +50,7 @@ mod deleted;
 mod kinds;
 mod late;
 mod lost;
+mod nested;
 mod order;
 mod restart;
 mod stage;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    fs,
     sync::atomic::{AtomicUsize, Ordering},
 };
 
@@ -32,7 +33,7 @@ fn with_controllers() -> BedBuilder {
 }
 
 /// Starts the operator. It may do all that an admin may: what it must be allowed is another test's subject.
-async fn operate(bed: &Bed) {
+pub(crate) async fn operate(bed: &Bed) {
     let account = "--serviceaccount=consul-semaphore-system:consul-semaphore-operator";
     let role = "--clusterrole=cluster-admin";
     let args = ["create", "clusterrolebinding", "trusted", role, account];
@@ -185,6 +186,24 @@ impl<'a> Described<'a> {
         let at = self.manifest.pointer_mut(place).expect("it is there");
         at["metadata"] = metadata.clone();
         self
+    }
+
+    /// Its pipeline is the only task of another one.
+    pub(crate) fn nested_in(mut self, task: &str) -> Self {
+        let spec = self.manifest["spec"]["pipelineSpec"].take();
+        let task = json!({ "name": task, "pipelineSpec": spec });
+        self.manifest["spec"]["pipelineSpec"] = json!({ "tasks": [task] });
+        self
+    }
+
+    /// Creates nothing: the error says why the API server would refuse it.
+    pub(crate) async fn tried(self, bed: &Bed) -> Result<(), String> {
+        let file = bed.folder().path().join(format!("{}.json", self.id));
+        fs::write(&file, self.manifest.to_string()).expect("a file");
+        let (file, team) = (file.display().to_string(), self.team.name());
+        let create = ["create", "-n", team, "--dry-run=server", "-f", &file];
+        let answer = bed.try_kubectl(create).await;
+        answer.map(drop).map_err(|error| error.to_string())
     }
 
     pub(crate) async fn create(self) -> Workload {
