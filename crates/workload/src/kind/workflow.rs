@@ -53,6 +53,7 @@ pub(super) type Workflow<'a> = Fields<'a, Spec, State>;
 #[serde(default)]
 pub(super) struct Spec {
     suspend: Option<bool>,
+    shutdown: Option<String>,
 }
 
 /// What matters of its status.
@@ -88,8 +89,8 @@ impl Read for Workflow<'_> {
         let is_new = matches!(progress, "" | NOTHING_YET);
         match self.spec.suspend {
             Some(true) if is_new => Phase::Idle,
-            // It was shut down before it could start, and makes no pods.
-            _ if read::is_failing(self.metadata) => Phase::Stopping,
+            // It was shut down before it could start, and makes no pods, unless `argo retry` runs it again.
+            _ if read::is_failing(self.metadata) && self.spec.shutdown.is_some() => Phase::Stopping,
             _ => Phase::Running,
         }
     }

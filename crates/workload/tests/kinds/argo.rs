@@ -89,6 +89,9 @@ fn it_is_shut_down_where_others_are_suspended_or_fail() {
         json!({ "entrypoint": "main", "shutdown": "Terminate" })
     );
     assert_eq!(phase(&KIND, &failed), Phase::Stopping);
+    let mut again = failed;
+    again["spec"]["shutdown"] = Value::Null;
+    assert_eq!(phase(&KIND, &again), Phase::Running, "by `argo retry`");
     let mut granted = granted(&KIND, &workflow);
     granted["spec"]["suspend"] = true.into();
     let end = sent(&KIND, &granted, |workload| {
