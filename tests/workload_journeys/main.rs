@@ -55,3 +55,4 @@ mod order;
 mod restart;
 mod stage;
 mod waits;
+mod webhook;
