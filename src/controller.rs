@@ -7,8 +7,8 @@
 //!
 //! Beside that: `semaphore` handles a `ConsulSemaphore` apart from its slots (finalizer, status, access to Consul,
 //! the watch of its prefix), `session_manager` renews sessions, `events` writes events, `intake` reports Jobs that
-//! name no semaphore of this operator, `advisor` reports annotations that have no effect, and `ungranted` suspends
-//! Jobs that run without a grant. `consul_target` says where in Consul a semaphore lives, and `secret` reads the
+//! name no semaphore of this operator, `advisor` reports annotations that have no effect, `ungranted` suspends
+//! Jobs that run without a grant, and `unproved` looks for pods that the status of a workload does not show. `consul_target` says where in Consul a semaphore lives, and `secret` reads the
 //! token of a semaphore that has its own. `watching` reports the health of the watches of the API server, and `bench`
 //! exposes the index to benchmarks.
 //!
@@ -27,6 +27,7 @@ mod session_manager;
 mod shell;
 mod startup_log;
 mod ungranted;
+mod unproved;
 mod unqueued;
 mod watches;
 mod watching;

@@ -32,6 +32,7 @@ pub fn of_kind(kind: &Kind) -> String {
 /// The policy that limits what the operator may do with a kind.
 pub fn operator(kind: &Kind) -> String {
     let Writes {
+        resources,
         spec,
         status,
         grant,
@@ -42,7 +43,12 @@ pub fn operator(kind: &Kind) -> String {
         let filling = [("allowed", allowed.clone()), ("path", (*path).to_owned())];
         fill_in(include_str!("manifests/write.yaml"), kind, &filling)
     });
+    let resources: Vec<String> = resources
+        .iter()
+        .map(|resource| format!("{resource}, {resource}/*"))
+        .collect();
     let filling = [
+        ("resources", resources.join(", ")),
         ("spec", listed(spec)),
         ("status", listed(status)),
         ("grant", grant.to_owned()),

@@ -20,9 +20,10 @@ use crate::{
 use consul_client::clock::Moment;
 use consul_semaphore::{Identity, KindName, Uid, Workload, plan::Target};
 use consul_semaphore_workload::{
-    Kind, Object, Request, TrackedWorkload,
+    EndBelow, Kind, Object, Request, TrackedWorkload,
     pods::{self, PodQuery},
 };
+use futures::{StreamExt as _, stream};
 use http::{HeaderValue, header::CONTENT_TYPE};
 use k8s_openapi::api::{
     authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
@@ -43,6 +44,10 @@ const NAMED: u32 = 10;
 
 /// How many parts of a workload are read at once.
 const PAGE: u32 = 100;
+
+/// How many parts of a workload are ended with it, and how many at once.
+const MOST_BELOW: u32 = 500;
+const AT_ONCE: usize = 8;
 
 /// A workload that something is said about.
 #[derive(Clone, Copy)]
@@ -122,6 +127,8 @@ pub(crate) struct WorkloadWrite {
     /// The version that the decision is based on.
     pub(crate) target: Target,
     pub(crate) request: Request,
+    /// What to end after it.
+    pub(crate) below: Vec<EndBelow>,
     pub(crate) urgency: Urgency,
     /// How long it may take.
     pub(crate) timeout: Duration,
@@ -168,6 +175,7 @@ impl Workloads {
             namespace,
             target,
             request,
+            below,
             urgency,
             timeout,
             deadline,
@@ -193,8 +201,40 @@ impl Workloads {
         match answer {
             // What is left of a deleted workload no longer concerns the operator.
             Ok(None) if !matches!(request, Request::Delete) => Err(WriteError::Outdated(None)),
-            Ok(written) => Ok(written),
+            Ok(written) => {
+                for below in &below {
+                    self.end_below(&namespace, below, end).await;
+                }
+                Ok(written)
+            }
             Err(error) => Err(self.find_out(&of, &target, &error, end).await),
+        }
+    }
+
+    /// Ends what an ended workload is made of. What goes on for all that ends by itself, and keeps the slot until then.
+    async fn end_below(&self, namespace: &str, below: &EndBelow, end: Moment) {
+        let EndBelow { kind, labels, .. } = below;
+        let api: Api<Object> =
+            Api::namespaced_with(self.client.clone(), namespace, &kind.resource());
+        let of_it = ListParams::default().labels(labels).limit(MOST_BELOW);
+        let ended = async {
+            let found = call_until(end, api.list(&of_it)).await?.items.into_iter();
+            let found = found.filter(|object| below.ends(object));
+            let ends = found.filter_map(|object| object.metadata.name).map(|name| {
+                let (api, patch) = (&api, Patch::Merge(&below.patch));
+                async move { call_until(end, api.patch(&name, &patch_params(), &patch)).await }
+            });
+            let mut ends = stream::iter(ends).buffer_unordered(AT_ONCE);
+            let mut failed = None;
+            while let Some(ended) = ends.next().await {
+                // One that has ended meanwhile can't be changed any more.
+                let has_ended = |error: &CallError| matches!(error.refusal(), Some((400 | 404, _)));
+                failed = failed.or(ended.err().filter(|error| !has_ended(error)));
+            }
+            failed.map_or(Ok(()), Err)
+        };
+        if let Err::<_, CallError>(error) = ended.await {
+            tracing::warn!(namespace, kind = %kind.name(), labels, %error, "what an ended workload is made of may run on");
         }
     }
 
@@ -321,7 +361,7 @@ impl Workloads {
             let found = self.read(&of, uid).await?;
             let mut left = Vec::new();
             // What makes pods first: what it has made by then is in the list of pods.
-            if let Some((part, selector)) = kind.parts(identity) {
+            for (part, selector) in kind.parts(identity) {
                 left.extend(self.parts_left(&part, namespace, &selector).await?);
             }
             for query in kind.pods(identity) {

@@ -177,7 +177,7 @@ pub(crate) const fn rules_of(kind: &Kind) -> &'static [Rule] {
         rule(
             "tekton.dev",
             "taskruns",
-            &["list"],
+            &["list", "patch"],
             Place::Scope,
             "slots of PipelineRuns are not released: the operator can't find out whether more pods come",
         ),

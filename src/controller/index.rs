@@ -10,6 +10,7 @@ mod deadlines;
 mod lists;
 mod marks;
 mod places;
+mod remnants;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -25,6 +26,7 @@ use tokio::sync::Notify;
 
 use self::{
     alike::Alike, contenders::Contenders, deadlines::Deadlines, lists::Lists, marks::Marks,
+    remnants::Remnants,
 };
 use crate::watch_scope::WatchScope;
 use consul_client::{clock::Moment, id::IdMap};
@@ -56,6 +58,7 @@ struct Shared {
     state: Mutex<State>,
     unclaimed_changed: Notify,
     ungranted_changed: Notify,
+    unproved_changed: Notify,
 }
 
 #[derive(Default)]
@@ -67,6 +70,8 @@ struct State {
     unclaimed: BTreeSet<Uid>,
     /// The workloads that run without a grant, and ask for a slot.
     ungranted: BTreeSet<Uid>,
+    /// Of which pods may be left, and which grants are known to have none.
+    remnants: Remnants,
     /// The workloads that were put on hold since these were last taken.
     held_back: BTreeSet<Uid>,
     contenders: Contenders,
@@ -267,6 +272,9 @@ impl Index {
         if state.ungranted.contains(uid) {
             self.0.ungranted_changed.notify_one();
         }
+        if state.remnants.contains(uid) {
+            self.0.unproved_changed.notify_one();
+        }
     }
 
     /// A pod of a workload has ended, or was deleted. While the workload runs, that proves nothing: the workload
@@ -276,6 +284,9 @@ impl Index {
         let known = state.workloads.get(workload);
         if known.is_some_and(|tracked| tracked.workload.phase == Phase::Running) {
             return;
+        }
+        if state.remnants.touch(workload) {
+            self.0.unproved_changed.notify_one();
         }
         for reference in state.queues_at(&namespace.into(), lock_key) {
             if let Some(queue) = state.queue_mut(&reference) {
@@ -694,6 +705,36 @@ impl Index {
     /// Whether a workload runs without a grant.
     pub(super) fn is_ungranted(&self, uid: &Uid) -> bool {
         self.state().ungranted.contains(uid)
+    }
+
+    /// Some of the workloads that count as stopping until it is proved that no pod of them is left, as their status
+    /// shows them: at most this many, of those whose turn it is or of which a pod has ended since.
+    pub(super) fn unproved(
+        &self,
+        most: usize,
+        its_turn: impl Fn(&Uid) -> bool,
+    ) -> Vec<TrackedWorkload> {
+        self.state().remnants.take(most, its_turn)
+    }
+
+    /// Whether a workload counts as stopping until that is proved.
+    pub(super) fn is_unproved(&self, uid: &Uid) -> bool {
+        self.state().remnants.contains(uid)
+    }
+
+    /// No pod of a workload is left from the grant that this version of it names.
+    pub(super) fn proved(&self, tracked: &TrackedWorkload) {
+        let mut state = self.state();
+        let uid = &tracked.workload.uid;
+        if let Some(now) = state.remnants.proved(tracked) {
+            state.put(now, true, None);
+            self.notify(&state, uid);
+        }
+    }
+
+    /// Waits until the workloads of which pods may be left may have changed.
+    pub(super) async fn unproved_changed(&self) {
+        self.0.unproved_changed.notified().await;
     }
 
     /// Waits until the unclaimed workloads may have changed, or others were put on hold.

@@ -87,6 +87,7 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
     let write = WorkloadWrite {
         namespace: namespace.clone(),
         request,
+        below: Vec::new(),
         urgency: Urgency::Suspends,
         target: stop.workload,
         timeout: CALL_TIMEOUT,

@@ -119,6 +119,7 @@ async fn make_fail(context: &Context, namespace: &Arc<str>, fail: Fail) -> bool 
     let write = WorkloadWrite {
         namespace: namespace.clone(),
         request,
+        below: Vec::new(),
         urgency: Urgency::Usual,
         target: target.clone(),
         timeout: CALL_TIMEOUT,

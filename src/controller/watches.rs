@@ -24,7 +24,7 @@ use super::{
     index::Offer,
     intake,
     shell::{Input, Shell},
-    ungranted,
+    ungranted, unproved,
     watching::Watching,
 };
 use crate::{
@@ -110,7 +110,8 @@ pub(super) async fn run(
         ));
     }
     tasks.spawn(intake::run(context.clone()));
-    tasks.spawn(ungranted::run(context));
+    tasks.spawn(ungranted::run(context.clone()));
+    tasks.spawn(unproved::run(context));
     let worked = tokio::select! {
         () = shutdown => Ok(()),
         // None of them ends normally.

@@ -33,6 +33,8 @@ pub(super) enum Hold {
 
 /// What the operator may write to a kind.
 pub(super) struct Writes {
+    /// The resources that it is about.
+    pub(super) resources: &'static [&'static str],
     /// The fields of its spec in which it may change something.
     pub(super) spec: &'static [&'static str],
     /// The same of its status.
@@ -161,11 +163,11 @@ fn as_it_was_or(path: &str, values: &str) -> String {
 }
 
 /// The hold of a run of Tekton may be removed, and replaced by its end.
-fn status_of_run(pending: &str, cancelled: &str) -> String {
+fn status_of_run(pending: &str, ended: &str) -> String {
     format!(
         "object.?spec.?status == oldObject.?spec.?status
-|| object.?spec.?status.orValue('') == '{cancelled}'
-|| object.?spec.?status.orValue('') == '' && oldObject.?spec.?status.orValue('') == '{pending}'"
+|| object.?spec.?status.orValue('') in [{ended}]
+|| object.?spec.?status.orValue('') == '' && oldObject.?spec.?status.orValue('') in [{pending}]"
     )
 }
 
@@ -173,6 +175,7 @@ fn status_of_run(pending: &str, cancelled: &str) -> String {
 pub(super) fn writes(kind: &Kind) -> Writes {
     match kind {
         Kind::Job => Writes {
+            resources: &["jobs"],
             spec: &[
                 "suspend",
                 "parallelism",
@@ -196,27 +199,34 @@ pub(super) fn writes(kind: &Kind) -> Writes {
             ],
         },
         Kind::JobSet => job_set(),
+        // Nested ones are ended together with the TaskRuns in them.
         Kind::PipelineRun => Writes {
+            resources: &["pipelineruns", "taskruns"],
             spec: &["status"],
             status: &[],
             grant: "",
             rest: String::new(),
             allowed: vec![(
                 "spec.status",
-                status_of_run("PipelineRunPending", "Cancelled"),
+                status_of_run(
+                    "'PipelineRunPending', 'TaskRunPending'",
+                    "'Cancelled', 'StoppedRunFinally', 'TaskRunCancelled'",
+                ),
             )],
         },
         Kind::TaskRun => Writes {
+            resources: &["taskruns"],
             spec: &["status"],
             status: &[],
             grant: "",
             rest: String::new(),
             allowed: vec![(
                 "spec.status",
-                status_of_run("TaskRunPending", "TaskRunCancelled"),
+                status_of_run("'TaskRunPending'", "'TaskRunCancelled'"),
             )],
         },
         Kind::Workflow => Writes {
+            resources: &["workflows"],
             spec: &["suspend", "shutdown", "podMetadata"],
             status: &[],
             grant: "",
@@ -253,6 +263,7 @@ fn job_set() -> Writes {
     };
     let others = |of: &str| failures(of).replace("==", "!=");
     Writes {
+        resources: &["jobsets"],
         spec: &["suspend", "replicatedJobs"],
         status: &["conditions", "terminalState"],
         grant: "",
@@ -284,6 +295,7 @@ fn pod() -> Writes {
         )
     };
     Writes {
+        resources: &["pods"],
         spec: &["schedulingGates", "activeDeadlineSeconds"],
         status: &["phase", "reason", "message"],
         grant: "",

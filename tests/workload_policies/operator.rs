@@ -68,6 +68,10 @@ fn allowed(kind: Kind) -> Vec<Change> {
                 "",
                 json!({ "spec": { "status": "Cancelled" }, "metadata": metadata() }),
             ),
+            (
+                "",
+                json!({ "spec": { "status": "StoppedRunFinally" }, "metadata": metadata() }),
+            ),
         ],
         Kind::TaskRun => vec![
             (
@@ -149,7 +153,7 @@ fn forbidden(kind: Kind) -> Vec<Change> {
             ),
         ],
         Kind::PipelineRun => vec![
-            ("", json!({ "spec": { "status": "StoppedRunFinally" } })),
+            ("", json!({ "spec": { "status": "CancelledRunFinally" } })),
             (
                 "",
                 json!([set(

@@ -330,6 +330,10 @@ fn installed(
 ) -> Option<DynamicObject> {
     let kind = object.types.as_ref()?.kind.clone();
     match kind.as_str() {
+        // Its metrics are at the same port in every bed.
+        "ConfigMap" if object.metadata.name.as_deref() == Some("workflow-controller-configmap") => {
+            object.data["data"]["metricsConfig"] = "enabled: false\n".into();
+        }
         "Namespace" | "ConfigMap" | "Secret" | "ServiceAccount" | "ClusterRole" => {}
         "CustomResourceDefinition" => {
             let conversion = &mut object.data["spec"]["conversion"];

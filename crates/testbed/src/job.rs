@@ -15,7 +15,10 @@ use serde_json::{Value, json};
 use crate::{namespace::Namespace, story::story, wait};
 
 /// The label on a pod that names its Job's semaphore.
-pub(crate) const SEMAPHORE_LABEL: &str = "bed.consul-semaphore.io/semaphore";
+pub const SEMAPHORE_LABEL: &str = "bed.consul-semaphore.io/semaphore";
+
+/// The label on a pod of a workload that is no Job: which one it is of, in a word that no other one has.
+pub const WORKLOAD_LABEL: &str = "bed.consul-semaphore.io/workload";
 
 const SESSION: &str = "consul-semaphore.io/session";
 

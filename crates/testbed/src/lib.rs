@@ -115,7 +115,7 @@ pub use container::Container;
 pub use controller::{Controller, Running};
 pub use etcd::Etcd;
 pub use folder::Folder;
-pub use job::Job;
+pub use job::{Job, SEMAPHORE_LABEL, WORKLOAD_LABEL};
 pub use kubernetes::Kubernetes;
 pub use kueue::{Kueue, Queue};
 pub use limit_watch::{LimitWatch, Seen};

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     consul::Consul,
-    job::SEMAPHORE_LABEL,
+    job::{SEMAPHORE_LABEL, WORKLOAD_LABEL},
     semaphore::{self, prefix_of},
     wait,
 };
@@ -33,7 +33,7 @@ pub struct Seen {
     pub peak_holders: usize,
     /// All sessions that ever were in it.
     pub all_holders: BTreeSet<String>,
-    /// The Jobs (their uids) that currently have pods which have not ended.
+    /// The Jobs (their uids), or other workloads, that currently have pods which have not ended.
     pub jobs: BTreeSet<String>,
     /// The most Jobs that had such pods at once.
     pub peak_jobs: usize,
@@ -184,8 +184,11 @@ impl Pods {
             .status
             .as_ref()
             .and_then(|status| status.phase.as_deref());
-        // A terminating pod still works, and a pending one will start.
-        if matches!(phase, Some("Succeeded" | "Failed")) {
+        let gates = pod.spec.as_ref();
+        let gates = gates.and_then(|spec| spec.scheduling_gates.as_ref());
+        let is_gated = gates.is_some_and(|gates| !gates.is_empty());
+        // A terminating pod still works, and a pending one will start, unless it is held.
+        if is_gated || matches!(phase, Some("Succeeded" | "Failed")) {
             self.remove(pod);
         } else if let Some(job) = job_of(pod) {
             self.0.entry(job).or_default().insert(pod.name_any());
@@ -208,10 +211,12 @@ impl Pods {
 }
 
 /// The Job of a pod, by a label: an orphan keeps it when it loses its owner reference. If the Job has its own
-/// selector, Kubernetes sets no label with the uid, and the test sets one with the name.
+/// selector, Kubernetes sets no label with the uid, and the test sets one with the name. A test that is about other
+/// workloads says itself which one a pod is of.
 fn job_of(pod: &Pod) -> Option<String> {
-    let labels = ["controller-uid", "job-name"].map(|label| format!("batch.kubernetes.io/{label}"));
-    labels
+    let [uid, name] =
+        ["controller-uid", "job-name"].map(|label| format!("batch.kubernetes.io/{label}"));
+    [WORKLOAD_LABEL.to_owned(), uid, name]
         .iter()
         .find_map(|label| pod.labels().get(label))
         .cloned()

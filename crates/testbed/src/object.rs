@@ -5,7 +5,7 @@ use std::{
 };
 
 use anyhow::Result;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
@@ -123,6 +123,41 @@ impl Object {
                 } else {
                     Err(format!("{} {}", object["spec"], object["status"]))
                 }
+            })
+            .await
+        })
+    }
+
+    /// The events about it, in no order; those about others of its name are not among them.
+    #[track_caller]
+    pub fn events(&self) -> impl Future<Output = Vec<Event>> {
+        story(Location::caller(), async move {
+            let uid = self.api.get(&self.name).await?.uid().unwrap_or_default();
+            let ours = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
+            Ok(self.team.api::<Event>().list(&ours).await?.items)
+        })
+    }
+
+    /// Waits until it has an event with this reason, and returns its message.
+    #[track_caller]
+    pub fn has_event(&self, reason: &str) -> impl Future<Output = String> {
+        let what = format!("{} {} has an event {reason}", self.types.kind, self.name);
+        let kind = format!("involvedObject.kind={}", self.types.kind);
+        let ours = format!("{kind},involvedObject.name={}", self.name);
+        story(Location::caller(), async move {
+            let (events, ours) = (
+                self.team.api::<Event>(),
+                ListParams::default().fields(&ours),
+            );
+            wait::until(&what, wait::PATIENCE, || async {
+                let list = events.list(&ours).await;
+                let list = list.map_err(|error| error.to_string())?.items;
+                let found = list
+                    .iter()
+                    .find(|event| event.reason.as_deref() == Some(reason));
+                let found = found.and_then(|event| event.message.clone());
+                let reasons = || list.iter().filter_map(|event| event.reason.as_deref());
+                found.ok_or_else(|| format!("{:?}", reasons().collect::<Vec<_>>()))
             })
             .await
         })

@@ -19,14 +19,18 @@ mod workflow;
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
-use consul_semaphore::{Identity, KindName, Phase, engine::Write, plan::Stop};
+use consul_semaphore::{
+    Identity, KindName, Phase,
+    engine::Write,
+    plan::{Stop, Target},
+};
 use kube_core::ApiResource;
 
 use crate::{
     Object,
     pods::{self, PodQuery},
     read::Read,
-    request::{Request, suspend_ungranted},
+    request::{EndBelow, Request, suspend_ungranted},
     shape::Shape,
 };
 
@@ -108,14 +112,24 @@ impl Kind {
         }
     }
 
-    /// The workloads that such a workload is made of, and that make its pods, with their label selector. While one of
-    /// them runs, more pods may come.
-    pub fn parts(&self, workload: &Identity) -> Option<(Self, String)> {
+    /// The workloads that such a workload is made of, and that make its pods, each kind with their label selector. While
+    /// one of them runs, more pods may come.
+    pub fn parts(&self, workload: &Identity) -> Vec<(Self, String)> {
         match self {
-            Self::JobSet => Some((Self::Job, job_set::selector(&workload.uid))),
-            // Also those of nested runs.
-            Self::PipelineRun => Some((Self::TaskRun, pods::of(&workload.uid))),
-            Self::Job | Self::TaskRun | Self::Workflow | Self::Pod => None,
+            Self::JobSet => vec![(Self::Job, job_set::selector(&workload.uid))],
+            Self::PipelineRun => {
+                let parts = [Self::PipelineRun, Self::TaskRun].into_iter();
+                parts.map(|part| (part, pods::of(&workload.uid))).collect()
+            }
+            Self::Job | Self::TaskRun | Self::Workflow | Self::Pod => Vec::new(),
+        }
+    }
+
+    /// What else to end when such a workload is ended.
+    pub(crate) fn ends_below(&self, workload: &Target, shape: &Shape) -> Vec<EndBelow> {
+        match self {
+            Self::PipelineRun => tekton::ends_below(workload, shape),
+            Self::Job | Self::JobSet | Self::TaskRun | Self::Workflow | Self::Pod => Vec::new(),
         }
     }
 
@@ -145,8 +159,8 @@ impl Kind {
         match self {
             Self::Job => Some(job::request(write)),
             Self::JobSet => job_set::request(write, shape, now),
-            Self::PipelineRun => pipeline_run::request(write),
-            Self::TaskRun => task_run::request(write),
+            Self::PipelineRun => pipeline_run::request(write, shape),
+            Self::TaskRun => task_run::request(write, shape),
             Self::Workflow => workflow::request(write),
             Self::Pod => pod::request(write, shape),
         }

@@ -28,7 +28,7 @@ pub use advice::advice;
 pub use kind::{Kind, Kinds, UnknownKind, WAITING, job::phase};
 pub use object::Object;
 pub use obstacle::Obstacle;
-pub use request::{Request, request, stop};
+pub use request::{EndBelow, Request, ends_below, request, stop};
 pub use shape::{Shape, Template};
 pub use tracked::TrackedWorkload;
 

@@ -172,11 +172,15 @@ fn shown(text: &str) -> String {
 /// The kinds whose objects make one workload after another, each to wait by itself.
 const MAKERS: [&str; 3] = ["CronJob", "CronWorkflow", "ScheduledSparkApplication"];
 
-/// What made a workload of another kind than Job, and decides when it runs.
+/// What made a workload, and decides when it runs: of a Job only what suspends and unsuspends the Jobs that it makes.
 fn owner(object: &dyn Read) -> Option<&OwnerReference> {
     let mut owners = object.metadata().owner_references.iter().flatten();
     let owner = owners.find(|owner| owner.controller == Some(true))?;
-    let decides = !MAKERS.contains(&owner.kind.as_str()) && object.kind() != Kind::Job;
+    let kind = owner.kind.as_str();
+    let decides = match object.kind() {
+        Kind::Job => kind == "JobSet",
+        _ => !MAKERS.contains(&kind),
+    };
     decides.then_some(owner)
 }
 

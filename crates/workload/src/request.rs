@@ -8,7 +8,7 @@ use consul_semaphore::{
 use consul_semaphore_api::annotations as a;
 use serde_json::{Map, Value, json};
 
-use crate::{Kind, shape::Shape, slots};
+use crate::{Kind, Object, shape::Shape, slots};
 
 /// What to send to the API server.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +21,33 @@ pub enum Request {
     Status(Value),
     /// A deletion, conditional on the uid and the version that it was decided on; the pods are deleted after it.
     Delete,
+}
+
+/// What else ends with a workload that is ended: what it is made of, where its controller does not see to that.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndBelow {
+    /// The kind of these workloads.
+    pub kind: Kind,
+    /// Their label selector.
+    pub labels: String,
+    /// The merge patch for each that runs.
+    pub patch: Value,
+}
+
+impl EndBelow {
+    /// Whether this is one of them: it runs, and something else made it.
+    pub fn ends(&self, object: &Object) -> bool {
+        let mut owners = object.metadata.owner_references.iter().flatten();
+        owners.any(|owner| owner.controller == Some(true)) && self.kind.may_make_pods(object)
+    }
+}
+
+/// What else to end after this write to a workload of this shape.
+pub fn ends_below(write: &Write, shape: &Shape) -> Vec<EndBelow> {
+    match (write, Kind::named(&write.target().kind)) {
+        (Write::End(end), Some(kind)) => kind.ends_below(&end.workload, shape),
+        _ => Vec::new(),
+    }
 }
 
 /// What to send at `now` for a write that the engine asks for, to a workload of this shape; `None` if that can't be
@@ -56,10 +83,20 @@ fn suspend_with(workload: &Target, annotations: &Value) -> Request {
     }))
 }
 
+/// The annotations of one that is ended. As with one that is suspended, a grant without a session beside it says that
+/// its slot was lost.
+pub(crate) fn ended(end: &End) -> Value {
+    let mut annotations = json!({ (a::FAILED): end.why.reason() });
+    if end.is_lost() {
+        annotations[a::SESSION] = Value::Null;
+    }
+    annotations
+}
+
 /// Sets a deadline that is over at once. Whoever runs its pods ends them then, and makes it Failed.
 pub(crate) fn end_by_deadline(end: &End) -> Request {
     Request::Patch(json!({
-        "metadata": metadata(&end.workload, &json!({ (a::FAILED): end.why.reason() })),
+        "metadata": metadata(&end.workload, &ended(end)),
         "spec": { "activeDeadlineSeconds": 1 },
     }))
 }

@@ -11,6 +11,8 @@ pub enum Shape {
     Templates(Box<[Template]>),
     /// At which place in its list of scheduling gates ours is.
     Gate(usize),
+    /// It is made of workloads of its own kind.
+    Nested,
 }
 
 /// What the metadata of a pod template has.

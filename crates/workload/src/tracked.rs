@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use consul_client::clock::Moment;
-use consul_semaphore::{OnContention, SlotRequest, Workload};
+use consul_semaphore::{OnContention, Phase, SlotRequest, Workload};
 use consul_semaphore_api::annotations::{self, AnnotationError};
 
 use crate::{
@@ -182,6 +182,19 @@ impl TrackedWorkload {
             self.obstacle,
             Some(Obstacle::Managed(_) | Obstacle::Owned(_) | Obstacle::Started(_))
         )
+    }
+
+    /// Whether pods of it may be left that its status does not show: it was started in a slot, and does not run any
+    /// more. Only a Job's status counts its pods; of any other workload only a LIST shows that none is left. One that
+    /// is finished in the slot that it says is not meant: the contender for that slot stays until then.
+    pub fn may_have_pods(&self) -> bool {
+        let workload = &self.workload;
+        let stopped = match workload.phase {
+            Phase::Idle => workload.granted.is_some(),
+            Phase::Finished { at_rest } => !at_rest && workload.lost(),
+            Phase::Stopping | Phase::Running | Phase::Deleting => false,
+        };
+        stopped && workload.kind != Kind::Job.name()
     }
 
     /// Whether a later version means the same: most changes of a workload do not affect its slot.

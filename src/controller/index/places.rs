@@ -15,14 +15,16 @@ impl State {
     pub(super) fn put(&mut self, tracked: TrackedWorkload, announce: bool, asked: Option<Moment>) {
         let uid = tracked.workload.uid.clone();
         let mut is_new = true;
-        if let Some(known) = self.workloads.get_mut(&uid) {
-            if !known.workload.is_replaced_by(&tracked.workload, asked) {
-                return;
-            }
-            if known.says_the_same(&tracked) {
-                *known = tracked.clone();
-                return self.note_started(&tracked);
-            }
+        let known = self.workloads.get(&uid);
+        if known.is_some_and(|known| !known.workload.is_replaced_by(&tracked.workload, asked)) {
+            return;
+        }
+        let tracked = self.remnants.judge(tracked);
+        if let Some(known) = self.workloads.get_mut(&uid)
+            && known.says_the_same(&tracked)
+        {
+            *known = tracked.clone();
+            return self.note_started(&tracked);
         }
         if let Some(known) = self.workloads.get(&uid) {
             if known.workload.hold && !tracked.workload.hold {
@@ -39,6 +41,7 @@ impl State {
 
     pub(super) fn remove(&mut self, uid: &Uid) {
         self.withdraw(uid);
+        self.remnants.remove(uid);
         self.unheld.remove(uid);
         self.workloads.remove(uid);
     }

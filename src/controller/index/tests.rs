@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 mod keyed;
+mod remnants;
 mod scope;
 mod several;
 mod waits;

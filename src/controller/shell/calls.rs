@@ -21,7 +21,7 @@ use consul_semaphore::{
     engine::{Answer, Call, QueueRef, Write},
     plan::Transaction,
 };
-use consul_semaphore_workload::{Shape, TrackedWorkload, request};
+use consul_semaphore_workload::{Shape, TrackedWorkload, ends_below, request};
 
 /// Up to how many sessions are read one by one.
 const ASKED_APART: usize = 8;
@@ -205,6 +205,7 @@ impl Means {
             namespace: namespace.clone(),
             target: target.clone(),
             request,
+            below: ends_below(write, &shape),
             urgency: match write {
                 Write::Suspend(_) => Urgency::Suspends,
                 Write::End(end) if end.is_lost() => Urgency::Suspends,

@@ -7,7 +7,7 @@
 //! | metadata that reaches pods | its own |
 //! | pods | the label `tekton.dev/pipelineRunUID`; of nested runs only the holder label, which Tekton copies |
 //! | stopped while it runs | no: it is ended |
-//! | failed | `spec.status: Cancelled` |
+//! | failed | `spec.status: Cancelled`; of nested ones that run, `StoppedRunFinally`, and the runs in them end, too |
 
 use consul_semaphore::{Uid, engine::Write};
 use kube_core::ApiResource;
@@ -21,6 +21,7 @@ use crate::{
     object::Fields,
     pods::{self, PodQuery},
     request::Request,
+    shape::Shape,
 };
 
 const WORDS: Words = Words {
@@ -49,6 +50,6 @@ pub(super) fn read(object: &Object) -> serde_json::Result<Run<'_>> {
 }
 
 /// What to send for a write that the engine asks for.
-pub(super) fn request(write: &Write) -> Option<Request> {
-    WORDS.request(write)
+pub(super) fn request(write: &Write, shape: &Shape) -> Option<Request> {
+    WORDS.request(write, shape)
 }

@@ -16,7 +16,7 @@ use super::{
     Kind,
     tekton::{Run, Words},
 };
-use crate::{Object, object::Fields, pods::PodQuery, request::Request};
+use crate::{Object, object::Fields, pods::PodQuery, request::Request, shape::Shape};
 
 const WORDS: Words = Words {
     pending: "TaskRunPending",
@@ -43,6 +43,6 @@ pub(super) fn read(object: &Object) -> serde_json::Result<Run<'_>> {
 }
 
 /// What to send for a write that the engine asks for.
-pub(super) fn request(write: &Write) -> Option<Request> {
-    WORDS.request(write)
+pub(super) fn request(write: &Write, shape: &Shape) -> Option<Request> {
+    WORDS.request(write, shape)
 }

@@ -8,13 +8,15 @@ use consul_semaphore::{
 use consul_semaphore_api::annotations as a;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Kind;
 use crate::{
     object::{Conditions, Fields},
+    pods,
     read::{self, Read},
-    request::{Request, give_back, holder_label, metadata, record, rename},
+    request::{EndBelow, Request, ended, give_back, holder_label, metadata, record, rename},
+    shape::Shape,
 };
 
 /// The value of `spec.managedBy` for Tekton's own controller.
@@ -49,6 +51,13 @@ pub(super) struct Spec {
 pub(super) struct State {
     conditions: Conditions,
     start_time: Option<Time>,
+    child_references: Option<Vec<ChildReference>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ChildReference {
+    kind: String,
 }
 
 impl Read for Run<'_> {
@@ -95,11 +104,20 @@ impl Read for Run<'_> {
     fn managed_by(&self) -> Option<String> {
         read::managed_by(self.fields.spec.managed_by.as_deref(), CONTROLLER)
     }
+
+    fn shape(&self) -> Shape {
+        let mut children = self.fields.status.child_references.iter().flatten();
+        if children.any(|child| child.kind == Kind::PipelineRun.name().as_str()) {
+            Shape::Nested
+        } else {
+            Shape::Plain
+        }
+    }
 }
 
 impl Words {
     /// What to send for a write that the engine asks for.
-    pub(super) fn request(&self, write: &Write) -> Option<Request> {
+    pub(super) fn request(&self, write: &Write, shape: &Shape) -> Option<Request> {
         let request = match write {
             Write::Start(write) => start(write),
             // It can't be held again.
@@ -107,18 +125,45 @@ impl Words {
             Write::GiveBack(write) => give_back(write),
             Write::Rename(write) => rename(write),
             Write::Skip(_) => Request::Delete,
-            Write::Fail(write) => self.cancel(&write.workload, write.why.reason()),
-            Write::End(write) => self.cancel(&write.workload, write.why.reason()),
+            Write::Fail(write) => {
+                let annotations = json!({ (a::FAILED): write.why.reason() });
+                end(&write.workload, &annotations, self.cancelled)
+            }
+            Write::End(write) if *shape == Shape::Nested => {
+                end(&write.workload, &ended(write), STOPPED)
+            }
+            Write::End(write) => end(&write.workload, &ended(write), self.cancelled),
         };
         Some(request)
     }
+}
 
-    fn cancel(&self, target: &Target, reason: &str) -> Request {
-        Request::Patch(json!({
-            "metadata": metadata(target, &json!({ (a::FAILED): reason })),
-            "spec": { "status": self.cancelled },
-        }))
+/// The word for `spec.status` of a `PipelineRun` that is to make nothing more, except what it does finally. One that is
+/// made of others is never Cancelled: Tekton cancels only `TaskRuns` of it, and tries that for ever.
+const STOPPED: &str = "StoppedRunFinally";
+
+fn end(target: &Target, annotations: &Value, status: &str) -> Request {
+    Request::Patch(json!({
+        "metadata": metadata(target, annotations),
+        "spec": { "status": status },
+    }))
+}
+
+/// What ends the runs that one is made of, at any depth: they have a copy of its holder label. The inner ones make
+/// nothing more then.
+pub(super) fn ends_below(workload: &Target, shape: &Shape) -> Vec<EndBelow> {
+    if *shape != Shape::Nested {
+        return Vec::new();
     }
+    let end = |kind, status| EndBelow {
+        kind,
+        labels: pods::of(&workload.uid),
+        patch: json!({ "spec": { "status": status } }),
+    };
+    vec![
+        end(Kind::PipelineRun, STOPPED),
+        end(Kind::TaskRun, "TaskRunCancelled"),
+    ]
 }
 
 /// One patch lets it start, and writes the sequencers of its slots into its metadata, which Tekton copies to all that it

@@ -7,7 +7,7 @@
 //! | metadata that reaches pods | `spec.podMetadata` |
 //! | pods | the holder label; or the label with its name, and its uid among their owners |
 //! | stopped while it runs | no: it is ended |
-//! | failed | `spec.shutdown: Terminate` |
+//! | failed | `spec.shutdown: Terminate`, without `spec.suspend` |
 
 use consul_semaphore::{
     Identity, Phase, Traits,
@@ -25,7 +25,7 @@ use crate::{
     object::Fields,
     pods::{self, PodQuery},
     read::{self, Read},
-    request::{Request, give_back, holder_label, metadata, record, rename, sequencers},
+    request::{Request, ended, give_back, holder_label, metadata, record, rename, sequencers},
 };
 
 /// What `status.progress` says before there is anything to do.
@@ -53,6 +53,7 @@ pub(super) type Workflow<'a> = Fields<'a, Spec, State>;
 #[serde(default)]
 pub(super) struct Spec {
     suspend: Option<bool>,
+    shutdown: Option<String>,
 }
 
 /// What matters of its status.
@@ -88,8 +89,8 @@ impl Read for Workflow<'_> {
         let is_new = matches!(progress, "" | NOTHING_YET);
         match self.spec.suspend {
             Some(true) if is_new => Phase::Idle,
-            // It was shut down before it could start, and makes no pods.
-            _ if read::is_failing(self.metadata) => Phase::Stopping,
+            // It was shut down before it could start, and makes no pods, unless `argo retry` runs it again.
+            _ if read::is_failing(self.metadata) && self.spec.shutdown.is_some() => Phase::Stopping,
             _ => Phase::Running,
         }
     }
@@ -111,14 +112,8 @@ pub(super) fn request(write: &Write) -> Option<Request> {
         Write::GiveBack(write) => give_back(write),
         Write::Rename(write) => rename(write),
         Write::Skip(_) => Request::Delete,
-        Write::Fail(write) => {
-            let shut_down = json!({ "suspend": null, "shutdown": "Terminate" });
-            fail(&write.workload, write.why.reason(), &shut_down)
-        }
-        Write::End(write) => {
-            let shut_down = json!({ "shutdown": "Terminate" });
-            fail(&write.workload, write.why.reason(), &shut_down)
-        }
+        Write::Fail(write) => fail(&write.workload, &json!({ (a::FAILED): write.why.reason() })),
+        Write::End(write) => fail(&write.workload, &ended(write)),
     };
     Some(request)
 }
@@ -137,9 +132,10 @@ fn start(start: &Start) -> Request {
     }))
 }
 
-fn fail(target: &Target, reason: &str, spec: &Value) -> Request {
+/// Argo shuts down nothing that is suspended, and a user may suspend one that runs.
+fn fail(target: &Target, annotations: &Value) -> Request {
     Request::Patch(json!({
-        "metadata": metadata(target, &json!({ (a::FAILED): reason })),
-        "spec": spec,
+        "metadata": metadata(target, annotations),
+        "spec": { "suspend": null, "shutdown": "Terminate" },
     }))
 }

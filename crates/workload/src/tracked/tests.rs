@@ -307,6 +307,21 @@ fn a_malformed_annotation_is_kept_with_its_error() {
     assert!(workload.names("db"));
 }
 
+/// Its controller suspends and unsuspends its Jobs. What else makes a Job leaves that to others.
+#[test]
+fn a_job_of_a_job_set_is_its_job_sets() {
+    let made_by = |kind: &str| {
+        let read = read(waiting(|workload| {
+            workload["metadata"]["ownerReferences"] = json!([{
+                "apiVersion": "a/v1", "kind": kind, "name": "set", "uid": "o", "controller": true,
+            }]);
+        }));
+        read.unwrap().obstacle
+    };
+    let owned = Some(Obstacle::Owned("JobSet set".to_owned()));
+    assert_eq!((made_by("JobSet"), made_by("Workflow")), (owned, None));
+}
+
 #[test]
 fn no_text_of_others_is_kept_at_any_length() {
     let large = "x".repeat(1 << 20);

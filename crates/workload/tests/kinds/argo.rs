@@ -89,10 +89,20 @@ fn it_is_shut_down_where_others_are_suspended_or_fail() {
         json!({ "entrypoint": "main", "shutdown": "Terminate" })
     );
     assert_eq!(phase(&KIND, &failed), Phase::Stopping);
-    let granted = granted(&KIND, &workflow);
+    let mut again = failed;
+    again["spec"]["shutdown"] = Value::Null;
+    assert_eq!(phase(&KIND, &again), Phase::Running, "by `argo retry`");
+    let mut granted = granted(&KIND, &workflow);
+    granted["spec"]["suspend"] = true.into();
     let end = sent(&KIND, &granted, |workload| {
         let why = Ended::Replaced { by: String::new() };
         Write::End(End { workload, why })
     });
-    assert_eq!(applied(&granted, &end)["spec"]["shutdown"], "Terminate");
+    let ended = applied(&granted, &end);
+    assert_eq!(ended["spec"]["shutdown"], "Terminate");
+    assert_eq!(
+        ended["spec"]["suspend"],
+        Value::Null,
+        "Argo shuts down nothing that is suspended"
+    );
 }

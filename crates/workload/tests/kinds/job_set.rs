@@ -158,6 +158,17 @@ fn one_that_lost_its_slot_is_suspended_and_first_in_the_queue() {
     assert_eq!(read.since, 1_767_225_610);
 }
 
+/// Its controller says so at once, whatever its pods do.
+#[test]
+fn one_that_is_suspended_after_a_grant_may_have_pods() {
+    let held = waiting(|_| {});
+    assert!(!tracked(&KIND, &held).may_have_pods());
+    let mut stopped = granted(&KIND, &held);
+    stopped["spec"]["suspend"] = true.into();
+    assert_eq!(phase(&KIND, &stopped), Phase::Idle);
+    assert!(tracked(&KIND, &stopped).may_have_pods());
+}
+
 #[test]
 fn one_that_someone_starts_is_suspended() {
     let running = waiting(|job_set| {

@@ -1,9 +1,9 @@
 use consul_semaphore::{
-    Phase,
+    Phase, Workload,
     engine::Write,
-    plan::{End, Ended, Fail, Failed, Stop},
+    plan::{End, Ended, Fail, Failed, Stop, Suspend, Suspended},
 };
-use consul_semaphore_workload::{Kind, Obstacle};
+use consul_semaphore_workload::{Kind, Object, Obstacle, ends_below};
 use serde_json::{Value, json};
 
 use super::{
@@ -105,6 +105,61 @@ fn it_is_cancelled_where_others_are_suspended_or_fail() {
             "until Tekton has ended it"
         );
     }
+}
+
+/// Its pods count until a LIST shows that none is left: no contender speaks for them.
+#[test]
+fn one_that_is_ended_for_want_of_its_slot_says_so_and_may_have_pods() {
+    let ended = |why: &dyn Fn(&Workload) -> Ended, granted: &Value, kind: &Kind| {
+        let why = why(&workload(kind, granted));
+        let end = sent(kind, granted, |workload| Write::End(End { workload, why }));
+        let mut ended = applied(granted, &end);
+        ended["status"] = json!({ "conditions": [{ "type": "Succeeded", "status": "False" }] });
+        tracked(kind, &ended)
+    };
+    for (kind, pending, _) in RUNS {
+        let granted = granted(&kind, &waiting(pending));
+        let lost = |workload: &Workload| {
+            Ended::Lost(Box::new(Suspend {
+                workload: workload.into(),
+                why: Suspended::SlotLost,
+                session: None,
+                since: 0,
+            }))
+        };
+        let lost = ended(&lost, &granted, &kind);
+        assert!(lost.workload.lost() && lost.may_have_pods());
+        // The contender of this one stays until its pods are gone.
+        let replaced = |_: &Workload| Ended::Replaced { by: String::new() };
+        let replaced = ended(&replaced, &granted, &kind);
+        assert!(!replaced.workload.lost() && !replaced.may_have_pods());
+    }
+}
+
+/// Tekton tries for ever to cancel what is made of other `PipelineRuns`.
+#[test]
+fn one_that_is_made_of_others_is_stopped_and_they_are_ended() {
+    let kind = Kind::PipelineRun;
+    let mut run = granted(&kind, &waiting("PipelineRunPending"));
+    run["status"]["childReferences"] = json!([{ "kind": "TaskRun" }, { "kind": "PipelineRun" }]);
+    let shape = tracked(&kind, &run).shape;
+    let mut below = Vec::new();
+    let end = sent(&kind, &run, |workload| {
+        let why = Ended::Replaced { by: String::new() };
+        let end = Write::End(End { workload, why });
+        below = ends_below(&end, &shape);
+        end
+    });
+    assert_eq!(applied(&run, &end)["spec"]["status"], "StoppedRunFinally");
+    let kinds: Vec<_> = below.iter().map(|below| below.kind.clone()).collect();
+    assert_eq!(kinds, [Kind::PipelineRun, Kind::TaskRun]);
+    let object = |run: &Value| serde_json::from_value::<Object>(run.clone()).expect("an object");
+    assert!(!below[0].ends(&object(&run)), "itself");
+    run["metadata"]["ownerReferences"] =
+        json!([{ "apiVersion": "", "kind": "", "name": "", "uid": "", "controller": true }]);
+    assert!(below[0].ends(&object(&run)));
+    run["status"]["conditions"][0]["status"] = "True".into();
+    assert!(!below[0].ends(&object(&run)), "it has ended");
 }
 
 #[test]

@@ -1,0 +1,151 @@
+//! Workloads that were stopped for want of a slot, and whose status does not show when their pods are gone. No contender
+//! speaks for these pods, so they are asked for here.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use tokio::time::sleep;
+
+use super::Context;
+use crate::{
+    call::CALL_TIMEOUT,
+    workload::{Urgency, WorkloadWrite, WriteError},
+};
+use consul_client::clock::{self, Moment};
+use consul_semaphore::{Identity, Phase, Uid, engine::Write, holding::Setback, plan::GiveBack};
+use consul_semaphore_workload::{Shape, TrackedWorkload, request};
+
+/// How many are asked about at once.
+const CONCURRENCY: usize = 16;
+
+/// When to look again if pods are left and none is seen to end.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Proves that their pods are gone, for as long as this replica leads.
+pub(super) async fn run(context: Arc<Context>) {
+    let mut pauses: HashMap<Uid, Pause> = HashMap::new();
+    loop {
+        let now = Moment::now();
+        pauses.retain(|uid, _| context.index.is_unproved(uid));
+        let its_turn = |uid: &Uid| pauses.get(uid).is_none_or(|pause| pause.until() <= now);
+        let due = context.index.unproved(CONCURRENCY, its_turn);
+        let more = due.len() == CONCURRENCY;
+        let outcomes = join_all(due.iter().map(|tracked| settle(&context, tracked))).await;
+        for (tracked, outcome) in due.iter().zip(outcomes) {
+            let uid = &tracked.workload.uid;
+            let before = pauses.remove(uid);
+            if let Some(pause) = outcome.pause(before, Moment::now()) {
+                pauses.insert(uid.clone(), pause);
+            }
+        }
+        if more {
+            continue;
+        }
+        let next = pauses.values().map(Pause::until).min();
+        let wait = next.map_or(Duration::MAX, |next| next.since(Moment::now()));
+        tokio::select! {
+            () = context.index.unproved_changed() => {}
+            () = sleep(wait) => {}
+        }
+    }
+}
+
+/// Why a workload is left alone for a while.
+enum Pause {
+    PodsLeft { until: Moment },
+    Failed(Setback),
+}
+
+impl Pause {
+    fn until(&self) -> Moment {
+        match self {
+            Self::PodsLeft { until } => *until,
+            Self::Failed(setback) => setback.until,
+        }
+    }
+}
+
+/// What came of a question about a workload.
+enum Outcome {
+    Settled,
+    PodsLeft,
+    Failed,
+}
+
+impl Outcome {
+    fn pause(&self, before: Option<Pause>, now: Moment) -> Option<Pause> {
+        match (self, before) {
+            (Self::Settled, _) => None,
+            (Self::PodsLeft, _) => Some(Pause::PodsLeft { until: now + AGAIN }),
+            (Self::Failed, Some(Pause::Failed(before))) => {
+                Some(Pause::Failed(Setback::after(Some(&before), now)))
+            }
+            (Self::Failed, _) => Some(Pause::Failed(Setback::after(None, now))),
+        }
+    }
+}
+
+/// Looks for pods of a workload. When none is left, it counts as its status shows it.
+async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
+    let (namespace, workload) = (&tracked.namespace, &tracked.workload);
+    let identity = Identity {
+        cluster: context.shared.cluster.id.as_str().into(),
+        namespace: namespace.clone(),
+        semaphore: tracked.semaphores().next().cloned().unwrap_or_default(),
+        key: None,
+        kind: workload.kind.clone(),
+        workload: workload.name.clone(),
+        uid: workload.uid.clone(),
+        ordinal: 0,
+    };
+    let name = format!("{namespace}/{}", workload.name);
+    match context.workloads.prove(&identity).await {
+        Err(error) => {
+            tracing::warn!(workload = %name, %error, "whether pods of a workload without a slot are left is unknown");
+            return Outcome::Failed;
+        }
+        // What was asked about is not what is there.
+        Ok((Some(now), _)) if now.version != workload.version => return Outcome::PodsLeft,
+        Ok((_, pods)) if !pods.is_empty() => return Outcome::PodsLeft,
+        Ok(_) => {}
+    }
+    if matches!(workload.phase, Phase::Finished { .. }) {
+        forget_grant(context, tracked).await;
+    }
+    context.index.proved(tracked);
+    Outcome::Settled
+}
+
+/// A finished workload forgets its grant, as if it had given the slot back: then another process does not ask again, and
+/// what may run again does so without a grant. If that can't be written, it is finished all the same.
+async fn forget_grant(context: &Context, tracked: &TrackedWorkload) {
+    let (namespace, workload) = (&tracked.namespace, &tracked.workload);
+    let write = GiveBack {
+        workload: (&**workload).into(),
+        sessions: workload.held_by().cloned().collect(),
+        hold: false,
+    };
+    let target = write.workload.clone();
+    let Some(request) = request(&Write::GiveBack(write), &Shape::Plain, clock::time()) else {
+        return;
+    };
+    let write = WorkloadWrite {
+        namespace: namespace.clone(),
+        request,
+        below: Vec::new(),
+        urgency: Urgency::Usual,
+        target,
+        timeout: CALL_TIMEOUT,
+        deadline: None,
+    };
+    match context.workloads.write(write).await {
+        Ok(now) => context.index.written(&workload.uid, now),
+        Err(WriteError::Outdated(now)) => {
+            context.index.reread(&workload.uid, now.map(|now| *now));
+        }
+        Err(error) => {
+            let workload = format_args!("{namespace}/{}", workload.name);
+            tracing::warn!(%workload, %error, "can't record that a workload gave its slot back");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Waits that end, and running workloads that newer ones replace.
+
+use serde_json::json;
+
+use crate::{
+    kinds::Kind,
+    stage::{ASKS, Described, Stage},
+};
+
+each_kind!(
+    too_long_a_wait,
+    not_to_wait,
+    replaced_while_it_waits,
+    replaced_while_it_runs
+);
+
+const ON_CONTENTION: &str = "consul-semaphore.io/on-contention";
+
+async fn too_long_a_wait(kind: &'static Kind) {
+    let stage = Stage::new("timeout").await;
+    let holder = stage.job("holder").runs("1h").create().await;
+    holder.is_running().await;
+    let new = |name| {
+        let new = Described::new(kind, &stage.team, name);
+        new.annotated("consul-semaphore.io/wait-timeout", "2s")
+    };
+    let late = new("late").create().await;
+    let unknown = new("unknown").annotated(ASKS, "nowhere").create().await;
+    let note = late.fails("WaitTimedOut").await;
+    assert!(note.contains("has waited for 2s for db"), "{note}");
+    assert!(note.contains("/holder (session "), "{note}");
+    let note = unknown.fails("WaitTimedOut").await;
+    assert!(note.contains("has no ConsulSemaphore nowhere"), "{note}");
+    holder.finish().await;
+    // It is granted nothing any more, and what comes later is.
+    let next = Described::new(kind, &stage.team, "next").create().await;
+    next.runs(&stage).await;
+    next.is_ended_by_its_user().await;
+    stage.is_over(2).await;
+    for failed in [late, unknown] {
+        assert_eq!(failed.pods().await.len(), 0);
+    }
+}
+
+async fn not_to_wait(kind: &'static Kind) {
+    let stage = Stage::new("contention").await;
+    let holder = stage.job("holder").runs("1h").create().await;
+    holder.is_running().await;
+    let new = |policy: &str| {
+        let new = Described::new(kind, &stage.team, &policy.to_lowercase());
+        new.annotated(ON_CONTENTION, policy)
+    };
+    let skip = new("Skip").create().await;
+    skip.object.is_gone().await;
+    skip.object.has_event("Skipped").await;
+    let fail = new("Fail").create().await;
+    let note = fail.fails("Contended").await;
+    assert!(note.contains("/holder (session "), "{note}");
+    holder.finish().await;
+    let skip = new("Skip").create().await;
+    skip.runs(&stage).await;
+    skip.is_ended_by_its_user().await;
+    stage.is_over(2).await;
+}
+
+async fn replaced_while_it_waits(kind: &'static Kind) {
+    let stage = Stage::new("superseded").await;
+    let holder = stage.job("holder").runs("1h").create().await;
+    holder.is_running().await;
+    let new = |name| {
+        let new = Described::new(kind, &stage.team, name);
+        new.annotated(ON_CONTENTION, "ReplaceWaiting")
+    };
+    // Who comes in the same second waits in the order of the names.
+    let plain = Described::new(kind, &stage.team, "a").waits().await;
+    let older = new("b").waits().await;
+    let newer = new("c").waits().await;
+    let note = older.fails("Superseded").await;
+    assert!(note.contains("/c"), "{note}");
+    holder.finish().await;
+    plain.runs(&stage).await;
+    plain.is_ended_by_its_user().await;
+    newer.runs(&stage).await;
+    newer.is_ended_by_its_user().await;
+    stage.is_over(3).await;
+}
+
+/// The one that is replaced holds its slot until its pods are gone.
+async fn replaced_while_it_runs(kind: &'static Kind) {
+    let spec = json!({ "session": { "lockDelay": "0s" } });
+    let stage = Stage::with(crate::stage::bed().await, "replaced", spec).await;
+    let new = |name| {
+        let new = Described::new(kind, &stage.team, name);
+        new.annotated(ON_CONTENTION, "ReplaceRunning")
+    };
+    let a = new("a").create().await;
+    a.runs(&stage).await;
+    let b = new("b").create().await;
+    let note = a.fails("Replaced").await;
+    assert!(note.contains("/b"), "{note}");
+    b.runs(&stage).await;
+    b.is_ended_by_its_user().await;
+    stage.is_over(2).await;
+}
