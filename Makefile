@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on, make bare one to install it on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo dev bare servers servers-workloads test test-workloads test-crash test-loaded test-consul-1.8 web-test shells-test image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
+.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-crash test-loaded test-consul-1.8 web-test shells-test image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -13,6 +13,12 @@ GUNGRAUN := .tools/gungraun-runner-$(GUNGRAUN_VERSION)/bin/gungraun-runner
 demo dev bare:
 	@crates/testbed/servers/build consul etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok $(if $(filter bare,$@),helm)
 	@cargo build --locked --bins --package consul-semaphore-operator --package consul-semaphore-cli --package kubectl-csem --package testbed
+	@"$${CARGO_TARGET_DIR:-target}/debug/bed" $@
+
+# Three PipelineRuns of Tekton and a Job through two slots: a quarter of an hour the first time, for Tekton.
+demo-pipelines:
+	@crates/testbed/servers/build consul etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok tekton-controller tekton-webhook
+	@cargo build --locked --bins --package consul-semaphore-operator --package testbed
 	@"$${CARGO_TARGET_DIR:-target}/debug/bed" $@
 
 # Real etcd, Kubernetes, Consul and kwok, built once into .servers.

@@ -6,6 +6,7 @@
 
 mod check;
 mod http;
+mod kinds;
 mod web;
 
 use clap::{
@@ -33,6 +34,7 @@ use consul_semaphore_workload::Kinds;
 pub(crate) use self::{
     check::{Check, Output},
     http::HttpFlags,
+    kinds::ListKinds,
     web::WebFlags,
 };
 
@@ -54,6 +56,8 @@ pub(crate) enum Command {
     Check(Box<Check>),
     /// Print the CustomResourceDefinition as YAML
     Crd,
+    /// List the kinds of workloads, or print what some of them need in the cluster
+    Kinds(ListKinds),
     /// Print the version, and the Kubernetes and Consul it is tested with
     Version,
 }

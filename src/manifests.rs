@@ -110,12 +110,14 @@ fn patch_if_it_waits(path: &str, value: &str) -> String {
 }
 
 fn guard(kind: &Kind, life: &Life) -> String {
-    // What can be held again is; what can't goes on if it was granted its slots.
-    let (runs, started) = if life.again {
+    // What can be held again is; what can't goes on if it was granted its slots, and is nobody's business if it never
+    // was held: its controller may copy annotations to it after its start.
+    let (runs, started, late) = if life.again {
         let runs = include_str!("manifests/runs.yaml");
-        (fill_in(runs, kind, &[]), "")
+        (fill_in(runs, kind, &[]), "", "")
     } else {
-        (String::new(), " || variables.holds")
+        let never_ours = " || !(variables.held[0] || variables.holds)";
+        (String::new(), " || variables.holds", never_ours)
     };
     let filling = [
         ("reports", reports()),
@@ -127,6 +129,7 @@ fn guard(kind: &Kind, life: &Life) -> String {
         ("ended", life.ended.to_owned()),
         ("runs", runs),
         ("started", started.to_owned()),
+        ("late", late.to_owned()),
     ];
     fill_in(include_str!("manifests/guard.yaml"), kind, &filling)
 }

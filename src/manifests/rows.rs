@@ -134,17 +134,22 @@ pub(super) fn life(kind: &Kind) -> Option<Life> {
 
 /// What of the metadata of a template the operator may not change: three maps.
 fn rest_of(metadata: &str) -> [String; 3] {
-    let ours = |part: &str| {
-        format!(
-            "dyn({metadata}.?{part}.orValue({{}}))
-  .transformMap(name, value, !name.startsWith('consul-semaphore.io/'), value)"
-        )
-    };
+    let [annotations, labels] = others_names(metadata);
     let others = format!(
         "dyn({metadata}.orValue({{}}))
   .transformMap(name, value, !(name in ['annotations', 'labels', 'creationTimestamp']), value)"
     );
-    [others, ours("annotations"), ours("labels")]
+    [others, annotations, labels]
+}
+
+/// The annotations and the labels that are not ours.
+fn others_names(metadata: &str) -> [String; 2] {
+    ["annotations", "labels"].map(|part| {
+        format!(
+            "dyn({metadata}.?{part}.orValue({{}}))
+  .transformMap(name, value, !name.startsWith('consul-semaphore.io/'), value)"
+        )
+    })
 }
 
 /// Maps to be added to a list of maps.
@@ -299,7 +304,7 @@ fn pod() -> Writes {
         spec: &["schedulingGates", "activeDeadlineSeconds"],
         status: &["phase", "reason", "message"],
         grant: "",
-        rest: String::new(),
+        rest: added(&others_names("it.metadata")),
         allowed: vec![
             (
                 "spec.schedulingGates",

@@ -50,7 +50,6 @@ async fn it_holds_starts_and_ends_jobs_and_does_nothing_else() {
         .expect("it runs in a slot");
     let labels = json!({ "labels": { "a": "b" } });
     for change in [
-        json!({ "metadata": labels }),
         json!({ "metadata": { "finalizers": ["example.com/a"] } }),
         json!({ "spec": { "parallelism": 2 } }),
         json!({ "spec": { "activeDeadlineSeconds": 2 } }),

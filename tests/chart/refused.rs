@@ -283,8 +283,19 @@ async fn a_cluster_without_what_is_asked_for_is_refused() {
             "{refusal}"
         );
     }
-    for served in ["1.31.0", "1.33.4-eks-abcdef", "1.36.3"] {
-        let rendered = template(&[&format!("--kube-version={served}")]).await;
-        rendered.unwrap_or_else(|error| panic!("{served}: {error:#}"));
+    // The policies that limit the operator have expressions of 1.33.
+    for (served, limited) in [
+        ("1.31.0", false),
+        ("1.32.9", false),
+        ("1.33.4-eks-abcdef", true),
+        ("1.36.3", true),
+    ] {
+        let version = format!("--kube-version={served}");
+        let rendered = template(&[&version, "--set=workloads.pods.enabled=true"]).await;
+        let rendered = rendered.unwrap_or_else(|error| panic!("{served}: {error:#}"));
+        for policy in ["operator.jobs", "operator.pods"] {
+            let name = format!("name: {policy}.consul-semaphore.io");
+            assert_eq!(rendered.contains(&name), limited, "{served}: {policy}");
+        }
     }
 }

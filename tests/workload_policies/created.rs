@@ -147,6 +147,13 @@ async fn what_is_annotated_later_is_labelled_and_goes_on() {
         let changed = admin.change(kind, "runs", &change).await.unwrap();
         assert_eq!(label(&changed, WAITS), Some("true"), "{kind:?}");
         assert_eq!(kind.is_held(&changed), kind == Kind::JobSet, "{kind:?}");
+        if kind != Kind::JobSet {
+            // Its controller may copy this, too, and must be able to write what it knows.
+            let also = json!({ "metadata": { "annotations": {
+                "consul-semaphore.io/on-contention": "Fail", "consul-semaphore.io/key": "k",
+            } } });
+            admin.would_change(kind, "runs", &also).await.unwrap();
+        }
         // It stays: without it the operator would lose sight of it.
         let unlabelled = json!({ "metadata": { "labels": { WAITS: null } } });
         let changed = admin.would_change(kind, "runs", &unlabelled).await.unwrap();

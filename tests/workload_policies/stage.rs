@@ -62,7 +62,7 @@ pub(crate) async fn in_force(bed: &Bed) {
             let made = admin.would_create(kind, &kind.running("probe")).await?;
             let forged = json!({ "metadata": { "annotations": { REPORTS[0]: "probe" } } });
             let written = admin.would_change(kind, "held", &forged).await;
-            let taken = json!({ "metadata": { "annotations": { "example.com/a": "b" } } });
+            let taken = json!({ "metadata": { "finalizers": ["example.com/a"] } });
             let taken = operator.would_change(kind, "held", &taken).await;
             match (kind.is_held(&made), written, taken) {
                 (true, Err(_), Err(_)) => Ok(()),

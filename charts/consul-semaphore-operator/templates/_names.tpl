@@ -156,3 +156,8 @@ annotations:
 {{- define "consul-semaphore-operator.webIsShared" -}}
 {{- if and .Values.web.enabled (eq .Values.web.auth "kubernetes") }}true{{ end }}
 {{- end }}
+
+{{/* "true" if the API server knows the expressions of the policies that limit the operator. */}}
+{{- define "consul-semaphore-operator.limits" -}}
+{{- if semverCompare ">=1.33.0-0" .Capabilities.KubeVersion.Version }}true{{ end }}
+{{- end }}

@@ -77,6 +77,9 @@ use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
 /// The shortest time between reviews of a whole semaphore that only time has caused.
 const SOONEST: Duration = Duration::from_millis(10);
 
+/// For how many workloads that ask for several semaphores a queue that frees slots has others decide at once.
+const MOST_TRIED: usize = 8;
+
 /// What the caller stores anyway and the engine reads: see [`Lookup`].
 pub trait Stores {
     /// What a queue reads.
@@ -384,7 +387,10 @@ impl Engine {
             let queue = self.agenda.next()?;
             self.pass_and_send(&queue, now, stores);
         }
-        self.passed.pop_front()
+        let passed = self.passed.pop_front()?;
+        // Only now, because the caller takes over the result of a pass when it is told of it.
+        self.changed.insert(passed.queue.semaphore.clone());
+        Some(passed)
     }
 
     /// Marks what is due by now.
@@ -406,7 +412,7 @@ impl Engine {
     /// Decides what follows for a queue, sends that, and decides what follows for others.
     fn pass_and_send(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         let mut passed = Vec::from_iter(self.pass_over(queue, now, stores));
-        if self.queue(queue).is_some_and(Queue::may_free_slots_jointly) {
+        if self.queue(queue).is_some_and(Queue::is_to_free_slots) {
             self.grant_what_comes_free(queue, &mut passed, now, stores);
         }
         for Passed { queue, .. } in &passed {
@@ -423,7 +429,6 @@ impl Engine {
                 self.unused.push(queue.clone());
             }
             self.review(&queue.semaphore, now, stores);
-            self.changed.insert(queue.semaphore.clone());
         }
         self.passed.extend(passed);
     }
@@ -452,6 +457,9 @@ impl Engine {
 
     /// When to call [`Self::pass`] if nothing happens before.
     pub fn next_timeout(&self, now: Moment) -> Option<Moment> {
+        if !self.passed.is_empty() {
+            return Some(now);
+        }
         let times = self.agenda.next_time(now).into_iter();
         times.chain(self.joint.next_due()).min()
     }
@@ -663,6 +671,8 @@ impl Engine {
     /// Grants all its slots to the first workload for which the ones are enough that this queue is about to free, in
     /// the same transaction. So that the others decide first whose slots come free at the same time, those that are
     /// due have their pass now; it is added to `passed`.
+    ///
+    /// After a failure a queue sends alone what it has decided: elsewhere somebody else may always be faster.
     fn grant_what_comes_free(
         &mut self,
         queue: &QueueRef,
@@ -670,9 +680,15 @@ impl Engine {
         now: Now,
         stores: &impl Stores,
     ) {
-        for (workload, queues) in self.joint_workloads(queue, stores) {
+        let workloads = self.joint_workloads(queue, stores).into_iter();
+        let several = workloads.filter(|(workload, _)| workload.asks_for_several());
+        for (workload, queues) in several.take(MOST_TRIED) {
             let uid = &workload.uid;
-            if !workload.asks_for_several() || !self.said(queue, uid).is_free() {
+            let is_hopeless = |queue: &QueueRef| {
+                let doubts = self.queue(queue).is_none_or(Queue::is_in_doubt);
+                doubts || !self.agenda.is_marked(queue) && !self.said(queue, uid).is_free()
+            };
+            if queues.iter().any(is_hopeless) {
                 continue;
             }
             for other in &queues {
@@ -681,12 +697,13 @@ impl Engine {
                 }
             }
             let said: Vec<Said<'_>> = queues.iter().map(|queue| self.said(queue, uid)).collect();
-            let may_grant = joint::next(&said) == Next::Grant;
-            if may_grant
-                && self
+            if joint::next(&said) == Next::Grant {
+                if self
                     .grant_jointly(&workload, &queues, now, stores)
                     .is_some()
-            {
+                {
+                    queues.iter().for_each(|queue| self.drain(queue));
+                }
                 return;
             }
         }

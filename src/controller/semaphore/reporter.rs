@@ -37,6 +37,9 @@ const COALESCE: Duration = Duration::from_secs(1);
 /// How long without a foreign write until the next one counts as the first again.
 const CALM: Duration = Duration::from_mins(1);
 
+/// How often it is written until nobody else was faster, before it waits.
+const ATTEMPTS: usize = 4;
+
 /// A status to be written.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Report {
@@ -390,8 +393,20 @@ impl Writer {
     }
 
     /// Writes the status, unless the semaphore was deleted. If somebody else has written the object since it was read,
-    /// it is read again, and the next attempt goes on from there.
+    /// it is read again and written at once, for the next one may come soon.
     async fn write(&mut self) -> Result<(), CallError> {
+        for _ in 1..ATTEMPTS {
+            let answer = self.try_to_write().await;
+            let refusal = answer.as_ref().err().and_then(CallError::refusal);
+            if refusal.is_none_or(|(code, _)| code != 409) {
+                return answer;
+            }
+        }
+        self.try_to_write().await
+    }
+
+    /// Writes it to the version that is known. After a conflict the object is read again.
+    async fn try_to_write(&mut self) -> Result<(), CallError> {
         let status = self.status();
         // With the uid, so that it is not written to another semaphore of the same name.
         let metadata = json!({ "uid": self.uid, "resourceVersion": self.version });

@@ -112,7 +112,9 @@ impl Agenda {
     /// Forgets a queue that no longer exists.
     pub(super) fn forget(&mut self, queue: &QueueRef) {
         self.set(Due::Queue(queue.clone()), None);
-        self.marked.remove(queue);
+        if !self.marked.remove(queue) {
+            return;
+        }
         let namespace = &queue.semaphore.namespace;
         if let Some(ready) = self.ready.get_mut(namespace) {
             ready.retain(|other| other != queue);

@@ -23,7 +23,7 @@ pub(super) struct Calls {
     /// The transaction that the last pass decided on, until it is sent.
     pub(super) unsent: Option<Arc<Transaction>>,
     /// Whether the last transaction that was sent is not known to have gone through.
-    pub(super) undone: bool,
+    pub(super) in_doubt: bool,
     /// What the watch brought in the meantime.
     pub(super) news: Option<Result<News, consul::Error>>,
     /// The other calls.

@@ -503,7 +503,7 @@ impl Queue {
         now: Now,
         lookup: &impl Lookup,
     ) {
-        self.calls.undone = false;
+        self.calls.in_doubt = false;
         let moved = self.limit_moved_for(transaction);
         let releases: Vec<_> = transaction
             .releases
@@ -1108,11 +1108,18 @@ impl Queue {
         self.report_unheld(plan, certain);
     }
 
-    /// Whether the last pass decided to free slots, and that may be sent together with what other queues do: after a
-    /// failure it is sent alone, since it may have been the others' failure.
-    pub(super) fn may_free_slots_jointly(&self) -> bool {
-        let unsent = self.calls.unsent.as_ref().filter(|_| !self.calls.undone);
-        unsent.is_some_and(|unsent| !unsent.releases.is_empty() || !unsent.prunes.is_empty())
+    /// Whether the last pass decided to free slots, and that is not sent yet.
+    pub(super) fn is_to_free_slots(&self) -> bool {
+        let unsent = self.calls.unsent.as_ref();
+        unsent.is_some_and(|unsent| {
+            let mut releases = unsent.releases.iter();
+            releases.any(|release| release.held) || !unsent.prunes.is_empty()
+        })
+    }
+
+    /// Whether the last transaction that was sent is not known to have gone through.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.calls.in_doubt
     }
 
     /// Sends the transaction that the last pass decided on.
@@ -1141,7 +1148,7 @@ impl Queue {
         now: Now,
     ) -> (CallId, Option<Moment>) {
         self.limits.fenced &= transaction.limit.is_none();
-        self.calls.undone = true;
+        self.calls.in_doubt = true;
         self.note_starts(transaction, now);
         let until = self.patience_for_calls(now);
         if let Some(until) = until {

@@ -219,12 +219,12 @@ async fn show_lock(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-fn tell(what: &str) {
+pub(crate) fn tell(what: &str) {
     println!("\n# {what}");
 }
 
 /// Prints a kubectl command and its output.
-async fn kubectl(bed: &Bed, command: &str) -> Result<()> {
+pub(crate) async fn kubectl(bed: &Bed, command: &str) -> Result<()> {
     println!("$ kubectl {command}");
     let args = command.split(' ').map(|arg| arg.trim_matches('\''));
     let output = bed.try_kubectl(args).await?;

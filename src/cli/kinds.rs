@@ -1,0 +1,114 @@
+//! `kinds`: which kinds of workloads there are, and what each needs in a cluster.
+#![allow(
+    clippy::doc_markdown,
+    reason = "these comments are the help, which is shown as it stands"
+)]
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use consul_semaphore_operator::manifests;
+use consul_semaphore_workload::{Kind, Kinds};
+
+/// The flags of `kinds`.
+#[derive(Args, Debug)]
+pub(crate) struct ListKinds {
+    /// The kinds that are on, as for run
+    #[arg(long, env, value_name = "NAMES")]
+    workloads: Vec<Kinds>,
+
+    /// Print the rights and the admission policies of these kinds as YAML instead
+    #[arg(long, value_name = "NAMES")]
+    manifests: Option<Kinds>,
+}
+
+impl ListKinds {
+    /// What to print.
+    pub(crate) fn text(&self) -> String {
+        match &self.manifests {
+            Some(kinds) => {
+                let each = kinds.iter().map(manifests::of_kind);
+                let some: Vec<String> = each.filter(|yaml| !yaml.is_empty()).collect();
+                if some.is_empty() {
+                    return "# Those of Jobs are in config/rbac and config/policies, and in the chart.\n".into();
+                }
+                some.join("---\n")
+            }
+            None => self.table(),
+        }
+    }
+
+    fn table(&self) -> String {
+        let on: Kinds = self.workloads.iter().cloned().collect();
+        let mut table = String::new();
+        let mut row = |columns: [&str; 4]| {
+            let [name, kind, api, on] = columns;
+            // Writing to a text can't fail.
+            let _ = writeln!(table, "{name:<14}{kind:<13}{api:<26}{on}");
+        };
+        row(["NAME", "KIND", "API VERSION", "ON"]);
+        for kind in Kind::ALL {
+            let resource = kind.resource();
+            let is_on = match &kind {
+                Kind::Job => "always",
+                kind if on.iter().any(|one| one == kind) => "yes",
+                _ => "no",
+            };
+            row([
+                &resource.plural,
+                &resource.kind,
+                &resource.api_version,
+                is_on,
+            ]);
+        }
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kinds(workloads: &[&str], manifests: Option<&str>) -> String {
+        let parsed = |names: &str| names.parse::<Kinds>().unwrap();
+        let flags = ListKinds {
+            workloads: workloads.iter().map(|names| parsed(names)).collect(),
+            manifests: manifests.map(parsed),
+        };
+        flags.text()
+    }
+
+    #[test]
+    fn the_table_says_which_are_on() {
+        let table = kinds(&["jobsets", "pods"], None);
+        let on: Vec<(&str, &str)> = table
+            .lines()
+            .filter_map(|line| {
+                let mut words = line.split_whitespace();
+                Some((words.next()?, words.last()?))
+            })
+            .collect();
+        let expected = [
+            ("NAME", "ON"),
+            ("jobs", "always"),
+            ("jobsets", "yes"),
+            ("pipelineruns", "no"),
+            ("taskruns", "no"),
+            ("workflows", "no"),
+            ("pods", "yes"),
+        ];
+        assert_eq!(on, expected);
+    }
+
+    #[test]
+    fn the_manifests_of_several_kinds_are_one_text() {
+        let one = |name| kinds(&[], Some(name));
+        let both = one("jobsets") + "---\n" + &one("pods");
+        assert_eq!(one("pods,jobsets"), both);
+        assert!(one("pods").contains("kind: ClusterRole\n"));
+        assert!(
+            one("jobs").starts_with('#'),
+            "those of Jobs come with the operator"
+        );
+    }
+}
