@@ -702,7 +702,9 @@ impl Engine {
                     .grant_jointly(&workload, &queues, now, stores)
                     .is_some()
                 {
-                    queues.iter().for_each(|queue| self.drain(queue));
+                    for queue in &queues {
+                        self.drain(queue);
+                    }
                 }
                 return;
             }

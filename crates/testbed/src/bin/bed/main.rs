@@ -1,5 +1,5 @@
-//! `bed demo` shows what the operator does, and `bed demo-pipelines` the same with PipelineRuns of Tekton. `bed dev` keeps a bed up for experiments, and `bed bare` one without the
-//! operator, to install it there.
+//! `bed demo` shows what the operator does, and `bed demo-pipelines` the same with runs of Tekton. `bed dev` keeps a bed
+//! up for experiments, and `bed bare` one without the operator, to install it there.
 #![expect(clippy::print_stdout, reason = "what it prints is what it is for")]
 mod bare;
 mod demo;
