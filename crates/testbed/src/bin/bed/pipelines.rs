@@ -51,6 +51,7 @@ pub(crate) async fn run() -> Result<()> {
 
     drop(observer);
     operator.stop().await;
+    drop(operator);
     bed.end().await
 }
 
