@@ -261,12 +261,12 @@ fn job_set() -> Writes {
     ];
     let metadata = rest_of("job.?template.?spec.?template.?metadata");
     let rest: Vec<String> = parts.into_iter().chain(metadata).map(each).collect();
-    let failures = |of: &str| {
+    let conditions = |of: &str, is: &str| {
         format!(
-            "{of}.?status.?conditions.orValue([]).filter(condition, condition.type == 'Failed')"
+            "{of}.?status.?conditions.orValue([]).filter(condition, condition.type {is} 'Failed')"
         )
     };
-    let others = |of: &str| failures(of).replace("==", "!=");
+    let (failures, others) = (|of| conditions(of, "=="), |of| conditions(of, "!="));
     Writes {
         resources: &["jobsets"],
         spec: &["suspend", "replicatedJobs"],

@@ -1,6 +1,5 @@
 //! Workloads that are annotated when they run already.
 
-use serde_json::json;
 use testbed::proof::all_is_decided;
 
 use crate::{
@@ -54,20 +53,11 @@ async fn a_workflow_that_is_retried_runs_without_a_slot_and_is_warned() {
     flow.object.has_event("SlotReleased").await;
     let holder = stage.job("holder").runs("1h").create().await;
     holder.is_running().await;
-    let label = |name: &str| format!("/metadata/labels/workflows.argoproj.io~1{name}");
-    let set = |path: &str, value: &str| json!({ "op": "add", "path": path, "value": value });
-    let unset = |path: &str| json!({ "op": "remove", "path": path });
-    let retry = json!([
-        unset("/spec/shutdown"),
-        unset("/status/nodes"),
-        unset("/status/message"),
-        unset("/status/finishedAt"),
-        set("/status/phase", "Running"),
-        set(&label("phase"), "Running"),
-        set(&label("completed"), "false"),
-    ]);
     stage.team.kubectl(["delete", "pod", "flow"]).await;
-    flow.object.change(retry).await.expect("it can be retried");
+    flow.object
+        .retry_as_argo()
+        .await
+        .expect("it can be retried");
     flow.object.has_event("RanWithoutSlot").await;
     all_is_decided(&stage.team, &stage.db).await;
     flow.all_run().await;

@@ -12,7 +12,7 @@ use kube::{
     core::{Request, TypeMeta},
 };
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{namespace::Namespace, story::story, wait};
 
@@ -193,6 +193,26 @@ impl Object {
     /// Like those of [`Self::change`].
     pub async fn change_status(&self, patch: Value) -> Result<Value, Refusal> {
         self.patch(Some("status"), &patch).await
+    }
+
+    /// Runs a finished Workflow again under the same uid, as `argo retry` does: its status is no subresource.
+    ///
+    /// # Errors
+    /// Like those of [`Self::change`].
+    pub async fn retry_as_argo(&self) -> Result<Value, Refusal> {
+        let unset = |path: &str| json!({ "op": "remove", "path": path });
+        let set = |path: &str, value: &str| json!({ "op": "add", "path": path, "value": value });
+        let label = |name: &str| format!("/metadata/labels/workflows.argoproj.io~1{name}");
+        self.change(json!([
+            unset("/spec/shutdown"),
+            unset("/status/nodes"),
+            unset("/status/message"),
+            unset("/status/finishedAt"),
+            set("/status/phase", "Running"),
+            set(&label("phase"), "Running"),
+            set(&label("completed"), "false"),
+        ]))
+        .await
     }
 
     async fn patch(&self, part: Option<&str>, operations: &Value) -> Result<Value, Refusal> {

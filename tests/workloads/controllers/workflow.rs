@@ -152,7 +152,6 @@ async fn a_running_one_is_terminated_before_its_pods_are_gone() {
     running(&team, &of(&run), 0).await;
 }
 
-/// As `argo retry` does it. Its status is no subresource.
 #[tokio::test]
 async fn a_terminated_one_runs_again_under_the_same_uid() {
     let team = team("retry").await;
@@ -160,17 +159,7 @@ async fn a_terminated_one_runs_again_under_the_same_uid() {
     held.change(terminate()).await.unwrap();
     is_terminated(&held).await;
     let uid = held.uid().await;
-    let label = |name: &str| format!("/metadata/labels/workflows.argoproj.io~1{name}");
-    let retry = json!([
-        unset("/spec/shutdown"),
-        unset("/status/nodes"),
-        unset("/status/message"),
-        unset("/status/finishedAt"),
-        set("/status/phase", "Running"),
-        set(&label("phase"), "Running"),
-        set(&label("completed"), "false"),
-    ]);
-    held.change(retry).await.unwrap();
+    held.retry_as_argo().await.unwrap();
     running(&team, &of(&held), 1).await;
     assert_eq!(held.uid().await, uid);
 }
