@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::{
     kinds::KINDS,
-    record::{Body, Job, JobState, Part, Semaphore, Start, Writer},
+    record::{Body, Job, JobState, Part, Semaphore, Start, WorkloadKind, Writer},
 };
 
 const PREFIX: &str = "semaphores/faults/db";
@@ -35,7 +35,11 @@ impl Story {
             index: 0,
             asks: BTreeMap::new(),
         };
-        story.push(What::Bed { seed: 1, faults: 1 });
+        story.push(What::Bed {
+            seed: 1,
+            faults: 1,
+            workloads: false,
+        });
         story.push(What::Semaphore(Semaphore {
             prefix: PREFIX.to_owned(),
             limit,
@@ -120,6 +124,7 @@ impl Story {
         self.revision += 1;
         let rv = self.revision;
         self.push(What::Job(Job {
+            kind: WorkloadKind::Job,
             uid: uid.to_owned(),
             name: uid.to_owned(),
             prefix: PREFIX.to_owned(),
@@ -439,7 +444,11 @@ fn what_nobody_watches_is_not_judged() {
     story.push(What::Unwatched).holds(&[]);
     // On the next bed, violations are planted first.
     story.push(What::Unwatched).pod("planted", true);
-    story.push(What::Bed { seed: 1, faults: 1 });
+    story.push(What::Bed {
+        seed: 1,
+        faults: 1,
+        workloads: false,
+    });
     assert_eq!(story.rules(), []);
 }
 
