@@ -219,9 +219,24 @@ impl Controller {
         until(&format!("{self:?} answers"), PATIENCE, || async {
             running.all_run()?;
             let made = api.create(&dry_run, &probe).await;
-            made.map(drop).map_err(|error| error.to_string())
+            let made = made.map_err(|error| error.to_string())?;
+            // Some of them tell the API server only after a while what they are to be asked about.
+            if self.has_defaults(&made.data["spec"]) {
+                Ok(())
+            } else {
+                Err(format!("no defaults: {}", made.data["spec"]))
+            }
         })
         .await
+    }
+
+    /// Whether its webhook has set the defaults in the spec of the probe.
+    fn has_defaults(self, spec: &Value) -> bool {
+        match self {
+            Self::JobSet => spec["network"].is_object(),
+            Self::Tekton => spec["timeout"].is_string(),
+            _ => true,
+        }
     }
 
     /// An object that its webhooks are asked about.
