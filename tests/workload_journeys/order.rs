@@ -24,10 +24,15 @@ async fn one_after_another(kind: &'static Kind) {
     let a = new("a").create().await;
     a.runs(&stage).await;
     a.object.has_event("SlotGranted").await;
+    let metrics = stage.bed.operator().get("/metrics").await;
+    let starts = format!("starts_total{{kind=\"{}\"}}", kind.name);
+    assert!(metrics.contains(&starts), "{metrics}");
     let b = new("b").waits().await;
     let job = stage.job("job").create().await;
     job.has_event("SlotWaiting").await;
     b.is_held().await;
+    let waits = json!({ "queue": [{ "job": "b", "kind": kind.name }, { "job": "job" }] });
+    stage.db.shows(waits).await;
     assert_eq!(stage.holders().await.len(), 1);
 
     a.is_ended_by_its_user().await;
