@@ -297,17 +297,19 @@ pub enum WorkloadKind {
     PipelineRun,
 }
 
-impl WorkloadKind {
-    fn is_job(&self) -> bool {
-        *self == Self::Job
-    }
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_job(kind: &WorkloadKind) -> bool {
+    *kind == WorkloadKind::Job
 }
 
 /// A Job, or another workload, as the API server's watch shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// Its kind.
-    #[serde(default, skip_serializing_if = "WorkloadKind::is_job")]
+    #[serde(default, skip_serializing_if = "is_job")]
     pub kind: WorkloadKind,
     /// Its uid.
     pub uid: String,

@@ -548,7 +548,7 @@ fn a_request_that_is_granted_at_one_index_is_right() {
 }
 
 /// For example after somebody replaced a `.lock` whose contender stayed.
-/// A workload of another kind is judged as a Job is: a JobSet also waits while its last pods terminate.
+/// A workload of another kind is judged as a Job is: a `JobSet` also waits while its last pods terminate.
 #[test]
 fn a_job_set_waits_and_rests_only_when_its_last_pod_has_ended() {
     let mut story = Story::of(2, false);

@@ -157,10 +157,9 @@ pub(crate) fn queue_of(
     };
     let mut places: Vec<Place> = Vec::new();
     for queued in status.queue.iter().take(most) {
-        // Only Jobs are known.
-        let is_job = queued.kind.is_none();
         let workload = known.get(queued.job.as_str()).copied();
-        let workload = workload.filter(|_| is_job);
+        // Only Jobs are known.
+        let workload = workload.filter(|_| queued.kind.is_none());
         let word = workload.and_then(last_word);
         let asking = asking_of(queued, workload, name);
         let (reason, message) = why(&mut line, asking, word);
