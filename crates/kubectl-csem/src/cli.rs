@@ -12,6 +12,8 @@ use clap::{
 };
 use consul_semaphore_api::tenancy::is_namespace;
 
+use crate::workload_name::{WorkloadName, object_name};
+
 /// The semaphores of consul-semaphore-operator: who holds their slots, who waits, and why.
 #[derive(Debug, Parser)]
 #[command(version, name = "kubectl-csem", bin_name = "kubectl csem", after_help = HELP)]
@@ -120,10 +122,10 @@ pub(crate) enum Command {
         #[arg(long, short, value_enum)]
         output: Option<Output>,
     },
-    /// Say why a Job waits, or what it does instead, and what to do about it
+    /// Say why a workload waits, or what it does instead, and what to do about it
     Why {
         #[command(flatten)]
-        job: OneJob,
+        workload: OneWorkload,
         /// The output format
         #[arg(long, short, value_enum)]
         output: Option<Output>,
@@ -139,14 +141,14 @@ pub(crate) enum Command {
         #[arg(long, short = 'l', value_name = "LABELS", conflicts_with = "semaphore")]
         selector: Option<String>,
     },
-    /// Keep a waiting Job out of the queue
-    Hold(OneJob),
-    /// Put a Job that is on hold back into the queue
-    Unhold(OneJob),
-    /// Change the priority of a waiting Job
+    /// Keep a waiting workload out of the queue
+    Hold(OneWorkload),
+    /// Put a workload that is on hold back into the queue
+    Unhold(OneWorkload),
+    /// Change the priority of a waiting workload
     Bump {
         #[command(flatten)]
-        job: OneJob,
+        workload: OneWorkload,
         /// The same as --priority
         #[arg(
             value_name = "NUMBER",
@@ -172,8 +174,8 @@ pub(crate) enum Command {
     Release {
         #[command(flatten)]
         semaphore: OneSemaphore,
-        /// The session that holds the slot, as show prints it, or the name of a Job of the namespace
-        #[arg(value_name = "SESSION|JOB")]
+        /// The session that holds the slot, as show prints it, or a workload of the namespace: NAME or TYPE/NAME
+        #[arg(value_name = "SESSION|WORKLOAD")]
         session: String,
         /// Do not ask for confirmation
         #[arg(long)]
@@ -214,10 +216,10 @@ pub(crate) struct Everywhere {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct OneJob {
-    /// The name of the Job
-    #[arg(value_parser = job_name)]
-    pub(crate) job: String,
+pub(crate) struct OneWorkload {
+    /// The name of a Job, or the type and the name of another workload: jobset/train
+    #[arg(value_name = "[TYPE/]NAME", value_parser = WorkloadName::parse)]
+    pub(crate) workload: WorkloadName,
 }
 
 #[derive(Args, Debug)]
@@ -245,13 +247,7 @@ pub(crate) enum Shell {
     Fish,
 }
 
-/// Parses the name of a Job, also in the form that `kubectl get -o name` prints.
-pub(crate) fn job_name(text: &str) -> Result<String, String> {
-    name(text, &JOBS)
-}
-
-/// kubectl's names for the kinds of objects that can be named here.
-pub(crate) const JOBS: [&str; 4] = ["job.batch", "jobs.batch", "job", "jobs"];
+/// kubectl's names for semaphores.
 pub(crate) const SEMAPHORES: [&str; 4] = [
     "consulsemaphore.consul-semaphore.io",
     "consulsemaphore",
@@ -261,7 +257,14 @@ pub(crate) const SEMAPHORES: [&str; 4] = [
 
 /// Parses the name of a semaphore, also in the form that `kubectl get -o name` prints.
 fn semaphore_name(text: &str) -> Result<String, String> {
-    name(text, &SEMAPHORES)
+    let name = match text.split_once('/') {
+        Some((kind, name)) if SEMAPHORES.contains(&kind) => name,
+        Some((kind, _)) => {
+            return Err(format!("{kind:?} is not the expected kind of object"));
+        }
+        None => text,
+    };
+    object_name(name)
 }
 
 /// Parses the name of a namespace. An empty one counts as none.
@@ -270,21 +273,6 @@ fn namespace_name(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err("a namespace's name has lower case letters and digits, with '-' between them".to_owned())
-}
-
-fn name(text: &str, kinds: &[&str]) -> Result<String, String> {
-    let name = match text.split_once('/') {
-        Some((kind, name)) if kinds.contains(&kind) => name,
-        Some((kind, _)) => {
-            return Err(format!("{kind:?} is not the expected kind of object"));
-        }
-        None => text,
-    };
-    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-    if name.is_empty() || name.len() > 253 || !name.chars().all(allowed) {
-        return Err("a name has lower case letters, digits, '-' and '.'".to_owned());
-    }
-    Ok(name.to_owned())
 }
 
 #[cfg(test)]
@@ -298,8 +286,6 @@ mod tests {
 
     #[test]
     fn names_are_taken_as_kubectl_prints_them() {
-        assert_eq!(job_name("job.batch/migrate-1").as_deref(), Ok("migrate-1"));
-        assert_eq!(job_name("migrate-1").as_deref(), Ok("migrate-1"));
         assert_eq!(semaphore_name("csem/db").as_deref(), Ok("db"));
         assert_eq!(namespace_name("team-a").as_deref(), Ok("team-a"));
         assert_eq!(namespace_name("").as_deref(), Ok(""));
@@ -313,8 +299,8 @@ mod tests {
         ] {
             assert!(namespace_name(bad).is_err(), "{bad:?}");
         }
-        for bad in ["", "pod/a", "job/", "A", "a b", "a/b/c", "../db"] {
-            assert!(job_name(bad).is_err(), "{bad:?}");
+        for bad in ["", "job/db", "csem/", "A", "a b", "csem/b/c", "../db"] {
+            assert!(semaphore_name(bad).is_err(), "{bad:?}");
         }
     }
 

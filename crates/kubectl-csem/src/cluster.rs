@@ -3,7 +3,7 @@
 use std::{fmt::Debug, time::Duration};
 
 use consul_semaphore_api::ConsulSemaphore;
-use consul_semaphore_workload::WorkloadObject;
+use consul_semaphore_workload::{Kind as WorkloadKind, Object, WAITING, WorkloadObject};
 use k8s_openapi::api::core::v1::Event;
 use kube::{
     Api, Client, Config, Resource as _,
@@ -19,6 +19,7 @@ use crate::{
     failure::{Failure, Kind, Right, What},
     terminal,
     view::item::Item,
+    workload_name::WorkloadName,
 };
 
 /// How long a call may take, including the client's own retries.
@@ -119,6 +120,10 @@ impl Cluster {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
+    fn workloads(&self, kind: &WorkloadKind) -> Api<Object> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &kind.resource())
+    }
+
     pub(crate) fn events(&self) -> Api<Event> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
@@ -167,10 +172,11 @@ impl Cluster {
         }
     }
 
-    pub(crate) async fn job(&self, name: &str) -> Result<WorkloadObject, Failure> {
-        let right = self.right("get", What::Jobs);
-        let mut job = bounded(&right, self.jobs().get(name)).await;
-        if let Err(failure) = &mut job
+    pub(crate) async fn workload(&self, named: &WorkloadName) -> Result<Object, Failure> {
+        let right = self.right("get", What::Workloads(named.kind.clone()));
+        let workloads = self.workloads(&named.kind);
+        let mut object = bounded(&right, workloads.get(&named.name)).await;
+        if let Err(failure) = &mut object
             && failure.kind == Kind::NotThere
         {
             failure.message = format!(
@@ -178,7 +184,7 @@ impl Cluster {
                 failure.message, self.namespace
             );
         }
-        job
+        object
     }
 
     pub(crate) async fn cron_job(&self, name: &str) -> Result<DynamicObject, Failure> {
@@ -213,15 +219,30 @@ impl Cluster {
         bounded(&self.right("patch", What::Semaphores), call).await
     }
 
-    pub(crate) async fn patch_job(
+    pub(crate) async fn patch_workload(
         &self,
-        name: &str,
+        named: &WorkloadName,
         patch: &Value,
-    ) -> Result<WorkloadObject, Failure> {
-        let jobs = self.jobs();
+    ) -> Result<Object, Failure> {
+        let WorkloadName { kind, name } = named;
+        let workloads = self.workloads(kind);
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-        let call = jobs.patch(name, &params, &patch);
-        bounded(&self.right("patch", What::Jobs), call).await
+        let call = workloads.patch(name, &params, &patch);
+        bounded(&self.right("patch", What::Workloads(kind.clone())), call).await
+    }
+
+    /// What `read` keeps of the namespace's workloads of this kind that the operator sees.
+    pub(crate) async fn list_workloads<T>(
+        &self,
+        kind: &WorkloadKind,
+        read: impl Fn(Object) -> Option<T>,
+    ) -> Result<Listed<T>, Failure> {
+        let right = self.right("list", What::Workloads(kind.clone()));
+        let params = match kind {
+            WorkloadKind::Job => ListParams::default(),
+            _ => ListParams::default().labels(WAITING),
+        };
+        list(&right, &self.workloads(kind), &params, read).await
     }
 
     /// The semaphores of a namespace, or of all, with these labels.
@@ -247,7 +268,7 @@ impl Cluster {
         &self,
         read: impl Fn(WorkloadObject) -> Option<T>,
     ) -> Result<Listed<T>, Failure> {
-        let right = self.right("list", What::Jobs);
+        let right = self.right("list", What::Workloads(WorkloadKind::Job));
         list(&right, &self.jobs(), &ListParams::default(), read).await
     }
 
@@ -259,7 +280,7 @@ impl Cluster {
     ) -> Result<Listed<T>, Failure> {
         let right = Right {
             namespace: namespace.map(str::to_owned),
-            ..self.right("list", What::Jobs)
+            ..self.right("list", What::Workloads(WorkloadKind::Job))
         };
         let jobs = match namespace {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),

@@ -15,7 +15,10 @@ use consul_client::text::one_line;
 use tokio::time::timeout;
 
 use self::names::{Name, names};
-use crate::cli::{Connection, JOBS, SEMAPHORES, Shell};
+use crate::{
+    cli::{Connection, SEMAPHORES, Shell},
+    workload_name::kind_of,
+};
 
 /// How long to wait for names.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -33,7 +36,7 @@ pub(crate) struct Next {
     name: Option<Name>,
     /// The part of the cursor's word before the name: `--namespace=`.
     before: String,
-    /// The kind of object before its name, in kubectl's form: `job/`.
+    /// The kind of object before its name, in kubectl's form: `jobset/`.
     kind: String,
     /// The command on the line.
     command: String,
@@ -112,15 +115,20 @@ impl Next {
 
     /// Records the kind prefix of the word, if it fits the expected name.
     fn kind_of(&mut self, word: &str) {
-        let kinds = match self.name {
-            Some(Name::Job) => JOBS,
-            Some(Name::Semaphore) => SEMAPHORES,
-            _ => return,
+        let Some((type_, _)) = word.split_once('/') else {
+            return;
         };
-        if let Some((kind, _)) = word.split_once('/')
-            && kinds.contains(&kind)
-        {
-            self.kind = format!("{kind}/");
+        let workload = match self.name {
+            Some(Name::Workload(_)) => kind_of(type_).map(Name::Workload),
+            _ => None,
+        };
+        let fits = match self.name {
+            Some(Name::Semaphore) => SEMAPHORES.contains(&type_),
+            _ => workload.is_some(),
+        };
+        self.name = workload.or_else(|| self.name.take());
+        if fits {
+            self.kind = format!("{type_}/");
         }
     }
 
@@ -262,7 +270,7 @@ fn flags(command: &Command) -> Vec<(String, String)> {
 /// The answer to kubectl. Names that can't be read in time are left out: a shell shows no errors.
 pub(crate) async fn answer(command: &Command, words: &[String], asker: Asks) -> String {
     let next = next(command, words);
-    let names = match next.name {
+    let names = match &next.name {
         Some(name) => {
             let names = timeout(PATIENCE, names(name, &next)).await;
             names.ok().flatten().unwrap_or_default()
@@ -285,6 +293,7 @@ pub(crate) fn script(shell: Shell) -> &'static str {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
+    use consul_semaphore_workload::Kind;
 
     use super::*;
     use crate::cli::Cli;
@@ -315,7 +324,12 @@ mod tests {
     #[test]
     fn an_argument_is_a_name_of_its_kind() {
         assert_eq!(at(&["show", ""]).name, Some(Name::Semaphore));
-        assert_eq!(at(&["hold", "mig"]).name, Some(Name::Job));
+        assert_eq!(at(&["hold", "mig"]).name, Some(Name::Workload(Kind::Job)));
+        let typed = at(&["why", "JobSets/tr"]);
+        assert_eq!(
+            (typed.name, typed.kind.as_str()),
+            (Some(Name::Workload(Kind::JobSet)), "JobSets/")
+        );
         assert_eq!(at(&["release", ""]).name, Some(Name::Semaphore));
         let session = at(&["release", "db", ""]);
         assert_eq!(

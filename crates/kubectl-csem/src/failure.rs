@@ -3,6 +3,7 @@
 use std::{error::Error as _, fmt::Write as _, time::Duration};
 
 use consul_client::{self as consul, text::one_line};
+use consul_semaphore_workload::Kind as WorkloadKind;
 use kube::core::Status;
 
 /// How much of a foreign message is repeated.
@@ -15,7 +16,7 @@ pub(crate) enum Kind {
     Impossible,
     /// The named object does not exist.
     NotThere,
-    /// The cluster has no `ConsulSemaphores` at all.
+    /// The cluster has no such kind of object at all.
     NotInstalled,
     /// The API server or Consul does not answer.
     Away,
@@ -42,6 +43,16 @@ impl Failure {
     pub(crate) fn not_installed() -> Self {
         let message = "ConsulSemaphores are not installed in this cluster: install the operator, or only their \
                        CustomResourceDefinition with `kubectl apply -f crds/`";
+        Self::new(Kind::NotInstalled, message)
+    }
+
+    /// The API server does not know this kind of workload.
+    fn no_such_kind(kind: &WorkloadKind) -> Self {
+        let resource = kind.resource();
+        let message = format!(
+            "this cluster has no {}.{} of version {}: the CustomResourceDefinition of {} is not installed",
+            resource.plural, resource.group, resource.version, resource.kind
+        );
         Self::new(Kind::NotInstalled, message)
     }
 
@@ -121,6 +132,7 @@ impl Failure {
             ),
             403 => Self::new(Kind::Denied, format!("{}. {words}", right.missing())),
             404 if !named && right.what == What::Semaphores => Self::not_installed(),
+            404 if !named && let What::Workloads(kind) = &right.what => Self::no_such_kind(kind),
             404 => Self::not_there(words),
             409 => Self::impossible(format!(
                 "it was changed or recreated in the meantime; try again: {words}"
@@ -145,22 +157,22 @@ impl From<consul::Error> for Failure {
 }
 
 /// The kind of object that a call is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum What {
     Semaphores,
-    Jobs,
+    Workloads(WorkloadKind),
     CronJobs,
     Events,
 }
 
 impl What {
     /// Its name in the API.
-    pub(crate) fn resource(self) -> &'static str {
+    pub(crate) fn resource(&self) -> String {
         match self {
-            Self::Semaphores => "consulsemaphores",
-            Self::Jobs => "jobs",
-            Self::CronJobs => "cronjobs",
-            Self::Events => "events",
+            Self::Semaphores => "consulsemaphores".to_owned(),
+            Self::Workloads(kind) => kind.resource().plural,
+            Self::CronJobs => "cronjobs".to_owned(),
+            Self::Events => "events".to_owned(),
         }
     }
 }
@@ -201,17 +213,28 @@ impl Right {
 
     /// The role that is enough, as `config/rbac/user_roles.yaml` and Kubernetes itself define it.
     fn role(&self) -> &'static str {
-        match (self.what, self.toward.unwrap_or(self.verb)) {
+        match (&self.what, self.toward.unwrap_or(self.verb)) {
             (What::Semaphores, "get" | "list" | "watch") => {
                 "consul-semaphore-viewer gives that right, and Kubernetes' roles view, edit and admin include it"
             }
             (What::Semaphores, _) => {
                 "consul-semaphore-editor gives that right, and no other role includes it"
             }
+            (What::Workloads(kind), "get" | "list" | "watch") if is_custom(kind) => {
+                "view of Kubernetes gives that right if what installed them adds them to it"
+            }
+            (What::Workloads(kind), _) if is_custom(kind) => {
+                "edit of Kubernetes gives that right if what installed them adds them to it"
+            }
             (_, "get" | "list" | "watch") => "view of Kubernetes gives that right",
             _ => "edit of Kubernetes gives that right",
         }
     }
+}
+
+/// Whether it is no kind of Kubernetes itself.
+fn is_custom(kind: &WorkloadKind) -> bool {
+    !matches!(kind, WorkloadKind::Job | WorkloadKind::Pod)
 }
 
 #[cfg(test)]
@@ -245,9 +268,12 @@ mod tests {
                 right("patch", What::Semaphores, Some("batch")),
                 "consul-semaphore-editor",
             ),
-            (right("list", What::Jobs, Some("batch")), "ClusterRole view"),
             (
-                right("patch", What::Jobs, Some("batch")),
+                right("list", What::Workloads(WorkloadKind::Job), Some("batch")),
+                "ClusterRole view",
+            ),
+            (
+                right("patch", What::Workloads(WorkloadKind::Job), Some("batch")),
                 "ClusterRole edit",
             ),
         ];
@@ -255,13 +281,13 @@ mod tests {
             let failure = refused(&right, 403, "x is forbidden: User \"eve\"");
             let said = &failure.message;
             assert_eq!(failure.code(), 77);
-            for word in [role, right.verb, right.what.resource(), "batch", "eve"] {
+            for word in [role, right.verb, &right.what.resource(), "batch", "eve"] {
                 assert!(said.contains(word), "{word:?} is not in: {said}");
             }
         }
         let first = Right {
             toward: Some("patch"),
-            ..right("get", What::Jobs, Some("batch"))
+            ..right("get", What::Workloads(WorkloadKind::Job), Some("batch"))
         };
         let said = refused(&first, 403, "x").message;
         assert!(
@@ -278,6 +304,11 @@ mod tests {
 
     #[test]
     fn what_is_not_installed_is_distinguished_from_what_does_not_exist() {
+        let job_sets = right("get", What::Workloads(WorkloadKind::JobSet), Some("batch"));
+        let failure = refused(&job_sets, 404, "404 page not found");
+        assert_eq!(failure.code(), 66);
+        let missing = "no jobsets.jobset.x-k8s.io of version v1alpha2";
+        assert!(failure.message.contains(missing), "{}", failure.message);
         let right = right("get", What::Semaphores, Some("batch"));
         let failure = refused(&right, 404, "404 page not found");
         assert_eq!(failure.code(), 66);
@@ -294,7 +325,7 @@ mod tests {
 
     #[test]
     fn each_kind_has_an_exit_code() {
-        let right = right("patch", What::Jobs, Some("batch"));
+        let right = right("patch", What::Workloads(WorkloadKind::Job), Some("batch"));
         let code = |status| refused(&right, status, "words").code();
         assert_eq!([401, 409, 422, 429, 503].map(code), [77, 1, 1, 69, 69]);
         assert_eq!(Failure::silent(Duration::from_secs(30)).code(), 69);

@@ -11,6 +11,7 @@
 //! | `cluster` | the API server |
 //! | `terminal` | where the output goes |
 //! | `completion` | completion of the command line |
+//! | `workload_name` | a workload as it is named there |
 //! | `failure` | what can go wrong, and what to do about it |
 mod act;
 mod around;
@@ -24,6 +25,7 @@ mod terminal;
 mod view;
 mod watch;
 mod why;
+mod workload_name;
 mod world;
 
 use std::{env, ffi::OsStr, path::Path, process::ExitCode};
@@ -32,11 +34,11 @@ use clap::CommandFactory as _;
 
 use crate::{
     act::{
-        job::{Change, change},
+        annotate::{Change, change},
         pause::pause,
         release::release,
     },
-    cli::{Cli, Command, OneJob, OneSemaphore},
+    cli::{Cli, Command, OneSemaphore, OneWorkload},
     cluster::Cluster,
     completion::Asks,
     failure::Failure,
@@ -108,9 +110,9 @@ async fn run(
         }
         Command::Show { semaphore, output } => read::show(cluster, &semaphore, output).await,
         Command::Why {
-            job: OneJob { job },
+            workload: OneWorkload { workload },
             output,
-        } => why::why(cluster, &job, output).await,
+        } => why::why(cluster, &workload, output).await,
         Command::Watch {
             semaphore,
             everywhere,
@@ -127,16 +129,18 @@ async fn run(
             };
             watch::watch(cluster, &scope).await
         }
-        Command::Hold(OneJob { job }) => change(cluster, &job, Change::Hold).await,
-        Command::Unhold(OneJob { job }) => change(cluster, &job, Change::Unhold).await,
+        Command::Hold(OneWorkload { workload }) => change(cluster, &workload, Change::Hold).await,
+        Command::Unhold(OneWorkload { workload }) => {
+            change(cluster, &workload, Change::Unhold).await
+        }
         Command::Bump {
-            job: OneJob { job },
+            workload: OneWorkload { workload },
             number,
             priority,
         } => {
             // One of them is given.
             let priority = priority.or(number).unwrap_or(0);
-            change(cluster, &job, Change::Priority(priority)).await
+            change(cluster, &workload, Change::Priority(priority)).await
         }
         Command::Pause(OneSemaphore { semaphore }) => pause(cluster, &semaphore, true).await,
         Command::Resume(OneSemaphore { semaphore }) => pause(cluster, &semaphore, false).await,

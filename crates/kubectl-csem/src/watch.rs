@@ -8,6 +8,7 @@ use std::{
 };
 
 use consul_client::clock;
+use consul_semaphore_workload::Kind;
 use futures::{
     StreamExt as _,
     stream::{BoxStream, SelectAll, select_all},
@@ -156,7 +157,12 @@ fn streams(cluster: &Cluster, scope: &Scope) -> Streams {
         .fields(&format!("reportingComponent={REPORTER}"));
     select_all([
         watched(semaphores, this_one, What::Semaphores, Update::Semaphore),
-        watched(cluster.jobs(), config, What::Jobs, Update::Job),
+        watched(
+            cluster.jobs(),
+            config,
+            What::Workloads(Kind::Job),
+            Update::Job,
+        ),
         watched(cluster.events(), from_operator, What::Events, Update::Noted),
     ])
 }
@@ -173,7 +179,7 @@ where
     let watched = watcher(api, config).default_backoff();
     let watched = watched.map(move |event| match event {
         Ok(event) => update(Box::new(event)),
-        Err(error) => Update::Failed(what, error),
+        Err(error) => Update::Failed(what.clone(), error),
     });
     watched.boxed()
 }

@@ -1,12 +1,12 @@
-//! `why`: what a Job waits for.
+//! `why`: what a workload waits for.
 
-use consul_client::clock::{self, Moment};
+use consul_client::clock;
 use consul_semaphore::SlotRequest;
 use consul_semaphore_api::{
     annotations::SEMAPHORE,
     waiting::{Asking, Why, lack},
 };
-use consul_semaphore_workload::{TrackedWorkload, WorkloadObject, advice, phase};
+use consul_semaphore_workload::{Object, TrackedWorkload, advice_on};
 use kube::{ResourceExt as _, api::DynamicObject};
 
 use crate::{
@@ -18,19 +18,20 @@ use crate::{
     terminal,
     view::{
         item::Item,
-        queue::Queue,
+        queue::{Queue, id},
         why::{self, Asked, Named},
     },
+    workload_name::WorkloadName,
 };
 
 pub(crate) async fn why(
     cluster: &Cluster,
-    name: &str,
+    asked: &WorkloadName,
     output: Option<Output>,
 ) -> Result<(), Failure> {
     cluster.installed().await?;
-    let job = cluster.job(name).await?;
-    let workload = TrackedWorkload::read(&job, Moment::default());
+    let object = cluster.workload(asked).await?;
+    let workload = asked.tracked(&object)?;
     let mut found = Vec::new();
     for semaphore in workload.iter().flat_map(TrackedWorkload::semaphores) {
         found.push((semaphore.as_ref(), find(cluster, semaphore).await?));
@@ -40,19 +41,20 @@ pub(crate) async fn why(
         let request = workload.as_ref()?.workload.asks_for(semaphore, None)?;
         Some(rank(object.as_ref(), request))
     });
-    let (semaphore, object) = first.unzip();
-    let about = match object {
-        Some(object) => About::read(cluster, object, workload.as_ref()).await?,
+    let (semaphore, of) = first.unzip();
+    let about = match of {
+        Some(of) => About::read(cluster, of, workload.as_ref()).await?,
         None => About::default(),
     };
-    let cron_job = mistaken_cron_job(cluster, &job).await;
+    let cron_job = mistaken_cron_job(cluster, &object).await;
     let answer = why::answer(&Asked {
         namespace: &cluster.namespace,
-        job: name,
+        name: asked,
         workload: workload.as_ref(),
         semaphore,
-        phase: phase(&job),
-        advice: advice(&job),
+        phase: asked.phase(&object)?,
+        is_seen: asked.kind.is_seen(&object),
+        advice: advice_on(&asked.kind, &object),
         cron_job: cron_job.as_deref(),
         named: about.named(),
         gaps: &about.gaps,
@@ -63,7 +65,7 @@ pub(crate) async fn why(
     terminal::print(&why::text(&answer, clock::time()))
 }
 
-/// The semaphore that the Job names, and what is around it.
+/// The semaphore that the workload names, and what is around it.
 #[derive(Default)]
 struct About {
     item: Option<Item>,
@@ -88,9 +90,7 @@ impl About {
         let item = Item::read(&object);
         let mut around = Around::read(cluster, &object.metadata).await?;
         // It is among the others unless those can't be listed.
-        let known = |one: &TrackedWorkload| {
-            workload.is_some_and(|this| one.workload.name == this.workload.name)
-        };
+        let known = |one: &TrackedWorkload| workload.is_some_and(|this| id(one) == id(this));
         if !around.workloads.iter().any(known) {
             around.workloads.extend(workload.cloned());
         }
@@ -125,7 +125,7 @@ async fn find(cluster: &Cluster, semaphore: &str) -> Result<Option<DynamicObject
     }
 }
 
-/// How little a semaphore is in the way of a Job that asks for these slots of it.
+/// How little a semaphore is in the way of a workload that asks for these slots of it.
 fn rank(object: Option<&DynamicObject>, request: &SlotRequest) -> u8 {
     match object.map(Item::read) {
         None => 0,
@@ -151,12 +151,12 @@ async fn others(cluster: &Cluster) -> Vec<String> {
     items.iter().map(DynamicObject::name_any).collect()
 }
 
-/// The `CronJob` that made a Job which does not ask for a slot, if the annotation is on the `CronJob`'s own metadata.
-async fn mistaken_cron_job(cluster: &Cluster, job: &WorkloadObject) -> Option<String> {
-    if job.annotations().contains_key(SEMAPHORE) {
+/// The `CronJob` that made a workload which does not ask for a slot, if the annotation is on the `CronJob`'s own metadata.
+async fn mistaken_cron_job(cluster: &Cluster, object: &Object) -> Option<String> {
+    if object.annotations().contains_key(SEMAPHORE) {
         return None;
     }
-    let mut owners = job.owner_references().iter();
+    let mut owners = object.owner_references().iter();
     let owner = owners.find(|owner| owner.kind == "CronJob" && owner.controller == Some(true))?;
     let cron_job = cluster.cron_job(&owner.name).await.ok()?;
     is_mistaken(&cron_job).then(|| owner.name.clone())

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use consul_client::clock::Moment;
-use consul_semaphore_workload::{TrackedWorkload, WorkloadObject};
+use consul_semaphore_workload::{Kind, TrackedWorkload, WorkloadObject};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event as Noted;
 use kube::{
@@ -82,14 +82,14 @@ impl World {
     pub(crate) fn take(&mut self, update: Update, now: Timestamp) -> Result<(), Failure> {
         match update {
             Update::Semaphore(event) => {
-                self.works(What::Semaphores, &event);
+                self.works(&What::Semaphores, &event);
                 self.semaphores.take(*event, |object| {
                     let key = (object.namespace().unwrap_or_default(), object.name_any());
                     (key, Some(Item::read(&object)))
                 });
             }
             Update::Job(event) => {
-                self.works(What::Jobs, &event);
+                self.works(&What::Workloads(Kind::Job), &event);
                 let wanted = self.scope.semaphore.as_deref();
                 self.jobs.take(*event, |job| {
                     let workload = TrackedWorkload::read(&job, Moment::default());
@@ -99,7 +99,7 @@ impl World {
                 });
             }
             Update::Noted(event) => {
-                self.works(What::Events, &event);
+                self.works(&What::Events, &event);
                 self.noted.take(*event, |event| {
                     (event.name_any(), RecordedEvent::read(&event))
                 });
@@ -111,9 +111,9 @@ impl World {
     }
 
     /// `Init` does not count as success: it comes before the API server was even called.
-    fn works<K>(&mut self, what: What, event: &Event<K>) {
+    fn works<K>(&mut self, what: &What, event: &Event<K>) {
         if !matches!(event, Event::Init) {
-            self.troubles.remove(&what);
+            self.troubles.remove(what);
         }
     }
 
@@ -126,7 +126,7 @@ impl World {
         let right = |verb| Right {
             verb,
             toward: None,
-            what,
+            what: what.clone(),
             namespace: self.scope.namespace.clone(),
         };
         let failure = match error {
@@ -150,10 +150,10 @@ impl World {
 
     /// Whether the output can be shown: each watch has received its list, or has failed.
     pub(crate) fn is_complete(&self) -> bool {
-        let update = |what: What, listed: bool| listed || self.troubles.contains_key(&what);
+        let update = |what: &What, listed: bool| listed || self.troubles.contains_key(what);
         let around = self.scope.semaphore.is_none()
-            || (update(What::Jobs, self.jobs.is_listed())
-                && update(What::Events, self.noted.is_listed()));
+            || (update(&What::Workloads(Kind::Job), self.jobs.is_listed())
+                && update(&What::Events, self.noted.is_listed()));
         self.semaphores.is_listed() && around
     }
 
@@ -173,7 +173,7 @@ impl World {
                 "this may be old, and is asked for again: {}",
                 failure.message
             ),
-            What::Jobs | What::CronJobs => gap("Jobs", &failure.message),
+            What::Workloads(_) | What::CronJobs => gap("Jobs", &failure.message),
             What::Events => gap("events", &failure.message),
         });
         recorded.collect()
@@ -345,7 +345,10 @@ mod tests {
     fn objects_that_may_not_be_read_are_reported_as_gaps() {
         let mut world = world(Some("db"));
         apply(&mut world, listed(vec![semaphore("db")], Update::Semaphore));
-        apply(&mut world, vec![Update::Failed(What::Jobs, refusal(403))]);
+        apply(
+            &mut world,
+            vec![Update::Failed(What::Workloads(Kind::Job), refusal(403))],
+        );
         apply(&mut world, vec![Update::Failed(What::Events, refusal(403))]);
         assert!(world.is_complete());
         let gaps = world.gaps(now());

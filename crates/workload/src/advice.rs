@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use consul_semaphore_api::advice::{Places, advise};
 
-use crate::{WorkloadObject, kind::job};
+use crate::{Kind, Object, WorkloadObject, kind::job};
 
 /// Advice for the users of a workload about its annotations, if something is wrong with them. A finished workload
 /// needs no advice any more.
@@ -17,6 +17,14 @@ pub fn advice(object: &WorkloadObject) -> Option<String> {
         template: job::template(object).unwrap_or(&none),
     })?;
     (!job::is_over(object)).then_some(advice)
+}
+
+/// The same about an object of any kind. Only of a Job is there any.
+pub fn advice_on(kind: &Kind, object: &Object) -> Option<String> {
+    match kind {
+        Kind::Job => advice(&object.job().ok()?),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -24,12 +24,13 @@ use consul_semaphore::{
     engine::Write,
     plan::{Stop, Target},
 };
+use consul_semaphore_api::annotations::WAITS_LABEL;
 use kube_core::ApiResource;
 
 use crate::{
     Object,
     pods::{self, PodQuery},
-    read::Read,
+    read::{self, Read},
     request::{EndBelow, Request, suspend_ungranted},
     shape::Shape,
 };
@@ -174,6 +175,21 @@ impl Kind {
         }
     }
 
+    /// What such an object is doing, whether it asks for a slot or not.
+    ///
+    /// # Errors
+    /// If it is no object of this kind.
+    pub fn phase(&self, object: &Object) -> serde_json::Result<Phase> {
+        self.read(object, |read| read.phase(read::granted(read).is_some()))
+    }
+
+    /// Whether the operator sees such an object: a Job, or one with the label of [`WAITING`].
+    pub fn is_seen(&self, object: &Object) -> bool {
+        let labels = object.metadata.labels.as_ref();
+        let waits = labels.and_then(|labels| labels.get(WAITS_LABEL));
+        *self == Self::Job || waits.is_some_and(|waits| waits == "true")
+    }
+
     /// Whether such an object may still make pods: it runs, or it is not known to be done.
     pub fn may_make_pods(&self, object: &Object) -> bool {
         let phase = self.read(object, |read| read.phase(true));
@@ -280,6 +296,21 @@ mod tests {
             assert_eq!(Kind::named(&kind.name()), Some(kind));
         }
         assert_eq!(Kind::named(&"Other".into()), None);
+    }
+
+    #[test]
+    fn one_of_another_kind_than_job_is_seen_by_its_label() {
+        let seen = |kind: &Kind, labels: &str| {
+            let object = format!(r#"{{"metadata":{{"labels":{labels}}}}}"#);
+            kind.is_seen(&serde_json::from_str(&object).unwrap())
+        };
+        for kind in Kind::ALL {
+            let label = r#"{"consul-semaphore.io/waits":"true"}"#;
+            assert!(seen(&kind, label), "{kind:?}");
+            for none in ["{}", r#"{"consul-semaphore.io/waits":"false"}"#] {
+                assert_eq!(seen(&kind, none), kind == Kind::Job, "{kind:?}");
+            }
+        }
     }
 
     #[test]

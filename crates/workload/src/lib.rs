@@ -24,8 +24,8 @@ mod shape;
 mod slots;
 mod tracked;
 
-pub use advice::advice;
-pub use kind::{Kind, Kinds, UnknownKind, WAITING, job::phase};
+pub use advice::{advice, advice_on};
+pub use kind::{Kind, Kinds, UnknownKind, WAITING};
 pub use object::Object;
 pub use obstacle::Obstacle;
 pub use request::{EndBelow, Request, ends_below, request, stop};

@@ -11,16 +11,16 @@ use consul_client::{
     self as consul, Client, Config, Listing, Scope, Session, SessionId, text::one_line,
 };
 use consul_semaphore::{ContenderBody, Identity, Prefix, Reading, identity::NONE};
-use consul_semaphore::{Key, Mode};
+use consul_semaphore::{Key, KindName, Mode};
 use consul_semaphore_api::ConsulSemaphore;
-use consul_semaphore_workload::{WorkloadObject, phase};
+use consul_semaphore_workload::Object;
 
 use crate::{
-    cli::job_name,
     cluster::Cluster,
     failure::{Failure, Kind},
     terminal,
     view::release::{Holder, Holding, consequences},
+    workload_name::WorkloadName,
 };
 
 pub(crate) async fn release(
@@ -36,13 +36,13 @@ pub(crate) async fn release(
     let listing = listing.map_err(|error| explain(error, &semaphore))?;
     let mut session: SessionId = holder_named.into();
     let mut role = locate(&semaphore, listing.clone(), &session);
-    let mut job = None;
+    let mut workload = None;
     if role == Role::Absent
-        && let Some(found) = job_named(cluster, holder_named).await?
+        && let Some((named, found)) = workload_named(cluster, holder_named).await?
     {
-        session = session_of(&semaphore, listing.clone(), name, &found)?;
+        session = session_of(&semaphore, listing.clone(), name, (&named, &found))?;
         role = locate(&semaphore, listing, &session);
-        job = Some(found);
+        workload = Some((named, found));
     }
     let (key, body) = match role {
         Role::Holds { key, body } => (key, body),
@@ -72,12 +72,13 @@ pub(crate) async fn release(
         Err(error) => return Err(explain(error, &semaphore)),
     };
     let claim = claim(body.as_deref(), known.as_ref());
-    if let Some(job) = &job
-        && claim.as_ref().map(|claim| Some(&claim.uid)) != Ok(job.metadata.uid.as_ref())
+    if let Some((named, found)) = &workload
+        && claim.as_ref().map(|claim| Some(&claim.uid)) != Ok(found.metadata.uid.as_ref())
     {
         return Err(Failure::impossible(format!(
-            "not released: the session {session} does not belong to the Job {holder_named}, although its contender \
-             claims that. To release it anyway, name the session"
+            "not released: the session {session} does not belong to the {}, although its contender \
+             claims that. To release it anyway, name the session",
+            named.title()
         )));
     }
     let rest = match (semaphore.spec.mode.stored(), &known) {
@@ -189,29 +190,33 @@ fn locate(semaphore: &ConsulSemaphore, listing: Listing, session: &SessionId) ->
     Role::Absent
 }
 
-/// The Job of the namespace that is named so, if it is one that the user may read.
-async fn job_named(cluster: &Cluster, text: &str) -> Result<Option<WorkloadObject>, Failure> {
-    let Ok(name) = job_name(text) else {
-        return Ok(None);
+/// The workload of the namespace that is named so, if it is one that the user may read.
+async fn workload_named(
+    cluster: &Cluster,
+    text: &str,
+) -> Result<Option<(WorkloadName, Object)>, Failure> {
+    let named = match WorkloadName::parse(text) {
+        Ok(named) => named,
+        // No session has a slash.
+        Err(error) if text.contains('/') => return Err(Failure::impossible(error)),
+        Err(_) => return Ok(None),
     };
-    match cluster.job(&name).await {
-        Ok(job) => Ok(Some(job)),
+    match cluster.workload(&named).await {
+        Ok(object) => Ok(Some((named, object))),
         Err(failure) if matches!(failure.kind, Kind::NotThere | Kind::Denied) => Ok(None),
         Err(failure) => Err(failure),
     }
 }
 
-/// The session that holds a slot for a Job, as its contender says.
+/// The session that holds a slot for a workload, as its contender says.
 fn session_of(
     semaphore: &ConsulSemaphore,
     listing: Listing,
     name: &str,
-    job: &WorkloadObject,
+    (named, found): (&WorkloadName, &Object),
 ) -> Result<SessionId, Failure> {
-    let (job, uid) = (
-        job.metadata.name.as_deref().unwrap_or_default(),
-        job.metadata.uid.as_deref().unwrap_or_default(),
-    );
+    let title = named.title();
+    let uid = found.metadata.uid.as_deref().unwrap_or_default();
     let prefix = semaphore.prefix();
     let mut sessions = Vec::new();
     for (_, prefix, part) in parts(&prefix, semaphore.spec.keyed, listing) {
@@ -224,14 +229,14 @@ fn session_of(
     }
     match sessions.as_slice() {
         [] => Err(Failure::not_there(format!(
-            "the Job {job} holds no slot of {name}: Consul at {} has none below {prefix}/",
+            "the {title} holds no slot of {name}: Consul at {} has none below {prefix}/",
             address()
         ))),
         [session] => Ok(session.clone()),
         several => {
             let several: Vec<String> = several.iter().map(ToString::to_string).collect();
             Err(Failure::impossible(format!(
-                "the Job {job} holds several slots of {name}: name one of its sessions, {}",
+                "the {title} holds several slots of {name}: name one of its sessions, {}",
                 several.join(", ")
             )))
         }
@@ -276,7 +281,8 @@ struct Claim {
     /// The cluster's name, or its id if the holder has not written a name.
     cluster: String,
     namespace: String,
-    job: String,
+    kind: KindName,
+    name: String,
     uid: String,
     semaphore: String,
 }
@@ -287,14 +293,15 @@ fn clean(text: &str) -> String {
 }
 
 /// The name of a session proves what it was made for. If it can't be read, the contender's body has to do. The error
-/// is a holder that is neither a Job nor a command of `exec`.
+/// is a holder that is neither a workload nor a command of `exec`.
 fn claim(body: Option<&ContenderBody>, known: Option<&Session>) -> Result<Claim, Holder> {
     let Some(known) = known else {
         let body = body.ok_or_else(|| Holder::Program("its session is unknown".to_owned()))?;
         return Ok(Claim {
             cluster: clean(&body.cluster),
             namespace: clean(&body.namespace),
-            job: clean(&body.name),
+            kind: clean(&body.kind).as_str().into(),
+            name: clean(&body.name),
             uid: clean(&body.uid),
             semaphore: clean(&body.semaphore),
         });
@@ -312,13 +319,14 @@ fn claim(body: Option<&ContenderBody>, known: Option<&Session>) -> Result<Claim,
     Ok(Claim {
         cluster: clean(cluster),
         namespace: clean(&identity.namespace),
-        job: clean(&identity.workload),
+        kind: clean(identity.kind.as_str()).as_str().into(),
+        name: clean(&identity.workload),
         uid: clean(identity.uid.as_ref()),
         semaphore: clean(&identity.semaphore),
     })
 }
 
-/// The holder, and for a Job of this cluster its phase.
+/// The holder, and for a workload of this cluster its phase.
 async fn holder(
     cluster: &Cluster,
     name: &str,
@@ -332,30 +340,32 @@ async fn holder(
     if claim.namespace == NONE {
         return Ok(Holder::Process {
             host: claim.cluster,
-            command: claim.job,
+            command: claim.name,
         });
     }
-    let job = format!("{}/{}", claim.namespace, claim.job);
+    let title = format!("{} {}/{}", claim.kind, claim.namespace, claim.name);
+    let unseen = |cluster| Holder::Unseen {
+        cluster,
+        workload: title.clone(),
+    };
+    let Some(named) = WorkloadName::of(&claim.kind, &claim.name) else {
+        return Ok(unseen(claim.cluster));
+    };
     // Semaphores of several namespaces can share a prefix.
     let there = cluster.at(&claim.namespace);
-    let found = match there.job(&claim.job).await {
+    let found = match there.workload(&named).await {
         Ok(found) => Some(found),
-        Err(failure) if failure.kind == Kind::NotThere => None,
-        Err(failure) if failure.kind == Kind::Denied => {
-            return Ok(Holder::Unseen {
-                cluster: claim.cluster,
-                job,
-            });
-        }
+        Err(failure) if matches!(failure.kind, Kind::NotThere | Kind::NotInstalled) => None,
+        Err(failure) if failure.kind == Kind::Denied => return Ok(unseen(claim.cluster)),
         Err(failure) => return Err(failure),
     };
     let Some(found) = found.filter(|found| found.metadata.uid.as_ref() == Some(&claim.uid)) else {
         return Ok(Holder::Elsewhere {
             cluster: claim.cluster,
-            job,
+            workload: title,
         });
     };
-    // Only the semaphore through which the Job got its slot counts.
+    // Only the semaphore through which the workload got its slot counts.
     let on_slot_lost = if (&*claim.namespace, &*claim.semaphore) == (&*cluster.namespace, name) {
         Some(semaphore.spec.on_slot_lost)
     } else {
@@ -365,10 +375,12 @@ async fn holder(
             Err(failure) => return Err(failure),
         }
     };
-    Ok(Holder::Job {
+    let workload = named.tracked(&found)?;
+    Ok(Holder::Workload {
         namespace: claim.namespace,
-        name: claim.job,
-        phase: phase(&found),
+        phase: named.phase(&found)?,
+        can_be_suspended: workload.is_none_or(|read| read.workload.traits.can_be_suspended),
+        named,
         on_slot_lost,
     })
 }
@@ -497,8 +509,10 @@ mod tests {
     #[test]
     fn the_session_of_a_job_is_the_one_that_holds_for_it() {
         let db = semaphore(false, "Semaphore");
-        let job: WorkloadObject =
-            from_value(json!({ "metadata": { "name": "migrate-1", "uid": "u-1" } })).unwrap();
+        let named = WorkloadName::parse("migrate-1").unwrap();
+        let job: Object =
+            serde_json::from_str(r#"{ "metadata": { "name": "migrate-1", "uid": "u-1" } }"#)
+                .unwrap();
         let body = serde_json::to_string(&body("prod-eu", "migrate-1")).unwrap();
         let with = |key: &str| {
             let mut entries = at("p");
@@ -509,7 +523,7 @@ mod tests {
                 Some(key),
                 SEMAPHORE_FLAGS,
             ));
-            session_of(&db, listing(entries), "db", &job)
+            session_of(&db, listing(entries), "db", (&named, &job))
         };
         assert_eq!(with("holds").unwrap(), "holds".into());
         let waits = with("waits").unwrap_err();
@@ -535,7 +549,7 @@ mod tests {
         let made_for = session("consul-semaphore-operator/id/batch/db/migrate-1/u-1");
         let claim_of = |body: Option<&ContenderBody>, known: Option<&Session>| {
             let claim = claim(body, known).unwrap();
-            (claim.cluster, claim.job)
+            (claim.cluster, claim.name)
         };
         let proved = ("prod-eu".to_owned(), "migrate-1".to_owned());
         assert_eq!(claim_of(Some(&forged), Some(&made_for)), proved);

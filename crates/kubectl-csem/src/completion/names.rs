@@ -3,7 +3,7 @@
 use clap::Arg;
 use consul_client::clock::Moment;
 use consul_semaphore::Phase;
-use consul_semaphore_workload::TrackedWorkload;
+use consul_semaphore_workload::{Kind, TrackedWorkload};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _, api::ListParams};
 
@@ -14,10 +14,10 @@ use crate::{
 };
 
 /// The kinds of names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Name {
     Semaphore,
-    Job,
+    Workload(Kind),
     Session,
     Namespace,
     Context,
@@ -31,7 +31,7 @@ impl Name {
     pub(super) fn of(arg: &Arg) -> Option<Self> {
         match arg.get_id().as_str() {
             "semaphore" => Some(Self::Semaphore),
-            "job" => Some(Self::Job),
+            "workload" => Some(Self::Workload(Kind::Job)),
             "session" => Some(Self::Session),
             "namespace" => Some(Self::Namespace),
             "context" => Some(Self::Context),
@@ -44,7 +44,7 @@ impl Name {
 }
 
 /// The names of a kind, each with its description; `None` if they can't be read.
-pub(super) async fn names(name: Name, next: &Next) -> Option<Vec<(String, String)>> {
+pub(super) async fn names(name: &Name, next: &Next) -> Option<Vec<(String, String)>> {
     let bare = |name: String| (name, String::new());
     match name {
         Name::File => None,
@@ -79,10 +79,11 @@ pub(super) async fn names(name: Name, next: &Next) -> Option<Vec<(String, String
             let listed = listed.items.iter();
             Some(listed.map(|object| bare(object.name_any())).collect())
         }
-        Name::Job => {
+        Name::Workload(kind) => {
             let cluster = Cluster::connect(&next.connection).await.ok()?;
-            let listed = cluster.list_jobs(|job| {
-                let workload = TrackedWorkload::read(&job, Moment::default())?;
+            let listed = cluster.list_workloads(kind, |object| {
+                let read = TrackedWorkload::read_object(kind, &object, Moment::default());
+                let workload = read.ok().flatten()?;
                 let semaphores = workload.semaphores().map(AsRef::as_ref);
                 let semaphores: Vec<&str> = semaphores.collect();
                 let named = (
@@ -106,7 +107,7 @@ pub(super) async fn names(name: Name, next: &Next) -> Option<Vec<(String, String
     }
 }
 
-/// Whether the command on the line would change this Job.
+/// Whether the command on the line would change this workload.
 fn suits(next: &Next, workload: &TrackedWorkload) -> bool {
     let job = &workload.workload;
     let over = matches!(job.phase, Phase::Finished { .. } | Phase::Deleting);

@@ -53,11 +53,35 @@ pub(crate) struct Place {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Outside {
     pub(crate) job: String,
+    /// Its kind, if it is no Job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<String>,
     pub(crate) reason: String,
     pub(crate) message: String,
 }
 
-/// All Jobs that want a slot.
+/// The kind of a workload, unless it is a Job, and its name: what tells those of a namespace apart.
+pub(crate) type Id<'a> = (Option<&'a str>, &'a str);
+
+/// That of a known workload.
+pub(crate) fn id(workload: &TrackedWorkload) -> Id<'_> {
+    let workload = &workload.workload;
+    (workload.kind.unusual(), &workload.name)
+}
+
+impl Place {
+    pub(crate) fn id(&self) -> Id<'_> {
+        (self.kind.as_deref(), &self.job)
+    }
+}
+
+impl Outside {
+    pub(crate) fn id(&self) -> Id<'_> {
+        (self.kind.as_deref(), &self.job)
+    }
+}
+
+/// All workloads that want a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Queue {
     pub(crate) places: Vec<Place>,
@@ -101,8 +125,7 @@ impl Queue {
             |place: &&mut Place| place.reason == "Next" || several.contains(&&*place.reason);
         for place in self.places.iter_mut().filter(waits_elsewhere) {
             let mut known = workloads.iter();
-            let is_it = |one: &&TrackedWorkload| *one.workload.name == *place.job;
-            let known = known.find(is_it).filter(|_| place.kind.is_none());
+            let known = known.find(|one| id(one) == place.id());
             let requests = known.map_or(&[][..], |known| &known.workload.requests);
             let others = requests.iter().filter(|request| {
                 let key = request.key.as_ref().map(AsRef::as_ref);
@@ -147,9 +170,9 @@ pub(crate) fn queue_of(
     let status = status(semaphore);
     let waiting = usize::try_from(status.waiting).unwrap_or(0);
     let mut line = Line::of(semaphore);
-    let known: HashMap<&str, &TrackedWorkload> = workloads
+    let known: HashMap<Id<'_>, &TrackedWorkload> = workloads
         .iter()
-        .map(|workload| (&*workload.workload.name, workload))
+        .map(|workload| (id(workload), workload))
         .collect();
     let last_word = |workload: &TrackedWorkload| {
         let uid: &str = workload.workload.uid.as_ref();
@@ -157,9 +180,7 @@ pub(crate) fn queue_of(
     };
     let mut places: Vec<Place> = Vec::new();
     for queued in status.queue.iter().take(most) {
-        let workload = known.get(queued.job.as_str()).copied();
-        // Only Jobs are known.
-        let workload = workload.filter(|_| queued.kind.is_none());
+        let workload = known.get(&id_of(queued)).copied();
         let word = workload.and_then(last_word);
         let asking = asking_of(queued, workload, name);
         let (reason, message) = why(&mut line, asking, word);
@@ -182,17 +203,12 @@ pub(crate) fn queue_of(
         });
     }
 
-    let listed: HashSet<&str> = status
-        .queue
-        .iter()
-        .filter(|queued| queued.kind.is_none())
-        .map(|queued| queued.job.as_str())
-        .collect();
+    let listed: HashSet<Id<'_>> = status.queue.iter().map(id_of).collect();
     let behind = waiting.saturating_sub(status.queue.len());
     let unlisted = || {
         workloads
             .iter()
-            .filter(|workload| !listed.contains(&*workload.workload.name))
+            .filter(|workload| !listed.contains(&id(workload)))
     };
     let mut rest: Vec<&TrackedWorkload> = unlisted()
         .filter(|workload| {
@@ -201,10 +217,7 @@ pub(crate) fn queue_of(
         .collect();
     rest.sort_by_cached_key(|workload| workload.workload.place());
     rest.truncate(behind);
-    let in_rest: HashSet<&str> = rest
-        .iter()
-        .map(|workload| &*workload.workload.name)
-        .collect();
+    let in_rest: HashSet<Id<'_>> = rest.iter().map(|workload| id(workload)).collect();
     for workload in rest.iter().take(most.saturating_sub(places.len())) {
         let request = workload.workload.asks_for(name, None);
         let key = request.and_then(|request| request.key.as_ref());
@@ -218,7 +231,7 @@ pub(crate) fn queue_of(
         let (reason, message) = why(&mut line, asking, last_word(workload));
         places.push(Place {
             job: workload.workload.name.to_string(),
-            kind: None,
+            kind: kind_of(workload),
             key: key.map(str::to_owned),
             asks_for: all_slots(workload),
             lacks: None,
@@ -232,10 +245,10 @@ pub(crate) fn queue_of(
     }
 
     let mut outside: Vec<Outside> = unlisted()
-        .filter(|workload| !in_rest.contains(&*workload.workload.name))
+        .filter(|workload| !in_rest.contains(&id(workload)))
         .filter_map(|workload| outsider(workload, name, keyed, last_word(workload)))
         .collect();
-    outside.sort_by(|a, b| a.job.cmp(&b.job));
+    outside.sort_by(|a, b| a.id().cmp(&b.id()));
     let more_outside = outside.len().saturating_sub(most);
     outside.truncate(most);
     Queue {
@@ -244,6 +257,16 @@ pub(crate) fn queue_of(
         outside,
         more_outside,
     }
+}
+
+/// That of a workload in the status.
+fn id_of(queued: &QueueStatus) -> Id<'_> {
+    (queued.kind.as_deref(), &queued.job)
+}
+
+/// Its kind, unless it is a Job.
+fn kind_of(workload: &TrackedWorkload) -> Option<String> {
+    workload.workload.kind.unusual().map(str::to_owned)
 }
 
 /// What a Job in the status asks for of the semaphore `name`; the Job itself says more.
@@ -313,6 +336,7 @@ fn outsider(
     };
     Some(Outside {
         job: workload.workload.name.to_string(),
+        kind: kind_of(workload),
         reason,
         message,
     })

@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 
 use consul_semaphore_api::GROUP;
-use consul_semaphore_workload::KIND;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use serde::Serialize;
@@ -57,10 +56,10 @@ impl RecordedEvent {
     }
 }
 
-/// The last event of each Job. A new Job with the same name has another uid.
+/// The last event of each object. A new one with the same name has another uid.
 pub(crate) fn last_words(recorded: &[RecordedEvent]) -> HashMap<(&str, &str), &RecordedEvent> {
     let mut last: HashMap<(&str, &str), &RecordedEvent> = HashMap::new();
-    for event in recorded.iter().filter(|event| event.kind == KIND) {
+    for event in recorded {
         let Some(uid) = event.uid.as_deref() else {
             continue;
         };

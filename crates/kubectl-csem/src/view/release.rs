@@ -5,6 +5,8 @@ use std::time::Duration;
 use consul_semaphore::Phase;
 use consul_semaphore::{Mode, OnSlotLost};
 
+use crate::workload_name::WorkloadName;
+
 /// What is known of a holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holding {
@@ -22,18 +24,19 @@ pub(crate) struct Holding {
 /// The kinds of holders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// A Job of this cluster.
-    Job {
+    /// A workload of this cluster.
+    Workload {
         namespace: String,
-        name: String,
+        named: WorkloadName,
         phase: Phase,
+        can_be_suspended: bool,
         /// `None` if it can't be read.
         on_slot_lost: Option<OnSlotLost>,
     },
-    /// A Job that is not in this cluster, or no longer.
-    Elsewhere { cluster: String, job: String },
-    /// A Job of which only the name is known, because Jobs can't be read here.
-    Unseen { cluster: String, job: String },
+    /// A workload that is not in this cluster, or no longer. Its kind is before its name.
+    Elsewhere { cluster: String, workload: String },
+    /// One of which only the name is known, because it can't be read here.
+    Unseen { cluster: String, workload: String },
     /// A command of `exec`.
     Process { host: String, command: String },
     /// Something else.
@@ -69,21 +72,32 @@ pub(crate) fn consequences(holding: &Holding) -> String {
 
 fn fate(holder: &Holder) -> String {
     match holder {
-        Holder::Job {
+        Holder::Workload {
             namespace,
-            name,
+            named,
             phase,
+            can_be_suspended,
             on_slot_lost,
-        } => fate_of_job(namespace, name, *phase, *on_slot_lost),
-        Holder::Elsewhere { cluster, job } => format!(
-            "It is held for the Job {job} of the cluster {cluster}, which does not exist here: it belongs to another \
+        } => match phase {
+            Phase::Running => {
+                let then = when_lost(*on_slot_lost, *can_be_suspended);
+                let (title, type_, name) = (named.title(), named.type_(), &named.name);
+                format!(
+                    "The {title} of this cluster RUNS in this slot. {then}. To end it and free its slot, delete it \
+                     instead: kubectl delete {type_} {name} -n {namespace}"
+                )
+            }
+            _ => fate_of_one_that_does_not_run(&named.title(), *phase),
+        },
+        Holder::Elsewhere { cluster, workload } => format!(
+            "It is held for the {workload} of the cluster {cluster}, which does not exist here: it belongs to another \
              cluster, or was deleted. Its pods may still run. If they do, and their operator works, the \
              onSlotLost of its own ConsulSemaphore decides what happens to them; without an operator \
              nothing stops them."
         ),
-        Holder::Unseen { cluster, job } => format!(
-            "It is held for the Job {job} of the cluster {cluster}. It is unknown whether it runs: you may \
-             not read Jobs here. If it runs, the onSlotLost of its ConsulSemaphore decides whether it gets a slot again, is \
+        Holder::Unseen { cluster, workload } => format!(
+            "It is held for the {workload} of the cluster {cluster}. It is unknown whether it runs: it can't \
+             be read here. If it runs, the onSlotLost of its ConsulSemaphore decides whether it gets a slot again, is \
              suspended, or continues without a slot."
         ),
         Holder::Process { host, command } => format!(
@@ -97,56 +111,45 @@ fn fate(holder: &Holder) -> String {
     }
 }
 
-/// What happens to a Job of this cluster, given its phase.
-fn fate_of_job(
-    namespace: &str,
-    name: &str,
-    phase: Phase,
-    on_slot_lost: Option<OnSlotLost>,
-) -> String {
-    let unguarded = "its pods may still be ending, and would run without a slot";
-    match phase {
-        Phase::Running => {
-            let then = match on_slot_lost {
-                None => {
-                    "The onSlotLost of its ConsulSemaphore, which can't be read here, decides whether it gets a slot \
-                     again, is suspended, or continues without a slot"
-                }
-                Some(OnSlotLost::Reacquire) => {
-                    "spec.onSlotLost is Reacquire: it gets a slot again at once if one is free, most likely this \
-                     one; otherwise it is suspended, which ends its pods, and is first in the queue"
-                }
-                Some(OnSlotLost::Suspend) => {
-                    "spec.onSlotLost is Suspend: it is suspended, which ends its pods, and is first in the queue"
-                }
-                Some(OnSlotLost::Continue) => {
-                    "spec.onSlotLost is Continue: it continues, with another slot if one is free, and \
-                     without one otherwise"
-                }
-            };
-            format!(
-                "The Job {name} of this cluster RUNS in this slot. {then}. To end the Job and free its slot, \
-                 delete it instead: kubectl delete job {name} -n {namespace}"
-            )
-        }
-        Phase::Finished { at_rest: true } => format!(
-            "The Job {name} of this cluster is done. If its slot cools, the cooldown ends now."
+/// What happens to a running workload.
+fn when_lost(on_slot_lost: Option<OnSlotLost>, can_be_suspended: bool) -> String {
+    let stops = if can_be_suspended {
+        "it is suspended, which ends its pods, and is first in the queue"
+    } else {
+        "it is ended, because it can't be suspended"
+    };
+    match on_slot_lost {
+        None => "The onSlotLost of its ConsulSemaphore, which can't be read here, decides whether it gets a slot \
+                 again, is stopped, or continues without a slot"
+            .to_owned(),
+        Some(OnSlotLost::Reacquire) => format!(
+            "spec.onSlotLost is Reacquire: it gets a slot again at once if one is free, most likely this one; \
+             otherwise {stops}"
         ),
-        Phase::Finished { at_rest: false } => {
-            format!("The Job {name} of this cluster is done, but {unguarded}.")
+        Some(OnSlotLost::Suspend) => format!("spec.onSlotLost is Suspend: {stops}"),
+        Some(OnSlotLost::Continue) => {
+            "spec.onSlotLost is Continue: it continues, with another slot if one is free, and without one otherwise"
+                .to_owned()
         }
-        Phase::Deleting => {
-            format!("The Job {name} of this cluster is being deleted: {unguarded}.")
-        }
-        Phase::Stopping => format!(
-            "The Job {name} of this cluster is being suspended or started, and is neither running nor done: \
-             {unguarded}."
-        ),
-        Phase::Idle => format!(
-            "The Job {name} of this cluster is suspended and has no pods: either it is just being started, and \
-             gets another slot or is queued again, or it is releasing the slot."
-        ),
     }
+}
+
+fn fate_of_one_that_does_not_run(title: &str, phase: Phase) -> String {
+    let unguarded = "its pods may still be ending, and would run without a slot";
+    let then = match phase {
+        Phase::Finished { at_rest: true } => {
+            "is done. If its slot cools, the cooldown ends now".to_owned()
+        }
+        Phase::Finished { at_rest: false } => format!("is done, but {unguarded}"),
+        Phase::Deleting => format!("is being deleted: {unguarded}"),
+        Phase::Stopping | Phase::Running => format!(
+            "is being suspended or started, and is neither running nor done: {unguarded}"
+        ),
+        Phase::Idle => "is suspended and has no pods: either it is just being started, and gets another slot or is \
+                        queued again, or it is releasing the slot"
+            .to_owned(),
+    };
+    format!("The {title} of this cluster {then}.")
 }
 
 #[cfg(test)]
@@ -165,10 +168,11 @@ mod tests {
     }
 
     fn job(phase: Phase, on_slot_lost: OnSlotLost) -> Holder {
-        Holder::Job {
+        Holder::Workload {
             namespace: "batch".to_owned(),
-            name: "migrate-1".to_owned(),
+            named: WorkloadName::parse("migrate-1").unwrap(),
             phase,
+            can_be_suspended: true,
             on_slot_lost: Some(on_slot_lost),
         }
     }
@@ -193,6 +197,26 @@ mod tests {
             &["it is suspended, which ends its pods", delete],
         );
         says(&of(OnSlotLost::Continue), &["it continues", delete]);
+    }
+
+    #[test]
+    fn one_that_can_not_be_suspended_is_ended() {
+        let pod = Holder::Workload {
+            namespace: "batch".to_owned(),
+            named: WorkloadName::parse("pod/train").unwrap(),
+            phase: Phase::Running,
+            can_be_suspended: false,
+            on_slot_lost: Some(OnSlotLost::Suspend),
+        };
+        says(
+            &recorded(pod, Mode::Semaphore),
+            &[
+                "The Pod train",
+                "RUNS",
+                "is ended",
+                "kubectl delete pod train -n batch",
+            ],
+        );
     }
 
     #[test]
@@ -228,7 +252,7 @@ mod tests {
     fn of_what_is_elsewhere_no_more_is_said_than_is_known() {
         let elsewhere = Holder::Elsewhere {
             cluster: "prod-eu".to_owned(),
-            job: "batch/x".to_owned(),
+            workload: "Job batch/x".to_owned(),
         };
         says(
             &recorded(elsewhere, Mode::Mutex),

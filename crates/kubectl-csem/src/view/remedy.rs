@@ -1,14 +1,17 @@
-//! What to do about a Job that waits, or does not wait as it should.
+//! What to do about a workload that waits, or does not wait as it should.
 
-use consul_semaphore_api::annotations::{HOLD, SEMAPHORE};
+use consul_semaphore_api::annotations::{HOLD, HOLDER_LABEL, SEMAPHORE, WAITS_LABEL};
+use consul_semaphore_workload::Kind;
+
+use crate::workload_name::WorkloadName;
 
 /// How many existing semaphores are named.
 const NAMED: usize = 5;
 
-/// The Job and its situation.
+/// The workload and its situation.
 pub(super) struct Subject<'a> {
     pub(super) namespace: &'a str,
-    pub(super) job: &'a str,
+    pub(super) workload: &'a WorkloadName,
     pub(super) semaphore: Option<&'a str>,
     /// The word for the situation.
     pub(super) reason: &'a str,
@@ -34,7 +37,8 @@ pub(super) fn remedies(subject: &Subject<'_>) -> Vec<String> {
     lines.extend(subject.advice.map(capital));
     // These say what to do about it.
     if subject.reason != "AnnotationIgnored" {
-        lines.extend(remedy(subject));
+        let special = of_another_kind(subject).map(|line| vec![line]);
+        lines.extend(special.unwrap_or_else(|| remedy(subject)));
     }
     lines
 }
@@ -42,7 +46,7 @@ pub(super) fn remedies(subject: &Subject<'_>) -> Vec<String> {
 fn remedy(subject: &Subject<'_>) -> Vec<String> {
     let Subject {
         namespace,
-        job,
+        workload,
         semaphore,
         reason,
         others,
@@ -53,15 +57,18 @@ fn remedy(subject: &Subject<'_>) -> Vec<String> {
         return vec![line.to_owned()];
     }
     let name = semaphore.unwrap_or("NAME");
+    // For this program, and for kubectl.
+    let (job, type_) = (workload.argument(), workload.type_());
+    let (kind, bare) = (workload.kind.name(), &workload.name);
     let annotate = |value: &str| {
-        format!("kubectl annotate job {job} {SEMAPHORE}={value} --overwrite -n {namespace}")
+        format!("kubectl annotate {type_} {bare} {SEMAPHORE}={value} --overwrite -n {namespace}")
     };
     let line = match *reason {
         "OutsideWindow" => {
             "Wait until the window opens, or change spec.windows of the semaphore".to_owned()
         }
         "Reserved" => format!(
-            "Wait for a slot that is not reserved, or give the Job the priority that the semaphore names: \
+            "Wait for a slot that is not reserved, or give the {kind} the priority that the semaphore names: \
              kubectl csem bump {job} PRIORITY -n {namespace}"
         ),
         "AllSlotsHeld" => {
@@ -80,7 +87,7 @@ fn remedy(subject: &Subject<'_>) -> Vec<String> {
             None => "Wait: the Jobs ahead of it have the highest priority that there is".to_owned(),
         },
         "Next" => format!(
-            "Wait a moment. If it does not start, see its events: kubectl events --for job/{job} -n {namespace}"
+            "Wait a moment. If it does not start, see its events: kubectl events --for {type_}/{bare} -n {namespace}"
         ),
         "StartRefused" => {
             "Correct what refuses the start, such as a quota, a policy or a webhook: the operator tries again by itself"
@@ -89,19 +96,19 @@ fn remedy(subject: &Subject<'_>) -> Vec<String> {
         "Paused" => format!("Resume the semaphore: kubectl csem resume {name} -n {namespace}"),
         "OnHold" => format!("Queue it again: kubectl csem unhold {job} -n {namespace}"),
         "Malformed" => {
-            format!("Correct the annotation: kubectl edit job {job} -n {namespace}")
+            format!("Correct the annotation: kubectl edit {type_} {bare} -n {namespace}")
         }
         "ManagedElsewhere" => {
             format!("Leave it to that manager and remove the annotation {SEMAPHORE}, or remove the manager")
         }
         "NoSemaphore" if others.is_empty() => format!(
-            "Create the ConsulSemaphore {name} in the namespace {namespace}, which has none: a Job can't use one of \
+            "Create the ConsulSemaphore {name} in the namespace {namespace}, which has none: a {kind} can't use one of \
              another namespace"
         ),
         "NoSemaphore" => {
             return vec![
                 format!("Correct the name: {}. The namespace has {}", annotate("NAME"), some(others)),
-                format!("Or create the ConsulSemaphore {name}: a Job can't use one of another namespace"),
+                format!("Or create the ConsulSemaphore {name}: a {kind} can't use one of another namespace"),
             ];
         }
         "InvalidSemaphore" => {
@@ -134,6 +141,33 @@ fn remedy(subject: &Subject<'_>) -> Vec<String> {
         _ => format!("Follow the message. kubectl csem show {name} -n {namespace} shows the whole semaphore"),
     };
     vec![line]
+}
+
+/// What to do about a workload of another kind than Job, where that differs.
+fn of_another_kind(subject: &Subject<'_>) -> Option<String> {
+    let Subject {
+        namespace,
+        workload,
+        reason,
+        ..
+    } = subject;
+    if workload.kind == Kind::Job {
+        return None;
+    }
+    let kind = workload.kind.name();
+    let (type_, name) = (workload.type_(), &workload.name);
+    Some(match *reason {
+        "RanWithoutSlot" => {
+            format!("Create each {kind} held, or install the admission policies, which hold it")
+        }
+        "Stopping" => format!(
+            "Wait until its pods are gone: kubectl get pods -l {HOLDER_LABEL} -n {namespace}"
+        ),
+        "Unlabelled" => format!(
+            "Give it the label: kubectl label {type_} {name} {WAITS_LABEL}=true --overwrite -n {namespace}"
+        ),
+        _ => return None,
+    })
 }
 
 /// What to do about a Job that asks for several slots and can't have them all.

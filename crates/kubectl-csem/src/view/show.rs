@@ -144,11 +144,13 @@ fn outside(text: &mut Text, queue: &Queue) {
     let mut table = Table::new(["JOB", "REASON", "MESSAGE"]);
     for Outside {
         job,
+        kind,
         reason,
         message,
     } in &queue.outside
     {
-        table.row([job, reason, message].map(Span::plain));
+        let job = title(kind.as_deref(), job);
+        table.row([&job, reason, message].map(Span::plain));
     }
     text.extend(table.indented(INDENT).lines());
     more(text, queue.more_outside);

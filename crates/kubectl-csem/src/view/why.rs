@@ -1,7 +1,10 @@
-//! Why a Job waits, or what it does instead: the answer to `why`.
+//! Why a workload waits, or what it does instead: the answer to `why`.
 
 use consul_semaphore::Phase;
-use consul_semaphore_api::{ConsulSemaphore, HolderStatus, annotations::SEMAPHORE};
+use consul_semaphore_api::{
+    ConsulSemaphore, HolderStatus,
+    annotations::{SEMAPHORE, WAITS_LABEL},
+};
 use consul_semaphore_workload::TrackedWorkload;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -13,23 +16,26 @@ use super::{
     elsewhere,
     item::status,
     parts::{self, INDENT, dim, labelled, note},
-    queue::{Place, Queue},
+    queue::{Id, Place, Queue},
     remedy::{Subject, remedies},
     text::{Line, Span, Text, Tone},
 };
+use crate::workload_name::WorkloadName;
 
 /// How many holders the text shows: it fits on one screen.
 const HOLDERS: usize = 10;
 
-/// What is known of the Job.
+/// What is known of the workload.
 pub(crate) struct Asked<'a> {
     pub(crate) namespace: &'a str,
-    pub(crate) job: &'a str,
+    pub(crate) name: &'a WorkloadName,
     /// `None` if it neither asks for a slot nor was started in one.
     pub(crate) workload: Option<&'a TrackedWorkload>,
     /// The semaphore that the answer is about.
     pub(crate) semaphore: Option<&'a str>,
     pub(crate) phase: Phase,
+    /// Whether the operator sees it: one of another kind than Job needs a label.
+    pub(crate) is_seen: bool,
     /// What is wrong with annotations that have no effect.
     pub(crate) advice: Option<String>,
     /// The `CronJob` that made it, if that has the annotation in the wrong place.
@@ -39,7 +45,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) gaps: &'a [String],
 }
 
-/// The semaphore that the Job names.
+/// The semaphore that the workload names.
 pub(crate) enum Named<'a> {
     /// It names none.
     Nothing,
@@ -50,7 +56,20 @@ pub(crate) enum Named<'a> {
     Semaphore(&'a ConsulSemaphore, &'a Queue),
 }
 
-/// What the Job does.
+impl Asked<'_> {
+    /// Its kind, if it is no Job.
+    fn kind(&self) -> Option<String> {
+        let kind = self.name.kind.name();
+        kind.unusual().map(str::to_owned)
+    }
+
+    fn is(&self, id: Id<'_>) -> bool {
+        let kind = self.name.kind.name();
+        id == (kind.unusual(), &self.name.name)
+    }
+}
+
+/// What the workload does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum State {
     /// It is in the queue.
@@ -70,6 +89,9 @@ pub(crate) enum State {
 pub(crate) struct Answer<'a> {
     namespace: &'a str,
     job: &'a str,
+    /// Its kind, if it is no Job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<String>,
     state: State,
     /// One word, for programs.
     reason: String,
@@ -113,7 +135,7 @@ pub(crate) struct Answer<'a> {
     slots: u32,
 }
 
-/// What the Job does, and why.
+/// What the workload does, and why.
 struct Verdict {
     state: State,
     reason: String,
@@ -137,7 +159,7 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
         Named::Nothing | Named::Missing(_) | Named::Unreadable(_) => (None, None),
     };
     let places = queue.map_or(&[][..], |queue| &queue.places);
-    let index = places.iter().position(|place| place.job == asked.job);
+    let index = places.iter().position(|place| asked.is(place.id()));
     let place = index.map(|index| &places[index]);
     let Verdict {
         state,
@@ -161,7 +183,7 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
     let priority = asked.workload.map(|workload| workload.workload.priority);
     let to_do = remedies(&Subject {
         namespace: asked.namespace,
-        job: asked.job,
+        workload: asked.name,
         semaphore: name,
         reason: &reason,
         advice: asked.advice.as_deref(),
@@ -178,7 +200,8 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
     let elsewhere = elsewhere::waiters(&status, key.as_deref());
     Answer {
         namespace: asked.namespace,
-        job: asked.job,
+        job: &asked.name.name,
+        kind: asked.kind(),
         state,
         reason,
         message,
@@ -266,6 +289,10 @@ fn verdict(asked: &Asked<'_>, place: Option<&Place>, queue: Option<&Queue>) -> V
             Verdict::new(State::Running, "SlotGranted", "it runs in its slot")
         };
     }
+    if !asked.is_seen {
+        let message = format!("the operator does not see it: it has no label {WAITS_LABEL}=true");
+        return Verdict::new(State::NotQueued, "Unlabelled", message);
+    }
     let obstacle = match named {
         Named::Semaphore(semaphore, _) => {
             let name = semaphore.metadata.name.as_deref().unwrap_or_default();
@@ -299,7 +326,7 @@ fn verdict(asked: &Asked<'_>, place: Option<&Place>, queue: Option<&Queue>) -> V
     if let Some(place) = place {
         return Verdict::new(State::Waiting, &place.reason, &place.message);
     }
-    let outside = queue.and_then(|queue| queue.outside.iter().find(|one| one.job == asked.job));
+    let outside = queue.and_then(|queue| queue.outside.iter().find(|one| asked.is(one.id())));
     match outside {
         Some(one) => Verdict::new(State::NotQueued, &one.reason, &one.message),
         None => Verdict::new(
@@ -411,6 +438,7 @@ fn headline(answer: &Answer<'_>) -> String {
     let Answer {
         namespace,
         job,
+        kind,
         state,
         reason,
         semaphore,
@@ -450,7 +478,10 @@ fn headline(answer: &Answer<'_>) -> String {
         State::Finished => "is done".to_owned(),
         State::Deleting => "is being deleted".to_owned(),
     };
-    format!("{namespace}/{job} {does}")
+    let kind = kind
+        .as_deref()
+        .map_or_else(String::new, |kind| format!("{kind} "));
+    format!("{kind}{namespace}/{job} {does}")
 }
 
 #[cfg(test)]

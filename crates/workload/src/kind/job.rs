@@ -75,11 +75,6 @@ pub(crate) fn template(job: &batch::Job) -> Option<&BTreeMap<String, String>> {
     metadata.annotations.as_ref()
 }
 
-/// What a Job is doing, whether it asks for a slot or not.
-pub fn phase(job: &batch::Job) -> Phase {
-    phase_if(job, read::granted(job).is_some())
-}
-
 fn phase_if(job: &batch::Job, granted: bool) -> Phase {
     let status = job.status.as_ref();
     let pods = status.map_or(0, |status| {

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{phase, read::SCHEDULED};
+use crate::{Object, read::SCHEDULED};
 
 proptest! {
     /// A workload in any state that a controller may leave behind: either what is read of it makes sense, or nothing
@@ -473,6 +473,7 @@ fn what_a_workload_does_is_read_whatever_it_asks_for() {
         workload["metadata"]["annotations"] = json!({});
         workload["status"]["conditions"] = json!([{ "type": "Complete", "status": "True" }]);
     });
-    let phase = phase(&serde_json::from_value(done).unwrap());
+    let done: Object = serde_json::from_str(&done.to_string()).unwrap();
+    let phase = Kind::Job.phase(&done).unwrap();
     assert_eq!(phase, Phase::Finished { at_rest: true });
 }

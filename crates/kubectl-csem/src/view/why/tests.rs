@@ -1,3 +1,4 @@
+use consul_semaphore_workload::Object;
 use serde_json::{Value, json, to_value};
 
 use super::*;
@@ -19,15 +20,20 @@ fn asked(semaphore: &ConsulSemaphore, more: &Value, events: &[RecordedEvent]) ->
 fn of(workload: Option<&TrackedWorkload>, named: Named<'_>) -> (Value, String) {
     said(&Asked {
         namespace: "batch",
-        job: "a",
+        name: &job(),
         workload,
         semaphore: workload.and_then(|workload| workload.semaphores().next().map(AsRef::as_ref)),
         phase: workload.map_or(Phase::Running, |workload| workload.workload.phase),
+        is_seen: true,
         advice: None,
         cron_job: None,
         named,
         gaps: &[],
     })
+}
+
+fn job() -> WorkloadName {
+    WorkloadName::parse("a").unwrap()
 }
 
 fn said(asked: &Asked<'_>) -> (Value, String) {
@@ -64,6 +70,75 @@ fn is(answer: &Value, state: &str, reason: &str) {
         [state, reason],
         "{answer}"
     );
+}
+
+/// A `JobSet` waits behind a Job of the same name.
+#[test]
+fn one_of_another_kind_is_not_mixed_up_with_a_job_of_its_name() {
+    let train: Object = serde_json::from_str(
+        &json!({
+            "metadata": {
+                "name": "a", "namespace": "batch", "uid": "uid-set", "resourceVersion": "7",
+                "annotations": {
+                    "consul-semaphore.io/semaphore": "db", "consul-semaphore.io/priority": "3",
+                },
+            },
+            "spec": { "suspend": true },
+            "status": { "conditions": [{ "type": "Suspended", "status": "True" }] },
+        })
+        .to_string(),
+    )
+    .unwrap();
+    let name = WorkloadName::parse("jobset/a").unwrap();
+    let this = name.tracked(&train).unwrap().unwrap();
+    let db = queued(
+        &[],
+        &json!({ "waiting": 2, "queue": [{ "job": "a" }, { "job": "a", "kind": "JobSet" }] }),
+    );
+    let workloads = [workload("a", &json!({})), this.clone()];
+    let queue = queue_of(&db, &workloads, &[], 99);
+    let mut of_it = Asked {
+        namespace: "batch",
+        name: &name,
+        workload: Some(&this),
+        semaphore: Some("db"),
+        phase: Phase::Idle,
+        is_seen: true,
+        advice: None,
+        cron_job: None,
+        named: Named::Semaphore(&db, &queue),
+        gaps: &[],
+    };
+    let (answer, text) = said(&of_it);
+    is(&answer, "Waiting", "Behind");
+    assert_eq!(
+        (&answer["kind"], &answer["place"]),
+        (&json!("JobSet"), &json!(2))
+    );
+    assert_eq!(answer["priority"], 3);
+    has(
+        &text,
+        &[
+            "JobSet batch/a waits",
+            "2 of 2",
+            "kubectl csem bump jobset/a 1",
+        ],
+    );
+    of_it.is_seen = false;
+    let (answer, text) = said(&of_it);
+    is(&answer, "NotQueued", "Unlabelled");
+    has(
+        &text,
+        &["kubectl label jobset a consul-semaphore.io/waits=true"],
+    );
+    of_it.is_seen = true;
+    of_it.phase = Phase::Stopping;
+    let hold = json!({ "waiting": 1, "queue": [{ "job": "a" }] });
+    let db = queued(&[], &hold);
+    let queue = queue_of(&db, &workloads, &[], 99);
+    of_it.named = Named::Semaphore(&db, &queue);
+    let (answer, _) = said(&of_it);
+    is(&answer, "NotQueued", "Unseen");
 }
 
 #[test]
@@ -293,10 +368,11 @@ fn one_that_does_not_ask_is_told_how() {
     );
     let mut misspelt = Asked {
         namespace: "batch",
-        job: "a",
+        name: &job(),
         workload: None,
         semaphore: None,
         phase: Phase::Idle,
+        is_seen: true,
         advice: Some("write consul-semaphore.io/semaphore".to_owned()),
         cron_job: None,
         named: Named::Nothing,
@@ -333,10 +409,11 @@ fn one_that_waits_no_more_is_said_to() {
     ] {
         let (answer, text) = said(&Asked {
             namespace: "batch",
-            job: "a",
+            name: &job(),
             workload: Some(&workload("a", &json!({}))),
             semaphore: Some("db"),
             phase,
+            is_seen: true,
             advice: None,
             cron_job: None,
             named: Named::Semaphore(&db, &queue),

@@ -1,12 +1,11 @@
-//! `hold`, `unhold` and `bump`, which set annotations that decide a Job's place in the queue.
+//! `hold`, `unhold` and `bump`, which set annotations that decide a workload's place in the queue.
 
-use consul_client::clock::Moment;
 use consul_semaphore::Phase;
-use consul_semaphore_api::annotations::{HOLD, PRIORITY, SEMAPHORE};
-use consul_semaphore_workload::{Obstacle, TrackedWorkload, WorkloadObject, phase};
+use consul_semaphore_api::annotations::{HOLD, PRIORITY, SEMAPHORE, WAITS_LABEL};
+use consul_semaphore_workload::{Object, TrackedWorkload};
 use serde_json::{Value, json};
 
-use crate::{cluster::Cluster, failure::Failure, terminal};
+use crate::{cluster::Cluster, failure::Failure, terminal, workload_name::WorkloadName};
 
 /// The requested change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +18,7 @@ pub(crate) enum Change {
 /// What has to be done.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// The Job is already as requested.
+    /// The workload is already as requested.
     Nothing(String),
     /// The annotation, its value, and the message once it is written.
     Write {
@@ -29,52 +28,54 @@ enum Step {
     },
 }
 
-pub(crate) async fn change(cluster: &Cluster, name: &str, change: Change) -> Result<(), Failure> {
+pub(crate) async fn change(
+    cluster: &Cluster,
+    named: &WorkloadName,
+    change: Change,
+) -> Result<(), Failure> {
     let cluster = cluster.to_change();
     cluster.installed().await?;
-    let job = cluster.job(name).await?;
-    match step(&job, change)? {
-        Step::Nothing(said) => terminal::write(&format!("job.batch/{name} {said}\n")),
+    let object = cluster.workload(named).await?;
+    let printed = named.printed();
+    match step(named, &object, change)? {
+        Step::Nothing(said) => terminal::write(&format!("{printed} {said}\n")),
         Step::Write {
             annotation,
             value,
             done,
         } => {
-            cluster
-                .patch_job(name, &patch(&job, annotation, value.as_deref()))
-                .await?;
-            terminal::write(&format!("job.batch/{name} {done}\n"))
+            let patch = patch(&object, annotation, value.as_deref());
+            cluster.patch_workload(named, &patch).await?;
+            terminal::write(&format!("{printed} {done}\n"))
         }
     }
 }
 
-/// The patch names the uid, so that it can't hit a new Job with the same name.
-fn patch(job: &WorkloadObject, annotation: &str, value: Option<&str>) -> Value {
-    json!({ "metadata": { "uid": job.metadata.uid, "annotations": { annotation: value } } })
+/// The patch names the uid, so that it can't hit a new workload with the same name.
+fn patch(object: &Object, annotation: &str, value: Option<&str>) -> Value {
+    json!({ "metadata": { "uid": object.metadata.uid, "annotations": { annotation: value } } })
 }
 
-/// Decides from the current Job. The annotations of a Job that holds a slot take effect only when its pods have
+/// Decides from the current workload. The annotations of one that holds a slot take effect only when its pods have
 /// ended.
-fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
-    let name = job.metadata.name.as_deref().unwrap_or_default();
-    let annotations = job.metadata.annotations.clone().unwrap_or_default();
+fn step(named: &WorkloadName, object: &Object, change: Change) -> Result<Step, Failure> {
+    let title = named.title();
+    let annotations = object.metadata.annotations.clone().unwrap_or_default();
     if !annotations.contains_key(SEMAPHORE) {
         return Err(Failure::impossible(format!(
-            "the Job {name} needs no slot: it has no annotation {SEMAPHORE}"
+            "the {title} needs no slot: it has no annotation {SEMAPHORE}"
         )));
     }
     let refuse = |is: &str| {
-        let message = format!("the Job {name} {is}, so it does not wait");
+        let message = format!("the {title} {is}, so it does not wait");
         Err(Failure::impossible(message))
     };
-    let later = match phase(job) {
+    let phase = named.phase(object)?;
+    match phase {
         Phase::Finished { .. } => return refuse("is done"),
         Phase::Deleting => return refuse("is being deleted"),
-        Phase::Running => {
-            ". It keeps running: this takes effect when it is queued again. To stop it, suspend it"
-        }
-        Phase::Idle | Phase::Stopping => "",
-    };
+        Phase::Idle | Phase::Stopping | Phase::Running => {}
+    }
     let annotation = match change {
         Change::Hold | Change::Unhold => HOLD,
         Change::Priority(_) => PRIORITY,
@@ -107,28 +108,56 @@ fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
     if same {
         return Ok(Step::Nothing(there.to_owned()));
     }
-    let workload = TrackedWorkload::read(job, Moment::default());
-    let obstacle = match workload.and_then(|workload| workload.obstacle) {
-        Some(Obstacle::Managed(why)) => {
-            format!(". The operator ignores this Job, so it gets no slot: {why}")
-        }
-        // The new value may be what corrects it.
-        _ => String::new(),
-    };
+    let more = remark(named, object, phase)?;
     Ok(Step::Write {
         annotation,
         value,
-        done: format!("{done}{later}{obstacle}"),
+        done: format!("{done}{more}"),
     })
+}
+
+/// When the change takes effect, unless that is at once.
+fn remark(named: &WorkloadName, object: &Object, phase: Phase) -> Result<String, Failure> {
+    let kind = named.kind.name();
+    let workload = named.tracked(object)?;
+    let ignored = workload.as_ref().filter(|workload| workload.is_managed());
+    // The new value may be what corrects any other obstacle.
+    if let Some(obstacle) = ignored.and_then(|workload| workload.obstacle.as_ref()) {
+        return Ok(format!(
+            ". The operator ignores this {kind}, so it gets no slot: {obstacle}"
+        ));
+    }
+    if !named.kind.is_seen(object) {
+        return Ok(format!(
+            ". The operator does not see this {kind}: give it the label {WAITS_LABEL}=true"
+        ));
+    }
+    let stays = |workload: &TrackedWorkload| !workload.workload.traits.can_be_suspended;
+    let later = match phase {
+        Phase::Running if workload.as_ref().is_some_and(stays) => {
+            ". It keeps running: it can't be suspended any more"
+        }
+        Phase::Running => {
+            ". It keeps running: this takes effect when it is queued again. To stop it, suspend it"
+        }
+        _ => "",
+    };
+    Ok(later.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use consul_semaphore_api::annotations::{GRANTED_TO, LOCK_KEY, SESSION};
     use serde_json::from_value;
 
     use super::*;
 
-    fn job(annotations: &Value, spec: &Value, conditions: &Value) -> WorkloadObject {
+    /// The step for a Job.
+    fn step(object: &Object, change: Change) -> Result<Step, Failure> {
+        super::step(&WorkloadName::parse("a").unwrap(), object, change)
+    }
+
+    fn job(annotations: &Value, spec: &Value, conditions: &Value) -> Object {
         let mut all = json!({ SEMAPHORE: "db" });
         for (name, value) in annotations.as_object().unwrap() {
             all[name] = value.clone();
@@ -140,10 +169,10 @@ mod tests {
             "spec": spec,
             "status": { "conditions": conditions },
         });
-        from_value(job).unwrap()
+        serde_json::from_str(&job.to_string()).unwrap()
     }
 
-    fn waiting(annotations: &Value) -> WorkloadObject {
+    fn waiting(annotations: &Value) -> Object {
         let suspended = json!([{ "type": "Suspended", "status": "True" }]);
         job(
             annotations,
@@ -153,7 +182,7 @@ mod tests {
     }
 
     /// The written annotation with its value, and the message.
-    fn written(job: &WorkloadObject, change: Change) -> (&'static str, Option<String>, String) {
+    fn written(job: &Object, change: Change) -> (&'static str, Option<String>, String) {
         match step(job, change).unwrap() {
             Step::Write {
                 annotation,
@@ -242,6 +271,47 @@ mod tests {
         let spec = json!({ "suspend": true, "managedBy": "example.com/queue", "template": {} });
         let (.., done) = written(&job(&json!({}), &spec, &json!([])), Change::Hold);
         assert!(done.contains("example.com/queue"), "{done}");
+    }
+
+    /// Held as the admission policies do, and running.
+    #[test]
+    fn a_workload_of_another_kind_is_told_what_is_special_about_it() {
+        let pod = |change: &dyn Fn(&mut Value)| {
+            let mut pod = json!({
+                "metadata": {
+                    "name": "a", "namespace": "batch", "uid": "u", "resourceVersion": "7",
+                    "annotations": { SEMAPHORE: "db" }, "labels": { WAITS_LABEL: "true" },
+                },
+                "spec": { "schedulingGates": [{ "name": "consul-semaphore.io/slot" }] },
+            });
+            change(&mut pod);
+            let pod: Object = serde_json::from_str(&pod.to_string()).unwrap();
+            let named = WorkloadName::parse("pod/a").unwrap();
+            match super::step(&named, &pod, Change::Hold) {
+                Ok(Step::Write { done, .. }) => done,
+                Ok(Step::Nothing(said)) => said,
+                Err(failure) => failure.message,
+            }
+        };
+        let held = pod(&|_| {});
+        assert!(held.ends_with("until `kubectl csem unhold`"), "{held}");
+        let unseen = pod(&|pod| pod["metadata"]["labels"] = json!({}));
+        assert!(
+            unseen.contains("consul-semaphore.io/waits=true"),
+            "{unseen}"
+        );
+        let started = pod(&|pod| pod["spec"] = json!({}));
+        assert!(started.contains("ignores this Pod"), "{started}");
+        let granted = pod(&|pod| {
+            pod["spec"] = json!({});
+            let grant = json!({
+                SEMAPHORE: "db", GRANTED_TO: "u", LOCK_KEY: "p/s", SESSION: "s",
+            });
+            pod["metadata"]["annotations"] = grant;
+        });
+        assert!(granted.contains("can't be suspended"), "{granted}");
+        let done = pod(&|pod| pod["status"] = json!({ "phase": "Succeeded" }));
+        assert_eq!(done, "the Pod a is done, so it does not wait");
     }
 
     #[test]
