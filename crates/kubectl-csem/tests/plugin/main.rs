@@ -12,6 +12,7 @@ mod terminal;
 
 mod acting;
 mod completing;
+mod kinds;
 mod picture;
 mod reading;
 mod releasing;

@@ -12,7 +12,7 @@ use tokio::{
 use crate::stage::{User, installed};
 
 /// An administrator who can also reach Consul.
-fn user(bed: &Bed, team: &Namespace) -> User {
+pub(crate) fn user(bed: &Bed, team: &Namespace) -> User {
     let user = User::admin(bed, team).set("CONSUL_HTTP_ADDR", bed.consul().address());
     match bed.consul().token() {
         Some(token) => user.set("CONSUL_HTTP_TOKEN", token),
