@@ -160,6 +160,10 @@ pub(crate) struct ScopeFlags {
     #[arg(long, env, value_name = "NAMES")]
     pub(crate) workloads: Vec<Kinds>,
 
+    /// A ConfigMap in the operator's namespace with rows that describe more kinds: docs/admission.md
+    #[arg(long, env, value_name = "NAME", value_parser = name)]
+    pub(crate) kinds: Option<String>,
+
     /// Which ConsulSemaphores to serve: a label selector such as shard=a or 'shard in (a,b)' [default: all]
     #[arg(long, env, value_name = "SELECTOR")]
     pub(crate) semaphore_selector: Option<SemaphoreSelector>,
@@ -288,8 +292,11 @@ impl ScopeFlags {
     }
 
     /// The kinds of workloads for the library.
-    pub(crate) fn workloads(&self) -> Kinds {
-        self.workloads.iter().cloned().collect()
+    pub(crate) fn workloads(&self) -> controller::Workloads {
+        controller::Workloads {
+            kinds: self.workloads.iter().cloned().collect(),
+            table: self.kinds.clone(),
+        }
     }
 }
 
@@ -298,7 +305,7 @@ impl OperatorFlags {
     pub(crate) fn settings(
         self,
         scope: Scope,
-        workloads: Kinds,
+        workloads: controller::Workloads,
         election: leader::Settings,
     ) -> controller::Settings {
         controller::Settings {

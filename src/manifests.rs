@@ -3,6 +3,7 @@
 //!
 //! What differs between kinds is a row of CEL expressions (`rows.rs`). `config/workloads` and the chart have the result.
 
+mod listed;
 mod rows;
 
 use consul_semaphore_api::annotations::OF_THE_OPERATOR;
@@ -26,7 +27,9 @@ pub fn of_kind(kind: &Kind) -> String {
         guard(kind, &life),
         operator(kind),
     ];
-    documents.join("---\n")
+    let refused = listed::requires(kind).map(|requires| refuse(kind, &life, requires));
+    let documents = documents.into_iter().chain(refused);
+    documents.collect::<Vec<_>>().join("---\n")
 }
 
 /// The policy that limits what the operator may do with a kind.
@@ -40,7 +43,7 @@ pub fn operator(kind: &Kind) -> String {
         allowed,
     } = rows::writes(kind);
     let allowed = allowed.iter().map(|(path, allowed)| {
-        let filling = [("allowed", allowed.clone()), ("path", (*path).to_owned())];
+        let filling = [("allowed", allowed.clone()), ("path", path.clone())];
         fill_in(include_str!("manifests/write.yaml"), kind, &filling)
     });
     let resources: Vec<String> = resources
@@ -49,8 +52,8 @@ pub fn operator(kind: &Kind) -> String {
         .collect();
     let filling = [
         ("resources", resources.join(", ")),
-        ("spec", listed(spec)),
-        ("status", listed(status)),
+        ("spec", listed(&spec)),
+        ("status", listed(&status)),
         ("grant", grant.to_owned()),
         ("rest", rest),
         ("writes", allowed.collect()),
@@ -64,8 +67,9 @@ pub fn component(kind: &Kind) -> String {
 }
 
 fn rights(kind: &Kind) -> String {
-    let rules = rules_of(kind).iter().map(|rule| {
-        let (group, resource, verbs) = (rule.group, rule.resource, rule.verbs.join(", "));
+    let rules = rules_of(kind);
+    let rules = rules.iter().map(|rule| {
+        let (group, resource, verbs) = (&rule.group, &rule.resource, rule.verbs.join(", "));
         format!("- apiGroups: [\"{group}\"]\n  resources: [{resource}]\n  verbs: [{verbs}]\n")
     });
     let filling = [("rules", rules.collect())];
@@ -73,9 +77,13 @@ fn rights(kind: &Kind) -> String {
 }
 
 fn hold(kind: &Kind, life: &Life) -> String {
-    let (spec, patch) = match life.hold {
+    let (spec, patch) = match &life.hold {
         Hold::Spec(spec) => (spec_if_it_waits(spec), String::new()),
-        Hold::Field(path, value) => (String::new(), patch_if_it_waits(path, value)),
+        Hold::Field(path, value) => {
+            let patch = format!("[JSONPatch{{op: 'add', path: '{path}', value: {value}}}]");
+            (String::new(), patches_if_it_waits(&patch))
+        }
+        Hold::Patches(patches) => (String::new(), patches_if_it_waits(patches)),
     };
     let filling = [
         ("spec", spec),
@@ -83,9 +91,9 @@ fn hold(kind: &Kind, life: &Life) -> String {
         ("reports", reports()),
         ("owned", rows::owned("it")),
         ("managed", rows::managed(life)),
-        ("held", life.held.to_owned()),
-        ("exempt", life.exempt.to_owned()),
-        ("copied", life.copied.to_owned()),
+        ("held", life.held.to_string()),
+        ("exempt", life.exempt.to_string()),
+        ("copied", life.copied.to_string()),
     ];
     fill_in(include_str!("manifests/hold.yaml"), kind, &filling)
 }
@@ -101,12 +109,26 @@ fn spec_if_it_waits(spec: &str) -> String {
 }
 
 /// The same before the rest of a JSON Patch.
-fn patch_if_it_waits(path: &str, value: &str) -> String {
+fn patches_if_it_waits(patches: &str) -> String {
     format!(
         "(variables.waits && !variables.held
-  ? [JSONPatch{{op: 'add', path: '{path}', value: {value}}}] : [])
+  ? {patches} : [])
 +"
     )
+}
+
+/// The policy on what an object must be like to be held.
+fn refuse(kind: &Kind, life: &Life, requires: Vec<(String, String)>) -> String {
+    let requires = requires.into_iter().map(|(required, title)| {
+        let filling = [("required", required), ("title", title)];
+        fill_in(include_str!("manifests/require.yaml"), kind, &filling)
+    });
+    let filling = [
+        ("owned", rows::owned("it")),
+        ("managed", rows::managed(life)),
+        ("requires", requires.collect()),
+    ];
+    fill_in(include_str!("manifests/refuse.yaml"), kind, &filling)
 }
 
 fn guard(kind: &Kind, life: &Life) -> String {
@@ -123,10 +145,10 @@ fn guard(kind: &Kind, life: &Life) -> String {
         ("reports", reports()),
         ("owned", rows::owned("it")),
         ("managed", rows::managed(life)),
-        ("templates", life.templates.to_owned()),
-        ("held", life.held.to_owned()),
-        ("exempt", life.exempt.to_owned()),
-        ("ended", life.ended.to_owned()),
+        ("templates", life.templates.to_string()),
+        ("held", life.held.to_string()),
+        ("exempt", life.exempt.to_string()),
+        ("ended", life.ended.to_string()),
         ("runs", runs),
         ("started", started.to_owned()),
         ("late", late.to_owned()),
@@ -141,7 +163,7 @@ fn reports() -> String {
 }
 
 /// A list of CEL.
-fn listed(names: &[&str]) -> String {
+fn listed(names: &[String]) -> String {
     let names: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
     format!("[{}]", names.join(", "))
 }
@@ -194,7 +216,7 @@ mod tests {
 
     #[test]
     fn every_place_is_filled() {
-        for kind in Kind::ALL {
+        for kind in Kind::all() {
             for text in [of_kind(&kind), operator(&kind), component(&kind)] {
                 assert!(!text.contains('@'), "{text}");
             }

@@ -1,6 +1,7 @@
 //! The workloads of a cluster in the API server: watched, read and written. Parsing them, and composing what is
 //! written to them, is in [`consul_semaphore_workload`].
 
+mod known;
 mod list;
 mod turns;
 mod watch;
@@ -9,6 +10,7 @@ use std::{sync::Arc, time::Duration};
 
 use self::turns::Turns;
 pub(crate) use self::{
+    known::KnownKinds,
     list::Pages,
     turns::Urgency,
     watch::{Sighting, watch, watch_pods},
@@ -86,9 +88,13 @@ impl<'a> From<&'a Identity> for Subject<'a> {
 }
 
 /// A workload as events refer to it.
-pub(crate) fn reference<'a>(namespace: &str, workload: impl Into<Subject<'a>>) -> ObjectReference {
+pub(crate) fn reference<'a>(
+    kinds: &KnownKinds,
+    namespace: &str,
+    workload: impl Into<Subject<'a>>,
+) -> ObjectReference {
     let Subject { kind, name, uid } = workload.into();
-    let api_version = Kind::named(kind).map(|kind| kind.resource().api_version);
+    let api_version = kinds.named(kind).map(|kind| kind.resource().api_version);
     ObjectReference {
         api_version,
         kind: Some(kind.to_string()),
@@ -152,15 +158,22 @@ fn given_up_at(end: Moment, mut request: http::Request<Vec<u8>>) -> http::Reques
 /// The workloads of a cluster.
 pub(crate) struct Workloads {
     client: Client,
+    kinds: KnownKinds,
     turns: Turns,
 }
 
 impl Workloads {
-    pub(crate) fn new(client: Client) -> Self {
+    pub(crate) fn new(client: Client, kinds: KnownKinds) -> Self {
         Self {
             client,
+            kinds,
             turns: Turns::default(),
         }
+    }
+
+    /// The kind of this name, if it is known.
+    pub(crate) fn kind(&self, name: &KindName) -> Option<Kind> {
+        self.kinds.named(name)
     }
 
     /// Writes to a workload. Returns its current state: `None` once it is deleted.
@@ -189,7 +202,7 @@ impl Workloads {
         if deadline.is_some() {
             crash::reach(Point::StartAllowed, &namespace).await;
         }
-        let Some(kind) = Kind::named(&target.kind) else {
+        let Some(kind) = self.kind(&target.kind) else {
             return Err(unknown(&target.kind));
         };
         let of = Resource::new(&kind, &namespace, &target.name);
@@ -353,7 +366,7 @@ impl Workloads {
             uid,
             ..
         } = identity;
-        let Some(kind) = Kind::named(kind) else {
+        let Some(kind) = self.kind(kind) else {
             return Err(unknown(kind).to_string());
         };
         let of = Resource::new(&kind, namespace, workload);
@@ -422,7 +435,9 @@ fn parse(kind: &Kind, json: &str, seen: Moment) -> Result<Option<TrackedWorkload
 
 /// Nothing is known of workloads of this kind.
 fn unknown(kind: &KindName) -> WriteError {
-    WriteError::Unanswered(format!("this operator knows no kind {kind}"))
+    WriteError::Unanswered(format!(
+        "this operator knows no kind {kind}: put its row back into the ConfigMap of --kinds until its slots are released"
+    ))
 }
 
 /// Where the API server has a workload.

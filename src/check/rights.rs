@@ -1,15 +1,17 @@
 //! What the operator must be allowed in Kubernetes: the rules of `config/rbac`, as questions.
 
+use std::borrow::Cow;
+
 use crate::admission;
 use consul_semaphore_api::scope::Namespaces;
-use consul_semaphore_workload::{Kind, Kinds};
+use consul_semaphore_workload::{Kind, Kinds, row::Row};
 
 /// A rule, and what does not work without it.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
-    pub(crate) group: &'static str,
+    pub(crate) group: Cow<'static, str>,
     /// With its subresource: `jobs/status`.
-    pub(crate) resource: &'static str,
+    pub(crate) resource: Cow<'static, str>,
     pub(crate) verbs: &'static [&'static str],
     pub(super) place: Place,
     /// What does not work without it.
@@ -43,8 +45,8 @@ const fn rule(
     without: &'static str,
 ) -> Rule {
     Rule {
-        group,
-        resource,
+        group: Cow::Borrowed(group),
+        resource: Cow::Borrowed(resource),
         verbs,
         place,
         without,
@@ -167,7 +169,7 @@ const fn ends(group: &'static str, resource: &'static str) -> Rule {
 }
 
 /// The rules that a kind of workload needs beside [`RULES`]: `--workloads` switches it on.
-pub(crate) const fn rules_of(kind: &Kind) -> &'static [Rule] {
+pub(crate) fn rules_of(kind: &Kind) -> Cow<'static, [Rule]> {
     const JOB_SETS: &[Rule] = &[
         workloads("jobset.x-k8s.io", "jobsets"),
         ends("jobset.x-k8s.io", "jobsets/status"),
@@ -185,14 +187,35 @@ pub(crate) const fn rules_of(kind: &Kind) -> &'static [Rule] {
     const TASK_RUNS: &[Rule] = &[workloads("tekton.dev", "taskruns")];
     const WORKFLOWS: &[Rule] = &[workloads("argoproj.io", "workflows")];
     const PODS: &[Rule] = &[workloads("", "pods"), ends("", "pods/status")];
-    match kind {
+    let rules = match kind {
         Kind::Job => &[],
         Kind::JobSet => JOB_SETS,
         Kind::PipelineRun => PIPELINE_RUNS,
         Kind::TaskRun => TASK_RUNS,
         Kind::Workflow => WORKFLOWS,
         Kind::Pod => PODS,
+        Kind::Listed(row) => return rules_of_row(kind, row).into(),
+    };
+    Cow::Borrowed(rules)
+}
+
+fn rules_of_row(kind: &Kind, row: &Row) -> Vec<Rule> {
+    let resource = kind.resource();
+    let of = |rule: Rule, resource: String, group: String| Rule {
+        group: group.into(),
+        resource: resource.into(),
+        ..rule
+    };
+    let mut rules = vec![of(
+        workloads("", ""),
+        resource.plural.clone(),
+        resource.group.clone(),
+    )];
+    if row.life.failed.is_some() {
+        let status = format!("{}/status", resource.plural);
+        rules.push(of(ends("", ""), status, resource.group));
     }
+    rules
 }
 
 /// The extra rule for the token of a `ConsulSemaphore`.
@@ -207,7 +230,7 @@ pub(super) static SECRET: Rule = rule(
 /// A rule to check in one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Question {
-    pub(super) rule: &'static Rule,
+    pub(super) rule: Rule,
     /// `None`: all namespaces.
     pub(super) namespace: Option<String>,
     /// `None`: any object.
@@ -228,9 +251,9 @@ pub(super) fn questions(
     namespaces: &Namespaces,
     lease: Option<&Lease>,
 ) -> Vec<Question> {
-    let of = |rule: &'static Rule| -> Vec<Question> {
+    let of = |rule: &Rule| -> Vec<Question> {
         let question = |namespace: Option<String>, name: Option<String>| Question {
-            rule,
+            rule: rule.clone(),
             namespace,
             name,
         };
@@ -264,8 +287,9 @@ pub(super) fn questions(
             }
         }
     };
-    let kinds = kinds.iter().flat_map(rules_of);
-    RULES.iter().chain(kinds).flat_map(of).collect()
+    let of_kinds = kinds.iter().flat_map(|kind| rules_of(kind).into_owned());
+    let of_kinds: Vec<Rule> = of_kinds.collect();
+    RULES.iter().chain(&of_kinds).flat_map(of).collect()
 }
 
 #[cfg(test)]
@@ -355,7 +379,7 @@ mod tests {
                 Place::Policy(name) => ("ClusterRole", name),
             };
             for verb in rule.verbs {
-                let allowed = [kind, rule.group, rule.resource, name, verb];
+                let allowed = [kind, &rule.group, &rule.resource, name, verb];
                 assert!(
                     table.insert(allowed.map(str::to_owned)),
                     "{allowed:?} twice"

@@ -22,7 +22,7 @@ use crate::{
     call::{CallError, call},
     crash::{self, Point},
     telemetry::Metrics,
-    workload::{Subject, reference},
+    workload::{KnownKinds, Subject, reference},
 };
 use consul_client::{Backoff, clock, text::one_line};
 use consul_semaphore::CronJob;
@@ -99,6 +99,8 @@ pub(super) enum Reason {
     /// Another controller, such as Kueue, manages the Job, so the operator leaves it alone. Remove its label or
     /// field, or the annotation.
     ManagedElsewhere,
+    /// A row in the `ConfigMap` of `--kinds` is wrong; the message names it, and says what is allowed. Correct it.
+    InvalidKind,
     /// The `ConsulSemaphore` was stored before its schema existed and can't be read. Correct it.
     InvalidSemaphore,
     /// Slots of the `ConsulSemaphore` can't be granted or released. The message has the reason of the condition Ready
@@ -154,6 +156,7 @@ impl Reason {
             | Self::Unsatisfiable
             | Self::AnnotationIgnored
             | Self::ManagedElsewhere
+            | Self::InvalidKind
             | Self::InvalidSemaphore
             | Self::NotReady
             | Self::LeftBehind
@@ -169,6 +172,7 @@ impl Reason {
 pub(super) struct Events {
     queue: mpsc::Sender<Due>,
     metrics: Metrics,
+    kinds: KnownKinds,
 }
 
 /// An event to be written.
@@ -181,7 +185,11 @@ struct Due {
 
 impl Events {
     /// The queue, and the task that writes its events until every handle to the queue is dropped.
-    pub(super) fn new(client: Client, metrics: Metrics) -> (Self, impl Future<Output = ()>) {
+    pub(super) fn new(
+        client: Client,
+        metrics: Metrics,
+        kinds: KnownKinds,
+    ) -> (Self, impl Future<Output = ()>) {
         let (queue, mut due) = mpsc::channel::<Due>(QUEUE);
         let reporter = Reporter {
             controller: consul_semaphore_api::GROUP.into(),
@@ -201,7 +209,21 @@ impl Events {
                 }
             }
         };
-        (Self { queue, metrics }, write)
+        let events = Self {
+            queue,
+            metrics,
+            kinds,
+        };
+        (events, write)
+    }
+
+    /// A workload as events refer to it.
+    pub(super) fn about<'a>(
+        &self,
+        namespace: &str,
+        workload: impl Into<Subject<'a>>,
+    ) -> ObjectReference {
+        reference(&self.kinds, namespace, workload)
     }
 
     /// Emits an event on a workload, which may have been deleted by now.
@@ -212,7 +234,7 @@ impl Events {
         reason: Reason,
         note: String,
     ) {
-        self.emit(reference(namespace, workload), reason, note);
+        self.emit(self.about(namespace, workload), reason, note);
     }
 
     /// Emits an event on a workload, unless that event exists already, also from another replica or from before a
@@ -225,7 +247,7 @@ impl Events {
         note: String,
     ) {
         let kind = reason.kind();
-        self.put(reference(namespace, workload), (kind, reason), note, true);
+        self.put(self.about(namespace, workload), (kind, reason), note, true);
     }
 
     /// Emits an event on a `CronJob`.
@@ -285,8 +307,12 @@ impl Events {
     #[cfg(test)]
     pub(super) fn captured() -> (Self, Captured) {
         let (queue, due) = mpsc::channel(QUEUE);
-        let metrics = Metrics::default();
-        (Self { queue, metrics }, Captured(due))
+        let events = Self {
+            queue,
+            metrics: Metrics::default(),
+            kinds: KnownKinds::new(),
+        };
+        (events, Captured(due))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
 };
 use consul_client::clock::Moment;
 use consul_semaphore::{Uid, holding::Setback, plan::Stop};
-use consul_semaphore_workload::{self as workload, TrackedWorkload};
+use consul_semaphore_workload::TrackedWorkload;
 
 /// How many of them are suspended at once.
 const CONCURRENCY: usize = 16;
@@ -81,7 +81,8 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
     let Some(stop) = Stop::of(workload) else {
         return Ok(());
     };
-    let Some(request) = workload::stop(&stop) else {
+    let kind = context.workloads.kind(&stop.workload.kind);
+    let Some(request) = kind.and_then(|kind| kind.stop(&stop)) else {
         return Ok(());
     };
     let write = WorkloadWrite {

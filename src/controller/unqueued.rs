@@ -22,7 +22,7 @@ use consul_semaphore::{
     holding::Setback,
     plan::{Fail, Failed},
 };
-use consul_semaphore_workload::{Shape, TrackedWorkload, request};
+use consul_semaphore_workload::{Shape, TrackedWorkload};
 
 /// When to look again whether a semaphore can grant anything.
 const LATER: Duration = Duration::from_secs(10);
@@ -113,7 +113,9 @@ impl Unqueued {
 /// Makes a workload fail. Returns whether it did, or has changed since.
 async fn make_fail(context: &Context, namespace: &Arc<str>, fail: Fail) -> bool {
     let (target, (reason, note)) = (fail.workload.clone(), explain_failure("", &fail.why));
-    let Some(request) = request(&Write::Fail(fail), &Shape::Plain, clock::time()) else {
+    let kind = context.workloads.kind(&target.kind);
+    let (write, now) = (Write::Fail(fail), clock::time());
+    let Some(request) = kind.and_then(|kind| kind.request(&write, &Shape::Plain, now)) else {
         return false;
     };
     let write = WorkloadWrite {

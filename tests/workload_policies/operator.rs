@@ -104,7 +104,66 @@ fn allowed(kind: Kind) -> Vec<Change> {
                 json!({ "status": { "phase": "Failed", "reason": "WaitTimedOut", "message": "m" } }),
             ),
         ],
+        Kind::RayJob | Kind::TrainJob | Kind::MPIJob | Kind::SparkApplication => {
+            let (field, places): (_, &[&str]) = match kind {
+                Kind::RayJob => (
+                    "/spec/suspend",
+                    &[
+                        "/spec/rayClusterSpec/headGroupSpec/template/metadata",
+                        "/spec/rayClusterSpec/workerGroupSpecs/0/template/metadata",
+                    ],
+                ),
+                Kind::MPIJob => (
+                    "/spec/runPolicy/suspend",
+                    &[
+                        "/spec/mpiReplicaSpecs/Launcher/template/metadata",
+                        "/spec/mpiReplicaSpecs/Worker/template/metadata",
+                    ],
+                ),
+                Kind::SparkApplication => ("/spec/suspend", &["/spec/driver", "/spec/executor"]),
+                _ => ("/spec/suspend", &[]),
+            };
+            let mut start = vec![set(field, false)];
+            for place in places {
+                let has_labels = place.contains("orker") || place.ends_with("executor");
+                let has_annotations = place.contains("orker");
+                if !has_labels && !place.ends_with("driver") {
+                    start.push(set(place, json!({})));
+                }
+                start.push(match has_labels {
+                    true => set(&format!("{place}/labels/consul-semaphore.io~1holder"), "u"),
+                    false => set(&format!("{place}/labels"), json!({ HOLDER: "u" })),
+                });
+                start.push(match has_annotations {
+                    true => set(
+                        &format!("{place}/annotations/consul-semaphore.io~1session"),
+                        "s",
+                    ),
+                    false => set(&format!("{place}/annotations"), json!({ REPORTS[0]: "s" })),
+                });
+            }
+            let mut held = kind.suspend(true.into());
+            held["metadata"] = metadata();
+            vec![("", start.into()), ("", held)]
+        }
     }
+}
+
+/// What the status of a row says when it is to fail.
+fn failure(kind: Kind) -> Value {
+    json!({ "status": match kind {
+        Kind::RayJob => json!({
+            "jobDeploymentStatus": "Failed", "reason": "DeadlineExceeded", "message": "m",
+            "endTime": "2026-01-01T00:00:00Z",
+        }),
+        Kind::SparkApplication => json!({
+            "applicationState": { "state": "FAILED", "errorMessage": "m" }, "terminationTime": "2026-01-01T00:00:00Z",
+        }),
+        Kind::MPIJob => json!({
+            "conditions": condition("Failed"), "completionTime": "2026-01-01T00:00:00Z",
+        }),
+        _ => json!({ "conditions": condition("Failed") }),
+    } })
 }
 
 /// What it may not do with any kind.
@@ -192,6 +251,136 @@ fn forbidden(kind: Kind) -> Vec<Change> {
             ),
             ("status", json!({ "metadata": { "labels": { "a": "b" } } })),
         ],
+        Kind::RayJob => vec![
+            ("", json!({ "spec": { "entrypoint": "other" } })),
+            ("", json!({ "spec": { "shutdownAfterJobFinishes": false } })),
+            (
+                "",
+                json!([set(
+                    "/spec/rayClusterSpec/headGroupSpec/template/spec/containers/0/image",
+                    "other"
+                )]),
+            ),
+            (
+                "",
+                json!([set(
+                    "/spec/rayClusterSpec/workerGroupSpecs/0/template/spec/containers/0/image",
+                    "other"
+                )]),
+            ),
+            (
+                "",
+                json!([set("/spec/rayClusterSpec/workerGroupSpecs/0/replicas", 5)]),
+            ),
+            (
+                "",
+                json!([set(
+                    "/spec/rayClusterSpec/workerGroupSpecs/0/template/metadata/labels/app",
+                    "c"
+                )]),
+            ),
+            (
+                "",
+                json!([set("/spec/rayClusterSpec/workerGroupSpecs", json!([]))]),
+            ),
+            (
+                "",
+                json!({ "spec": { "rayClusterSpec": { "rayVersion": "2" } } }),
+            ),
+            ("status", failure(kind)),
+        ],
+        Kind::TrainJob => vec![
+            ("", json!({ "spec": { "runtimeRef": { "name": "b" } } })),
+            ("", json!({ "spec": { "trainer": { "image": "other" } } })),
+            ("status", failure(kind)),
+        ],
+        Kind::MPIJob => vec![
+            (
+                "",
+                json!({ "spec": { "runPolicy": { "cleanPodPolicy": "None" } } }),
+            ),
+            ("", json!({ "spec": { "slotsPerWorker": 3 } })),
+            (
+                "",
+                json!([set(
+                    "/spec/mpiReplicaSpecs/Launcher/template/spec/containers/0/image",
+                    "other"
+                )]),
+            ),
+            ("", json!([set("/spec/mpiReplicaSpecs/Worker/replicas", 3)])),
+            (
+                "",
+                json!([set(
+                    "/spec/mpiReplicaSpecs/Worker/template/metadata/labels/app",
+                    "c"
+                )]),
+            ),
+            ("status", failure(kind)),
+        ],
+        Kind::SparkApplication => vec![
+            ("", json!({ "spec": { "image": "other" } })),
+            ("", json!({ "spec": { "driver": { "cores": 2 } } })),
+            ("", json!({ "spec": { "executor": { "image": "other" } } })),
+            (
+                "",
+                json!({ "spec": { "executor": { "labels": { "app": "c" } } } }),
+            ),
+            ("status", failure(kind)),
+        ],
+    }
+}
+
+/// Its status says that one failed only if it is to fail, and nothing else.
+#[tokio::test]
+async fn it_writes_to_a_status_only_of_what_is_to_fail() {
+    let bed = bed().await;
+    let team = bed.namespace("fails").await;
+    let (admin, operator) = (
+        Person::admin(&bed, &team),
+        Person::operator(&bed, &team).await,
+    );
+    for kind in Kind::ROWS {
+        admin.create(kind, &kind.running("a")).await.unwrap();
+        let marked = json!({ "metadata": { "annotations": { REPORTS[3]: "WaitTimedOut" } } });
+        operator.change(kind, "a", &marked).await.unwrap();
+        if kind == Kind::SparkApplication {
+            // What its schema demands.
+            let known = r#"{"status":{"driverInfo":{}}}"#;
+            let status = [
+                "patch",
+                "sparkapplication/a",
+                "--subresource=status",
+                "--type=merge",
+                "-p",
+                known,
+            ];
+            team.kubectl(status).await;
+        }
+        let failed = operator
+            .would_patch(kind, "a", "status", &failure(kind))
+            .await;
+        failed.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        for other in [
+            json!({ "jobDeploymentStatus": "Running" }),
+            json!({ "conditions": condition("Complete") }),
+            json!({ "applicationState": { "state": "COMPLETED" } }),
+            json!({ "rayClusterName": "other" }),
+            json!({ "startTime": "2026-01-01T00:00:00Z" }),
+            json!({ "submissionAttempts": 3 }),
+        ] {
+            let other = json!({ "status": other });
+            match operator.would_patch(kind, "a", "status", &other).await {
+                Err(refusal) => assert!(refusal.contains(REFUSED), "{kind:?} {other}: {refusal}"),
+                // Its schema knows no such field, so nothing is written.
+                Ok(now) => {
+                    let status = &now["status"];
+                    let written = status
+                        .as_object()
+                        .is_some_and(|status| status.keys().any(|key| key != "driverInfo"));
+                    assert!(!written, "{kind:?} {other}: {now}");
+                }
+            }
+        }
     }
 }
 

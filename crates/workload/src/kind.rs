@@ -8,16 +8,18 @@
 //! | `TaskRun` | `kind/task_run.rs`, `kind/tekton.rs` |
 //! | Workflow of Argo | `kind/workflow.rs` |
 //! | Pod | `kind/pod.rs` |
+//! | any other | a [`Row`], read by `kind/row.rs`; some come with the operator, in `kind/rows/` |
 
 pub(crate) mod job;
 mod job_set;
 mod pipeline_run;
 mod pod;
+pub mod row;
 mod task_run;
 mod tekton;
 mod workflow;
 
-use std::{collections::BTreeSet, fmt, str::FromStr};
+use std::{collections::BTreeSet, fmt, str::FromStr, sync::Arc};
 
 use consul_semaphore::{
     Identity, KindName, Phase,
@@ -26,6 +28,7 @@ use consul_semaphore::{
 };
 use kube_core::ApiResource;
 
+use self::row::Row;
 use crate::{
     Object,
     pods::{self, PodQuery},
@@ -52,11 +55,19 @@ pub enum Kind {
     Workflow,
     /// `v1` Pod.
     Pod,
+    /// A kind of which all that is known is data.
+    Listed(Arc<Row>),
+}
+
+impl From<Row> for Kind {
+    fn from(row: Row) -> Self {
+        Self::Listed(Arc::new(row))
+    }
 }
 
 impl Kind {
-    /// All kinds.
-    pub const ALL: [Self; 6] = [
+    /// Those that are known in code.
+    const CODED: [Self; 6] = [
         Self::Job,
         Self::JobSet,
         Self::PipelineRun,
@@ -65,10 +76,10 @@ impl Kind {
         Self::Pod,
     ];
 
-    /// The kind of this name.
-    pub fn named(name: &KindName) -> Option<Self> {
-        let mut kinds = Self::ALL.into_iter();
-        kinds.find(|kind| kind.as_str() == name.as_str())
+    /// All kinds that come with the operator.
+    pub fn all() -> Vec<Self> {
+        let listed = row::BUILT_IN.iter().cloned();
+        Self::CODED.into_iter().chain(listed).collect()
     }
 
     /// Its name, as in sessions, contenders, events and logs.
@@ -76,7 +87,7 @@ impl Kind {
         self.as_str().into()
     }
 
-    fn as_str(&self) -> &'static str {
+    fn as_str(&self) -> &str {
         match self {
             Self::Job => "Job",
             Self::JobSet => "JobSet",
@@ -84,6 +95,7 @@ impl Kind {
             Self::TaskRun => "TaskRun",
             Self::Workflow => "Workflow",
             Self::Pod => "Pod",
+            Self::Listed(row) => row.kind(),
         }
     }
 
@@ -96,6 +108,7 @@ impl Kind {
             Self::TaskRun => task_run::resource(),
             Self::Workflow => workflow::resource(),
             Self::Pod => pod::resource(),
+            Self::Listed(row) => row.resource(),
         }
     }
 
@@ -109,6 +122,7 @@ impl Kind {
             Self::TaskRun => task_run::pods(uid),
             Self::Workflow => workflow::pods(workload),
             Self::Pod => pod::pods(uid),
+            Self::Listed(row) => row.pods(workload),
         }
     }
 
@@ -121,15 +135,28 @@ impl Kind {
                 let parts = [Self::PipelineRun, Self::TaskRun].into_iter();
                 parts.map(|part| (part, pods::of(&workload.uid))).collect()
             }
+            Self::Listed(row) => row.parts(workload),
             Self::Job | Self::TaskRun | Self::Workflow | Self::Pod => Vec::new(),
         }
     }
 
-    /// What else to end when such a workload is ended.
-    pub(crate) fn ends_below(&self, workload: &Target, shape: &Shape) -> Vec<EndBelow> {
+    /// What else to end after this write to such a workload of this shape.
+    pub fn ends_below(&self, write: &Write, shape: &Shape) -> Vec<EndBelow> {
+        match write {
+            Write::End(end) => self.below(&end.workload, shape),
+            _ => Vec::new(),
+        }
+    }
+
+    fn below(&self, workload: &Target, shape: &Shape) -> Vec<EndBelow> {
         match self {
             Self::PipelineRun => tekton::ends_below(workload, shape),
-            Self::Job | Self::JobSet | Self::TaskRun | Self::Workflow | Self::Pod => Vec::new(),
+            Self::Job
+            | Self::JobSet
+            | Self::TaskRun
+            | Self::Workflow
+            | Self::Pod
+            | Self::Listed(_) => Vec::new(),
         }
     }
 
@@ -146,16 +173,13 @@ impl Kind {
             Self::TaskRun => then(&task_run::read(object)?),
             Self::Workflow => then(&workflow::Workflow::of(object)?),
             Self::Pod => then(&pod::Pod::of(object)?),
+            Self::Listed(row) => then(&row::Listed::of(self, row, object)?),
         })
     }
 
-    /// What to send for a write that the engine asks for.
-    pub(crate) fn request(
-        &self,
-        write: &Write,
-        shape: &Shape,
-        now: jiff::Timestamp,
-    ) -> Option<Request> {
+    /// What to send at `now` for a write that the engine asks for, to a workload of this shape; `None` if that can't be
+    /// said, because the shape is another kind's.
+    pub fn request(&self, write: &Write, shape: &Shape, now: jiff::Timestamp) -> Option<Request> {
         match self {
             Self::Job => Some(job::request(write)),
             Self::JobSet => job_set::request(write, shape, now),
@@ -163,12 +187,28 @@ impl Kind {
             Self::TaskRun => task_run::request(write, shape),
             Self::Workflow => workflow::request(write),
             Self::Pod => pod::request(write, shape),
+            Self::Listed(row) => row::request(row, write, shape),
+        }
+    }
+
+    /// What has the status of such a workload say that it failed, once no pod of it is left; `None` if it is not held
+    /// for that.
+    pub fn failure(
+        &self,
+        workload: &Target,
+        shape: &Shape,
+        now: jiff::Timestamp,
+    ) -> Option<Request> {
+        match self {
+            Self::Listed(row) => row::failure(row, workload, shape, now),
+            _ => None,
         }
     }
 
     /// What suspends such a workload that runs though no grant started it; `None` if it can't be suspended.
-    pub(crate) fn stop(&self, stop: &Stop) -> Option<Request> {
+    pub fn stop(&self, stop: &Stop) -> Option<Request> {
         match self {
+            Self::Listed(row) => Some(row::stop(row, stop)),
             Self::Job | Self::JobSet => Some(suspend_ungranted(stop)),
             Self::PipelineRun | Self::TaskRun | Self::Workflow | Self::Pod => None,
         }
@@ -213,6 +253,27 @@ impl Kinds {
     pub fn iter(&self) -> impl Iterator<Item = &Kind> {
         self.0.iter()
     }
+
+    /// Takes this one in, in place of one of the same name.
+    pub fn replace(&mut self, kind: Kind) {
+        self.0.retain(|one| one.as_str() != kind.as_str());
+        self.0.insert(kind);
+    }
+
+    /// Leaves this one out.
+    pub fn remove(&mut self, kind: &Kind) {
+        self.0.remove(kind);
+    }
+
+    /// The one of this name.
+    pub fn named(&self, name: &KindName) -> Option<&Kind> {
+        self.iter().find(|kind| kind.as_str() == name.as_str())
+    }
+
+    /// All that come with the operator.
+    pub fn all() -> Self {
+        Self(Kind::all().into_iter().collect())
+    }
 }
 
 impl Default for Kinds {
@@ -234,21 +295,37 @@ impl FromIterator<Self> for Kinds {
 
 /// A name that is no kind's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no kind of workload: name some of {known}, separated by commas, or {EACH}", known = Kinds(Kind::ALL.into()), EACH = Kinds::EACH)]
-pub struct UnknownKind(String);
+#[error("{name:?} is no kind of workload: name some of {known}, separated by commas, or {EACH}", EACH = Kinds::EACH)]
+pub struct UnknownKind {
+    name: String,
+    known: Kinds,
+}
 
 impl FromStr for Kinds {
     type Err = UnknownKind;
 
     /// By their plural names, separated by commas; or `all`.
     fn from_str(names: &str) -> Result<Self, UnknownKind> {
+        Self::all().only(names)
+    }
+}
+
+impl Kinds {
+    /// Those of these kinds that are named so, and Job.
+    ///
+    /// # Errors
+    /// If one is none of these.
+    pub fn only(&self, names: &str) -> Result<Self, UnknownKind> {
         let mut kinds = Self::default();
         let each = names.split(',').map(str::trim);
         for name in each.filter(|name| !name.is_empty()) {
             let is_meant = |kind: &Kind| name == Self::EACH || kind.resource().plural == name;
-            let meant: Vec<Kind> = Kind::ALL.into_iter().filter(is_meant).collect();
+            let meant: Vec<Kind> = self.iter().filter(|kind| is_meant(kind)).cloned().collect();
             if meant.is_empty() {
-                return Err(UnknownKind(name.chars().take(63).collect()));
+                return Err(UnknownKind {
+                    name: name.chars().take(63).collect(),
+                    known: self.clone(),
+                });
             }
             kinds.0.extend(meant);
         }
@@ -275,11 +352,12 @@ mod tests {
 
     #[test]
     fn each_kind_is_found_by_its_name() {
-        for kind in Kind::ALL {
+        let kinds = Kinds::all();
+        for kind in Kind::all() {
             assert_eq!(kind.resource().kind, kind.as_str());
-            assert_eq!(Kind::named(&kind.name()), Some(kind));
+            assert_eq!(kinds.named(&kind.name()), Some(&kind));
         }
-        assert_eq!(Kind::named(&"Other".into()), None);
+        assert_eq!(kinds.named(&"Other".into()), None);
     }
 
     #[test]
@@ -287,7 +365,7 @@ mod tests {
         let on = |names: &str| names.parse::<Kinds>().map(|kinds| kinds.to_string());
         assert_eq!(on("").unwrap(), "jobs");
         assert_eq!(on("jobsets").unwrap(), "jobs,jobsets");
-        assert_eq!(on("all").unwrap(), Kinds(Kind::ALL.into()).to_string());
+        assert_eq!(on("all").unwrap(), Kinds::all().to_string());
         let unknown = on("jobsets, cronjobs").unwrap_err().to_string();
         assert!(
             unknown.contains("cronjobs") && unknown.contains("jobsets"),

@@ -22,6 +22,14 @@ pub struct Object {
 }
 
 impl Object {
+    pub(crate) fn spec(&self) -> Option<&RawValue> {
+        self.spec.as_deref()
+    }
+
+    pub(crate) fn status(&self) -> Option<&RawValue> {
+        self.status.as_deref()
+    }
+
     /// This object, if it is a Job.
     pub(crate) fn job(&self) -> serde_json::Result<batch::Job> {
         Ok(batch::Job {
@@ -110,6 +118,17 @@ impl Conditions {
     pub(crate) fn get(&self, type_: &str) -> Option<&Condition> {
         let mut conditions = self.0.iter().flatten();
         conditions.find(|condition| condition.type_ == type_)
+    }
+
+    /// Its place among them.
+    pub(crate) fn place(&self, type_: &str) -> Option<usize> {
+        let mut conditions = self.0.iter().flatten();
+        conditions.position(|condition| condition.type_ == type_)
+    }
+
+    /// Whether there is a list of them.
+    pub(crate) fn are_there(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Whether the condition of this type is True.

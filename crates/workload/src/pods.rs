@@ -22,18 +22,37 @@ pub struct PodQuery {
     pub labels: String,
     /// Who must own them, if the labels say too little.
     pub owner: Option<Uid>,
+    /// Whose they may be by the holder label, if the other labels are also those of a later workload of that name.
+    pub holder: Option<Uid>,
 }
 
 impl From<String> for PodQuery {
     fn from(labels: String) -> Self {
-        let owner = None;
-        Self { labels, owner }
+        Self {
+            labels,
+            owner: None,
+            holder: None,
+        }
     }
 }
 
 impl PodQuery {
+    /// Those with these labels, unless they belong to another workload than this one.
+    pub(crate) fn unless_of_another(labels: String, workload: &Uid) -> Self {
+        Self {
+            holder: Some(workload.clone()),
+            ..labels.into()
+        }
+    }
+
     /// Whether it asks for this pod, which has the labels.
     pub fn finds(&self, pod: &Pod) -> bool {
+        let labels = pod.metadata.labels.as_ref();
+        let theirs = labels.and_then(|labels| labels.get(HOLDER_LABEL));
+        let own = self.holder.as_ref().zip(theirs);
+        if own.is_some_and(|(own, theirs)| own.as_ref() != theirs) {
+            return false;
+        }
         let mut owners = pod.metadata.owner_references.iter().flatten();
         let owner = self.owner.as_ref();
         owner.is_none_or(|uid| owners.any(|owner| owner.uid == uid.as_ref()))

@@ -1,6 +1,6 @@
 //! What is read of a workload of any kind: its metadata, and what its row says of the rest.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use consul_client::SessionId;
 use consul_semaphore::{CronJob, Granted, Phase, Traits, Wait};
@@ -56,6 +56,11 @@ pub(crate) trait Read {
         None
     }
 
+    /// Why it can't be held as it is, if it can't.
+    fn unfit(&self) -> Option<String> {
+        None
+    }
+
     /// Why it is too large to be started by one patch, if it is.
     fn too_large(&self) -> Option<String> {
         None
@@ -88,6 +93,8 @@ mod longest {
     pub(super) const SESSIONS: usize = MOST_SLOTS as usize * (SESSION + 1);
     /// A contender key: a prefix, the key of a keyed semaphore, and a session.
     pub(super) const CONTENDER: usize = Prefix::MAX_LENGTH + Key::MAX_LENGTH + SESSION + 2;
+    /// The reason of a condition.
+    pub(super) const REASON: usize = 64;
     /// All slots as JSON: two texts for each, two numbers, and the names.
     pub(super) const SLOTS: usize = MOST_SLOTS as usize * (CONTENDER + SESSION + 128);
 }
@@ -158,10 +165,17 @@ pub(crate) fn manager(object: &dyn Read) -> Option<String> {
     ))
 }
 
-/// What `spec.managedBy` says, unless it names the kind's own controller.
-pub(crate) fn managed_by(manager: Option<&str>, own: &str) -> Option<String> {
+/// Where most kinds name their manager.
+pub(crate) const MANAGER: &str = "spec.managedBy";
+
+/// What the field at this path says, unless it names the kind's own controller.
+pub(crate) fn managed_by(
+    path: &dyn fmt::Display,
+    manager: Option<&str>,
+    own: &str,
+) -> Option<String> {
     let manager = manager.filter(|manager| *manager != own)?;
-    Some(format!("spec.managedBy names {}", shown(manager)))
+    Some(format!("{path} names {}", shown(manager)))
 }
 
 /// The beginning of a text: no more than a real name has.
@@ -200,6 +214,9 @@ pub(crate) fn obstacle(object: &dyn Read, granted: Option<&Granted>) -> Option<O
         let owner = format!("{} {}", shown(&owner.kind), shown(&owner.name));
         return Some(Obstacle::Owned(owner));
     }
+    if let Some(why) = object.unfit() {
+        return Some(Obstacle::Unfit(why));
+    }
     if let Some(why) = object.too_large() {
         return Some(Obstacle::TooLarge(why));
     }
@@ -221,6 +238,13 @@ pub(crate) fn wait(metadata: &ObjectMeta, phase: Phase, timeout: Option<Duration
 /// Whether the operator has made it fail.
 pub(crate) fn is_failing(metadata: &ObjectMeta) -> bool {
     annotation(metadata, annotations::FAILED).is_some()
+}
+
+/// Why it has: a word, as the reason of a condition is.
+pub(crate) fn failing(metadata: &ObjectMeta) -> Option<&str> {
+    let reason = annotation(metadata, annotations::FAILED)?;
+    let is_word = reason.chars().all(|c| c.is_ascii_alphabetic()) && !reason.is_empty();
+    bounded(reason, longest::REASON).filter(|_| is_word)
 }
 
 /// Since when it is queued: since it was made, or since it was suspended if it has had a slot before.

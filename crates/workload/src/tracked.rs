@@ -186,13 +186,15 @@ impl TrackedWorkload {
 
     /// Whether pods of it may be left that its status does not show: it was started in a slot, and does not run any
     /// more. Only a Job's status counts its pods; of any other workload only a LIST shows that none is left. One that
-    /// is finished in the slot that it says is not meant: the contender for that slot stays until then.
+    /// is finished in the slot that it says is not meant: the contender for that slot stays until then. One that is
+    /// held only to fail may have them, too.
     pub fn may_have_pods(&self) -> bool {
         let workload = &self.workload;
         let stopped = match workload.phase {
             Phase::Idle => workload.granted.is_some(),
             Phase::Finished { at_rest } => !at_rest && workload.lost(),
-            Phase::Stopping | Phase::Running | Phase::Deleting => false,
+            Phase::Stopping => self.shape.is_to_fail(),
+            Phase::Running | Phase::Deleting => false,
         };
         stopped && workload.kind != Kind::Job.name()
     }

@@ -26,7 +26,10 @@ impl Remnants {
     pub(super) fn judge(&mut self, tracked: TrackedWorkload) -> TrackedWorkload {
         let uid = &tracked.workload.uid;
         let proved = self.proved.get(uid);
-        let is_proved = proved.is_some() && proved == tracked.workload.granted.as_ref();
+        // What is to fail is looked at until its status says so.
+        let is_proved = proved.is_some()
+            && proved == tracked.workload.granted.as_ref()
+            && !tracked.shape.is_to_fail();
         if is_proved || !tracked.may_have_pods() {
             self.unproved.remove(uid);
             return tracked;

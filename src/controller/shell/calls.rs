@@ -21,7 +21,7 @@ use consul_semaphore::{
     engine::{Answer, Call, QueueRef, Write},
     plan::Transaction,
 };
-use consul_semaphore_workload::{Shape, TrackedWorkload, ends_below, request};
+use consul_semaphore_workload::{Shape, TrackedWorkload};
 
 /// Up to how many sessions are read one by one.
 const ASKED_APART: usize = 8;
@@ -197,7 +197,11 @@ impl Means {
             .as_ref()
             .filter(|known| target.is_still(&known.workload));
         let shape = current.map_or(Shape::Plain, |known| known.shape.clone());
-        let Some(request) = request(write, &shape, clock::time()) else {
+        let kind = self.context.workloads.kind(&target.kind);
+        let request = kind
+            .as_ref()
+            .and_then(|kind| kind.request(write, &shape, clock::time()));
+        let (Some(kind), Some(request)) = (kind, request) else {
             // What the request must know of the workload is known of its current version only.
             return Err(WriteError::Outdated(known.map(Box::new)));
         };
@@ -205,7 +209,7 @@ impl Means {
             namespace: namespace.clone(),
             target: target.clone(),
             request,
-            below: ends_below(write, &shape),
+            below: kind.ends_below(write, &shape),
             urgency: match write {
                 Write::Suspend(_) => Urgency::Suspends,
                 Write::End(end) if end.is_lost() => Urgency::Suspends,

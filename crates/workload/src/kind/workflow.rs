@@ -42,6 +42,7 @@ pub(super) fn pods(workload: &Identity) -> Vec<PodQuery> {
     let by_name = PodQuery {
         labels: format!("workflows.argoproj.io/workflow={}", workload.workload),
         owner: Some(uid.clone()),
+        holder: None,
     };
     vec![pods::of(uid).into(), by_name]
 }
