@@ -151,8 +151,8 @@ impl Serving {
         self.mistakes = mistakes;
     }
 
-    /// Ends the watches of a kind. Its workloads are forgotten if it is served no more; the pods of those that hold
-    /// slots count until they are gone.
+    /// Ends the watches of a kind. Its workloads are forgotten if it is served no more; those that hold
+    /// slots keep them until they have ended and no pod of them is left.
     async fn let_go(&mut self, entry: &str, is_gone: impl Fn(&Kind) -> bool) {
         let Some((kind, mut watches)) = self.kinds.remove(entry) else {
             return;

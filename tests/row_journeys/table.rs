@@ -100,6 +100,11 @@ async fn phase(run: &Object, phase: &str) {
     run.change_status(status).await.unwrap();
 }
 
+async fn is_deleted(run: &Object) {
+    run.delete().await;
+    run.is_gone().await;
+}
+
 async fn is_started(run: &Object) {
     let started = run.is("started", |it| it["spec"]["paused"] == false).await;
     let uid = &started["metadata"]["uid"];
@@ -153,7 +158,8 @@ async fn a_row_is_served_while_it_is_there_and_a_wrong_one_is_named() {
     phase(&a, "Done").await;
     is_started(&b).await;
 
-    // A changed row is used.
+    // A changed row is used. By it, the first one would run again.
+    is_deleted(&a).await;
     let c = run(&team, "c").await;
     c.has_event("SlotWaiting").await;
     rows(&bed, json!({ "run": row("Over") })).await;
@@ -167,10 +173,13 @@ async fn a_row_is_served_while_it_is_there_and_a_wrong_one_is_named() {
     phase(&c, "Over").await;
     is_started(&d).await;
 
-    // Without a row, its slot is free once none of its pods is left: here it has none.
-    rows(&bed, json!({})).await;
-    db.shows(json!({ "held": 0, "waiting": 0 })).await;
+    // Without a row nobody waits, and who has a slot keeps it while it is there.
     let e = run(&team, "e").await;
+    e.has_event("SlotWaiting").await;
+    rows(&bed, json!({})).await;
+    db.shows(json!({ "held": 1, "waiting": 0 })).await;
+    is_deleted(&d).await;
+    db.shows(json!({ "held": 0, "waiting": 0 })).await;
     rows(&bed, json!({ "run": row("Over") })).await;
     is_started(&e).await;
 }

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use consul_client::text::one_line;
 use serde::Deserialize;
 
 use crate::{Kind, Kinds, row::Row};
 
 /// How many rows are read.
 const MOST_ROWS: usize = 32;
+
+/// How much is said about a manifest that is none, in characters.
+const SAID: usize = 400;
 
 /// How much of the name of an entry is shown, in characters.
 const SHOWN: usize = 63;
@@ -35,7 +39,7 @@ impl Table {
     /// If it is none.
     pub fn parse(manifest: &str, taken: &Kinds) -> Result<Self, String> {
         let map: ConfigMap = serde_yaml_ng::from_str(manifest)
-            .map_err(|error| format!("this is no ConfigMap: {error}"))?;
+            .map_err(|error| one_line(&format!("this is no ConfigMap: {error}"), SAID))?;
         Ok(Self::read(&map.data, taken))
     }
 

@@ -13,6 +13,7 @@ mod value;
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
+use consul_client::text::one_line;
 use consul_semaphore::Identity;
 use kube_core::ApiResource;
 use serde::Deserialize;
@@ -33,6 +34,9 @@ const MOST_ITEMS: usize = 16;
 
 /// How long a name may be, in bytes.
 const MOST_NAME: usize = 63;
+
+/// How much is said about a mistake, in characters.
+const MOST_SAID: usize = 400;
 
 /// A kind of workload, as data.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
@@ -273,8 +277,8 @@ impl Row {
                 "it has {bytes} bytes: at most {MOST_BYTES} are allowed"
             )));
         }
-        let row: Self =
-            serde_yaml_ng::from_str(text).map_err(|error| RowError(error.to_string()))?;
+        let wrong = |error: serde_yaml_ng::Error| RowError(one_line(&error.to_string(), MOST_SAID));
+        let row: Self = serde_yaml_ng::from_str(text).map_err(wrong)?;
         match row.mistake() {
             Some((field, allowed)) => Err(RowError(format!("{field}: {allowed}"))),
             None => Ok(row),

@@ -1,5 +1,6 @@
 //! The kinds that are rows: those that come with the operator, and what of a user's row is refused.
 
+use consul_client::clock::Moment;
 use consul_semaphore::{
     Identity, Phase, SlotRequest,
     engine::Write,
@@ -8,6 +9,7 @@ use consul_semaphore::{
 use consul_semaphore_workload::{
     Kind, Kinds, Obstacle, Request, TrackedWorkload, pods::PodQuery, row::Row,
 };
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
@@ -435,6 +437,40 @@ fn fields_of_other_types_are_other_values() {
     }
 }
 
+proptest! {
+    /// Whatever is where a row looks, something is read of the object, or nothing.
+    #[test]
+    fn any_object_is_read(values in prop::collection::vec(hostile::json(), 4), row in 0..4_usize) {
+        let row = &rows()[row];
+        let mut strange = row.waiting();
+        let mut values = values.iter().map(|text| serde_json::from_str(text).unwrap_or(Value::Null));
+        let paths = ["/status/conditions", "/status", "/spec", row.hold];
+        let at = row.metadata.first().copied().unwrap_or("/spec/trainer");
+        for path in [at].iter().chain(&paths[..2]) {
+            if let Some(place) = strange.pointer_mut(path) {
+                *place = values.next().unwrap_or_default();
+            }
+        }
+        let text = strange.to_string();
+        let _ = TrackedWorkload::parse(&row.kind, &text, Moment::default());
+        *strange.pointer_mut("/spec").expect("a spec") = values.next().unwrap_or_default();
+        let _ = TrackedWorkload::parse(&row.kind, &strange.to_string(), Moment::default());
+    }
+
+    /// What is no row says so in few words.
+    #[test]
+    fn any_text_is_a_row_or_is_refused(text in prop_oneof![hostile::text(), hostile::json()], field in 0..9_usize) {
+        prop_assert!(Row::parse(&text).is_err());
+        let right = include_str!("../../src/kind/rows/mpijobs.yaml");
+        let line = right.lines().nth(field + 1).expect("a line");
+        let name = line.split(':').next().expect("a field");
+        let strange = right.replace(line, &format!("{name}: {}", Value::from(text)));
+        if let Err(error) = Row::parse(&strange) {
+            prop_assert!(error.to_string().len() < 2_000, "{error}");
+        }
+    }
+}
+
 #[test]
 fn a_mistake_in_a_row_is_named_with_what_is_allowed() {
     let right = "apiVersion: example.com/v1
@@ -507,7 +543,7 @@ fn one_that_cannot_be_read_is_an_error() {
     let mut strange = row.waiting();
     strange["status"]["conditions"] = "none".into();
     let text = strange.to_string();
-    let read = TrackedWorkload::parse(&row.kind, &text, consul_client::clock::Moment::default());
+    let read = TrackedWorkload::parse(&row.kind, &text, Moment::default());
     assert!(read.is_err());
     assert!(
         started(&workload(&row.kind, &row.waiting()))
