@@ -80,8 +80,8 @@ fn hold(kind: &Kind, life: &Life) -> String {
     let (spec, patch) = match &life.hold {
         Hold::Spec(spec) => (spec_if_it_waits(spec), String::new()),
         Hold::Field(path, value) => {
-            let patch = format!("[JSONPatch{{op: 'add', path: '{path}', value: {value}}}]");
-            (String::new(), patches_if_it_waits(&patch))
+            let add = format!("[JSONPatch{{op: 'add', path: '{path}', value: {value}}}]");
+            (String::new(), patches_if_it_waits(&add))
         }
         Hold::Patches(patches) => (String::new(), patches_if_it_waits(patches)),
     };

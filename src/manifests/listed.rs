@@ -152,11 +152,12 @@ fn maps(path: &Path) -> String {
             format!("+ [{}]", maps.join(",\n  "))
         }
         Some((list, item)) => {
-            let item: String = [item.iter().filter_map(name).collect::<Vec<_>>()]
-                .concat()
+            let item: Vec<String> = item
                 .iter()
+                .filter_map(name)
                 .map(|name| format!("?{name}."))
                 .collect();
+            let item = item.concat();
             let each = parts.map(|part| {
                 format!(
                     "+ it.{}.orValue([]).map(item,\n  item.{item}?{part}.orValue({{}}))",

@@ -74,8 +74,9 @@ const SUCCEEDED_IS_KNOWN: &str = "it.?status.?conditions.orValue([])
   .exists(condition, condition.type == 'Succeeded' && condition.status in ['True', 'False'])";
 
 /// How this kind is held and ends; `None` for Jobs, which have policies of their own.
-fn managed_by(own: &'static str) -> Option<(Cow<'static, str>, Cow<'static, str>)> {
-    Some(("?spec.?managedBy".into(), own.into()))
+/// The field that most kinds have for their manager, and its value for their own controller.
+fn managed_by(own: &'static str) -> (Cow<'static, str>, Cow<'static, str>) {
+    ("?spec.?managedBy".into(), own.into())
 }
 
 pub(super) fn life(kind: &Kind) -> Option<Life> {
@@ -86,7 +87,7 @@ pub(super) fn life(kind: &Kind) -> Option<Life> {
             held: "it.?spec.?suspend.orValue(false)".into(),
             hold: Hold::Field("/spec/suspend", "true"),
             exempt: "false".into(),
-            manager: managed_by("jobset.sigs.k8s.io/jobset-controller"),
+            manager: Some(managed_by("jobset.sigs.k8s.io/jobset-controller")),
             ended: "it.?status.?conditions.orValue([])
   .exists(condition, condition.type in ['Completed', 'Failed'] && condition.status == 'True')".into(),
             again: true,
@@ -100,7 +101,7 @@ pub(super) fn life(kind: &Kind) -> Option<Life> {
             held: "it.?spec.?status.orValue('') == 'PipelineRunPending'".into(),
             hold: Hold::Field("/spec/status", "'PipelineRunPending'"),
             exempt: "it.?spec.?status.orValue('') == 'Cancelled'".into(),
-            manager: managed_by("tekton.dev/pipeline"),
+            manager: Some(managed_by("tekton.dev/pipeline")),
             ended: SUCCEEDED_IS_KNOWN.into(),
             again: false,
             templates: "".into(),
@@ -110,7 +111,7 @@ pub(super) fn life(kind: &Kind) -> Option<Life> {
             held: "it.?spec.?status.orValue('') == 'TaskRunPending'".into(),
             hold: Hold::Field("/spec/status", "'TaskRunPending'"),
             exempt: "it.?spec.?status.orValue('') == 'TaskRunCancelled'".into(),
-            manager: managed_by("tekton.dev/pipeline"),
+            manager: Some(managed_by("tekton.dev/pipeline")),
             ended: SUCCEEDED_IS_KNOWN.into(),
             again: false,
             templates: "".into(),

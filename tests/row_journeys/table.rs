@@ -174,12 +174,12 @@ async fn a_row_is_served_while_it_is_there_and_a_wrong_one_is_named() {
     is_started(&d).await;
 
     // Without a row nobody waits, and who has a slot keeps it while it is there.
-    let e = run(&team, "e").await;
-    e.has_event("SlotWaiting").await;
+    let last = run(&team, "e").await;
+    last.has_event("SlotWaiting").await;
     rows(&bed, json!({})).await;
     db.shows(json!({ "held": 1, "waiting": 0 })).await;
     is_deleted(&d).await;
     db.shows(json!({ "held": 0, "waiting": 0 })).await;
     rows(&bed, json!({ "run": row("Over") })).await;
-    is_started(&e).await;
+    is_started(&last).await;
 }

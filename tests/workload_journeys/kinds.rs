@@ -31,8 +31,10 @@ pub(crate) enum Ending {
     /// This pod succeeds, which is the end of all others.
     PodSucceeds(&'static str),
     /// The driver succeeds, and ends the executors.
+    #[allow(dead_code, reason = "a row of tests/row_journeys ends so")]
     DriverSucceeds(&'static str, &'static str),
     /// These fields of its status get these values.
+    #[allow(dead_code, reason = "the same")]
     Status(&'static [(&'static str, &'static str)]),
     /// A JSON Patch.
     Change(&'static str, &'static str),

@@ -20,9 +20,9 @@ fn annotated(name: &str, value: Option<&str>) -> Value {
 /// The change that lets one start.
 fn started(kind: Kind) -> Value {
     match kind {
-        Kind::JobSet | Kind::Workflow => kind.suspend(Value::Null),
+        Kind::JobSet | Kind::Workflow => kind.suspend(&Value::Null),
         Kind::RayJob | Kind::TrainJob | Kind::MPIJob | Kind::SparkApplication => {
-            kind.suspend(false.into())
+            kind.suspend(&false.into())
         }
         Kind::PipelineRun | Kind::TaskRun => json!({ "spec": { "status": null } }),
         Kind::Pod => json!([{ "op": "remove", "path": "/spec/schedulingGates" }]),

@@ -142,7 +142,7 @@ async fn what_is_annotated_later_is_labelled_and_goes_on() {
         if kind.can_be_suspended() {
             let refusal = admin.change(kind, "runs", &change).await.unwrap_err();
             assert!(refusal.contains("suspend it first"), "{refusal}");
-            change["spec"] = kind.suspend(true.into())["spec"].take();
+            change["spec"] = kind.suspend(&true.into())["spec"].take();
         }
         let changed = admin.change(kind, "runs", &change).await.unwrap();
         assert_eq!(label(&changed, WAITS), Some("true"), "{kind:?}");
@@ -218,7 +218,7 @@ async fn what_its_controller_can_t_hold_is_refused() {
         admin.create(kind, &unnamed).await.unwrap();
         let mut named = json!({ "metadata": { "annotations": { SEMAPHORE: "db" } } });
         if kind != Kind::MPIJob {
-            named["spec"] = kind.suspend(true.into())["spec"].take();
+            named["spec"] = kind.suspend(&true.into())["spec"].take();
         }
         let refusal = admin.would_change(kind, "b", &named).await.unwrap_err();
         assert!(

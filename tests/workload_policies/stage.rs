@@ -131,7 +131,7 @@ impl Kind {
     }
 
     /// A merge patch that writes this to the field that suspends it.
-    pub(crate) fn suspend(self, value: Value) -> Value {
+    pub(crate) fn suspend(self, value: &Value) -> Value {
         if self == Self::MPIJob {
             return json!({ "spec": { "runPolicy": { "suspend": value } } });
         }

@@ -285,8 +285,8 @@ impl Row {
         }
     }
 
-    /// What is wrong with it although each field can be read: the field, and what is allowed.
-    fn mistake(&self) -> Option<(&'static str, &'static str)> {
+    /// What is wrong with it although each field can be read.
+    fn mistake(&self) -> Option<Mistake> {
         let Self {
             api_version,
             kind,
@@ -297,106 +297,38 @@ impl Row {
             requires,
         } = self;
         let group = api_version.split_once('/');
-        let lists = [
-            life.suspended.len(),
-            life.finished.len(),
-            pods.metadata.len(),
-            pods.grace.len(),
-            pods.labels.len(),
-            pods.jobs.len(),
-            requires.len(),
-            life.failed
-                .as_ref()
-                .map_or(0, |failed| failed.fields.len() + 1),
-        ];
-        let mut paths = pods.metadata.iter().chain([&life.hold.path]);
-        let wrong = [
+        let is_group = |(group, version)| is_name(group, ".-") && is_name(version, "");
+        let manager = managed_by.as_ref();
+        let is_manager =
+            |manager: &ManagedBy| !manager.path.has_each() && is_name(&manager.own, "./-");
+        let own = first([
             (
-                !group.is_some_and(|(group, version)| is_name(group, ".-") && is_name(version, "")),
+                group.is_some_and(is_group),
                 "apiVersion",
                 "write group/version, as in ray.io/v1",
             ),
             (
-                !is_name(kind, ""),
+                is_name(kind, ""),
                 "kind",
                 "write letters and digits, at most 63",
             ),
             (
-                !is_name(plural, "") || plural.to_lowercase() != *plural,
+                is_name(plural, "") && plural.to_lowercase() == *plural,
                 "plural",
                 "write small letters and digits, at most 63",
             ),
             (
-                !paths.all(|path| path.is_in("spec")),
-                "life.hold.path, pods.metadata",
-                "name fields of the spec, as in spec.suspend",
-            ),
-            (
-                life.hold.path.has_each(),
-                "life.hold.path",
-                "name one field, without [*]",
-            ),
-            (
-                life.hold.started.as_ref() == Some(&life.hold.held),
-                "life.hold.started",
-                "name another value than held",
-            ),
-            (
-                life.suspended.is_empty(),
-                "life.suspended",
-                "say how its status shows that it is held: otherwise nothing proves that no more pods come",
-            ),
-            (
-                life.finished.is_empty(),
-                "life.finished",
-                "say how its status shows that it has ended",
-            ),
-            (
-                pods.metadata.is_empty() && pods.labels.is_empty(),
-                "pods",
-                "name its metadata or labels: by these its pods are found",
-            ),
-            (
-                life.failed.as_ref().is_some_and(|failed| {
-                    failed
-                        .fields
-                        .keys()
-                        .any(|path| !path.is_in("status") || path.has_each())
-                        || failed.condition.is_none() && failed.fields.is_empty()
-                }),
-                "life.failed",
-                "name a condition, or fields of the status without [*]",
-            ),
-            (
-                life.failed
-                    .iter()
-                    .filter_map(|failed| failed.condition.as_ref())
-                    .any(|condition| !is_name(&condition.type_, "")),
-                "life.failed.condition.type",
-                "write letters and digits, at most 63",
-            ),
-            (
-                managed_by.as_ref().is_some_and(|manager| {
-                    manager.path.has_each() || !is_name(&manager.own, "./-")
-                }),
+                manager.is_none_or(is_manager),
                 "managedBy",
                 "name one field, and a controller by letters, digits, dots, hyphens and slashes, at most 63",
             ),
             (
-                requires
-                    .iter()
-                    .any(|requirement| requirement.path.has_each()),
+                requires.len() <= MOST_ITEMS && requires.iter().all(|one| !one.path.has_each()),
                 "requires",
-                "name fields without [*]",
+                "name at most 16 fields, without [*]",
             ),
-            (
-                lists.into_iter().any(|items| items > MOST_ITEMS),
-                "life, pods, requires",
-                "a list has at most 16 items",
-            ),
-        ];
-        let mut wrong = wrong.into_iter();
-        wrong.find_map(|(is_wrong, field, allowed)| is_wrong.then_some((field, allowed)))
+        ]);
+        own.or_else(|| life.mistake()).or_else(|| pods.mistake())
     }
 
     /// The name of the kind.
@@ -425,6 +357,95 @@ impl Row {
         let jobs = jobs.filter_map(|selector| selector.of(workload));
         jobs.map(|selector| (Kind::Job, selector)).collect()
     }
+}
+
+impl Life {
+    fn mistake(&self) -> Option<Mistake> {
+        let Self {
+            hold,
+            suspended,
+            finished,
+            runs_again: _,
+            failed,
+        } = self;
+        let some = 1..=MOST_ITEMS;
+        first([
+            (
+                hold.path.is_in("spec") && !hold.path.has_each(),
+                "life.hold.path",
+                "name one field of the spec, without [*]",
+            ),
+            (
+                hold.started.as_ref() != Some(&hold.held),
+                "life.hold.started",
+                "name another value than held",
+            ),
+            (
+                some.contains(&suspended.len()),
+                "life.suspended",
+                "say how its status shows that it is held, in 1 to 16 ways: otherwise nothing proves that no more pods come",
+            ),
+            (
+                some.contains(&finished.len()),
+                "life.finished",
+                "say how its status shows that it has ended, in 1 to 16 ways",
+            ),
+            (
+                failed.as_ref().is_none_or(Failed::is_sound),
+                "life.failed",
+                "name a condition by letters and digits, or 1 to 16 fields of the status without [*]",
+            ),
+        ])
+    }
+}
+
+impl Failed {
+    fn is_sound(&self) -> bool {
+        let mut paths = self.fields.keys();
+        let says = self.condition.is_some() || !self.fields.is_empty();
+        let condition = self.condition.as_ref();
+        says && self.fields.len() <= MOST_ITEMS
+            && condition.is_none_or(|condition| is_name(&condition.type_, ""))
+            && paths.all(|path| path.is_in("status") && !path.has_each())
+    }
+}
+
+impl Pods {
+    fn mistake(&self) -> Option<Mistake> {
+        let Self {
+            metadata,
+            grace,
+            labels,
+            jobs,
+        } = self;
+        let lists = [metadata.len(), grace.len(), labels.len(), jobs.len()];
+        first([
+            (
+                metadata.iter().all(|path| path.is_in("spec")),
+                "pods.metadata",
+                "name fields of the spec",
+            ),
+            (
+                !metadata.is_empty() || !labels.is_empty(),
+                "pods",
+                "name its metadata or labels: by these its pods are found",
+            ),
+            (
+                lists.into_iter().all(|items| items <= MOST_ITEMS),
+                "pods",
+                "a list has at most 16 items",
+            ),
+        ])
+    }
+}
+
+/// A field, and what is allowed there.
+type Mistake = (&'static str, &'static str);
+
+/// The first of these that is not so.
+fn first<const N: usize>(facts: [(bool, &'static str, &'static str); N]) -> Option<Mistake> {
+    let mut facts = facts.into_iter();
+    facts.find_map(|(so, field, allowed)| (!so).then_some((field, allowed)))
 }
 
 /// Whether this is a name of letters, digits and these other characters.

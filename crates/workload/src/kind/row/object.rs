@@ -221,7 +221,7 @@ impl Read for Listed<'_> {
 pub(in crate::kind) fn request(row: &Row, write: &Write, shape: &Shape) -> Option<Request> {
     let request = match write {
         Write::Start(write) => start(row, write, shape)?,
-        Write::Suspend(write) => held(row, &write.workload, json!({ (a::SESSION): null })),
+        Write::Suspend(write) => held(row, &write.workload, &json!({ (a::SESSION): null })),
         Write::GiveBack(write) => give_back(write),
         Write::Rename(write) => rename(write),
         Write::Skip(_) => Request::Delete,
@@ -238,11 +238,11 @@ pub(in crate::kind) fn stop(row: &Row, stop: &Stop) -> Request {
     } else {
         json!({})
     };
-    held(row, &stop.workload, annotations)
+    held(row, &stop.workload, &annotations)
 }
 
 /// Holds it. Its controller ends its pods.
-fn held(row: &Row, workload: &Target, annotations: Json) -> Request {
+fn held(row: &Row, workload: &Target, annotations: &Json) -> Request {
     let Hold { path, held, .. } = &row.life.hold;
     let steps = path.pointer(0);
     let steps = steps.split('/').filter(|step| !step.is_empty());
@@ -250,7 +250,7 @@ fn held(row: &Row, workload: &Target, annotations: Json) -> Request {
     for step in steps.rev() {
         patch = json!({ step: patch });
     }
-    patch["metadata"] = metadata(workload, &annotations);
+    patch["metadata"] = metadata(workload, annotations);
     Request::Patch(patch)
 }
 
@@ -261,7 +261,7 @@ fn fails(row: &Row, workload: &Target, reason: &str) -> Request {
         Some(_) => json!({ (a::FAILED): reason }),
         None => json!({ (a::HOLD): "true" }),
     };
-    held(row, workload, annotations)
+    held(row, workload, &annotations)
 }
 
 /// One patch lets it start, and writes the sequencers of its slots into its own annotations and to where its pods get
