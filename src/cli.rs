@@ -29,12 +29,11 @@ use consul_semaphore_operator::{
     controller,
     leader::{self, LeaseName},
 };
-use consul_semaphore_workload::Kinds;
 
 pub(crate) use self::{
     check::{Check, Output},
     http::HttpFlags,
-    kinds::ListKinds,
+    kinds::{ListKinds, WorkloadFlags},
     web::WebFlags,
 };
 
@@ -155,10 +154,8 @@ pub(crate) struct ScopeFlags {
     #[arg(long, env, value_name = "NAMES", default_value_t)]
     pub(crate) namespaces: Namespaces,
 
-    /// The kinds of workloads to serve besides Jobs, by their plural names, separated by commas; or all. Given several
-    /// times, it is all of these
-    #[arg(long, env, value_name = "NAMES")]
-    pub(crate) workloads: Vec<Kinds>,
+    #[command(flatten)]
+    pub(crate) workloads: WorkloadFlags,
 
     /// A ConfigMap in the operator's namespace with rows that describe more kinds: docs/admission.md
     #[arg(long, env, value_name = "NAME", value_parser = name)]
@@ -294,7 +291,7 @@ impl ScopeFlags {
     /// The kinds of workloads for the library.
     pub(crate) fn workloads(&self) -> controller::Workloads {
         controller::Workloads {
-            kinds: self.workloads.iter().cloned().collect(),
+            kinds: self.workloads.kinds(),
             table: self.kinds.clone(),
         }
     }

@@ -51,6 +51,8 @@ macro_rules! each_kind {
 }
 
 mod children;
+mod cooling;
+mod definitions;
 mod deleted;
 mod kinds;
 mod late;
@@ -59,5 +61,6 @@ mod nested;
 mod order;
 mod restart;
 mod stage;
+mod unused;
 mod waits;
 mod webhook;
