@@ -155,8 +155,8 @@ pub(crate) struct ScopeFlags {
     #[arg(long, env, value_name = "NAMES", default_value_t)]
     pub(crate) namespaces: Namespaces,
 
-    /// The kinds of workloads to serve besides Jobs, by their plural names, separated by commas; or all. Given several
-    /// times, it is all of these
+    /// The kinds of workloads to serve besides Jobs, by their plural names or kueue, separated by commas; or all. Given
+    /// several times, it is all of these
     #[arg(long, env, value_name = "NAMES")]
     pub(crate) workloads: Vec<Kinds>,
 

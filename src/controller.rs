@@ -8,7 +8,8 @@
 //! Beside that: `semaphore` handles a `ConsulSemaphore` apart from its slots (finalizer, status, access to Consul,
 //! the watch of its prefix), `session_manager` renews sessions, `events` writes events, `intake` reports Jobs that
 //! name no semaphore of this operator, `advisor` reports annotations that have no effect, `ungranted` suspends
-//! Jobs that run without a grant, and `unproved` looks for pods that the status of a workload does not show. `consul_target` says where in Consul a semaphore lives, and `secret` reads the
+//! Jobs that run without a grant, and `unproved` looks for pods that the status of a workload does not show. `kueue` answers the admission checks of
+//! Kueue. `consul_target` says where in Consul a semaphore lives, and `secret` reads the
 //! token of a semaphore that has its own. `watching` reports the health of the watches of the API server, and `bench`
 //! exposes the index to benchmarks.
 //!
@@ -21,6 +22,7 @@ mod consul_target;
 mod events;
 mod index;
 mod intake;
+mod kueue;
 mod secret;
 mod semaphore;
 mod session_manager;
@@ -50,7 +52,7 @@ use crate::{
     call::call,
     leader::{self, Standing, Term},
     telemetry::{Health, Metrics, Telemetry, Traces},
-    workload::Workloads,
+    workload::{Owners, Workloads},
 };
 use consul_client::{self as consul, Observer, text::one_line};
 use consul_semaphore::{Cluster, Order, holding::retry_until_ok};
@@ -98,6 +100,8 @@ struct Shared {
     /// How long the other replicas wait for a dead leader; `None` if there is no election.
     lease: Option<Duration>,
     session_manager: SessionManager,
+    /// What is known beside Workloads of Kueue.
+    owners: Owners,
     events: Events,
     metrics: Metrics,
     /// Where traces of Jobs are sent.
@@ -142,7 +146,8 @@ pub async fn run(
     let health = telemetry.health.clone();
     aside.spawn(startup_log::write(consul.clone(), addresses, health));
     // Events for completed work are written even if the lead was lost in the meantime.
-    let (events, write_events) = Events::new(client, telemetry.metrics.clone());
+    let owners = Owners::default();
+    let (events, write_events) = Events::new(client, owners.clone(), telemetry.metrics.clone());
     let mut writing = JoinSet::new();
     writing.spawn(write_events);
     let node = settings
@@ -194,6 +199,7 @@ pub async fn run(
             order: settings.order,
             lease,
             session_manager,
+            owners,
             events,
             metrics,
             traces,
@@ -246,7 +252,7 @@ impl LeaderTask {
             .context("the API server")?;
         let context = Arc::new(Context {
             shared: self.shared.clone(),
-            workloads: Workloads::new(client.clone()),
+            workloads: Workloads::new(client.clone(), self.shared.owners.clone()),
             client,
             consul: term.consul(&self.consul),
             index: Index::default(),

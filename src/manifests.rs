@@ -8,7 +8,7 @@ mod rows;
 use consul_semaphore_api::annotations::OF_THE_OPERATOR;
 use consul_semaphore_workload::Kind;
 
-use self::rows::{Hold, Life, Writes};
+use self::rows::{Hold, Life, Row, Writes};
 use crate::check::rights::rules_of;
 
 /// The places of a template, and what is put there.
@@ -17,15 +17,14 @@ type Filling<'a> = [(&'a str, String)];
 /// The rights and the policies of a kind that `--workloads` switches on. Empty for Jobs, whose rights and policies are
 /// in `config/rbac` and `config/policies`.
 pub fn of_kind(kind: &Kind) -> String {
-    let Some(life) = rows::life(kind) else {
-        return String::new();
+    let mut documents = match rows::life(kind) {
+        Life::OfJobs => return String::new(),
+        // Kueue makes it, and holds it.
+        Life::OfKueue => vec![fill_in(include_str!("manifests/kueue.yaml"), kind, &[])],
+        Life::Own(life) => vec![hold(kind, &life), guard(kind, &life)],
     };
-    let documents = [
-        rights(kind),
-        hold(kind, &life),
-        guard(kind, &life),
-        operator(kind),
-    ];
+    documents.insert(0, rights(kind));
+    documents.push(operator(kind));
     documents.join("---\n")
 }
 
@@ -72,7 +71,7 @@ fn rights(kind: &Kind) -> String {
     fill_in(include_str!("manifests/rights.yaml"), kind, &filling)
 }
 
-fn hold(kind: &Kind, life: &Life) -> String {
+fn hold(kind: &Kind, life: &Row) -> String {
     let (spec, patch) = match life.hold {
         Hold::Spec(spec) => (spec_if_it_waits(spec), String::new()),
         Hold::Field(path, value) => (String::new(), patch_if_it_waits(path, value)),
@@ -109,7 +108,7 @@ fn patch_if_it_waits(path: &str, value: &str) -> String {
     )
 }
 
-fn guard(kind: &Kind, life: &Life) -> String {
+fn guard(kind: &Kind, life: &Row) -> String {
     // What can be held again is; what can't goes on if it was granted its slots, and is nobody's business if it never
     // was held: its controller may copy annotations to it after its start.
     let (runs, started, late) = if life.again {
@@ -153,6 +152,7 @@ fn fill_in(template: &str, kind: &Kind, filling: &Filling<'_>) -> String {
     let of_kind = [
         ("kind", resource.kind),
         ("plural", resource.plural),
+        ("switch", kind.switch()),
         ("group", resource.group),
         ("version", resource.version),
     ];

@@ -54,12 +54,7 @@ impl ListKinds {
                 kind if on.iter().any(|one| one == kind) => "yes",
                 _ => "no",
             };
-            row([
-                &resource.plural,
-                &resource.kind,
-                &resource.api_version,
-                is_on,
-            ]);
+            row([&kind.switch(), &resource.kind, &resource.api_version, is_on]);
         }
         table
     }
@@ -96,6 +91,7 @@ mod tests {
             ("taskruns", "no"),
             ("workflows", "no"),
             ("pods", "yes"),
+            ("kueue", "no"),
         ];
         assert_eq!(on, expected);
     }

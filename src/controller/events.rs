@@ -22,7 +22,7 @@ use crate::{
     call::{CallError, call},
     crash::{self, Point},
     telemetry::Metrics,
-    workload::{Subject, reference},
+    workload::{Owners, Subject, reference},
 };
 use consul_client::{Backoff, clock, text::one_line};
 use consul_semaphore::CronJob;
@@ -168,6 +168,7 @@ impl Reason {
 #[derive(Clone)]
 pub(super) struct Events {
     queue: mpsc::Sender<Due>,
+    owners: Owners,
     metrics: Metrics,
 }
 
@@ -181,7 +182,11 @@ struct Due {
 
 impl Events {
     /// The queue, and the task that writes its events until every handle to the queue is dropped.
-    pub(super) fn new(client: Client, metrics: Metrics) -> (Self, impl Future<Output = ()>) {
+    pub(super) fn new(
+        client: Client,
+        owners: Owners,
+        metrics: Metrics,
+    ) -> (Self, impl Future<Output = ()>) {
         let (queue, mut due) = mpsc::channel::<Due>(QUEUE);
         let reporter = Reporter {
             controller: consul_semaphore_api::GROUP.into(),
@@ -201,7 +206,23 @@ impl Events {
                 }
             }
         };
-        (Self { queue, metrics }, write)
+        let events = Self {
+            queue,
+            owners,
+            metrics,
+        };
+        (events, write)
+    }
+
+    /// A workload as events refer to it: a Workload of Kueue by its owner, which its user has made.
+    pub(super) fn about<'a>(
+        &self,
+        namespace: &str,
+        workload: impl Into<Subject<'a>>,
+    ) -> ObjectReference {
+        let subject = workload.into();
+        let owner = self.owners.reference(namespace, subject.uid);
+        owner.unwrap_or_else(|| reference(namespace, subject))
     }
 
     /// Emits an event on a workload, which may have been deleted by now.
@@ -212,7 +233,7 @@ impl Events {
         reason: Reason,
         note: String,
     ) {
-        self.emit(reference(namespace, workload), reason, note);
+        self.emit(self.about(namespace, workload), reason, note);
     }
 
     /// Emits an event on a workload, unless that event exists already, also from another replica or from before a
@@ -225,7 +246,8 @@ impl Events {
         note: String,
     ) {
         let kind = reason.kind();
-        self.put(reference(namespace, workload), (kind, reason), note, true);
+        let about = self.about(namespace, workload);
+        self.put(about, (kind, reason), note, true);
     }
 
     /// Emits an event on a `CronJob`.
@@ -286,7 +308,13 @@ impl Events {
     pub(super) fn captured() -> (Self, Captured) {
         let (queue, due) = mpsc::channel(QUEUE);
         let metrics = Metrics::default();
-        (Self { queue, metrics }, Captured(due))
+        let owners = Owners::default();
+        let events = Self {
+            queue,
+            owners,
+            metrics,
+        };
+        (events, Captured(due))
     }
 }
 

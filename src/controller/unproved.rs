@@ -13,7 +13,7 @@ use crate::{
 };
 use consul_client::clock::{self, Moment};
 use consul_semaphore::{Identity, Phase, Uid, engine::Write, holding::Setback, plan::GiveBack};
-use consul_semaphore_workload::{Shape, TrackedWorkload, request};
+use consul_semaphore_workload::{TrackedWorkload, request};
 
 /// How many are asked about at once.
 const CONCURRENCY: usize = 16;
@@ -50,6 +50,9 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
+/// The same if it has changed meanwhile.
+const CHANGED: Duration = Duration::from_millis(250);
+
 /// Why a workload is left alone for a while.
 enum Pause {
     PodsLeft { until: Moment },
@@ -68,6 +71,7 @@ impl Pause {
 /// What came of a question about a workload.
 enum Outcome {
     Settled,
+    Changed,
     PodsLeft,
     Failed,
 }
@@ -76,6 +80,9 @@ impl Outcome {
     fn pause(&self, before: Option<Pause>, now: Moment) -> Option<Pause> {
         match (self, before) {
             (Self::Settled, _) => None,
+            (Self::Changed, _) => Some(Pause::PodsLeft {
+                until: now + CHANGED,
+            }),
             (Self::PodsLeft, _) => Some(Pause::PodsLeft { until: now + AGAIN }),
             (Self::Failed, Some(Pause::Failed(before))) => {
                 Some(Pause::Failed(Setback::after(Some(&before), now)))
@@ -105,7 +112,7 @@ async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
             return Outcome::Failed;
         }
         // What was asked about is not what is there.
-        Ok((Some(now), _)) if now.version != workload.version => return Outcome::PodsLeft,
+        Ok((Some(now), _)) if now.version != workload.version => return Outcome::Changed,
         Ok((_, pods)) if !pods.is_empty() => return Outcome::PodsLeft,
         Ok(_) => {}
     }
@@ -126,7 +133,7 @@ async fn forget_grant(context: &Context, tracked: &TrackedWorkload) {
         hold: false,
     };
     let target = write.workload.clone();
-    let Some(request) = request(&Write::GiveBack(write), &Shape::Plain, clock::time()) else {
+    let Some(request) = request(&Write::GiveBack(write), &tracked.shape, clock::time()) else {
         return;
     };
     let write = WorkloadWrite {

@@ -22,7 +22,7 @@ use super::{
     advisor::Advisor,
     events::Reason,
     index::Offer,
-    intake,
+    intake, kueue,
     shell::{Input, Shell},
     ungranted, unproved,
     watching::Watching,
@@ -49,6 +49,8 @@ pub(super) fn reference_of(semaphore: &impl Resource) -> SemaphoreRef {
 pub(super) struct Begun {
     scope: WatchScope,
     workloads: Vec<(Kind, Watching)>,
+    /// Those of Kueue: once, whatever the scopes are.
+    checks: Option<Watching>,
     pods: Watching,
     semaphores: Watching,
 }
@@ -62,12 +64,16 @@ pub(super) fn begin(
     metrics: &Metrics,
 ) -> Vec<Begun> {
     let scopes = WatchScope::over(namespaces).into_iter();
+    let of_kueue = kinds.contains(&Kind::KueueWorkload);
+    let check = || Watching::begin("admissionchecks", &WatchScope::Cluster, health, metrics);
+    let mut checks = of_kueue.then(check);
     let begun = scopes.map(|scope| {
         let begin = |what: &str| Watching::begin(what, &scope, health, metrics);
         let workloads = kinds.iter();
         let workloads = workloads.map(|kind| (kind.clone(), begin(&kind.resource().plural)));
         Begun {
             workloads: workloads.collect(),
+            checks: checks.take(),
             pods: begin("pods"),
             semaphores: begin("consulsemaphores"),
             scope,
@@ -82,6 +88,7 @@ pub(super) async fn run(
     watches: Vec<Begun>,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
+    context.shared.owners.begin();
     let mut tasks = JoinSet::new();
     let shell = Shell::new(context.clone());
     let inputs = shell.inputs();
@@ -90,14 +97,20 @@ pub(super) async fn run(
         let Begun {
             scope,
             workloads,
+            checks,
             pods,
             semaphores,
         } = begun;
         let (counts, unsynced) = watch::channel(workloads.len());
         let context = || context.clone();
+        tasks.extend(checks.map(|checks| kueue::watch_checks(context(), checks)));
         for (kind, watching) in workloads {
             let (scope, counts) = (scope.clone(), counts.clone());
-            tasks.spawn(watch_workloads(context(), kind, scope, watching, counts));
+            if kind == Kind::KueueWorkload {
+                tasks.spawn(kueue::watch_workloads(context(), scope, watching, counts));
+            } else {
+                tasks.spawn(watch_workloads(context(), kind, scope, watching, counts));
+            }
         }
         tasks.spawn(watch_pods(context(), scope.clone(), pods));
         let inputs = inputs.clone();
@@ -122,7 +135,7 @@ pub(super) async fn run(
 }
 
 /// The next event of a watch, after reporting the watch's health. `None` when it ends.
-async fn next<K>(
+pub(super) async fn next<K>(
     events: &mut (impl Stream<Item = watcher::Result<Event<K>>> + Unpin),
     watching: &mut Watching,
 ) -> Option<Event<K>> {
@@ -159,7 +172,8 @@ async fn watch_workloads(
     mut watching: Watching,
     unsynced: watch::Sender<usize>,
 ) {
-    let mut events = workload::watch(&kind, &scope, &context.client);
+    let kueue = context.shared.kinds.contains(&Kind::KueueWorkload);
+    let mut events = workload::watch(&kind, kueue, &scope, &context.client);
     let (kind, mut unsynced) = (kind.name(), Some(unsynced));
     let mut advisor = Advisor::new(context.shared.events.clone());
     while let Some(event) = next(&mut events, &mut watching).await {
@@ -177,10 +191,14 @@ async fn watch_workloads(
             }
             Event::Apply(Some(workload)) | Event::InitApply(Some(workload)) => {
                 advisor.on_update(&workload);
-                context.index.put(&workload.uid, workload.tracked);
+                match workload.tracked {
+                    Some(tracked) => context.index.put(&workload.uid, Some(tracked)),
+                    // Kueue's Workload has the uid of its owner.
+                    None => context.index.forget(&kind, &workload.uid),
+                }
             }
             Event::Delete(Some(workload)) => {
-                context.index.remove(&workload.uid);
+                context.index.forget(&kind, &workload.uid);
                 advisor.forget(&workload.uid);
             }
             Event::Apply(None) | Event::InitApply(None) | Event::Delete(None) => {}

@@ -2,8 +2,18 @@
 
 use consul_semaphore_workload::Kind;
 
+/// Which policies hold and guard a kind.
+pub(super) enum Life {
+    /// Those in `config/policies`.
+    OfJobs,
+    /// None: nobody but Kueue makes and changes it.
+    OfKueue,
+    /// Those that follow from its row.
+    Own(Row),
+}
+
 /// How a kind is held, and when it has ended.
-pub(super) struct Life {
+pub(super) struct Row {
     /// Whether it is held.
     pub(super) held: &'static str,
     /// What holds it.
@@ -56,7 +66,7 @@ pub(super) fn owned(it: &str) -> String {
 }
 
 /// Whether another controller than its own starts it.
-pub(super) fn managed(life: &Life) -> String {
+pub(super) fn managed(life: &Row) -> String {
     let queued = "'kueue.x-k8s.io/queue-name' in it.metadata.?labels.orValue({})";
     match life.manager {
         Some(own) => format!("(it.?spec.?managedBy.orValue('{own}') != '{own}'\n  || {queued})"),
@@ -67,11 +77,12 @@ pub(super) fn managed(life: &Life) -> String {
 const SUCCEEDED_IS_KNOWN: &str = "it.?status.?conditions.orValue([])
   .exists(condition, condition.type == 'Succeeded' && condition.status in ['True', 'False'])";
 
-/// How this kind is held and ends; `None` for Jobs, which have policies of their own.
-pub(super) fn life(kind: &Kind) -> Option<Life> {
-    let life = match kind {
-        Kind::Job => return None,
-        Kind::JobSet => Life {
+/// How this kind is held and ends.
+pub(super) fn life(kind: &Kind) -> Life {
+    let held = match kind {
+        Kind::Job => return Life::OfJobs,
+        Kind::KueueWorkload => return Life::OfKueue,
+        Kind::JobSet => Row {
             held: "it.?spec.?suspend.orValue(false)",
             hold: Hold::Field("/spec/suspend", "true"),
             exempt: "false",
@@ -85,7 +96,7 @@ pub(super) fn life(kind: &Kind) -> Option<Life> {
   job.?template.?spec.?template.?metadata.?labels.orValue({}))",
             copied: "",
         },
-        Kind::PipelineRun => Life {
+        Kind::PipelineRun => Row {
             held: "it.?spec.?status.orValue('') == 'PipelineRunPending'",
             hold: Hold::Field("/spec/status", "'PipelineRunPending'"),
             exempt: "it.?spec.?status.orValue('') == 'Cancelled'",
@@ -95,7 +106,7 @@ pub(super) fn life(kind: &Kind) -> Option<Life> {
             templates: "",
             copied: "",
         },
-        Kind::TaskRun => Life {
+        Kind::TaskRun => Row {
             held: "it.?spec.?status.orValue('') == 'TaskRunPending'",
             hold: Hold::Field("/spec/status", "'TaskRunPending'"),
             exempt: "it.?spec.?status.orValue('') == 'TaskRunCancelled'",
@@ -105,7 +116,7 @@ pub(super) fn life(kind: &Kind) -> Option<Life> {
             templates: "",
             copied: "",
         },
-        Kind::Workflow => Life {
+        Kind::Workflow => Row {
             held: "it.?spec.?suspend.orValue(false) && it.?status.?progress.orValue('') in ['', '0/0']",
             hold: Hold::Field("/spec/suspend", "true"),
             exempt: "!it.?spec.?suspend.orValue(false) && it.?spec.?shutdown.orValue('') == 'Terminate'",
@@ -115,7 +126,7 @@ pub(super) fn life(kind: &Kind) -> Option<Life> {
             templates: "+ [it.?spec.?podMetadata.?annotations.orValue({}), it.?spec.?podMetadata.?labels.orValue({})]",
             copied: "",
         },
-        Kind::Pod => Life {
+        Kind::Pod => Row {
             held: "it.?spec.?schedulingGates.orValue([]).exists(gate, gate.name == 'consul-semaphore.io/slot')",
             hold: Hold::Spec(
                 "Object.spec{schedulingGates: [Object.spec.schedulingGates{name: 'consul-semaphore.io/slot'}]}",
@@ -129,7 +140,7 @@ pub(super) fn life(kind: &Kind) -> Option<Life> {
             copied: " && variables.names",
         },
     };
-    Some(life)
+    Life::Own(held)
 }
 
 /// What of the metadata of a template the operator may not change: three maps.
@@ -248,6 +259,41 @@ pub(super) fn writes(kind: &Kind) -> Writes {
             ],
         },
         Kind::Pod => pod(),
+        Kind::KueueWorkload => kueue_workload(),
+    }
+}
+
+fn kueue_workload() -> Writes {
+    let names =
+        |of: &str| format!("{of}.?status.?admissionChecks.orValue([]).map(check, check.name)");
+    let ours = |part: &str| {
+        format!("update.?{part}.orValue({{}}).all(name, name.startsWith('consul-semaphore.io/'))")
+    };
+    Writes {
+        resources: &["workloads"],
+        spec: &[],
+        status: &["admissionChecks"],
+        // It bears no name of ours: whether it has an entry of ours is for the policy of the admission checks.
+        grant: "+ [{'consul-semaphore.io/slots': ''}]",
+        rest: String::new(),
+        allowed: vec![
+            (
+                "status.admissionChecks",
+                format!("{} == {}", names("oldObject"), names("object")),
+            ),
+            (
+                "podSetUpdates",
+                format!(
+                    "object.?status.?admissionChecks.orValue([]).all(check, check in oldObject.?status.?admissionChecks.orValue([])
+  || check.?podSetUpdates.orValue([]).all(update,
+    update.?nodeSelector.orValue({{}}) == {{}} && update.?tolerations.orValue([]) == []
+    && {}
+    && {}))",
+                    ours("labels"),
+                    ours("annotations")
+                ),
+            ),
+        ],
     }
 }
 

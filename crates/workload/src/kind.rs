@@ -8,9 +8,11 @@
 //! | `TaskRun` | `kind/task_run.rs`, `kind/tekton.rs` |
 //! | Workflow of Argo | `kind/workflow.rs` |
 //! | Pod | `kind/pod.rs` |
+//! | Workload of Kueue | `kind/kueue.rs` |
 
 pub(crate) mod job;
 mod job_set;
+pub mod kueue;
 mod pipeline_run;
 mod pod;
 mod task_run;
@@ -52,17 +54,20 @@ pub enum Kind {
     Workflow,
     /// `v1` Pod.
     Pod,
+    /// `Workload` of `kueue.x-k8s.io`.
+    KueueWorkload,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Job,
         Self::JobSet,
         Self::PipelineRun,
         Self::TaskRun,
         Self::Workflow,
         Self::Pod,
+        Self::KueueWorkload,
     ];
 
     /// The kind of this name.
@@ -84,6 +89,15 @@ impl Kind {
             Self::TaskRun => "TaskRun",
             Self::Workflow => "Workflow",
             Self::Pod => "Pod",
+            Self::KueueWorkload => "Workload",
+        }
+    }
+
+    /// The name that switches it on: its plural, except where that says too little.
+    pub fn switch(&self) -> String {
+        match self {
+            Self::KueueWorkload => "kueue".to_owned(),
+            kind => kind.resource().plural,
         }
     }
 
@@ -96,6 +110,7 @@ impl Kind {
             Self::TaskRun => task_run::resource(),
             Self::Workflow => workflow::resource(),
             Self::Pod => pod::resource(),
+            Self::KueueWorkload => kueue::resource(),
         }
     }
 
@@ -109,6 +124,7 @@ impl Kind {
             Self::TaskRun => task_run::pods(uid),
             Self::Workflow => workflow::pods(workload),
             Self::Pod => pod::pods(uid),
+            Self::KueueWorkload => kueue::pods(uid),
         }
     }
 
@@ -121,6 +137,7 @@ impl Kind {
                 let parts = [Self::PipelineRun, Self::TaskRun].into_iter();
                 parts.map(|part| (part, pods::of(&workload.uid))).collect()
             }
+            Self::KueueWorkload => kueue::parts(&workload.uid),
             Self::Job | Self::TaskRun | Self::Workflow | Self::Pod => Vec::new(),
         }
     }
@@ -129,7 +146,12 @@ impl Kind {
     pub(crate) fn ends_below(&self, workload: &Target, shape: &Shape) -> Vec<EndBelow> {
         match self {
             Self::PipelineRun => tekton::ends_below(workload, shape),
-            Self::Job | Self::JobSet | Self::TaskRun | Self::Workflow | Self::Pod => Vec::new(),
+            Self::Job
+            | Self::JobSet
+            | Self::TaskRun
+            | Self::Workflow
+            | Self::Pod
+            | Self::KueueWorkload => Vec::new(),
         }
     }
 
@@ -146,6 +168,7 @@ impl Kind {
             Self::TaskRun => then(&task_run::read(object)?),
             Self::Workflow => then(&workflow::Workflow::of(object)?),
             Self::Pod => then(&pod::Pod::of(object)?),
+            Self::KueueWorkload => then(&kueue::Workload::of(object)?),
         })
     }
 
@@ -163,13 +186,15 @@ impl Kind {
             Self::TaskRun => task_run::request(write, shape),
             Self::Workflow => workflow::request(write),
             Self::Pod => pod::request(write, shape),
+            Self::KueueWorkload => kueue::request(write, shape, now),
         }
     }
 
     /// What suspends such a workload that runs though no grant started it; `None` if it can't be suspended.
-    pub(crate) fn stop(&self, stop: &Stop) -> Option<Request> {
+    pub(crate) fn stop(&self, stop: &Stop, shape: &Shape, now: jiff::Timestamp) -> Option<Request> {
         match self {
             Self::Job | Self::JobSet => Some(suspend_ungranted(stop)),
+            Self::KueueWorkload => kueue::stop(&stop.workload, shape, now),
             Self::PipelineRun | Self::TaskRun | Self::Workflow | Self::Pod => None,
         }
     }
@@ -213,6 +238,11 @@ impl Kinds {
     pub fn iter(&self) -> impl Iterator<Item = &Kind> {
         self.0.iter()
     }
+
+    /// Whether this one is among them.
+    pub fn contains(&self, kind: &Kind) -> bool {
+        self.0.contains(kind)
+    }
 }
 
 impl Default for Kinds {
@@ -240,12 +270,12 @@ pub struct UnknownKind(String);
 impl FromStr for Kinds {
     type Err = UnknownKind;
 
-    /// By their plural names, separated by commas; or `all`.
+    /// By the names that switch them on, separated by commas; or `all`.
     fn from_str(names: &str) -> Result<Self, UnknownKind> {
         let mut kinds = Self::default();
         let each = names.split(',').map(str::trim);
         for name in each.filter(|name| !name.is_empty()) {
-            let is_meant = |kind: &Kind| name == Self::EACH || kind.resource().plural == name;
+            let is_meant = |kind: &Kind| name == Self::EACH || kind.switch() == name;
             let meant: Vec<Kind> = Kind::ALL.into_iter().filter(is_meant).collect();
             if meant.is_empty() {
                 return Err(UnknownKind(name.chars().take(63).collect()));
@@ -258,7 +288,7 @@ impl FromStr for Kinds {
 
 impl fmt::Display for Kinds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<String> = self.iter().map(|kind| kind.resource().plural).collect();
+        let names: Vec<String> = self.iter().map(Kind::switch).collect();
         f.write_str(&names.join(","))
     }
 }

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`TrackedWorkload`] | the stored part of a workload that asks for a slot, or was started in one |
 //! | [`Kind`] | the kinds, each in a file of its own: how it is read and written to |
+//! | [`kueue`] | Kueue's Workloads, which have an owner, and its admission checks |
 //! | `read` | what is read of every kind alike: who made it, what manages it, its grant |
 //! | [`Obstacle`] | why a workload that names a semaphore is not in its queue |
 //! | [`request()`], [`stop`] | what is written to a workload: start, suspend, give back, rename, skip |
@@ -25,7 +26,7 @@ mod slots;
 mod tracked;
 
 pub use advice::advice;
-pub use kind::{Kind, Kinds, UnknownKind, WAITING, job::phase};
+pub use kind::{Kind, Kinds, UnknownKind, WAITING, job::phase, kueue};
 pub use object::Object;
 pub use obstacle::Obstacle;
 pub use request::{EndBelow, Request, ends_below, request, stop};

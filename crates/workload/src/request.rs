@@ -56,9 +56,9 @@ pub fn request(write: &Write, shape: &Shape, now: jiff::Timestamp) -> Option<Req
     Kind::named(&write.target().kind)?.request(write, shape, now)
 }
 
-/// What suspends a workload that runs though no grant started it; `None` if its kind is unknown or can't be suspended.
-pub fn stop(stop: &Stop) -> Option<Request> {
-    Kind::named(&stop.workload.kind)?.stop(stop)
+/// What suspends at `now` a workload of this shape that runs though no grant started it; `None` if its kind is unknown or can't be suspended.
+pub fn stop(stop: &Stop, shape: &Shape, now: jiff::Timestamp) -> Option<Request> {
+    Kind::named(&stop.workload.kind)?.stop(stop, shape, now)
 }
 
 /// Suspends one whose kind has `spec.suspend`. Its controller ends its pods.

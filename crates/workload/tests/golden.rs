@@ -188,10 +188,11 @@ fn the_patch_that_names_another_session() {
 #[test]
 fn the_patch_that_suspends_a_job_without_a_grant() {
     let stopped = |unhold| {
-        let stop = stop(&Stop {
+        let order = Stop {
             workload: target(),
             unhold,
-        });
+        };
+        let stop = stop(&order, &Shape::Plain, jiff::Timestamp::UNIX_EPOCH);
         patch(stop.expect("a known kind"))
     };
     let expected = r#"{
