@@ -94,8 +94,9 @@ dist:
 	image/build $(ARCH) target/dist/$(ARCH) consul-semaphore-operator consul-semaphore-cli kubectl-csem
 	cd target/dist/$(ARCH) && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs sha256sum >SHA256SUMS
 
-# N random faults of SEED against real servers under load: docs/reliability.md says how it is judged.
-faults: servers
+# N random faults of SEED against real servers under load: docs/reliability.md says how it is judged. With WORKLOADS=1
+# there are other workloads than Jobs in it.
+faults: servers $(WORKLOADS:%=servers-workloads)
 	@cargo build --locked --workspace --bins
 	@"$${CARGO_TARGET_DIR:-target}/debug/faults"
 

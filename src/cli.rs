@@ -34,7 +34,7 @@ use consul_semaphore_workload::Kinds;
 pub(crate) use self::{
     check::{Check, Output},
     http::HttpFlags,
-    kinds::ListKinds,
+    kinds::{ListKinds, WorkloadFlags},
     web::WebFlags,
 };
 
@@ -155,10 +155,8 @@ pub(crate) struct ScopeFlags {
     #[arg(long, env, value_name = "NAMES", default_value_t)]
     pub(crate) namespaces: Namespaces,
 
-    /// The kinds of workloads to serve besides Jobs, by their plural names or kueue, separated by commas; or all. Given
-    /// several times, it is all of these
-    #[arg(long, env, value_name = "NAMES")]
-    pub(crate) workloads: Vec<Kinds>,
+    #[command(flatten)]
+    pub(crate) workloads: WorkloadFlags,
 
     /// Which ConsulSemaphores to serve: a label selector such as shard=a or 'shard in (a,b)' [default: all]
     #[arg(long, env, value_name = "SELECTOR")]
@@ -285,11 +283,6 @@ impl ScopeFlags {
             namespaces: self.namespaces.clone(),
             semaphores: self.semaphore_selector.clone().unwrap_or_default(),
         }
-    }
-
-    /// The kinds of workloads for the library.
-    pub(crate) fn workloads(&self) -> Kinds {
-        self.workloads.iter().cloned().collect()
     }
 }
 

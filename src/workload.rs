@@ -433,7 +433,8 @@ impl Workloads {
         Ok(it.map(|object| kind.title(&object)))
     }
 
-    /// The parts of a workload, behind a label selector, that may still make pods.
+    /// The parts of a workload, behind a label selector, that may still make pods. Of a kind that the cluster does not
+    /// have (any more), there are none.
     async fn parts_left(
         &self,
         part: &Kind,
@@ -445,7 +446,10 @@ impl Workloads {
         let mut left = Vec::new();
         let mut page = Some(ListParams::default().labels(selector).limit(PAGE));
         while let Some(params) = page.take() {
-            let parts = call(api.list(&params)).await?;
+            let parts = match call(api.list(&params)).await {
+                Err(error) if matches!(error.refusal(), Some((404, _))) => break,
+                parts => parts?,
+            };
             let may_make_pods = parts.items.iter();
             let may_make_pods = may_make_pods.filter(|object| part.may_make_pods(object));
             left.extend(may_make_pods.map(|object| part.title(object)));

@@ -73,7 +73,7 @@ impl Check {
         check::Settings {
             operator: self.operator.settings(
                 self.scope.scope(),
-                self.scope.workloads(),
+                self.scope.workloads.kinds(),
                 self.election.settings(),
             ),
             semaphore: self.semaphore,

@@ -10,12 +10,27 @@ use clap::Args;
 use consul_semaphore_operator::manifests;
 use consul_semaphore_workload::{Kind, Kinds};
 
+/// The kinds that an operator serves.
+#[derive(Args, Debug, Default)]
+pub(crate) struct WorkloadFlags {
+    /// The kinds of workloads to serve besides Jobs, by their plural names or kueue, separated by commas; or all. Given
+    /// several times, it is all of these
+    #[arg(long, env, value_name = "NAMES")]
+    workloads: Vec<Kinds>,
+}
+
+impl WorkloadFlags {
+    /// The same for the library.
+    pub(crate) fn kinds(&self) -> Kinds {
+        self.workloads.iter().cloned().collect()
+    }
+}
+
 /// The flags of `kinds`.
 #[derive(Args, Debug)]
 pub(crate) struct ListKinds {
-    /// The kinds that are on, as for run
-    #[arg(long, env, value_name = "NAMES")]
-    workloads: Vec<Kinds>,
+    #[command(flatten)]
+    workloads: WorkloadFlags,
 
     /// Print the rights and the admission policies of these kinds as YAML instead
     #[arg(long, value_name = "NAMES")]
@@ -39,7 +54,7 @@ impl ListKinds {
     }
 
     fn table(&self) -> String {
-        let on: Kinds = self.workloads.iter().cloned().collect();
+        let on = self.workloads.kinds();
         let mut table = String::new();
         let mut row = |columns: [&str; 4]| {
             let [name, kind, api, on] = columns;
@@ -67,7 +82,9 @@ mod tests {
     fn kinds(workloads: &[&str], manifests: Option<&str>) -> String {
         let parsed = |names: &str| names.parse::<Kinds>().unwrap();
         let flags = ListKinds {
-            workloads: workloads.iter().map(|names| parsed(names)).collect(),
+            workloads: WorkloadFlags {
+                workloads: workloads.iter().map(|names| parsed(names)).collect(),
+            },
             manifests: manifests.map(parsed),
         };
         flags.text()

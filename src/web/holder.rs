@@ -7,10 +7,13 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Holder<'a> {
     kind: Kind,
+    /// The kind of a workload that is no Job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workload: Option<&'a str>,
     /// Its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
-    /// Where it runs: the cluster of a Job, the host of a process, the Consul node of another program's session.
+    /// Where it runs: the cluster of a workload, the host of a process, the Consul node of another program's session.
     #[serde(skip_serializing_if = "Option::is_none")]
     place: Option<&'a str>,
 }
@@ -21,7 +24,7 @@ pub(super) struct Holder<'a> {
 enum Kind {
     /// A Job of a cluster with this operator.
     Job,
-    /// Another workload of such a cluster: its name begins with its kind.
+    /// Another workload of such a cluster.
     Workload,
     /// A command that runs in a slot, by `consul-semaphore exec`.
     Process,
@@ -34,7 +37,12 @@ enum Kind {
 impl<'a> Holder<'a> {
     /// Reads `status.holders[].holder`.
     pub(super) fn read(text: Option<&'a str>) -> Self {
-        let of = |kind, name, place| Self { kind, name, place };
+        let of = |kind, name, place| Self {
+            kind,
+            workload: None,
+            name,
+            place,
+        };
         let Some(text) = text else {
             return of(Kind::Unknown, None, None);
         };
@@ -46,30 +54,34 @@ impl<'a> Holder<'a> {
         }
         match text.split_once(' ') {
             Some((_, name)) if name.contains(' ') => of(Kind::Unknown, Some(text), None),
-            Some((cluster, name)) if is_other_workload(name) => {
-                of(Kind::Workload, Some(name), Some(cluster))
-            }
-            Some((cluster, name)) if name.contains('/') => of(Kind::Job, Some(name), Some(cluster)),
+            Some((cluster, name)) if name.contains('/') => match other_workload(name) {
+                Some((workload, name)) => Self {
+                    workload: Some(workload),
+                    ..of(Kind::Workload, Some(name), Some(cluster))
+                },
+                None => of(Kind::Job, Some(name), Some(cluster)),
+            },
             Some((host, name)) => of(Kind::Process, Some(name), Some(host)),
             None => of(Kind::Unknown, Some(text), None),
         }
     }
 }
 
-/// Whether the kind is before the namespace: it is no Job's.
-fn is_other_workload(name: &str) -> bool {
-    let kind = name.split_once('/').and_then(|(of, _)| of.split_once(':'));
-    kind.is_some_and(|(kind, _)| kind.starts_with(|first: char| first.is_ascii_uppercase()))
+/// The kind and the name of a workload that is no Job: the kind is before its namespace.
+fn other_workload(name: &str) -> Option<(&str, &str)> {
+    let (kind, name) = name.split_once(':')?;
+    let is_kind = kind.starts_with(|first: char| first.is_ascii_uppercase()) && !kind.contains('/');
+    is_kind.then_some((kind, name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use consul_semaphore::{Cluster, ContenderBody, Identity};
+    use consul_semaphore::{Cluster, ContenderBody, Identity, KindName};
 
     fn read(text: &str) -> (Kind, Option<&str>, Option<&str>) {
-        let Holder { kind, name, place } = Holder::read(Some(text));
-        (kind, name, place)
+        let holder = Holder::read(Some(text));
+        (holder.kind, holder.name, holder.place)
     }
 
     /// What this program writes into its own contenders is read back.
@@ -84,7 +96,7 @@ mod tests {
             namespace: "batch".into(),
             semaphore: "db".into(),
             key: None,
-            kind: consul_semaphore::KindName::default(),
+            kind: KindName::default(),
             workload: "migrate-42".into(),
             uid: "u-1".into(),
             ordinal: 0,
@@ -95,6 +107,14 @@ mod tests {
         };
         let job = (Kind::Job, Some("batch/migrate-42"), Some("prod-eu"));
         assert_eq!(read(&said(&identity)), job);
+        identity.kind = "JobSet".into();
+        let set = said(&identity);
+        assert_eq!(
+            read(&set),
+            (Kind::Workload, Some("batch/migrate-42"), Some("prod-eu"))
+        );
+        assert_eq!(Holder::read(Some(&set)).workload, Some("JobSet"));
+        identity.kind = KindName::default();
         identity.namespace = "-".into();
         let process = (Kind::Process, Some("migrate-42"), Some("prod-eu"));
         assert_eq!(read(&said(&identity)), process);
@@ -118,7 +138,9 @@ mod tests {
         for text in ["", "x", "a b c", "a b/c d"] {
             assert_eq!(read(text), (Kind::Unknown, Some(text), None));
         }
-        let Holder { kind, name, place } = Holder::read(None);
+        let Holder {
+            kind, name, place, ..
+        } = Holder::read(None);
         assert_eq!((kind, name, place), (Kind::Unknown, None, None));
     }
 }

@@ -79,6 +79,9 @@ struct Holding<'a> {
 #[serde(rename_all = "camelCase")]
 struct Waiting<'a> {
     job: &'a str,
+    /// Its kind, if it is no Job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -201,7 +204,7 @@ impl<'a> Waiting<'a> {
     fn of(job: &'a QueueStatus, why: &Why<'_>) -> Self {
         let QueueStatus {
             job,
-            kind: _,
+            kind,
             key,
             slots,
             asks_for,
@@ -217,6 +220,7 @@ impl<'a> Waiting<'a> {
         };
         Self {
             job,
+            kind: kind.as_deref(),
             key: key.as_deref(),
             since: since.as_ref().map(seconds),
             expected: expected.as_ref().map(seconds),
@@ -297,6 +301,23 @@ mod tests {
             shown["queue"],
             json!([{ "job": "migrate-2", "since": 300, "why": "1 of 1 slots are held" }])
         );
+    }
+
+    #[test]
+    fn it_shows_the_kind_of_what_is_no_job() {
+        let mut shown = semaphore();
+        shown["status"] = json!({
+            "held": 1, "waiting": 1,
+            "holders": [{ "session": "s-1", "holder": "prod-eu PipelineRun:batch/build" }],
+            "queue": [{ "job": "train", "kind": "JobSet" }],
+        });
+        let shown = view(shown);
+        let holder = &shown["holders"][0];
+        assert_eq!(
+            [&holder["kind"], &holder["workload"], &holder["name"]],
+            ["workload", "PipelineRun", "batch/build"]
+        );
+        assert_eq!(shown["queue"][0]["kind"], "JobSet");
     }
 
     #[test]

@@ -46,6 +46,8 @@ macro_rules! each_kind {
 }
 
 mod children;
+mod cooling;
+mod definitions;
 mod deleted;
 mod kinds;
 mod late;
@@ -54,5 +56,6 @@ mod nested;
 mod order;
 mod restart;
 mod stage;
+mod unused;
 mod waits;
 mod webhook;

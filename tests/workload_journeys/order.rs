@@ -1,14 +1,22 @@
 //! Who waits, who starts, and when: also beside Jobs, and with two semaphores.
 
 use serde_json::json;
-use testbed::{eventually, same};
+use testbed::{
+    eventually,
+    proof::{HOLD, PRIORITY},
+    same,
+};
 
 use crate::{
     kinds::Kind,
     stage::{Described, Stage},
 };
 
-each_kind!(one_after_another, two_semaphores_at_once);
+each_kind!(
+    one_after_another,
+    on_hold_and_by_priority,
+    two_semaphores_at_once
+);
 
 async fn one_after_another(kind: &'static Kind) {
     let stage = Stage::new("order").await;
@@ -16,10 +24,15 @@ async fn one_after_another(kind: &'static Kind) {
     let a = new("a").create().await;
     a.runs(&stage).await;
     a.object.has_event("SlotGranted").await;
+    let metrics = stage.bed.operator().get("/metrics").await;
+    let starts = format!("starts_total{{kind=\"{}\"}}", kind.name);
+    assert!(metrics.contains(&starts), "{metrics}");
     let b = new("b").waits().await;
     let job = stage.job("job").create().await;
     job.has_event("SlotWaiting").await;
     b.is_held().await;
+    let waits = json!({ "queue": [{ "job": "b", "kind": kind.name }, { "job": "job" }] });
+    stage.db.shows(waits).await;
     assert_eq!(stage.holders().await.len(), 1);
 
     a.is_ended_by_its_user().await;
@@ -28,6 +41,51 @@ async fn one_after_another(kind: &'static Kind) {
     b.is_ended_by_its_user().await;
     job.is_complete().await;
     stage.is_over(3).await;
+}
+
+/// Each of them is deleted when it has run.
+async fn on_hold_and_by_priority(kind: &'static Kind) {
+    let stage = Stage::new("hold").await;
+    let holder = stage.job("holder").runs("1h").create().await;
+    holder.is_running().await;
+    let new = |name| Described::new(kind, &stage.team, name).terminates_in("0s");
+    let plain = new("a").waits().await;
+    let held = new("b").annotated(HOLD, "true").create().await;
+    held.object.has_event("OnHold").await;
+    let urgent = new("c").annotated(PRIORITY, "9").waits().await;
+    in_the_queue(&stage, &["c", "a"]).await;
+
+    // While it waits, it is put on hold, and leaves the queue.
+    plain.object.annotate(HOLD, Some("true")).await;
+    in_the_queue(&stage, &["c"]).await;
+    holder.finish().await;
+    urgent.runs(&stage).await;
+    // Off hold, it is queued again.
+    held.object.annotate(HOLD, None).await;
+    in_the_queue(&stage, &["b"]).await;
+    held.is_held().await;
+    urgent.object.delete().await;
+    held.runs(&stage).await;
+    plain.is_held().await;
+    plain.object.annotate(HOLD, Some("false")).await;
+    in_the_queue(&stage, &["a"]).await;
+    held.object.delete().await;
+    plain.runs(&stage).await;
+    plain.object.delete().await;
+    stage.is_over(4).await;
+}
+
+/// Waits until exactly these wait, in this order.
+async fn in_the_queue(stage: &Stage, names: &[&str]) {
+    eventually("the queue is as it is to be", || async {
+        let status = stage.db.status().await;
+        let queue = status["queue"].as_array().into_iter().flatten();
+        let queue: Vec<String> = queue
+            .filter_map(|place| Some(place["job"].as_str()?.to_owned()))
+            .collect();
+        same(queue, names.iter().map(|name| (*name).to_owned()).collect())
+    })
+    .await;
 }
 
 async fn two_semaphores_at_once(kind: &'static Kind) {

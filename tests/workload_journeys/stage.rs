@@ -35,9 +35,15 @@ fn with_controllers() -> BedBuilder {
         .without_operator()
 }
 
-/// Starts the operator, with the rights and under the policy that the kinds bring for it. Those that hold at creation
-/// are left out: a workload that its user holds is not to start.
+/// Starts the operator, with its rights.
 pub(crate) async fn operate(bed: &Bed) {
+    allow(bed).await;
+    bed.operator().start().await;
+}
+
+/// Gives the operator the rights that the kinds bring for it, and puts it under their policy. Those that hold at
+/// creation are left out: a workload that its user holds is not to start.
+pub(crate) async fn allow(bed: &Bed) {
     let kinds = WorkloadKind::ALL.iter().map(manifests::of_kind);
     let documents: Vec<String> = kinds
         .flat_map(|yaml| {
@@ -53,7 +59,6 @@ pub(crate) async fn operate(bed: &Bed) {
     let file = format!("{}/kinds-{}.yaml", env!("CARGO_TARGET_TMPDIR"), fresh());
     fs::write(&file, documents.join("---\n")).expect("it can be written");
     bed.kubectl(["apply", "-f", &file]).await;
-    bed.operator().start().await;
 }
 
 /// The bed that these journeys share.

@@ -67,7 +67,7 @@ pub async fn run(options: &Options) -> Result<Verdict> {
         file.display()
     ));
     let world = Arc::new(
-        Box::pin(World::start(&timeline))
+        Box::pin(World::start(&timeline, options.workloads))
             .await
             .context("starting the bed")?,
     );
@@ -78,10 +78,15 @@ pub async fn run(options: &Options) -> Result<Verdict> {
     timeline.push(What::Bed {
         seed: options.seed,
         faults: options.faults,
+        workloads: options.workloads,
     });
     let mut watches = Observers {
         timeline: timeline.clone(),
-        observers: vec![Observer::of_kubernetes(&world.kubernetes.client, &timeline)],
+        observers: vec![Observer::of_kubernetes(
+            &world.kubernetes.client,
+            world.kinds,
+            &timeline,
+        )],
     };
     for semaphore in &SEMAPHORES {
         timeline.push(What::Semaphore(semaphore.record(NAMESPACE)));
@@ -143,9 +148,16 @@ fn done_before(records: &[Record], options: &Options) -> Result<BTreeSet<usize>>
     let mut done = BTreeSet::new();
     for record in records {
         match &record.what {
-            What::Bed { seed, faults } if (*seed, *faults) != (options.seed, options.faults) => {
+            What::Bed {
+                seed,
+                faults,
+                workloads,
+            } if (*seed, *faults, *workloads)
+                != (options.seed, options.faults, options.workloads) =>
+            {
                 bail!(
-                    "{} is of seed {seed} and {faults} faults: it can't be gone on with",
+                    "{} is of seed {seed} and {faults} faults, and other workloads than Jobs: {workloads}; it can't be \
+                     gone on with",
                     options.folder.display()
                 )
             }

@@ -24,7 +24,7 @@ use crate::{
     door,
     judge::{Verdict, Violation, judge},
     observer::{Observer, Observers, POD_LABEL, prefix_of},
-    record::{Place, Semaphore, What, Writer},
+    record::{Place, Semaphore, What, WorkloadKind, Writer},
     timeline::Timeline,
 };
 
@@ -178,7 +178,7 @@ pub async fn run(options: &Options) -> Result<Outcome> {
         observers.push(Observers {
             timeline: timeline.clone(),
             observers: vec![
-                Observer::of_kubernetes(bed.client(), timeline),
+                Observer::of_kubernetes(bed.client(), &[WorkloadKind::Job], timeline),
                 Observer::of_lock(&reader, &prefix, timeline),
             ],
         });
@@ -223,7 +223,11 @@ pub async fn run(options: &Options) -> Result<Outcome> {
 }
 
 fn begin(timeline: &Timeline, prefix: &str) {
-    timeline.push(What::Bed { seed: 0, faults: 0 });
+    timeline.push(What::Bed {
+        seed: 0,
+        faults: 0,
+        workloads: false,
+    });
     timeline.push(What::Semaphore(Semaphore {
         prefix: prefix.to_owned(),
         limit: LIMIT.into(),

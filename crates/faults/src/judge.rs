@@ -19,9 +19,9 @@ mod several;
 mod slots;
 mod spans;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::record::{ForeignState, Phase, Record, What};
+use crate::record::{ForeignState, JobState, Phase, Record, What, WorkloadKind};
 
 pub use gaps::GAPS;
 
@@ -34,6 +34,8 @@ pub struct Verdict {
     pub faults: BTreeMap<String, (usize, usize)>,
     /// How often a Job was given a slot.
     pub grants: usize,
+    /// How many workloads ran, by kind.
+    pub ran: BTreeMap<WorkloadKind, usize>,
     /// How often a Job that asks for more than one slot was given all of them.
     pub requests: usize,
     /// In how many slots of rates Jobs were started, and in how many of them no fault excuses what comes next.
@@ -140,8 +142,12 @@ pub fn judge(records: &[Record], until: f64) -> Verdict {
 
 fn count(records: &[Record], verdict: &mut Verdict) {
     let mut waits = BTreeMap::new();
+    let mut ran = BTreeSet::new();
     for record in records {
         match &record.what {
+            What::Job(job) if job.state == JobState::Running && ran.insert(&job.uid) => {
+                *verdict.ran.entry(job.kind).or_default() += 1;
+            }
             What::Fault { kind, phase, .. } => {
                 let (hits, misses) = verdict.faults.entry(kind.clone()).or_default();
                 match phase {

@@ -292,6 +292,16 @@ pub(crate) static KINDS: [Kind; 64] = [
     }),
 ];
 
+/// More kinds, for a campaign with other workloads than Jobs.
+pub(crate) static OF_WORKLOADS: [Kind; 2] = [
+    kind("controllers of workloads killed", 2, Reach::All, |s| {
+        Box::pin(kubernetes::controllers_killed(s))
+    }),
+    kind("PipelineRun cancelled", 2, Reach::One, |s| {
+        Box::pin(jobs::cancelled(s))
+    }),
+];
+
 /// A fault of the plan.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {

@@ -8,7 +8,7 @@
 //! | `consul_record`, `facts` | every revision of every `.lock`, and the waiting contenders |
 //! | `observer` | the API server's watches, and Consul's as a second source |
 //! | `world` | the servers, the rights in Consul, and the operators |
-//! | `load` | Jobs, and other programs that want slots |
+//! | `load`, `workloads` | Jobs, other workloads, and other programs that want slots |
 //! | `kinds`, `plan` | the kinds of faults, and the plan of a campaign |
 //! | [`judge`] | the safety sentences as checks over a timeline |
 //! | `planted` | proves first that violations of a millisecond are caught |
@@ -40,4 +40,5 @@ pub mod soak;
 pub mod timeline;
 mod versions;
 mod weather;
+mod workloads;
 mod world;

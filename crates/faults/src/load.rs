@@ -3,7 +3,7 @@
 //! Jobs come in waves, so that each semaphore is full and has a queue, and now and then has free slots for others.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -15,10 +15,9 @@ use parking_lot::Mutex;
 
 use anyhow::{Context as _, Result};
 use fastrand::Rng;
-use k8s_openapi::api::batch::v1::Job;
 use kube::{
     Api,
-    api::{ApiResource, DynamicObject, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
 };
 use serde_json::{Value, json};
@@ -26,8 +25,9 @@ use testbed::{Process, Recipe};
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    observer::{POD_LABEL, SEMAPHORE, prefix_of},
-    record::{ForeignState, JobState, Semaphore, What},
+    observer::prefix_of,
+    record::{ForeignState, Job, JobState, Semaphore, What, WorkloadKind},
+    workloads::api,
     world::{CALL, NAMESPACE, World, access},
 };
 
@@ -214,11 +214,6 @@ pub(crate) fn semaphores(world: &World, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(world.kubernetes.client.clone(), namespace, &resource)
 }
 
-/// The API of Jobs.
-pub(crate) fn jobs(world: &World, namespace: &str) -> Api<Job> {
-    Api::namespaced(world.kubernetes.client.clone(), namespace)
-}
-
 /// The state that the load shares with the faults.
 #[derive(Default)]
 pub(crate) struct Load {
@@ -275,7 +270,10 @@ pub(crate) fn start(
     seed: u64,
 ) -> Vec<tokio::task::JoinHandle<()>> {
     let rng = Rng::with_seed(seed ^ 0x77_69_64_65);
-    let mut tasks = vec![tokio::spawn(wide(world.clone(), load.clone(), rng))];
+    let mut tasks = vec![
+        tokio::spawn(wide(world.clone(), load.clone(), rng)),
+        tokio::spawn(tidy(world.clone(), load.clone())),
+    ];
     for (number, semaphore) in SEMAPHORES.iter().enumerate() {
         let rng = Rng::with_seed(seed ^ (number as u64 + 1));
         tasks.push(tokio::spawn(waves(
@@ -312,10 +310,33 @@ async fn wide(world: Arc<World>, load: Arc<Load>, mut rng: Rng) {
                 .count()
         });
         if unfinished < WIDE {
-            let (life, request) = (Life::random(&mut rng), request(&mut rng));
+            let (life, request) = (Life::random(&mut rng, &world), request(&mut rng));
             let _refused = create_job(&world, &load, NAMESPACE, &request, &life).await;
         }
         sleep(Duration::from_millis(rng.u64(500..1500))).await;
+    }
+}
+
+/// How often finished workloads are looked for.
+const TIDY: Duration = Duration::from_secs(10);
+
+/// Deletes `PipelineRuns` some time after they have finished. Other kinds do so by themselves.
+async fn tidy(world: Arc<World>, load: Arc<Load>) {
+    let mut seen: BTreeSet<String> = BTreeSet::new();
+    while !load.is_over() {
+        let finished: Vec<Job> = world.timeline.look(|view| {
+            let jobs = view.jobs.values();
+            jobs.filter(|job| job.kind == WorkloadKind::PipelineRun)
+                .filter(|job| job.state == JobState::Finished)
+                .cloned()
+                .collect()
+        });
+        for job in finished.iter().filter(|job| seen.contains(&job.uid)) {
+            // It is tried again.
+            let _failed = delete_job(&world, job, &DeleteParams::background()).await;
+        }
+        seen = finished.into_iter().map(|job| job.uid).collect();
+        sleep(TIDY).await;
     }
 }
 
@@ -346,7 +367,7 @@ async fn waves(world: Arc<World>, load: Arc<Load>, semaphore: &LoadSemaphore, mu
         if unfinished <= rng.usize(0..4) {
             for _ in 0..semaphore.wave() {
                 // A Job that can't be created does not matter.
-                let life = Life::random(&mut rng);
+                let life = Life::random(&mut rng, &world);
                 let _refused = create_job(&world, &load, NAMESPACE, semaphore.name, &life).await;
             }
         }
@@ -354,8 +375,10 @@ async fn waves(world: Arc<World>, load: Arc<Load>, semaphore: &LoadSemaphore, mu
     }
 }
 
-/// The course of a Job's life.
+/// The course of a workload's life.
+#[derive(Clone, Copy)]
 pub(crate) struct Life {
+    pub(crate) kind: WorkloadKind,
     pub(crate) runs_ms: u32,
     pub(crate) terminates_ms: u32,
     pub(crate) fails: bool,
@@ -374,8 +397,9 @@ const ENDS: [(&str, &str); 5] = [
 ];
 
 impl Life {
-    fn random(rng: &mut Rng) -> Self {
+    fn random(rng: &mut Rng, world: &World) -> Self {
         Self {
+            kind: world.some_kind(rng),
             runs_ms: rng.u32(1_000..6_000),
             terminates_ms: rng.u32(0..1_500),
             fails: rng.u32(0..10) == 0,
@@ -386,7 +410,7 @@ impl Life {
     }
 }
 
-/// Creates a Job, and returns its name.
+/// Creates a workload, and returns its name.
 pub(crate) async fn create_job(
     world: &World,
     load: &Load,
@@ -395,41 +419,11 @@ pub(crate) async fn create_job(
     life: &Life,
 ) -> Result<String> {
     let several = semaphore.contains(':');
-    let kind = if several { "wide" } else { semaphore };
-    let name = format!("{kind}-{}", load.number());
-    let first = semaphore.split(':').next().unwrap_or_default();
-    let mut annotations = json!({ SEMAPHORE: semaphore });
-    if let Some((annotation, value)) = life.ends_by {
-        annotations[annotation] = value.into();
-    }
-    let job = json!({
-        "metadata": { "name": name, "annotations": annotations },
-        "spec": {
-            "suspend": true,
-            "ttlSecondsAfterFinished": 20,
-            "backoffLimit": 0,
-            "parallelism": life.pods,
-            "completions": life.pods,
-            "template": {
-                "metadata": {
-                    "labels": { POD_LABEL: first },
-                    "annotations": {
-                        "bed.consul-semaphore.io/runs": format!("{}ms", life.runs_ms),
-                        "bed.consul-semaphore.io/terminates-in": format!("{}ms", life.terminates_ms),
-                        "bed.consul-semaphore.io/fails": life.fails.to_string(),
-                    },
-                },
-                "spec": {
-                    "restartPolicy": "Never",
-                    "terminationGracePeriodSeconds": life.terminates_ms / 1000 + 1,
-                    "containers": [{ "name": "work", "image": "none" }],
-                },
-            },
-        },
-    });
-    let job = serde_json::from_value(job)?;
-    let params = PostParams::default();
-    timeout(CALL, jobs(world, namespace).create(&params, &job)).await??;
+    let stem = if several { "wide" } else { semaphore };
+    let name = format!("{stem}-{}", load.number());
+    let object = serde_json::from_value(life.kind.describe(&name, semaphore, life))?;
+    let (api, params) = (api(world, life.kind, namespace), PostParams::default());
+    timeout(CALL, api.create(&params, &object)).await??;
     Ok(name)
 }
 
@@ -504,12 +498,18 @@ async fn visit(
     Ok(())
 }
 
-/// Changes a Job by a merge patch, and returns its new version.
-pub(crate) async fn patch_job(world: &World, name: &str, patch: Value) -> Result<u64> {
-    use kube::api::{Patch, PatchParams};
+/// Deletes a workload.
+pub(crate) async fn delete_job(world: &World, job: &Job, params: &DeleteParams) -> Result<()> {
+    let api = api(world, job.kind, NAMESPACE);
+    timeout(CALL, api.delete(&job.name, params)).await??;
+    Ok(())
+}
+
+/// Changes a workload by a merge patch, and returns its new version.
+pub(crate) async fn patch_job(world: &World, job: &Job, patch: Value) -> Result<u64> {
     let params = PatchParams::default();
-    let patch = Patch::Merge(patch);
-    let job = timeout(CALL, jobs(world, NAMESPACE).patch(name, &params, &patch)).await??;
+    let (api, patch) = (api(world, job.kind, NAMESPACE), Patch::Merge(patch));
+    let job = timeout(CALL, api.patch(&job.name, &params, &patch)).await??;
     let version = job.metadata.resource_version.unwrap_or_default();
     Ok(version.parse()?)
 }

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{Parser, builder::FalseyValueParser};
 use faults::campaign::{Options, conclude, run};
 
 /// Injects random faults into real servers under load, and judges what an observer has seen.
@@ -22,6 +22,9 @@ struct Args {
     /// Only kinds of faults whose names contain this text, to try one out.
     #[arg(long, env = "ONLY")]
     only: Option<String>,
+    /// `PipelineRuns` and `JobSets` are among the load, with their real controllers: `make servers-workloads`.
+    #[arg(long, env = "WORKLOADS", value_parser = FalseyValueParser::new())]
+    workloads: bool,
     /// Only judges the existing timeline.
     #[arg(long)]
     judge: bool,
@@ -31,14 +34,16 @@ struct Args {
 async fn main() -> Result<ExitCode> {
     let args = Args::parse();
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+    let load = if args.workloads { "-workloads" } else { "" };
     let folder = args
         .folder
-        .unwrap_or_else(|| PathBuf::from(format!("target/faults/{seed}-{}", args.faults)));
+        .unwrap_or_else(|| PathBuf::from(format!("target/faults/{seed}-{}{load}", args.faults)));
     let options = Options {
         faults: args.faults,
         seed,
         folder,
         only: args.only,
+        workloads: args.workloads,
     };
     let verdict = if args.judge {
         conclude(&options)?

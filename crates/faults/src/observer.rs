@@ -1,5 +1,7 @@
 //! What the API server and Consul show without the proxy. The observer shares no code with the operator: it knows
-//! Jobs by their annotation, pods by the Job controller's label, and semaphores by their manifests.
+//! workloads by their annotation, pods by the label of what made them, and semaphores by their manifests.
+
+mod others;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,13 +10,14 @@ use jiff::Timestamp;
 use k8s_openapi::api::{batch::v1, core::v1::Pod};
 use kube::{
     Api, Client, ResourceExt as _,
+    api::DynamicObject,
     runtime::watcher::{self, Event},
 };
 use tokio::task::JoinHandle;
 
 use crate::{
     consul_record::ConsulReader,
-    record::{Job, JobState, Start, What},
+    record::{Job, JobState, Start, What, WorkloadKind},
     timeline::Timeline,
 };
 
@@ -22,7 +25,13 @@ use crate::{
 pub(crate) const SEMAPHORE: &str = "consul-semaphore.io/semaphore";
 pub(crate) const POD_LABEL: &str = "faults.consul-semaphore.io/semaphore";
 
-const JOB_LABEL: &str = "batch.kubernetes.io/controller-uid";
+/// The labels of a pod that say whose it is: the first of them that it has counts, because a `JobSet` makes Jobs.
+const OWNER_LABELS: [&str; 3] = [
+    "tekton.dev/pipelineRunUID",
+    "jobset.sigs.k8s.io/jobset-uid",
+    "batch.kubernetes.io/controller-uid",
+];
+
 const SESSION: &str = "consul-semaphore.io/session";
 const HOLD: &str = "consul-semaphore.io/hold";
 const GRANTED_TO: &str = "consul-semaphore.io/granted-to";
@@ -37,13 +46,30 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(crate) struct Observer(Vec<JoinHandle<()>>);
 
 impl Observer {
-    pub(crate) fn of_kubernetes(client: &Client, timeline: &Timeline) -> Self {
-        let jobs = watcher::watcher(Api::all(client.clone()), watcher::Config::default());
+    pub(crate) fn of_kubernetes(
+        client: &Client,
+        kinds: &[WorkloadKind],
+        timeline: &Timeline,
+    ) -> Self {
         let pods = watcher::watcher(Api::all(client.clone()), watcher::Config::default());
-        Self(vec![
-            tokio::spawn(follow(jobs, timeline.clone(), job)),
-            tokio::spawn(follow(pods, timeline.clone(), pod)),
-        ])
+        let mut tasks = vec![tokio::spawn(follow(pods, timeline.clone(), pod))];
+        for kind in kinds {
+            let others = |record| {
+                let api = Api::<DynamicObject>::all_with(client.clone(), &kind.resource());
+                let events = watcher::watcher(api, watcher::Config::default());
+                tokio::spawn(follow(events, timeline.clone(), record))
+            };
+            tasks.push(match kind {
+                WorkloadKind::Job => {
+                    let jobs =
+                        watcher::watcher(Api::all(client.clone()), watcher::Config::default());
+                    tokio::spawn(follow(jobs, timeline.clone(), job))
+                }
+                WorkloadKind::JobSet => others(others::job_set),
+                WorkloadKind::PipelineRun => others(others::pipeline_run),
+            });
+        }
+        Self(tasks)
     }
 
     /// The second source for a `.lock`: blocking queries. They may miss revisions, but they soon notice a program
@@ -204,6 +230,7 @@ fn job(job: &v1::Job, there: bool) -> Option<What> {
         JobState::Stopping
     };
     Some(What::Job(Job {
+        kind: WorkloadKind::Job,
         uid: job.uid()?,
         name: job.name_any(),
         prefix: prefix_of(job.metadata.namespace.as_deref()?, first(semaphore)),
@@ -227,22 +254,29 @@ fn start(job: &v1::Job) -> Option<Start> {
     if annotations.get(GRANTED_TO) != job.metadata.uid.as_ref() {
         return None;
     }
-    let writes = job.metadata.managed_fields.iter().flatten();
-    // Who wrote `suspend` last. The operator also changes annotations of a running Job, but only if it lost a slot.
-    let write = writes.into_iter().find(|write| {
-        let fields = write.fields_v1.as_ref();
-        fields.is_some_and(|fields| fields.0["f:spec"].get("f:suspend").is_some())
-    })?;
-    let time = write.time.as_ref()?.0;
-    (write.manager.as_deref() == Some(OPERATOR)).then_some(())?;
+    // The operator also changes annotations of a running Job, but only if it lost a slot.
+    let ago = ago(job, |fields| fields["f:spec"].get("f:suspend").is_some())?;
     Some(Start {
         session: annotations.get(SESSION)?.clone(),
-        ago: Timestamp::now().duration_since(time).as_secs_f64(),
+        ago,
     })
 }
 
+/// How many seconds ago the API server took the last write of some fields, if it was the operator's.
+fn ago(object: &impl kube::Resource, fields: impl Fn(&serde_json::Value) -> bool) -> Option<f64> {
+    let mut writes = object.meta().managed_fields.iter().flatten();
+    let write = writes.find(|write| {
+        let written = write.fields_v1.as_ref();
+        written.is_some_and(|written| fields(&written.0))
+    })?;
+    let time = write.time.as_ref()?.0;
+    (write.manager.as_deref() == Some(OPERATOR)).then_some(())?;
+    Some(Timestamp::now().duration_since(time).as_secs_f64())
+}
+
 fn pod(pod: &Pod, there: bool) -> Option<What> {
-    let uid = pod.labels().get(JOB_LABEL)?;
+    let labels = pod.labels();
+    let uid = OWNER_LABELS.iter().find_map(|label| labels.get(*label))?;
     let semaphore = pod.labels().get(POD_LABEL)?;
     let phase = pod
         .status

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use fastrand::Rng;
 
 use crate::{
-    kinds::{KINDS, Kind, Planned, Reach},
+    kinds::{KINDS, Kind, OF_WORKLOADS, Planned, Reach},
     load::SEMAPHORES,
 };
 
@@ -26,6 +26,8 @@ pub struct Options {
     pub folder: PathBuf,
     /// Only kinds whose names contain this text.
     pub only: Option<String>,
+    /// Whether there are other workloads than Jobs.
+    pub workloads: bool,
 }
 
 /// Kinds drawn in turn: each comes as often as its weight says before any comes again.
@@ -35,8 +37,9 @@ struct Deck {
 }
 
 impl Deck {
-    fn of(wanted: impl Fn(&Kind) -> bool) -> Self {
-        let kinds = KINDS.iter().filter(|kind| wanted(kind));
+    fn of(options: &Options, wanted: impl Fn(&Kind) -> bool) -> Self {
+        let more = OF_WORKLOADS.iter().filter(|_| options.workloads);
+        let kinds = KINDS.iter().chain(more).filter(|kind| wanted(kind));
         let whole = kinds
             .flat_map(|kind| std::iter::repeat_n(kind, kind.weight))
             .collect();
@@ -58,11 +61,11 @@ impl Deck {
 /// The faults of a campaign, in order. They depend on the seed alone.
 pub(crate) fn plan(options: &Options) -> Vec<Planned> {
     let mut rng = Rng::with_seed(options.seed);
-    let mut rare = Deck::of(|kind| kind.rare);
-    let mut all = Deck::of(|kind| !kind.rare && kind.reach == Reach::All);
-    let mut one = Deck::of(|kind| !kind.rare && kind.reach != Reach::All);
+    let mut rare = Deck::of(options, |kind| kind.rare);
+    let mut all = Deck::of(options, |kind| !kind.rare && kind.reach == Reach::All);
+    let mut one = Deck::of(options, |kind| !kind.rare && kind.reach != Reach::All);
     let only = options.only.as_deref();
-    let mut wanted = only.map(|only| Deck::of(|kind| kind.name.contains(only)));
+    let mut wanted = only.map(|only| Deck::of(options, |kind| kind.name.contains(only)));
     let mut planned = Vec::new();
     for id in 0..options.faults {
         let deck = if let Some(wanted) = &mut wanted {
@@ -98,11 +101,16 @@ mod tests {
     use super::*;
 
     fn plan_of(seed: u64, faults: usize) -> Vec<Planned> {
+        plan_with(false, seed, faults)
+    }
+
+    fn plan_with(workloads: bool, seed: u64, faults: usize) -> Vec<Planned> {
         plan(&Options {
             faults,
             seed,
             folder: PathBuf::new(),
             only: None,
+            workloads,
         })
     }
 
@@ -115,6 +123,19 @@ mod tests {
         };
         assert_eq!(names(1), names(1));
         assert_ne!(names(1), names(2));
+    }
+
+    #[test]
+    fn faults_of_other_workloads_are_only_where_there_are_some() {
+        let kinds = |workloads| {
+            let plan = plan_with(workloads, 7, 300).into_iter();
+            let names: Vec<&str> = plan.map(|fault| fault.kind.name).collect();
+            OF_WORKLOADS
+                .each_ref()
+                .map(|kind| names.contains(&kind.name))
+        };
+        assert_eq!(kinds(true), [true; 2]);
+        assert_eq!(kinds(false), [false; 2]);
     }
 
     #[test]

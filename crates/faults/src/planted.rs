@@ -1,6 +1,6 @@
 //! The proof that comes first: deliberate violations of a millisecond are caught.
 
-use std::time::Duration;
+use std::{fmt::Write as _, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::Pod;
@@ -9,53 +9,63 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use serde_json::json;
+use testbed::until;
 use tokio::time::{sleep, timeout};
 
 use crate::{
     judge::{Rule, Verdict, judge},
-    observer::{Observer, POD_LABEL, prefix_of},
-    record::{Record, Semaphore, What, Writer},
-    world::{CALL, NAMESPACE, World},
+    load::Life,
+    observer::{Observer, POD_LABEL, SEMAPHORE, prefix_of},
+    record::{Record, Semaphore, What, WorkloadKind, Writer},
+    workloads::api,
+    world::{CALL, NAMESPACE, PATIENCE, World},
 };
 
 /// A semaphore that nobody else uses.
 const NAME: &str = "planted";
 
-/// Plants one holder too many and a pod without a slot, each for as short as possible, and returns a summary of how
-/// they were reported. Anything but exactly these two violations is an error.
+/// Plants one holder too many and a pod without a slot, each for as short as possible, and one workload of each other
+/// kind that runs without a slot, and returns a summary of how they were reported. Anything but exactly these violations
+/// is an error.
 pub(crate) async fn prove(world: &World) -> Result<String> {
     let prefix = prefix_of(NAMESPACE, NAME);
     let (earlier, _) = world.timeline.records();
     let _watches = (
         Observer::of_lock(&world.consul.reader, &prefix, &world.timeline),
-        Observer::of_kubernetes(&world.kubernetes.client, &world.timeline),
+        Observer::of_kubernetes(&world.kubernetes.client, world.kinds, &world.timeline),
     );
     over_limit(world, &prefix)
         .await
         .context("planting a holder")?;
     without_slot(world).await.context("planting a pod")?;
+    let mut lives = lives(&world.timeline.records().0[earlier.len()..]);
+    for kind in world.kinds {
+        if *kind != WorkloadKind::Job {
+            workload_without_slot(world, *kind)
+                .await
+                .with_context(|| format!("planting a {kind:?}"))?;
+            // Writing to a text can't fail.
+            let _ = write!(lives, ", and a {kind:?}");
+        }
+    }
     let mut verdict = Verdict::default();
+    let mut is_complete = false;
     for _ in 0..600 {
         verdict = verdict_on(world, &prefix, earlier.len());
-        if verdict.count(Rule::OverLimit) > 0 && verdict.count(Rule::WithoutSlot) > 0 {
+        let [over, without] = [Rule::OverLimit, Rule::WithoutSlot].map(|rule| verdict.count(rule));
+        is_complete = (over, without) == (1, world.kinds.len());
+        if is_complete {
             break;
         }
         sleep(Duration::from_millis(100)).await;
     }
-    let rules: Vec<_> = verdict
-        .violations
-        .iter()
-        .map(|violation| violation.rule)
-        .collect();
-    if rules.len() != 2 || !rules.contains(&Rule::OverLimit) || !rules.contains(&Rule::WithoutSlot)
-    {
+    if !is_complete || verdict.violations.len() != 1 + world.kinds.len() {
         bail!(
             "the judge does not see what was planted: {:?}",
             verdict.violations
         );
     }
-    let (records, _) = world.timeline.records();
-    Ok(lives(&records[earlier.len()..]))
+    Ok(lives)
 }
 
 /// Adds one holder too many through the operator's kind of door, and removes it at once.
@@ -88,6 +98,37 @@ async fn without_slot(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// Creates a workload that names no semaphore, so nothing holds it, with the label by which its pods count here. It is
+/// deleted when it has a pod.
+async fn workload_without_slot(world: &World, kind: WorkloadKind) -> Result<()> {
+    let life = Life {
+        kind,
+        runs_ms: 60_000,
+        terminates_ms: 0,
+        fails: false,
+        pods: 1,
+        ends_by: None,
+    };
+    let mut object = kind.describe(NAME, NAME, &life);
+    if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
+        annotations.remove(SEMAPHORE);
+    }
+    let (api, object) = (api(world, kind, NAMESPACE), serde_json::from_value(object)?);
+    let made = timeout(CALL, api.create(&PostParams::default(), &object)).await??;
+    let uid = made.metadata.uid.context("an object without a uid")?;
+    until("it has a pod", PATIENCE, || async {
+        let runs = world.timeline.look(|view| view.pods.contains_key(&uid));
+        runs.then_some(()).context("it has none")
+    })
+    .await?;
+    timeout(CALL, api.delete(NAME, &DeleteParams::background())).await??;
+    until("its pod is gone", PATIENCE, || async {
+        let runs = world.timeline.look(|view| view.pods.contains_key(&uid));
+        (!runs).then_some(()).context("it runs")
+    })
+    .await
+}
+
 fn verdict_on(world: &World, prefix: &str, from: usize) -> Verdict {
     let (records, _) = world.timeline.records();
     let semaphore = Semaphore {
@@ -98,7 +139,12 @@ fn verdict_on(world: &World, prefix: &str, from: usize) -> Verdict {
         goes_on: false,
         period: None,
     };
-    let opening = [What::Bed { seed: 0, faults: 0 }, What::Semaphore(semaphore)];
+    let bed = What::Bed {
+        seed: 0,
+        faults: 0,
+        workloads: false,
+    };
+    let opening = [bed, What::Semaphore(semaphore)];
     let mut bed: Vec<_> = opening.map(|what| Record { t: 0.0, what }).into();
     bed.extend_from_slice(&records[from..]);
     judge(&bed, f64::MAX)

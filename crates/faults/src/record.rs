@@ -31,6 +31,9 @@ pub enum What {
         seed: u64,
         /// How many faults are asked for.
         faults: usize,
+        /// Whether there are other workloads than Jobs.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        workloads: bool,
     },
     /// A semaphore that is watched from now on.
     Semaphore(Semaphore),
@@ -115,9 +118,9 @@ pub enum What {
         /// Its `ModifyIndex`.
         index: u64,
     },
-    /// A Job as the API server's watch shows it.
+    /// A Job, or another workload, as the API server's watch shows it.
     Job(Job),
-    /// A pod of a Job as the API server's watch shows it.
+    /// A pod of one as the API server's watch shows it.
     Pod {
         /// Its namespace and name.
         pod: String,
@@ -279,9 +282,35 @@ impl Body {
     }
 }
 
-/// A Job as the API server's watch shows it.
+/// The kind of a workload.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum WorkloadKind {
+    /// `batch/v1` Job.
+    #[default]
+    Job,
+    /// `JobSet` of `jobset.x-k8s.io`.
+    JobSet,
+    /// `PipelineRun` of `tekton.dev`.
+    PipelineRun,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_job(kind: &WorkloadKind) -> bool {
+    *kind == WorkloadKind::Job
+}
+
+/// A Job, or another workload, as the API server's watch shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
+    /// Its kind.
+    #[serde(default, skip_serializing_if = "is_job")]
+    pub kind: WorkloadKind,
     /// Its uid.
     pub uid: String,
     /// Its name.
@@ -305,7 +334,7 @@ pub struct Job {
 /// The write by which the operator made a Job run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Start {
-    /// The session in the Job's template, which tells the starts of a Job apart.
+    /// The session in the Job's template, which tells the starts of a Job apart; the uid of what can be started once.
     pub session: String,
     /// How many seconds before this record the API server took the write. The API server cuts off the fraction of the
     /// second, so it may have been up to a second later.
@@ -316,9 +345,9 @@ pub struct Start {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobState {
-    /// It can be started: it is suspended, and none of its pods is left.
+    /// It can be started: it is suspended, and none of its pods is left, except of a `JobSet`.
     Waiting,
-    /// It is suspended, but its pods have not ended yet, or the Job controller has not confirmed it.
+    /// It is suspended, but its pods have not ended yet, or its controller has not confirmed it; or it is to end.
     Stopping,
     /// It is on hold.
     Held,

@@ -78,7 +78,16 @@ pub(crate) fn report(verdict: &Verdict, records: &[Record], options: &Options) -
         ("faults injected", injected.to_string()),
         ("faults that found nothing to hit", missed.to_string()),
         ("minutes", format!("{:.0}", verdict.seconds / 60.0)),
-        ("slots granted to Jobs", verdict.grants.to_string()),
+        (
+            "workloads that ran",
+            verdict
+                .ran
+                .iter()
+                .map(|(kind, ran)| format!("{kind:?}: {ran}"))
+                .collect::<Vec<_>>()
+                .join(", "),
+        ),
+        ("slots granted to them", verdict.grants.to_string()),
         (
             "requests for several slots granted",
             verdict.requests.to_string(),

@@ -8,6 +8,7 @@ use std::sync::{
 };
 
 use axum::body::Bytes;
+use serde_json::Value;
 use testbed::Call;
 
 /// By how much versions go back at once: more than a campaign ever writes.
@@ -56,9 +57,10 @@ impl Added {
             .map(|parameter| self.taken_off_parameter(parameter))
             .collect();
         let meant = |version| self.meant(version).unwrap_or(LONG_AGO);
+        let body = in_patch(&call.body, meant).unwrap_or_else(|| in_objects(&call.body, meant));
         Some(Call {
             query: parameters?.join("&"),
-            body: in_objects(&call.body, meant).into(),
+            body: body.into(),
             ..call
         })
     }
@@ -83,6 +85,24 @@ impl Added {
     pub(crate) fn add_offset(self, answer: &[u8]) -> Bytes {
         in_objects(answer, |version| version + self.0).into()
     }
+}
+
+/// Replaces the version in a JSON Patch; `None` if it is none.
+fn in_patch(json: &[u8], exchange: impl Fn(u64) -> u64) -> Option<Vec<u8>> {
+    if json.first() != Some(&b'[') {
+        return None;
+    }
+    let mut operations: Vec<Value> = serde_json::from_slice(json).ok()?;
+    for operation in &mut operations {
+        let names_it = operation["path"] == "/metadata/resourceVersion";
+        let version = operation["value"]
+            .as_str()
+            .and_then(|text| text.parse().ok());
+        if let Some(version) = version.filter(|_| names_it) {
+            operation["value"] = exchange(version).to_string().into();
+        }
+    }
+    serde_json::to_vec(&operations).ok()
 }
 
 /// Replaces each version in the JSON of objects.
@@ -141,6 +161,30 @@ mod tests {
             .subtract_offset(asked("/jobs?resourceVersion=0", ""))
             .unwrap();
         assert_eq!(any.target(), "/jobs?resourceVersion=0");
+    }
+
+    #[test]
+    fn a_json_patch_names_the_version_that_was_meant() {
+        let body = |version: &str| {
+            let version = format!(
+                r#"{{"op":"replace","path":"/metadata/resourceVersion","value":"{version}"}}"#
+            );
+            format!(r#"[{version},{{"op":"add","path":"/spec/value","value":"1000000042"}}]"#)
+        };
+        let versions = Versions::new();
+        let meant = |shown| {
+            let call = versions
+                .now()
+                .subtract_offset(asked("/jobsets/a", &body(shown)));
+            call.unwrap().body
+        };
+        assert_eq!(meant("1000000042"), body("42").as_bytes());
+        versions.go_back();
+        assert_eq!(
+            meant("1000000042"),
+            body("1").as_bytes(),
+            "it is a conflict"
+        );
     }
 
     #[test]

@@ -33,6 +33,9 @@ impl Drop for FaultGuard<'_> {
     }
 }
 
+/// The workloads, and what they are made of, as the API server calls them.
+const WORKLOADS: [&str; 4] = ["jobs", "jobsets", "pipelineruns", "taskruns"];
+
 /// Which calls are affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
@@ -44,7 +47,7 @@ pub(crate) enum Which {
     Commits,
     /// Calls that name a datacenter, to which a Consul server forwards them.
     Forwarded,
-    /// Changes of a Job.
+    /// Changes of a workload.
     JobPatches,
     /// Listings of a Job's pods.
     PodLists,
@@ -58,7 +61,10 @@ impl Which {
             Self::Transactions => call.path == "/v1/txn",
             Self::Commits => call.writes() && !call.is_renewal(),
             Self::Forwarded => parameter("dc="),
-            Self::JobPatches => call.method == "PATCH" && call.path.contains("/jobs/"),
+            Self::JobPatches => {
+                let mut parts = call.path.split('/');
+                call.method == "PATCH" && parts.any(|part| WORKLOADS.contains(&part))
+            }
             Self::PodLists => {
                 call.method == "GET" && call.path.ends_with("/pods") && !parameter("watch=true")
             }

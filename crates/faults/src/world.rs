@@ -4,17 +4,19 @@ pub(crate) mod access;
 mod consul;
 mod kubernetes;
 mod operators;
+mod policies;
 
 use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, Result};
-use testbed::Bed;
+use fastrand::Rng;
+use testbed::{Bed, Controller};
 use tokio::sync::RwLock;
 
 pub(crate) use self::consul::Consul;
 
 use self::{kubernetes::Kubernetes, operators::Operators};
-use crate::timeline::Timeline;
+use crate::{record::WorkloadKind, timeline::Timeline, workloads::KINDS};
 
 /// The namespace of everything that a campaign makes.
 pub(crate) const NAMESPACE: &str = "faults";
@@ -27,6 +29,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Everything that a campaign runs on. It ends when this is dropped.
 pub(crate) struct World {
+    /// The kinds of workloads.
+    pub(crate) kinds: &'static [WorkloadKind],
     pub(crate) operators: Operators,
     pub(crate) consul: Consul,
     pub(crate) kubernetes: Kubernetes,
@@ -37,25 +41,30 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Starts everything, and waits until all of it works.
-    pub(crate) async fn start(timeline: &Timeline) -> Result<Self> {
+    /// Starts everything, and waits until all of it works. Without `workloads` there are only Jobs.
+    pub(crate) async fn start(timeline: &Timeline, workloads: bool) -> Result<Self> {
+        let controllers = [Controller::JobSet, Controller::Tekton];
+        let kinds = if workloads { &KINDS[..] } else { &KINDS[..1] };
         // The campaign starts its own Consul servers, so the bed starts none, and its own Consul helpers are not
         // used.
         let bed = Bed::builder()
             .with_consul([("CONSUL_HTTP_ADDR".to_owned(), "127.0.0.1:1".to_owned())])
+            .controllers(controllers.into_iter().filter(|_| workloads))
             .without_operator()
             .try_start()
             .await?;
+        policies::install(&bed, kinds).await?;
         let kubernetes = Kubernetes::behind_a_door(&bed, timeline).await?;
         let consul = Consul::start(&bed, timeline).await?;
         access::grant(&consul).await?;
-        let operators = Operators::of(&bed, &consul.doors, &kubernetes)?;
+        let operators = Operators::of(&bed, kinds, &consul.doors, &kubernetes)?;
         operators
             .first
             .try_start()
             .await
             .context("the first start of the operator")?;
         Ok(Self {
+            kinds,
             operators,
             consul,
             kubernetes,
@@ -63,6 +72,11 @@ impl World {
             semaphores: RwLock::default(),
             bed,
         })
+    }
+
+    /// Some kind of workload.
+    pub(crate) fn some_kind(&self, rng: &mut Rng) -> WorkloadKind {
+        rng.choice(self.kinds).copied().unwrap_or_default()
     }
 
     /// The folder of the logs, and of the output of the load's `consul lock`s.

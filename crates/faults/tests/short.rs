@@ -18,6 +18,7 @@ async fn forty_faults_make_no_violation() {
         seed: 4,
         folder,
         only: None,
+        workloads: false,
     };
     let verdict = run(&options).await.expect("the campaign comes to its end");
     // On a machine that is busy with other tests, how soon a Job without a slot is suspended says nothing.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use consul_client::clock;
 use consul_semaphore_api::ConsulSemaphore;
-use consul_semaphore_workload::TrackedWorkload;
+use consul_semaphore_workload::{KIND, TrackedWorkload};
 use jiff::Timestamp;
 use kube::api::DynamicObject;
 use serde::Serialize;
@@ -137,22 +137,29 @@ pub(crate) async fn show(
     terminal::print(&show::show(&shown, clock::time()))
 }
 
-/// The Jobs that events may be about: those that wait, hold a slot, or have asked for one.
+/// The workloads that events may be about, each by its kind and its name: those that wait, hold a slot, or have asked
+/// for one.
 pub(crate) fn names(
     semaphore: &ConsulSemaphore,
     queue: &Queue,
     workloads: &[TrackedWorkload],
-) -> HashSet<String> {
+) -> HashSet<(String, String)> {
     let namespace = semaphore.metadata.namespace.as_deref().unwrap_or_default();
-    let waiting = queue.places.iter().map(|place| place.job.clone());
-    let asking = workloads
-        .iter()
-        .map(|workload| workload.workload.name.to_string());
+    let waiting = queue.places.iter().map(|place| {
+        let kind = place.kind.as_deref().unwrap_or(KIND);
+        (kind.to_owned(), place.job.clone())
+    });
+    let asking = workloads.iter().map(|workload| {
+        let name = workload.workload.name.to_string();
+        (KIND.to_owned(), name)
+    });
     let holders = item::status(semaphore).holders;
     let holding = holders.iter().filter_map(|holder| {
         let who = Who::read(holder.holder.as_deref());
-        let (place, job) = who.name.split_once('/')?;
-        (who.kind == HolderKind::Job && place == namespace).then(|| job.to_owned())
+        let (place, name) = who.name.split_once('/')?;
+        let is_workload = matches!(who.kind, HolderKind::Job | HolderKind::Workload(_));
+        let here = is_workload && place == namespace;
+        here.then(|| (who.kind.as_str().to_owned(), name.to_owned()))
     });
     waiting.chain(asking).chain(holding).collect()
 }

@@ -110,6 +110,11 @@ impl Bed {
         self.servers.kubernetes.as_ref()
     }
 
+    /// The controllers of other workloads than Jobs that were asked for.
+    pub fn controllers(&self) -> &[Running] {
+        &self.servers.controllers
+    }
+
     /// The operator.
     pub fn operator(&self) -> &Operator {
         &self.servers.operator

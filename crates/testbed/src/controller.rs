@@ -68,7 +68,12 @@ pub enum Controller {
 
 /// A controller that runs. It ends when this is dropped.
 #[derive(Debug)]
-pub struct Running(Vec<Process>);
+pub struct Running {
+    controller: Controller,
+    /// The port at which it says whether it is ready.
+    health: u16,
+    processes: Vec<Process>,
+}
 
 /// Where a controller is installed, and where its files go.
 #[derive(Clone)]
@@ -168,8 +173,12 @@ impl Controller {
                 };
                 let recipes = self.recipes(site, ports, certificates)?;
                 let start = |recipe: Recipe| Process::start(&site.folder, &recipe);
-                let running = recipes.into_iter().map(start).collect::<Result<_>>()?;
-                let running = Running(running);
+                let processes = recipes.into_iter().map(start).collect::<Result<_>>()?;
+                let running = Running {
+                    controller: self,
+                    health,
+                    processes,
+                };
                 self.ready(&running, health).await?;
                 if webhooks == Webhooks::Called {
                     self.answers(site, &running).await?;
@@ -210,9 +219,24 @@ impl Controller {
         until(&format!("{self:?} answers"), PATIENCE, || async {
             running.all_run()?;
             let made = api.create(&dry_run, &probe).await;
-            made.map(drop).map_err(|error| error.to_string())
+            let made = made.map_err(|error| error.to_string())?;
+            // Some of them tell the API server only after a while what they are to be asked about.
+            if self.has_defaults(&made.data["spec"]) {
+                Ok(())
+            } else {
+                Err(format!("no defaults: {}", made.data["spec"]))
+            }
         })
         .await
+    }
+
+    /// Whether its webhook has set the defaults in the spec of the probe.
+    fn has_defaults(self, spec: &Value) -> bool {
+        match self {
+            Self::JobSet => spec["network"].is_object(),
+            Self::Tekton => spec["timeout"].is_string(),
+            _ => true,
+        }
     }
 
     /// An object that its webhooks are asked about.
@@ -252,12 +276,36 @@ impl Controller {
 impl Running {
     /// Its processes.
     pub fn processes(&self) -> &[Process] {
-        &self.0
+        &self.processes
+    }
+
+    /// Kills it. Until it is started again, nothing is done about its workloads, and the API server refuses to write
+    /// those for which it has a webhook.
+    ///
+    /// # Errors
+    /// A process of it does not end.
+    pub async fn kill(&self) -> Result<()> {
+        for process in self.processes.iter().filter(|one| one.is_running()) {
+            process.kill().await?;
+        }
+        Ok(())
+    }
+
+    /// Starts it again, at its ports, and waits until it is ready and its webhooks answer.
+    ///
+    /// # Errors
+    /// It runs, or does not become ready.
+    pub async fn start_again(&self, bed: &Bed) -> Result<()> {
+        for process in &self.processes {
+            process.start_again()?;
+        }
+        self.controller.ready(self, self.health).await?;
+        self.controller.answers(&Site::of(bed), self).await
     }
 
     /// The error says which of them has ended.
     fn all_run(&self) -> Result<(), String> {
-        match self.0.iter().find(|process| !process.is_running()) {
+        match self.processes.iter().find(|process| !process.is_running()) {
             Some(process) => Err(format!("{} has ended:\n{}", process.name(), process.log())),
             None => Ok(()),
         }

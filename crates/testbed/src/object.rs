@@ -179,6 +179,19 @@ impl Object {
         })
     }
 
+    /// Sets one of its annotations, or removes it.
+    #[track_caller]
+    pub fn annotate(&self, name: &str, value: Option<&str>) -> impl Future<Output = ()> {
+        let patch = json!({ "metadata": { "annotations": { name: value } } });
+        story(Location::caller(), async move {
+            let params = PatchParams::default();
+            self.api
+                .patch(&self.name, &params, &Patch::Merge(patch))
+                .await?;
+            Ok(())
+        })
+    }
+
     /// Changes it by a JSON Patch (RFC 6902).
     ///
     /// # Errors

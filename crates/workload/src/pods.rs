@@ -1,8 +1,8 @@
 //! The pods of workloads that hold slots. A started workload's pods have a label with its uid.
 
-use consul_semaphore::{Uid, lock_key_of};
+use consul_semaphore::{KindName, Uid, lock_key_of};
 use consul_semaphore_api::annotations::{HOLDER_LABEL, LOCK_KEY};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
 /// The label that all pods of workloads in slots have, as a label selector.
 pub const OF_ANY: &str = HOLDER_LABEL;
@@ -20,23 +20,49 @@ pub fn of(workload: &Uid) -> String {
 pub struct PodQuery {
     /// A label selector.
     pub labels: String,
-    /// Who must own them, if the labels say too little.
-    pub owner: Option<Uid>,
+    /// Which of these, if the labels say too little.
+    pub(crate) which: Which,
+}
+
+/// Which of the pods with some labels are a workload's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// All.
+    All,
+    /// Those that it owns.
+    Owned(Uid),
+    /// All but those of another workload of this kind: a copy of the workload has its labels, too.
+    NotOfAnother(KindName, Uid),
+    /// The workload itself.
+    Itself(Uid),
 }
 
 impl From<String> for PodQuery {
     fn from(labels: String) -> Self {
-        let owner = None;
-        Self { labels, owner }
+        let which = Which::All;
+        Self { labels, which }
     }
 }
 
 impl PodQuery {
     /// Whether it asks for this pod, which has the labels.
     pub fn finds(&self, pod: &Pod) -> bool {
-        let mut owners = pod.metadata.owner_references.iter().flatten();
-        let owner = self.owner.as_ref();
-        owner.is_none_or(|uid| owners.any(|owner| owner.uid == uid.as_ref()))
+        let ObjectMeta {
+            owner_references,
+            uid,
+            ..
+        } = &pod.metadata;
+        let mut owners = owner_references.iter().flatten();
+        match &self.which {
+            Which::All => true,
+            Which::Owned(uid) => owners.any(|owner| owner.uid == uid.as_ref()),
+            Which::NotOfAnother(kind, uid) => !owners.any(|owner| {
+                owner.controller == Some(true)
+                    && owner.kind == kind.as_str()
+                    && owner.uid != uid.as_ref()
+            }),
+            Which::Itself(own) => uid.as_deref() == Some(own.as_ref()),
+        }
     }
 }
 
@@ -86,9 +112,11 @@ pub fn title(pod: &Pod) -> String {
 
 #[cfg(test)]
 mod tests {
+    use consul_semaphore::Identity;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::Kind;
 
     fn pod(change: impl FnOnce(&mut Value)) -> Pod {
         let mut pod = json!({
@@ -125,6 +153,38 @@ mod tests {
                 OwnPod::read(&pod(|pod| pod["metadata"][part] = json!({}))),
                 None
             );
+        }
+    }
+
+    #[test]
+    fn the_pods_of_a_copy_are_not_those_of_the_original() {
+        let of_holder = |kind: Kind| kind.pods(&identity(kind.name())).remove(0);
+        let owned_by = |kind: &str, uid: &str| {
+            let owner = json!({ "apiVersion": "x/v1", "kind": kind, "name": "a", "uid": uid, "controller": true });
+            pod(|pod| pod["metadata"]["ownerReferences"] = json!([owner]))
+        };
+        let workflow = of_holder(Kind::Workflow);
+        assert!(workflow.finds(&owned_by("Workflow", "u")));
+        assert!(workflow.finds(&owned_by("Job", "x")), "it made a Job");
+        assert!(workflow.finds(&pod(|_| {})), "it was orphaned");
+        assert!(!workflow.finds(&owned_by("Workflow", "copy")));
+        let itself =
+            |uid: &str| of_holder(Kind::Pod).finds(&pod(|pod| pod["metadata"]["uid"] = uid.into()));
+        assert_eq!((itself("u"), itself("copy")), (true, false));
+        // It may have been adopted while it ran.
+        assert!(of_holder(Kind::Job).finds(&owned_by("Job", "x")));
+    }
+
+    fn identity(kind: KindName) -> Identity {
+        Identity {
+            cluster: "c".into(),
+            namespace: "batch".into(),
+            semaphore: "db".into(),
+            key: None,
+            kind,
+            workload: "a".into(),
+            uid: "u".into(),
+            ordinal: 0,
         }
     }
 

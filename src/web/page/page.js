@@ -251,7 +251,7 @@ function holdersOf(card) {
     const place = holder.place && PLACES[holder.kind] ? `${PLACES[holder.kind]} ${holder.place}` : "";
     const name = holder.name ?? holder.session;
     const cell = element("th", { scope: "row" }, element("div", {}, name),
-      small(KINDS[holder.kind], place, holder.key && `key ${holder.key}`, holder.neverExpires && "its session never expires"));
+      small(holder.workload ?? KINDS[holder.kind], place, holder.key && `key ${holder.key}`, holder.neverExpires && "its session never expires"));
     if (holder.coolsUntil !== undefined) {
       cell.append(element("small", {}, `done, cools until ${new Date(holder.coolsUntil * 1000).toLocaleTimeString()}`));
     }
@@ -268,7 +268,7 @@ function queueOf(is) {
   if (is.waiting === 0 && is.queue.length === 0) return element("p", { class: "quiet" }, "No Jobs of this cluster are waiting.");
   const rows = is.queue.map((waiting, index) => {
     const asks = waiting.asksFor ? `asks for ${waiting.asksFor}` : waiting.slots && `asks for ${waiting.slots} slots`;
-    const cell = element("th", { scope: "row" }, element("div", {}, waiting.job), small(waiting.key && `key ${waiting.key}`, asks, waiting.why));
+    const cell = element("th", { scope: "row" }, element("div", {}, waiting.job), small(waiting.kind, waiting.key && `key ${waiting.key}`, asks, waiting.why));
     if (waiting.expected !== undefined) cell.append(countdown("expected to start", waiting.expected));
     return element("tr", {}, element("td", { class: "place" }, String(index + 1)), cell,
       element("td", { class: "time" }, age(waiting.since)));

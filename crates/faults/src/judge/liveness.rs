@@ -96,11 +96,12 @@ impl<'a> Watch<'a> {
     }
 
     fn look(&mut self, t: f64, verdict: &mut Verdict) {
-        // What asks for several slots may wait for others.
+        // What asks for several slots may wait for others. Pods of a JobSet may be left while it waits.
         let waits = self
             .view
             .jobs
             .values()
+            .filter(|job| !self.view.pods.contains_key(&job.uid))
             .any(|job| job.state == JobState::Waiting && job.asks.is_empty());
         let free = match self.view.locks.get(&self.semaphore.prefix) {
             Some(Body::Semaphore { limit, holders, .. }) => (holders.len() as u64) < *limit,

@@ -306,14 +306,13 @@ impl<'a> Life<'a> {
             }
             Turn::PodEnds { pod } => {
                 self.pods.remove(pod);
+                // A JobSet waits while its last pods end.
+                self.rests();
             }
             Turn::Is(state) => {
                 self.starts(t, *state);
                 self.state = *state;
-                // The Job controller may act late on a start that has since been undone.
-                if *state == JobState::Waiting && self.pods.is_empty() && !self.expected {
-                    self.excuse = None;
-                }
+                self.rests();
             }
             Turn::ByHand if !self.held => self.excuse = Some((Why::ByHand, t)),
             Turn::ByHand => {}
@@ -336,6 +335,13 @@ impl<'a> Life<'a> {
             }
         }
         self.settle(t);
+    }
+
+    /// Ends the excuse of one that waits without pods. Its controller may act late on a start that has since been undone.
+    fn rests(&mut self) {
+        if self.state == JobState::Waiting && self.pods.is_empty() && !self.expected {
+            self.excuse = None;
+        }
     }
 
     fn starts(&mut self, t: f64, state: JobState) {

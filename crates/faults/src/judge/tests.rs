@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::{
     kinds::KINDS,
-    record::{Body, Job, JobState, Part, Semaphore, Start, Writer},
+    record::{Body, Job, JobState, Part, Semaphore, Start, WorkloadKind, Writer},
 };
 
 const PREFIX: &str = "semaphores/faults/db";
@@ -35,7 +35,11 @@ impl Story {
             index: 0,
             asks: BTreeMap::new(),
         };
-        story.push(What::Bed { seed: 1, faults: 1 });
+        story.push(What::Bed {
+            seed: 1,
+            faults: 1,
+            workloads: false,
+        });
         story.push(What::Semaphore(Semaphore {
             prefix: PREFIX.to_owned(),
             limit,
@@ -120,6 +124,7 @@ impl Story {
         self.revision += 1;
         let rv = self.revision;
         self.push(What::Job(Job {
+            kind: WorkloadKind::Job,
             uid: uid.to_owned(),
             name: uid.to_owned(),
             prefix: PREFIX.to_owned(),
@@ -439,7 +444,11 @@ fn what_nobody_watches_is_not_judged() {
     story.push(What::Unwatched).holds(&[]);
     // On the next bed, violations are planted first.
     story.push(What::Unwatched).pod("planted", true);
-    story.push(What::Bed { seed: 1, faults: 1 });
+    story.push(What::Bed {
+        seed: 1,
+        faults: 1,
+        workloads: false,
+    });
     assert_eq!(story.rules(), []);
 }
 
@@ -539,6 +548,25 @@ fn a_request_that_is_granted_at_one_index_is_right() {
 }
 
 /// For example after somebody replaced a `.lock` whose contender stayed.
+/// A workload of another kind is judged as a Job is: a `JobSet` also waits while its last pods terminate.
+#[test]
+fn a_job_set_waits_and_rests_only_when_its_last_pod_has_ended() {
+    let mut story = Story::of(2, false);
+    story.lock_with(Writer::Operator, 2, &["a"], &[]);
+    story.job("a", JobState::Running).pod("a", true);
+    story
+        .job("a", JobState::Stopping)
+        .job("a", JobState::Waiting);
+    story.after(40.0).pod("a", false).after(1.0);
+    assert_eq!(story.rules(), [], "it can't have the free slot yet");
+    let mut lost = running();
+    lost.takes_all().job("a", JobState::Waiting);
+    lost.after(40.0).pod("a", false).after(1.0);
+    assert_eq!(lost.rules(), [], "its pods have their time");
+    lost.pod("a", true);
+    assert_eq!(lost.rules(), [Rule::WithoutSlot], "and no more");
+}
+
 #[test]
 fn a_session_that_is_granted_a_slot_twice_has_two_grants() {
     let mut story = Story::asking_for_three();

@@ -88,6 +88,7 @@ pub(super) async fn namespace(fault: &mut ActiveFault) -> Result<Hit> {
     .await?;
     for _ in 0..PASSING.limit + 2 {
         let life = Life {
+            kind: world.some_kind(&mut fault.rng),
             runs_ms: 60_000,
             terminates_ms: fault.rng.u32(500..4_000),
             fails: false,

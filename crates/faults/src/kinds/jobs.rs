@@ -9,9 +9,9 @@ use tokio::time::{sleep, timeout};
 
 use super::{ActiveFault, Hit, locks::is_made_again, until_done};
 use crate::{
-    load::{Life, LoadSemaphore, create_job, jobs, patch_job, semaphores},
-    record::{Job, JobState, Part, What},
-    world::{CALL, NAMESPACE},
+    load::{Life, LoadSemaphore, create_job, delete_job, patch_job, semaphores},
+    record::{Job, JobState, Part, What, WorkloadKind},
+    world::{CALL, NAMESPACE, World},
 };
 
 /// How long Jobs are written to, the pause between writes, and the annotation that is written.
@@ -19,28 +19,33 @@ const TOUCHES: Duration = Duration::from_secs(4);
 const BETWEEN_TOUCHES: Duration = Duration::from_millis(50);
 const TOUCHED: &str = "faults.consul-semaphore.io/touched";
 
-fn some_job(fault: &mut ActiveFault, state: JobState) -> Result<Option<Job>> {
+/// A workload of the semaphore in this state, of a kind that is wanted.
+fn some_job(
+    fault: &mut ActiveFault,
+    state: JobState,
+    wanted: impl Fn(WorkloadKind) -> bool,
+) -> Result<Option<Job>> {
     let prefix = fault.semaphore()?.prefix();
-    let jobs = fault
+    let mut jobs = fault
         .world
         .timeline
         .look(|view| view.jobs_of(&prefix, state));
+    jobs.retain(|job| wanted(job.kind));
     Ok(fault.rng.choice(jobs))
 }
 
-async fn delete(fault: &ActiveFault, name: &str, policy: PropagationPolicy) -> Result<()> {
+async fn delete(fault: &ActiveFault, job: &Job, policy: PropagationPolicy) -> Result<()> {
     let params = DeleteParams {
         propagation_policy: Some(policy),
         ..DeleteParams::default()
     };
-    timeout(CALL, jobs(&fault.world, NAMESPACE).delete(name, &params)).await??;
-    Ok(())
+    delete_job(&fault.world, job, &params).await
 }
 
 pub(super) async fn deleted(fault: &mut ActiveFault) -> Result<Hit> {
     let states = [JobState::Running, JobState::Running, JobState::Waiting];
     let state = states[fault.rng.usize(..states.len())];
-    let Some(job) = some_job(fault, state)? else {
+    let Some(job) = some_job(fault, state, |_| true)? else {
         return Ok(Hit::Nothing);
     };
     let policies = [
@@ -50,7 +55,7 @@ pub(super) async fn deleted(fault: &mut ActiveFault) -> Result<Hit> {
     ];
     let policy = policies[fault.rng.usize(..policies.len())].clone();
     let note = format!("{} ({state:?}), {policy:?}", job.name);
-    delete(fault, &job.name, policy).await?;
+    delete(fault, &job, policy).await?;
     fault.begins(note);
     Ok(Hit::Yes)
 }
@@ -65,21 +70,17 @@ pub(super) async fn delete_one_that_runs(
         .timeline
         .look(|view| view.jobs_of(&semaphore.prefix(), JobState::Running));
     match fault.rng.choice(running) {
-        Some(job) => delete(fault, &job.name, PropagationPolicy::Background).await,
+        Some(job) => delete(fault, &job, PropagationPolicy::Background).await,
         None => Ok(()),
     }
 }
 
 pub(super) async fn suspended(fault: &mut ActiveFault) -> Result<Hit> {
-    let Some(job) = some_job(fault, JobState::Running)? else {
+    let Some(job) = some_job(fault, JobState::Running, WorkloadKind::can_be_suspended)? else {
         return Ok(Hit::Nothing);
     };
-    patch_job(
-        &fault.world,
-        &job.name,
-        json!({ "spec": { "suspend": true } }),
-    )
-    .await?;
+    let suspend = json!({ "spec": { "suspend": true } });
+    patch_job(&fault.world, &job, suspend).await?;
     fault.begins(&job.name);
     fault.lasts(3).await;
     let world = fault.world.clone();
@@ -90,8 +91,22 @@ pub(super) async fn suspended(fault: &mut ActiveFault) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
+/// A user ends a `PipelineRun`, which can't be suspended.
+pub(super) async fn cancelled(fault: &mut ActiveFault) -> Result<Hit> {
+    let states = [JobState::Running, JobState::Running, JobState::Waiting];
+    let state = states[fault.rng.usize(..states.len())];
+    let wanted = |kind| kind == WorkloadKind::PipelineRun;
+    let Some(job) = some_job(fault, state, wanted)? else {
+        return Ok(Hit::Nothing);
+    };
+    let cancel = json!({ "spec": { "status": "Cancelled" } });
+    patch_job(&fault.world, &job, cancel).await?;
+    fault.begins(format!("{} ({state:?})", job.name));
+    Ok(Hit::Yes)
+}
+
 /// Removes the hold from a Job. Returns whether nothing is left to do.
-pub(crate) async fn release(world: &crate::world::World, job: &Job) -> Result<bool> {
+pub(crate) async fn release(world: &World, job: &Job) -> Result<bool> {
     let state = world
         .timeline
         .look(|view| view.jobs.get(&job.uid).map(|job| job.state));
@@ -104,17 +119,18 @@ pub(crate) async fn release(world: &crate::world::World, job: &Job) -> Result<bo
         Some(JobState::Held) => {
             let patch =
                 json!({ "metadata": { "annotations": { "consul-semaphore.io/hold": null } } });
-            patch_job(world, &job.name, patch).await.map(|_| true)
+            patch_job(world, job, patch).await.map(|_| true)
         }
     }
 }
 
 pub(super) async fn unsuspended(fault: &mut ActiveFault) -> Result<Hit> {
-    let Some(job) = some_job(fault, JobState::Waiting)? else {
+    let wanted = |kind: WorkloadKind| !kind.is_guarded();
+    let Some(job) = some_job(fault, JobState::Waiting, wanted)? else {
         return Ok(Hit::Nothing);
     };
     let patch = json!({ "metadata": { "uid": job.uid }, "spec": { "suspend": false } });
-    let rv = patch_job(&fault.world, &job.name, patch).await?;
+    let rv = patch_job(&fault.world, &job, patch).await?;
     fault.world.timeline.push(What::ByHand {
         uid: job.uid.clone(),
         rv,
@@ -127,6 +143,7 @@ pub(super) async fn unsuspended(fault: &mut ActiveFault) -> Result<Hit> {
 pub(super) async fn lingers(fault: &mut ActiveFault) -> Result<Hit> {
     let semaphore = fault.semaphore()?;
     let life = Life {
+        kind: fault.world.clone().some_kind(&mut fault.rng),
         runs_ms: 8_000,
         terminates_ms: 7_000,
         fails: false,
@@ -136,19 +153,22 @@ pub(super) async fn lingers(fault: &mut ActiveFault) -> Result<Hit> {
     let name = create_job(&fault.world, &fault.load, NAMESPACE, semaphore.name, &life).await?;
     fault.begins(&name);
     let world = fault.world.clone();
-    until_done("it runs", || async {
-        let state = world.timeline.look(|view| {
+    let made = || {
+        world.timeline.look(|view| {
             let mut jobs = view.jobs.values();
-            jobs.find(|job| job.name == name).map(|job| job.state)
-        });
-        Ok(matches!(
-            state,
-            Some(JobState::Running | JobState::Finished)
-        ))
+            jobs.find(|job| job.name == name).cloned()
+        })
+    };
+    let started = [JobState::Running, JobState::Finished];
+    until_done("it runs", || async {
+        Ok(made().is_some_and(|job| started.contains(&job.state)))
     })
     .await?;
     until_done("it is deleted", || async {
-        match delete(fault, &name, PropagationPolicy::Background).await {
+        let Some(job) = made() else {
+            return Ok(true);
+        };
+        match delete(fault, &job, PropagationPolicy::Background).await {
             Ok(()) => Ok(true),
             Err(error) if error.to_string().contains("not found") => Ok(true),
             Err(error) => Err(error),
@@ -177,7 +197,7 @@ pub(super) async fn touched(fault: &mut ActiveFault) -> Result<Hit> {
                 let touched = json!({ TOUCHED: number.to_string() });
                 let patch = json!({ "metadata": { "annotations": touched } });
                 // It may have been deleted by now.
-                let _gone = patch_job(&world, &job.name, patch).await;
+                let _gone = patch_job(&world, &job, patch).await;
             }
             sleep(BETWEEN_TOUCHES).await;
         }

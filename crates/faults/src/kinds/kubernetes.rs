@@ -26,6 +26,19 @@ pub(super) async fn killed(fault: &mut ActiveFault, seconds: u64) -> Result<Hit>
     Ok(Hit::Yes)
 }
 
+/// The controllers of other workloads than Jobs die, and their webhooks with them: nothing can be written to those.
+pub(super) async fn controllers_killed(fault: &mut ActiveFault) -> Result<Hit> {
+    let away = fault.away(Part::Api);
+    fault.begins("SIGKILL");
+    for running in fault.world.bed.controllers() {
+        running.kill().await?;
+    }
+    fault.lasts(4).await;
+    fault.world.kubernetes.start_controllers().await?;
+    drop(away);
+    Ok(Hit::Yes)
+}
+
 /// Watches that are interrupted now can't resume where they were.
 pub(super) async fn compacted(fault: &mut ActiveFault) -> Result<Hit> {
     fault.world.kubernetes.etcd()?.compact().await?;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use futures::future::try_join_all;
 use kube::Client;
 use testbed::{Bed, Etcd, Process, Proxy};
 
@@ -50,8 +51,9 @@ impl Kubernetes {
         Ok(api_server)
     }
 
-    /// Restarts the API server, and waits until it serves. Its clients are restarted too: otherwise they would notice
-    /// only after a pause of up to a minute, and the load would be idle until then.
+    /// Restarts the API server, and waits until it serves. Its clients are restarted too, and those of other workloads
+    /// than Jobs with their webhooks: otherwise they would notice only after a pause of up to a minute, and the load
+    /// would be idle until then.
     pub(crate) async fn start_api_server(&self) -> Result<()> {
         let kubernetes = servers(&self.bed)?;
         kubernetes.try_start_again().await?;
@@ -62,7 +64,17 @@ impl Kubernetes {
             }
             controller.start_again()?;
         }
-        Ok(())
+        for running in self.bed.controllers() {
+            running.kill().await?;
+        }
+        self.start_controllers().await
+    }
+
+    /// Starts the controllers of other workloads than Jobs again, and waits until they and their webhooks are ready.
+    pub(crate) async fn start_controllers(&self) -> Result<()> {
+        let controllers = self.bed.controllers().iter();
+        let starts = controllers.map(|running| running.start_again(&self.bed));
+        try_join_all(starts).await.map(drop)
     }
 }
 

@@ -4,6 +4,7 @@ use anyhow::Result;
 use testbed::{Bed, Operator, WallClock};
 
 use super::{access, consul::Doors, kubernetes::Kubernetes};
+use crate::record::WorkloadKind;
 
 /// The operators of a campaign.
 pub(crate) struct Operators {
@@ -16,7 +17,14 @@ pub(crate) struct Operators {
 }
 
 impl Operators {
-    pub(super) fn of(bed: &Bed, doors: &Doors, kubernetes: &Kubernetes) -> Result<Self> {
+    pub(super) fn of(
+        bed: &Bed,
+        kinds: &[WorkloadKind],
+        doors: &Doors,
+        kubernetes: &Kubernetes,
+    ) -> Result<Self> {
+        let kinds: Vec<String> = kinds.iter().map(|kind| kind.resource().plural).collect();
+        let workloads = format!("--workloads={}", kinds.join(","));
         let token = access::OPERATOR.secret.to_owned();
         let by_the_doors = [
             ("KUBECONFIG", kubernetes.kubeconfig.display().to_string()),
@@ -34,7 +42,13 @@ impl Operators {
             let clock = clock.map(WallClock::env).into_iter().flatten();
             let env = env.iter().cloned().chain(clock);
             // As soon as faults are over: a Job that asks for several slots is passed over for a TTL of the load.
-            let flags = ["--leader-election", election, "--pass-over", "10s"];
+            let flags = [
+                "--leader-election",
+                election,
+                "--pass-over",
+                "10s",
+                &workloads,
+            ];
             bed.another_operator(name, flags, env)
         };
         let clock = WallClock::new(bed.folder())?;

@@ -7,6 +7,7 @@ use consul_semaphore_api::conditions::ConditionType;
 
 use super::{
     elsewhere,
+    holder::title,
     item::{Item, condition, status},
     recorded::RecordedEvent,
 };
@@ -166,7 +167,8 @@ fn summary(item: &Item) -> (String, Summary) {
         let lacks = queued.lacks.as_deref();
         let lacks = lacks.map_or_else(String::new, |lacks| format!(" waits for {lacks}"));
         let standing = queued.reason.as_deref()?;
-        Some((queued.job.clone(), format!("{standing}{lacks}")))
+        let waiting = title(queued.kind.as_deref(), &queued.job);
+        Some((waiting, format!("{standing}{lacks}")))
     });
     let several = several.collect();
     let elsewhere = elsewhere::waiters(&reported, None).into_iter();
@@ -181,7 +183,7 @@ fn summary(item: &Item) -> (String, Summary) {
         queue: reported
             .queue
             .into_iter()
-            .map(|queued| queued.job)
+            .map(|queued| title(queued.kind.as_deref(), &queued.job))
             .collect(),
         several,
         windows,

@@ -3,25 +3,26 @@
 use serde::Serialize;
 
 /// The kinds of holders.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Kind {
     /// A Job of a cluster.
     Job,
-    /// Another workload of a cluster. Its name begins with its kind.
-    Workload,
     /// A command of `consul-semaphore exec`.
     Process,
     /// A foreign program.
     Program,
     /// Nothing is known of the holder.
     Unknown,
+    /// A workload of this other kind, of a cluster.
+    #[serde(untagged)]
+    Workload(String),
 }
 
 impl Kind {
-    pub(crate) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(&self) -> &str {
         match self {
             Self::Job => "Job",
-            Self::Workload => "Workload",
+            Self::Workload(kind) => kind,
             Self::Process => "Process",
             Self::Program => "Program",
             Self::Unknown => "Unknown",
@@ -33,9 +34,9 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Who {
     pub(crate) kind: Kind,
-    /// The cluster of a Job, the host of a process, the Consul node of a program's session.
+    /// The cluster of a workload, the host of a process, the Consul node of a program's session.
     pub(crate) place: String,
-    /// `namespace/name` of a Job, the command of a process, the name of a program's session.
+    /// `namespace/name` of a workload, the command of a process, the name of a program's session.
     pub(crate) name: String,
 }
 
@@ -60,10 +61,10 @@ impl Who {
             Some((place, name)) if name.contains(' ') || place.is_empty() => {
                 Self::new(Kind::Unknown, "", text)
             }
-            Some((cluster, name)) if is_other_workload(name) => {
-                Self::new(Kind::Workload, cluster, name)
-            }
-            Some((cluster, job)) if job.contains('/') => Self::new(Kind::Job, cluster, job),
+            Some((cluster, name)) if name.contains('/') => match other_workload(name) {
+                Some((kind, name)) => Self::new(Kind::Workload(kind.to_owned()), cluster, name),
+                None => Self::new(Kind::Job, cluster, name),
+            },
             Some((host, command)) => Self::new(Kind::Process, host, command),
             None => Self::new(Kind::Unknown, "", text),
         }
@@ -78,10 +79,16 @@ impl Who {
     }
 }
 
-/// Whether the kind is before the namespace: it is no Job's.
-fn is_other_workload(name: &str) -> bool {
-    let kind = name.split_once('/').and_then(|(of, _)| of.split_once(':'));
-    kind.is_some_and(|(kind, _)| kind.starts_with(|first: char| first.is_ascii_uppercase()))
+/// The kind and the name of a workload that is no Job: the kind is before its namespace.
+fn other_workload(name: &str) -> Option<(&str, &str)> {
+    let (kind, name) = name.split_once(':')?;
+    let is_kind = kind.starts_with(|first: char| first.is_ascii_uppercase()) && !kind.contains('/');
+    is_kind.then_some((kind, name))
+}
+
+/// A workload as kubectl names it, if it is no Job.
+pub(crate) fn title(kind: Option<&str>, name: &str) -> String {
+    kind.map_or_else(|| name.to_owned(), |kind| format!("{kind}/{name}"))
 }
 
 #[cfg(test)]
@@ -120,7 +127,7 @@ mod tests {
         let other = Who::read(Some("prod-eu JobSet:batch/train"));
         assert_eq!(
             other,
-            Who::new(Kind::Workload, "prod-eu", "JobSet:batch/train")
+            Who::new(Kind::Workload("JobSet".into()), "prod-eu", "batch/train")
         );
     }
 

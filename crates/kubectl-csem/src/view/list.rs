@@ -5,6 +5,7 @@ use jiff::Timestamp;
 
 use super::{
     age::age,
+    holder::title,
     item::{Item, condition, outdated, phase, status},
     parts,
     table::Table,
@@ -91,7 +92,8 @@ fn readable(semaphore: &ConsulSemaphore, now: Timestamp) -> Vec<Span> {
     let next = reported
         .queue
         .first()
-        .map_or(NOTHING, |queued| queued.job.as_str());
+        .map(|queued| title(queued.kind.as_deref(), &queued.job));
+    let next = next.unwrap_or_else(|| NOTHING.to_owned());
     let created = metadata.creation_timestamp.as_ref().map(|time| time.0);
     let figure = |figure: i32| {
         let said = semaphore.status.is_some();

@@ -22,6 +22,9 @@ use super::{
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Place {
     pub(crate) job: String,
+    /// Its kind, if it is no Job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
     /// All that it asks for, if that is more than one slot.
@@ -98,7 +101,8 @@ impl Queue {
             |place: &&mut Place| place.reason == "Next" || several.contains(&&*place.reason);
         for place in self.places.iter_mut().filter(waits_elsewhere) {
             let mut known = workloads.iter();
-            let known = known.find(|workload| *workload.workload.name == *place.job);
+            let is_it = |one: &&TrackedWorkload| *one.workload.name == *place.job;
+            let known = known.find(is_it).filter(|_| place.kind.is_none());
             let requests = known.map_or(&[][..], |known| &known.workload.requests);
             let others = requests.iter().filter(|request| {
                 let key = request.key.as_ref().map(AsRef::as_ref);
@@ -154,12 +158,15 @@ pub(crate) fn queue_of(
     let mut places: Vec<Place> = Vec::new();
     for queued in status.queue.iter().take(most) {
         let workload = known.get(queued.job.as_str()).copied();
+        // Only Jobs are known.
+        let workload = workload.filter(|_| queued.kind.is_none());
         let word = workload.and_then(last_word);
         let asking = asking_of(queued, workload, name);
         let (reason, message) = why(&mut line, asking, word);
         let own = || (asking.slots > 1).then(|| format!("{name}:{}", asking.slots));
         places.push(Place {
             job: queued.job.clone(),
+            kind: queued.kind.clone(),
             key: queued.key.clone(),
             asks_for: workload
                 .and_then(all_slots)
@@ -178,6 +185,7 @@ pub(crate) fn queue_of(
     let listed: HashSet<&str> = status
         .queue
         .iter()
+        .filter(|queued| queued.kind.is_none())
         .map(|queued| queued.job.as_str())
         .collect();
     let behind = waiting.saturating_sub(status.queue.len());
@@ -210,6 +218,7 @@ pub(crate) fn queue_of(
         let (reason, message) = why(&mut line, asking, last_word(workload));
         places.push(Place {
             job: workload.workload.name.to_string(),
+            kind: None,
             key: key.map(str::to_owned),
             asks_for: all_slots(workload),
             lacks: None,
@@ -345,6 +354,22 @@ mod tests {
         let priorities: Vec<_> = line.places.iter().map(|place| place.priority).collect();
         assert_eq!(priorities, [None, Some(7), None]);
         assert_eq!((line.more, line.outside.len()), (0, 0));
+    }
+
+    /// Whose Job of the same name waits, too.
+    #[test]
+    fn a_workload_of_another_kind_is_named_with_it() {
+        let waiting = json!([{ "job": "a", "kind": "JobSet" }, { "job": "a" }]);
+        let semaphore = semaphore(&json!({ "waiting": 2, "queue": waiting }));
+        let job = workload("a", &json!({ "consul-semaphore.io/priority": "7" }));
+        let line = queue_of(&semaphore, &[job], &[], 99);
+        let places: Vec<_> = line
+            .places
+            .iter()
+            .map(|place| (place.kind.as_deref(), place.priority))
+            .collect();
+        assert_eq!(places, [(Some("JobSet"), None), (None, Some(7))]);
+        assert_eq!(line.outside, []);
     }
 
     #[test]

@@ -72,17 +72,16 @@ pub(crate) fn last_words(recorded: &[RecordedEvent]) -> HashMap<(&str, &str), &R
     last
 }
 
-/// The last events, oldest first, of a semaphore and of these Jobs.
+/// The last events, oldest first, of a semaphore and of these workloads, each by its kind and its name.
 pub(crate) fn recent<'a>(
     recorded: &'a [RecordedEvent],
     semaphore: &str,
-    jobs: &HashSet<String>,
+    workloads: &HashSet<(String, String)>,
     most: usize,
 ) -> Vec<&'a RecordedEvent> {
     let is_ours = |event: &&RecordedEvent| match event.kind.as_str() {
         "ConsulSemaphore" => event.name == semaphore,
-        KIND => jobs.contains(&event.name),
-        _ => false,
+        kind => workloads.contains(&(kind.to_owned(), event.name.clone())),
     };
     let mut ours: Vec<&RecordedEvent> = recorded.iter().filter(is_ours).collect();
     ours.sort_by(|a, b| (a.time, &a.name, &a.reason).cmp(&(b.time, &b.name, &b.reason)));
@@ -142,9 +141,10 @@ mod tests {
             recorded(1, "Job", "a", "u", "SlotWaiting"),
             recorded(2, "ConsulSemaphore", "db", "s", "ShortTtl"),
             recorded(4, "Job", "another", "u", "SlotWaiting"),
+            recorded(4, "JobSet", "a", "u", "SlotWaiting"),
             recorded(5, "ConsulSemaphore", "other", "s", "ShortTtl"),
         ];
-        let jobs = HashSet::from(["a".to_owned()]);
+        let jobs = HashSet::from([("Job".to_owned(), "a".to_owned())]);
         let reasons = |most| -> Vec<&str> {
             let recent = recent(&all, "db", &jobs, most);
             recent

@@ -7,6 +7,7 @@ use kube::ResourceExt as _;
 use super::{
     age::{age, until},
     elsewhere,
+    holder::title,
     item::{count, status},
     parts::{self, INDENT, dim, labelled, more, note},
     queue::{Outside, Place, Queue},
@@ -84,6 +85,7 @@ fn waiting(text: &mut Text, semaphore: &ConsulSemaphore, queue: &Queue, now: Tim
     for (index, place) in queue.places.iter().enumerate() {
         let Place {
             job,
+            kind,
             key,
             asks_for,
             lacks: _,
@@ -101,7 +103,7 @@ fn waiting(text: &mut Text, semaphore: &ConsulSemaphore, queue: &Queue, now: Tim
         };
         table.row([
             Span::plain((index + 1).to_string()),
-            Span::plain(job),
+            Span::plain(title(kind.as_deref(), job)),
             Span::plain(key.as_deref().unwrap_or_default()),
             Span::plain(asks_for.as_deref().unwrap_or_default()),
             Span::plain(priority.map_or_else(String::new, |priority| priority.to_string())),

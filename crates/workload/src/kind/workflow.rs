@@ -5,7 +5,7 @@
 //! | hold | `spec.suspend`, before it has made anything: later it only makes no new pods |
 //! | finished | `status.phase`; pods may be left, and `argo retry` runs it again |
 //! | metadata that reaches pods | `spec.podMetadata` |
-//! | pods | the holder label; or the label with its name, and its uid among their owners |
+//! | pods | the holder label, which a copy's pods have, too; or the label with its name, and its uid among their owners |
 //! | stopped while it runs | no: it is ended |
 //! | failed | `spec.shutdown: Terminate`, without `spec.suspend` |
 
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use super::Kind;
 use crate::{
     object::Fields,
-    pods::{self, PodQuery},
+    pods::{self, PodQuery, Which},
     read::{self, Read},
     request::{Request, ended, give_back, holder_label, metadata, record, rename, sequencers},
 };
@@ -39,11 +39,15 @@ pub(super) fn resource() -> ApiResource {
 /// Its pods.
 pub(super) fn pods(workload: &Identity) -> Vec<PodQuery> {
     let uid = &workload.uid;
+    let by_holder = PodQuery {
+        labels: pods::of(uid),
+        which: Which::NotOfAnother(Kind::Workflow.name(), uid.clone()),
+    };
     let by_name = PodQuery {
         labels: format!("workflows.argoproj.io/workflow={}", workload.workload),
-        owner: Some(uid.clone()),
+        which: Which::Owned(uid.clone()),
     };
-    vec![pods::of(uid).into(), by_name]
+    vec![by_holder, by_name]
 }
 
 pub(super) type Workflow<'a> = Fields<'a, Spec, State>;

@@ -1,0 +1,56 @@
+//! What the operator needs for other workloads than Jobs: its rights, and the admission policies.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use kube::{
+    Api,
+    api::{DynamicObject, PostParams},
+};
+use testbed::{Bed, until};
+use tokio::time::timeout;
+
+use super::CALL;
+use crate::{load::Life, record::WorkloadKind};
+
+/// As they are generated for users.
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/workloads");
+
+/// How long the API server may take to put policies into force.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Installs what these kinds need, and waits until what is created is held.
+pub(super) async fn install(bed: &Bed, kinds: &[WorkloadKind]) -> Result<()> {
+    for kind in kinds.iter().filter(|kind| **kind != WorkloadKind::Job) {
+        let plural = kind.resource().plural;
+        let file = format!("{FOLDER}/{plural}/{plural}.yaml");
+        bed.try_kubectl(["apply", "-f", &file]).await?;
+        until(&format!("{plural} are held"), PATIENCE, || {
+            is_held(bed, *kind)
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+async fn is_held(bed: &Bed, kind: WorkloadKind) -> Result<()> {
+    let api =
+        Api::<DynamicObject>::namespaced_with(bed.client().clone(), "default", &kind.resource());
+    let life = Life {
+        kind,
+        runs_ms: 0,
+        terminates_ms: 0,
+        fails: false,
+        pods: 1,
+        ends_by: None,
+    };
+    let probe = serde_json::from_value(kind.describe("probe", "probe", &life))?;
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let made = timeout(CALL, api.create(&dry_run, &probe)).await??;
+    let spec = &made.data["spec"];
+    let held = spec["suspend"] == true || spec["status"] == "PipelineRunPending";
+    held.then_some(()).context("it would run")
+}
