@@ -8,7 +8,9 @@
 //! Beside that: `semaphore` handles a `ConsulSemaphore` apart from its slots (finalizer, status, access to Consul,
 //! the watch of its prefix), `session_manager` renews sessions, `events` writes events, `intake` reports Jobs that
 //! name no semaphore of this operator, `advisor` reports annotations that have no effect, `ungranted` suspends
-//! Jobs that run without a grant, `table` serves the kinds of a `ConfigMap`, and `unproved` looks for pods that the status of a workload does not show. `consul_target` says where in Consul a semaphore lives, and `secret` reads the
+//! Jobs that run without a grant, `table` serves the kinds of a `ConfigMap`, `kueue` answers the admission checks of
+//! Kueue, and `unproved` looks for pods that the status of a workload does not show. `consul_target` says where in
+//! Consul a semaphore lives, and `secret` reads the
 //! token of a semaphore that has its own. `watching` reports the health of the watches of the API server, and `bench`
 //! exposes the index to benchmarks.
 //!
@@ -21,6 +23,7 @@ mod consul_target;
 mod events;
 mod index;
 mod intake;
+mod kueue;
 mod secret;
 mod semaphore;
 mod session_manager;
@@ -51,7 +54,7 @@ use crate::{
     call::call,
     leader::{self, Standing, Term},
     telemetry::{Health, Metrics, Telemetry, Traces},
-    workload::{self, KnownKinds},
+    workload::{self, KnownKinds, Owners},
 };
 use consul_client::{self as consul, Observer, text::one_line};
 use consul_semaphore::{Cluster, Order, holding::retry_until_ok};
@@ -109,6 +112,8 @@ struct Shared {
     /// How long the other replicas wait for a dead leader; `None` if there is no election.
     lease: Option<Duration>,
     session_manager: SessionManager,
+    /// What is known beside Workloads of Kueue.
+    owners: Owners,
     events: Events,
     metrics: Metrics,
     /// Where traces of Jobs are sent.
@@ -153,8 +158,9 @@ pub async fn run(
     let health = telemetry.health.clone();
     aside.spawn(startup_log::write(consul.clone(), addresses, health));
     // Events for completed work are written even if the lead was lost in the meantime.
-    let known = KnownKinds::new();
-    let (events, write_events) = Events::new(client, telemetry.metrics.clone(), known.clone());
+    let (known, owners) = (KnownKinds::new(), Owners::default());
+    let metrics = telemetry.metrics.clone();
+    let (events, write_events) = Events::new(client, metrics, known.clone(), owners.clone());
     let mut writing = JoinSet::new();
     writing.spawn(write_events);
     let node = settings
@@ -207,6 +213,7 @@ pub async fn run(
             order: settings.order,
             lease,
             session_manager,
+            owners,
             events,
             metrics,
             traces,
@@ -267,7 +274,11 @@ impl LeaderTask {
             .context("the API server")?;
         let context = Arc::new(Context {
             shared: self.shared.clone(),
-            workloads: workload::Workloads::new(client.clone(), self.shared.known.clone()),
+            workloads: workload::Workloads::new(
+                client.clone(),
+                self.shared.known.clone(),
+                self.shared.owners.clone(),
+            ),
             client,
             consul: term.consul(&self.consul),
             index: Index::default(),

@@ -9,7 +9,7 @@ mod rows;
 use consul_semaphore_api::annotations::OF_THE_OPERATOR;
 use consul_semaphore_workload::Kind;
 
-use self::rows::{Hold, Life, Writes};
+use self::rows::{Hold, Life, Policies, Writes};
 use crate::check::rights::rules_of;
 
 /// The places of a template, and what is put there.
@@ -18,18 +18,21 @@ type Filling<'a> = [(&'a str, String)];
 /// The rights and the policies of a kind that `--workloads` switches on. Empty for Jobs, whose rights and policies are
 /// in `config/rbac` and `config/policies`.
 pub fn of_kind(kind: &Kind) -> String {
-    let Some(life) = rows::life(kind) else {
-        return String::new();
-    };
-    let documents = [
-        rights(kind),
-        hold(kind, &life),
-        guard(kind, &life),
-        operator(kind),
-    ];
-    let refused = listed::requires(kind).map(|requires| refuse(kind, &life, requires));
-    let documents = documents.into_iter().chain(refused);
-    documents.collect::<Vec<_>>().join("---\n")
+    let mut documents = vec![rights(kind)];
+    match rows::policies(kind) {
+        Policies::OfJobs => return String::new(),
+        // Kueue makes it, and holds it.
+        Policies::OfKueue => {
+            let active = fill_in(include_str!("manifests/kueue.yaml"), kind, &[]);
+            documents.extend([active, operator(kind)]);
+        }
+        Policies::Own(life) => {
+            documents.extend([hold(kind, &life), guard(kind, &life), operator(kind)]);
+            let requires = listed::requires(kind);
+            documents.extend(requires.map(|requires| refuse(kind, &life, requires)));
+        }
+    }
+    documents.join("---\n")
 }
 
 /// The policy that limits what the operator may do with a kind.
@@ -175,6 +178,7 @@ fn fill_in(template: &str, kind: &Kind, filling: &Filling<'_>) -> String {
     let of_kind = [
         ("kind", resource.kind),
         ("plural", resource.plural),
+        ("switch", kind.switch()),
         ("group", resource.group),
         ("version", resource.version),
     ];

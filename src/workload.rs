@@ -2,6 +2,7 @@
 //! written to them, is in [`consul_semaphore_workload`].
 
 mod known;
+mod kueue;
 mod list;
 mod turns;
 mod watch;
@@ -11,6 +12,7 @@ use std::{sync::Arc, time::Duration};
 use self::turns::Turns;
 pub(crate) use self::{
     known::KnownKinds,
+    kueue::{Name as WorkloadName, Owners},
     list::Pages,
     turns::Urgency,
     watch::{Sighting, watch, watch_pods},
@@ -23,6 +25,7 @@ use consul_client::clock::Moment;
 use consul_semaphore::{Identity, KindName, Uid, Workload, plan::Target};
 use consul_semaphore_workload::{
     EndBelow, Kind, Object, Request, TrackedWorkload,
+    kueue::Owner,
     pods::{self, PodQuery},
 };
 use futures::{StreamExt as _, stream};
@@ -160,14 +163,17 @@ pub(crate) struct Workloads {
     client: Client,
     kinds: KnownKinds,
     turns: Turns,
+    /// What is known beside Workloads of Kueue.
+    owners: Owners,
 }
 
 impl Workloads {
-    pub(crate) fn new(client: Client, kinds: KnownKinds) -> Self {
+    pub(crate) fn new(client: Client, kinds: KnownKinds, owners: Owners) -> Self {
         Self {
             client,
             kinds,
             turns: Turns::default(),
+            owners,
         }
     }
 
@@ -263,7 +269,21 @@ impl Workloads {
         let Some(object) = call_until(end, answer).await?.left() else {
             return Ok(None);
         };
-        parse(kind, object.get(), Moment::now())
+        self.parse(kind, object.get(), Moment::now())
+    }
+
+    fn parse(
+        &self,
+        kind: &Kind,
+        json: &str,
+        seen: Moment,
+    ) -> Result<Option<TrackedWorkload>, CallError> {
+        let read = match kind {
+            Kind::KueueWorkload => serde_json::from_str(json)
+                .and_then(|mut object| self.owners.track(&mut object, seen)),
+            kind => TrackedWorkload::parse(kind, json, seen),
+        };
+        read.map_err(|error| Box::new(kube::Error::SerdeError(error)).into())
     }
 
     /// What a failed write means, given the current state of the workload. The API server has given the write up by
@@ -350,7 +370,7 @@ impl Workloads {
             Err(error) if matches!(error.refusal(), Some((404, _))) => return Ok(None),
             text => text?,
         };
-        let found = parse(of.kind, &text, seen)?;
+        let found = self.parse(of.kind, &text, seen)?;
         Ok(found.filter(|found| found.workload.uid == *uid))
     }
 
@@ -376,6 +396,13 @@ impl Workloads {
             // What makes pods first: what it has made by then is in the list of pods.
             for (part, selector) in kind.parts(identity) {
                 left.extend(self.parts_left(&part, namespace, &selector).await?);
+            }
+            if let Some(owner) = self
+                .owners
+                .owner(uid)
+                .filter(|_| kind == Kind::KueueWorkload)
+            {
+                left.extend(self.owner_left(namespace, &owner).await?);
             }
             for query in kind.pods(identity) {
                 left.extend(self.pods_left(namespace, &query).await?);
@@ -404,6 +431,21 @@ impl Workloads {
         }
     }
 
+    /// The owner of a Workload of Kueue, if it may still make pods: Kueue may not have suspended it yet.
+    async fn owner_left(
+        &self,
+        namespace: &str,
+        owner: &Owner,
+    ) -> Result<Option<String>, CallError> {
+        let Owner { kind, name, uid } = owner;
+        let client = self.client.clone();
+        let api: Api<Object> = Api::namespaced_with(client, namespace, &kind.resource());
+        let found = call(api.get_opt(name)).await?;
+        let it = found.filter(|object| object.metadata.uid.as_deref() == Some(uid.as_ref()));
+        let it = it.filter(|object| kind.may_make_pods(object));
+        Ok(it.map(|object| kind.title(&object)))
+    }
+
     /// The parts of a workload, behind a label selector, that may still make pods. Of a kind that the cluster does not
     /// have (any more), there are none.
     async fn parts_left(
@@ -430,11 +472,6 @@ impl Workloads {
         left.truncate(usize::try_from(NAMED).unwrap_or(usize::MAX));
         Ok(left)
     }
-}
-
-fn parse(kind: &Kind, json: &str, seen: Moment) -> Result<Option<TrackedWorkload>, CallError> {
-    let read = TrackedWorkload::parse(kind, json, seen);
-    read.map_err(|error| Box::new(kube::Error::SerdeError(error)).into())
 }
 
 /// Nothing is known of workloads of this kind.

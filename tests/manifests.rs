@@ -129,7 +129,7 @@ fn first<T: DeserializeOwned>(path: &str) -> T {
 /// The kinds that have manifests of their own.
 fn plurals() -> Vec<String> {
     let kinds = Kind::all().into_iter().filter(|kind| *kind != Kind::Job);
-    kinds.map(|kind| kind.resource().plural).collect()
+    kinds.map(|kind| kind.switch()).collect()
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn of_kinds() -> Vec<(String, String)> {
     let chart = "charts/consul-semaphore-operator/files";
     let mut files = Vec::new();
     for kind in Kind::all() {
-        let plural = kind.resource().plural;
+        let plural = kind.switch();
         if kind == Kind::Job {
             let policy = manifests::operator(&kind);
             files.push(("config/policies/operator.yaml".to_owned(), policy.clone()));

@@ -25,6 +25,8 @@ pub(crate) struct Rule {
 pub(super) enum Place {
     /// In every namespace that the operator works in.
     Scope,
+    /// For objects that are in no namespace.
+    Cluster,
     /// For the one namespace `kube-system`.
     KubeSystem,
     /// In each of the namespaces that the operator works in, unless it works in all.
@@ -187,6 +189,43 @@ pub(crate) fn rules_of(kind: &Kind) -> Cow<'static, [Rule]> {
     const TASK_RUNS: &[Rule] = &[workloads("tekton.dev", "taskruns")];
     const WORKFLOWS: &[Rule] = &[workloads("argoproj.io", "workflows")];
     const PODS: &[Rule] = &[workloads("", "pods"), ends("", "pods/status")];
+    const KUEUE: &[Rule] = &[
+        rule(
+            "kueue.x-k8s.io",
+            "workloads",
+            &["get", "list", "watch"],
+            Place::Scope,
+            "Workloads of Kueue are not seen, and wait for ever for their admission check",
+        ),
+        rule(
+            "kueue.x-k8s.io",
+            "workloads/status",
+            &["patch"],
+            Place::Scope,
+            "Workloads of Kueue wait for ever for their admission check",
+        ),
+        rule(
+            "kueue.x-k8s.io",
+            "admissionchecks",
+            &["get", "list", "watch"],
+            Place::Cluster,
+            "Workloads of Kueue are not seen, and wait for ever for their admission check",
+        ),
+        rule(
+            "kueue.x-k8s.io",
+            "admissionchecks/status",
+            &["patch"],
+            Place::Cluster,
+            "admission checks are not active, and neither are the ClusterQueues that ask them",
+        ),
+        rule(
+            "jobset.x-k8s.io",
+            "jobsets",
+            &["get", "list", "watch"],
+            Place::Scope,
+            "JobSets in queues of Kueue wait for ever for their admission check",
+        ),
+    ];
     let rules = match kind {
         Kind::Job => &[],
         Kind::JobSet => JOB_SETS,
@@ -194,6 +233,7 @@ pub(crate) fn rules_of(kind: &Kind) -> Cow<'static, [Rule]> {
         Kind::TaskRun => TASK_RUNS,
         Kind::Workflow => WORKFLOWS,
         Kind::Pod => PODS,
+        Kind::KueueWorkload => KUEUE,
         Kind::Listed(row) => return rules_of_row(kind, row).into(),
     };
     Cow::Borrowed(rules)
@@ -259,7 +299,7 @@ pub(super) fn questions(
         };
         let kube_system = || Some("kube-system".to_owned());
         match (rule.place, namespaces, lease) {
-            (Place::Scope, Namespaces::All, _) => vec![question(None, None)],
+            (Place::Scope, Namespaces::All, _) | (Place::Cluster, ..) => vec![question(None, None)],
             (Place::Scope, Namespaces::Only(names), _) => names
                 .iter()
                 .map(|namespace| question(Some(namespace.clone()), None))
@@ -370,7 +410,7 @@ mod tests {
         let mut table = Allowed::new();
         for rule in RULES {
             let (kind, name) = match rule.place {
-                Place::Scope => ("ClusterRole", ""),
+                Place::Scope | Place::Cluster => ("ClusterRole", ""),
                 // docs/scope.md documents it.
                 Place::Namespaces => continue,
                 Place::KubeSystem => ("ClusterRole", "kube-system"),

@@ -14,8 +14,8 @@ use consul_semaphore_workload::{Kind, Kinds, Table};
 /// The kinds that an operator serves.
 #[derive(Args, Debug, Default)]
 pub(crate) struct WorkloadFlags {
-    /// The kinds of workloads to serve besides Jobs, by their plural names, separated by commas; or all. Given several
-    /// times, it is all of these
+    /// The kinds of workloads to serve besides Jobs, by their plural names or kueue, separated by commas; or all. Given
+    /// several times, it is all of these
     #[arg(long, env, value_name = "NAMES")]
     workloads: Vec<Kinds>,
 }
@@ -101,12 +101,7 @@ fn table(all: &Kinds, on: impl Fn(&Kind) -> bool) -> String {
             kind if on(kind) => "yes",
             _ => "no",
         };
-        row([
-            &resource.plural,
-            &resource.kind,
-            &resource.api_version,
-            is_on,
-        ]);
+        row([&kind.switch(), &resource.kind, &resource.api_version, is_on]);
     }
     table
 }
@@ -145,6 +140,7 @@ mod tests {
             ("taskruns", "no"),
             ("workflows", "no"),
             ("pods", "yes"),
+            ("kueue", "no"),
             ("mpijobs", "no"),
             ("rayjobs", "no"),
             ("sparkapplications", "no"),

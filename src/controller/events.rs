@@ -22,7 +22,7 @@ use crate::{
     call::{CallError, call},
     crash::{self, Point},
     telemetry::Metrics,
-    workload::{KnownKinds, Subject, reference},
+    workload::{KnownKinds, Owners, Subject, reference},
 };
 use consul_client::{Backoff, clock, text::one_line};
 use consul_semaphore::CronJob;
@@ -171,6 +171,7 @@ impl Reason {
 #[derive(Clone)]
 pub(super) struct Events {
     queue: mpsc::Sender<Due>,
+    owners: Owners,
     metrics: Metrics,
     kinds: KnownKinds,
 }
@@ -189,6 +190,7 @@ impl Events {
         client: Client,
         metrics: Metrics,
         kinds: KnownKinds,
+        owners: Owners,
     ) -> (Self, impl Future<Output = ()>) {
         let (queue, mut due) = mpsc::channel::<Due>(QUEUE);
         let reporter = Reporter {
@@ -213,17 +215,20 @@ impl Events {
             queue,
             metrics,
             kinds,
+            owners,
         };
         (events, write)
     }
 
-    /// A workload as events refer to it.
+    /// A workload as events refer to it: a Workload of Kueue by its owner, which its user has made.
     pub(super) fn about<'a>(
         &self,
         namespace: &str,
         workload: impl Into<Subject<'a>>,
     ) -> ObjectReference {
-        reference(&self.kinds, namespace, workload)
+        let subject = workload.into();
+        let owner = self.owners.reference(namespace, subject.uid);
+        owner.unwrap_or_else(|| reference(&self.kinds, namespace, subject))
     }
 
     /// Emits an event on a workload, which may have been deleted by now.
@@ -247,7 +252,8 @@ impl Events {
         note: String,
     ) {
         let kind = reason.kind();
-        self.put(self.about(namespace, workload), (kind, reason), note, true);
+        let about = self.about(namespace, workload);
+        self.put(about, (kind, reason), note, true);
     }
 
     /// Emits an event on a `CronJob`.
@@ -311,6 +317,7 @@ impl Events {
             queue,
             metrics: Metrics::default(),
             kinds: KnownKinds::new(),
+            owners: Owners::default(),
         };
         (events, Captured(due))
     }

@@ -13,7 +13,7 @@ use crate::{
 };
 use consul_client::clock::{self, Moment};
 use consul_semaphore::{Identity, Phase, Uid, engine::Write, holding::Setback, plan::GiveBack};
-use consul_semaphore_workload::{Request, Shape, TrackedWorkload};
+use consul_semaphore_workload::{Request, TrackedWorkload};
 
 /// How many are asked about at once.
 const CONCURRENCY: usize = 16;
@@ -51,6 +51,9 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
+/// The same if it has changed meanwhile.
+const CHANGED: Duration = Duration::from_millis(250);
+
 /// Why a workload is left alone for a while.
 enum Pause {
     PodsLeft { until: Moment },
@@ -69,6 +72,7 @@ impl Pause {
 /// What came of a question about a workload.
 enum Outcome {
     Settled,
+    Changed,
     PodsLeft,
     Failed,
 }
@@ -77,6 +81,9 @@ impl Outcome {
     fn pause(&self, before: Option<Pause>, now: Moment) -> Option<Pause> {
         match (self, before) {
             (Self::Settled, _) => None,
+            (Self::Changed, _) => Some(Pause::PodsLeft {
+                until: now + CHANGED,
+            }),
             (Self::PodsLeft, _) => Some(Pause::PodsLeft { until: now + AGAIN }),
             (Self::Failed, Some(Pause::Failed(before))) => {
                 Some(Pause::Failed(Setback::after(Some(&before), now)))
@@ -106,7 +113,7 @@ async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
             return Outcome::Failed;
         }
         // What was asked about is not what is there.
-        Ok((Some(now), _)) if now.version != workload.version => return Outcome::PodsLeft,
+        Ok((Some(now), _)) if now.version != workload.version => return Outcome::Changed,
         Ok((_, pods)) if !pods.is_empty() => return Outcome::PodsLeft,
         Ok(_) => {}
     }
@@ -131,7 +138,7 @@ async fn forget_grant(context: &Context, tracked: &TrackedWorkload) {
     };
     let kind = context.workloads.kind(&workload.kind);
     let (write, now) = (Write::GiveBack(write), clock::time());
-    let Some(request) = kind.and_then(|kind| kind.request(&write, &Shape::Plain, now)) else {
+    let Some(request) = kind.and_then(|kind| kind.request(&write, &tracked.shape, now)) else {
         return;
     };
     if let Err(error) = send(context, tracked, request).await {

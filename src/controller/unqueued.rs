@@ -88,9 +88,10 @@ impl Unqueued {
                 },
             };
             let (context, namespace) = (context.clone(), tracked.namespace.clone());
+            let shape = tracked.shape.clone();
             fails.spawn(async move {
                 let uid = fail.workload.uid.clone();
-                (uid, make_fail(&context, &namespace, fail).await)
+                (uid, make_fail(&context, &namespace, fail, &shape).await)
             });
         }
         while let Some(failed) = fails.join_next().await {
@@ -111,11 +112,11 @@ impl Unqueued {
 }
 
 /// Makes a workload fail. Returns whether it did, or has changed since.
-async fn make_fail(context: &Context, namespace: &Arc<str>, fail: Fail) -> bool {
+async fn make_fail(context: &Context, namespace: &Arc<str>, fail: Fail, shape: &Shape) -> bool {
     let (target, (reason, note)) = (fail.workload.clone(), explain_failure("", &fail.why));
     let kind = context.workloads.kind(&target.kind);
     let (write, now) = (Write::Fail(fail), clock::time());
-    let Some(request) = kind.and_then(|kind| kind.request(&write, &Shape::Plain, now)) else {
+    let Some(request) = kind.and_then(|kind| kind.request(&write, shape, now)) else {
         return false;
     };
     let write = WorkloadWrite {

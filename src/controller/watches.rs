@@ -24,7 +24,7 @@ use super::{
     advisor::Advisor,
     events::Reason,
     index::Offer,
-    intake,
+    intake, kueue,
     shell::{Input, Shell},
     table::Table,
     ungranted, unproved,
@@ -59,6 +59,8 @@ pub(super) struct Begun {
 struct BegunScope {
     scope: WatchScope,
     workloads: Vec<(Kind, Watching)>,
+    /// Those of Kueue: once, whatever the scopes are.
+    checks: Option<Watching>,
     pods: Watching,
     semaphores: Watching,
 }
@@ -73,12 +75,16 @@ pub(super) fn begin(
     metrics: &Metrics,
 ) -> Begun {
     let scopes = WatchScope::over(namespaces).into_iter();
+    let of_kueue = kinds.contains(&Kind::KueueWorkload);
+    let check = || Watching::begin("admissionchecks", &WatchScope::Cluster, health, metrics);
+    let mut checks = of_kueue.then(check);
     let scopes = scopes.map(|scope| {
         let begin = |what: &str| Watching::begin(what, &scope, health, metrics);
         let workloads = kinds.iter();
         let workloads = workloads.map(|kind| (kind.clone(), begin(&kind.resource().plural)));
         BegunScope {
             workloads: workloads.collect(),
+            checks: checks.take(),
             pods: begin("pods"),
             semaphores: begin("consulsemaphores"),
             scope,
@@ -133,6 +139,7 @@ pub(super) async fn run(
     begun: Begun,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
+    context.shared.owners.begin();
     let mut tasks = JoinSet::new();
     let shell = Shell::new(context.clone());
     let inputs = shell.inputs();
@@ -142,20 +149,20 @@ pub(super) async fn run(
         let BegunScope {
             scope,
             workloads,
+            checks,
             pods,
             semaphores,
         } = begun;
         let (counts, unsynced) = watch::channel(0);
         let context = || context.clone();
+        tasks.extend(checks.map(|checks| kueue::watch_checks(context(), checks)));
         for (kind, watching) in workloads {
-            let one = Some(Unsynced::of(&counts));
-            tasks.spawn(watch_workloads(
-                context(),
-                kind,
-                scope.clone(),
-                watching,
-                one,
-            ));
+            let (scope, one) = (scope.clone(), Some(Unsynced::of(&counts)));
+            if kind == Kind::KueueWorkload {
+                tasks.spawn(kueue::watch_workloads(context(), scope, watching, one));
+            } else {
+                tasks.spawn(watch_workloads(context(), kind, scope, watching, one));
+            }
         }
         if has_table {
             tabled.push((scope.clone(), Unsynced::of(&counts)));
@@ -223,7 +230,8 @@ pub(super) async fn watch_workloads(
     mut watching: Watching,
     mut unsynced: Option<Unsynced>,
 ) {
-    let mut events = workload::watch(&kind, &scope, &context.client);
+    let kueue = context.shared.served.kinds.contains(&Kind::KueueWorkload);
+    let mut events = workload::watch(&kind, kueue, &scope, &context.client);
     let kind = kind.name();
     let mut advisor = Advisor::new(context.shared.events.clone());
     loop {
@@ -249,10 +257,14 @@ pub(super) async fn watch_workloads(
             }
             Event::Apply(Some(workload)) | Event::InitApply(Some(workload)) => {
                 advisor.on_update(&workload);
-                context.index.put(&workload.uid, workload.tracked);
+                match workload.tracked {
+                    Some(tracked) => context.index.put(&workload.uid, Some(tracked)),
+                    // Kueue's Workload has the uid of its owner.
+                    None => context.index.forget(&kind, &workload.uid),
+                }
             }
             Event::Delete(Some(workload)) => {
-                context.index.remove(&workload.uid);
+                context.index.forget(&kind, &workload.uid);
                 advisor.forget(&workload.uid);
             }
             Event::Apply(None) | Event::InitApply(None) | Event::Delete(None) => {}

@@ -6,6 +6,16 @@ use consul_semaphore_workload::Kind;
 
 use super::listed;
 
+/// Which policies hold and guard a kind.
+pub(super) enum Policies {
+    /// Those in `config/policies`.
+    OfJobs,
+    /// None: nobody but Kueue makes and changes it.
+    OfKueue,
+    /// Those that follow from how it is held and ends.
+    Own(Life),
+}
+
 /// How a kind is held, and when it has ended.
 pub(super) struct Life {
     /// Whether it is held.
@@ -73,15 +83,16 @@ pub(super) fn managed(life: &Life) -> String {
 const SUCCEEDED_IS_KNOWN: &str = "it.?status.?conditions.orValue([])
   .exists(condition, condition.type == 'Succeeded' && condition.status in ['True', 'False'])";
 
-/// How this kind is held and ends; `None` for Jobs, which have policies of their own.
 /// The field that most kinds have for their manager, and its value for their own controller.
 fn managed_by(own: &'static str) -> (Cow<'static, str>, Cow<'static, str>) {
     ("?spec.?managedBy".into(), own.into())
 }
 
-pub(super) fn life(kind: &Kind) -> Option<Life> {
+/// The policies of this kind.
+pub(super) fn policies(kind: &Kind) -> Policies {
     let life = match kind {
-        Kind::Job => return None,
+        Kind::Job => return Policies::OfJobs,
+        Kind::KueueWorkload => return Policies::OfKueue,
         Kind::Listed(row) => listed::life(row),
         Kind::JobSet => Life {
             held: "it.?spec.?suspend.orValue(false)".into(),
@@ -141,7 +152,7 @@ pub(super) fn life(kind: &Kind) -> Option<Life> {
             copied: " && variables.names".into(),
         },
     };
-    Some(life)
+    Policies::Own(life)
 }
 
 /// What of the metadata of a template the operator may not change: three maps.
@@ -260,7 +271,42 @@ pub(super) fn writes(kind: &Kind) -> Writes {
             ],
         },
         Kind::Pod => pod(),
+        Kind::KueueWorkload => kueue_workload(),
         Kind::Listed(row) => listed::writes(kind, row),
+    }
+}
+
+fn kueue_workload() -> Writes {
+    let names_in =
+        |of: &str| format!("{of}.?status.?admissionChecks.orValue([]).map(check, check.name)");
+    let ours = |part: &str| {
+        format!("update.?{part}.orValue({{}}).all(name, name.startsWith('consul-semaphore.io/'))")
+    };
+    Writes {
+        resources: names(&["workloads"]),
+        spec: Vec::new(),
+        status: names(&["admissionChecks"]),
+        // It bears no name of ours: whether it has an entry of ours is for the policy of the admission checks.
+        grant: "+ [{'consul-semaphore.io/slots': ''}]",
+        rest: String::new(),
+        allowed: vec![
+            (
+                "status.admissionChecks".to_owned(),
+                format!("{} == {}", names_in("oldObject"), names_in("object")),
+            ),
+            (
+                "podSetUpdates".to_owned(),
+                format!(
+                    "object.?status.?admissionChecks.orValue([]).all(check, check in oldObject.?status.?admissionChecks.orValue([])
+  || check.?podSetUpdates.orValue([]).all(update,
+    update.?nodeSelector.orValue({{}}) == {{}} && update.?tolerations.orValue([]) == []
+    && {}
+    && {}))",
+                    ours("labels"),
+                    ours("annotations")
+                ),
+            ),
+        ],
     }
 }
 

@@ -60,6 +60,7 @@ async fn the_defaults_are_those_of_kustomize() {
 async fn so_are_the_workloads() {
     let plurals = [
         "jobsets",
+        "kueue",
         "mpijobs",
         "pipelineruns",
         "pods",

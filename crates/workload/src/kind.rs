@@ -8,10 +8,12 @@
 //! | `TaskRun` | `kind/task_run.rs`, `kind/tekton.rs` |
 //! | Workflow of Argo | `kind/workflow.rs` |
 //! | Pod | `kind/pod.rs` |
+//! | Workload of Kueue | `kind/kueue.rs` |
 //! | any other | a [`Row`], read by `kind/row.rs`; some come with the operator, in `kind/rows/` |
 
 pub(crate) mod job;
 mod job_set;
+pub mod kueue;
 mod pipeline_run;
 mod pod;
 pub mod row;
@@ -55,6 +57,8 @@ pub enum Kind {
     Workflow,
     /// `v1` Pod.
     Pod,
+    /// `Workload` of `kueue.x-k8s.io`.
+    KueueWorkload,
     /// A kind of which all that is known is data.
     Listed(Arc<Row>),
 }
@@ -67,13 +71,14 @@ impl From<Row> for Kind {
 
 impl Kind {
     /// Those that are known in code.
-    const CODED: [Self; 6] = [
+    const CODED: [Self; 7] = [
         Self::Job,
         Self::JobSet,
         Self::PipelineRun,
         Self::TaskRun,
         Self::Workflow,
         Self::Pod,
+        Self::KueueWorkload,
     ];
 
     /// All kinds that come with the operator.
@@ -95,7 +100,16 @@ impl Kind {
             Self::TaskRun => "TaskRun",
             Self::Workflow => "Workflow",
             Self::Pod => "Pod",
+            Self::KueueWorkload => "Workload",
             Self::Listed(row) => row.kind(),
+        }
+    }
+
+    /// The name that switches it on: its plural, except where that says too little.
+    pub fn switch(&self) -> String {
+        match self {
+            Self::KueueWorkload => "kueue".to_owned(),
+            kind => kind.resource().plural,
         }
     }
 
@@ -109,6 +123,7 @@ impl Kind {
             Self::Workflow => workflow::resource(),
             Self::Pod => pod::resource(),
             Self::Listed(row) => row.resource(),
+            Self::KueueWorkload => kueue::resource(),
         }
     }
 
@@ -123,6 +138,7 @@ impl Kind {
             Self::Workflow => workflow::pods(workload),
             Self::Pod => pod::pods(uid),
             Self::Listed(row) => row.pods(workload),
+            Self::KueueWorkload => kueue::pods(uid),
         }
     }
 
@@ -136,6 +152,7 @@ impl Kind {
                 parts.map(|part| (part, pods::of(&workload.uid))).collect()
             }
             Self::Listed(row) => row.parts(workload),
+            Self::KueueWorkload => kueue::parts(&workload.uid),
             Self::Job | Self::TaskRun | Self::Workflow | Self::Pod => Vec::new(),
         }
     }
@@ -156,6 +173,7 @@ impl Kind {
             | Self::TaskRun
             | Self::Workflow
             | Self::Pod
+            | Self::KueueWorkload
             | Self::Listed(_) => Vec::new(),
         }
     }
@@ -174,6 +192,7 @@ impl Kind {
             Self::Workflow => then(&workflow::Workflow::of(object)?),
             Self::Pod => then(&pod::Pod::of(object)?),
             Self::Listed(row) => then(&row::Listed::of(self, row, object)?),
+            Self::KueueWorkload => then(&kueue::Workload::of(object)?),
         })
     }
 
@@ -187,6 +206,7 @@ impl Kind {
             Self::TaskRun => task_run::request(write, shape),
             Self::Workflow => workflow::request(write),
             Self::Pod => pod::request(write, shape),
+            Self::KueueWorkload => kueue::request(write, shape, now),
             Self::Listed(row) => row::request(row, write, shape),
         }
     }
@@ -206,10 +226,11 @@ impl Kind {
     }
 
     /// What suspends such a workload that runs though no grant started it; `None` if it can't be suspended.
-    pub fn stop(&self, stop: &Stop) -> Option<Request> {
+    pub fn stop(&self, stop: &Stop, shape: &Shape, now: jiff::Timestamp) -> Option<Request> {
         match self {
             Self::Listed(row) => Some(row::stop(row, stop)),
             Self::Job | Self::JobSet => Some(suspend_ungranted(stop)),
+            Self::KueueWorkload => kueue::stop(&stop.workload, shape, now),
             Self::PipelineRun | Self::TaskRun | Self::Workflow | Self::Pod => None,
         }
     }
@@ -265,6 +286,11 @@ impl Kinds {
         self.0.remove(kind);
     }
 
+    /// Whether this one is among them.
+    pub fn contains(&self, kind: &Kind) -> bool {
+        self.0.contains(kind)
+    }
+
     /// The one of this name.
     pub fn named(&self, name: &KindName) -> Option<&Kind> {
         self.iter().find(|kind| kind.as_str() == name.as_str())
@@ -304,7 +330,7 @@ pub struct UnknownKind {
 impl FromStr for Kinds {
     type Err = UnknownKind;
 
-    /// By their plural names, separated by commas; or `all`.
+    /// By the names that switch them on, separated by commas; or `all`.
     fn from_str(names: &str) -> Result<Self, UnknownKind> {
         Self::all().only(names)
     }
@@ -319,7 +345,7 @@ impl Kinds {
         let mut kinds = Self::default();
         let each = names.split(',').map(str::trim);
         for name in each.filter(|name| !name.is_empty()) {
-            let is_meant = |kind: &Kind| name == Self::EACH || kind.resource().plural == name;
+            let is_meant = |kind: &Kind| name == Self::EACH || kind.switch() == name;
             let meant: Vec<Kind> = self.iter().filter(|kind| is_meant(kind)).cloned().collect();
             if meant.is_empty() {
                 return Err(UnknownKind {
@@ -335,7 +361,7 @@ impl Kinds {
 
 impl fmt::Display for Kinds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<String> = self.iter().map(|kind| kind.resource().plural).collect();
+        let names: Vec<String> = self.iter().map(Kind::switch).collect();
         f.write_str(&names.join(","))
     }
 }

@@ -8,6 +8,7 @@
 //! | [`TrackedWorkload`] | the stored part of a workload that asks for a slot, or was started in one |
 //! | [`Kind`] | the kinds, each in a file of its own: how it is read and written to (start, suspend, give back, rename, skip) |
 //! | [`row`], [`Table`] | a kind as data; the rows of users |
+//! | [`kueue`] | Kueue's Workloads, which have an owner, and its admission checks |
 //! | `read` | what is read of every kind alike: who made it, what manages it, its grant |
 //! | [`Obstacle`] | why a workload that names a semaphore is not in its queue |
 //! | [`Request`] | what is written to a workload |
@@ -27,7 +28,7 @@ mod table;
 mod tracked;
 
 pub use advice::advice;
-pub use kind::{Kind, Kinds, UnknownKind, WAITING, job::phase, row};
+pub use kind::{Kind, Kinds, UnknownKind, WAITING, job::phase, kueue, row};
 pub use object::Object;
 pub use obstacle::Obstacle;
 pub use request::{EndBelow, Request};

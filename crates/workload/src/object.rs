@@ -1,6 +1,6 @@
 //! Objects of all kinds but Job, as the API server sends them.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use k8s_openapi::{
     api::batch::v1 as batch,
@@ -9,6 +9,8 @@ use k8s_openapi::{
 use kube_core::{ApiResource, DynamicResourceScope, Resource};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
+
+use crate::kind::kueue::Beside;
 
 /// An object of any kind. What its spec and status say is read by its kind's own file: one that can't be read there
 /// is left alone, and disturbs no other one.
@@ -19,6 +21,9 @@ pub struct Object {
     pub metadata: ObjectMeta,
     spec: Option<Box<RawValue>>,
     status: Option<Box<RawValue>>,
+    /// What decides beside it what it means, if it is a Workload of Kueue.
+    #[serde(skip)]
+    pub beside: Option<Arc<Beside>>,
 }
 
 impl Object {

@@ -7,13 +7,15 @@ use consul_semaphore::{CronJob, Granted, Phase, Traits, Wait};
 use consul_semaphore_api::annotations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 
-use crate::{Obstacle, kind::Kind, shape::Shape, slots};
+use crate::{
+    Obstacle,
+    kind::{Kind, kueue::QUEUE},
+    shape::Shape,
+    slots,
+};
 
 /// The annotation with the time for which a `CronJob` made a Job.
 pub(crate) const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
-
-/// The label of workloads that Kueue manages.
-const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
 
 /// How a kind is read: the columns of its row.
 pub(crate) trait Read {
@@ -34,6 +36,12 @@ pub(crate) trait Read {
     /// When it was last suspended, if it is.
     fn suspended_at(&self) -> Option<&Time> {
         None
+    }
+
+    /// Since when it is queued: since it was made, or since it was suspended if it has had a slot before.
+    fn queued_at(&self, had_a_slot: bool) -> Option<&Time> {
+        let suspended = self.suspended_at().filter(|_| had_a_slot);
+        suspended.or(self.metadata().creation_timestamp.as_ref())
     }
 
     /// Whether it was ever suspended.
@@ -159,9 +167,9 @@ pub(crate) fn manager(object: &dyn Read) -> Option<String> {
         return Some(manager);
     }
     let labels = object.metadata().labels.as_ref()?;
-    let queue = labels.get(KUEUE_QUEUE)?;
+    let queue = labels.get(QUEUE)?;
     Some(format!(
-        "the label {KUEUE_QUEUE} puts it in Kueue's queue {queue}"
+        "the label {QUEUE} puts it in Kueue's queue {queue}"
     ))
 }
 
@@ -179,7 +187,7 @@ pub(crate) fn managed_by(
 }
 
 /// The beginning of a text: no more than a real name has.
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     text.chars().take(longest::NAME).collect()
 }
 
@@ -247,10 +255,9 @@ pub(crate) fn failing(metadata: &ObjectMeta) -> Option<&str> {
     bounded(reason, longest::REASON).filter(|_| is_word)
 }
 
-/// Since when it is queued: since it was made, or since it was suspended if it has had a slot before.
+/// Since when it is queued, in seconds since 1970.
 pub(crate) fn since(object: &dyn Read, had_a_slot: bool) -> i64 {
-    let suspended = object.suspended_at().filter(|_| had_a_slot);
-    seconds(suspended.or(object.metadata().creation_timestamp.as_ref()))
+    seconds(object.queued_at(had_a_slot))
 }
 
 /// A time in seconds since 1970; 0 if there is none.

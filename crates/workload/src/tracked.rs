@@ -60,7 +60,7 @@ impl TrackedWorkload {
     ) -> serde_json::Result<Option<Self>> {
         // What does not concern the operator need not be readable.
         let annotations = object.metadata.annotations.as_ref();
-        if annotations.is_none_or(BTreeMap::is_empty) {
+        if object.beside.is_none() && annotations.is_none_or(BTreeMap::is_empty) {
             return Ok(None);
         }
         kind.read(object, |object| Self::read_any(object, seen))
@@ -191,6 +191,8 @@ impl TrackedWorkload {
     pub fn may_have_pods(&self) -> bool {
         let workload = &self.workload;
         let stopped = match workload.phase {
+            // Kueue resets its grant while its pods terminate.
+            Phase::Idle if workload.kind == Kind::KueueWorkload.name() => true,
             Phase::Idle => workload.granted.is_some(),
             Phase::Finished { at_rest } => !at_rest && workload.lost(),
             Phase::Stopping => self.shape.is_to_fail(),

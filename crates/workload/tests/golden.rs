@@ -189,10 +189,11 @@ fn the_patch_that_names_another_session() {
 #[test]
 fn the_patch_that_suspends_a_job_without_a_grant() {
     let stopped = |unhold| {
-        let stop = Kind::Job.stop(&Stop {
+        let order = Stop {
             workload: target(),
             unhold,
-        });
+        };
+        let stop = Kind::Job.stop(&order, &Shape::Plain, jiff::Timestamp::UNIX_EPOCH);
         patch(stop.expect("a known kind"))
     };
     let expected = r#"{

@@ -7,6 +7,7 @@
 
 mod argo;
 mod job_set;
+mod kueue;
 mod pod;
 mod rows;
 mod tekton;
