@@ -64,7 +64,7 @@ use consul_semaphore_workload::Kinds;
 /// How long pending events may take at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
-/// How long low-priority work is delayed, such as an event or the end of a session, so that urgent work at the same
+/// How long low-priority work is delayed, such as an event, a session that is made ahead, or its end, so that urgent work at the same
 /// time, usually the start of a Job, comes first.
 const LOW_PRIORITY: Duration = Duration::from_millis(50);
 

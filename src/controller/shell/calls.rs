@@ -2,11 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{sleep, timeout},
+};
 
 use crate::{
     controller::{
-        Context,
+        Context, LOW_PRIORITY,
         consul_target::ConsulTarget,
         session_manager::{Session, Span, User},
     },
@@ -76,7 +79,13 @@ impl Means {
                 name,
                 ttl,
                 lock_delay,
-            } => return Done::Session(self.create_session(name, Span { ttl, lock_delay }).await),
+                ahead,
+            } => {
+                if ahead {
+                    sleep(LOW_PRIORITY).await;
+                }
+                return Done::Session(self.create_session(name, Span { ttl, lock_delay }).await);
+            }
             Call::Prove(identity) => Answer::Proof(self.context.workloads.prove(&identity).await),
             Call::AskAccess => {
                 Answer::Access(self.context.workloads.may_write(self.namespace()).await)
