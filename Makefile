@@ -147,7 +147,7 @@ lint: clippy
 # Suites that `cargo test` leaves out (`test = false`) are none of all targets.
 clippy:
 	cargo clippy --locked --workspace --all-features --all-targets -- -D warnings
-	cargo clippy --locked --workspace --all-features --test outages --test browser --test image --test workloads --test workload_policies --test workload_journeys --test short --test together -- -D warnings
+	cargo clippy --locked --workspace --all-features --test outages --test browser --test image --test workloads --test workload_policies --test workload_journeys --test row_journeys --test kueue_journeys --test short --test together -- -D warnings
 
 # Banned crates, licenses and sources. Advisories are not checked: see deny.toml.
 deny: $(CARGO_DENY)

@@ -29,7 +29,6 @@ use consul_semaphore_operator::{
     controller,
     leader::{self, LeaseName},
 };
-use consul_semaphore_workload::Kinds;
 
 pub(crate) use self::{
     check::{Check, Output},
@@ -158,6 +157,10 @@ pub(crate) struct ScopeFlags {
     #[command(flatten)]
     pub(crate) workloads: WorkloadFlags,
 
+    /// A ConfigMap in the operator's namespace with rows that describe more kinds: docs/admission.md
+    #[arg(long, env, value_name = "NAME", value_parser = name)]
+    pub(crate) kinds: Option<String>,
+
     /// Which ConsulSemaphores to serve: a label selector such as shard=a or 'shard in (a,b)' [default: all]
     #[arg(long, env, value_name = "SELECTOR")]
     pub(crate) semaphore_selector: Option<SemaphoreSelector>,
@@ -284,6 +287,14 @@ impl ScopeFlags {
             semaphores: self.semaphore_selector.clone().unwrap_or_default(),
         }
     }
+
+    /// The kinds of workloads for the library.
+    pub(crate) fn workloads(&self) -> controller::Workloads {
+        controller::Workloads {
+            kinds: self.workloads.kinds(),
+            table: self.kinds.clone(),
+        }
+    }
 }
 
 impl OperatorFlags {
@@ -291,7 +302,7 @@ impl OperatorFlags {
     pub(crate) fn settings(
         self,
         scope: Scope,
-        workloads: Kinds,
+        workloads: controller::Workloads,
         election: leader::Settings,
     ) -> controller::Settings {
         controller::Settings {

@@ -8,7 +8,9 @@
 //! Beside that: `semaphore` handles a `ConsulSemaphore` apart from its slots (finalizer, status, access to Consul,
 //! the watch of its prefix), `session_manager` renews sessions, `events` writes events, `intake` reports Jobs that
 //! name no semaphore of this operator, `advisor` reports annotations that have no effect, `ungranted` suspends
-//! Jobs that run without a grant, and `unproved` looks for pods that the status of a workload does not show. `consul_target` says where in Consul a semaphore lives, and `secret` reads the
+//! Jobs that run without a grant, `table` serves the kinds of a `ConfigMap`, `kueue` answers the admission checks of
+//! Kueue, and `unproved` looks for pods that the status of a workload does not show. `consul_target` says where in
+//! Consul a semaphore lives, and `secret` reads the
 //! token of a semaphore that has its own. `watching` reports the health of the watches of the API server, and `bench`
 //! exposes the index to benchmarks.
 //!
@@ -21,11 +23,13 @@ mod consul_target;
 mod events;
 mod index;
 mod intake;
+mod kueue;
 mod secret;
 mod semaphore;
 mod session_manager;
 mod shell;
 mod startup_log;
+mod table;
 mod ungranted;
 mod unproved;
 mod unqueued;
@@ -50,7 +54,7 @@ use crate::{
     call::call,
     leader::{self, Standing, Term},
     telemetry::{Health, Metrics, Telemetry, Traces},
-    workload::Workloads,
+    workload::{self, KnownKinds, Owners},
 };
 use consul_client::{self as consul, Observer, text::one_line};
 use consul_semaphore::{Cluster, Order, holding::retry_until_ok};
@@ -60,7 +64,7 @@ use consul_semaphore_workload::Kinds;
 /// How long pending events may take at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
-/// How long low-priority work is delayed, such as an event or the end of a session, so that urgent work at the same
+/// How long low-priority work is delayed, such as an event, a session that is made ahead, or its end, so that urgent work at the same
 /// time, usually the start of a Job, comes first.
 const LOW_PRIORITY: Duration = Duration::from_millis(50);
 
@@ -74,13 +78,22 @@ pub struct Settings {
     /// Which part of the cluster it works for.
     pub scope: Scope,
     /// The kinds of workloads that it serves.
-    pub workloads: Kinds,
+    pub workloads: Workloads,
     /// Which of several replicas leads.
     pub election: leader::Settings,
     /// Who may use which prefix with the operator's own token.
     pub tenancy: Tenancy,
     /// In which order those who wait are served.
     pub order: Order,
+}
+
+/// Which kinds of workloads an operator serves.
+#[derive(Clone, Debug, Default)]
+pub struct Workloads {
+    /// Those that come with it.
+    pub kinds: Kinds,
+    /// The `ConfigMap` in its namespace with rows of others.
+    pub table: Option<String>,
 }
 
 /// What all terms of leadership share.
@@ -92,12 +105,15 @@ struct Shared {
     /// does not end them.
     node: Arc<str>,
     scope: Scope,
-    kinds: Kinds,
+    served: Workloads,
+    known: KnownKinds,
     tenancy: Tenancy,
     order: Order,
     /// How long the other replicas wait for a dead leader; `None` if there is no election.
     lease: Option<Duration>,
     session_manager: SessionManager,
+    /// What is known beside Workloads of Kueue.
+    owners: Owners,
     events: Events,
     metrics: Metrics,
     /// Where traces of Jobs are sent.
@@ -110,7 +126,7 @@ struct Context {
     client: Client,
     consul: consul::Client,
     index: Index,
-    workloads: Workloads,
+    workloads: workload::Workloads,
 }
 
 /// Runs the operator until it is asked to end. Running Jobs keep their slots.
@@ -142,7 +158,9 @@ pub async fn run(
     let health = telemetry.health.clone();
     aside.spawn(startup_log::write(consul.clone(), addresses, health));
     // Events for completed work are written even if the lead was lost in the meantime.
-    let (events, write_events) = Events::new(client, telemetry.metrics.clone());
+    let (known, owners) = (KnownKinds::new(), Owners::default());
+    let metrics = telemetry.metrics.clone();
+    let (events, write_events) = Events::new(client, metrics, known.clone(), owners.clone());
     let mut writing = JoinSet::new();
     writing.spawn(write_events);
     let node = settings
@@ -189,11 +207,13 @@ pub async fn run(
             identity,
             node: node.into(),
             scope: settings.scope,
-            kinds: settings.workloads,
+            served: settings.workloads,
+            known,
             tenancy: settings.tenancy,
             order: settings.order,
             lease,
             session_manager,
+            owners,
             events,
             metrics,
             traces,
@@ -227,18 +247,26 @@ impl LeaderTask {
         // Before this replica is reported as the leader, so that it does not count as ready in between.
         let Shared {
             scope,
-            kinds,
+            served,
             metrics,
             ..
         } = &*self.shared;
-        let begun = watches::begin(kinds, &scope.namespaces, &self.health, metrics);
+        let namespace = &self.kubernetes.default_namespace;
+        let table = served.table.as_ref().map(|name| (&**namespace, &**name));
+        let begun = watches::begin(
+            &served.kinds,
+            table,
+            &scope.namespaces,
+            &self.health,
+            metrics,
+        );
         self.work_with(term, begun, shutdown)
     }
 
     async fn work_with(
         &self,
         term: Term,
-        begun: Vec<watches::Begun>,
+        begun: watches::Begun,
         shutdown: impl Future<Output = ()>,
     ) -> anyhow::Result<()> {
         let client = term
@@ -246,7 +274,11 @@ impl LeaderTask {
             .context("the API server")?;
         let context = Arc::new(Context {
             shared: self.shared.clone(),
-            workloads: Workloads::new(client.clone()),
+            workloads: workload::Workloads::new(
+                client.clone(),
+                self.shared.known.clone(),
+                self.shared.owners.clone(),
+            ),
             client,
             consul: term.consul(&self.consul),
             index: Index::default(),

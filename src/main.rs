@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         Command::Crd => api::crd_yaml()
             .map_err(Into::into)
             .and_then(|yaml| print(&yaml)),
-        Command::Kinds(flags) => print(&flags.text()),
+        Command::Kinds(flags) => flags.text().and_then(|text| print(&text)),
         Command::Version => print(&telemetry::version()),
     };
     done.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)

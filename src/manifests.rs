@@ -3,12 +3,13 @@
 //!
 //! What differs between kinds is a row of CEL expressions (`rows.rs`). `config/workloads` and the chart have the result.
 
+mod listed;
 mod rows;
 
 use consul_semaphore_api::annotations::OF_THE_OPERATOR;
 use consul_semaphore_workload::Kind;
 
-use self::rows::{Hold, Life, Writes};
+use self::rows::{Hold, Life, Policies, Writes};
 use crate::check::rights::rules_of;
 
 /// The places of a template, and what is put there.
@@ -17,15 +18,20 @@ type Filling<'a> = [(&'a str, String)];
 /// The rights and the policies of a kind that `--workloads` switches on. Empty for Jobs, whose rights and policies are
 /// in `config/rbac` and `config/policies`.
 pub fn of_kind(kind: &Kind) -> String {
-    let Some(life) = rows::life(kind) else {
-        return String::new();
-    };
-    let documents = [
-        rights(kind),
-        hold(kind, &life),
-        guard(kind, &life),
-        operator(kind),
-    ];
+    let mut documents = vec![rights(kind)];
+    match rows::policies(kind) {
+        Policies::OfJobs => return String::new(),
+        // Kueue makes it, and holds it.
+        Policies::OfKueue => {
+            let active = fill_in(include_str!("manifests/kueue.yaml"), kind, &[]);
+            documents.extend([active, operator(kind)]);
+        }
+        Policies::Own(life) => {
+            documents.extend([hold(kind, &life), guard(kind, &life), operator(kind)]);
+            let requires = listed::requires(kind);
+            documents.extend(requires.map(|requires| refuse(kind, &life, requires)));
+        }
+    }
     documents.join("---\n")
 }
 
@@ -40,7 +46,7 @@ pub fn operator(kind: &Kind) -> String {
         allowed,
     } = rows::writes(kind);
     let allowed = allowed.iter().map(|(path, allowed)| {
-        let filling = [("allowed", allowed.clone()), ("path", (*path).to_owned())];
+        let filling = [("allowed", allowed.clone()), ("path", path.clone())];
         fill_in(include_str!("manifests/write.yaml"), kind, &filling)
     });
     let resources: Vec<String> = resources
@@ -49,8 +55,8 @@ pub fn operator(kind: &Kind) -> String {
         .collect();
     let filling = [
         ("resources", resources.join(", ")),
-        ("spec", listed(spec)),
-        ("status", listed(status)),
+        ("spec", listed(&spec)),
+        ("status", listed(&status)),
         ("grant", grant.to_owned()),
         ("rest", rest),
         ("writes", allowed.collect()),
@@ -64,8 +70,9 @@ pub fn component(kind: &Kind) -> String {
 }
 
 fn rights(kind: &Kind) -> String {
-    let rules = rules_of(kind).iter().map(|rule| {
-        let (group, resource, verbs) = (rule.group, rule.resource, rule.verbs.join(", "));
+    let rules = rules_of(kind);
+    let rules = rules.iter().map(|rule| {
+        let (group, resource, verbs) = (&rule.group, &rule.resource, rule.verbs.join(", "));
         format!("- apiGroups: [\"{group}\"]\n  resources: [{resource}]\n  verbs: [{verbs}]\n")
     });
     let filling = [("rules", rules.collect())];
@@ -73,9 +80,13 @@ fn rights(kind: &Kind) -> String {
 }
 
 fn hold(kind: &Kind, life: &Life) -> String {
-    let (spec, patch) = match life.hold {
+    let (spec, patch) = match &life.hold {
         Hold::Spec(spec) => (spec_if_it_waits(spec), String::new()),
-        Hold::Field(path, value) => (String::new(), patch_if_it_waits(path, value)),
+        Hold::Field(path, value) => {
+            let add = format!("[JSONPatch{{op: 'add', path: '{path}', value: {value}}}]");
+            (String::new(), patches_if_it_waits(&add))
+        }
+        Hold::Patches(patches) => (String::new(), patches_if_it_waits(patches)),
     };
     let filling = [
         ("spec", spec),
@@ -83,9 +94,9 @@ fn hold(kind: &Kind, life: &Life) -> String {
         ("reports", reports()),
         ("owned", rows::owned("it")),
         ("managed", rows::managed(life)),
-        ("held", life.held.to_owned()),
-        ("exempt", life.exempt.to_owned()),
-        ("copied", life.copied.to_owned()),
+        ("held", life.held.to_string()),
+        ("exempt", life.exempt.to_string()),
+        ("copied", life.copied.to_string()),
     ];
     fill_in(include_str!("manifests/hold.yaml"), kind, &filling)
 }
@@ -101,12 +112,26 @@ fn spec_if_it_waits(spec: &str) -> String {
 }
 
 /// The same before the rest of a JSON Patch.
-fn patch_if_it_waits(path: &str, value: &str) -> String {
+fn patches_if_it_waits(patches: &str) -> String {
     format!(
         "(variables.waits && !variables.held
-  ? [JSONPatch{{op: 'add', path: '{path}', value: {value}}}] : [])
+  ? {patches} : [])
 +"
     )
+}
+
+/// The policy on what an object must be like to be held.
+fn refuse(kind: &Kind, life: &Life, requires: Vec<(String, String)>) -> String {
+    let requires = requires.into_iter().map(|(required, title)| {
+        let filling = [("required", required), ("title", title)];
+        fill_in(include_str!("manifests/require.yaml"), kind, &filling)
+    });
+    let filling = [
+        ("owned", rows::owned("it")),
+        ("managed", rows::managed(life)),
+        ("requires", requires.collect()),
+    ];
+    fill_in(include_str!("manifests/refuse.yaml"), kind, &filling)
 }
 
 fn guard(kind: &Kind, life: &Life) -> String {
@@ -123,10 +148,10 @@ fn guard(kind: &Kind, life: &Life) -> String {
         ("reports", reports()),
         ("owned", rows::owned("it")),
         ("managed", rows::managed(life)),
-        ("templates", life.templates.to_owned()),
-        ("held", life.held.to_owned()),
-        ("exempt", life.exempt.to_owned()),
-        ("ended", life.ended.to_owned()),
+        ("templates", life.templates.to_string()),
+        ("held", life.held.to_string()),
+        ("exempt", life.exempt.to_string()),
+        ("ended", life.ended.to_string()),
         ("runs", runs),
         ("started", started.to_owned()),
         ("late", late.to_owned()),
@@ -141,7 +166,7 @@ fn reports() -> String {
 }
 
 /// A list of CEL.
-fn listed(names: &[&str]) -> String {
+fn listed(names: &[String]) -> String {
     let names: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
     format!("[{}]", names.join(", "))
 }
@@ -153,6 +178,7 @@ fn fill_in(template: &str, kind: &Kind, filling: &Filling<'_>) -> String {
     let of_kind = [
         ("kind", resource.kind),
         ("plural", resource.plural),
+        ("switch", kind.switch()),
         ("group", resource.group),
         ("version", resource.version),
     ];
@@ -194,7 +220,7 @@ mod tests {
 
     #[test]
     fn every_place_is_filled() {
-        for kind in Kind::ALL {
+        for kind in Kind::all() {
             for text in [of_kind(&kind), operator(&kind), component(&kind)] {
                 assert!(!text.contains('@'), "{text}");
             }

@@ -46,11 +46,10 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
     )?;
     // `Err` means a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let settings = flags.operator.settings(
-        scope,
-        flags.scope.workloads.kinds(),
-        flags.election.settings(),
-    );
+    let settings =
+        flags
+            .operator
+            .settings(scope, flags.scope.workloads(), flags.election.settings());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .enable_all()

@@ -1,6 +1,8 @@
 //! The workloads of a cluster in the API server: watched, read and written. Parsing them, and composing what is
 //! written to them, is in [`consul_semaphore_workload`].
 
+mod known;
+mod kueue;
 mod list;
 mod turns;
 mod watch;
@@ -9,6 +11,8 @@ use std::{sync::Arc, time::Duration};
 
 use self::turns::Turns;
 pub(crate) use self::{
+    known::KnownKinds,
+    kueue::{Name as WorkloadName, Owners},
     list::Pages,
     turns::Urgency,
     watch::{Sighting, watch, watch_pods},
@@ -21,6 +25,7 @@ use consul_client::clock::Moment;
 use consul_semaphore::{Identity, KindName, Uid, Workload, plan::Target};
 use consul_semaphore_workload::{
     EndBelow, Kind, Object, Request, TrackedWorkload,
+    kueue::Owner,
     pods::{self, PodQuery},
 };
 use futures::{StreamExt as _, stream};
@@ -86,9 +91,13 @@ impl<'a> From<&'a Identity> for Subject<'a> {
 }
 
 /// A workload as events refer to it.
-pub(crate) fn reference<'a>(namespace: &str, workload: impl Into<Subject<'a>>) -> ObjectReference {
+pub(crate) fn reference<'a>(
+    kinds: &KnownKinds,
+    namespace: &str,
+    workload: impl Into<Subject<'a>>,
+) -> ObjectReference {
     let Subject { kind, name, uid } = workload.into();
-    let api_version = Kind::named(kind).map(|kind| kind.resource().api_version);
+    let api_version = kinds.named(kind).map(|kind| kind.resource().api_version);
     ObjectReference {
         api_version,
         kind: Some(kind.to_string()),
@@ -152,15 +161,25 @@ fn given_up_at(end: Moment, mut request: http::Request<Vec<u8>>) -> http::Reques
 /// The workloads of a cluster.
 pub(crate) struct Workloads {
     client: Client,
+    kinds: KnownKinds,
     turns: Turns,
+    /// What is known beside Workloads of Kueue.
+    owners: Owners,
 }
 
 impl Workloads {
-    pub(crate) fn new(client: Client) -> Self {
+    pub(crate) fn new(client: Client, kinds: KnownKinds, owners: Owners) -> Self {
         Self {
             client,
+            kinds,
             turns: Turns::default(),
+            owners,
         }
+    }
+
+    /// The kind of this name, if it is known.
+    pub(crate) fn kind(&self, name: &KindName) -> Option<Kind> {
+        self.kinds.named(name)
     }
 
     /// Writes to a workload. Returns its current state: `None` once it is deleted.
@@ -189,7 +208,7 @@ impl Workloads {
         if deadline.is_some() {
             crash::reach(Point::StartAllowed, &namespace).await;
         }
-        let Some(kind) = Kind::named(&target.kind) else {
+        let Some(kind) = self.kind(&target.kind) else {
             return Err(unknown(&target.kind));
         };
         let of = Resource::new(&kind, &namespace, &target.name);
@@ -250,7 +269,21 @@ impl Workloads {
         let Some(object) = call_until(end, answer).await?.left() else {
             return Ok(None);
         };
-        parse(kind, object.get(), Moment::now())
+        self.parse(kind, object.get(), Moment::now())
+    }
+
+    fn parse(
+        &self,
+        kind: &Kind,
+        json: &str,
+        seen: Moment,
+    ) -> Result<Option<TrackedWorkload>, CallError> {
+        let read = match kind {
+            Kind::KueueWorkload => serde_json::from_str(json)
+                .and_then(|mut object| self.owners.track(&mut object, seen)),
+            kind => TrackedWorkload::parse(kind, json, seen),
+        };
+        read.map_err(|error| Box::new(kube::Error::SerdeError(error)).into())
     }
 
     /// What a failed write means, given the current state of the workload. The API server has given the write up by
@@ -337,7 +370,7 @@ impl Workloads {
             Err(error) if matches!(error.refusal(), Some((404, _))) => return Ok(None),
             text => text?,
         };
-        let found = parse(of.kind, &text, seen)?;
+        let found = self.parse(of.kind, &text, seen)?;
         Ok(found.filter(|found| found.workload.uid == *uid))
     }
 
@@ -353,7 +386,7 @@ impl Workloads {
             uid,
             ..
         } = identity;
-        let Some(kind) = Kind::named(kind) else {
+        let Some(kind) = self.kind(kind) else {
             return Err(unknown(kind).to_string());
         };
         let of = Resource::new(&kind, namespace, workload);
@@ -363,6 +396,13 @@ impl Workloads {
             // What makes pods first: what it has made by then is in the list of pods.
             for (part, selector) in kind.parts(identity) {
                 left.extend(self.parts_left(&part, namespace, &selector).await?);
+            }
+            if let Some(owner) = self
+                .owners
+                .owner(uid)
+                .filter(|_| kind == Kind::KueueWorkload)
+            {
+                left.extend(self.owner_left(namespace, &owner).await?);
             }
             for query in kind.pods(identity) {
                 left.extend(self.pods_left(namespace, &query).await?);
@@ -389,6 +429,21 @@ impl Workloads {
                 _ => return Ok(left),
             }
         }
+    }
+
+    /// The owner of a Workload of Kueue, if it may still make pods: Kueue may not have suspended it yet.
+    async fn owner_left(
+        &self,
+        namespace: &str,
+        owner: &Owner,
+    ) -> Result<Option<String>, CallError> {
+        let Owner { kind, name, uid } = owner;
+        let client = self.client.clone();
+        let api: Api<Object> = Api::namespaced_with(client, namespace, &kind.resource());
+        let found = call(api.get_opt(name)).await?;
+        let it = found.filter(|object| object.metadata.uid.as_deref() == Some(uid.as_ref()));
+        let it = it.filter(|object| kind.may_make_pods(object));
+        Ok(it.map(|object| kind.title(&object)))
     }
 
     /// The parts of a workload, behind a label selector, that may still make pods. Of a kind that the cluster does not
@@ -419,14 +474,11 @@ impl Workloads {
     }
 }
 
-fn parse(kind: &Kind, json: &str, seen: Moment) -> Result<Option<TrackedWorkload>, CallError> {
-    let read = TrackedWorkload::parse(kind, json, seen);
-    read.map_err(|error| Box::new(kube::Error::SerdeError(error)).into())
-}
-
 /// Nothing is known of workloads of this kind.
 fn unknown(kind: &KindName) -> WriteError {
-    WriteError::Unanswered(format!("this operator knows no kind {kind}"))
+    WriteError::Unanswered(format!(
+        "this operator knows no kind {kind}: put its row back into the ConfigMap of --kinds until its slots are released"
+    ))
 }
 
 /// Where the API server has a workload.

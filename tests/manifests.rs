@@ -128,8 +128,8 @@ fn first<T: DeserializeOwned>(path: &str) -> T {
 
 /// The kinds that have manifests of their own.
 fn plurals() -> Vec<String> {
-    let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Job);
-    kinds.map(|kind| kind.resource().plural).collect()
+    let kinds = Kind::all().into_iter().filter(|kind| *kind != Kind::Job);
+    kinds.map(|kind| kind.switch()).collect()
 }
 
 #[test]
@@ -265,8 +265,8 @@ fn the_operator_may_see_its_own_policies_and_no_others() {
 fn of_kinds() -> Vec<(String, String)> {
     let chart = "charts/consul-semaphore-operator/files";
     let mut files = Vec::new();
-    for kind in Kind::ALL {
-        let plural = kind.resource().plural;
+    for kind in Kind::all() {
+        let plural = kind.switch();
         if kind == Kind::Job {
             let policy = manifests::operator(&kind);
             files.push(("config/policies/operator.yaml".to_owned(), policy.clone()));

@@ -249,7 +249,7 @@ impl Cluster {
         let controller::Settings {
             workloads, scope, ..
         } = &settings.operator;
-        let questions = questions(workloads, &scope.namespaces, lease);
+        let questions = questions(&workloads.kinds, &scope.namespaces, lease);
         let rights = questions.into_iter().map(|question| self.right(question));
         stream::iter(rights).buffered(AT_ONCE).collect().await
     }
@@ -276,8 +276,9 @@ impl Cluster {
 
     /// Whether the user has this right.
     pub(super) async fn may(&self, question: &Question, verb: &str) -> Answer<bool> {
-        let rule = question.rule;
-        let (resource, subresource) = rule.resource.split_once('/').unwrap_or((rule.resource, ""));
+        let rule = &question.rule;
+        let whole = rule.resource.as_ref();
+        let (resource, subresource) = whole.split_once('/').unwrap_or((whole, ""));
         let attributes = json!({
             "group": rule.group,
             "resource": resource,

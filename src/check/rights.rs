@@ -1,15 +1,17 @@
 //! What the operator must be allowed in Kubernetes: the rules of `config/rbac`, as questions.
 
+use std::borrow::Cow;
+
 use crate::admission;
 use consul_semaphore_api::scope::Namespaces;
-use consul_semaphore_workload::{Kind, Kinds};
+use consul_semaphore_workload::{Kind, Kinds, row::Row};
 
 /// A rule, and what does not work without it.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
-    pub(crate) group: &'static str,
+    pub(crate) group: Cow<'static, str>,
     /// With its subresource: `jobs/status`.
-    pub(crate) resource: &'static str,
+    pub(crate) resource: Cow<'static, str>,
     pub(crate) verbs: &'static [&'static str],
     pub(super) place: Place,
     /// What does not work without it.
@@ -23,6 +25,8 @@ pub(crate) struct Rule {
 pub(super) enum Place {
     /// In every namespace that the operator works in.
     Scope,
+    /// For objects that are in no namespace.
+    Cluster,
     /// For the one namespace `kube-system`.
     KubeSystem,
     /// In each of the namespaces that the operator works in, unless it works in all.
@@ -43,8 +47,8 @@ const fn rule(
     without: &'static str,
 ) -> Rule {
     Rule {
-        group,
-        resource,
+        group: Cow::Borrowed(group),
+        resource: Cow::Borrowed(resource),
         verbs,
         place,
         without,
@@ -167,7 +171,7 @@ const fn ends(group: &'static str, resource: &'static str) -> Rule {
 }
 
 /// The rules that a kind of workload needs beside [`RULES`]: `--workloads` switches it on.
-pub(crate) const fn rules_of(kind: &Kind) -> &'static [Rule] {
+pub(crate) fn rules_of(kind: &Kind) -> Cow<'static, [Rule]> {
     const JOB_SETS: &[Rule] = &[
         workloads("jobset.x-k8s.io", "jobsets"),
         ends("jobset.x-k8s.io", "jobsets/status"),
@@ -185,14 +189,73 @@ pub(crate) const fn rules_of(kind: &Kind) -> &'static [Rule] {
     const TASK_RUNS: &[Rule] = &[workloads("tekton.dev", "taskruns")];
     const WORKFLOWS: &[Rule] = &[workloads("argoproj.io", "workflows")];
     const PODS: &[Rule] = &[workloads("", "pods"), ends("", "pods/status")];
-    match kind {
+    const KUEUE: &[Rule] = &[
+        rule(
+            "kueue.x-k8s.io",
+            "workloads",
+            &["get", "list", "watch"],
+            Place::Scope,
+            "Workloads of Kueue are not seen, and wait for ever for their admission check",
+        ),
+        rule(
+            "kueue.x-k8s.io",
+            "workloads/status",
+            &["patch"],
+            Place::Scope,
+            "Workloads of Kueue wait for ever for their admission check",
+        ),
+        rule(
+            "kueue.x-k8s.io",
+            "admissionchecks",
+            &["get", "list", "watch"],
+            Place::Cluster,
+            "Workloads of Kueue are not seen, and wait for ever for their admission check",
+        ),
+        rule(
+            "kueue.x-k8s.io",
+            "admissionchecks/status",
+            &["patch"],
+            Place::Cluster,
+            "admission checks are not active, and neither are the ClusterQueues that ask them",
+        ),
+        rule(
+            "jobset.x-k8s.io",
+            "jobsets",
+            &["get", "list", "watch"],
+            Place::Scope,
+            "JobSets in queues of Kueue wait for ever for their admission check",
+        ),
+    ];
+    let rules = match kind {
         Kind::Job => &[],
         Kind::JobSet => JOB_SETS,
         Kind::PipelineRun => PIPELINE_RUNS,
         Kind::TaskRun => TASK_RUNS,
         Kind::Workflow => WORKFLOWS,
         Kind::Pod => PODS,
+        Kind::KueueWorkload => KUEUE,
+        Kind::Listed(row) => return rules_of_row(kind, row).into(),
+    };
+    Cow::Borrowed(rules)
+}
+
+fn rules_of_row(kind: &Kind, row: &Row) -> Vec<Rule> {
+    let resource = kind.resource();
+    let of = |rule: Rule, resource: String, group: String| Rule {
+        group: group.into(),
+        resource: resource.into(),
+        ..rule
+    };
+    let mut rules = vec![of(
+        workloads("", ""),
+        resource.plural.clone(),
+        resource.group.clone(),
+    )];
+    if row.life.failed.is_some() {
+        let status = format!("{}/status", resource.plural);
+        rules.push(of(ends("", ""), status, resource.group));
     }
+    rules
 }
 
 /// The extra rule for the token of a `ConsulSemaphore`.
@@ -207,7 +270,7 @@ pub(super) static SECRET: Rule = rule(
 /// A rule to check in one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Question {
-    pub(super) rule: &'static Rule,
+    pub(super) rule: Rule,
     /// `None`: all namespaces.
     pub(super) namespace: Option<String>,
     /// `None`: any object.
@@ -228,15 +291,15 @@ pub(super) fn questions(
     namespaces: &Namespaces,
     lease: Option<&Lease>,
 ) -> Vec<Question> {
-    let of = |rule: &'static Rule| -> Vec<Question> {
+    let of = |rule: &Rule| -> Vec<Question> {
         let question = |namespace: Option<String>, name: Option<String>| Question {
-            rule,
+            rule: rule.clone(),
             namespace,
             name,
         };
         let kube_system = || Some("kube-system".to_owned());
         match (rule.place, namespaces, lease) {
-            (Place::Scope, Namespaces::All, _) => vec![question(None, None)],
+            (Place::Scope, Namespaces::All, _) | (Place::Cluster, ..) => vec![question(None, None)],
             (Place::Scope, Namespaces::Only(names), _) => names
                 .iter()
                 .map(|namespace| question(Some(namespace.clone()), None))
@@ -264,8 +327,9 @@ pub(super) fn questions(
             }
         }
     };
-    let kinds = kinds.iter().flat_map(rules_of);
-    RULES.iter().chain(kinds).flat_map(of).collect()
+    let of_kinds = kinds.iter().flat_map(|kind| rules_of(kind).into_owned());
+    let of_kinds: Vec<Rule> = of_kinds.collect();
+    RULES.iter().chain(&of_kinds).flat_map(of).collect()
 }
 
 #[cfg(test)]
@@ -346,7 +410,7 @@ mod tests {
         let mut table = Allowed::new();
         for rule in RULES {
             let (kind, name) = match rule.place {
-                Place::Scope => ("ClusterRole", ""),
+                Place::Scope | Place::Cluster => ("ClusterRole", ""),
                 // docs/scope.md documents it.
                 Place::Namespaces => continue,
                 Place::KubeSystem => ("ClusterRole", "kube-system"),
@@ -355,7 +419,7 @@ mod tests {
                 Place::Policy(name) => ("ClusterRole", name),
             };
             for verb in rule.verbs {
-                let allowed = [kind, rule.group, rule.resource, name, verb];
+                let allowed = [kind, &rule.group, &rule.resource, name, verb];
                 assert!(
                     table.insert(allowed.map(str::to_owned)),
                     "{allowed:?} twice"

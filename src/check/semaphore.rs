@@ -193,7 +193,7 @@ async fn jobs(server: &ApiServer, namespace: &str) -> Answer<Vec<TrackedWorkload
 /// Whether the operator may read the Secret.
 async fn may_read(cluster: &Cluster, name: &Name, from: &TokenSecretRef) -> Answer<bool> {
     let question = Question {
-        rule: &SECRET,
+        rule: SECRET.clone(),
         namespace: Some(name.namespace.clone()),
         name: Some(from.name.clone()),
     };

@@ -73,7 +73,7 @@ impl Check {
         check::Settings {
             operator: self.operator.settings(
                 self.scope.scope(),
-                self.scope.workloads.kinds(),
+                self.scope.workloads(),
                 self.election.settings(),
             ),
             semaphore: self.semaphore,

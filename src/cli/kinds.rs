@@ -4,17 +4,18 @@
     reason = "these comments are the help, which is shown as it stands"
 )]
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, fs, path::PathBuf};
 
+use anyhow::{Context as _, anyhow};
 use clap::Args;
 use consul_semaphore_operator::manifests;
-use consul_semaphore_workload::{Kind, Kinds};
+use consul_semaphore_workload::{Kind, Kinds, Table};
 
 /// The kinds that an operator serves.
 #[derive(Args, Debug, Default)]
 pub(crate) struct WorkloadFlags {
-    /// The kinds of workloads to serve besides Jobs, by their plural names, separated by commas; or all. Given several
-    /// times, it is all of these
+    /// The kinds of workloads to serve besides Jobs, by their plural names or kueue, separated by commas; or all. Given
+    /// several times, it is all of these
     #[arg(long, env, value_name = "NAMES")]
     workloads: Vec<Kinds>,
 }
@@ -34,50 +35,75 @@ pub(crate) struct ListKinds {
 
     /// Print the rights and the admission policies of these kinds as YAML instead
     #[arg(long, value_name = "NAMES")]
-    manifests: Option<Kinds>,
+    manifests: Option<String>,
+
+    /// The manifest of a ConfigMap with rows of other kinds, which run reads in the cluster
+    #[arg(long, value_name = "FILE")]
+    kinds: Option<PathBuf>,
 }
 
 impl ListKinds {
     /// What to print.
-    pub(crate) fn text(&self) -> String {
-        match &self.manifests {
-            Some(kinds) => {
-                let each = kinds.iter().map(manifests::of_kind);
-                let some: Vec<String> = each.filter(|yaml| !yaml.is_empty()).collect();
-                if some.is_empty() {
-                    return "# Those of Jobs are in config/rbac and config/policies, and in the chart.\n".into();
-                }
-                some.join("---\n")
-            }
-            None => self.table(),
+    ///
+    /// # Errors
+    /// A file can't be read, one of its rows is wrong, or a name is no kind's.
+    pub(crate) fn text(&self) -> anyhow::Result<String> {
+        let on = self.workloads.kinds();
+        let rows = self.rows(&on)?;
+        let mut all = Kinds::all();
+        for kind in &rows {
+            all.replace(kind.clone());
         }
+        let Some(names) = &self.manifests else {
+            let on = |kind: &Kind| on.iter().any(|one| one == kind) || rows.contains(kind);
+            return Ok(table(&all, on));
+        };
+        let kinds = all.only(names)?;
+        let each = kinds.iter().map(manifests::of_kind);
+        let some: Vec<String> = each.filter(|yaml| !yaml.is_empty()).collect();
+        if some.is_empty() {
+            return Ok(
+                "# Those of Jobs are in config/rbac and config/policies, and in the chart.\n"
+                    .into(),
+            );
+        }
+        Ok(some.join("---\n"))
     }
 
-    fn table(&self) -> String {
-        let on = self.workloads.kinds();
-        let mut table = String::new();
-        let mut row = |columns: [&str; 4]| {
-            let [name, kind, api, on] = columns;
-            // Writing to a text can't fail.
-            let _ = writeln!(table, "{name:<14}{kind:<13}{api:<26}{on}");
+    /// The kinds of the file.
+    fn rows(&self, on: &Kinds) -> anyhow::Result<Vec<Kind>> {
+        let Some(file) = &self.kinds else {
+            return Ok(Vec::new());
         };
-        row(["NAME", "KIND", "API VERSION", "ON"]);
-        for kind in Kind::ALL {
-            let resource = kind.resource();
-            let is_on = match &kind {
-                Kind::Job => "always",
-                kind if on.iter().any(|one| one == kind) => "yes",
-                _ => "no",
-            };
-            row([
-                &resource.plural,
-                &resource.kind,
-                &resource.api_version,
-                is_on,
-            ]);
+        let name = file.display();
+        let manifest = fs::read_to_string(file).with_context(|| format!("{name} can't be read"))?;
+        let table = Table::parse(&manifest, on).map_err(|why| anyhow!("{name}: {why}"))?;
+        if let Some((entry, why)) = table.mistakes.iter().next() {
+            return Err(anyhow!("{name}: the row {entry}: {why}"));
         }
-        table
+        Ok(table.kinds.into_values().collect())
     }
+}
+
+/// The kinds, each with whether it is on.
+fn table(all: &Kinds, on: impl Fn(&Kind) -> bool) -> String {
+    let mut table = String::new();
+    let mut row = |columns: [&str; 4]| {
+        let [name, kind, api, on] = columns;
+        // Writing to a text can't fail.
+        let _ = writeln!(table, "{name:<19}{kind:<18}{api:<33}{on}");
+    };
+    row(["NAME", "KIND", "API VERSION", "ON"]);
+    for kind in all.iter() {
+        let resource = kind.resource();
+        let is_on = match kind {
+            Kind::Job => "always",
+            kind if on(kind) => "yes",
+            _ => "no",
+        };
+        row([&kind.switch(), &resource.kind, &resource.api_version, is_on]);
+    }
+    table
 }
 
 #[cfg(test)]
@@ -90,9 +116,10 @@ mod tests {
             workloads: WorkloadFlags {
                 workloads: workloads.iter().map(|names| parsed(names)).collect(),
             },
-            manifests: manifests.map(parsed),
+            manifests: manifests.map(str::to_owned),
+            kinds: None,
         };
-        flags.text()
+        flags.text().unwrap()
     }
 
     #[test]
@@ -113,6 +140,11 @@ mod tests {
             ("taskruns", "no"),
             ("workflows", "no"),
             ("pods", "yes"),
+            ("kueue", "no"),
+            ("mpijobs", "no"),
+            ("rayjobs", "no"),
+            ("sparkapplications", "no"),
+            ("trainjobs", "no"),
         ];
         assert_eq!(on, expected);
     }

@@ -22,7 +22,7 @@ use crate::{
     call::{CallError, call},
     crash::{self, Point},
     telemetry::Metrics,
-    workload::{Subject, reference},
+    workload::{KnownKinds, Owners, Subject, reference},
 };
 use consul_client::{Backoff, clock, text::one_line};
 use consul_semaphore::CronJob;
@@ -99,6 +99,8 @@ pub(super) enum Reason {
     /// Another controller, such as Kueue, manages the Job, so the operator leaves it alone. Remove its label or
     /// field, or the annotation.
     ManagedElsewhere,
+    /// A row in the `ConfigMap` of `--kinds` is wrong; the message names it, and says what is allowed. Correct it.
+    InvalidKind,
     /// The `ConsulSemaphore` was stored before its schema existed and can't be read. Correct it.
     InvalidSemaphore,
     /// Slots of the `ConsulSemaphore` can't be granted or released. The message has the reason of the condition Ready
@@ -154,6 +156,7 @@ impl Reason {
             | Self::Unsatisfiable
             | Self::AnnotationIgnored
             | Self::ManagedElsewhere
+            | Self::InvalidKind
             | Self::InvalidSemaphore
             | Self::NotReady
             | Self::LeftBehind
@@ -168,7 +171,9 @@ impl Reason {
 #[derive(Clone)]
 pub(super) struct Events {
     queue: mpsc::Sender<Due>,
+    owners: Owners,
     metrics: Metrics,
+    kinds: KnownKinds,
 }
 
 /// An event to be written.
@@ -181,7 +186,12 @@ struct Due {
 
 impl Events {
     /// The queue, and the task that writes its events until every handle to the queue is dropped.
-    pub(super) fn new(client: Client, metrics: Metrics) -> (Self, impl Future<Output = ()>) {
+    pub(super) fn new(
+        client: Client,
+        metrics: Metrics,
+        kinds: KnownKinds,
+        owners: Owners,
+    ) -> (Self, impl Future<Output = ()>) {
         let (queue, mut due) = mpsc::channel::<Due>(QUEUE);
         let reporter = Reporter {
             controller: consul_semaphore_api::GROUP.into(),
@@ -201,7 +211,24 @@ impl Events {
                 }
             }
         };
-        (Self { queue, metrics }, write)
+        let events = Self {
+            queue,
+            metrics,
+            kinds,
+            owners,
+        };
+        (events, write)
+    }
+
+    /// A workload as events refer to it: a Workload of Kueue by its owner, which its user has made.
+    pub(super) fn about<'a>(
+        &self,
+        namespace: &str,
+        workload: impl Into<Subject<'a>>,
+    ) -> ObjectReference {
+        let subject = workload.into();
+        let owner = self.owners.reference(namespace, subject.uid);
+        owner.unwrap_or_else(|| reference(&self.kinds, namespace, subject))
     }
 
     /// Emits an event on a workload, which may have been deleted by now.
@@ -212,7 +239,7 @@ impl Events {
         reason: Reason,
         note: String,
     ) {
-        self.emit(reference(namespace, workload), reason, note);
+        self.emit(self.about(namespace, workload), reason, note);
     }
 
     /// Emits an event on a workload, unless that event exists already, also from another replica or from before a
@@ -225,7 +252,8 @@ impl Events {
         note: String,
     ) {
         let kind = reason.kind();
-        self.put(reference(namespace, workload), (kind, reason), note, true);
+        let about = self.about(namespace, workload);
+        self.put(about, (kind, reason), note, true);
     }
 
     /// Emits an event on a `CronJob`.
@@ -285,8 +313,13 @@ impl Events {
     #[cfg(test)]
     pub(super) fn captured() -> (Self, Captured) {
         let (queue, due) = mpsc::channel(QUEUE);
-        let metrics = Metrics::default();
-        (Self { queue, metrics }, Captured(due))
+        let events = Self {
+            queue,
+            metrics: Metrics::default(),
+            kinds: KnownKinds::new(),
+            owners: Owners::default(),
+        };
+        (events, Captured(due))
     }
 }
 

@@ -260,6 +260,15 @@ impl Index {
         }
     }
 
+    /// A workload of this kind was deleted, or does not concern the operator (any more).
+    pub(super) fn forget(&self, kind: &KindName, uid: &Uid) {
+        let mut state = self.state();
+        let known = state.workloads.get(uid);
+        if known.is_some_and(|known| known.workload.kind == *kind) {
+            state.remove(uid);
+        }
+    }
+
     /// A workload was deleted.
     pub(super) fn remove(&self, uid: &Uid) {
         self.state().remove(uid);

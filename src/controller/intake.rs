@@ -154,7 +154,8 @@ fn explain(tracked: &TrackedWorkload, why: &Unclaimed) -> (Reason, String, Durat
         Obstacle::Malformed(_)
         | Obstacle::NoKey(_)
         | Obstacle::NotKeyed(_)
-        | Obstacle::SameLockKey(..) => (Reason::Malformed, stays(), Duration::ZERO),
+        | Obstacle::SameLockKey(..)
+        | Obstacle::Unfit(_) => (Reason::Malformed, stays(), Duration::ZERO),
         Obstacle::TwoOperators(..)
         | Obstacle::Apart(..)
         | Obstacle::Unsatisfiable { .. }

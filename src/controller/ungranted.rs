@@ -15,9 +15,9 @@ use crate::{
     crash::{self, Point},
     workload::{Urgency, WorkloadWrite, WriteError},
 };
-use consul_client::clock::Moment;
+use consul_client::clock::{self, Moment};
 use consul_semaphore::{Uid, holding::Setback, plan::Stop};
-use consul_semaphore_workload::{self as workload, TrackedWorkload};
+use consul_semaphore_workload::{Kind, TrackedWorkload};
 
 /// How many of them are suspended at once.
 const CONCURRENCY: usize = 16;
@@ -76,12 +76,15 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
     let TrackedWorkload {
         namespace,
         workload,
+        shape,
         ..
     } = workload;
     let Some(stop) = Stop::of(workload) else {
         return Ok(());
     };
-    let Some(request) = workload::stop(&stop) else {
+    let kind = context.workloads.kind(&stop.workload.kind);
+    let request = kind.and_then(|kind| kind.stop(&stop, shape, clock::time()));
+    let Some(request) = request else {
         return Ok(());
     };
     let write = WorkloadWrite {
@@ -104,11 +107,13 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
     match context.workloads.write(write).await {
         Ok(now) => {
             crash::reach(Point::Stopped, namespace).await;
-            let note = format!(
-                "suspended because it ran without a slot of {semaphore}. Create {}s with \
-                 spec.suspend: true",
-                workload.kind
-            );
+            let held = match context.workloads.kind(&workload.kind) {
+                Some(Kind::KueueWorkload) => {
+                    "Annotate what you put in a queue of Kueue before you do".to_owned()
+                }
+                _ => format!("Create {}s with spec.suspend: true", workload.kind),
+            };
+            let note = format!("suspended because it ran without a slot of {semaphore}. {held}");
             emit(Reason::RanWithoutSlot, note);
             context.index.written(&workload.uid, now);
             Ok(())

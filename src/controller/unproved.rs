@@ -1,5 +1,5 @@
-//! Workloads that were stopped for want of a slot, and whose status does not show when their pods are gone. No contender
-//! speaks for these pods, so they are asked for here.
+//! Workloads that were stopped for want of a slot, or only to fail, and whose status does not show when their pods are
+//! gone. No contender speaks for these pods, so they are asked for here.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
 };
 use consul_client::clock::{self, Moment};
 use consul_semaphore::{Identity, Phase, Uid, engine::Write, holding::Setback, plan::GiveBack};
-use consul_semaphore_workload::{Shape, TrackedWorkload, request};
+use consul_semaphore_workload::{Request, TrackedWorkload};
 
 /// How many are asked about at once.
 const CONCURRENCY: usize = 16;
@@ -26,7 +26,8 @@ pub(super) async fn run(context: Arc<Context>) {
     let mut pauses: HashMap<Uid, Pause> = HashMap::new();
     loop {
         let now = Moment::now();
-        pauses.retain(|uid, _| context.index.is_unproved(uid));
+        // A controller may overwrite at once what was written here.
+        pauses.retain(|uid, pause| context.index.is_unproved(uid) || pause.until() > now);
         let its_turn = |uid: &Uid| pauses.get(uid).is_none_or(|pause| pause.until() <= now);
         let due = context.index.unproved(CONCURRENCY, its_turn);
         let more = due.len() == CONCURRENCY;
@@ -50,6 +51,9 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
+/// The same if it has changed meanwhile.
+const CHANGED: Duration = Duration::from_millis(250);
+
 /// Why a workload is left alone for a while.
 enum Pause {
     PodsLeft { until: Moment },
@@ -68,6 +72,7 @@ impl Pause {
 /// What came of a question about a workload.
 enum Outcome {
     Settled,
+    Changed,
     PodsLeft,
     Failed,
 }
@@ -76,6 +81,9 @@ impl Outcome {
     fn pause(&self, before: Option<Pause>, now: Moment) -> Option<Pause> {
         match (self, before) {
             (Self::Settled, _) => None,
+            (Self::Changed, _) => Some(Pause::PodsLeft {
+                until: now + CHANGED,
+            }),
             (Self::PodsLeft, _) => Some(Pause::PodsLeft { until: now + AGAIN }),
             (Self::Failed, Some(Pause::Failed(before))) => {
                 Some(Pause::Failed(Setback::after(Some(&before), now)))
@@ -105,9 +113,12 @@ async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
             return Outcome::Failed;
         }
         // What was asked about is not what is there.
-        Ok((Some(now), _)) if now.version != workload.version => return Outcome::PodsLeft,
+        Ok((Some(now), _)) if now.version != workload.version => return Outcome::Changed,
         Ok((_, pods)) if !pods.is_empty() => return Outcome::PodsLeft,
         Ok(_) => {}
+    }
+    if tracked.shape.is_to_fail() {
+        return fail(context, tracked).await;
     }
     if matches!(workload.phase, Phase::Finished { .. }) {
         forget_grant(context, tracked).await;
@@ -125,16 +136,49 @@ async fn forget_grant(context: &Context, tracked: &TrackedWorkload) {
         sessions: workload.held_by().cloned().collect(),
         hold: false,
     };
-    let target = write.workload.clone();
-    let Some(request) = request(&Write::GiveBack(write), &Shape::Plain, clock::time()) else {
+    let kind = context.workloads.kind(&workload.kind);
+    let (write, now) = (Write::GiveBack(write), clock::time());
+    let Some(request) = kind.and_then(|kind| kind.request(&write, &tracked.shape, now)) else {
         return;
     };
+    if let Err(error) = send(context, tracked, request).await {
+        let workload = format_args!("{namespace}/{}", workload.name);
+        tracing::warn!(%workload, %error, "can't record that a workload gave its slot back");
+    }
+}
+
+/// Has the status of a workload say that it failed. If its controller overwrites that, the watch shows it here again.
+async fn fail(context: &Context, tracked: &TrackedWorkload) -> Outcome {
+    let (namespace, workload) = (&tracked.namespace, &tracked.workload);
+    let (target, now) = ((&**workload).into(), clock::time());
+    let kind = context.workloads.kind(&workload.kind);
+    let request = kind.and_then(|kind| kind.failure(&target, &tracked.shape, now));
+    let Some(request) = request else {
+        return Outcome::Failed;
+    };
+    match send(context, tracked, request).await {
+        Ok(()) => Outcome::PodsLeft,
+        Err(error) => {
+            let workload = format_args!("{namespace}/{}", workload.name);
+            tracing::warn!(%workload, %error, "can't write to a status that a workload failed: it stays held");
+            Outcome::Failed
+        }
+    }
+}
+
+/// Writes to a workload, unless it has changed since.
+async fn send(
+    context: &Context,
+    tracked: &TrackedWorkload,
+    request: Request,
+) -> Result<(), WriteError> {
+    let workload = &tracked.workload;
     let write = WorkloadWrite {
-        namespace: namespace.clone(),
+        namespace: tracked.namespace.clone(),
         request,
         below: Vec::new(),
         urgency: Urgency::Usual,
-        target,
+        target: (&**workload).into(),
         timeout: CALL_TIMEOUT,
         deadline: None,
     };
@@ -143,9 +187,7 @@ async fn forget_grant(context: &Context, tracked: &TrackedWorkload) {
         Err(WriteError::Outdated(now)) => {
             context.index.reread(&workload.uid, now.map(|now| *now));
         }
-        Err(error) => {
-            let workload = format_args!("{namespace}/{}", workload.name);
-            tracing::warn!(%workload, %error, "can't record that a workload gave its slot back");
-        }
+        Err(error) => return Err(error),
     }
+    Ok(())
 }

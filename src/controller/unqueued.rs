@@ -22,7 +22,7 @@ use consul_semaphore::{
     holding::Setback,
     plan::{Fail, Failed},
 };
-use consul_semaphore_workload::{Shape, TrackedWorkload, request};
+use consul_semaphore_workload::{Shape, TrackedWorkload};
 
 /// When to look again whether a semaphore can grant anything.
 const LATER: Duration = Duration::from_secs(10);
@@ -88,9 +88,10 @@ impl Unqueued {
                 },
             };
             let (context, namespace) = (context.clone(), tracked.namespace.clone());
+            let shape = tracked.shape.clone();
             fails.spawn(async move {
                 let uid = fail.workload.uid.clone();
-                (uid, make_fail(&context, &namespace, fail).await)
+                (uid, make_fail(&context, &namespace, fail, &shape).await)
             });
         }
         while let Some(failed) = fails.join_next().await {
@@ -111,9 +112,11 @@ impl Unqueued {
 }
 
 /// Makes a workload fail. Returns whether it did, or has changed since.
-async fn make_fail(context: &Context, namespace: &Arc<str>, fail: Fail) -> bool {
+async fn make_fail(context: &Context, namespace: &Arc<str>, fail: Fail, shape: &Shape) -> bool {
     let (target, (reason, note)) = (fail.workload.clone(), explain_failure("", &fail.why));
-    let Some(request) = request(&Write::Fail(fail), &Shape::Plain, clock::time()) else {
+    let kind = context.workloads.kind(&target.kind);
+    let (write, now) = (Write::Fail(fail), clock::time());
+    let Some(request) = kind.and_then(|kind| kind.request(&write, shape, now)) else {
         return false;
     };
     let write = WorkloadWrite {

@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
+    time::Duration,
 };
 
 use futures::{Stream, StreamExt, stream::BoxStream};
@@ -15,6 +16,7 @@ use kube::{
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
+    time::sleep,
 };
 
 use super::{
@@ -22,8 +24,9 @@ use super::{
     advisor::Advisor,
     events::Reason,
     index::Offer,
-    intake,
+    intake, kueue,
     shell::{Input, Shell},
+    table::Table,
     ungranted, unproved,
     watching::Watching,
 };
@@ -32,6 +35,7 @@ use crate::{
     watch_scope::WatchScope,
     workload,
 };
+use consul_client::clock::Moment;
 use consul_semaphore::engine::SemaphoreRef;
 use consul_semaphore_api::{ConsulSemaphore, scope::Namespaces};
 use consul_semaphore_workload::{Kind, Kinds};
@@ -45,59 +49,123 @@ pub(super) fn reference_of(semaphore: &impl Resource) -> SemaphoreRef {
     }
 }
 
-/// The watches of one scope, before they start.
+/// The watches, before they start.
 pub(super) struct Begun {
+    scopes: Vec<BegunScope>,
+    table: Option<(Table, Watching)>,
+}
+
+/// The watches of one scope, before they start.
+struct BegunScope {
     scope: WatchScope,
     workloads: Vec<(Kind, Watching)>,
+    /// Those of Kueue: once, whatever the scopes are.
+    checks: Option<Watching>,
     pods: Watching,
     semaphores: Watching,
 }
 
-/// The watches that together cover these kinds and namespaces. From now on the operator is not ready until everything
-/// was listed.
+/// The watches that together cover these kinds and namespaces, and that of the table of kinds in this namespace and
+/// with this name. From now on the operator is not ready until everything was listed.
 pub(super) fn begin(
     kinds: &Kinds,
+    table: Option<(&str, &str)>,
     namespaces: &Namespaces,
     health: &Health,
     metrics: &Metrics,
-) -> Vec<Begun> {
+) -> Begun {
     let scopes = WatchScope::over(namespaces).into_iter();
-    let begun = scopes.map(|scope| {
+    let of_kueue = kinds.contains(&Kind::KueueWorkload);
+    let check = || Watching::begin("admissionchecks", &WatchScope::Cluster, health, metrics);
+    let mut checks = of_kueue.then(check);
+    let scopes = scopes.map(|scope| {
         let begin = |what: &str| Watching::begin(what, &scope, health, metrics);
         let workloads = kinds.iter();
         let workloads = workloads.map(|kind| (kind.clone(), begin(&kind.resource().plural)));
-        Begun {
+        BegunScope {
             workloads: workloads.collect(),
+            checks: checks.take(),
             pods: begin("pods"),
             semaphores: begin("consulsemaphores"),
             scope,
         }
     });
-    begun.collect()
+    let scopes = scopes.collect();
+    let table = table.map(|(namespace, name)| Table::begin(namespace, name, health, metrics));
+    Begun { scopes, table }
+}
+
+/// What is not listed yet in a scope, as long as this is there.
+pub(super) struct Unsynced {
+    counts: watch::Sender<usize>,
+    /// Until when that is waited for, if not for ever.
+    until: Option<Moment>,
+}
+
+impl Unsynced {
+    fn of(counts: &watch::Sender<usize>) -> Self {
+        counts.send_modify(|unsynced| *unsynced += 1);
+        Self {
+            counts: counts.clone(),
+            until: None,
+        }
+    }
+
+    /// One more, for which nobody waits longer than this.
+    pub(super) fn another(&self, patience: Duration) -> Self {
+        let mut another = Self::of(&self.counts);
+        another.until = Some(Moment::now() + patience);
+        another
+    }
+
+    /// Completes when nobody waits any more.
+    async fn is_over(unsynced: Option<&Self>) {
+        match unsynced.and_then(|unsynced| unsynced.until) {
+            Some(until) => sleep(until.since(Moment::now())).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Unsynced {
+    fn drop(&mut self) {
+        self.counts.send_modify(|unsynced| *unsynced -= 1);
+    }
 }
 
 /// Watches and works until `shutdown`, and then stops everything.
 pub(super) async fn run(
     context: Arc<Context>,
-    watches: Vec<Begun>,
+    begun: Begun,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
+    context.shared.owners.begin();
     let mut tasks = JoinSet::new();
     let shell = Shell::new(context.clone());
     let inputs = shell.inputs();
     tasks.spawn(shell.run());
-    for begun in watches {
-        let Begun {
+    let (mut tabled, has_table) = (Vec::new(), begun.table.is_some());
+    for begun in begun.scopes {
+        let BegunScope {
             scope,
             workloads,
+            checks,
             pods,
             semaphores,
         } = begun;
-        let (counts, unsynced) = watch::channel(workloads.len());
+        let (counts, unsynced) = watch::channel(0);
         let context = || context.clone();
+        tasks.extend(checks.map(|checks| kueue::watch_checks(context(), checks)));
         for (kind, watching) in workloads {
-            let (scope, counts) = (scope.clone(), counts.clone());
-            tasks.spawn(watch_workloads(context(), kind, scope, watching, counts));
+            let (scope, one) = (scope.clone(), Some(Unsynced::of(&counts)));
+            if kind == Kind::KueueWorkload {
+                tasks.spawn(kueue::watch_workloads(context(), scope, watching, one));
+            } else {
+                tasks.spawn(watch_workloads(context(), kind, scope, watching, one));
+            }
+        }
+        if has_table {
+            tabled.push((scope.clone(), Unsynced::of(&counts)));
         }
         tasks.spawn(watch_pods(context(), scope.clone(), pods));
         let inputs = inputs.clone();
@@ -108,6 +176,9 @@ pub(super) async fn run(
             unsynced,
             inputs,
         ));
+    }
+    if let Some((table, watching)) = begun.table {
+        tasks.spawn(table.run(context.clone(), tabled, watching));
     }
     tasks.spawn(intake::run(context.clone()));
     tasks.spawn(ungranted::run(context.clone()));
@@ -122,7 +193,7 @@ pub(super) async fn run(
 }
 
 /// The next event of a watch, after reporting the watch's health. `None` when it ends.
-async fn next<K>(
+pub(super) async fn next<K>(
     events: &mut (impl Stream<Item = watcher::Result<Event<K>>> + Unpin),
     watching: &mut Watching,
 ) -> Option<Event<K>> {
@@ -150,19 +221,30 @@ async fn next<K>(
     }
 }
 
-/// Feeds the workloads of a kind into the index, which has only what concerns the operator. `unsynced` counts the
-/// watches of workloads that have not listed all yet.
-async fn watch_workloads(
+/// Feeds the workloads of a kind into the index, which has only what concerns the operator. `unsynced` is kept until
+/// all are listed.
+pub(super) async fn watch_workloads(
     context: Arc<Context>,
     kind: Kind,
     scope: WatchScope,
     mut watching: Watching,
-    unsynced: watch::Sender<usize>,
+    mut unsynced: Option<Unsynced>,
 ) {
-    let mut events = workload::watch(&kind, &scope, &context.client);
-    let (kind, mut unsynced) = (kind.name(), Some(unsynced));
+    let kueue = context.shared.served.kinds.contains(&Kind::KueueWorkload);
+    let mut events = workload::watch(&kind, kueue, &scope, &context.client);
+    let kind = kind.name();
     let mut advisor = Advisor::new(context.shared.events.clone());
-    while let Some(event) = next(&mut events, &mut watching).await {
+    loop {
+        let event = tokio::select! {
+            event = next(&mut events, &mut watching) => event,
+            () = Unsynced::is_over(unsynced.as_ref()) => {
+                unsynced = None;
+                continue;
+            }
+        };
+        let Some(event) = event else {
+            return;
+        };
         match event {
             Event::Init => {
                 context.index.list_begins(&kind, &scope);
@@ -171,16 +253,18 @@ async fn watch_workloads(
             Event::InitDone => {
                 context.index.list_ends(&kind, &scope);
                 advisor.list_ends();
-                if let Some(unsynced) = unsynced.take() {
-                    unsynced.send_modify(|unsynced| *unsynced -= 1);
-                }
+                unsynced = None;
             }
             Event::Apply(Some(workload)) | Event::InitApply(Some(workload)) => {
                 advisor.on_update(&workload);
-                context.index.put(&workload.uid, workload.tracked);
+                match workload.tracked {
+                    Some(tracked) => context.index.put(&workload.uid, Some(tracked)),
+                    // Kueue's Workload has the uid of its owner.
+                    None => context.index.forget(&kind, &workload.uid),
+                }
             }
             Event::Delete(Some(workload)) => {
-                context.index.remove(&workload.uid);
+                context.index.forget(&kind, &workload.uid);
                 advisor.forget(&workload.uid);
             }
             Event::Apply(None) | Event::InitApply(None) | Event::Delete(None) => {}

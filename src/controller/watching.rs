@@ -72,6 +72,18 @@ impl Watching {
         }
     }
 
+    /// A watch that starts, and for which the operator is not to wait.
+    pub(super) fn begin_later(
+        what: &str,
+        reach: &WatchScope,
+        health: &Health,
+        metrics: &Metrics,
+    ) -> Self {
+        let mut this = Self::begin(what, reach, health, metrics);
+        this.synced();
+        this
+    }
+
     /// Everything was listed.
     pub(super) fn synced(&mut self) {
         self.synced = true;
@@ -150,6 +162,9 @@ fn explain(what: &str, error: &watcher::Error) -> (Option<u16>, String) {
     let code = status.map(|status| status.code);
     let advice = match code {
         Some(401) => "; the API server does not know the credentials: check the ServiceAccount or the kubeconfig".into(),
+        Some(403) if what.starts_with("configmaps") => {
+            "; allow the operator to list and watch it: docs/admission.md has the Role".into()
+        }
         Some(403) => format!("; allow the operator to list and watch {what}: the rule is in config/rbac/role.yaml"),
         Some(404) => format!(
             "; this cluster has no {what}: install the CustomResourceDefinition with `kubectl apply -k crds`"

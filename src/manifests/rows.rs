@@ -1,31 +1,47 @@
 //! What differs between kinds, in CEL. `it` is an object of the kind.
 
+use std::borrow::Cow;
+
 use consul_semaphore_workload::Kind;
+
+use super::listed;
+
+/// Which policies hold and guard a kind.
+pub(super) enum Policies {
+    /// Those in `config/policies`.
+    OfJobs,
+    /// None: nobody but Kueue makes and changes it.
+    OfKueue,
+    /// Those that follow from how it is held and ends.
+    Own(Life),
+}
 
 /// How a kind is held, and when it has ended.
 pub(super) struct Life {
     /// Whether it is held.
-    pub(super) held: &'static str,
+    pub(super) held: Cow<'static, str>,
     /// What holds it.
     pub(super) hold: Hold,
     /// Whether it does not run, or can't be held, though it is not held.
-    pub(super) exempt: &'static str,
-    /// The value of `spec.managedBy` for its own controller, if it has that field.
-    pub(super) manager: Option<&'static str>,
+    pub(super) exempt: Cow<'static, str>,
+    /// The field that names its controller, if it has one, and its value for its own.
+    pub(super) manager: Option<(Cow<'static, str>, Cow<'static, str>)>,
     /// Whether it has ended.
-    pub(super) ended: &'static str,
+    pub(super) ended: Cow<'static, str>,
     /// Whether it can be held again while it runs.
     pub(super) again: bool,
     /// The annotations and labels of the templates of its pods, to be added to a list.
-    pub(super) templates: &'static str,
+    pub(super) templates: Cow<'static, str>,
     /// When it is a copy, beside that it was just made, and by nobody else's controller.
-    pub(super) copied: &'static str,
+    pub(super) copied: Cow<'static, str>,
 }
 
 /// What holds a kind.
 pub(super) enum Hold {
     /// A field and its value, for a JSON Patch: the schemas of some kinds know too little for the other.
     Field(&'static str, &'static str),
+    /// The same as a list of JSON Patches, which makes what the field is in.
+    Patches(String),
     /// A spec, for an apply configuration. A JSON Patch that adds an item to a list of structs makes an API server of
     /// version 1.36.3 drop the connection.
     Spec(&'static str),
@@ -34,17 +50,17 @@ pub(super) enum Hold {
 /// What the operator may write to a kind.
 pub(super) struct Writes {
     /// The resources that it is about.
-    pub(super) resources: &'static [&'static str],
+    pub(super) resources: Vec<String>,
     /// The fields of its spec in which it may change something.
-    pub(super) spec: &'static [&'static str],
+    pub(super) spec: Vec<String>,
     /// The same of its status.
-    pub(super) status: &'static [&'static str],
+    pub(super) status: Vec<String>,
     /// The annotations that record its grant, to be added to a list, if these are not its own.
     pub(super) grant: &'static str,
     /// What it may not change in these, to be added to a list of maps.
     pub(super) rest: String,
     /// What may be written to a field, as a condition of `oldObject` and `object`.
-    pub(super) allowed: Vec<(&'static str, String)>,
+    pub(super) allowed: Vec<(String, String)>,
 }
 
 /// Whether another controller decides when it runs. The makers of one workload after another don't.
@@ -58,8 +74,8 @@ pub(super) fn owned(it: &str) -> String {
 /// Whether another controller than its own starts it.
 pub(super) fn managed(life: &Life) -> String {
     let queued = "'kueue.x-k8s.io/queue-name' in it.metadata.?labels.orValue({})";
-    match life.manager {
-        Some(own) => format!("(it.?spec.?managedBy.orValue('{own}') != '{own}'\n  || {queued})"),
+    match &life.manager {
+        Some((field, own)) => format!("(it.{field}.orValue('{own}') != '{own}'\n  || {queued})"),
         None => queued.to_owned(),
     }
 }
@@ -67,73 +83,80 @@ pub(super) fn managed(life: &Life) -> String {
 const SUCCEEDED_IS_KNOWN: &str = "it.?status.?conditions.orValue([])
   .exists(condition, condition.type == 'Succeeded' && condition.status in ['True', 'False'])";
 
-/// How this kind is held and ends; `None` for Jobs, which have policies of their own.
-pub(super) fn life(kind: &Kind) -> Option<Life> {
+/// The field that most kinds have for their manager, and its value for their own controller.
+fn managed_by(own: &'static str) -> (Cow<'static, str>, Cow<'static, str>) {
+    ("?spec.?managedBy".into(), own.into())
+}
+
+/// The policies of this kind.
+pub(super) fn policies(kind: &Kind) -> Policies {
     let life = match kind {
-        Kind::Job => return None,
+        Kind::Job => return Policies::OfJobs,
+        Kind::KueueWorkload => return Policies::OfKueue,
+        Kind::Listed(row) => listed::life(row),
         Kind::JobSet => Life {
-            held: "it.?spec.?suspend.orValue(false)",
+            held: "it.?spec.?suspend.orValue(false)".into(),
             hold: Hold::Field("/spec/suspend", "true"),
-            exempt: "false",
-            manager: Some("jobset.sigs.k8s.io/jobset-controller"),
+            exempt: "false".into(),
+            manager: Some(managed_by("jobset.sigs.k8s.io/jobset-controller")),
             ended: "it.?status.?conditions.orValue([])
-  .exists(condition, condition.type in ['Completed', 'Failed'] && condition.status == 'True')",
+  .exists(condition, condition.type in ['Completed', 'Failed'] && condition.status == 'True')".into(),
             again: true,
             templates: "+ it.?spec.?replicatedJobs.orValue([]).map(job,
   job.?template.?spec.?template.?metadata.?annotations.orValue({}))
 + it.?spec.?replicatedJobs.orValue([]).map(job,
-  job.?template.?spec.?template.?metadata.?labels.orValue({}))",
-            copied: "",
+  job.?template.?spec.?template.?metadata.?labels.orValue({}))".into(),
+            copied: "".into(),
         },
         Kind::PipelineRun => Life {
-            held: "it.?spec.?status.orValue('') == 'PipelineRunPending'",
+            held: "it.?spec.?status.orValue('') == 'PipelineRunPending'".into(),
             hold: Hold::Field("/spec/status", "'PipelineRunPending'"),
-            exempt: "it.?spec.?status.orValue('') == 'Cancelled'",
-            manager: Some("tekton.dev/pipeline"),
-            ended: SUCCEEDED_IS_KNOWN,
+            exempt: "it.?spec.?status.orValue('') == 'Cancelled'".into(),
+            manager: Some(managed_by("tekton.dev/pipeline")),
+            ended: SUCCEEDED_IS_KNOWN.into(),
             again: false,
-            templates: "",
-            copied: "",
+            templates: "".into(),
+            copied: "".into(),
         },
         Kind::TaskRun => Life {
-            held: "it.?spec.?status.orValue('') == 'TaskRunPending'",
+            held: "it.?spec.?status.orValue('') == 'TaskRunPending'".into(),
             hold: Hold::Field("/spec/status", "'TaskRunPending'"),
-            exempt: "it.?spec.?status.orValue('') == 'TaskRunCancelled'",
-            manager: Some("tekton.dev/pipeline"),
-            ended: SUCCEEDED_IS_KNOWN,
+            exempt: "it.?spec.?status.orValue('') == 'TaskRunCancelled'".into(),
+            manager: Some(managed_by("tekton.dev/pipeline")),
+            ended: SUCCEEDED_IS_KNOWN.into(),
             again: false,
-            templates: "",
-            copied: "",
+            templates: "".into(),
+            copied: "".into(),
         },
         Kind::Workflow => Life {
-            held: "it.?spec.?suspend.orValue(false) && it.?status.?progress.orValue('') in ['', '0/0']",
+            held: "it.?spec.?suspend.orValue(false) && it.?status.?progress.orValue('') in ['', '0/0']".into(),
             hold: Hold::Field("/spec/suspend", "true"),
-            exempt: "!it.?spec.?suspend.orValue(false) && it.?spec.?shutdown.orValue('') == 'Terminate'",
+            exempt: "!it.?spec.?suspend.orValue(false) && it.?spec.?shutdown.orValue('') == 'Terminate'".into(),
             manager: None,
-            ended: "it.?status.?phase.orValue('') in ['Succeeded', 'Failed', 'Error']",
+            ended: "it.?status.?phase.orValue('') in ['Succeeded', 'Failed', 'Error']".into(),
             again: false,
-            templates: "+ [it.?spec.?podMetadata.?annotations.orValue({}), it.?spec.?podMetadata.?labels.orValue({})]",
-            copied: "",
+            templates: "+ [it.?spec.?podMetadata.?annotations.orValue({}), it.?spec.?podMetadata.?labels.orValue({})]".into(),
+            copied: "".into(),
         },
         Kind::Pod => Life {
-            held: "it.?spec.?schedulingGates.orValue([]).exists(gate, gate.name == 'consul-semaphore.io/slot')",
+            held: "it.?spec.?schedulingGates.orValue([]).exists(gate, gate.name == 'consul-semaphore.io/slot')".into(),
             hold: Hold::Spec(
                 "Object.spec{schedulingGates: [Object.spec.schedulingGates{name: 'consul-semaphore.io/slot'}]}",
             ),
-            exempt: "it.?spec.?nodeName.orValue('') != ''",
+            exempt: "it.?spec.?nodeName.orValue('') != ''".into(),
             manager: None,
-            ended: "it.?status.?phase.orValue('') in ['Succeeded', 'Failed']",
+            ended: "it.?status.?phase.orValue('') in ['Succeeded', 'Failed']".into(),
             again: false,
-            templates: "",
+            templates: "".into(),
             // Pods of other workloads may get their owner later: they have what a grant wrote into a template.
-            copied: " && variables.names",
+            copied: " && variables.names".into(),
         },
     };
-    Some(life)
+    Policies::Own(life)
 }
 
 /// What of the metadata of a template the operator may not change: three maps.
-fn rest_of(metadata: &str) -> [String; 3] {
+pub(super) fn rest_of(metadata: &str) -> [String; 3] {
     let [annotations, labels] = others_names(metadata);
     let others = format!(
         "dyn({metadata}.orValue({{}}))
@@ -153,17 +176,17 @@ fn others_names(metadata: &str) -> [String; 2] {
 }
 
 /// Maps to be added to a list of maps.
-fn added(maps: &[String]) -> String {
+pub(super) fn added(maps: &[String]) -> String {
     format!("+ [\n{}\n]", maps.join(",\n"))
 }
 
 /// A map without one of its fields.
-fn without(map: &str, field: &str) -> String {
+pub(super) fn without(map: &str, field: &str) -> String {
     format!("dyn({map}.orValue({{}})).transformMap(name, value, name != '{field}', value)")
 }
 
 /// A field is as it was, or has one of these values.
-fn as_it_was_or(path: &str, values: &str) -> String {
+pub(super) fn as_it_was_or(path: &str, values: &str) -> String {
     format!("object.{path} in [oldObject.{path}, {values}]")
 }
 
@@ -180,25 +203,25 @@ fn status_of_run(pending: &str, ended: &str) -> String {
 pub(super) fn writes(kind: &Kind) -> Writes {
     match kind {
         Kind::Job => Writes {
-            resources: &["jobs"],
-            spec: &[
+            resources: names(&["jobs"]),
+            spec: names(&[
                 "suspend",
                 "parallelism",
                 "activeDeadlineSeconds",
                 "template",
-            ],
-            status: &[],
+            ]),
+            status: names(&[]),
             grant: "+ [oldObject.spec.template.?metadata.?annotations.orValue({})]",
             rest: added(&[without("it.?spec.?template", "metadata")])
                 + "\n"
                 + &added(&rest_of("it.?spec.?template.?metadata")),
             allowed: vec![
                 (
-                    "spec.parallelism",
+                    "spec.parallelism".into(),
                     as_it_was_or("?spec.?parallelism", "optional.of(dyn(0))"),
                 ),
                 (
-                    "spec.activeDeadlineSeconds",
+                    "spec.activeDeadlineSeconds".into(),
                     as_it_was_or("?spec.?activeDeadlineSeconds", "optional.of(dyn(1))"),
                 ),
             ],
@@ -206,13 +229,13 @@ pub(super) fn writes(kind: &Kind) -> Writes {
         Kind::JobSet => job_set(),
         // Nested ones are ended together with the TaskRuns in them.
         Kind::PipelineRun => Writes {
-            resources: &["pipelineruns", "taskruns"],
-            spec: &["status"],
-            status: &[],
+            resources: names(&["pipelineruns", "taskruns"]),
+            spec: names(&["status"]),
+            status: names(&[]),
             grant: "",
             rest: String::new(),
             allowed: vec![(
-                "spec.status",
+                "spec.status".into(),
                 status_of_run(
                     "'PipelineRunPending', 'TaskRunPending'",
                     "'Cancelled', 'StoppedRunFinally', 'TaskRunCancelled'",
@@ -220,35 +243,75 @@ pub(super) fn writes(kind: &Kind) -> Writes {
             )],
         },
         Kind::TaskRun => Writes {
-            resources: &["taskruns"],
-            spec: &["status"],
-            status: &[],
+            resources: names(&["taskruns"]),
+            spec: names(&["status"]),
+            status: names(&[]),
             grant: "",
             rest: String::new(),
             allowed: vec![(
-                "spec.status",
+                "spec.status".into(),
                 status_of_run("'TaskRunPending'", "'TaskRunCancelled'"),
             )],
         },
         Kind::Workflow => Writes {
-            resources: &["workflows"],
-            spec: &["suspend", "shutdown", "podMetadata"],
-            status: &[],
+            resources: names(&["workflows"]),
+            spec: names(&["suspend", "shutdown", "podMetadata"]),
+            status: names(&[]),
             grant: "",
             rest: added(&rest_of("it.?spec.?podMetadata")),
             allowed: vec![
                 (
-                    "spec.suspend",
+                    "spec.suspend".into(),
                     as_it_was_or("?spec.?suspend", "optional.none(), optional.of(dyn(false))"),
                 ),
                 (
-                    "spec.shutdown",
+                    "spec.shutdown".into(),
                     as_it_was_or("?spec.?shutdown", "optional.of(dyn('Terminate'))"),
                 ),
             ],
         },
         Kind::Pod => pod(),
+        Kind::KueueWorkload => kueue_workload(),
+        Kind::Listed(row) => listed::writes(kind, row),
     }
+}
+
+fn kueue_workload() -> Writes {
+    let names_in =
+        |of: &str| format!("{of}.?status.?admissionChecks.orValue([]).map(check, check.name)");
+    let ours = |part: &str| {
+        format!("update.?{part}.orValue({{}}).all(name, name.startsWith('consul-semaphore.io/'))")
+    };
+    Writes {
+        resources: names(&["workloads"]),
+        spec: Vec::new(),
+        status: names(&["admissionChecks"]),
+        // It bears no name of ours: whether it has an entry of ours is for the policy of the admission checks.
+        grant: "+ [{'consul-semaphore.io/slots': ''}]",
+        rest: String::new(),
+        allowed: vec![
+            (
+                "status.admissionChecks".to_owned(),
+                format!("{} == {}", names_in("oldObject"), names_in("object")),
+            ),
+            (
+                "podSetUpdates".to_owned(),
+                format!(
+                    "object.?status.?admissionChecks.orValue([]).all(check, check in oldObject.?status.?admissionChecks.orValue([])
+  || check.?podSetUpdates.orValue([]).all(update,
+    update.?nodeSelector.orValue({{}}) == {{}} && update.?tolerations.orValue([]) == []
+    && {}
+    && {}))",
+                    ours("labels"),
+                    ours("annotations")
+                ),
+            ),
+        ],
+    }
+}
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
 }
 
 fn job_set() -> Writes {
@@ -268,14 +331,14 @@ fn job_set() -> Writes {
     };
     let (failures, others) = (|of| conditions(of, "=="), |of| conditions(of, "!="));
     Writes {
-        resources: &["jobsets"],
-        spec: &["suspend", "replicatedJobs"],
-        status: &["conditions", "terminalState"],
+        resources: names(&["jobsets"]),
+        spec: names(&["suspend", "replicatedJobs"]),
+        status: names(&["conditions", "terminalState"]),
         grant: "",
         rest: rest.join("\n"),
         allowed: vec![
             (
-                "status.conditions",
+                "status.conditions".into(),
                 format!(
                     "{} == {}\n&& ({} == [] || {} == {})",
                     others("oldObject"),
@@ -286,7 +349,7 @@ fn job_set() -> Writes {
                 ),
             ),
             (
-                "status.terminalState",
+                "status.terminalState".into(),
                 as_it_was_or("?status.?terminalState", "optional.of(dyn('Failed'))"),
             ),
         ],
@@ -300,22 +363,22 @@ fn pod() -> Writes {
         )
     };
     Writes {
-        resources: &["pods"],
-        spec: &["schedulingGates", "activeDeadlineSeconds"],
-        status: &["phase", "reason", "message"],
+        resources: names(&["pods"]),
+        spec: names(&["schedulingGates", "activeDeadlineSeconds"]),
+        status: names(&["phase", "reason", "message"]),
         grant: "",
         rest: added(&others_names("it.metadata")),
         allowed: vec![
             (
-                "spec.schedulingGates",
+                "spec.schedulingGates".into(),
                 format!("{} == {}", gates("object"), gates("oldObject")),
             ),
             (
-                "spec.activeDeadlineSeconds",
+                "spec.activeDeadlineSeconds".into(),
                 as_it_was_or("?spec.?activeDeadlineSeconds", "optional.of(dyn(1))"),
             ),
             (
-                "status",
+                "status".into(),
                 "object.?status == oldObject.?status
 || object.?status.?phase.orValue('') == 'Failed' && oldObject.?spec.?nodeName.orValue('') == ''"
                     .to_owned(),

@@ -10,9 +10,10 @@ use kube::{
 use super::Subject;
 use crate::watch_scope::WatchScope;
 use consul_client::clock::Moment;
-use consul_semaphore::{KindName, Uid};
+use consul_semaphore::{KindName, Phase, Uid};
 use consul_semaphore_workload::{
     Kind, Object, TrackedWorkload, WAITING, WorkloadObject, advice,
+    kueue::QUEUE,
     pods::{self, OwnPod},
 };
 
@@ -31,20 +32,25 @@ pub(crate) struct Sighting {
 
 impl Sighting {
     /// Reads a Job that was just received.
-    fn of_job(object: WorkloadObject) -> Option<Self> {
+    fn of_job(object: WorkloadObject, kueue: bool) -> Option<Self> {
         let tracked = TrackedWorkload::read(&object, Moment::now());
+        if kueue && is_in_a_queue(&object.metadata) {
+            let advice = tracked.as_ref().and_then(not_asked).map(ToOwned::to_owned);
+            return Self::new(&Kind::Job, object.metadata, None, advice);
+        }
         let advice = advice(&object);
         Self::new(&Kind::Job, object.metadata, tracked, advice)
     }
 
     /// Reads a workload of another kind that was just received. One that can't be read is left alone.
-    fn of_object(kind: &Kind, object: Object) -> Option<Self> {
+    fn of_object(kind: &Kind, object: Object, kueue: bool) -> Option<Self> {
         let tracked = TrackedWorkload::read_object(kind, &object, Moment::now());
         let tracked = tracked.unwrap_or_else(|error| {
             let name = object.metadata.name.as_deref().unwrap_or_default();
             tracing::warn!(kind = %kind.name(), name, %error, "an object can't be read");
             None
         });
+        let tracked = tracked.filter(|_| !kueue || !is_in_a_queue(&object.metadata));
         Self::new(kind, object.metadata, tracked, None)
     }
 
@@ -74,23 +80,40 @@ impl<'a> From<&'a Sighting> for Subject<'a> {
     }
 }
 
-/// The workloads of a kind in the scope.
+/// Whether Kueue manages it: then its Workload gets the slots.
+fn is_in_a_queue(metadata: &ObjectMeta) -> bool {
+    let mut labels = metadata.labels.iter();
+    labels.any(|labels| labels.contains_key(QUEUE))
+}
+
+/// The warning for the users of a Job in a queue of Kueue that asks for a slot and runs without one: what a grant writes
+/// would be in its template.
+fn not_asked(job: &TrackedWorkload) -> Option<&'static str> {
+    let TrackedWorkload { workload, .. } = job;
+    (workload.phase == Phase::Running && workload.granted.is_none()).then_some(
+        "it runs without a slot: Kueue has not asked for one. Name an AdmissionCheck with the controllerName \
+         consul-semaphore.io/slots in its ClusterQueue",
+    )
+}
+
+/// The workloads of a kind in the scope. With `kueue`, what is in a queue of Kueue does not concern the operator.
 pub(crate) fn watch(
     kind: &Kind,
+    kueue: bool,
     reach: &WatchScope,
     client: &Client,
 ) -> BoxStream<'static, watcher::Result<Event<Option<Sighting>>>> {
     match kind {
         Kind::Job => {
             let events = reach.watch::<WorkloadObject>(client, watcher::Config::default());
-            let read = |event| read(event, Sighting::of_job);
+            let read = move |event| read(event, |object| Sighting::of_job(object, kueue));
             events.map(move |event| event.map(read)).boxed()
         }
         kind => {
             let config = watcher::Config::default().labels(WAITING);
             let events = reach.watch_resource(client, kind.resource(), config);
             let kind = kind.clone();
-            let read = move |event| read(event, |object| Sighting::of_object(&kind, object));
+            let read = move |event| read(event, |object| Sighting::of_object(&kind, object, kueue));
             events.map(move |event| event.map(&read)).boxed()
         }
     }

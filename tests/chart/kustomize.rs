@@ -58,7 +58,18 @@ async fn the_defaults_are_those_of_kustomize() {
 /// Kustomize puts each kind's flag behind the other arguments, and the chart puts all into one.
 #[tokio::test]
 async fn so_are_the_workloads() {
-    let plurals = ["jobsets", "pipelineruns", "pods", "taskruns", "workflows"];
+    let plurals = [
+        "jobsets",
+        "kueue",
+        "mpijobs",
+        "pipelineruns",
+        "pods",
+        "rayjobs",
+        "sparkapplications",
+        "taskruns",
+        "trainjobs",
+        "workflows",
+    ];
     let on = plurals.map(|plural| format!("workloads.{plural}.enabled=true"));
     let rendered = template(&["--set", &on.join(",")]).await;
     let mut ours = objects(&rendered.expect("the chart"));

@@ -30,6 +30,12 @@ pub(crate) struct Kind {
 pub(crate) enum Ending {
     /// This pod succeeds, which is the end of all others.
     PodSucceeds(&'static str),
+    /// The driver succeeds, and ends the executors.
+    #[allow(dead_code, reason = "a row of tests/row_journeys ends so")]
+    DriverSucceeds(&'static str, &'static str),
+    /// These fields of its status get these values.
+    #[allow(dead_code, reason = "the same")]
+    Status(&'static [(&'static str, &'static str)]),
     /// A JSON Patch.
     Change(&'static str, &'static str),
     /// It is deleted.
@@ -143,7 +149,7 @@ pub(crate) const POD: Kind = Kind {
 };
 
 /// A pod's spec.
-fn pod() -> Value {
+pub(crate) fn pod() -> Value {
     json!({ "restartPolicy": "Never", "containers": [{ "name": "work", "image": "none" }] })
 }
 
@@ -153,7 +159,7 @@ fn task() -> Value {
 }
 
 /// The status and the reason of the condition of this type.
-fn condition<'a>(object: &'a Value, of: &str) -> Option<(&'a str, &'a str)> {
+pub(crate) fn condition<'a>(object: &'a Value, of: &str) -> Option<(&'a str, &'a str)> {
     let conditions = object["status"]["conditions"].as_array()?;
     let found = conditions
         .iter()
@@ -161,6 +167,6 @@ fn condition<'a>(object: &'a Value, of: &str) -> Option<(&'a str, &'a str)> {
     Some((found["status"].as_str()?, found["reason"].as_str()?))
 }
 
-fn is(object: &Value, of: &str, status: &str) -> bool {
+pub(crate) fn is(object: &Value, of: &str, status: &str) -> bool {
     condition(object, of).is_some_and(|(seen, _)| seen == status)
 }

@@ -84,6 +84,7 @@ async fn lost_to_another_program(kind: &'static Kind) {
     // What it gives back does not go to the next one while pods of the first are left.
     consul.give_back(&prefix, &other).await;
     if kind.can_be_suspended {
+        a.pods_are_gone().await;
         a.runs(&stage).await;
         a.is_ended_by_its_user().await;
     } else {

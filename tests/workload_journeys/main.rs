@@ -11,6 +11,11 @@
     reason = "the helpers of a test fail the test"
 )]
 
+use testbed::Controller;
+
+/// The controllers on the bed that these journeys share.
+const CONTROLLERS: &[Controller] = &[Controller::JobSet, Controller::Tekton, Controller::Argo];
+
 /// Makes a test for each kind of a journey, an async function that takes the kind.
 macro_rules! each_kind {
     ($($journey:ident),* $(,)?) => { $(

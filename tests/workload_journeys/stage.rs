@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use testbed::{
-    Bed, BedBuilder, Controller, Job, LimitWatch, Namespace, Object, SEMAPHORE_LABEL, Semaphore,
+    Bed, BedBuilder, Job, LimitWatch, Namespace, Object, SEMAPHORE_LABEL, Semaphore,
     WORKLOAD_LABEL, eventually,
     proof::{self, End},
     same,
@@ -28,9 +28,8 @@ pub(crate) const GRANTED_TO: &str = "consul-semaphore.io/granted-to";
 
 /// A bed with the controllers of all these kinds.
 fn with_controllers() -> BedBuilder {
-    let controllers = [Controller::JobSet, Controller::Tekton, Controller::Argo];
     Bed::builder()
-        .controllers(controllers)
+        .controllers(crate::CONTROLLERS.iter().copied())
         .operator_args(["--workloads=all"])
         .without_operator()
 }
@@ -44,7 +43,8 @@ pub(crate) async fn operate(bed: &Bed) {
 /// Gives the operator the rights that the kinds bring for it, and puts it under their policy. Those that hold at
 /// creation are left out: a workload that its user holds is not to start.
 pub(crate) async fn allow(bed: &Bed) {
-    let kinds = WorkloadKind::ALL.iter().map(manifests::of_kind);
+    let kinds = WorkloadKind::all();
+    let kinds = kinds.iter().map(manifests::of_kind);
     let documents: Vec<String> = kinds
         .flat_map(|yaml| {
             yaml.split("---\n")
@@ -223,9 +223,18 @@ impl<'a> Described<'a> {
         let Self {
             kind,
             team,
-            manifest,
+            mut manifest,
             id,
         } = self;
+        // What it refers to comes first.
+        let runtime = manifest["spec"]
+            .as_object_mut()
+            .and_then(|spec| spec.remove("runtime"));
+        if let Some(mut runtime) = runtime {
+            runtime["metadata"] = json!({ "name": id });
+            manifest["spec"]["runtimeRef"] = json!({ "kind": runtime["kind"], "name": id });
+            team.create(runtime).await;
+        }
         let object = team.create(manifest).await;
         Workload { kind, object, id }
     }
@@ -281,7 +290,7 @@ impl Workload {
         let object = self.object.get().await;
         let session = object["metadata"]["annotations"][SESSION].clone();
         let session = session.as_str().expect("it says its session").to_owned();
-        for pod in pods {
+        for pod in pods.iter().filter(|_| self.is_told()) {
             assert_eq!(pod.annotations()[SESSION], session);
             assert_eq!(pod.annotations()[GRANTED_TO], uid);
             assert_eq!(pod.labels()["consul-semaphore.io/holder"], uid);
@@ -301,6 +310,11 @@ impl Workload {
         session
     }
 
+    /// Whether a grant reaches its pods: not those of something that it refers to.
+    pub(crate) fn is_told(&self) -> bool {
+        !self.kind.pods[0].starts_with("/spec/runtime/")
+    }
+
     /// Its controller has seen it held, and it has no pods.
     pub(crate) async fn is_held(&self) {
         self.object.is("held", self.kind.is_held).await;
@@ -310,14 +324,19 @@ impl Workload {
     /// Its user ends it. When this returns, it is over and pods of it go on.
     pub(crate) async fn is_ended_by_its_user(&self) {
         match &self.kind.ending {
-            Ending::PodSucceeds(labels) => {
-                let team = self.object.namespace();
-                let pods = team.pods_with(labels).await;
-                let mut pods = pods
-                    .iter()
-                    .filter(|pod| pod.labels()[WORKLOAD_LABEL] == self.id);
-                let pod = pods.next().expect("it runs").name_any();
-                proof::pod_ends(team, &pod, End::Succeeded).await;
+            Ending::PodSucceeds(labels) => self.pod_ends(labels, End::Succeeded).await,
+            Ending::DriverSucceeds(driver, executors) => {
+                self.pod_ends(driver, End::Succeeded).await;
+                let executors = format!("{WORKLOAD_LABEL}={},{executors}", self.id);
+                let delete = ["delete", "pod", "--wait=false", "-l", &executors];
+                self.object.namespace().kubectl(delete).await;
+            }
+            Ending::Status(fields) => {
+                let set = fields.iter();
+                let set =
+                    set.map(|(path, value)| json!({ "op": "add", "path": path, "value": value }));
+                let changed = self.object.change_status(set.collect()).await;
+                changed.expect("its status can be changed");
             }
             Ending::Change(path, value) => {
                 let change = json!([{ "op": "add", "path": path, "value": value }]);
@@ -327,6 +346,16 @@ impl Workload {
         }
         self.object.is("over", self.kind.is_over).await;
         assert_ne!(self.running().await.len(), 0, "its pods terminate for 20 s");
+    }
+
+    /// The pod of it with these labels ends.
+    async fn pod_ends(&self, labels: &str, end: End) {
+        let team = self.object.namespace();
+        let pods = team
+            .pods_with(&format!("{WORKLOAD_LABEL}={},{labels}", self.id))
+            .await;
+        let pod = pods.first().expect("it runs").name_any();
+        proof::pod_ends(team, &pod, end).await;
     }
 
     /// Waits until it has failed, for this reason, which an event says, too: the message of that.

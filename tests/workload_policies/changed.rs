@@ -11,6 +11,8 @@ const WAITS: &str = "can only be Wait on an existing";
 const GRANTED_TO: &str = "consul-semaphore.io/granted-to";
 const SESSION: &str = "consul-semaphore.io/session";
 
+const RAY_WORKER: &str = "/spec/rayClusterSpec/workerGroupSpecs/0/template/metadata";
+
 fn annotated(name: &str, value: Option<&str>) -> Value {
     json!({ "metadata": { "annotations": { name: value } } })
 }
@@ -18,7 +20,10 @@ fn annotated(name: &str, value: Option<&str>) -> Value {
 /// The change that lets one start.
 fn started(kind: Kind) -> Value {
     match kind {
-        Kind::JobSet | Kind::Workflow => json!({ "spec": { "suspend": null } }),
+        Kind::JobSet | Kind::Workflow => kind.suspend(&Value::Null),
+        Kind::RayJob | Kind::TrainJob | Kind::MPIJob | Kind::SparkApplication => {
+            kind.suspend(&false.into())
+        }
         Kind::PipelineRun | Kind::TaskRun => json!({ "spec": { "status": null } }),
         Kind::Pod => json!([{ "op": "remove", "path": "/spec/schedulingGates" }]),
     }
@@ -126,6 +131,18 @@ async fn only_the_operator_changes_its_annotations() {
             Kind::Workflow,
             json!({ "spec": { "podMetadata": metadata } }),
         ),
+        (
+            Kind::RayJob,
+            json!([{ "op": "add", "path": RAY_WORKER, "value": metadata }]),
+        ),
+        (
+            Kind::MPIJob,
+            json!({ "spec": { "mpiReplicaSpecs": { "Worker": { "template": { "metadata": metadata } } } } }),
+        ),
+        (
+            Kind::SparkApplication,
+            json!({ "spec": { "driver": metadata } }),
+        ),
     ] {
         is_refused(kind, admin.would_change(kind, "a", &forged).await, WRITES);
     }
@@ -156,7 +173,7 @@ async fn what_holds_a_slot_asks_for_no_other() {
         let resumed = admin.would_change(kind, "a", &started(kind)).await;
         assert_eq!(
             resumed.is_ok(),
-            kind != Kind::JobSet,
+            !kind.can_be_suspended(),
             "{kind:?}: {resumed:?}"
         );
     }

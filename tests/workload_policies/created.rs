@@ -139,15 +139,15 @@ async fn what_is_annotated_later_is_labelled_and_goes_on() {
     for kind in Kind::ALL {
         admin.create(kind, &kind.stranger("runs")).await.unwrap();
         let mut change = json!({ "metadata": { "annotations": { SEMAPHORE: "db" } } });
-        if kind == Kind::JobSet {
+        if kind.can_be_suspended() {
             let refusal = admin.change(kind, "runs", &change).await.unwrap_err();
             assert!(refusal.contains("suspend it first"), "{refusal}");
-            change["spec"]["suspend"] = true.into();
+            change["spec"] = kind.suspend(&true.into())["spec"].take();
         }
         let changed = admin.change(kind, "runs", &change).await.unwrap();
         assert_eq!(label(&changed, WAITS), Some("true"), "{kind:?}");
-        assert_eq!(kind.is_held(&changed), kind == Kind::JobSet, "{kind:?}");
-        if kind != Kind::JobSet {
+        assert_eq!(kind.is_held(&changed), kind.can_be_suspended(), "{kind:?}");
+        if !kind.can_be_suspended() {
             // Its controller may copy this, too, and must be able to write what it knows.
             let also = json!({ "metadata": { "annotations": {
                 "consul-semaphore.io/on-contention": "Fail", "consul-semaphore.io/key": "k",
@@ -158,5 +158,79 @@ async fn what_is_annotated_later_is_labelled_and_goes_on() {
         let unlabelled = json!({ "metadata": { "labels": { WAITS: null } } });
         let changed = admin.would_change(kind, "runs", &unlabelled).await.unwrap();
         assert_eq!(label(&changed, WAITS), Some("true"), "{kind:?}");
+    }
+}
+
+/// Each message says what to change.
+#[tokio::test]
+async fn what_its_controller_can_t_hold_is_refused() {
+    let bed = bed().await;
+    let team = bed.namespace("unfit").await;
+    let admin = Person::admin(&bed, &team);
+    for (kind, path, value, message) in [
+        (
+            Kind::RayJob,
+            "/spec/shutdownAfterJobFinishes",
+            json!(false),
+            "set spec.shutdownAfterJobFinishes to true",
+        ),
+        (
+            Kind::RayJob,
+            "/spec/clusterSelector",
+            json!({ "a": "b" }),
+            "remove spec.clusterSelector",
+        ),
+        (
+            Kind::RayJob,
+            "/spec/submissionMode",
+            json!("InteractiveMode"),
+            "or set it to K8sJobMode or HTTPMode",
+        ),
+        (
+            Kind::MPIJob,
+            "/spec/runPolicy/cleanPodPolicy",
+            json!("None"),
+            "set spec.runPolicy.cleanPodPolicy to Running or All",
+        ),
+        (
+            Kind::MPIJob,
+            "/spec/runPolicy",
+            json!(null),
+            "set spec.runPolicy.cleanPodPolicy to Running or All",
+        ),
+    ] {
+        let unfit = |mut object: Value| {
+            let (parent, field) = path.rsplit_once('/').unwrap();
+            let parent = object.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+            match &value {
+                Value::Null => parent.remove(field),
+                value => parent.insert(field.to_owned(), value.clone()),
+            };
+            object
+        };
+        let refusal = admin.would_create(kind, &unfit(kind.running("a"))).await;
+        let refusal = refusal.unwrap_err();
+        assert!(
+            refusal.contains("'refuse.") && refusal.contains(message),
+            "{refusal}"
+        );
+        let unnamed = unfit(kind.stranger("b"));
+        admin.create(kind, &unnamed).await.unwrap();
+        let mut named = json!({ "metadata": { "annotations": { SEMAPHORE: "db" } } });
+        if kind != Kind::MPIJob {
+            named["spec"] = kind.suspend(&true.into())["spec"].take();
+        }
+        let refusal = admin.would_change(kind, "b", &named).await.unwrap_err();
+        assert!(
+            refusal.contains("refuse.") || refusal.contains("guard."),
+            "{refusal}"
+        );
+        // What its owner starts is the owner's.
+        let part = owned_by(unfit(kind.running("part")), "Whole");
+        admin.would_create(kind, &part).await.unwrap();
+        let team = team.name();
+        let object = format!("{kind:?}/b").to_lowercase();
+        bed.kubectl(["delete", "-n", team, "--wait=false", &object])
+            .await;
     }
 }

@@ -27,6 +27,9 @@ fn condition(of: &str) -> Value {
     }])
 }
 
+const RAY_HEAD: &str = "/spec/rayClusterSpec/headGroupSpec/template";
+const RAY_WORKER: &str = "/spec/rayClusterSpec/workerGroupSpecs/0/template";
+const MPI: &str = "/spec/mpiReplicaSpecs";
 const JOBS: &str = "/spec/replicatedJobs";
 const IMAGE: &str = "/spec/template/spec/containers/0/image";
 const TEMPLATE: &str = "template/spec/template/metadata";
@@ -104,7 +107,71 @@ fn allowed(kind: Kind) -> Vec<Change> {
                 json!({ "status": { "phase": "Failed", "reason": "WaitTimedOut", "message": "m" } }),
             ),
         ],
+        Kind::RayJob | Kind::TrainJob | Kind::MPIJob | Kind::SparkApplication => {
+            let mut held = kind.suspend(&true.into());
+            held["metadata"] = metadata();
+            vec![("", start_of_row(kind)), ("", held)]
+        }
     }
+}
+
+/// What starts a kind that is a row.
+fn start_of_row(kind: Kind) -> Value {
+    let names = |metadata: &str| {
+        [
+            set(
+                &format!("{metadata}/labels/consul-semaphore.io~1holder"),
+                "u",
+            ),
+            set(
+                &format!("{metadata}/annotations/consul-semaphore.io~1session"),
+                "s",
+            ),
+        ]
+    };
+    let mut start = vec![match kind {
+        Kind::MPIJob => set("/spec/runPolicy/suspend", false),
+        _ => set("/spec/suspend", false),
+    }];
+    match kind {
+        Kind::RayJob => {
+            start.push(set(&format!("{RAY_HEAD}/metadata"), metadata()));
+            start.extend(names(&format!("{RAY_WORKER}/metadata")));
+        }
+        Kind::MPIJob => {
+            start.push(set(
+                &format!("{MPI}/Launcher/template/metadata"),
+                metadata(),
+            ));
+            start.extend(names(&format!("{MPI}/Worker/template/metadata")));
+        }
+        Kind::SparkApplication => {
+            let annotations = json!({ REPORTS[0]: "s" });
+            start.push(set("/spec/driver/labels", json!({ HOLDER: "u" })));
+            start.push(set("/spec/driver/annotations", annotations.clone()));
+            start.push(names("/spec/executor")[0].clone());
+            start.push(set("/spec/executor/annotations", annotations));
+        }
+        _ => {}
+    }
+    start.into()
+}
+
+/// What the status of a row says when it is to fail.
+fn failure(kind: Kind) -> Value {
+    json!({ "status": match kind {
+        Kind::RayJob => json!({
+            "jobDeploymentStatus": "Failed", "reason": "DeadlineExceeded", "message": "m",
+            "endTime": "2026-01-01T00:00:00Z",
+        }),
+        Kind::SparkApplication => json!({
+            "applicationState": { "state": "FAILED", "errorMessage": "m" }, "terminationTime": "2026-01-01T00:00:00Z",
+        }),
+        Kind::MPIJob => json!({
+            "conditions": condition("Failed"), "completionTime": "2026-01-01T00:00:00Z",
+        }),
+        _ => json!({ "conditions": condition("Failed") }),
+    } })
 }
 
 /// What it may not do with any kind.
@@ -192,6 +259,144 @@ fn forbidden(kind: Kind) -> Vec<Change> {
             ),
             ("status", json!({ "metadata": { "labels": { "a": "b" } } })),
         ],
+        Kind::RayJob | Kind::TrainJob | Kind::MPIJob | Kind::SparkApplication => {
+            forbidden_with_row(kind)
+        }
+    }
+}
+
+fn forbidden_with_row(kind: Kind) -> Vec<Change> {
+    match kind {
+        Kind::RayJob => vec![
+            ("", json!({ "spec": { "entrypoint": "other" } })),
+            ("", json!({ "spec": { "shutdownAfterJobFinishes": false } })),
+            (
+                "",
+                json!([set(&format!("{RAY_HEAD}/spec/containers/0/image"), "other")]),
+            ),
+            (
+                "",
+                json!([set(
+                    &format!("{RAY_WORKER}/spec/containers/0/image"),
+                    "other"
+                )]),
+            ),
+            (
+                "",
+                json!([set("/spec/rayClusterSpec/workerGroupSpecs/0/replicas", 5)]),
+            ),
+            (
+                "",
+                json!([set(
+                    "/spec/rayClusterSpec/workerGroupSpecs/0/template/metadata/labels/app",
+                    "c"
+                )]),
+            ),
+            (
+                "",
+                json!([set("/spec/rayClusterSpec/workerGroupSpecs", json!([]))]),
+            ),
+            (
+                "",
+                json!({ "spec": { "rayClusterSpec": { "rayVersion": "2" } } }),
+            ),
+            ("status", failure(kind)),
+        ],
+        Kind::TrainJob => vec![
+            ("", json!({ "spec": { "trainer": { "image": "other" } } })),
+            ("status", failure(kind)),
+        ],
+        Kind::MPIJob => vec![
+            (
+                "",
+                json!({ "spec": { "runPolicy": { "cleanPodPolicy": "None" } } }),
+            ),
+            ("", json!({ "spec": { "slotsPerWorker": 3 } })),
+            (
+                "",
+                json!([set(
+                    "/spec/mpiReplicaSpecs/Launcher/template/spec/containers/0/image",
+                    "other"
+                )]),
+            ),
+            ("", json!([set("/spec/mpiReplicaSpecs/Worker/replicas", 3)])),
+            (
+                "",
+                json!([set(
+                    "/spec/mpiReplicaSpecs/Worker/template/metadata/labels/app",
+                    "c"
+                )]),
+            ),
+            ("status", failure(kind)),
+        ],
+        Kind::SparkApplication => vec![
+            ("", json!({ "spec": { "image": "other" } })),
+            ("", json!({ "spec": { "driver": { "cores": 2 } } })),
+            ("", json!({ "spec": { "executor": { "image": "other" } } })),
+            (
+                "",
+                json!({ "spec": { "executor": { "labels": { "app": "c" } } } }),
+            ),
+            (
+                "status",
+                json!({ "status": { "driverInfo": {}, "applicationState": { "state": "FAILED" } } }),
+            ),
+        ],
+        _ => Vec::new(),
+    }
+}
+
+/// Its status says that one failed only if it is to fail, and nothing else.
+#[tokio::test]
+async fn it_writes_to_a_status_only_of_what_is_to_fail() {
+    let bed = bed().await;
+    let team = bed.namespace("fails").await;
+    let (admin, operator) = (
+        Person::admin(&bed, &team),
+        Person::operator(&bed, &team).await,
+    );
+    for kind in Kind::ROWS {
+        admin.create(kind, &kind.running("a")).await.unwrap();
+        let marked = json!({ "metadata": { "annotations": { REPORTS[3]: "WaitTimedOut" } } });
+        operator.change(kind, "a", &marked).await.unwrap();
+        // As its controller leaves it.
+        let known = match kind {
+            Kind::SparkApplication => Some(r#"{"status":{"driverInfo":{}}}"#),
+            Kind::RayJob => Some(r#"{"status":{}}"#),
+            _ => None,
+        };
+        if let Some(known) = known {
+            let object = format!("{kind:?}/a").to_lowercase();
+            let status = "--subresource=status";
+            team.kubectl(["patch", &object, status, "--type=merge", "-p", known])
+                .await;
+        }
+        let failed = operator
+            .would_patch(kind, "a", "status", &failure(kind))
+            .await;
+        failed.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        let before = admin.get(kind, "a").await.unwrap();
+        let status = |of: &Value| of["status"].as_object().cloned().unwrap_or_default();
+        for other in [
+            json!({ "jobDeploymentStatus": "Running" }),
+            json!({ "conditions": condition("Complete") }),
+            json!({ "applicationState": { "state": "COMPLETED" } }),
+            json!({ "rayClusterName": "other" }),
+            json!({ "startTime": "2026-01-01T00:00:00Z" }),
+            json!({ "submissionAttempts": 3 }),
+        ] {
+            let other = json!({ "status": other });
+            match operator.would_patch(kind, "a", "status", &other).await {
+                Err(refusal) => {
+                    // No status at all is left of what its schema does not know.
+                    let none_is_left = refusal.contains("at least 1 properties");
+                    let refused = refusal.contains(REFUSED) || none_is_left;
+                    assert!(refused, "{kind:?} {other}: {refusal}");
+                }
+                // Its schema knows no such field, so nothing is written.
+                Ok(now) => assert_eq!(status(&now), status(&before), "{kind:?} {other}"),
+            }
+        }
     }
 }
 

@@ -35,14 +35,22 @@ pub(crate) async fn bed() -> Bed {
 }
 
 async fn install(bed: &Bed) {
-    for controller in [Controller::JobSet, Controller::Tekton, Controller::Argo] {
+    for controller in [
+        Controller::JobSet,
+        Controller::Tekton,
+        Controller::Argo,
+        Controller::KubeRay,
+        Controller::Trainer,
+        Controller::Mpi,
+        Controller::Spark,
+    ] {
         controller.define(bed).await;
     }
-    in_force(bed).await;
+    in_force(bed, &Kind::ALL).await;
 }
 
-/// Installs the policies, and waits until they are in force. The API server knows the kinds.
-pub(crate) async fn in_force(bed: &Bed) {
+/// Installs the policies, and waits until they are in force for these kinds, which the API server knows.
+pub(crate) async fn in_force(bed: &Bed, kinds: &[Kind]) {
     bed.kubectl(["apply", "-k", "config/policies"]).await;
     bed.kubectl(["apply", "-k", "config/workloads"]).await;
     let team = bed.namespace("in-force").await;
@@ -50,7 +58,7 @@ pub(crate) async fn in_force(bed: &Bed) {
         Person::admin(bed, &team),
         Person::operator(bed, &team).await,
     );
-    for kind in Kind::ALL {
+    for kind in kinds.iter().copied() {
         // They know a new kind only after a while, and refuse it until then.
         let what = format!("a {kind:?} can be made");
         eventually(&what, || async {
@@ -81,16 +89,54 @@ pub(crate) enum Kind {
     TaskRun,
     Workflow,
     Pod,
+    RayJob,
+    TrainJob,
+    MPIJob,
+    SparkApplication,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 9] = [
+        Self::JobSet,
+        Self::PipelineRun,
+        Self::TaskRun,
+        Self::Workflow,
+        Self::Pod,
+        Self::RayJob,
+        Self::TrainJob,
+        Self::MPIJob,
+        Self::SparkApplication,
+    ];
+
+    /// Those that are known in code.
+    pub(crate) const CODED: [Self; 5] = [
         Self::JobSet,
         Self::PipelineRun,
         Self::TaskRun,
         Self::Workflow,
         Self::Pod,
     ];
+
+    /// Those that are rows.
+    pub(crate) const ROWS: [Self; 4] = [
+        Self::RayJob,
+        Self::TrainJob,
+        Self::MPIJob,
+        Self::SparkApplication,
+    ];
+
+    /// Whether it can be held again while it runs.
+    pub(crate) fn can_be_suspended(self) -> bool {
+        self == Self::JobSet || Self::ROWS.contains(&self)
+    }
+
+    /// A merge patch that writes this to the field that suspends it.
+    pub(crate) fn suspend(self, value: &Value) -> Value {
+        if self == Self::MPIJob {
+            return json!({ "spec": { "runPolicy": { "suspend": value } } });
+        }
+        json!({ "spec": { "suspend": value } })
+    }
 
     fn resource(self) -> ApiResource {
         let (group, version, plural) = match self {
@@ -99,6 +145,10 @@ impl Kind {
             Self::TaskRun => ("tekton.dev", "v1", "taskruns"),
             Self::Workflow => ("argoproj.io", "v1alpha1", "workflows"),
             Self::Pod => ("", "v1", "pods"),
+            Self::RayJob => ("ray.io", "v1", "rayjobs"),
+            Self::TrainJob => ("trainer.kubeflow.org", "v1alpha1", "trainjobs"),
+            Self::MPIJob => ("kubeflow.org", "v2beta1", "mpijobs"),
+            Self::SparkApplication => ("sparkoperator.k8s.io", "v1beta2", "sparkapplications"),
         };
         let api_version = match group {
             "" => version.to_owned(),
@@ -132,6 +182,32 @@ impl Kind {
                 "entrypoint": "a",
                 "templates": [{ "name": "a", "container": { "image": "none", "command": ["work"] } }],
             }),
+            Self::RayJob => json!({
+                "entrypoint": "work", "shutdownAfterJobFinishes": true,
+                "rayClusterSpec": {
+                    "headGroupSpec": { "rayStartParams": {}, "template": { "spec": pod } },
+                    "workerGroupSpecs": [{
+                        "groupName": "a", "replicas": 1, "minReplicas": 1, "maxReplicas": 1, "rayStartParams": {},
+                        "template": {
+                            "metadata": { "labels": { "app": "b" }, "annotations": { "app": "b" } }, "spec": pod,
+                        },
+                    }],
+                },
+            }),
+            Self::TrainJob => json!({ "runtimeRef": { "name": "a" } }),
+            Self::MPIJob => json!({
+                "runPolicy": { "cleanPodPolicy": "All" },
+                "mpiReplicaSpecs": {
+                    "Launcher": { "template": { "spec": pod } },
+                    "Worker": { "replicas": 1, "template": { "metadata": {
+                        "labels": { "app": "b" }, "annotations": { "app": "b" },
+                    }, "spec": pod } },
+                },
+            }),
+            Self::SparkApplication => json!({
+                "type": "Python", "mode": "cluster", "sparkVersion": "4.0.0", "mainApplicationFile": "local:///work.py",
+                "driver": { "cores": 1 }, "executor": { "instances": 1, "labels": { "app": "b" } },
+            }),
             Self::Pod => {
                 // The API server takes such a list, though its schema calls it a map.
                 let mut pod = pod;
@@ -157,7 +233,12 @@ impl Kind {
     pub(crate) fn held(self, name: &str) -> Value {
         let mut object = self.running(name);
         match self {
-            Self::JobSet | Self::Workflow => object["spec"]["suspend"] = true.into(),
+            Self::MPIJob => object["spec"]["runPolicy"]["suspend"] = true.into(),
+            Self::JobSet
+            | Self::Workflow
+            | Self::RayJob
+            | Self::TrainJob
+            | Self::SparkApplication => object["spec"]["suspend"] = true.into(),
             Self::PipelineRun => object["spec"]["status"] = "PipelineRunPending".into(),
             Self::TaskRun => object["spec"]["status"] = "TaskRunPending".into(),
             Self::Pod => {
@@ -172,7 +253,12 @@ impl Kind {
     pub(crate) fn is_held(self, object: &Value) -> bool {
         let spec = &object["spec"];
         match self {
-            Self::JobSet | Self::Workflow => spec["suspend"] == true,
+            Self::MPIJob => spec["runPolicy"]["suspend"] == true,
+            Self::JobSet
+            | Self::Workflow
+            | Self::RayJob
+            | Self::TrainJob
+            | Self::SparkApplication => spec["suspend"] == true,
             Self::PipelineRun => spec["status"] == "PipelineRunPending",
             Self::TaskRun => spec["status"] == "TaskRunPending",
             Self::Pod => spec["schedulingGates"].as_array().is_some_and(|gates| {

@@ -9,14 +9,14 @@ async fn what_is_granted_its_slot_is_started_and_its_pods_know_it() {
     let controllers = [Controller::JobSet, Controller::Tekton, Controller::Argo];
     let bed = Bed::builder().without_operator().controllers(controllers);
     let bed = bed.start().await;
-    in_force(&bed).await;
+    in_force(&bed, &Kind::CODED).await;
     let operator = bed.another_operator("operator", ["--workloads=all"], []);
     operator.start().await;
     let team = bed.namespace("granted").await;
     let admin = Person::admin(&bed, &team);
     // The pod of a Workflow may have its name.
     let name = |kind: Kind| format!("{kind:?}").to_lowercase();
-    for kind in Kind::ALL {
+    for kind in Kind::CODED {
         admin
             .create(kind, &kind.running(&name(kind)))
             .await
@@ -26,7 +26,7 @@ async fn what_is_granted_its_slot_is_started_and_its_pods_know_it() {
         admin.create(kind, &held).await.unwrap();
     }
     let _db = team.semaphore("db").limit(10).create().await;
-    for kind in Kind::ALL {
+    for kind in Kind::CODED {
         let what = format!("the pods of the {kind:?} have its grant");
         eventually(&what, || async {
             let now = admin.get(kind, &name(kind)).await?;

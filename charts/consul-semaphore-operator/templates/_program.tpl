@@ -63,6 +63,9 @@
 {{- with include "consul-semaphore-operator.workloads" . }}
 - --workloads={{ . }}
 {{- end }}
+{{- with .Values.kinds.configMap }}
+- {{ printf "--kinds=%s" . | quote }}
+{{- end }}
 {{- if not .Values.fairOrder }}
 - --fair-order=false
 {{- end }}

@@ -593,6 +593,11 @@ impl<'a> Pass<'a> {
             {
                 self.show(&others, workload, session, keeps);
             }
+            let missing = missing.into_iter();
+            let missing = missing.map(|request| SessionRequest {
+                ahead: !free,
+                ..request
+            });
             self.plan.sessions.extend(missing);
         }
         self.take_back(&next);
@@ -681,6 +686,7 @@ impl<'a> Pass<'a> {
                 None => missing.push(SessionRequest {
                     workload: workload.into(),
                     ordinal,
+                    ahead: false,
                 }),
             }
         }

@@ -480,6 +480,7 @@ impl Holder {
                 name,
                 ttl,
                 lock_delay,
+                ..
             } => return self.calls.create_session(id, name, ttl, lock_delay),
             Call::Write { write, .. } => match self.write(prefix, id, write) {
                 Some(written) => Answer::Written(written),

@@ -405,6 +405,8 @@ pub struct SessionRequest {
     pub workload: Target,
     /// The ordinal of the slot that it is for.
     pub ordinal: u32,
+    /// Whether no slot is free for it yet, so that it is not urgent.
+    pub ahead: bool,
 }
 
 impl SessionRequest {

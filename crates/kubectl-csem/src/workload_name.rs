@@ -17,9 +17,10 @@ pub(crate) struct WorkloadName {
     pub(crate) name: String,
 }
 
-/// The kinds that can be named.
+/// The kinds that can be named. A Workload of Kueue has the annotations of its owner, which names it.
 fn kinds() -> impl Iterator<Item = Kind> {
-    Kind::ALL.into_iter()
+    let all = Kind::all().into_iter();
+    all.filter(|kind| *kind != Kind::KueueWorkload)
 }
 
 impl WorkloadName {

@@ -8,16 +8,20 @@
 //! | `TaskRun` | `kind/task_run.rs`, `kind/tekton.rs` |
 //! | Workflow of Argo | `kind/workflow.rs` |
 //! | Pod | `kind/pod.rs` |
+//! | Workload of Kueue | `kind/kueue.rs` |
+//! | any other | a [`Row`], read by `kind/row.rs`; some come with the operator, in `kind/rows/` |
 
 pub(crate) mod job;
 mod job_set;
+pub mod kueue;
 mod pipeline_run;
 mod pod;
+pub mod row;
 mod task_run;
 mod tekton;
 mod workflow;
 
-use std::{collections::BTreeSet, fmt, str::FromStr};
+use std::{collections::BTreeSet, fmt, str::FromStr, sync::Arc};
 
 use consul_semaphore::{
     Identity, KindName, Phase,
@@ -27,6 +31,7 @@ use consul_semaphore::{
 use consul_semaphore_api::annotations::WAITS_LABEL;
 use kube_core::ApiResource;
 
+use self::row::Row;
 use crate::{
     Object,
     pods::{self, PodQuery},
@@ -53,23 +58,34 @@ pub enum Kind {
     Workflow,
     /// `v1` Pod.
     Pod,
+    /// `Workload` of `kueue.x-k8s.io`.
+    KueueWorkload,
+    /// A kind of which all that is known is data.
+    Listed(Arc<Row>),
+}
+
+impl From<Row> for Kind {
+    fn from(row: Row) -> Self {
+        Self::Listed(Arc::new(row))
+    }
 }
 
 impl Kind {
-    /// All kinds.
-    pub const ALL: [Self; 6] = [
+    /// Those that are known in code.
+    const CODED: [Self; 7] = [
         Self::Job,
         Self::JobSet,
         Self::PipelineRun,
         Self::TaskRun,
         Self::Workflow,
         Self::Pod,
+        Self::KueueWorkload,
     ];
 
-    /// The kind of this name.
-    pub fn named(name: &KindName) -> Option<Self> {
-        let mut kinds = Self::ALL.into_iter();
-        kinds.find(|kind| kind.as_str() == name.as_str())
+    /// All kinds that come with the operator.
+    pub fn all() -> Vec<Self> {
+        let listed = row::BUILT_IN.iter().cloned();
+        Self::CODED.into_iter().chain(listed).collect()
     }
 
     /// Its name, as in sessions, contenders, events and logs.
@@ -77,7 +93,7 @@ impl Kind {
         self.as_str().into()
     }
 
-    fn as_str(&self) -> &'static str {
+    fn as_str(&self) -> &str {
         match self {
             Self::Job => "Job",
             Self::JobSet => "JobSet",
@@ -85,6 +101,16 @@ impl Kind {
             Self::TaskRun => "TaskRun",
             Self::Workflow => "Workflow",
             Self::Pod => "Pod",
+            Self::KueueWorkload => "Workload",
+            Self::Listed(row) => row.kind(),
+        }
+    }
+
+    /// The name that switches it on: its plural, except where that says too little.
+    pub fn switch(&self) -> String {
+        match self {
+            Self::KueueWorkload => "kueue".to_owned(),
+            kind => kind.resource().plural,
         }
     }
 
@@ -97,6 +123,8 @@ impl Kind {
             Self::TaskRun => task_run::resource(),
             Self::Workflow => workflow::resource(),
             Self::Pod => pod::resource(),
+            Self::Listed(row) => row.resource(),
+            Self::KueueWorkload => kueue::resource(),
         }
     }
 
@@ -110,6 +138,8 @@ impl Kind {
             Self::TaskRun => task_run::pods(uid),
             Self::Workflow => workflow::pods(workload),
             Self::Pod => pod::pods(uid),
+            Self::Listed(row) => row.pods(workload),
+            Self::KueueWorkload => kueue::pods(uid),
         }
     }
 
@@ -122,15 +152,30 @@ impl Kind {
                 let parts = [Self::PipelineRun, Self::TaskRun].into_iter();
                 parts.map(|part| (part, pods::of(&workload.uid))).collect()
             }
+            Self::Listed(row) => row.parts(workload),
+            Self::KueueWorkload => kueue::parts(&workload.uid),
             Self::Job | Self::TaskRun | Self::Workflow | Self::Pod => Vec::new(),
         }
     }
 
-    /// What else to end when such a workload is ended.
-    pub(crate) fn ends_below(&self, workload: &Target, shape: &Shape) -> Vec<EndBelow> {
+    /// What else to end after this write to such a workload of this shape.
+    pub fn ends_below(&self, write: &Write, shape: &Shape) -> Vec<EndBelow> {
+        match write {
+            Write::End(end) => self.below(&end.workload, shape),
+            _ => Vec::new(),
+        }
+    }
+
+    fn below(&self, workload: &Target, shape: &Shape) -> Vec<EndBelow> {
         match self {
             Self::PipelineRun => tekton::ends_below(workload, shape),
-            Self::Job | Self::JobSet | Self::TaskRun | Self::Workflow | Self::Pod => Vec::new(),
+            Self::Job
+            | Self::JobSet
+            | Self::TaskRun
+            | Self::Workflow
+            | Self::Pod
+            | Self::KueueWorkload
+            | Self::Listed(_) => Vec::new(),
         }
     }
 
@@ -147,16 +192,14 @@ impl Kind {
             Self::TaskRun => then(&task_run::read(object)?),
             Self::Workflow => then(&workflow::Workflow::of(object)?),
             Self::Pod => then(&pod::Pod::of(object)?),
+            Self::Listed(row) => then(&row::Listed::of(self, row, object)?),
+            Self::KueueWorkload => then(&kueue::Workload::of(object)?),
         })
     }
 
-    /// What to send for a write that the engine asks for.
-    pub(crate) fn request(
-        &self,
-        write: &Write,
-        shape: &Shape,
-        now: jiff::Timestamp,
-    ) -> Option<Request> {
+    /// What to send at `now` for a write that the engine asks for, to a workload of this shape; `None` if that can't be
+    /// said, because the shape is another kind's.
+    pub fn request(&self, write: &Write, shape: &Shape, now: jiff::Timestamp) -> Option<Request> {
         match self {
             Self::Job => Some(job::request(write)),
             Self::JobSet => job_set::request(write, shape, now),
@@ -164,13 +207,31 @@ impl Kind {
             Self::TaskRun => task_run::request(write, shape),
             Self::Workflow => workflow::request(write),
             Self::Pod => pod::request(write, shape),
+            Self::KueueWorkload => kueue::request(write, shape, now),
+            Self::Listed(row) => row::request(row, write, shape),
+        }
+    }
+
+    /// What has the status of such a workload say that it failed, once no pod of it is left; `None` if it is not held
+    /// for that.
+    pub fn failure(
+        &self,
+        workload: &Target,
+        shape: &Shape,
+        now: jiff::Timestamp,
+    ) -> Option<Request> {
+        match self {
+            Self::Listed(row) => row::failure(row, workload, shape, now),
+            _ => None,
         }
     }
 
     /// What suspends such a workload that runs though no grant started it; `None` if it can't be suspended.
-    pub(crate) fn stop(&self, stop: &Stop) -> Option<Request> {
+    pub fn stop(&self, stop: &Stop, shape: &Shape, now: jiff::Timestamp) -> Option<Request> {
         match self {
+            Self::Listed(row) => Some(row::stop(row, stop)),
             Self::Job | Self::JobSet => Some(suspend_ungranted(stop)),
+            Self::KueueWorkload => kueue::stop(&stop.workload, shape, now),
             Self::PipelineRun | Self::TaskRun | Self::Workflow | Self::Pod => None,
         }
     }
@@ -183,7 +244,8 @@ impl Kind {
         self.read(object, |read| read.phase(read::granted(read).is_some()))
     }
 
-    /// Whether the operator sees such an object: a Job, or one with the label of [`WAITING`].
+    /// Whether the operator sees such an object, unless Kueue makes those of this kind: a Job, or one with the label of
+    /// [`WAITING`].
     pub fn is_seen(&self, object: &Object) -> bool {
         let labels = object.metadata.labels.as_ref();
         let waits = labels.and_then(|labels| labels.get(WAITS_LABEL));
@@ -229,6 +291,32 @@ impl Kinds {
     pub fn iter(&self) -> impl Iterator<Item = &Kind> {
         self.0.iter()
     }
+
+    /// Takes this one in, in place of one of the same name.
+    pub fn replace(&mut self, kind: Kind) {
+        self.0.retain(|one| one.as_str() != kind.as_str());
+        self.0.insert(kind);
+    }
+
+    /// Leaves this one out.
+    pub fn remove(&mut self, kind: &Kind) {
+        self.0.remove(kind);
+    }
+
+    /// Whether this one is among them.
+    pub fn contains(&self, kind: &Kind) -> bool {
+        self.0.contains(kind)
+    }
+
+    /// The one of this name.
+    pub fn named(&self, name: &KindName) -> Option<&Kind> {
+        self.iter().find(|kind| kind.as_str() == name.as_str())
+    }
+
+    /// All that come with the operator.
+    pub fn all() -> Self {
+        Self(Kind::all().into_iter().collect())
+    }
 }
 
 impl Default for Kinds {
@@ -250,21 +338,37 @@ impl FromIterator<Self> for Kinds {
 
 /// A name that is no kind's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no kind of workload: name some of {known}, separated by commas, or {EACH}", known = Kinds(Kind::ALL.into()), EACH = Kinds::EACH)]
-pub struct UnknownKind(String);
+#[error("{name:?} is no kind of workload: name some of {known}, separated by commas, or {EACH}", EACH = Kinds::EACH)]
+pub struct UnknownKind {
+    name: String,
+    known: Kinds,
+}
 
 impl FromStr for Kinds {
     type Err = UnknownKind;
 
-    /// By their plural names, separated by commas; or `all`.
+    /// By the names that switch them on, separated by commas; or `all`.
     fn from_str(names: &str) -> Result<Self, UnknownKind> {
+        Self::all().only(names)
+    }
+}
+
+impl Kinds {
+    /// Those of these kinds that are named so, and Job.
+    ///
+    /// # Errors
+    /// If one is none of these.
+    pub fn only(&self, names: &str) -> Result<Self, UnknownKind> {
         let mut kinds = Self::default();
         let each = names.split(',').map(str::trim);
         for name in each.filter(|name| !name.is_empty()) {
-            let is_meant = |kind: &Kind| name == Self::EACH || kind.resource().plural == name;
-            let meant: Vec<Kind> = Kind::ALL.into_iter().filter(is_meant).collect();
+            let is_meant = |kind: &Kind| name == Self::EACH || kind.switch() == name;
+            let meant: Vec<Kind> = self.iter().filter(|kind| is_meant(kind)).cloned().collect();
             if meant.is_empty() {
-                return Err(UnknownKind(name.chars().take(63).collect()));
+                return Err(UnknownKind {
+                    name: name.chars().take(63).collect(),
+                    known: self.clone(),
+                });
             }
             kinds.0.extend(meant);
         }
@@ -274,7 +378,7 @@ impl FromStr for Kinds {
 
 impl fmt::Display for Kinds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<String> = self.iter().map(|kind| kind.resource().plural).collect();
+        let names: Vec<String> = self.iter().map(Kind::switch).collect();
         f.write_str(&names.join(","))
     }
 }
@@ -291,11 +395,12 @@ mod tests {
 
     #[test]
     fn each_kind_is_found_by_its_name() {
-        for kind in Kind::ALL {
+        let kinds = Kinds::all();
+        for kind in Kind::all() {
             assert_eq!(kind.resource().kind, kind.as_str());
-            assert_eq!(Kind::named(&kind.name()), Some(kind));
+            assert_eq!(kinds.named(&kind.name()), Some(&kind));
         }
-        assert_eq!(Kind::named(&"Other".into()), None);
+        assert_eq!(kinds.named(&"Other".into()), None);
     }
 
     #[test]
@@ -304,7 +409,7 @@ mod tests {
             let object = format!(r#"{{"metadata":{{"labels":{labels}}}}}"#);
             kind.is_seen(&serde_json::from_str(&object).unwrap())
         };
-        for kind in Kind::ALL {
+        for kind in Kind::all() {
             let label = r#"{"consul-semaphore.io/waits":"true"}"#;
             assert!(seen(&kind, label), "{kind:?}");
             for none in ["{}", r#"{"consul-semaphore.io/waits":"false"}"#] {
@@ -318,7 +423,7 @@ mod tests {
         let on = |names: &str| names.parse::<Kinds>().map(|kinds| kinds.to_string());
         assert_eq!(on("").unwrap(), "jobs");
         assert_eq!(on("jobsets").unwrap(), "jobs,jobsets");
-        assert_eq!(on("all").unwrap(), Kinds(Kind::ALL.into()).to_string());
+        assert_eq!(on("all").unwrap(), Kinds::all().to_string());
         let unknown = on("jobsets, cronjobs").unwrap_err().to_string();
         assert!(
             unknown.contains("cronjobs") && unknown.contains("jobsets"),

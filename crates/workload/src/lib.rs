@@ -1,15 +1,17 @@
 //! The one place that knows the kinds of workloads.
 //!
 //! Types and pure functions only: no client, no IO, no clock. The caller reads the API server and sends what
-//! [`request()`] returns.
+//! [`Kind::request`] returns.
 //!
 //! | module | subject |
 //! |---|---|
 //! | [`TrackedWorkload`] | the stored part of a workload that asks for a slot, or was started in one |
-//! | [`Kind`] | the kinds, each in a file of its own: how it is read and written to |
+//! | [`Kind`] | the kinds, each in a file of its own: how it is read and written to (start, suspend, give back, rename, skip) |
+//! | [`row`], [`Table`] | a kind as data; the rows of users |
+//! | [`kueue`] | Kueue's Workloads, which have an owner, and its admission checks |
 //! | `read` | what is read of every kind alike: who made it, what manages it, its grant |
 //! | [`Obstacle`] | why a workload that names a semaphore is not in its queue |
-//! | [`request()`], [`stop`] | what is written to a workload: start, suspend, give back, rename, skip |
+//! | [`Request`] | what is written to a workload |
 //! | [`pods`] | which pods belong to a workload, and when they have ended |
 //! | [`advice`](advice()) | what is wrong with annotations that have no effect |
 
@@ -22,14 +24,16 @@ mod read;
 mod request;
 mod shape;
 mod slots;
+mod table;
 mod tracked;
 
 pub use advice::{advice, advice_on};
-pub use kind::{Kind, Kinds, UnknownKind, WAITING};
+pub use kind::{Kind, Kinds, UnknownKind, WAITING, kueue, row};
 pub use object::Object;
 pub use obstacle::Obstacle;
-pub use request::{EndBelow, Request, ends_below, request, stop};
+pub use request::{EndBelow, Request};
 pub use shape::{Shape, Template};
+pub use table::Table;
 pub use tracked::TrackedWorkload;
 
 /// The Kubernetes object of a workload whose kind needs no switch.

@@ -1,6 +1,6 @@
 //! Objects of all kinds but Job, as the API server sends them.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use k8s_openapi::{
     api::batch::v1 as batch,
@@ -9,6 +9,8 @@ use k8s_openapi::{
 use kube_core::{ApiResource, DynamicResourceScope, Resource};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
+
+use crate::kind::kueue::Beside;
 
 /// An object of any kind. What its spec and status say is read by its kind's own file: one that can't be read there
 /// is left alone, and disturbs no other one.
@@ -19,9 +21,20 @@ pub struct Object {
     pub metadata: ObjectMeta,
     spec: Option<Box<RawValue>>,
     status: Option<Box<RawValue>>,
+    /// What decides beside it what it means, if it is a Workload of Kueue.
+    #[serde(skip)]
+    pub beside: Option<Arc<Beside>>,
 }
 
 impl Object {
+    pub(crate) fn spec(&self) -> Option<&RawValue> {
+        self.spec.as_deref()
+    }
+
+    pub(crate) fn status(&self) -> Option<&RawValue> {
+        self.status.as_deref()
+    }
+
     /// This object, if it is a Job.
     pub(crate) fn job(&self) -> serde_json::Result<batch::Job> {
         Ok(batch::Job {
@@ -110,6 +123,17 @@ impl Conditions {
     pub(crate) fn get(&self, type_: &str) -> Option<&Condition> {
         let mut conditions = self.0.iter().flatten();
         conditions.find(|condition| condition.type_ == type_)
+    }
+
+    /// Its place among them.
+    pub(crate) fn place(&self, type_: &str) -> Option<usize> {
+        let mut conditions = self.0.iter().flatten();
+        conditions.position(|condition| condition.type_ == type_)
+    }
+
+    /// Whether there is a list of them.
+    pub(crate) fn are_there(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Whether the condition of this type is True.

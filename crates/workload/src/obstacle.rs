@@ -23,6 +23,9 @@ pub enum Obstacle {
          admission policies do"
     )]
     Started(KindName),
+    /// Its kind's controller can't hold it as it is.
+    #[error("{0}")]
+    Unfit(String),
     /// It can't be started by one patch.
     #[error("{0}")]
     TooLarge(String),
@@ -74,9 +77,11 @@ impl Obstacle {
     /// The reason of the operator's events about it.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Malformed(_) | Self::NoKey(_) | Self::NotKeyed(_) | Self::SameLockKey(..) => {
-                "Malformed"
-            }
+            Self::Malformed(_)
+            | Self::NoKey(_)
+            | Self::NotKeyed(_)
+            | Self::SameLockKey(..)
+            | Self::Unfit(_) => "Malformed",
             Self::Managed(_) | Self::Owned(_) => "ManagedElsewhere",
             Self::Started(_) => "RanWithoutSlot",
             Self::TwoOperators(..)

@@ -35,6 +35,8 @@ pub(crate) enum Which {
     NotOfAnother(KindName, Uid),
     /// The workload itself.
     Itself(Uid),
+    /// All but those with another workload's holder label: a later workload of its name has the labels, too.
+    NotHeldByAnother(Uid),
 }
 
 impl From<String> for PodQuery {
@@ -45,9 +47,16 @@ impl From<String> for PodQuery {
 }
 
 impl PodQuery {
+    /// Those with these labels, unless they belong to another workload than this one.
+    pub(crate) fn unless_of_another(labels: String, workload: &Uid) -> Self {
+        let which = Which::NotHeldByAnother(workload.clone());
+        Self { labels, which }
+    }
+
     /// Whether it asks for this pod, which has the labels.
     pub fn finds(&self, pod: &Pod) -> bool {
         let ObjectMeta {
+            labels,
             owner_references,
             uid,
             ..
@@ -62,6 +71,10 @@ impl PodQuery {
                     && owner.uid != uid.as_ref()
             }),
             Which::Itself(own) => uid.as_deref() == Some(own.as_ref()),
+            Which::NotHeldByAnother(own) => {
+                let holder = labels.as_ref().and_then(|labels| labels.get(HOLDER_LABEL));
+                holder.is_none_or(|holder| holder == own.as_ref())
+            }
         }
     }
 }

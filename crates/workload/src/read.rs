@@ -1,19 +1,21 @@
 //! What is read of a workload of any kind: its metadata, and what its row says of the rest.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use consul_client::SessionId;
 use consul_semaphore::{CronJob, Granted, Phase, Traits, Wait};
 use consul_semaphore_api::annotations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 
-use crate::{Obstacle, kind::Kind, shape::Shape, slots};
+use crate::{
+    Obstacle,
+    kind::{Kind, kueue::QUEUE},
+    shape::Shape,
+    slots,
+};
 
 /// The annotation with the time for which a `CronJob` made a Job.
 pub(crate) const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
-
-/// The label of workloads that Kueue manages.
-const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
 
 /// How a kind is read: the columns of its row.
 pub(crate) trait Read {
@@ -36,6 +38,12 @@ pub(crate) trait Read {
         None
     }
 
+    /// Since when it is queued: since it was made, or since it was suspended if it has had a slot before.
+    fn queued_at(&self, had_a_slot: bool) -> Option<&Time> {
+        let suspended = self.suspended_at().filter(|_| had_a_slot);
+        suspended.or(self.metadata().creation_timestamp.as_ref())
+    }
+
     /// Whether it was ever suspended.
     fn was_suspended(&self) -> bool {
         false
@@ -53,6 +61,11 @@ pub(crate) trait Read {
 
     /// What its spec names as its manager, if that is neither its kind's own controller nor this operator.
     fn managed_by(&self) -> Option<String> {
+        None
+    }
+
+    /// Why it can't be held as it is, if it can't.
+    fn unfit(&self) -> Option<String> {
         None
     }
 
@@ -88,6 +101,8 @@ mod longest {
     pub(super) const SESSIONS: usize = MOST_SLOTS as usize * (SESSION + 1);
     /// A contender key: a prefix, the key of a keyed semaphore, and a session.
     pub(super) const CONTENDER: usize = Prefix::MAX_LENGTH + Key::MAX_LENGTH + SESSION + 2;
+    /// The reason of a condition.
+    pub(super) const REASON: usize = 64;
     /// All slots as JSON: two texts for each, two numbers, and the names.
     pub(super) const SLOTS: usize = MOST_SLOTS as usize * (CONTENDER + SESSION + 128);
 }
@@ -152,20 +167,27 @@ pub(crate) fn manager(object: &dyn Read) -> Option<String> {
         return Some(manager);
     }
     let labels = object.metadata().labels.as_ref()?;
-    let queue = labels.get(KUEUE_QUEUE)?;
+    let queue = labels.get(QUEUE)?;
     Some(format!(
-        "the label {KUEUE_QUEUE} puts it in Kueue's queue {queue}"
+        "the label {QUEUE} puts it in Kueue's queue {queue}"
     ))
 }
 
-/// What `spec.managedBy` says, unless it names the kind's own controller.
-pub(crate) fn managed_by(manager: Option<&str>, own: &str) -> Option<String> {
+/// Where most kinds name their manager.
+pub(crate) const MANAGER: &str = "spec.managedBy";
+
+/// What the field at this path says, unless it names the kind's own controller.
+pub(crate) fn managed_by(
+    path: &dyn fmt::Display,
+    manager: Option<&str>,
+    own: &str,
+) -> Option<String> {
     let manager = manager.filter(|manager| *manager != own)?;
-    Some(format!("spec.managedBy names {}", shown(manager)))
+    Some(format!("{path} names {}", shown(manager)))
 }
 
 /// The beginning of a text: no more than a real name has.
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     text.chars().take(longest::NAME).collect()
 }
 
@@ -200,6 +222,9 @@ pub(crate) fn obstacle(object: &dyn Read, granted: Option<&Granted>) -> Option<O
         let owner = format!("{} {}", shown(&owner.kind), shown(&owner.name));
         return Some(Obstacle::Owned(owner));
     }
+    if let Some(why) = object.unfit() {
+        return Some(Obstacle::Unfit(why));
+    }
     if let Some(why) = object.too_large() {
         return Some(Obstacle::TooLarge(why));
     }
@@ -223,10 +248,16 @@ pub(crate) fn is_failing(metadata: &ObjectMeta) -> bool {
     annotation(metadata, annotations::FAILED).is_some()
 }
 
-/// Since when it is queued: since it was made, or since it was suspended if it has had a slot before.
+/// Why it has: a word, as the reason of a condition is.
+pub(crate) fn failing(metadata: &ObjectMeta) -> Option<&str> {
+    let reason = annotation(metadata, annotations::FAILED)?;
+    let is_word = reason.chars().all(|c| c.is_ascii_alphabetic()) && !reason.is_empty();
+    bounded(reason, longest::REASON).filter(|_| is_word)
+}
+
+/// Since when it is queued, in seconds since 1970.
 pub(crate) fn since(object: &dyn Read, had_a_slot: bool) -> i64 {
-    let suspended = object.suspended_at().filter(|_| had_a_slot);
-    seconds(suspended.or(object.metadata().creation_timestamp.as_ref()))
+    seconds(object.queued_at(had_a_slot))
 }
 
 /// A time in seconds since 1970; 0 if there is none.

@@ -1,14 +1,11 @@
 //! What is written to a workload.
 
 use consul_client::SessionId;
-use consul_semaphore::{
-    engine::Write,
-    plan::{End, GiveBack, Rename, Start, Stop, Suspend, Target},
-};
+use consul_semaphore::plan::{End, GiveBack, Rename, Start, Stop, Suspend, Target};
 use consul_semaphore_api::annotations as a;
 use serde_json::{Map, Value, json};
 
-use crate::{Kind, Object, shape::Shape, slots};
+use crate::{Kind, Object, shape::Template, slots};
 
 /// What to send to the API server.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,25 +37,6 @@ impl EndBelow {
         let mut owners = object.metadata.owner_references.iter().flatten();
         owners.any(|owner| owner.controller == Some(true)) && self.kind.may_make_pods(object)
     }
-}
-
-/// What else to end after this write to a workload of this shape.
-pub fn ends_below(write: &Write, shape: &Shape) -> Vec<EndBelow> {
-    match (write, Kind::named(&write.target().kind)) {
-        (Write::End(end), Some(kind)) => kind.ends_below(&end.workload, shape),
-        _ => Vec::new(),
-    }
-}
-
-/// What to send at `now` for a write that the engine asks for, to a workload of this shape; `None` if that can't be
-/// said, because the kind is unknown or the shape is another kind's.
-pub fn request(write: &Write, shape: &Shape, now: jiff::Timestamp) -> Option<Request> {
-    Kind::named(&write.target().kind)?.request(write, shape, now)
-}
-
-/// What suspends a workload that runs though no grant started it; `None` if its kind is unknown or can't be suspended.
-pub fn stop(stop: &Stop) -> Option<Request> {
-    Kind::named(&stop.workload.kind)?.stop(stop)
 }
 
 /// Suspends one whose kind has `spec.suspend`. Its controller ends its pods.
@@ -213,6 +191,29 @@ impl JsonPatch {
             let name = name.replace('~', "~0").replace('/', "~1");
             self.add(&format!("{path}/{name}"), &value);
         }
+    }
+
+    /// Adds these to the metadata at a place, of which `template` says what is there.
+    pub(crate) fn add_metadata(
+        &mut self,
+        at: &str,
+        template: Template,
+        labels: Map<String, Value>,
+        annotations: Map<String, Value>,
+    ) {
+        let (has_labels, has_annotations) = match template {
+            Template::Absent => return,
+            Template::Bare => {
+                self.add(at, &json!({}));
+                (false, false)
+            }
+            Template::Has {
+                labels,
+                annotations,
+            } => (labels, annotations),
+        };
+        self.add_all(&format!("{at}/labels"), labels, has_labels);
+        self.add_all(&format!("{at}/annotations"), annotations, has_annotations);
     }
 
     pub(crate) fn into_value(self) -> Value {

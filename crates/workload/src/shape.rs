@@ -1,6 +1,8 @@
 //! What an object looks like where a patch must know it: JSON Patches name elements of lists by their place, and add to
 //! what is there or make it.
 
+use std::sync::Arc;
+
 /// What a patch must know of an object, at the version that it is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Shape {
@@ -9,15 +11,26 @@ pub enum Shape {
     Plain,
     /// What the pod templates in its list of Jobs have.
     Templates(Box<[Template]>),
+    /// What a row says of it.
+    Listed(Box<Listing>),
     /// At which place in its list of scheduling gates ours is.
     Gate(usize),
     /// It is made of workloads of its own kind.
     Nested,
+    /// Which of its admission checks are ours, and what its sets of pods are called.
+    Checks {
+        /// The places of our entries.
+        places: Box<[usize]>,
+        /// The names of all its sets of pods.
+        pod_sets: Box<[Arc<str>]>,
+    },
 }
 
 /// What the metadata of a pod template has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Template {
+    /// There is no pod template.
+    Absent,
     /// There is none.
     Bare,
     /// It is there, with these parts.
@@ -27,4 +40,31 @@ pub enum Template {
         /// Whether it has annotations.
         annotations: bool,
     },
+}
+
+/// What a patch must know of an object whose kind is a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// What the places of each path to metadata have.
+    pub(crate) templates: Box<[Box<[Template]>]>,
+    /// Set while it is held only to fail.
+    pub(crate) failing: Option<Failing>,
+}
+
+/// What a status that is to say that a workload failed has already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failing {
+    /// Why it failed.
+    pub(crate) reason: String,
+    /// The place of the condition among its conditions.
+    pub(crate) condition: Option<usize>,
+    /// Whether it has conditions.
+    pub(crate) conditions: bool,
+}
+
+impl Shape {
+    /// Whether it is held only to fail, once its pods are gone.
+    pub fn is_to_fail(&self) -> bool {
+        matches!(self, Self::Listed(listing) if listing.failing.is_some())
+    }
 }

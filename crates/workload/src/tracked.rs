@@ -60,7 +60,7 @@ impl TrackedWorkload {
     ) -> serde_json::Result<Option<Self>> {
         // What does not concern the operator need not be readable.
         let annotations = object.metadata.annotations.as_ref();
-        if annotations.is_none_or(BTreeMap::is_empty) {
+        if object.beside.is_none() && annotations.is_none_or(BTreeMap::is_empty) {
             return Ok(None);
         }
         kind.read(object, |object| Self::read_any(object, seen))
@@ -186,13 +186,17 @@ impl TrackedWorkload {
 
     /// Whether pods of it may be left that its status does not show: it was started in a slot, and does not run any
     /// more. Only a Job's status counts its pods; of any other workload only a LIST shows that none is left. One that
-    /// is finished in the slot that it says is not meant: the contender for that slot stays until then.
+    /// is finished in the slot that it says is not meant: the contender for that slot stays until then. One that is
+    /// held only to fail may have them, too.
     pub fn may_have_pods(&self) -> bool {
         let workload = &self.workload;
         let stopped = match workload.phase {
+            // Kueue resets its grant while its pods terminate.
+            Phase::Idle if workload.kind == Kind::KueueWorkload.name() => true,
             Phase::Idle => workload.granted.is_some(),
             Phase::Finished { at_rest } => !at_rest && workload.lost(),
-            Phase::Stopping | Phase::Running | Phase::Deleting => false,
+            Phase::Stopping => self.shape.is_to_fail(),
+            Phase::Running | Phase::Deleting => false,
         };
         stopped && workload.kind != Kind::Job.name()
     }

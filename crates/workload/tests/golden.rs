@@ -18,7 +18,7 @@ use consul_semaphore::{
     },
 };
 use consul_semaphore_api::annotations::OF_THE_OPERATOR;
-use consul_semaphore_workload::{Request, Shape, TrackedWorkload, pods, request, stop};
+use consul_semaphore_workload::{Kind, Request, Shape, TrackedWorkload, pods};
 use serde_json::{Value, json};
 
 const UID: &str = "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48";
@@ -70,7 +70,8 @@ fn patch(request: Request) -> Value {
 /// What is sent for a write to a Job.
 fn asked(write: &Write) -> Request {
     let now = jiff::Timestamp::UNIX_EPOCH;
-    request(write, &Shape::default(), now).expect("a known kind")
+    let request = Kind::Job.request(write, &Shape::default(), now);
+    request.expect("it can be said")
 }
 
 fn written(write: &Write) -> Value {
@@ -188,10 +189,11 @@ fn the_patch_that_names_another_session() {
 #[test]
 fn the_patch_that_suspends_a_job_without_a_grant() {
     let stopped = |unhold| {
-        let stop = stop(&Stop {
+        let order = Stop {
             workload: target(),
             unhold,
-        });
+        };
+        let stop = Kind::Job.stop(&order, &Shape::Plain, jiff::Timestamp::UNIX_EPOCH);
         patch(stop.expect("a known kind"))
     };
     let expected = r#"{

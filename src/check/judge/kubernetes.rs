@@ -307,8 +307,8 @@ fn right(right: &Right) -> Line {
         denied,
         unknown,
     } = right;
-    let rule = question.rule;
-    let mut what = rule.resource.to_owned();
+    let rule = &question.rule;
+    let mut what = rule.resource.clone().into_owned();
     let namesake = |other: &Rule| other.resource == rule.resource && other.group != rule.group;
     if !rule.group.is_empty() && RULES.iter().any(namesake) {
         what = format!("{what}.{}", rule.group);

@@ -10,8 +10,8 @@ use consul_semaphore_workload::TrackedWorkload;
 #[derive(Default)]
 pub(super) struct Remnants {
     unproved: HashMap<Uid, Unproved>,
-    /// The grants from which no pod is left.
-    proved: HashMap<Uid, Granted>,
+    /// The grants from which no pod is left, and the time in the queue that followed: Kueue's Workloads name no grant.
+    proved: HashMap<Uid, (Option<Granted>, i64)>,
 }
 
 struct Unproved {
@@ -25,8 +25,14 @@ impl Remnants {
     /// A workload as it counts.
     pub(super) fn judge(&mut self, tracked: TrackedWorkload) -> TrackedWorkload {
         let uid = &tracked.workload.uid;
+        if tracked.workload.phase == Phase::Running {
+            self.proved.remove(uid);
+        }
+        let Workload { granted, since, .. } = &*tracked.workload;
         let proved = self.proved.get(uid);
-        let is_proved = proved.is_some() && proved == tracked.workload.granted.as_ref();
+        // What is to fail is looked at until its status says so.
+        let is_proved = proved.is_some_and(|proved| *granted == proved.0 && *since == proved.1)
+            && !tracked.shape.is_to_fail();
         if is_proved || !tracked.may_have_pods() {
             self.unproved.remove(uid);
             return tracked;
@@ -72,8 +78,13 @@ impl Remnants {
 
     /// No pod is left of a workload from the grant that it names. Returns it as it is known now.
     pub(super) fn proved(&mut self, tracked: &TrackedWorkload) -> Option<TrackedWorkload> {
-        let Workload { uid, granted, .. } = &*tracked.workload;
-        self.proved.insert(uid.clone(), granted.clone()?);
+        let Workload {
+            uid,
+            granted,
+            since,
+            ..
+        } = &*tracked.workload;
+        self.proved.insert(uid.clone(), (granted.clone(), *since));
         Some(self.unproved.get(uid)?.tracked.clone())
     }
 

@@ -2,11 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{sleep, timeout},
+};
 
 use crate::{
     controller::{
-        Context,
+        Context, LOW_PRIORITY,
         consul_target::ConsulTarget,
         session_manager::{Session, Span, User},
     },
@@ -21,7 +24,7 @@ use consul_semaphore::{
     engine::{Answer, Call, QueueRef, Write},
     plan::Transaction,
 };
-use consul_semaphore_workload::{Shape, TrackedWorkload, ends_below, request};
+use consul_semaphore_workload::{Shape, TrackedWorkload};
 
 /// Up to how many sessions are read one by one.
 const ASKED_APART: usize = 8;
@@ -76,7 +79,13 @@ impl Means {
                 name,
                 ttl,
                 lock_delay,
-            } => return Done::Session(self.create_session(name, Span { ttl, lock_delay }).await),
+                ahead,
+            } => {
+                if ahead {
+                    sleep(LOW_PRIORITY).await;
+                }
+                return Done::Session(self.create_session(name, Span { ttl, lock_delay }).await);
+            }
             Call::Prove(identity) => Answer::Proof(self.context.workloads.prove(&identity).await),
             Call::AskAccess => {
                 Answer::Access(self.context.workloads.may_write(self.namespace()).await)
@@ -197,7 +206,11 @@ impl Means {
             .as_ref()
             .filter(|known| target.is_still(&known.workload));
         let shape = current.map_or(Shape::Plain, |known| known.shape.clone());
-        let Some(request) = request(write, &shape, clock::time()) else {
+        let kind = self.context.workloads.kind(&target.kind);
+        let request = kind
+            .as_ref()
+            .and_then(|kind| kind.request(write, &shape, clock::time()));
+        let (Some(kind), Some(request)) = (kind, request) else {
             // What the request must know of the workload is known of its current version only.
             return Err(WriteError::Outdated(known.map(Box::new)));
         };
@@ -205,7 +218,7 @@ impl Means {
             namespace: namespace.clone(),
             target: target.clone(),
             request,
-            below: ends_below(write, &shape),
+            below: kind.ends_below(write, &shape),
             urgency: match write {
                 Write::Suspend(_) => Urgency::Suspends,
                 Write::End(end) if end.is_lost() => Urgency::Suspends,

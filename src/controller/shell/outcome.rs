@@ -12,7 +12,7 @@ use crate::{
         semaphore::{Need, Obstacle},
     },
     telemetry::{SemaphoreLabels, SpanRef},
-    workload::{Subject, reference},
+    workload::Subject,
 };
 use consul_client::{SessionId, clock};
 use consul_semaphore::{
@@ -402,7 +402,7 @@ impl Emitter<'_> {
                 waits_for_one(&name, need.slots, obstacle.as_ref())
             };
             let events = &self.context.shared.events;
-            let about = reference(&self.reference.semaphore.namespace, &**workload);
+            let about = events.about(&self.reference.semaphore.namespace, &**workload);
             if needs_repair {
                 events.warn(about, Reason::SlotWaiting, note);
             } else {

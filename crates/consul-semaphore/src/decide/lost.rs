@@ -151,6 +151,7 @@ impl<'a> Pass<'a> {
             self.plan.sessions.push(SessionRequest {
                 workload: workload.into(),
                 ordinal,
+                ahead: false,
             });
             if swap.is_none() {
                 self.composer.reserve(1);

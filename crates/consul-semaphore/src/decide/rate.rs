@@ -118,9 +118,11 @@ impl<'a> Pass<'a> {
                 version: "".into(),
             };
             let Some(session) = self.session_of(uid, ordinal) else {
-                self.plan
-                    .sessions
-                    .push(SessionRequest { workload, ordinal });
+                self.plan.sessions.push(SessionRequest {
+                    workload,
+                    ordinal,
+                    ahead: false,
+                });
                 continue;
             };
             // A workload can have several slots here for the same ordinal: one at a time gets the session.

@@ -182,6 +182,8 @@ pub enum Call {
         ttl: Option<Duration>,
         /// How long nobody else may lock a key that it held when it ended.
         lock_delay: Duration,
+        /// Whether nothing waits for it yet: something urgent at the same time may come first.
+        ahead: bool,
     },
     /// Writes to a workload.
     Write {

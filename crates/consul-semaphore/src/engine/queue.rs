@@ -1289,6 +1289,7 @@ impl Queue {
             name: identity.session_name(),
             ttl: self.settings.ttl,
             lock_delay: self.settings.session_lock_delay(),
+            ahead: request.ahead,
         };
         self.calls.ask(Pending::Session(request.clone()), call);
     }

@@ -65,7 +65,7 @@ impl Read for batch::Job {
 
     fn managed_by(&self) -> Option<String> {
         let manager = self.spec.as_ref()?.managed_by.as_deref();
-        read::managed_by(manager, JOB_CONTROLLER)
+        read::managed_by(&read::MANAGER, manager, JOB_CONTROLLER)
     }
 }
 

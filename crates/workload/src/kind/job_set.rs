@@ -171,7 +171,7 @@ impl Read for JobSet<'_> {
     }
 
     fn managed_by(&self) -> Option<String> {
-        read::managed_by(self.spec.managed_by.as_deref(), CONTROLLER)
+        read::managed_by(&read::MANAGER, self.spec.managed_by.as_deref(), CONTROLLER)
     }
 
     fn too_large(&self) -> Option<String> {
@@ -217,18 +217,7 @@ fn start(start: &Start, shape: &Shape) -> Option<Request> {
     patch.add_all("/metadata/annotations", record(start), true);
     for (place, template) in templates.iter().enumerate() {
         let at = format!("/spec/replicatedJobs/{place}/template/spec/template/metadata");
-        let (labels, annotations) = match template {
-            Template::Bare => {
-                patch.add(&at, &json!({}));
-                (false, false)
-            }
-            Template::Has {
-                labels,
-                annotations,
-            } => (*labels, *annotations),
-        };
-        patch.add_all(&format!("{at}/labels"), holder_label(start), labels);
-        patch.add_all(&format!("{at}/annotations"), sequencers(start), annotations);
+        patch.add_metadata(&at, *template, holder_label(start), sequencers(start));
     }
     patch.replace("/spec/suspend", &json!(false));
     Some(Request::Json(patch.into_value()))

@@ -102,7 +102,11 @@ impl Read for Run<'_> {
     }
 
     fn managed_by(&self) -> Option<String> {
-        read::managed_by(self.fields.spec.managed_by.as_deref(), CONTROLLER)
+        read::managed_by(
+            &read::MANAGER,
+            self.fields.spec.managed_by.as_deref(),
+            CONTROLLER,
+        )
     }
 
     fn shape(&self) -> Shape {

@@ -3,7 +3,7 @@ use consul_semaphore::{
     engine::Write,
     plan::{Fail, Failed, Stop, Suspend, Suspended},
 };
-use consul_semaphore_workload::{Kind, Obstacle, Request, TrackedWorkload, stop};
+use consul_semaphore_workload::{Kind, Obstacle, Request, Shape, TrackedWorkload};
 use serde_json::{Value, json};
 
 use super::{
@@ -176,7 +176,9 @@ fn one_that_someone_starts_is_suspended() {
         job_set["status"] = json!({});
     });
     let order = Stop::of(&workload(&KIND, &running)).expect("it has no slot");
-    let request = stop(&order).expect("a known kind");
+    let request = KIND
+        .stop(&order, &Shape::Plain, jiff::Timestamp::UNIX_EPOCH)
+        .expect("a known kind");
     assert_eq!(applied(&running, &request)["spec"]["suspend"], true);
 }
 

@@ -7,7 +7,9 @@
 
 mod argo;
 mod job_set;
+mod kueue;
 mod pod;
+mod rows;
 mod tekton;
 
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use consul_semaphore::{
     engine::Write,
     plan::{Grant, Start, Target, Transaction},
 };
-use consul_semaphore_workload::{Kind, Request, TrackedWorkload, request};
+use consul_semaphore_workload::{Kind, Request, TrackedWorkload};
 use serde_json::{Value, json};
 
 const UID: &str = "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48";
@@ -82,7 +84,8 @@ fn sent(kind: &Kind, object: &Value, write: impl FnOnce(Target) -> Write) -> Req
     let tracked = tracked(kind, object);
     let write = write((&tracked.workload).into());
     let now = "2026-01-01T00:00:20.5Z".parse().expect("a time");
-    request(&write, &tracked.shape, now).expect("it can be said")
+    let request = kind.request(&write, &tracked.shape, now);
+    request.expect("it can be said")
 }
 
 /// The object after it was granted its slot.
@@ -139,6 +142,9 @@ fn apply(object: &mut Value, step: &Value) {
         }
         (Value::Object(map), Some("replace")) if there => {
             map.insert(name, step["value"].clone());
+        }
+        (Value::Object(map), Some("remove")) if there => {
+            map.remove(&name);
         }
         (Value::Array(list), Some("remove")) if there => {
             list.remove(name.parse().expect("a place"));

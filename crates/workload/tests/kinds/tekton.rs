@@ -3,7 +3,7 @@ use consul_semaphore::{
     engine::Write,
     plan::{End, Ended, Fail, Failed, Stop, Suspend, Suspended},
 };
-use consul_semaphore_workload::{Kind, Object, Obstacle, ends_below};
+use consul_semaphore_workload::{Kind, Object, Obstacle};
 use serde_json::{Value, json};
 
 use super::{
@@ -147,7 +147,7 @@ fn one_that_is_made_of_others_is_stopped_and_they_are_ended() {
     let end = sent(&kind, &run, |workload| {
         let why = Ended::Replaced { by: String::new() };
         let end = Write::End(End { workload, why });
-        below = ends_below(&end, &shape);
+        below = kind.ends_below(&end, &shape);
         end
     });
     assert_eq!(applied(&run, &end)["spec"]["status"], "StoppedRunFinally");

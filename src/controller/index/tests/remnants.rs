@@ -66,3 +66,48 @@ fn it_is_asked_about_at_once_when_one_of_its_pods_has_ended() {
     index.remove(&"a".into());
     assert!(!index.is_unproved(&"a".into()));
 }
+
+/// A Workload of Kueue that waits since this time. Kueue may have taken a grant from it that had pods.
+fn of_kueue(version: &str, since: i64) -> TrackedWorkload {
+    tracked("a", |tracked| {
+        let workload = workload(tracked);
+        workload.kind = "Workload".into();
+        workload.version = version.into();
+        workload.since = since;
+    })
+}
+
+#[test]
+fn one_of_kueues_is_not_queued_before_its_pods_are_known_to_be_gone() {
+    let index = with_db();
+    let is_queued = || !index.all_waiting(&queue("db")).is_empty();
+    put(&index, of_kueue("11", 5));
+    assert!(!is_queued());
+    let asked = index.unproved(9, |_| true);
+    index.proved(&asked[0]);
+    assert!(is_queued());
+    put(&index, of_kueue("12", 5));
+    assert!(is_queued(), "so it stays");
+    // It has been evicted, and has its quota again.
+    put(&index, of_kueue("13", 6));
+    assert!(!is_queued());
+    index.proved(&index.unproved(9, |_| true)[0]);
+    assert!(is_queued());
+    // The same within one second, when it was seen to run.
+    let mut runs = of_kueue("14", 6);
+    workload(&mut runs).phase = Phase::Running;
+    put(&index, runs);
+    put(&index, of_kueue("15", 6));
+    assert!(!is_queued());
+}
+
+/// It has the uid of its owner, which is watched, too.
+#[test]
+fn what_is_forgotten_of_another_kind_is_not_forgotten_of_this_one() {
+    let index = with_db();
+    put(&index, of_kueue("11", 5));
+    index.forget(&"Job".into(), &"a".into());
+    assert!(index.workload(&"a".into()).is_some());
+    index.forget(&"Workload".into(), &"a".into());
+    assert!(index.workload(&"a".into()).is_none());
+}

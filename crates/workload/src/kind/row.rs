@@ -1,0 +1,460 @@
+//! A kind of workload as data: what the other files of this folder say in code.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `row/path.rs` | where in an object something is, and how it is read there |
+//! | `row/value.rs` | the values that a row compares and writes |
+//! | `row/object.rs` | an object, as its row has it read and written to |
+//! | `rows/*.yaml` | the rows that come with the operator |
+
+mod object;
+mod path;
+mod value;
+
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use consul_client::text::one_line;
+use consul_semaphore::Identity;
+use kube_core::ApiResource;
+use serde::Deserialize;
+
+pub(super) use self::object::{Listed, failure, request, stop};
+pub use self::{
+    path::{Path, Step},
+    value::{Scalar, Value},
+};
+use super::Kind;
+use crate::pods::{self, PodQuery};
+
+/// How large the text of a row may be, in bytes.
+const MOST_BYTES: usize = 16 * 1024;
+
+/// How many items each list of a row may have.
+const MOST_ITEMS: usize = 16;
+
+/// How long a name may be, in bytes.
+const MOST_NAME: usize = 63;
+
+/// How much is said about a mistake, in characters.
+const MOST_SAID: usize = 400;
+
+/// A kind of workload, as data.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Row {
+    /// Its group and version.
+    api_version: String,
+    /// Its name.
+    kind: String,
+    /// Its name in URLs.
+    plural: String,
+    /// How it is held, and when it has ended.
+    pub life: Life,
+    /// Where its pods are.
+    pub pods: Pods,
+    /// What says that something else than its own controller runs it.
+    pub managed_by: Option<ManagedBy>,
+    /// What an object must be like to be held at all.
+    #[serde(default)]
+    pub requires: Vec<Requirement>,
+}
+
+/// How a kind is held, and when it has ended.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Life {
+    /// What holds it. It can be held again while it runs: its controller then ends its pods.
+    pub hold: Hold,
+    /// What shows that its controller has seen the hold: any of these.
+    pub suspended: Vec<Check>,
+    /// What shows that it has ended: any of these.
+    pub finished: Vec<Check>,
+    /// Whether the same object may run again after that.
+    #[serde(default)]
+    pub runs_again: bool,
+    /// What its status is to say of one that fails while it is held. Without this it is put on hold instead.
+    pub failed: Option<Failed>,
+}
+
+/// What holds a kind.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hold {
+    /// The field of the spec.
+    pub path: Path,
+    /// Its value while it is held.
+    pub held: Scalar,
+    /// Its value once it may run; without one, the field is removed.
+    pub started: Option<Scalar>,
+}
+
+/// A fact about an object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "CheckFields")]
+pub enum Check {
+    /// The condition of this type is in its status and True.
+    Condition(String),
+    /// A field has one of these values.
+    Field(Path, Vec<Scalar>),
+}
+
+/// The same, as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct CheckFields {
+    condition: Option<String>,
+    path: Option<Path>,
+    #[serde(default)]
+    one_of: Vec<Scalar>,
+}
+
+impl TryFrom<CheckFields> for Check {
+    type Error = &'static str;
+
+    fn try_from(fields: CheckFields) -> Result<Self, Self::Error> {
+        match (fields.condition, fields.path, fields.one_of) {
+            (Some(condition), None, none) if none.is_empty() && is_name(&condition, "") => {
+                Ok(Self::Condition(condition))
+            }
+            (None, Some(path), one_of)
+                if !path.has_each() && (1..=MOST_ITEMS).contains(&one_of.len()) =>
+            {
+                Ok(Self::Field(path, one_of))
+            }
+            _ => Err(
+                "name either a condition, by letters and digits, or a path without [*] and at least one value in oneOf",
+            ),
+        }
+    }
+}
+
+/// What a status says of a workload that failed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Failed {
+    /// A condition that is True.
+    pub condition: Option<FailedCondition>,
+    /// Fields of the status, and their values. Their parents are there while it is held.
+    #[serde(default)]
+    pub fields: BTreeMap<Path, Value>,
+}
+
+/// A condition of a workload that failed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FailedCondition {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// Its reason: why the operator ended it, if its controller does not demand another one.
+    #[serde(default = "Value::reason")]
+    pub reason: Value,
+}
+
+/// Where the pods of a kind are, and what reaches them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pods {
+    /// The maps with the `labels` and `annotations` that its pods get.
+    #[serde(default)]
+    pub metadata: Vec<Path>,
+    /// Fields that say for how many seconds its pods may go on terminating.
+    #[serde(default)]
+    pub grace: Vec<Path>,
+    /// More label selectors of its pods.
+    #[serde(default)]
+    pub labels: Vec<Selector>,
+    /// Label selectors of the Jobs by which it makes pods: while one of these may run, more pods may come.
+    #[serde(default)]
+    pub jobs: Vec<Selector>,
+}
+
+/// What says that something else than a kind's own controller runs it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ManagedBy {
+    /// The field with the name of the controller.
+    pub path: Path,
+    /// Its value for the kind's own controller.
+    pub own: String,
+}
+
+/// What a field of an object must be for it to be held.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Requirement {
+    /// The field.
+    pub path: Path,
+    /// One of these must be there; empty: the field must be absent.
+    pub one_of: Vec<Scalar>,
+    /// Whether it may be absent, too.
+    #[serde(default)]
+    pub optional: bool,
+}
+
+impl Requirement {
+    /// What it demands, for people.
+    pub fn title(&self) -> String {
+        let values: Vec<String> = self.one_of.iter().map(ToString::to_string).collect();
+        let path = &self.path;
+        match (values.as_slice(), self.optional) {
+            ([], _) => format!("remove {path}"),
+            (values, false) => format!("set {path} to {}", values.join(" or ")),
+            (values, true) => format!("remove {path}, or set it to {}", values.join(" or ")),
+        }
+    }
+}
+
+/// A label selector with `{name}` and `{uid}` for those of a workload.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Selector(String);
+
+impl TryFrom<String> for Selector {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let is_label = |label: &str| {
+            let (name, value) = label.split_once('=')?;
+            let usual = |c: char| c.is_ascii_alphanumeric() || "-._/".contains(c);
+            let value = value.replace("{name}", "").replace("{uid}", "");
+            (!name.is_empty() && name.chars().all(usual) && value.chars().all(usual)).then_some(())
+        };
+        let of_one = text.contains("{name}") || text.contains("{uid}");
+        let labels = text.split(',').all(|label| is_label(label).is_some());
+        if text.len() <= 4 * MOST_NAME && labels && of_one {
+            return Ok(Self(text));
+        }
+        Err(format!(
+            "{:?} is no selector: write label=value, several with commas, with {{name}} or {{uid}} of the workload in a \
+             value, at most 252 bytes",
+            shown(&text)
+        ))
+    }
+}
+
+impl Selector {
+    /// The selector of what belongs to this workload; `None` if no label can have such a value.
+    fn of(&self, workload: &Identity) -> Option<String> {
+        let selector = self.0.replace("{name}", &workload.workload);
+        let selector = selector.replace("{uid}", workload.uid.as_ref());
+        let mut labels = selector.split(',');
+        let fits = |label: &str| {
+            let value = label.split_once('=').map_or("", |(_, value)| value);
+            value.len() <= MOST_NAME
+        };
+        labels.all(fits).then_some(selector)
+    }
+}
+
+/// Why a text is no row. It says which field is wrong, and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RowError(String);
+
+/// The rows that come with the operator.
+pub(super) static BUILT_IN: LazyLock<Vec<Kind>> = LazyLock::new(|| {
+    let texts = [
+        include_str!("rows/rayjobs.yaml"),
+        include_str!("rows/trainjobs.yaml"),
+        include_str!("rows/mpijobs.yaml"),
+        include_str!("rows/sparkapplications.yaml"),
+    ];
+    // A test shows that each is one.
+    let rows = texts.into_iter().filter_map(|text| Row::parse(text).ok());
+    rows.map(Kind::from).collect()
+});
+
+impl Row {
+    /// Reads a row from YAML.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn parse(text: &str) -> Result<Self, RowError> {
+        if text.len() > MOST_BYTES {
+            let bytes = text.len();
+            return Err(RowError(format!(
+                "it has {bytes} bytes: at most {MOST_BYTES} are allowed"
+            )));
+        }
+        let wrong = |error: serde_yaml_ng::Error| RowError(one_line(&error.to_string(), MOST_SAID));
+        let row: Self = serde_yaml_ng::from_str(text).map_err(wrong)?;
+        match row.mistake() {
+            Some((field, allowed)) => Err(RowError(format!("{field}: {allowed}"))),
+            None => Ok(row),
+        }
+    }
+
+    /// What is wrong with it although each field can be read.
+    fn mistake(&self) -> Option<Mistake> {
+        let Self {
+            api_version,
+            kind,
+            plural,
+            life,
+            pods,
+            managed_by,
+            requires,
+        } = self;
+        let group = api_version.split_once('/');
+        let is_group = |(group, version)| is_name(group, ".-") && is_name(version, "");
+        let manager = managed_by.as_ref();
+        let is_manager =
+            |manager: &ManagedBy| !manager.path.has_each() && is_name(&manager.own, "./-");
+        let own = first([
+            (
+                group.is_some_and(is_group),
+                "apiVersion",
+                "write group/version, as in ray.io/v1",
+            ),
+            (
+                is_name(kind, ""),
+                "kind",
+                "write letters and digits, at most 63",
+            ),
+            (
+                is_name(plural, "") && plural.to_lowercase() == *plural,
+                "plural",
+                "write small letters and digits, at most 63",
+            ),
+            (
+                manager.is_none_or(is_manager),
+                "managedBy",
+                "name one field, and a controller by letters, digits, dots, hyphens and slashes, at most 63",
+            ),
+            (
+                requires.len() <= MOST_ITEMS && requires.iter().all(|one| !one.path.has_each()),
+                "requires",
+                "name at most 16 fields, without [*]",
+            ),
+        ]);
+        own.or_else(|| life.mistake()).or_else(|| pods.mistake())
+    }
+
+    /// The name of the kind.
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    /// Where the API server has it.
+    pub(super) fn resource(&self) -> ApiResource {
+        let (group, version) = self.api_version.split_once('/').unwrap_or_default();
+        super::resource(group, version, &self.kind, &self.plural)
+    }
+
+    /// The pods of such a workload.
+    pub(super) fn pods(&self, workload: &Identity) -> Vec<PodQuery> {
+        let of_name = self.pods.labels.iter();
+        let of_name = of_name.filter_map(|selector| selector.of(workload));
+        let of_name = of_name.map(|labels| PodQuery::unless_of_another(labels, &workload.uid));
+        let held = PodQuery::from(pods::of(&workload.uid));
+        [held].into_iter().chain(of_name).collect()
+    }
+
+    /// The Jobs by which such a workload makes pods.
+    pub(super) fn parts(&self, workload: &Identity) -> Vec<(Kind, String)> {
+        let jobs = self.pods.jobs.iter();
+        let jobs = jobs.filter_map(|selector| selector.of(workload));
+        jobs.map(|selector| (Kind::Job, selector)).collect()
+    }
+}
+
+impl Life {
+    fn mistake(&self) -> Option<Mistake> {
+        let Self {
+            hold,
+            suspended,
+            finished,
+            runs_again: _,
+            failed,
+        } = self;
+        let some = 1..=MOST_ITEMS;
+        first([
+            (
+                hold.path.is_in("spec") && !hold.path.has_each(),
+                "life.hold.path",
+                "name one field of the spec, without [*]",
+            ),
+            (
+                hold.started.as_ref() != Some(&hold.held),
+                "life.hold.started",
+                "name another value than held",
+            ),
+            (
+                some.contains(&suspended.len()),
+                "life.suspended",
+                "say how its status shows that it is held, in 1 to 16 ways: otherwise nothing proves that no more pods come",
+            ),
+            (
+                some.contains(&finished.len()),
+                "life.finished",
+                "say how its status shows that it has ended, in 1 to 16 ways",
+            ),
+            (
+                failed.as_ref().is_none_or(Failed::is_sound),
+                "life.failed",
+                "name a condition by letters and digits, or 1 to 16 fields of the status without [*]",
+            ),
+        ])
+    }
+}
+
+impl Failed {
+    fn is_sound(&self) -> bool {
+        let mut paths = self.fields.keys();
+        let says = self.condition.is_some() || !self.fields.is_empty();
+        let condition = self.condition.as_ref();
+        says && self.fields.len() <= MOST_ITEMS
+            && condition.is_none_or(|condition| is_name(&condition.type_, ""))
+            && paths.all(|path| path.is_in("status") && !path.has_each())
+    }
+}
+
+impl Pods {
+    fn mistake(&self) -> Option<Mistake> {
+        let Self {
+            metadata,
+            grace,
+            labels,
+            jobs,
+        } = self;
+        let lists = [metadata.len(), grace.len(), labels.len(), jobs.len()];
+        first([
+            (
+                metadata.iter().all(|path| path.is_in("spec")),
+                "pods.metadata",
+                "name fields of the spec",
+            ),
+            (
+                !metadata.is_empty() || !labels.is_empty(),
+                "pods",
+                "name its metadata or labels: by these its pods are found",
+            ),
+            (
+                lists.into_iter().all(|items| items <= MOST_ITEMS),
+                "pods",
+                "a list has at most 16 items",
+            ),
+        ])
+    }
+}
+
+/// A field, and what is allowed there.
+type Mistake = (&'static str, &'static str);
+
+/// The first of these that is not so.
+fn first<const N: usize>(facts: [(bool, &'static str, &'static str); N]) -> Option<Mistake> {
+    let mut facts = facts.into_iter();
+    facts.find_map(|(so, field, allowed)| (!so).then_some((field, allowed)))
+}
+
+/// Whether this is a name of letters, digits and these other characters.
+fn is_name(text: &str, more: &str) -> bool {
+    let usual = |c: char| c.is_ascii_alphanumeric() || more.contains(c);
+    (1..=MOST_NAME).contains(&text.len()) && text.chars().all(usual)
+}
+
+/// The beginning of a text of a user.
+fn shown(text: &str) -> String {
+    text.chars().take(MOST_NAME).collect()
+}

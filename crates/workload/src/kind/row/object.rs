@@ -1,0 +1,332 @@
+//! An object of a kind that is a row: how it is read, and what is written to it.
+
+use std::time::Duration;
+
+use consul_semaphore::{
+    Phase, Traits,
+    engine::Write,
+    plan::{Start, Stop, Target},
+};
+use consul_semaphore_api::annotations as a;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde_json::{Value as Json, json};
+
+use super::{
+    Check, Hold, Kind, Path, Row,
+    path::{MOST_ITEMS, field},
+    value::Filling,
+};
+use crate::{
+    Object,
+    object::Conditions,
+    read::{self, Read},
+    request::{JsonPatch, Request, give_back, holder_label, metadata, record, rename, sequencers},
+    shape::{Failing, Listing, Shape, Template},
+};
+
+/// An object, and the row of its kind.
+pub(in crate::kind) struct Listed<'a> {
+    kind: &'a Kind,
+    row: &'a Row,
+    object: &'a Object,
+    conditions: Conditions,
+}
+
+impl<'a> Listed<'a> {
+    pub(in crate::kind) fn of(
+        kind: &'a Kind,
+        row: &'a Row,
+        object: &'a Object,
+    ) -> serde_json::Result<Self> {
+        let conditions = object
+            .status()
+            .and_then(|status| field(status, "conditions"));
+        let conditions = conditions.map(|conditions| serde_json::from_str(conditions.get()));
+        Ok(Self {
+            kind,
+            row,
+            object,
+            conditions: conditions.transpose()?.unwrap_or_default(),
+        })
+    }
+
+    fn is(&self, check: &Check) -> bool {
+        match check {
+            Check::Condition(type_) => self.conditions.is(type_),
+            Check::Field(path, one_of) => {
+                let mut found = path.find(self.object).into_iter().flatten();
+                found.any(|value| one_of.iter().any(|one| one.is(value)))
+            }
+        }
+    }
+
+    fn is_any(&self, checks: &[Check]) -> bool {
+        checks.iter().any(|check| self.is(check))
+    }
+
+    fn is_held(&self) -> bool {
+        let Hold { path, held, .. } = &self.row.life.hold;
+        let mut found = path.find(self.object).into_iter().flatten();
+        found.any(|value| held.is(value))
+    }
+
+    fn text(&self, path: &Path) -> Option<String> {
+        let found = path.find(self.object).into_iter().flatten().next()?;
+        serde_json::from_str(found.get()).ok()
+    }
+
+    /// What the places of each path to metadata have.
+    fn templates(&self) -> impl Iterator<Item = Box<[Template]>> {
+        let paths = self.row.pods.metadata.iter();
+        paths.map(|path| {
+            let places = path.find_in_parent(self.object).into_iter();
+            let templates = places.map(|(parent, metadata)| match (parent, metadata) {
+                (None, _) => Template::Absent,
+                (Some(_), None) => Template::Bare,
+                (Some(_), Some(metadata)) => Template::Has {
+                    labels: field(metadata, "labels").is_some(),
+                    annotations: field(metadata, "annotations").is_some(),
+                },
+            });
+            templates.collect()
+        })
+    }
+}
+
+impl Read for Listed<'_> {
+    fn kind(&self) -> Kind {
+        self.kind.clone()
+    }
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.object.metadata
+    }
+
+    fn phase(&self, granted: bool) -> Phase {
+        let life = &self.row.life;
+        if self.is_any(&life.finished) {
+            // Pods that still terminate are not in its status.
+            return Phase::Finished { at_rest: false };
+        }
+        if self.object.metadata.deletion_timestamp.is_some() {
+            return Phase::Deleting;
+        }
+        let suspended = self.is_any(&life.suspended);
+        if !self.is_held() {
+            // As of a Job: unsuspended by someone, and its controller has not reacted yet.
+            return if suspended && !granted {
+                Phase::Stopping
+            } else {
+                Phase::Running
+            };
+        }
+        // One that is to fail does so once its pods are gone.
+        if suspended && !read::is_failing(&self.object.metadata) {
+            Phase::Idle
+        } else {
+            Phase::Stopping
+        }
+    }
+
+    fn suspended_at(&self) -> Option<&Time> {
+        let suspended = self.row.life.suspended.iter();
+        let mut conditions = suspended.filter_map(|check| match check {
+            Check::Condition(type_) => self.conditions.get(type_),
+            Check::Field(..) => None,
+        });
+        conditions.next()?.last_transition_time.as_ref()
+    }
+
+    fn was_suspended(&self) -> bool {
+        let was = |check: &Check| match check {
+            Check::Condition(type_) => self.conditions.get(type_).is_some(),
+            Check::Field(..) => self.is(check),
+        };
+        self.row.life.suspended.iter().any(was)
+    }
+
+    fn traits(&self) -> Traits {
+        Traits {
+            can_be_suspended: true,
+            runs_again: self.row.life.runs_again,
+        }
+    }
+
+    /// The longest of all its pods.
+    fn grace(&self) -> Duration {
+        let paths = self.row.pods.grace.iter();
+        let graces = paths.flat_map(|path| path.find(self.object));
+        let graces = graces.map(|seconds| {
+            let seconds = seconds.and_then(|seconds| serde_json::from_str(seconds.get()).ok());
+            read::grace(seconds)
+        });
+        graces.max().unwrap_or_else(|| read::grace(None))
+    }
+
+    fn managed_by(&self) -> Option<String> {
+        let manager = self.row.managed_by.as_ref()?;
+        let name = self.text(&manager.path)?;
+        read::managed_by(&manager.path, Some(&name), &manager.own)
+    }
+
+    fn unfit(&self) -> Option<String> {
+        let requires = self.row.requires.iter();
+        let unmet = requires.filter(|requirement| {
+            let value = requirement
+                .path
+                .find(self.object)
+                .into_iter()
+                .flatten()
+                .next();
+            !value.map_or(
+                requirement.optional || requirement.one_of.is_empty(),
+                |value| requirement.one_of.iter().any(|one| one.is(value)),
+            )
+        });
+        let unmet: Vec<String> = unmet.map(super::Requirement::title).collect();
+        (!unmet.is_empty()).then(|| {
+            let kind = self.row.kind();
+            format!("a {kind} can't be held like this: {}", unmet.join("; "))
+        })
+    }
+
+    fn too_large(&self) -> Option<String> {
+        let templates: usize = self.templates().map(|templates| templates.len()).sum();
+        (templates >= MOST_ITEMS).then(|| {
+            let most = MOST_ITEMS - 1;
+            format!("it has more pod templates than the {most} with which it can be started")
+        })
+    }
+
+    fn shape(&self) -> Shape {
+        let condition = self.row.life.failed.as_ref();
+        let condition = condition.and_then(|failed| failed.condition.as_ref());
+        let condition = condition.map(|condition| self.conditions.place(&condition.type_));
+        let life = &self.row.life;
+        let ended = self.is_any(&life.finished);
+        let suspended = !ended && self.is_held() && self.is_any(&life.suspended);
+        let reason = read::failing(&self.object.metadata).filter(|_| suspended);
+        Shape::Listed(Box::new(Listing {
+            templates: self.templates().collect(),
+            failing: reason.map(|reason| Failing {
+                reason: reason.to_owned(),
+                condition: condition.flatten(),
+                conditions: self.conditions.are_there(),
+            }),
+        }))
+    }
+}
+
+/// What to send for a write that the engine asks for.
+pub(in crate::kind) fn request(row: &Row, write: &Write, shape: &Shape) -> Option<Request> {
+    let request = match write {
+        Write::Start(write) => start(row, write, shape)?,
+        Write::Suspend(write) => held(row, &write.workload, &json!({ (a::SESSION): null })),
+        Write::GiveBack(write) => give_back(write),
+        Write::Rename(write) => rename(write),
+        Write::Skip(_) => Request::Delete,
+        Write::Fail(write) => fails(row, &write.workload, write.why.reason()),
+        Write::End(write) => fails(row, &write.workload, write.why.reason()),
+    };
+    Some(request)
+}
+
+/// What holds one that runs though no grant started it.
+pub(in crate::kind) fn stop(row: &Row, stop: &Stop) -> Request {
+    let annotations = if stop.unhold {
+        json!({ (a::HOLD): null })
+    } else {
+        json!({})
+    };
+    held(row, &stop.workload, &annotations)
+}
+
+/// Holds it. Its controller ends its pods.
+fn held(row: &Row, workload: &Target, annotations: &Json) -> Request {
+    let Hold { path, held, .. } = &row.life.hold;
+    let steps = path.pointer(0);
+    let steps = steps.split('/').filter(|step| !step.is_empty());
+    let mut patch = held.json();
+    for step in steps.rev() {
+        patch = json!({ step: patch });
+    }
+    patch["metadata"] = metadata(workload, annotations);
+    Request::Patch(patch)
+}
+
+/// Holds it, and says that it is to fail: its status does once no pod is left. If that can't be written, it is put on
+/// hold.
+fn fails(row: &Row, workload: &Target, reason: &str) -> Request {
+    let annotations = match row.life.failed {
+        Some(_) => json!({ (a::FAILED): reason }),
+        None => json!({ (a::HOLD): "true" }),
+    };
+    held(row, workload, &annotations)
+}
+
+/// One patch lets it start, and writes the sequencers of its slots into its own annotations and to where its pods get
+/// theirs.
+fn start(row: &Row, start: &Start, shape: &Shape) -> Option<Request> {
+    let Shape::Listed(listing) = shape else {
+        return None;
+    };
+    let mut patch = JsonPatch::of(&start.workload);
+    patch.add_all("/metadata/annotations", record(start), true);
+    for (path, templates) in row.pods.metadata.iter().zip(&listing.templates) {
+        for (place, template) in templates.iter().enumerate() {
+            patch.add_metadata(
+                &path.pointer(place),
+                *template,
+                holder_label(start),
+                sequencers(start),
+            );
+        }
+    }
+    let Hold { path, started, .. } = &row.life.hold;
+    match started {
+        Some(value) => patch.replace(&path.pointer(0), &value.json()),
+        None => patch.remove(&path.pointer(0)),
+    }
+    Some(Request::Json(patch.into_value()))
+}
+
+/// Has the status of a held one say that it failed; `None` if it is not to fail.
+pub(in crate::kind) fn failure(
+    row: &Row,
+    workload: &Target,
+    shape: &Shape,
+    now: jiff::Timestamp,
+) -> Option<Request> {
+    let Shape::Listed(listing) = shape else {
+        return None;
+    };
+    let (failing, failed) = (listing.failing.as_ref()?, row.life.failed.as_ref()?);
+    let (now, message) = (
+        format!("{now:.0}"),
+        "ended by consul-semaphore-operator: see the events",
+    );
+    let filling = Filling {
+        reason: &failing.reason,
+        message,
+        now: &now,
+    };
+    let mut patch = JsonPatch::of(workload);
+    if let Some(condition) = &failed.condition {
+        let condition = json!({
+            "type": condition.type_,
+            "status": "True",
+            "reason": condition.reason.json(&filling),
+            "message": message,
+            "lastTransitionTime": now,
+        });
+        match failing.condition {
+            Some(place) => patch.replace(&format!("/status/conditions/{place}"), &condition),
+            None if failing.conditions => patch.add("/status/conditions/-", &condition),
+            None => patch.add("/status/conditions", &json!([condition])),
+        }
+    }
+    for (path, value) in &failed.fields {
+        patch.add(&path.pointer(0), &value.json(&filling));
+    }
+    Some(Request::Status(patch.into_value()))
+}

@@ -1,0 +1,159 @@
+//! The values that a row compares and writes.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::Deserialize;
+use serde_json::{Value as Json, value::RawValue};
+
+/// How long a text may be, in bytes.
+const MOST_BYTES: usize = 253;
+
+/// A value of a field.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "Json")]
+pub enum Scalar {
+    /// true or false.
+    Bool(bool),
+    /// A number.
+    Number(i64),
+    /// A text.
+    Text(Text),
+}
+
+impl TryFrom<Json> for Scalar {
+    type Error = String;
+
+    fn try_from(json: Json) -> Result<Self, String> {
+        match json {
+            Json::Bool(it) => Ok(Self::Bool(it)),
+            Json::Number(it) => it
+                .as_i64()
+                .map(Self::Number)
+                .ok_or_else(|| format!("{it} is no whole number")),
+            Json::String(it) => it.try_into().map(Self::Text),
+            Json::Null | Json::Array(_) | Json::Object(_) => {
+                Err("this can't be a value: write true, false, a whole number or a text".to_owned())
+            }
+        }
+    }
+}
+
+impl Scalar {
+    /// Whether a field has this value.
+    pub(super) fn is(&self, value: &RawValue) -> bool {
+        match self {
+            Self::Bool(it) => value.get() == it.to_string(),
+            Self::Number(it) => {
+                serde_json::from_str(value.get()).is_ok_and(|value: i64| value == *it)
+            }
+            // A longer one, with escapes for all its characters, is another one.
+            Self::Text(it) => {
+                value.get().len() <= 2 + 6 * it.0.len()
+                    && serde_json::from_str(value.get()).is_ok_and(|value: String| value == it.0)
+            }
+        }
+    }
+
+    /// The same as JSON.
+    pub(super) fn json(&self) -> Json {
+        match self {
+            Self::Bool(it) => (*it).into(),
+            Self::Number(it) => (*it).into(),
+            Self::Text(it) => it.0.clone().into(),
+        }
+    }
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bool(it) => it.fmt(f),
+            Self::Number(it) => it.fmt(f),
+            Self::Text(it) => f.write_str(&it.0),
+        }
+    }
+}
+
+/// A text that is the same in JSON and in the expressions of policies.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Text(String);
+
+impl TryFrom<String> for Text {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let usual = |c: char| c.is_ascii_graphic() && !"'\"\\@`".contains(c) || c == ' ';
+        if text.len() <= MOST_BYTES && text.chars().all(usual) {
+            return Ok(Self(text));
+        }
+        Err(format!(
+            "{:?} can't be written: use printable ASCII without quotes, backslashes and @, at most {MOST_BYTES} bytes",
+            super::shown(&text)
+        ))
+    }
+}
+
+impl AsRef<str> for Text {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What is written to a field: texts with places for what is not known before.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "Json")]
+pub enum Value {
+    /// A single value.
+    Scalar(Scalar),
+    /// Fields.
+    Object(BTreeMap<Text, Self>),
+}
+
+impl TryFrom<Json> for Value {
+    type Error = String;
+
+    fn try_from(json: Json) -> Result<Self, String> {
+        let Json::Object(fields) = json else {
+            return json.try_into().map(Self::Scalar);
+        };
+        let fields = fields.into_iter();
+        let fields = fields.map(|(name, value)| Ok((name.try_into()?, value.try_into()?)));
+        fields.collect::<Result<_, String>>().map(Self::Object)
+    }
+}
+
+/// What is written in the places `{reason}`, `{message}` and `{now}`.
+pub(super) struct Filling<'a> {
+    pub(super) reason: &'a str,
+    pub(super) message: &'a str,
+    pub(super) now: &'a str,
+}
+
+impl Value {
+    /// Why the operator ended it.
+    pub(super) fn reason() -> Self {
+        Self::Scalar(Scalar::Text(Text("{reason}".to_owned())))
+    }
+
+    /// The value as JSON.
+    pub(super) fn json(&self, filling: &Filling<'_>) -> Json {
+        match self {
+            Self::Scalar(Scalar::Text(text)) => text
+                .0
+                .replace("{reason}", filling.reason)
+                .replace("{message}", filling.message)
+                .replace("{now}", filling.now)
+                .into(),
+            Self::Scalar(scalar) => scalar.json(),
+            Self::Object(fields) => {
+                let fields = fields.iter();
+                Json::Object(
+                    fields
+                        .map(|(name, value)| (name.0.clone(), value.json(filling)))
+                        .collect(),
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The rows of users: the kinds that a `ConfigMap` describes, a row in each of its entries.
+
+use std::collections::BTreeMap;
+
+use consul_client::text::one_line;
+use serde::Deserialize;
+
+use crate::{Kind, Kinds, row::Row};
+
+/// How many rows are read.
+const MOST_ROWS: usize = 32;
+
+/// How much is said about a manifest that is none, in characters.
+const SAID: usize = 400;
+
+/// How much of the name of an entry is shown, in characters.
+const SHOWN: usize = 63;
+
+/// What the entries of a `ConfigMap` describe.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// The kinds, by the names of their entries.
+    pub kinds: BTreeMap<String, Kind>,
+    /// What is wrong with each of the other entries, and what is allowed, for people.
+    pub mistakes: BTreeMap<String, String>,
+}
+
+/// The part of a manifest that matters.
+#[derive(Deserialize)]
+struct ConfigMap {
+    #[serde(default)]
+    data: BTreeMap<String, String>,
+}
+
+impl Table {
+    /// Reads the manifest of a `ConfigMap` from YAML.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn parse(manifest: &str, taken: &Kinds) -> Result<Self, String> {
+        let map: ConfigMap = serde_yaml_ng::from_str(manifest)
+            .map_err(|error| one_line(&format!("this is no ConfigMap: {error}"), SAID))?;
+        Ok(Self::read(&map.data, taken))
+    }
+
+    /// Reads the entries of a `ConfigMap`. A row is not for a kind that is `taken`, or that an entry before it has.
+    pub fn read(data: &BTreeMap<String, String>, taken: &Kinds) -> Self {
+        let mut table = Self::default();
+        for (entry, text) in data {
+            let entry: String = entry.chars().take(SHOWN).collect();
+            match table.row(text, taken) {
+                Ok(kind) => {
+                    table.kinds.insert(entry, kind);
+                }
+                Err(why) => {
+                    table.mistakes.insert(entry, why);
+                }
+            }
+        }
+        table
+    }
+
+    fn row(&self, text: &str, taken: &Kinds) -> Result<Kind, String> {
+        if self.kinds.len() == MOST_ROWS {
+            return Err(format!(
+                "there are {MOST_ROWS} rows before it, and no more are read"
+            ));
+        }
+        let kind: Kind = Row::parse(text).map_err(|error| error.to_string())?.into();
+        let is_it = |one: &Kind| {
+            let (one, it) = (one.resource(), kind.resource());
+            one.kind == it.kind || (one.group, one.plural) == (it.group, it.plural)
+        };
+        if let Some(other) = taken.iter().find(|one| is_it(one)) {
+            let plural = other.resource().plural;
+            return Err(format!(
+                "kind: {} is served already: leave out this row, or {plural} in --workloads",
+                kind.name()
+            ));
+        }
+        if let Some((entry, _)) = self.kinds.iter().find(|(_, one)| is_it(one)) {
+            return Err(format!(
+                "kind: the row {entry} describes it already: leave out one of them"
+            ));
+        }
+        Ok(kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(kind: &str, plural: &str) -> String {
+        format!(
+            "{{ apiVersion: example.com/v1, kind: {kind}, plural: {plural}, pods: {{ labels: ['run={{uid}}'] }}, life: {{
+                hold: {{ path: spec.suspend, held: true }},
+                suspended: [{{ condition: Suspended }}], finished: [{{ condition: Done }}] }} }}"
+        )
+    }
+
+    fn read(rows: &[(&str, String)], taken: &str) -> Table {
+        let rows = rows.iter();
+        let rows = rows.map(|(entry, text)| ((*entry).to_owned(), text.clone()));
+        Table::read(&rows.collect(), &taken.parse().unwrap())
+    }
+
+    #[test]
+    fn a_wrong_row_says_what_is_wrong_and_the_others_are_read() {
+        let table = read(
+            &[
+                ("a", row("Run", "runs")),
+                ("b", row("Run", "others")),
+                ("c", row("RayJob", "rayjobs")),
+                ("d", "kind: Run".to_owned()),
+                ("e", row("Other", "jobs")),
+                ("f", row("Job", "runs2")),
+            ],
+            "rayjobs",
+        );
+        let names: Vec<&str> = table.kinds.keys().map(String::as_str).collect();
+        assert_eq!(names, ["a", "e"]);
+        for (entry, part) in [
+            ("b", "the row a describes it already"),
+            ("c", "leave out this row, or rayjobs in --workloads"),
+            ("d", "missing field `apiVersion`"),
+            ("f", "Job is served already"),
+        ] {
+            let why = &table.mistakes[entry];
+            assert!(why.contains(part), "{entry}: {why}");
+        }
+        // A kind that comes with the operator and is off is the user's.
+        let own = read(&[("c", row("RayJob", "rayjobs"))], "");
+        assert_eq!(own.kinds.len(), 1, "{:?}", own.mistakes);
+    }
+
+    #[test]
+    fn no_more_rows_are_read_than_there_may_be() {
+        let rows = (0..40).map(|n| (format!("r{n:02}"), row(&format!("R{n}"), &format!("r{n}"))));
+        let table = Table::read(&rows.collect(), &Kinds::default());
+        assert_eq!((table.kinds.len(), table.mistakes.len()), (32, 8));
+    }
+
+    #[test]
+    fn the_row_in_the_docs_is_one() {
+        let page = include_str!("../../../docs/kinds.md");
+        let manifest = page
+            .split("```")
+            .find_map(|block| block.strip_prefix("yaml\n"));
+        let table = Table::parse(manifest.unwrap(), &Kinds::default()).unwrap();
+        assert_eq!(
+            (table.kinds.len(), table.mistakes.len()),
+            (1, 0),
+            "{table:?}"
+        );
+    }
+
+    #[test]
+    fn a_manifest_of_a_config_map_is_read() {
+        let manifest = format!(
+            "kind: ConfigMap\ndata:\n  run: |\n    {}\n",
+            row("Run", "runs").replace('\n', " ")
+        );
+        let table = Table::parse(&manifest, &Kinds::default()).unwrap();
+        assert_eq!(table.kinds.len(), 1, "{:?}", table.mistakes);
+        assert!(Table::parse("data: 7", &Kinds::default()).is_err());
+    }
+}

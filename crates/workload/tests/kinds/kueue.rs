@@ -1,0 +1,459 @@
+//! `Workload` of Kueue, with its owner beside it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use consul_client::clock::Moment;
+use consul_semaphore::{
+    Phase,
+    engine::Write,
+    plan::{Fail, Failed, GiveBack, Rename, Start, Stop, Suspend, Suspended},
+};
+use consul_semaphore_workload::{
+    Kind, Object, Obstacle, Request, TrackedWorkload,
+    kueue::{self, Asked, Beside, Check},
+};
+use serde_json::{Value, json};
+
+use crate::{SESSION, UID, applied, started};
+
+const OTHERS: &str = "provisioning";
+const OURS: &str = "slots";
+const NEW: &str = "7e0b6a1c-2d9f-4c55-8a41-90c3f1d2b6e7";
+
+fn now() -> jiff::Timestamp {
+    "2026-01-01T00:00:20.5Z".parse().expect("a time")
+}
+
+fn condition(of: &str, status: &str) -> Value {
+    json!({ "type": of, "status": status, "lastTransitionTime": "2026-01-01T00:01:00Z" })
+}
+
+/// One that has its quota, with another controller's check before ours.
+fn reserved() -> Value {
+    json!({
+        "metadata": {
+            "name": "job-train-3c2a1", "namespace": "batch", "uid": "its-own", "resourceVersion": "7",
+            "creationTimestamp": "2026-01-01T00:00:10Z",
+            "ownerReferences": [{
+                "apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": UID, "controller": true,
+            }],
+        },
+        "spec": { "active": true, "podSets": [
+            { "name": "driver", "template": { "spec": { "terminationGracePeriodSeconds": 5 } } },
+            { "name": "workers", "template": { "spec": { "terminationGracePeriodSeconds": 90 } } },
+        ] },
+        "status": {
+            "conditions": [condition("QuotaReserved", "True")],
+            "admissionChecks": [
+                { "name": OTHERS, "state": "Ready", "message": "" },
+                { "name": OURS, "state": "Pending", "message": "" },
+            ],
+        },
+    })
+}
+
+fn with(change: impl FnOnce(&mut Value)) -> Value {
+    let mut object = reserved();
+    change(&mut object);
+    object
+}
+
+/// With what its owner asks for, and what is remembered of earlier slots.
+fn beside(annotations: &[(&str, &str)], sessions: &[&str]) -> Beside {
+    let annotations = annotations.iter();
+    let annotations = annotations
+        .map(|(name, value)| (format!("consul-semaphore.io/{name}"), (*value).to_owned()));
+    Beside {
+        checks: Arc::new([OURS.to_owned()].into()),
+        annotations: annotations.collect(),
+        sessions: sessions.iter().map(|session| (*session).into()).collect(),
+    }
+}
+
+fn asks() -> Beside {
+    beside(&[("semaphore", "db")], &[])
+}
+
+fn object(object: &Value, beside: Beside) -> Object {
+    let mut object: Object = serde_json::from_str(&object.to_string()).expect("an object");
+    object.beside = Some(Arc::new(beside));
+    object
+}
+
+fn read(value: &Value, beside: Beside) -> Option<TrackedWorkload> {
+    let object = object(value, beside);
+    TrackedWorkload::read_object(&Kind::KueueWorkload, &object, Moment::default()).expect("one")
+}
+
+fn tracked(value: &Value) -> TrackedWorkload {
+    read(value, asks()).expect("it asks for a slot")
+}
+
+fn phase(value: &Value) -> Phase {
+    tracked(value).workload.phase
+}
+
+fn sent(value: &Value, write: impl FnOnce(&TrackedWorkload) -> Write) -> Request {
+    let tracked = tracked(value);
+    let request = Kind::KueueWorkload.request(&write(&tracked), &tracked.shape, now());
+    request.expect("it can be said")
+}
+
+fn start(tracked: &TrackedWorkload) -> Start {
+    started(&tracked.workload)
+}
+
+fn granted() -> Value {
+    let start = sent(&reserved(), |tracked| Write::Start(start(tracked)));
+    applied(&reserved(), &start)
+}
+
+#[test]
+fn it_waits_as_its_owner_says_once_it_has_its_quota() {
+    let annotations = [
+        ("semaphore", "db:2"),
+        ("priority", "7"),
+        ("wait-timeout", "30m"),
+    ];
+    let tracked = read(&reserved(), beside(&annotations, &[])).expect("it asks");
+    let workload = tracked.workload;
+    assert!(workload.is_queued());
+    assert_eq!(workload.uid, UID.into(), "it is its owner's");
+    assert_eq!(
+        (&*workload.name, workload.kind.as_str()),
+        ("job-train-3c2a1", "Workload")
+    );
+    assert_eq!((workload.priority, workload.slots_asked()), (7, 2));
+    assert_eq!(workload.grace.as_secs(), 90);
+    // Of two that ask for the same, the one that was made later is the newer.
+    let reserved = "2026-01-01T00:01:00Z"
+        .parse::<jiff::Timestamp>()
+        .expect("a time");
+    assert_eq!(workload.since, reserved.as_second());
+    assert_eq!(workload.wait.created + 50, reserved.as_second());
+    assert_eq!(tracked.obstacle, None);
+}
+
+#[test]
+fn what_its_owner_can_not_ask_for_is_an_obstacle_and_no_annotation_asks_for_nothing() {
+    let long = "a".repeat(300_000);
+    for wrong in ["", "db:x", &long] {
+        let owner = json!({ "annotations": { "consul-semaphore.io/semaphore": wrong } });
+        let owner = serde_json::from_value(owner).expect("metadata");
+        let annotations = kueue::annotations(&owner);
+        assert!(annotations.values().all(|value| value.len() <= 4096));
+        let beside = Beside {
+            annotations,
+            ..beside(&[], &[])
+        };
+        let tracked = read(&reserved(), beside).expect("it asks");
+        assert!(matches!(tracked.obstacle, Some(Obstacle::Malformed(_))));
+    }
+    assert_eq!(read(&reserved(), beside(&[], &[])), None);
+    // What the operator writes is nothing that a user says.
+    let annotations = BTreeMap::from([("consul-semaphore.io/failed".to_owned(), String::new())]);
+    let owner = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+        annotations: Some(annotations),
+        ..Default::default()
+    };
+    assert!(kueue::annotations(&owner).is_empty());
+}
+
+#[test]
+fn it_is_queued_only_while_it_may_run_and_our_check_is_pending() {
+    let ended = Phase::Finished { at_rest: false };
+    let conditions = |conditions: Value| with(|it| it["status"]["conditions"] = conditions);
+    let reserved = || condition("QuotaReserved", "True");
+    for (object, expected) in [
+        (reserved_with("Pending"), Phase::Idle),
+        (reserved_with("Ready"), Phase::Running),
+        (reserved_with("Retry"), ended),
+        (reserved_with("Rejected"), ended),
+        (conditions(json!([])), ended),
+        (
+            conditions(json!([condition("QuotaReserved", "False")])),
+            ended,
+        ),
+        (
+            conditions(json!([reserved(), condition("Evicted", "True")])),
+            ended,
+        ),
+        (
+            conditions(json!([reserved(), condition("Evicted", "False")])),
+            Phase::Idle,
+        ),
+        (
+            conditions(json!([reserved(), condition("Finished", "True")])),
+            ended,
+        ),
+        // Our check came when it was admitted already.
+        (
+            conditions(json!([reserved(), condition("Admitted", "True")])),
+            Phase::Running,
+        ),
+        (with(|it| it["spec"]["active"] = false.into()), ended),
+        (
+            with(|it| it["metadata"]["deletionTimestamp"] = "2026-01-01T00:02:00Z".into()),
+            Phase::Deleting,
+        ),
+    ] {
+        assert_eq!(phase(&object), expected, "{object}");
+    }
+}
+
+fn reserved_with(state: &str) -> Value {
+    with(|it| it["status"]["admissionChecks"][1]["state"] = state.into())
+}
+
+#[test]
+fn a_grant_is_one_patch_of_our_entry_and_reaches_all_pods() {
+    let sent = sent(&reserved(), |tracked| Write::Start(start(tracked)));
+    assert!(matches!(sent, Request::Status(_)), "{sent:?}");
+    let granted = granted();
+    let mut rest = granted.clone();
+    rest["status"]["admissionChecks"][1] = reserved()["status"]["admissionChecks"][1].clone();
+    assert_eq!(rest, reserved(), "nothing else changes");
+    let entry = &granted["status"]["admissionChecks"][1];
+    assert_eq!(
+        (&entry["name"], &entry["state"]),
+        (&json!(OURS), &json!("Ready"))
+    );
+    assert_eq!(entry["lastTransitionTime"], "2026-01-01T00:00:20Z");
+    let updates = entry["podSetUpdates"].as_array().expect("a list");
+    let names: Vec<&Value> = updates.iter().map(|update| &update["name"]).collect();
+    assert_eq!(names, ["driver", "workers"]);
+    for update in updates {
+        assert_eq!(update["labels"]["consul-semaphore.io/holder"], UID);
+        assert_eq!(update["annotations"]["consul-semaphore.io/granted-to"], UID);
+        assert_eq!(
+            update["annotations"]["consul-semaphore.io/session"],
+            SESSION
+        );
+    }
+}
+
+#[test]
+fn a_grant_is_read_back_and_anothers_is_nobodys() {
+    let workload = tracked(&granted()).workload;
+    assert_eq!(workload.phase, Phase::Running);
+    assert!(workload.started_by(&SESSION.into()));
+    assert_eq!(workload.reported, [SESSION.into()]);
+    // Also when nothing is known of its owner.
+    let unknown = read(&granted(), beside(&[], &[])).expect("it was granted");
+    assert!(unknown.workload.started_by(&SESSION.into()));
+    let mut copy = granted();
+    copy["metadata"]["ownerReferences"][0]["uid"] = "another".into();
+    assert_eq!(tracked(&copy).workload.granted, None);
+    // Its session changes while it runs: the grant stays what it was.
+    let renamed = sent(&granted(), |tracked| {
+        let (workload, sessions) = ((&tracked.workload).into(), vec![NEW.into()]);
+        Write::Rename(Rename { workload, sessions })
+    });
+    let renamed = tracked(&applied(&granted(), &renamed)).workload;
+    assert!(renamed.started_by(&SESSION.into()));
+    assert_eq!(renamed.reported, [NEW.into()]);
+    assert_eq!(renamed.phase, Phase::Running);
+}
+
+/// Kueue resets our entry when it evicts, and gives it quota again while its pods terminate.
+#[test]
+fn what_was_evicted_may_have_pods_and_names_its_earlier_session() {
+    let reset = with(|it| {
+        let message = "Reset to Pending after eviction. Previously: Ready";
+        it["status"]["admissionChecks"][1]["message"] = message.into();
+    });
+    let tracked = read(&reset, beside(&[("semaphore", "db")], &[SESSION])).expect("it asks");
+    assert!(tracked.may_have_pods());
+    assert_eq!(tracked.workload.granted, None);
+    assert_eq!(tracked.workload.reported, [SESSION.into()]);
+    assert!(!tracked.workload.was_never_granted());
+}
+
+#[test]
+fn what_gives_its_slot_back_waits_on_and_says_so() {
+    let give_back = sent(&reserved(), |tracked| {
+        Write::GiveBack(GiveBack {
+            workload: (&tracked.workload).into(),
+            sessions: vec![SESSION.into(), NEW.into()],
+            hold: false,
+        })
+    });
+    let after = applied(&reserved(), &give_back);
+    let workload = tracked(&after).workload;
+    assert_eq!(workload.phase, Phase::Idle);
+    assert_eq!(workload.reported, [SESSION.into(), NEW.into()]);
+    assert_ne!(after, reserved(), "the next start names another version");
+}
+
+#[test]
+fn what_lost_its_slot_is_retried_later_and_only_once() {
+    let suspend = sent(&granted(), |tracked| {
+        Write::Suspend(Suspend {
+            workload: (&tracked.workload).into(),
+            why: Suspended::SlotLost,
+            session: None,
+            since: 0,
+        })
+    });
+    let after = applied(&granted(), &suspend);
+    let entry = &after["status"]["admissionChecks"][1];
+    assert_eq!(entry["state"], "Retry");
+    assert_eq!(entry["requeueAfterSeconds"], 10);
+    assert_eq!(entry["lastTransitionTime"], "2026-01-01T00:00:20Z");
+    let workload = tracked(&after).workload;
+    assert_eq!(workload.phase, Phase::Finished { at_rest: false });
+    assert_eq!(Stop::of(&workload), None);
+}
+
+#[test]
+fn what_runs_without_a_grant_is_retried() {
+    let tracked = tracked(&reserved_with("Ready"));
+    assert_eq!(tracked.obstacle, None);
+    let order = Stop::of(&tracked.workload).expect("it runs");
+    let request = Kind::KueueWorkload.stop(&order, &tracked.shape, now());
+    let request = request.expect("it can be stopped");
+    let after = applied(&reserved_with("Ready"), &request);
+    assert_eq!(after["status"]["admissionChecks"][1]["state"], "Retry");
+}
+
+#[test]
+fn what_waits_too_long_is_rejected() {
+    let fail = sent(&reserved(), |tracked| {
+        Write::Fail(Fail {
+            workload: (&tracked.workload).into(),
+            why: Failed::Superseded { by: "x".to_owned() },
+        })
+    });
+    let after = applied(&reserved(), &fail);
+    let entry = &after["status"]["admissionChecks"][1];
+    assert_eq!(
+        (&entry["state"], &entry["message"]),
+        (&json!("Rejected"), &json!("Superseded"))
+    );
+    assert_eq!(phase(&after), Phase::Finished { at_rest: false });
+}
+
+#[test]
+fn its_owner_is_its_controller_and_of_a_kind_that_is_known() {
+    let owner = |change: &dyn Fn(&mut Value)| {
+        let value = with(|it| change(&mut it["metadata"]["ownerReferences"][0]));
+        kueue::owner(&object(&value, asks()))
+    };
+    let job = owner(&|_| {}).expect("a Job");
+    assert_eq!(
+        (job.kind, &*job.name, job.uid),
+        (Kind::Job, "train", UID.into())
+    );
+    let set = owner(&|it| {
+        it["apiVersion"] = "jobset.x-k8s.io/v1alpha2".into();
+        it["kind"] = "JobSet".into();
+    });
+    assert_eq!(set.expect("a JobSet").kind, Kind::JobSet);
+    for unknown in [
+        owner(&|it| it["apiVersion"] = "example.com/v1".into()),
+        owner(&|it| it["kind"] = "k".repeat(10_000).into()),
+        owner(&|it| it["controller"] = false.into()),
+    ] {
+        let why = unknown.expect_err("it is not known");
+        assert!(
+            why.ends_with("these owners: Job, JobSet") && why.len() < 500,
+            "{why}"
+        );
+    }
+}
+
+#[test]
+fn what_asks_for_nothing_is_ready_and_what_can_not_be_read_says_why() {
+    let asked = |value: &Value| Asked::of(&object(value, beside(&[], &[]))).expect("one");
+    let after = |value: &Value, request: Option<Request>| applied(value, &request.expect("news"));
+    let waiting = asked(&reserved()).expect("our check is asked");
+    assert!(waiting.waits());
+    let ready = after(&reserved(), waiting.ready(now()));
+    assert_eq!(ready["status"]["admissionChecks"][1]["state"], "Ready");
+    assert_eq!(
+        ready["status"]["admissionChecks"][1]["podSetUpdates"],
+        Value::Null
+    );
+    assert!(!asked(&ready).expect("our check is asked").waits());
+
+    let pending = after(&reserved(), waiting.pending("no owner", now()));
+    assert_eq!(
+        pending["status"]["admissionChecks"][1]["message"],
+        "no owner"
+    );
+    let pending = asked(&pending).expect("our check is asked");
+    assert!(pending.waits());
+    assert_eq!(pending.pending("no owner", now()), None, "it is said once");
+
+    let others = with(|it| it["status"]["admissionChecks"][1]["name"] = OTHERS.into());
+    assert!(asked(&others).is_none());
+}
+
+#[test]
+fn each_admission_check_of_ours_is_active() {
+    let check = |status: Value, parameters: Value| {
+        json!({
+            "metadata": { "name": OURS, "resourceVersion": "9", "generation": 3 },
+            "spec": { "controllerName": "consul-semaphore.io/slots", "parameters": parameters },
+            "status": status,
+        })
+    };
+    let read = |value: &Value| {
+        Check::of(&object(value, asks()))
+            .expect("one")
+            .expect("ours")
+    };
+    let after = |value: Value| {
+        let active = read(&value).active(now()).expect("news");
+        assert_eq!(active["metadata"]["resourceVersion"], "9");
+        let mut after = value;
+        crate::merge(&mut after, &active);
+        after
+    };
+    let new = after(check(Value::Null, Value::Null));
+    let condition = &new["status"]["conditions"][0];
+    assert_eq!(
+        (&condition["type"], &condition["status"]),
+        (&json!("Active"), &json!("True"))
+    );
+    assert_eq!(condition["observedGeneration"], 3);
+    assert_eq!(read(&new).active(now()), None, "it is said once");
+
+    // Of an older generation, taken away, or beside another one.
+    let mut older = new.clone();
+    older["metadata"]["generation"] = 4.into();
+    older["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-01T00:00:00Z".into();
+    let condition = after(older)["status"]["conditions"][0].clone();
+    assert_eq!(condition["observedGeneration"], 4);
+    assert_eq!(
+        condition["lastTransitionTime"], "2026-01-01T00:00:00Z",
+        "it changes with the status"
+    );
+    let taken =
+        json!({ "conditions": [{ "type": "Other" }, { "type": "Active", "status": "False" }] });
+    let again = after(check(taken, Value::Null));
+    let types = again["status"]["conditions"]
+        .as_array()
+        .expect("a list")
+        .iter();
+    let types: Vec<_> = types
+        .map(|condition| (&condition["type"], &condition["status"]))
+        .collect();
+    assert_eq!(
+        types,
+        [
+            (&json!("Other"), &Value::Null),
+            (&json!("Active"), &json!("True"))
+        ]
+    );
+
+    let parameters = json!({ "apiGroup": "example.com", "kind": "Config", "name": "a" });
+    let with = after(check(Value::Null, parameters));
+    let message = with["status"]["conditions"][0]["message"]
+        .as_str()
+        .expect("a message");
+    assert!(message.contains("ignores its parameters"), "{message}");
+    let mut others = check(Value::Null, Value::Null);
+    others["spec"]["controllerName"] = "example.com/other".into();
+    assert!(Check::of(&object(&others, asks())).expect("one").is_none());
+}

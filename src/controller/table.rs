@@ -1,0 +1,193 @@
+//! The table of kinds: rows in a `ConfigMap`, which are read again whenever it changes. A new row is served, a changed one
+//! is served as it is now, and one that is gone is let go, as a kind whose definition was deleted. A wrong row is
+//! reported, and what it was before stays in force.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
+use kube::{
+    Api, ResourceExt as _,
+    runtime::watcher::{self, Event},
+};
+use tokio::task::JoinSet;
+
+use super::{
+    Context,
+    events::Reason,
+    watches::{Unsynced, next, watch_workloads},
+    watching::Watching,
+};
+use crate::{
+    streamed,
+    telemetry::{Health, Metrics},
+    watch_scope::WatchScope,
+};
+use consul_semaphore_workload::{Kind, Table as Rows};
+
+/// For how long at most nothing is decided at the start because the workloads of a row are not listed yet: the row may
+/// be wrong, or the operator may not list them.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The table, before it is read.
+pub(super) struct Table {
+    namespace: String,
+    name: String,
+    health: Health,
+    metrics: Metrics,
+}
+
+impl Table {
+    /// It is read from here. The operator is not ready before.
+    pub(super) fn begin(
+        namespace: &str,
+        name: &str,
+        health: &Health,
+        metrics: &Metrics,
+    ) -> (Self, Watching) {
+        let scope = WatchScope::Namespace(namespace.into());
+        let watching = Watching::begin("configmaps", &scope, health, metrics);
+        let this = Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            health: health.clone(),
+            metrics: metrics.clone(),
+        };
+        (this, watching)
+    }
+
+    /// Serves its kinds in these scopes, for as long as this replica leads.
+    pub(super) async fn run(
+        self,
+        context: Arc<Context>,
+        scopes: Vec<(WatchScope, Unsynced)>,
+        mut watching: Watching,
+    ) {
+        let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &self.namespace);
+        let this_one = format!("metadata.name={}", self.name);
+        let config = watcher::Config::default().fields(&this_one);
+        let mut events = std::pin::pin!(streamed::watch(api, config));
+        let mut serving = Serving {
+            table: self,
+            context,
+            scopes: scopes.iter().map(|(scope, _)| scope.clone()).collect(),
+            kinds: BTreeMap::new(),
+            mistakes: BTreeMap::new(),
+        };
+        let (mut first, mut listed) = (Some(scopes), None);
+        while let Some(event) = next(&mut events, &mut watching).await {
+            match event {
+                Event::Init => listed = None,
+                Event::InitApply(map) => listed = Some(map),
+                Event::InitDone => serving.read(listed.take(), first.take()).await,
+                Event::Apply(map) => serving.read(Some(map), None).await,
+                Event::Delete(_) => serving.read(None, None).await,
+            }
+        }
+    }
+}
+
+/// The kinds of the table that are served now.
+struct Serving {
+    table: Table,
+    context: Arc<Context>,
+    scopes: Vec<WatchScope>,
+    /// By the names of their entries: each with its watches, which end with this.
+    kinds: BTreeMap<String, (Kind, JoinSet<()>)>,
+    /// What was reported of wrong entries.
+    mistakes: BTreeMap<String, String>,
+}
+
+impl Serving {
+    /// The table as it is now. `first` is what waits for it at the start.
+    async fn read(&mut self, map: Option<ConfigMap>, first: Option<Vec<(WatchScope, Unsynced)>>) {
+        let map = map.unwrap_or_default();
+        let data = map.data.clone().unwrap_or_default();
+        let Rows { kinds, mistakes } = Rows::read(&data, &self.context.shared.served.kinds);
+        self.report(&map, mistakes);
+        let gone: Vec<String> = self.kinds.keys().cloned().collect();
+        for entry in gone {
+            let wrong = self.mistakes.contains_key(&entry);
+            let is_now = |(kind, _): &(Kind, _)| kinds.get(&entry) == Some(kind);
+            if !wrong && !self.kinds.get(&entry).is_some_and(is_now) {
+                let renewed: BTreeSet<_> = kinds.values().map(Kind::name).collect();
+                self.let_go(&entry, |kind| !renewed.contains(&kind.name()))
+                    .await;
+            }
+        }
+        for (entry, kind) in kinds {
+            // A row that was wrong later may have it.
+            let mut served = self.kinds.values();
+            if !served.any(|(one, _)| one.name() == kind.name()) {
+                self.serve(entry, kind, first.as_deref().unwrap_or_default());
+            }
+        }
+    }
+
+    fn report(&mut self, map: &ConfigMap, mistakes: BTreeMap<String, String>) {
+        let Table {
+            namespace, name, ..
+        } = &self.table;
+        for (entry, why) in &mistakes {
+            if self.mistakes.get(entry) == Some(why) {
+                continue;
+            }
+            let note = format!("the row {entry} is left out: {why}");
+            tracing::warn!(configmap = %format_args!("{namespace}/{name}"), "{note}");
+            let about = ObjectReference {
+                api_version: Some("v1".into()),
+                kind: Some("ConfigMap".into()),
+                namespace: Some(namespace.clone()),
+                name: Some(name.clone()),
+                uid: map.uid(),
+                ..ObjectReference::default()
+            };
+            let events = &self.context.shared.events;
+            events.emit(about, Reason::InvalidKind, note);
+        }
+        self.mistakes = mistakes;
+    }
+
+    /// Ends the watches of a kind. Its workloads are forgotten if it is served no more; those that hold
+    /// slots keep them until they have ended and no pod of them is left.
+    async fn let_go(&mut self, entry: &str, is_gone: impl Fn(&Kind) -> bool) {
+        let Some((kind, mut watches)) = self.kinds.remove(entry) else {
+            return;
+        };
+        watches.shutdown().await;
+        tracing::info!(entry, kind = %kind.name(), "a row of the table has changed or is gone");
+        if is_gone(&kind) {
+            for scope in &self.scopes {
+                self.context.index.list_begins(&kind.name(), scope);
+                self.context.index.list_ends(&kind.name(), scope);
+            }
+        }
+    }
+
+    fn serve(&mut self, entry: String, kind: Kind, first: &[(WatchScope, Unsynced)]) {
+        tracing::info!(entry, kind = %kind.name(), "serving a kind of the table");
+        self.context.shared.known.learn(kind.clone());
+        let Table {
+            health, metrics, ..
+        } = &self.table;
+        let mut watches = JoinSet::new();
+        for (place, scope) in self.scopes.iter().enumerate() {
+            let plural = &kind.resource().plural;
+            let watching = Watching::begin_later(plural, scope, health, metrics);
+            let unsynced = first.get(place);
+            let unsynced = unsynced.map(|(_, unsynced)| unsynced.another(PATIENCE));
+            let context = self.context.clone();
+            watches.spawn(watch_workloads(
+                context,
+                kind.clone(),
+                scope.clone(),
+                watching,
+                unsynced,
+            ));
+        }
+        self.kinds.insert(entry, (kind, watches));
+    }
+}

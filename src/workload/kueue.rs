@@ -1,0 +1,247 @@
+//! What decides beside a Workload of Kueue what it means: which admission checks are ours, and what its owner says.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use consul_client::{SessionId, clock::Moment};
+use consul_semaphore::Uid;
+use consul_semaphore_workload::{
+    Kind, Object, TrackedWorkload,
+    kueue::{Beside, Owner, owner},
+};
+
+/// A Workload by its namespace and name.
+pub(crate) type Name = (String, String);
+
+/// What is known; clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Owners {
+    known: Arc<Mutex<HashMap<Uid, Known>>>,
+    /// The names of our admission checks; `None` until they are listed.
+    checks: watch::Sender<Option<Arc<BTreeSet<String>>>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    owner: Owner,
+    workload: Name,
+    /// `None` until they were read.
+    annotations: Option<BTreeMap<String, String>>,
+    /// The sessions of its last slots.
+    sessions: Vec<SessionId>,
+}
+
+impl Default for Owners {
+    fn default() -> Self {
+        Self {
+            known: Arc::default(),
+            checks: watch::Sender::new(None),
+        }
+    }
+}
+
+impl Owners {
+    /// Another term begins: nobody has looked since the last one. What had slots then is still known.
+    pub(crate) fn begin(&self) {
+        self.checks.send_replace(None);
+        for known in self.known.lock().values_mut() {
+            known.annotations = None;
+        }
+    }
+
+    /// Our admission checks are these.
+    pub(crate) fn set_checks(&self, names: &BTreeSet<String>) {
+        self.checks.send_if_modified(|known| {
+            let is_new = known.as_deref() != Some(names);
+            if is_new {
+                *known = Some(Arc::new(names.clone()));
+            }
+            is_new
+        });
+    }
+
+    /// The names of our admission checks, as they change.
+    pub(crate) fn checks(&self) -> watch::Receiver<Option<Arc<BTreeSet<String>>>> {
+        self.checks.subscribe()
+    }
+
+    /// Puts beside a Workload what is known of its owner.
+    pub(crate) fn pair(&self, object: &mut Object) {
+        let mut beside = Beside {
+            checks: self.checks.borrow().clone().unwrap_or_default(),
+            ..Beside::default()
+        };
+        if let Ok(Owner { uid, .. }) = owner(object)
+            && let Some(known) = self.known.lock().get(&uid)
+        {
+            beside.annotations = known.annotations.clone().unwrap_or_default();
+            beside.sessions.clone_from(&known.sessions);
+        }
+        object.beside = Some(Arc::new(beside));
+    }
+
+    /// What the operator keeps of a Workload that was received at `seen`.
+    ///
+    /// # Errors
+    /// If this is no Workload.
+    pub(crate) fn track(
+        &self,
+        object: &mut Object,
+        seen: Moment,
+    ) -> serde_json::Result<Option<TrackedWorkload>> {
+        self.pair(object);
+        let tracked = TrackedWorkload::read_object(&Kind::KueueWorkload, object, seen)?;
+        if let Some(TrackedWorkload { workload, .. }) = &tracked
+            && let Some(granted) = &workload.granted
+            && let Some(known) = self.known.lock().get_mut(&workload.uid)
+        {
+            let at_first = granted.slots.iter().map(|slot| slot.session.clone());
+            known.sessions = match &workload.reported {
+                none if none.is_empty() => at_first.collect(),
+                now => now.clone(),
+            };
+        }
+        Ok(tracked)
+    }
+
+    /// A Workload has this owner. Returns whether it is known what that says.
+    pub(crate) fn note(&self, workload: &Name, owner: &Owner) -> bool {
+        let mut all = self.known.lock();
+        let known = all.entry(owner.uid.clone()).or_insert_with(|| Known {
+            owner: owner.clone(),
+            workload: workload.clone(),
+            annotations: None,
+            sessions: Vec::new(),
+        });
+        known.workload.clone_from(workload);
+        known.annotations.is_some()
+    }
+
+    /// An owner was read and says this, unless a watch has told since.
+    pub(crate) fn read(&self, uid: &Uid, annotations: BTreeMap<String, String>) {
+        if let Some(known) = self.known.lock().get_mut(uid) {
+            known.annotations.get_or_insert(annotations);
+        }
+    }
+
+    /// An owner says this now. Returns its Workload if that is news.
+    pub(crate) fn says(&self, uid: &Uid, annotations: BTreeMap<String, String>) -> Option<Name> {
+        let mut all = self.known.lock();
+        let known = all.get_mut(uid)?;
+        let before = known.annotations.replace(annotations);
+        (before != known.annotations).then(|| known.workload.clone())
+    }
+
+    /// A Workload was deleted.
+    pub(crate) fn forget(&self, uid: &Uid, workload: &Name) {
+        let mut all = self.known.lock();
+        if all
+            .get(uid)
+            .is_some_and(|known| known.workload == *workload)
+        {
+            all.remove(uid);
+        }
+    }
+
+    /// The owner with this uid.
+    pub(crate) fn owner(&self, uid: &Uid) -> Option<Owner> {
+        self.known.lock().get(uid).map(|known| known.owner.clone())
+    }
+
+    /// The owner as events refer to it: what happens to a Workload is of interest to whoever made that.
+    pub(crate) fn reference(&self, namespace: &str, uid: &Uid) -> Option<ObjectReference> {
+        let Owner { kind, name, .. } = self.owner(uid)?;
+        Some(ObjectReference {
+            api_version: Some(kind.resource().api_version),
+            kind: Some(kind.name().to_string()),
+            namespace: Some(namespace.to_owned()),
+            name: Some(name.to_string()),
+            uid: Some(uid.to_string()),
+            ..ObjectReference::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const ASKS: &str = "consul-semaphore.io/semaphore";
+
+    fn workload(state: &str, message: &str) -> Object {
+        let object = json!({
+            "metadata": {
+                "name": "job-a", "namespace": "batch", "uid": "w", "resourceVersion": "7",
+                "ownerReferences": [{
+                    "apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "u", "controller": true,
+                }],
+            },
+            "status": {
+                "conditions": [{ "type": "QuotaReserved", "status": "True" }],
+                "admissionChecks": [{
+                    "name": "slots", "state": state, "message": message,
+                    "podSetUpdates": [{ "name": "main", "annotations": {
+                        "consul-semaphore.io/granted-to": "u",
+                        "consul-semaphore.io/lock-key": "p/s",
+                        "consul-semaphore.io/session": "s",
+                    } }],
+                }],
+            },
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn known() -> (Owners, Name, Owner) {
+        let (owners, name) = (Owners::default(), ("batch".to_owned(), "job-a".to_owned()));
+        owners.set_checks(&["slots".to_owned()].into());
+        let owner = owner(&workload("Pending", "")).unwrap();
+        assert!(!owners.note(&name, &owner));
+        (owners, name, owner)
+    }
+
+    fn asks(semaphore: &str) -> BTreeMap<String, String> {
+        [(ASKS.to_owned(), semaphore.to_owned())].into()
+    }
+
+    #[test]
+    fn what_a_watch_tells_is_newer_than_what_was_read_meanwhile() {
+        let (owners, name, owner) = known();
+        assert_eq!(owners.says(&owner.uid, asks("new")), Some(name.clone()));
+        owners.read(&owner.uid, asks("old"));
+        assert_eq!(owners.says(&owner.uid, asks("new")), None, "it is no news");
+        assert!(owners.note(&name, &owner));
+        let tracked = owners.track(&mut workload("Pending", ""), Moment::default());
+        assert_eq!(tracked.unwrap().unwrap().workload.asked(), "new");
+        assert_eq!(owners.says(&"other".into(), asks("new")), None);
+    }
+
+    #[test]
+    fn an_evicted_one_is_known_to_have_run_until_it_is_forgotten() {
+        let (owners, name, owner) = known();
+        owners.read(&owner.uid, asks("db"));
+        let track = |state, message| {
+            let tracked = owners.track(&mut workload(state, message), Moment::default());
+            tracked.unwrap().unwrap().workload
+        };
+        assert!(track("Pending", "").was_never_granted());
+        assert!(track("Ready", "sessions s").granted.is_some());
+        assert_eq!(track("Pending", "reset").reported, ["s".into()]);
+        let about = owners.reference("batch", &owner.uid).unwrap();
+        assert_eq!(
+            (about.kind.as_deref(), about.name.as_deref()),
+            (Some("Job"), Some("a"))
+        );
+        owners.forget(&owner.uid, &("batch".to_owned(), "another".to_owned()));
+        assert!(owners.owner(&owner.uid).is_some());
+        owners.forget(&owner.uid, &name);
+        assert!(owners.owner(&owner.uid).is_none());
+    }
+}

@@ -1,0 +1,185 @@
+//! The kinds of a `ConfigMap`: of a definition that this journey makes, whose controller is played here.
+
+use serde_json::{Value, json};
+use testbed::{Bed, Namespace, Object, eventually};
+
+use crate::stage::{ASKS, GRANTED_TO, WAITS};
+
+const API: &str = "example.com/v1";
+
+/// The namespace of the operator.
+const OPERATORS: &str = "consul-semaphore-system";
+
+/// The definition of `Run`, which knows all fields.
+fn definition() -> Value {
+    let any = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": "runs.example.com" },
+        "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": { "kind": "Run", "plural": "runs" },
+            "versions": [{
+                "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
+                "schema": { "openAPIV3Schema": { "type": "object", "properties": { "spec": any, "status": any } } },
+            }],
+        },
+    })
+}
+
+/// Its row. `done` is the phase of one that has ended.
+fn row(done: &str) -> String {
+    json!({
+        "apiVersion": API, "kind": "Run", "plural": "runs",
+        "life": {
+            "hold": { "path": "spec.paused", "held": true, "started": false },
+            "suspended": [{ "path": "status.phase", "oneOf": ["Paused"] }],
+            "finished": [{ "path": "status.phase", "oneOf": [done, "Failed"] }],
+            "failed": { "fields": { "status.phase": "Failed", "status.message": "{message}" } },
+        },
+        "pods": { "metadata": ["spec.pod.metadata"] },
+    })
+    .to_string()
+}
+
+async fn rows(bed: &Bed, data: Value) {
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "data": data,
+        "metadata": { "name": "kinds", "namespace": OPERATORS },
+    });
+    apply(bed, &map).await;
+}
+
+async fn apply(bed: &Bed, object: &Value) {
+    let file = bed.folder().path().join("applied.json");
+    std::fs::write(&file, object.to_string()).unwrap();
+    let file = file.display().to_string();
+    bed.kubectl(["apply", "-f", &file]).await;
+}
+
+/// Lets the operator read the rows, and write to these runs.
+async fn rights(bed: &Bed) {
+    let operator = json!([{
+        "kind": "ServiceAccount", "name": "consul-semaphore-operator", "namespace": OPERATORS,
+    }]);
+    let rules = json!([
+        { "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["kinds"], "verbs": ["get", "list", "watch"] },
+        { "apiGroups": ["example.com"], "resources": ["runs"], "verbs": ["get", "list", "watch", "patch", "delete"] },
+        { "apiGroups": ["example.com"], "resources": ["runs/status"], "verbs": ["patch"] },
+    ]);
+    let group = "rbac.authorization.k8s.io";
+    let version = format!("{group}/v1");
+    let name = json!({ "name": "rows" });
+    let role =
+        json!({ "apiVersion": version, "kind": "ClusterRole", "metadata": name, "rules": rules });
+    apply(bed, &role).await;
+    apply(
+        bed,
+        &json!({
+            "apiVersion": version, "kind": "ClusterRoleBinding", "metadata": name, "subjects": operator,
+            "roleRef": { "apiGroup": group, "kind": "ClusterRole", "name": "rows" },
+        }),
+    )
+    .await;
+}
+
+async fn run(team: &Namespace, name: &str) -> Object {
+    let run = json!({
+        "apiVersion": API, "kind": "Run",
+        "metadata": { "name": name, "labels": { WAITS: "true" }, "annotations": { ASKS: "db" } },
+        "spec": { "paused": true, "pod": {} },
+    });
+    let run = team.create(run).await;
+    phase(&run, "Paused").await;
+    run
+}
+
+/// What its controller writes.
+async fn phase(run: &Object, phase: &str) {
+    let status = json!([{ "op": "add", "path": "/status", "value": { "phase": phase } }]);
+    run.change_status(status).await.unwrap();
+}
+
+async fn is_deleted(run: &Object) {
+    run.delete().await;
+    run.is_gone().await;
+}
+
+async fn is_started(run: &Object) {
+    let started = run.is("started", |it| it["spec"]["paused"] == false).await;
+    let uid = &started["metadata"]["uid"];
+    assert_eq!(started["metadata"]["annotations"][GRANTED_TO], *uid);
+    let pod = &started["spec"]["pod"]["metadata"];
+    assert_eq!(pod["labels"]["consul-semaphore.io/holder"], *uid);
+}
+
+#[tokio::test]
+async fn a_row_is_served_while_it_is_there_and_a_wrong_one_is_named() {
+    let bed = Bed::builder()
+        .operator_args(["--kinds=kinds"])
+        .without_operator()
+        .start()
+        .await;
+    apply(&bed, &definition()).await;
+    rights(&bed).await;
+    bed.operator().start().await;
+    let team = bed.namespace("rows").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    bed.kubectl([
+        "wait",
+        "--for=condition=Established",
+        "crd/runs.example.com",
+    ])
+    .await;
+    let a = run(&team, "a").await;
+
+    // Nothing is known of it, until there is a row.
+    rows(&bed, json!({ "bad": "kind: Run", "run": row("Done") })).await;
+    is_started(&a).await;
+    eventually("the wrong row is named", || async {
+        let events = bed
+            .kubectl([
+                "get",
+                "events",
+                "-n",
+                OPERATORS,
+                "-o",
+                "jsonpath={.items[*].message}",
+            ])
+            .await;
+        let named = events.contains("the row bad is left out: missing field `apiVersion`");
+        if named { Ok(()) } else { Err(events) }
+    })
+    .await;
+
+    // The next one waits for it.
+    let b = run(&team, "b").await;
+    b.has_event("SlotWaiting").await;
+    phase(&a, "Done").await;
+    is_started(&b).await;
+
+    // A changed row is used. By it, the first one would run again.
+    is_deleted(&a).await;
+    let c = run(&team, "c").await;
+    c.has_event("SlotWaiting").await;
+    rows(&bed, json!({ "run": row("Over") })).await;
+    phase(&b, "Over").await;
+    is_started(&c).await;
+
+    // A row that became wrong stays what it was.
+    let d = run(&team, "d").await;
+    d.has_event("SlotWaiting").await;
+    rows(&bed, json!({ "run": "kind: Run" })).await;
+    phase(&c, "Over").await;
+    is_started(&d).await;
+
+    // Without a row nobody waits, and who has a slot keeps it while it is there.
+    let last = run(&team, "e").await;
+    last.has_event("SlotWaiting").await;
+    rows(&bed, json!({})).await;
+    db.shows(json!({ "held": 1, "waiting": 0 })).await;
+    is_deleted(&d).await;
+    db.shows(json!({ "held": 0, "waiting": 0 })).await;
+    rows(&bed, json!({ "run": row("Over") })).await;
+    is_started(&last).await;
+}
