@@ -629,6 +629,10 @@ impl Engine {
 impl Engine {
     /// Decides what follows for the workloads that ask for several slots, after a pass over one of their queues.
     fn join(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
+        // Nothing new is known as long as an answer is awaited.
+        if self.queue(queue).is_some_and(Queue::is_blocked) {
+            return;
+        }
         for (workload, queues) in self.joint_workloads(queue, stores) {
             self.join_one(&workload, &queues, now, stores);
             for queue in &queues {
@@ -719,15 +723,16 @@ impl Engine {
         stores: &impl Stores,
     ) {
         let uid = &workload.uid;
+        let is_later = |queue: &QueueRef| matches!(self.said(queue, uid), Said::Later);
+        if queues.iter().any(is_later) {
+            return self.joint.note(uid, queues, true);
+        }
         if workload.asks_for_several() {
             let asked = self.asked_for(workload, queues);
             self.tell_request(uid, queues, asked.as_ref());
         }
         let said: Vec<Said<'_>> = queues.iter().map(|queue| self.said(queue, uid)).collect();
         let any = said.iter().any(Said::is_concerned);
-        if said.contains(&Said::Later) {
-            return self.joint.note(uid, queues, any);
-        }
         let next = joint::next(&said);
         let first = said.iter().position(Said::is_first);
         let is_due = self.joint.is_due(uid, now.moment);
