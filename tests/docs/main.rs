@@ -21,6 +21,7 @@ mod exec;
 mod generated;
 mod gitops;
 mod install;
+mod kinds;
 mod links;
 mod made;
 mod migrate;
