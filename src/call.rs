@@ -42,6 +42,19 @@ impl CallError {
         }
     }
 
+    /// Whether the API server knows no object of this name where it was asked for one: `Some(false)` if it knows no such
+    /// resource either.
+    pub(crate) fn not_found(&self, name: &str) -> Option<bool> {
+        let Self::Failed(error) = self else {
+            return None;
+        };
+        let kube::Error::Api(status) = error.as_ref() else {
+            return None;
+        };
+        let details = status.details.as_ref();
+        (status.code == 404).then(|| details.is_some_and(|details| details.name == name))
+    }
+
     /// Whether the API server will refuse it again: the refusal is neither a version conflict nor about too many
     /// requests.
     pub(crate) fn is_refused_for_good(&self) -> bool {

@@ -367,11 +367,27 @@ impl Workloads {
         let seen = Moment::now();
         let text = async { self.client.request_text(of.get()?).await };
         let text = match call(text).await {
-            Err(error) if matches!(error.refusal(), Some((404, _))) => return Ok(None),
-            text => text?,
+            Err(error) => {
+                return match error.not_found(of.name) {
+                    Some(named) if named || !self.is_defined(of.kind).await? => Ok(None),
+                    _ => Err(error),
+                };
+            }
+            Ok(text) => text,
         };
         let found = self.parse(of.kind, &text, seen)?;
         Ok(found.filter(|found| found.workload.uid == *uid))
+    }
+
+    /// Whether there may be objects of a kind although the API server does not know the resource: a row may name it
+    /// wrongly, or a version that is served no more.
+    async fn is_defined(&self, kind: &Kind) -> Result<bool, CallError> {
+        let Kind::Listed(_) = kind else {
+            return Ok(false);
+        };
+        let group = kind.resource().group;
+        let groups = call(self.client.list_api_groups()).await?.groups;
+        Ok(groups.iter().any(|known| known.name == group))
     }
 
     /// The current state of the workload, and its remaining pods, for people. Never from a cache.

@@ -28,7 +28,7 @@ use super::{
     watching::Watching,
 };
 use crate::{
-    call::{CALL_TIMEOUT, call, patch_params},
+    call::{CALL_TIMEOUT, CallError, call, patch_params},
     watch_scope::WatchScope,
     workload::{Urgency, WorkloadName, WorkloadWrite, WriteError},
 };
@@ -67,7 +67,7 @@ pub(super) async fn watch_checks(context: Arc<Context>, mut watching: Watching) 
                 let due: Vec<String> = due.map(|(name, _)| name.clone()).collect();
                 for name in due {
                     let object = call(api.get(&name)).await;
-                    activate(&api, &name, object.ok(), &mut setbacks).await;
+                    activate(&api, &name, object, &mut setbacks).await;
                 }
                 continue;
             }
@@ -81,7 +81,7 @@ pub(super) async fn watch_checks(context: Arc<Context>, mut watching: Watching) 
                 let names = listing.as_mut().unwrap_or(&mut ours);
                 if is_ours {
                     names.insert(name.clone());
-                    activate(&api, &name, Some(object), &mut setbacks).await;
+                    activate(&api, &name, Ok(object), &mut setbacks).await;
                 } else {
                     names.remove(&name);
                     setbacks.remove(&name);
@@ -104,16 +104,19 @@ pub(super) async fn watch_checks(context: Arc<Context>, mut watching: Watching) 
 async fn activate(
     api: &Api<Object>,
     name: &str,
-    object: Option<Object>,
+    object: Result<Object, CallError>,
     setbacks: &mut HashMap<String, Setback>,
 ) {
     let before = setbacks.remove(name);
-    let check = object.and_then(|object| Check::of(&object).ok().flatten());
-    let Some(active) = check.and_then(|check| check.active(clock::time())) else {
-        return;
+    let activated = async {
+        let check = Check::of(&object?).ok().flatten();
+        if let Some(active) = check.and_then(|check| check.active(clock::time())) {
+            let (params, patch) = (patch_params(), Patch::Merge(&active));
+            call(api.patch_status(name, &params, &patch)).await?;
+        }
+        Ok::<_, CallError>(())
     };
-    let (params, patch) = (patch_params(), Patch::Merge(&active));
-    let Err(error) = call(api.patch_status(name, &params, &patch)).await else {
+    let Err(error) = activated.await else {
         return;
     };
     if !matches!(error.refusal(), Some((404 | 409, _))) {
@@ -171,7 +174,7 @@ pub(super) async fn watch_workloads(
     }
 }
 
-/// Notes what owners of Workloads say. If this fails, a change is noticed when the Workload changes.
+/// Notes what owners of Workloads say. If this fails, a change is not noticed.
 async fn watch_owners(
     context: Arc<Context>,
     scope: WatchScope,
@@ -186,7 +189,7 @@ async fn watch_owners(
             Ok(Event::Apply(owner) | Event::InitApply(owner)) => owner.metadata,
             Ok(Event::Init | Event::InitDone | Event::Delete(_)) => continue,
             Err(error) => {
-                tracing::debug!(kind = %kind.name(), %error, "owners of Workloads can't be watched");
+                tracing::warn!(kind = %kind.name(), %error, "the owners of Workloads of Kueue can't be watched: a change of their annotations is not noticed");
                 continue;
             }
         };
@@ -285,9 +288,18 @@ impl Workloads {
             return;
         };
         self.setbacks.remove(&name);
-        if let Some(uid) = self.known.remove(&name) {
+        if let Some(uid) = self.known.remove(&name)
+            && self.context.shared.owners.forget(&uid, &name)
+        {
             self.context.index.forget(&self.kind, &uid);
-            self.context.shared.owners.forget(&uid, &name);
+        }
+    }
+
+    /// A Workload is none of ours now, but may have been.
+    fn leave(&self, name: &WorkloadName) {
+        let uid = self.known.get(name);
+        if let Some(uid) = uid.filter(|uid| self.context.shared.owners.is_of(uid, name)) {
+            self.context.index.forget(&self.kind, uid);
         }
     }
 
@@ -300,8 +312,9 @@ impl Workloads {
         let (tracked, asked) = match tracked.and_then(|tracked| Ok((tracked, Asked::of(&object)?)))
         {
             Ok((tracked, Some(asked))) => (tracked, asked),
-            // None of our checks is asked about it.
-            Ok((_, None)) => return self.forget(Some(name)),
+            // None of our checks is asked about it any more, if it ever was. What it holds it keeps until its owner has
+            // no pods.
+            Ok((_, None)) => return self.leave(&name),
             Err(error) => {
                 tracing::warn!(name = name.1, %error, "a Workload of Kueue can't be read");
                 return self.forget(Some(name));
@@ -309,19 +322,26 @@ impl Workloads {
         };
         let served = match kueue::owner(&object) {
             Ok(served) => served,
-            Err(why) => return self.answer(name, &asked, asked.pending(&why, clock::time())),
+            Err(why) => {
+                // Its owner may have been deleted without it.
+                self.forget(Some(name.clone()));
+                return self.answer(name, &asked, asked.pending(&why, clock::time()));
+            }
         };
         let is_known = owners.note(&name, &served);
         if let Some(before) = self.known.insert(name.clone(), served.uid.clone())
             && before != served.uid
+            && owners.forget(&before, &name)
         {
             self.context.index.forget(&self.kind, &before);
-            owners.forget(&before, &name);
         }
         let asks = tracked.is_some();
         match tracked {
             Some(tracked) => self.context.index.put(&served.uid, Some(tracked)),
-            None => self.context.index.forget(&self.kind, &served.uid),
+            None if owners.is_of(&served.uid, &name) => {
+                self.context.index.forget(&self.kind, &served.uid);
+            }
+            None => {}
         }
         if !is_known {
             match owner {
@@ -437,7 +457,7 @@ async fn read_owner(context: &Context, namespace: &str, owner: &Owner) -> Result
         return Err(format!("its owner, {title}, is another one now"));
     }
     let annotations = kueue::annotations(&metadata);
-    context.shared.owners.read(uid, annotations);
+    context.shared.owners.read(uid, namespace, annotations);
     Ok(())
 }
 

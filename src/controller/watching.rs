@@ -163,7 +163,7 @@ fn explain(what: &str, error: &watcher::Error) -> (Option<u16>, String) {
     let advice = match code {
         Some(401) => "; the API server does not know the credentials: check the ServiceAccount or the kubeconfig".into(),
         Some(403) if what.starts_with("configmaps") => {
-            "; allow the operator to list and watch it: docs/admission.md has the Role".into()
+            "; allow the operator to get, list and watch the ConfigMap of --kinds".into()
         }
         Some(403) => format!("; allow the operator to list and watch {what}: the rule is in config/rbac/role.yaml"),
         Some(404) => format!(

@@ -77,8 +77,11 @@ impl Owners {
             checks: self.checks.borrow().clone().unwrap_or_default(),
             ..Beside::default()
         };
+        // A uid is in one namespace, but what names it may be in any.
+        let namespace = object.metadata.namespace.as_deref();
         if let Ok(Owner { uid, .. }) = owner(object)
             && let Some(known) = self.known.lock().get(&uid)
+            && namespace == Some(&*known.workload.0)
         {
             beside.annotations = known.annotations.clone().unwrap_or_default();
             beside.sessions.clone_from(&known.sessions);
@@ -119,15 +122,30 @@ impl Owners {
             annotations: None,
             sessions: Vec::new(),
         });
+        if known.workload.0 != workload.0 {
+            // One of the two names an owner that is not its own: reading it shows which.
+            return false;
+        }
         known.workload.clone_from(workload);
         known.annotations.is_some()
     }
 
-    /// An owner was read and says this, unless a watch has told since.
-    pub(crate) fn read(&self, uid: &Uid, annotations: BTreeMap<String, String>) {
+    /// An owner in this namespace was read and says this, unless a watch has told since.
+    pub(crate) fn read(&self, uid: &Uid, namespace: &str, annotations: BTreeMap<String, String>) {
         if let Some(known) = self.known.lock().get_mut(uid) {
+            if known.workload.0 != namespace {
+                namespace.clone_into(&mut known.workload.0);
+                known.annotations = None;
+            }
             known.annotations.get_or_insert(annotations);
         }
+    }
+
+    /// Whether this is the Workload of the owner with this uid.
+    pub(crate) fn is_of(&self, uid: &Uid, workload: &Name) -> bool {
+        let all = self.known.lock();
+        let known = all.get(uid);
+        known.is_some_and(|known| known.workload == *workload)
     }
 
     /// An owner says this now. Returns its Workload if that is news.
@@ -138,15 +156,15 @@ impl Owners {
         (before != known.annotations).then(|| known.workload.clone())
     }
 
-    /// A Workload was deleted.
-    pub(crate) fn forget(&self, uid: &Uid, workload: &Name) {
+    /// A Workload was deleted. Returns whether it was that of this owner.
+    pub(crate) fn forget(&self, uid: &Uid, workload: &Name) -> bool {
         let mut all = self.known.lock();
-        if all
-            .get(uid)
-            .is_some_and(|known| known.workload == *workload)
-        {
+        let known = all.get(uid);
+        let is_its = known.is_some_and(|known| known.workload == *workload);
+        if is_its {
             all.remove(uid);
         }
+        is_its
     }
 
     /// The owner with this uid.
@@ -215,7 +233,7 @@ mod tests {
     fn what_a_watch_tells_is_newer_than_what_was_read_meanwhile() {
         let (owners, name, owner) = known();
         assert_eq!(owners.says(&owner.uid, asks("new")), Some(name.clone()));
-        owners.read(&owner.uid, asks("old"));
+        owners.read(&owner.uid, "batch", asks("old"));
         assert_eq!(owners.says(&owner.uid, asks("new")), None, "it is no news");
         assert!(owners.note(&name, &owner));
         let tracked = owners.track(&mut workload("Pending", ""), Moment::default());
@@ -224,9 +242,29 @@ mod tests {
     }
 
     #[test]
+    fn one_that_names_an_owner_in_another_namespace_gets_nothing_of_it() {
+        let (owners, name, owner) = known();
+        owners.read(&owner.uid, "batch", asks("db"));
+        let forged = ("elsewhere".to_owned(), "job-a".to_owned());
+        assert!(!owners.note(&forged, &owner), "it is not its owner");
+        let mut object = workload("Pending", "");
+        object.metadata.namespace = Some(forged.0.clone());
+        assert_eq!(owners.track(&mut object, Moment::default()).unwrap(), None);
+        assert!(!owners.is_of(&owner.uid, &forged));
+        assert!(owners.note(&name, &owner), "it stays the other one's");
+
+        // It came first.
+        let late = Owners::default();
+        late.note(&forged, &owner);
+        assert!(!late.note(&name, &owner));
+        late.read(&owner.uid, "batch", asks("db"));
+        assert!(late.note(&name, &owner) && late.is_of(&owner.uid, &name));
+    }
+
+    #[test]
     fn an_evicted_one_is_known_to_have_run_until_it_is_forgotten() {
         let (owners, name, owner) = known();
-        owners.read(&owner.uid, asks("db"));
+        owners.read(&owner.uid, "batch", asks("db"));
         let track = |state, message| {
             let tracked = owners.track(&mut workload(state, message), Moment::default());
             tracked.unwrap().unwrap().workload
@@ -239,9 +277,9 @@ mod tests {
             (about.kind.as_deref(), about.name.as_deref()),
             (Some("Job"), Some("a"))
         );
-        owners.forget(&owner.uid, &("batch".to_owned(), "another".to_owned()));
+        assert!(!owners.forget(&owner.uid, &("batch".to_owned(), "another".to_owned())));
         assert!(owners.owner(&owner.uid).is_some());
-        owners.forget(&owner.uid, &name);
+        assert!(owners.forget(&owner.uid, &name));
         assert!(owners.owner(&owner.uid).is_none());
     }
 }

@@ -285,7 +285,7 @@ pub struct Kinds(BTreeSet<Kind>);
 
 impl Kinds {
     /// The word for all kinds.
-    const EACH: &str = "all";
+    pub(crate) const EACH: &str = "all";
 
     /// Each of them, Job first.
     pub fn iter(&self) -> impl Iterator<Item = &Kind> {

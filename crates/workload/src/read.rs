@@ -248,6 +248,11 @@ pub(crate) fn is_failing(metadata: &ObjectMeta) -> bool {
     annotation(metadata, annotations::FAILED).is_some()
 }
 
+/// Whether a text is not too long for the name or the uid of an object.
+pub(crate) fn may_be_a_name(text: &str) -> bool {
+    text.len() <= longest::NAME
+}
+
 /// Why it has: a word, as the reason of a condition is.
 pub(crate) fn failing(metadata: &ObjectMeta) -> Option<&str> {
     let reason = annotation(metadata, annotations::FAILED)?;

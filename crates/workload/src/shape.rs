@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use crate::row::Row;
+
 /// What a patch must know of an object, at the version that it is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Shape {
@@ -45,6 +47,8 @@ pub enum Template {
 /// What a patch must know of an object whose kind is a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
+    /// The row by which it was read: another one may have come since.
+    pub(crate) row: Arc<Row>,
     /// What the places of each path to metadata have.
     pub(crate) templates: Box<[Box<[Template]>]>,
     /// Set while it is held only to fail.

@@ -13,9 +13,6 @@ const MOST_ROWS: usize = 32;
 /// How much is said about a manifest that is none, in characters.
 const SAID: usize = 400;
 
-/// How much of the name of an entry is shown, in characters.
-const SHOWN: usize = 63;
-
 /// What the entries of a `ConfigMap` describe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
@@ -46,41 +43,51 @@ impl Table {
     /// Reads the entries of a `ConfigMap`. A row is not for a kind that is `taken`, or that an entry before it has.
     pub fn read(data: &BTreeMap<String, String>, taken: &Kinds) -> Self {
         let mut table = Self::default();
-        for (entry, text) in data {
-            let entry: String = entry.chars().take(SHOWN).collect();
+        for (entry, text) in data.iter().take(MOST_ROWS) {
             match table.row(text, taken) {
                 Ok(kind) => {
-                    table.kinds.insert(entry, kind);
+                    table.kinds.insert(entry.clone(), kind);
                 }
                 Err(why) => {
-                    table.mistakes.insert(entry, why);
+                    table.mistakes.insert(entry.clone(), why);
                 }
             }
+        }
+        if let Some(first) = data.keys().nth(MOST_ROWS) {
+            let why = format!("there are {MOST_ROWS} entries before it, and no more are read");
+            table.mistakes.insert(first.clone(), why);
         }
         table
     }
 
     fn row(&self, text: &str, taken: &Kinds) -> Result<Kind, String> {
-        if self.kinds.len() == MOST_ROWS {
-            return Err(format!(
-                "there are {MOST_ROWS} rows before it, and no more are read"
-            ));
-        }
         let kind: Kind = Row::parse(text).map_err(|error| error.to_string())?.into();
-        let is_it = |one: &Kind| {
-            let (one, it) = (one.resource(), kind.resource());
-            one.kind == it.kind || (one.group, one.plural) == (it.group, it.plural)
-        };
-        if let Some(other) = taken.iter().find(|one| is_it(one)) {
-            let plural = other.resource().plural;
+        let it = kind.resource();
+        if let Some(other) = taken.iter().find(|one| one.resource().kind == it.kind) {
             return Err(format!(
-                "kind: {} is served already: leave out this row, or {plural} in --workloads",
-                kind.name()
+                "kind: {} is served already: leave out this row, or {} in --workloads",
+                kind.name(),
+                other.switch()
             ));
         }
+        // The policies and rights of a kind are named after its plural.
+        let is_named = |one: &Kind| {
+            let name = it.plural == one.switch() || it.plural == one.resource().plural;
+            name && one.resource().group != it.group
+        };
+        if it.plural == Kinds::EACH || Kind::all().iter().any(is_named) {
+            return Err(format!(
+                "plural: {} already means another kind of this operator: a kind of this plural can't be described",
+                it.plural
+            ));
+        }
+        let is_it = |one: &Kind| {
+            let one = one.resource();
+            one.kind == it.kind || one.plural == it.plural
+        };
         if let Some((entry, _)) = self.kinds.iter().find(|(_, one)| is_it(one)) {
             return Err(format!(
-                "kind: the row {entry} describes it already: leave out one of them"
+                "kind, plural: the row {entry} describes it already: leave out one of them"
             ));
         }
         Ok(kind)
@@ -119,8 +126,9 @@ mod tests {
             "rayjobs",
         );
         let names: Vec<&str> = table.kinds.keys().map(String::as_str).collect();
-        assert_eq!(names, ["a", "e"]);
+        assert_eq!(names, ["a"]);
         for (entry, part) in [
+            ("e", "plural: jobs already means another kind"),
             ("b", "the row a describes it already"),
             ("c", "leave out this row, or rayjobs in --workloads"),
             ("d", "missing field `apiVersion`"),
@@ -138,7 +146,7 @@ mod tests {
     fn no_more_rows_are_read_than_there_may_be() {
         let rows = (0..40).map(|n| (format!("r{n:02}"), row(&format!("R{n}"), &format!("r{n}"))));
         let table = Table::read(&rows.collect(), &Kinds::default());
-        assert_eq!((table.kinds.len(), table.mistakes.len()), (32, 8));
+        assert_eq!((table.kinds.len(), table.mistakes.len()), (32, 1));
     }
 
     #[test]

@@ -130,6 +130,13 @@ pub fn owner(object: &Object) -> Result<Owner, String> {
     let Some(reference) = controller(&object.metadata) else {
         return Err(format!("no controller owns this Workload. {}", known()));
     };
+    // The API server bounds neither.
+    if ![&reference.name, &reference.uid]
+        .into_iter()
+        .all(|name| read::may_be_a_name(name))
+    {
+        return Err("the name or uid of its owner is too long".to_owned());
+    }
     let is_it = |kind: &Kind| {
         let resource = kind.resource();
         let (group, _) = resource.api_version.rsplit_once('/').unwrap_or_default();
@@ -271,15 +278,17 @@ impl Read for Workload<'_> {
         &self.metadata
     }
 
+    /// Also of one that lost its slot: its pods count until Kueue has evicted it.
     fn grant(&self) -> Option<&BTreeMap<String, String>> {
-        let mut ready = self.entries().filter(|(_, entry)| entry.state == READY);
-        ready.find_map(|(_, entry)| {
+        let has_one = |state: &str| matches!(state, READY | RETRY);
+        let mut granted = self.entries().filter(|(_, entry)| has_one(&entry.state));
+        granted.find_map(|(_, entry)| {
             let updates = entry.pod_set_updates.as_ref()?;
             updates.first()?.annotations.as_ref()
         })
     }
 
-    fn phase(&self, _granted: bool) -> Phase {
+    fn phase(&self, granted: bool) -> Phase {
         let conditions = &self.fields.status.conditions;
         let ended = Phase::Finished { at_rest: false };
         if conditions.is("Finished") {
@@ -288,8 +297,11 @@ impl Read for Workload<'_> {
         if self.fields.metadata.deletion_timestamp.is_some() {
             return Phase::Deleting;
         }
-        let gives_up = |(_, entry): (usize, &Entry)| matches!(&*entry.state, RETRY | REJECTED);
-        if !self.may_run() || self.entries().any(gives_up) {
+        let any_is = |state: &str| self.entries().any(|(_, entry)| entry.state == state);
+        let retries = any_is(RETRY);
+        if self.may_run() && retries && granted {
+            Phase::Stopping
+        } else if !self.may_run() || retries || any_is(REJECTED) {
             ended
         } else if self.all_are(READY) || conditions.is("Admitted") {
             Phase::Running

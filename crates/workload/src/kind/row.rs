@@ -234,10 +234,9 @@ impl TryFrom<String> for Selector {
 }
 
 impl Selector {
-    /// The selector of what belongs to this workload; `None` if no label can have such a value.
-    fn of(&self, workload: &Identity) -> Option<String> {
-        let selector = self.0.replace("{name}", &workload.workload);
-        let selector = selector.replace("{uid}", workload.uid.as_ref());
+    /// The selector of what belongs to the workload of this name and uid; `None` if no label can have such a value.
+    fn of(&self, name: &str, uid: &str) -> Option<String> {
+        let selector = self.0.replace("{name}", name).replace("{uid}", uid);
         let mut labels = selector.split(',');
         let fits = |label: &str| {
             let value = label.split_once('=').map_or("", |(_, value)| value);
@@ -345,7 +344,8 @@ impl Row {
     /// The pods of such a workload.
     pub(super) fn pods(&self, workload: &Identity) -> Vec<PodQuery> {
         let of_name = self.pods.labels.iter();
-        let of_name = of_name.filter_map(|selector| selector.of(workload));
+        let (name, uid) = (&workload.workload, workload.uid.as_ref());
+        let of_name = of_name.filter_map(|selector| selector.of(name, uid));
         let of_name = of_name.map(|labels| PodQuery::unless_of_another(labels, &workload.uid));
         let held = PodQuery::from(pods::of(&workload.uid));
         [held].into_iter().chain(of_name).collect()
@@ -354,7 +354,8 @@ impl Row {
     /// The Jobs by which such a workload makes pods.
     pub(super) fn parts(&self, workload: &Identity) -> Vec<(Kind, String)> {
         let jobs = self.pods.jobs.iter();
-        let jobs = jobs.filter_map(|selector| selector.of(workload));
+        let (name, uid) = (&workload.workload, workload.uid.as_ref());
+        let jobs = jobs.filter_map(|selector| selector.of(name, uid));
         jobs.map(|selector| (Kind::Job, selector)).collect()
     }
 }

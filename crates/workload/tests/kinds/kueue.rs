@@ -300,8 +300,9 @@ fn what_lost_its_slot_is_retried_later_and_only_once() {
     assert_eq!(entry["state"], "Retry");
     assert_eq!(entry["requeueAfterSeconds"], 10);
     assert_eq!(entry["lastTransitionTime"], "2026-01-01T00:00:20Z");
+    // Its pods count until Kueue has evicted it.
     let workload = tracked(&after).workload;
-    assert_eq!(workload.phase, Phase::Finished { at_rest: false });
+    assert_eq!((workload.phase, workload.lost()), (Phase::Stopping, true));
     assert_eq!(Stop::of(&workload), None);
 }
 

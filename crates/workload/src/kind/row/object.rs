@@ -1,18 +1,18 @@
 //! An object of a kind that is a row: how it is read, and what is written to it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use consul_semaphore::{
     Phase, Traits,
     engine::Write,
-    plan::{Start, Stop, Target},
+    plan::{GiveBack, Start, Stop, Target},
 };
 use consul_semaphore_api::annotations as a;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::{Value as Json, json};
 
 use super::{
-    Check, Hold, Kind, Path, Row,
+    Check, Hold, Kind, Path, Pods, Row,
     path::{MOST_ITEMS, field},
     value::Filling,
 };
@@ -27,7 +27,7 @@ use crate::{
 /// An object, and the row of its kind.
 pub(in crate::kind) struct Listed<'a> {
     kind: &'a Kind,
-    row: &'a Row,
+    row: &'a Arc<Row>,
     object: &'a Object,
     conditions: Conditions,
 }
@@ -35,18 +35,20 @@ pub(in crate::kind) struct Listed<'a> {
 impl<'a> Listed<'a> {
     pub(in crate::kind) fn of(
         kind: &'a Kind,
-        row: &'a Row,
+        row: &'a Arc<Row>,
         object: &'a Object,
     ) -> serde_json::Result<Self> {
         let conditions = object
             .status()
             .and_then(|status| field(status, "conditions"));
-        let conditions = conditions.map(|conditions| serde_json::from_str(conditions.get()));
+        // Its kind may mean something else by this name. Without conditions it looks like one that runs.
+        let conditions =
+            conditions.and_then(|conditions| serde_json::from_str(conditions.get()).ok());
         Ok(Self {
             kind,
             row,
             object,
-            conditions: conditions.transpose()?.unwrap_or_default(),
+            conditions: conditions.unwrap_or_default(),
         })
     }
 
@@ -121,7 +123,7 @@ impl Read for Listed<'_> {
             };
         }
         // One that is to fail does so once its pods are gone.
-        if suspended && !read::is_failing(&self.object.metadata) {
+        if suspended && read::failing(&self.object.metadata).is_none() {
             Phase::Idle
         } else {
             Phase::Stopping
@@ -170,6 +172,14 @@ impl Read for Listed<'_> {
     }
 
     fn unfit(&self) -> Option<String> {
+        let ObjectMeta { name, uid, .. } = &self.object.metadata;
+        let (name, uid) = (name.as_deref(), uid.as_deref());
+        let (name, uid) = (name.unwrap_or_default(), uid.unwrap_or_default());
+        let Pods { labels, jobs, .. } = &self.row.pods;
+        let mut selectors = labels.iter().chain(jobs);
+        if selectors.any(|selector| selector.of(name, uid).is_none()) {
+            return Some("its name is too long for the labels by which its pods are found".into());
+        }
         let requires = self.row.requires.iter();
         let unmet = requires.filter(|requirement| {
             let value = requirement
@@ -207,6 +217,7 @@ impl Read for Listed<'_> {
         let suspended = !ended && self.is_held() && self.is_any(&life.suspended);
         let reason = read::failing(&self.object.metadata).filter(|_| suspended);
         Shape::Listed(Box::new(Listing {
+            row: self.row.clone(),
             templates: self.templates().collect(),
             failing: reason.map(|reason| Failing {
                 reason: reason.to_owned(),
@@ -222,7 +233,7 @@ pub(in crate::kind) fn request(row: &Row, write: &Write, shape: &Shape) -> Optio
     let request = match write {
         Write::Start(write) => start(row, write, shape)?,
         Write::Suspend(write) => held(row, &write.workload, &json!({ (a::SESSION): null })),
-        Write::GiveBack(write) => give_back(write),
+        Write::GiveBack(write) => gives_back(write),
         Write::Rename(write) => rename(write),
         Write::Skip(_) => Request::Delete,
         Write::Fail(write) => fails(row, &write.workload, write.why.reason()),
@@ -254,6 +265,15 @@ fn held(row: &Row, workload: &Target, annotations: &Json) -> Request {
     Request::Patch(patch)
 }
 
+/// Gives the slots back. It may run again, so it is not to fail any more.
+fn gives_back(write: &GiveBack) -> Request {
+    let Request::Patch(mut patch) = give_back(write) else {
+        return give_back(write);
+    };
+    patch["metadata"]["annotations"][a::FAILED] = Json::Null;
+    Request::Patch(patch)
+}
+
 /// Holds it, and says that it is to fail: its status does once no pod is left. If that can't be written, it is put on
 /// hold.
 fn fails(row: &Row, workload: &Target, reason: &str) -> Request {
@@ -264,12 +284,18 @@ fn fails(row: &Row, workload: &Target, reason: &str) -> Request {
     held(row, workload, &annotations)
 }
 
+/// What an object of this kind looks like; `None` if it was read by another row.
+fn listing<'s>(row: &Row, shape: &'s Shape) -> Option<&'s Listing> {
+    match shape {
+        Shape::Listed(listing) => (*listing.row == *row).then_some(&**listing),
+        _ => None,
+    }
+}
+
 /// One patch lets it start, and writes the sequencers of its slots into its own annotations and to where its pods get
 /// theirs.
 fn start(row: &Row, start: &Start, shape: &Shape) -> Option<Request> {
-    let Shape::Listed(listing) = shape else {
-        return None;
-    };
+    let listing = listing(row, shape)?;
     let mut patch = JsonPatch::of(&start.workload);
     patch.add_all("/metadata/annotations", record(start), true);
     for (path, templates) in row.pods.metadata.iter().zip(&listing.templates) {
@@ -297,9 +323,7 @@ pub(in crate::kind) fn failure(
     shape: &Shape,
     now: jiff::Timestamp,
 ) -> Option<Request> {
-    let Shape::Listed(listing) = shape else {
-        return None;
-    };
+    let listing = listing(row, shape)?;
     let (failing, failed) = (listing.failing.as_ref()?, row.life.failed.as_ref()?);
     let (now, message) = (
         format!("{now:.0}"),

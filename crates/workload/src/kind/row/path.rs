@@ -47,15 +47,20 @@ impl TryFrom<String> for Path {
 /// What CEL, in which the policies are written, does not take as the name of a field.
 const NO_FIELDS: [&str; 4] = ["true", "false", "null", "in"];
 
+/// Whether this can be the name of a field, also in CEL.
+pub(super) fn is_field(name: &str) -> bool {
+    let usual = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let begins = |c: char| c.is_ascii_alphabetic();
+    name.starts_with(begins) && name.chars().all(usual) && !NO_FIELDS.contains(&name)
+}
+
 impl Path {
     fn read(text: &str) -> Option<Self> {
         let mut steps = Vec::new();
         for part in text.split('.') {
             let field = part.strip_suffix("[*]");
             let name = field.unwrap_or(part);
-            let usual = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            let begins = |c: char| c.is_ascii_alphabetic();
-            if !name.starts_with(begins) || !name.chars().all(usual) || NO_FIELDS.contains(&name) {
+            if !is_field(name) {
                 return None;
             }
             steps.push(Step::Field(name.to_owned()));

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use super::path::is_field;
 use serde::Deserialize;
 use serde_json::{Value as Json, value::RawValue};
 
@@ -118,7 +119,13 @@ impl TryFrom<Json> for Value {
             return json.try_into().map(Self::Scalar);
         };
         let fields = fields.into_iter();
-        let fields = fields.map(|(name, value)| Ok((name.try_into()?, value.try_into()?)));
+        let fields = fields.map(|(name, value)| {
+            if !is_field(&name) {
+                let name = super::shown(&name);
+                return Err(format!("{name:?} is no field: use letters, digits and _"));
+            }
+            Ok((name.try_into()?, value.try_into()?))
+        });
         fields.collect::<Result<_, String>>().map(Self::Object)
     }
 }
