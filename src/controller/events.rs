@@ -171,9 +171,9 @@ impl Reason {
 #[derive(Clone)]
 pub(super) struct Events {
     queue: mpsc::Sender<Due>,
-    owners: Owners,
     metrics: Metrics,
     kinds: KnownKinds,
+    owners: Owners,
 }
 
 /// An event to be written.

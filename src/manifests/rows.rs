@@ -13,7 +13,7 @@ pub(super) enum Policies {
     /// None: nobody but Kueue makes and changes it.
     OfKueue,
     /// Those that follow from how it is held and ends.
-    Own(Life),
+    Own(Box<Life>),
 }
 
 /// How a kind is held, and when it has ended.
@@ -152,7 +152,7 @@ pub(super) fn policies(kind: &Kind) -> Policies {
             copied: " && variables.names".into(),
         },
     };
-    Policies::Own(life)
+    Policies::Own(Box::new(life))
 }
 
 /// What of the metadata of a template the operator may not change: three maps.

@@ -6,12 +6,18 @@
     reason = "a step of a story fails the story"
 )]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use crate::{Bed, Job, Namespace, Semaphore, eventually, same};
+use crate::{Bed, Job, Namespace, Object, Semaphore, eventually, same, until};
 use k8s_openapi::api::{batch::v1 as batch, core::v1::Pod};
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
+
+/// For how long an operator that has listed all Jobs may say nothing of a new one.
+const NOTICED: Duration = Duration::from_secs(20);
 
 /// The annotation that asks for a semaphore. This name of the contract and those below are repeated here, because a
 /// test must not take them from the code that it tests.
@@ -244,19 +250,53 @@ fn phase(pod: &Pod) -> Option<&str> {
 ///
 /// Two Jobs are queued, the second after the first was noticed, so the pass that notices the second began when
 /// everything before the first was known. Both are deleted again.
+///
+/// An operator that has just started lists all Jobs first, and says nothing of those that are there already: then
+/// another one is queued.
 pub async fn all_is_decided(team: &Namespace, db: &Semaphore) {
     for _ in 0..2 {
-        let name = format!("witness-{}", fresh());
-        let witness = team
-            .job(&name)
-            .semaphore(db.name())
-            .priority(-1_000_000)
-            .create()
-            .await;
-        witness.has_event("SlotWaiting").await;
-        witness.delete().await;
-        witness.is_gone().await;
+        eventually("a new Job is noticed", || is_noticed(team, db)).await;
     }
+}
+
+/// Whether the operator says of a new Job that it waits.
+async fn is_noticed(team: &Namespace, db: &Semaphore) -> Result<(), String> {
+    let name = format!("witness-{}", fresh());
+    let witness = team.job(&name).semaphore(db.name());
+    let witness = witness.priority(-1_000_000).create().await;
+    let noticed = until("it waits", NOTICED, || async {
+        let events = witness.events().await;
+        let mut reasons = events.iter().filter_map(|event| event.reason.as_deref());
+        reasons
+            .any(|reason| reason == "SlotWaiting")
+            .then_some(())
+            .ok_or("it has no such event")
+    })
+    .await;
+    witness.delete().await;
+    witness.is_gone().await;
+    noticed.map_err(|error| error.to_string())
+}
+
+/// The Workload that Kueue has of what has this uid, once it has one.
+pub async fn kueue_workload(team: &Namespace, owner: &str) -> Object {
+    let label = format!("kueue.x-k8s.io/job-uid={owner}");
+    let name = eventually("it has a Workload", || async {
+        let all = [
+            "get",
+            "workloads.kueue.x-k8s.io",
+            "-o",
+            "name",
+            "-l",
+            &label,
+        ];
+        let name = team.kubectl(all).await;
+        let name = name.trim().strip_prefix("workload.kueue.x-k8s.io/");
+        name.map(str::to_owned)
+    })
+    .await;
+    let api = "kueue.x-k8s.io/v1beta2";
+    team.object(api, "Workload", &name).await
 }
 
 fn fresh() -> usize {
