@@ -31,28 +31,28 @@ pub(crate) enum CallError {
 }
 
 impl CallError {
-    /// The HTTP status and message of the API server's refusal.
-    pub(crate) fn refusal(&self) -> Option<(u16, &str)> {
+    fn status(&self) -> Option<&Status> {
         match self {
             Self::Failed(error) => match error.as_ref() {
-                kube::Error::Api(status) => Some((status.code, &status.message)),
+                kube::Error::Api(status) => Some(status),
                 _ => None,
             },
             Self::Silent(_) => None,
         }
     }
 
+    /// The HTTP status and message of the API server's refusal.
+    pub(crate) fn refusal(&self) -> Option<(u16, &str)> {
+        let status = self.status()?;
+        Some((status.code, &status.message))
+    }
+
     /// Whether the API server knows no object of this name where it was asked for one: `Some(false)` if it knows no such
     /// resource either.
     pub(crate) fn not_found(&self, name: &str) -> Option<bool> {
-        let Self::Failed(error) = self else {
-            return None;
-        };
-        let kube::Error::Api(status) = error.as_ref() else {
-            return None;
-        };
+        let status = self.status().filter(|status| status.code == 404)?;
         let details = status.details.as_ref();
-        (status.code == 404).then(|| details.is_some_and(|details| details.name == name))
+        Some(details.is_some_and(|details| details.name == name))
     }
 
     /// Whether the API server will refuse it again: the refusal is neither a version conflict nor about too many

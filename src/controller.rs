@@ -10,9 +10,8 @@
 //! name no semaphore of this operator, `advisor` reports annotations that have no effect, `ungranted` suspends
 //! Jobs that run without a grant, `table` serves the kinds of a `ConfigMap`, `kueue` answers the admission checks of
 //! Kueue, and `unproved` looks for pods that the status of a workload does not show. `consul_target` says where in
-//! Consul a semaphore lives, and `secret` reads the
-//! token of a semaphore that has its own. `watching` reports the health of the watches of the API server, and `bench`
-//! exposes the index to benchmarks.
+//! Consul a semaphore lives, and `secret` reads the token of a semaphore that has its own. `watching` reports the
+//! health of the watches of the API server, and `bench` exposes the index to benchmarks.
 //!
 //! [`check`](crate::check) uses the same code to read specs and Secrets.
 
@@ -64,8 +63,8 @@ use consul_semaphore_workload::Kinds;
 /// How long pending events may take at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
-/// How long low-priority work is delayed, such as an event, a session that is made ahead, or its end, so that urgent work at the same
-/// time, usually the start of a Job, comes first.
+/// How long low-priority work is delayed, such as an event, or making a session ahead or ending it, so that urgent work
+/// at the same time, usually the start of a Job, comes first.
 const LOW_PRIORITY: Duration = Duration::from_millis(50);
 
 /// How the operator is set up.

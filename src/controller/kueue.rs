@@ -288,10 +288,15 @@ impl Workloads {
             return;
         };
         self.setbacks.remove(&name);
-        if let Some(uid) = self.known.remove(&name)
-            && self.context.shared.owners.forget(&uid, &name)
-        {
-            self.context.index.forget(&self.kind, &uid);
+        if let Some(uid) = self.known.remove(&name) {
+            self.let_go(&uid, &name);
+        }
+    }
+
+    /// A Workload has this owner no more.
+    fn let_go(&self, owner: &Uid, name: &WorkloadName) {
+        if self.context.shared.owners.forget(owner, name) {
+            self.context.index.forget(&self.kind, owner);
         }
     }
 
@@ -331,17 +336,13 @@ impl Workloads {
         let is_known = owners.note(&name, &served);
         if let Some(before) = self.known.insert(name.clone(), served.uid.clone())
             && before != served.uid
-            && owners.forget(&before, &name)
         {
-            self.context.index.forget(&self.kind, &before);
+            self.let_go(&before, &name);
         }
         let asks = tracked.is_some();
         match tracked {
             Some(tracked) => self.context.index.put(&served.uid, Some(tracked)),
-            None if owners.is_of(&served.uid, &name) => {
-                self.context.index.forget(&self.kind, &served.uid);
-            }
-            None => {}
+            None => self.leave(&name),
         }
         if !is_known {
             match owner {

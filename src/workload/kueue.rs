@@ -172,7 +172,7 @@ impl Owners {
         self.known.lock().get(uid).map(|known| known.owner.clone())
     }
 
-    /// The owner as events refer to it: what happens to a Workload is of interest to whoever made that.
+    /// The owner as events refer to it: its user made that, and not the Workload.
     pub(crate) fn reference(&self, namespace: &str, uid: &Uid) -> Option<ObjectReference> {
         let Owner { kind, name, .. } = self.owner(uid)?;
         Some(ObjectReference {

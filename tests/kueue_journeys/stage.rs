@@ -121,22 +121,7 @@ impl Stage {
 
     /// The Workload that Kueue has of what has this uid.
     pub(crate) async fn workload_with(&self, uid: &str) -> Object {
-        let label = format!("kueue.x-k8s.io/job-uid={uid}");
-        let name = eventually("it has a Workload", || async {
-            let all = [
-                "get",
-                "workloads.kueue.x-k8s.io",
-                "-l",
-                &label,
-                "-o",
-                "name",
-            ];
-            let name = self.team.kubectl(all).await;
-            let name = name.trim().strip_prefix("workload.kueue.x-k8s.io/");
-            name.map(str::to_owned)
-        })
-        .await;
-        self.team.object(API, "Workload", &name).await
+        proof::kueue_workload(&self.team, uid).await
     }
 
     /// Waits until a Job runs in a slot, which its pods and its Workload name.

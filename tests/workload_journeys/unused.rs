@@ -10,17 +10,7 @@ use crate::stage::allow;
 #[tokio::test]
 async fn a_kind_that_nobody_uses_costs_one_request_for_its_watch() {
     let bed = Bed::builder().without_operator().start().await;
-    let controllers = [
-        Controller::JobSet,
-        Controller::Tekton,
-        Controller::Argo,
-        Controller::Kueue,
-        Controller::KubeRay,
-        Controller::Trainer,
-        Controller::Mpi,
-        Controller::Spark,
-    ];
-    for controller in controllers {
+    for controller in Controller::ALL {
         controller.define(&bed).await;
     }
     allow(&bed).await;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::stage::{HOLD, HOLDER, Kind, Person, REPORTS, SEMAPHORE, bed, owned_by};
+use crate::stage::{HOLD, HOLDER, Kind, Person, REPORTS, SEMAPHORE, bed, owned_by, people};
 
 const STARTS: &str = "only the operator starts a";
 const WRITES: &str = "only the operator changes consul-semaphore.io/";
@@ -42,10 +42,7 @@ fn is_refused(kind: Kind, answer: Result<Value, String>, because: &str) {
 async fn only_the_operator_starts_what_waits() {
     let bed = bed().await;
     let team = bed.namespace("starts").await;
-    let (admin, operator) = (
-        Person::admin(&bed, &team),
-        Person::operator(&bed, &team).await,
-    );
+    let (admin, operator) = people(&bed, &team).await;
     for kind in Kind::ALL {
         admin.create(kind, &kind.running("a")).await.unwrap();
         is_refused(
@@ -152,10 +149,7 @@ async fn only_the_operator_changes_its_annotations() {
 async fn what_holds_a_slot_asks_for_no_other() {
     let bed = bed().await;
     let team = bed.namespace("holds").await;
-    let (admin, operator) = (
-        Person::admin(&bed, &team),
-        Person::operator(&bed, &team).await,
-    );
+    let (admin, operator) = people(&bed, &team).await;
     for kind in Kind::ALL {
         let made = admin.create(kind, &kind.running("a")).await.unwrap();
         let granted = annotated(SESSION, Some("s"));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::stage::{HOLDER, Kind, Person, REPORTS, SEMAPHORE, bed};
+use crate::stage::{HOLDER, Kind, REPORTS, SEMAPHORE, bed, people};
 
 const REFUSED: &str = "ValidatingAdmissionPolicy 'operator.";
 
@@ -351,10 +351,7 @@ fn forbidden_with_row(kind: Kind) -> Vec<Change> {
 async fn it_writes_to_a_status_only_of_what_is_to_fail() {
     let bed = bed().await;
     let team = bed.namespace("fails").await;
-    let (admin, operator) = (
-        Person::admin(&bed, &team),
-        Person::operator(&bed, &team).await,
-    );
+    let (admin, operator) = people(&bed, &team).await;
     for kind in Kind::ROWS {
         admin.create(kind, &kind.running("a")).await.unwrap();
         let marked = json!({ "metadata": { "annotations": { REPORTS[3]: "WaitTimedOut" } } });
@@ -404,10 +401,7 @@ async fn it_writes_to_a_status_only_of_what_is_to_fail() {
 async fn it_holds_starts_and_ends_them_and_does_nothing_else() {
     let bed = bed().await;
     let team = bed.namespace("operator").await;
-    let (admin, operator) = (
-        Person::admin(&bed, &team),
-        Person::operator(&bed, &team).await,
-    );
+    let (admin, operator) = people(&bed, &team).await;
     for kind in Kind::ALL {
         let mut object = kind.running("a");
         if kind == Kind::Pod {
@@ -436,10 +430,7 @@ async fn it_holds_starts_and_ends_them_and_does_nothing_else() {
 async fn it_removes_no_gate_but_its_own() {
     let bed = bed().await;
     let team = bed.namespace("gates").await;
-    let (admin, operator) = (
-        Person::admin(&bed, &team),
-        Person::operator(&bed, &team).await,
-    );
+    let (admin, operator) = people(&bed, &team).await;
     let kind = Kind::Pod;
     admin.create(kind, &kind.held("a")).await.unwrap();
     let remove =
@@ -457,10 +448,7 @@ async fn it_removes_no_gate_but_its_own() {
 async fn it_says_only_of_a_pod_that_never_ran_that_it_has_failed() {
     let bed = bed().await;
     let team = bed.namespace("placed").await;
-    let (admin, operator) = (
-        Person::admin(&bed, &team),
-        Person::operator(&bed, &team).await,
-    );
+    let (admin, operator) = people(&bed, &team).await;
     let kind = Kind::Pod;
     let mut placed = kind.running("a");
     placed["spec"]["nodeName"] = "nowhere".into();
@@ -474,10 +462,7 @@ async fn it_says_only_of_a_pod_that_never_ran_that_it_has_failed() {
 async fn it_deletes_only_what_is_not_to_wait_and_touches_no_strangers() {
     let bed = bed().await;
     let team = bed.namespace("strangers").await;
-    let (admin, operator) = (
-        Person::admin(&bed, &team),
-        Person::operator(&bed, &team).await,
-    );
+    let (admin, operator) = people(&bed, &team).await;
     for kind in Kind::ALL {
         admin.create(kind, &kind.running("waits")).await.unwrap();
         let mut skips = kind.running("skips");

@@ -54,10 +54,7 @@ pub(crate) async fn in_force(bed: &Bed, kinds: &[Kind]) {
     bed.kubectl(["apply", "-k", "config/policies"]).await;
     bed.kubectl(["apply", "-k", "config/workloads"]).await;
     let team = bed.namespace("in-force").await;
-    let (admin, operator) = (
-        Person::admin(bed, &team),
-        Person::operator(bed, &team).await,
-    );
+    let (admin, operator) = people(bed, &team).await;
     for kind in kinds.iter().copied() {
         // They know a new kind only after a while, and refuse it until then.
         let what = format!("a {kind:?} can be made");
@@ -272,6 +269,11 @@ impl Kind {
 pub(crate) struct Person {
     client: Client,
     namespace: String,
+}
+
+/// An admin and the operator.
+pub(crate) async fn people(bed: &Bed, team: &Namespace) -> (Person, Person) {
+    (Person::admin(bed, team), Person::operator(bed, team).await)
 }
 
 impl Person {

@@ -537,10 +537,10 @@ impl<'a> Pass<'a> {
                 continue;
             }
             let slots = self.slots_for(workload);
-            let (sessions, missing) = self.sessions_for(workload, slots);
             self.leave_to_others(&mut others, workload);
             let withheld = self.withheld_from(workload, opening);
             let free = self.composer.has_room(slots.saturating_add(withheld));
+            let (sessions, missing) = self.sessions_for(workload, slots, free);
             let joint = workload.asks_for_several() && self.observed.joint != Some(uid);
             let ready = sessions.len() == count(slots) && in_turn;
             if free {
@@ -593,11 +593,6 @@ impl<'a> Pass<'a> {
             {
                 self.show(&others, workload, session, keeps);
             }
-            let missing = missing.into_iter();
-            let missing = missing.map(|request| SessionRequest {
-                ahead: !free,
-                ..request
-            });
             self.plan.sessions.extend(missing);
         }
         self.take_back(&next);
@@ -676,6 +671,7 @@ impl<'a> Pass<'a> {
         &self,
         workload: &Workload,
         slots: u32,
+        free: bool,
     ) -> (BTreeMap<u32, SessionId>, Vec<SessionRequest>) {
         let (mut sessions, mut missing) = (BTreeMap::new(), Vec::new());
         for ordinal in 0..slots {
@@ -686,7 +682,7 @@ impl<'a> Pass<'a> {
                 None => missing.push(SessionRequest {
                     workload: workload.into(),
                     ordinal,
-                    ahead: false,
+                    ahead: !free,
                 }),
             }
         }

@@ -102,6 +102,18 @@ pub(crate) enum Webhooks {
 }
 
 impl Controller {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::JobSet,
+        Self::Tekton,
+        Self::Argo,
+        Self::Kueue,
+        Self::KubeRay,
+        Self::Trainer,
+        Self::Mpi,
+        Self::Spark,
+    ];
+
     /// Installs it beside the operator, and starts it. When this returns, its webhooks answer.
     #[track_caller]
     pub fn start(self, bed: &Bed) -> impl Future<Output = Running> {

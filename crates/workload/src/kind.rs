@@ -192,7 +192,7 @@ impl Kind {
             Self::TaskRun => then(&task_run::read(object)?),
             Self::Workflow => then(&workflow::Workflow::of(object)?),
             Self::Pod => then(&pod::Pod::of(object)?),
-            Self::Listed(row) => then(&row::Listed::of(self, row, object)?),
+            Self::Listed(row) => then(&row::Listed::of(self, row, object)),
             Self::KueueWorkload => then(&kueue::Workload::of(object)?),
         })
     }

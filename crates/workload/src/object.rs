@@ -114,6 +114,13 @@ pub(crate) struct Condition {
     pub(crate) last_transition_time: Option<Time>,
 }
 
+/// What matters of a pod template's spec.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct PodSpec {
+    pub(crate) termination_grace_period_seconds: Option<i64>,
+}
+
 /// The conditions in a status.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Conditions(Option<Vec<Condition>>);

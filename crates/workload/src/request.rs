@@ -46,12 +46,16 @@ pub(crate) fn suspend(suspend: &Suspend) -> Request {
 
 /// The same with one that runs though no grant started it.
 pub(crate) fn suspend_ungranted(stop: &Stop) -> Request {
-    let annotations = if stop.unhold {
+    suspend_with(&stop.workload, &unheld(stop))
+}
+
+/// The annotations of one that is stopped: its user's hold is over if it was its user who started it.
+pub(crate) fn unheld(stop: &Stop) -> Value {
+    if stop.unhold {
         json!({ (a::HOLD): null })
     } else {
         json!({})
-    };
-    suspend_with(&stop.workload, &annotations)
+    }
 }
 
 fn suspend_with(workload: &Target, annotations: &Value) -> Request {
@@ -88,7 +92,15 @@ pub(crate) fn rename(rename: &Rename) -> Request {
 /// Records that a workload gives its slot back, and clears the grant from its own metadata, where all kinds but Job
 /// have it. What is left of it in templates says nothing without that, and the next start writes it anew.
 pub(crate) fn give_back(give_back: &GiveBack) -> Request {
+    give_back_and_clear(give_back, &[])
+}
+
+/// The same, and removes these annotations.
+pub(crate) fn give_back_and_clear(give_back: &GiveBack, clear: &[&str]) -> Request {
     let mut annotations = no_sequencers();
+    for name in clear {
+        annotations[*name] = Value::Null;
+    }
     annotations[a::SESSION] = listed(&give_back.sessions).into();
     if give_back.hold {
         annotations[a::HOLD] = "true".into();

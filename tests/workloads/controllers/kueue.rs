@@ -1,7 +1,7 @@
 //! Kueue, with an admission check.
 
 use serde_json::{Value, json};
-use testbed::{Namespace, Object, eventually};
+use testbed::{Namespace, Object, proof};
 
 use super::stage::{
     bed, condition, has, is_granted, now, of_version, pod_spec, pods, running, runs, set,
@@ -74,23 +74,7 @@ async fn queued(team: &Namespace, time: &str) -> (Object, Object) {
             } },
         }))
         .await;
-    let label = format!("kueue.x-k8s.io/job-uid={}", job.uid().await);
-    let name = eventually("the Job has a Workload", || async {
-        let names = [
-            "get",
-            "workloads.kueue.x-k8s.io",
-            "-l",
-            &label,
-            "-o",
-            "name",
-        ];
-        let name = team.kubectl(names).await;
-        name.trim()
-            .strip_prefix("workload.kueue.x-k8s.io/")
-            .map(str::to_owned)
-    })
-    .await;
-    let workload = team.object(API, "Workload", &name).await;
+    let workload = proof::kueue_workload(team, &job.uid().await).await;
     workload
         .is("in need of its check", |it| {
             has(it, "QuotaReserved", "True", "QuotaReserved") && state(it) == "Pending"

@@ -14,17 +14,8 @@ pub(crate) const HOLDER: &str = "consul-semaphore.io/holder";
 pub(crate) const SEMAPHORE: &str = "consul-semaphore.io/semaphore";
 
 pub(crate) async fn bed() -> Bed {
-    let all = [
-        Controller::JobSet,
-        Controller::Tekton,
-        Controller::Argo,
-        Controller::Kueue,
-        Controller::KubeRay,
-        Controller::Trainer,
-        Controller::Mpi,
-        Controller::Spark,
-    ];
-    let bed = Bed::builder().without_operator().controllers(all);
+    let bed = Bed::builder().without_operator();
+    let bed = bed.controllers(Controller::ALL);
     bed.shared().await
 }
 

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use super::Kind;
 use crate::{
-    object::{Conditions, Fields},
+    object::{Conditions, Fields, PodSpec},
     read::{self, Read},
     request::{JsonPatch, Request, give_back, holder_label, record, rename, sequencers, suspend},
     shape::{Shape, Template},
@@ -82,12 +82,6 @@ struct PodTemplate {
 struct TemplateMetadata {
     labels: Option<IgnoredAny>,
     annotations: Option<IgnoredAny>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct PodSpec {
-    termination_grace_period_seconds: Option<i64>,
 }
 
 /// What matters of its status.

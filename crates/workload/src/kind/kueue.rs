@@ -34,7 +34,7 @@ use serde_json::{Value, json};
 use super::Kind;
 use crate::{
     Object,
-    object::{Conditions, Fields},
+    object::{Conditions, Fields, PodSpec},
     pods::{self, PodQuery},
     read::{self, Read},
     request::{JsonPatch, Request, holder_label, listed, sequencers},
@@ -185,12 +185,6 @@ struct PodSet {
 #[serde(default)]
 struct Template {
     spec: PodSpec,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct PodSpec {
-    termination_grace_period_seconds: Option<i64>,
 }
 
 #[derive(Debug, Default, Deserialize)]

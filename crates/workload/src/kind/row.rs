@@ -343,9 +343,7 @@ impl Row {
 
     /// The pods of such a workload.
     pub(super) fn pods(&self, workload: &Identity) -> Vec<PodQuery> {
-        let of_name = self.pods.labels.iter();
-        let (name, uid) = (&workload.workload, workload.uid.as_ref());
-        let of_name = of_name.filter_map(|selector| selector.of(name, uid));
+        let of_name = selectors(&self.pods.labels, workload);
         let of_name = of_name.map(|labels| PodQuery::unless_of_another(labels, &workload.uid));
         let held = PodQuery::from(pods::of(&workload.uid));
         [held].into_iter().chain(of_name).collect()
@@ -353,11 +351,16 @@ impl Row {
 
     /// The Jobs by which such a workload makes pods.
     pub(super) fn parts(&self, workload: &Identity) -> Vec<(Kind, String)> {
-        let jobs = self.pods.jobs.iter();
-        let (name, uid) = (&workload.workload, workload.uid.as_ref());
-        let jobs = jobs.filter_map(|selector| selector.of(name, uid));
+        let jobs = selectors(&self.pods.jobs, workload);
         jobs.map(|selector| (Kind::Job, selector)).collect()
     }
+}
+
+/// What these select for a workload. It waits only if each of them can select something.
+fn selectors(all: &[Selector], workload: &Identity) -> impl Iterator<Item = String> {
+    let (name, uid) = (&workload.workload, workload.uid.as_ref());
+    all.iter()
+        .filter_map(move |selector| selector.of(name, uid))
 }
 
 impl Life {

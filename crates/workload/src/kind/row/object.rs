@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use consul_semaphore::{
     Phase, Traits,
     engine::Write,
-    plan::{GiveBack, Start, Stop, Target},
+    plan::{Start, Stop, Target},
 };
 use consul_semaphore_api::annotations as a;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -20,7 +20,10 @@ use crate::{
     Object,
     object::Conditions,
     read::{self, Read},
-    request::{JsonPatch, Request, give_back, holder_label, metadata, record, rename, sequencers},
+    request::{
+        JsonPatch, Request, give_back_and_clear, holder_label, metadata, record, rename,
+        sequencers, unheld,
+    },
     shape::{Failing, Listing, Shape, Template},
 };
 
@@ -33,23 +36,19 @@ pub(in crate::kind) struct Listed<'a> {
 }
 
 impl<'a> Listed<'a> {
-    pub(in crate::kind) fn of(
-        kind: &'a Kind,
-        row: &'a Arc<Row>,
-        object: &'a Object,
-    ) -> serde_json::Result<Self> {
+    pub(in crate::kind) fn of(kind: &'a Kind, row: &'a Arc<Row>, object: &'a Object) -> Self {
         let conditions = object
             .status()
             .and_then(|status| field(status, "conditions"));
         // Its kind may mean something else by this name. Without conditions it looks like one that runs.
         let conditions =
             conditions.and_then(|conditions| serde_json::from_str(conditions.get()).ok());
-        Ok(Self {
+        Self {
             kind,
             row,
             object,
             conditions: conditions.unwrap_or_default(),
-        })
+        }
     }
 
     fn is(&self, check: &Check) -> bool {
@@ -229,11 +228,12 @@ impl Read for Listed<'_> {
 }
 
 /// What to send for a write that the engine asks for.
-pub(in crate::kind) fn request(row: &Row, write: &Write, shape: &Shape) -> Option<Request> {
+pub(in crate::kind) fn request(row: &Arc<Row>, write: &Write, shape: &Shape) -> Option<Request> {
     let request = match write {
         Write::Start(write) => start(row, write, shape)?,
         Write::Suspend(write) => held(row, &write.workload, &json!({ (a::SESSION): null })),
-        Write::GiveBack(write) => gives_back(write),
+        // It may run again, so it is not to fail any more.
+        Write::GiveBack(write) => give_back_and_clear(write, &[a::FAILED]),
         Write::Rename(write) => rename(write),
         Write::Skip(_) => Request::Delete,
         Write::Fail(write) => fails(row, &write.workload, write.why.reason()),
@@ -244,12 +244,7 @@ pub(in crate::kind) fn request(row: &Row, write: &Write, shape: &Shape) -> Optio
 
 /// What holds one that runs though no grant started it.
 pub(in crate::kind) fn stop(row: &Row, stop: &Stop) -> Request {
-    let annotations = if stop.unhold {
-        json!({ (a::HOLD): null })
-    } else {
-        json!({})
-    };
-    held(row, &stop.workload, &annotations)
+    held(row, &stop.workload, &unheld(stop))
 }
 
 /// Holds it. Its controller ends its pods.
@@ -265,15 +260,6 @@ fn held(row: &Row, workload: &Target, annotations: &Json) -> Request {
     Request::Patch(patch)
 }
 
-/// Gives the slots back. It may run again, so it is not to fail any more.
-fn gives_back(write: &GiveBack) -> Request {
-    let Request::Patch(mut patch) = give_back(write) else {
-        return give_back(write);
-    };
-    patch["metadata"]["annotations"][a::FAILED] = Json::Null;
-    Request::Patch(patch)
-}
-
 /// Holds it, and says that it is to fail: its status does once no pod is left. If that can't be written, it is put on
 /// hold.
 fn fails(row: &Row, workload: &Target, reason: &str) -> Request {
@@ -285,16 +271,16 @@ fn fails(row: &Row, workload: &Target, reason: &str) -> Request {
 }
 
 /// What an object of this kind looks like; `None` if it was read by another row.
-fn listing<'s>(row: &Row, shape: &'s Shape) -> Option<&'s Listing> {
+fn listing<'s>(row: &Arc<Row>, shape: &'s Shape) -> Option<&'s Listing> {
     match shape {
-        Shape::Listed(listing) => (*listing.row == *row).then_some(&**listing),
+        Shape::Listed(listing) => (listing.row == *row).then_some(&**listing),
         _ => None,
     }
 }
 
 /// One patch lets it start, and writes the sequencers of its slots into its own annotations and to where its pods get
 /// theirs.
-fn start(row: &Row, start: &Start, shape: &Shape) -> Option<Request> {
+fn start(row: &Arc<Row>, start: &Start, shape: &Shape) -> Option<Request> {
     let listing = listing(row, shape)?;
     let mut patch = JsonPatch::of(&start.workload);
     patch.add_all("/metadata/annotations", record(start), true);
@@ -318,7 +304,7 @@ fn start(row: &Row, start: &Start, shape: &Shape) -> Option<Request> {
 
 /// Has the status of a held one say that it failed; `None` if it is not to fail.
 pub(in crate::kind) fn failure(
-    row: &Row,
+    row: &Arc<Row>,
     workload: &Target,
     shape: &Shape,
     now: jiff::Timestamp,
