@@ -146,11 +146,13 @@ impl Stage {
         session
     }
 
-    /// Its only pod that is not to end, once it runs.
+    /// Its only pod that is not to end, once it runs. Those of a deleted Job of its name may not end yet.
     async fn pod_of(&self, job: &Job) -> Pod {
         let what = format!("{} has a pod that runs", job.name());
+        let uid = proof::uid_of(job).await;
         eventually(&what, || async {
             let mut pods = job.pods().await;
+            pods.retain(|pod| pod.owner_references().iter().any(|owner| owner.uid == uid));
             pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
             let phase = |pod: &Pod| pod.status.as_ref()?.phase.clone();
             pods.retain(|pod| phase(pod).as_deref() == Some("Running"));
