@@ -559,7 +559,8 @@ impl<'a> Pass<'a> {
             let passed_over = matches!(stance, Some(Stance::PassedOver | Stance::Stopped));
             if workload.asks_for_many() {
                 let waits = Waits {
-                    free: free && ready,
+                    free,
+                    ready,
                     first: is_first,
                     enough: self.when_enough(slots.saturating_add(withheld)),
                 };

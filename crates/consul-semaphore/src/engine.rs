@@ -690,7 +690,7 @@ impl Engine {
             let uid = &workload.uid;
             let is_hopeless = |queue: &QueueRef| {
                 let doubts = self.queue(queue).is_none_or(Queue::is_in_doubt);
-                doubts || !self.agenda.is_marked(queue) && !self.said(queue, uid).is_free()
+                doubts || !self.agenda.is_marked(queue) && !self.said(queue, uid).is_grantable()
             };
             if queues.iter().any(is_hopeless) {
                 continue;

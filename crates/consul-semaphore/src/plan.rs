@@ -557,8 +557,10 @@ pub enum Part {
 /// What a workload that waits for several slots finds at a lock key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waits {
-    /// Whether it can be granted what it asks for here.
+    /// Whether enough slots are free for it here.
     pub free: bool,
+    /// Whether its sessions are made, and those of all before it that nobody may pass.
+    pub ready: bool,
     /// Whether nobody waits before it.
     pub first: bool,
     /// When it can have enough slots at the earliest.

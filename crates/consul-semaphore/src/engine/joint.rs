@@ -45,9 +45,14 @@ impl Said<'_> {
         }
     }
 
-    /// Whether its part can be granted.
-    pub(super) fn is_free(&self) -> bool {
+    /// Whether enough slots are free for its part.
+    fn is_free(&self) -> bool {
         self.waits().is_some_and(|waits| waits.free)
+    }
+
+    /// Whether its part can be granted.
+    pub(super) fn is_grantable(&self) -> bool {
+        self.waits().is_some_and(|waits| waits.free && waits.ready)
     }
 
     /// Whether the workload has a place in this queue, or slots.
@@ -76,7 +81,7 @@ pub(super) enum Next {
 
 /// Decides that. Whether a part was lost is decided only once each queue knows what Consul says.
 pub(super) fn next(said: &[Said<'_>]) -> Next {
-    let (mut held, mut free, mut slots) = (0, 0, Vec::new());
+    let (mut held, mut grantable, mut slots) = (0, 0, Vec::new());
     for said in said {
         match said {
             Said::Later | Said::Unread | Said::Part(Some(Part::Busy)) => return Next::Wait,
@@ -84,14 +89,14 @@ pub(super) fn next(said: &[Said<'_>]) -> Next {
                 held += 1;
                 slots.extend(here.iter().cloned());
             }
-            said => free += usize::from(said.is_free()),
+            said => grantable += usize::from(said.is_grantable()),
         }
     }
     if held == said.len() {
         Next::Start(slots)
     } else if held > 0 {
         Next::GiveBack
-    } else if free == said.len() {
+    } else if grantable == said.len() {
         Next::Grant
     } else {
         Next::Wait

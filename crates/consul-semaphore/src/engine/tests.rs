@@ -11,7 +11,7 @@ use std::{cell::RefCell, sync::Arc};
 
 use super::*;
 use crate::{
-    Phase, SessionState, Settings, SlotRequest, Uid, Workload,
+    Identity, Phase, SessionState, Settings, SlotRequest, Uid, Workload,
     model::consul::{Consul, Refused},
     plan::{Failed, GiveBack, Start},
     samples,
@@ -175,6 +175,8 @@ struct World {
     busy: Option<&'static str>,
     /// The prefix that can't be read.
     unread: Option<&'static str>,
+    /// The workload whose sessions are still being made.
+    no_sessions_for: Option<&'static str>,
     /// How many transactions go through that are never answered.
     answers_are_lost: usize,
     /// How many bytes of values Consul takes in a transaction.
@@ -326,6 +328,12 @@ impl World {
         false
     }
 
+    fn is_without_session(&self, session_name: &str) -> bool {
+        let identity = Identity::parse(session_name);
+        let name = identity.map(|identity| identity.workload);
+        name.is_some() && name.as_deref() == self.no_sessions_for
+    }
+
     fn call(&mut self, queue: &QueueRef, id: CallId, call: Call) {
         let now = self.now();
         let answer = match call {
@@ -359,6 +367,7 @@ impl World {
                     result,
                 }
             }
+            Call::CreateSession { name, .. } if self.is_without_session(&name) => return,
             Call::CreateSession { name, .. } => {
                 Answer::SessionMade(Ok(self.consul.make_session(&name)))
             }

@@ -89,6 +89,7 @@ fn what_is_free_but_not_enough_goes_to_those_behind_until_it_is_kept() {
     assert_eq!(granted(&plan), ["b"]);
     let waits = Part::Waits(Waits {
         free: false,
+        ready: true,
         first: true,
         enough: Enough::Soon,
     });
@@ -116,6 +117,7 @@ fn what_is_free_elsewhere_only_in_part_is_not_kept() {
     let plan = facts.decide();
     let free = Part::Waits(Waits {
         free: true,
+        ready: true,
         first: true,
         enough: Enough::Soon,
     });

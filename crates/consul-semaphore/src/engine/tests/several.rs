@@ -257,6 +257,17 @@ fn who_asks_for_several_holds_nothing_while_one_of_them_is_taken() {
 }
 
 #[test]
+fn nobody_passes_one_whose_sessions_are_still_being_made() {
+    let both = [asks("db", 1), asks("licenses", 1)];
+    let mut world = World::with(&[("db", 2), ("licenses", 2)]);
+    world.no_sessions_for = Some("a");
+    world.arrives("a", &both);
+    world.arrives("b", &both);
+    world.comes("c", &[asks("db", 1)]);
+    assert_eq!(world.started, [""; 0]);
+}
+
+#[test]
 fn when_somebody_else_is_faster_at_one_lock_key_nothing_is_granted_at_the_others() {
     let mut world = World::with(&[("db", 1), ("licenses", 1)]);
     // Both prefixes have been read, and another workload takes a slot at one of them.
