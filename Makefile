@@ -100,11 +100,11 @@ faults: servers $(WORKLOADS:%=servers-workloads)
 	@cargo build --locked --workspace --bins
 	@"$${CARGO_TARGET_DIR:-target}/debug/faults"
 
-# N hand-overs on one prefix among Jobs of two clusters, Consul's Go client, `consul lock` and `exec`,
+# N hand-overs on one prefix among Jobs of two clusters, Consul's Go client, `consul lock`, `exec` and the library,
 # judged as the campaign of faults is. With OLD=<commit> one of the clusters has the operator of that commit,
 # which is built once.
 interop: servers $(OLD:%=target/old/%/target/debug/consul-semaphore-operator)
-	@cargo build --locked --workspace --bins
+	@cargo build --locked --workspace --bins --example slot_client
 	@$(OLD:%=EAST_OPERATOR_BIN=$(CURDIR)/target/old/%/target/debug/consul-semaphore-operator) "$${CARGO_TARGET_DIR:-target}/debug/interop"
 
 target/old/%/target/debug/consul-semaphore-operator:

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{
-    Config, ConfigError, Error, HttpAuth, Scope,
+    Address, Config, ConfigError, Error, HttpAuth, Scope,
     call::{Answer, Call},
     datacenter::{Datacenter, Datacenters},
     endpoints::{Endpoints, Target, root_cause},
@@ -51,6 +51,8 @@ pub struct Client {
 /// What all clones, scopes and tokens of a client have in common.
 struct Shared {
     datacenters: Datacenters,
+    /// Whether all addresses are on this machine.
+    local: bool,
     http_auth: Option<HttpAuth>,
     timeout: Duration,
     observer: Option<Arc<dyn Observer>>,
@@ -76,6 +78,7 @@ impl Client {
         install_crypto();
         config.validate()?;
         let endpoints = Endpoints::new(&config)?;
+        let local = config.addresses.iter().all(Address::is_local);
         let token = match config.login {
             Some(_) => TokenSource::None,
             None => TokenSource::new(&config)?,
@@ -98,6 +101,7 @@ impl Client {
             datacenter,
             shared: Arc::new(Shared {
                 datacenters,
+                local,
                 http_auth,
                 timeout,
                 observer,
@@ -112,6 +116,16 @@ impl Client {
         };
         let login = Login::new(client.clone(), method)?;
         Ok(client.with_source(TokenSource::Login(login)))
+    }
+
+    /// Whether all addresses are on this machine, where an agent is expected, and not a server.
+    pub fn is_local(&self) -> bool {
+        self.shared.local
+    }
+
+    /// Whether its calls have a token: others don't have its rights.
+    pub fn has_token(&self) -> bool {
+        !matches!(*self.token, TokenSource::None)
     }
 
     /// The same client for another datacenter, namespace or partition.

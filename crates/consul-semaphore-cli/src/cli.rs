@@ -149,7 +149,7 @@ pub(crate) struct Exec {
         value_delimiter = ';',
         conflicts_with_all = ["prefix", "limit", "key", "mode", "period", "windows", "reserve"]
     )]
-    semaphores: Vec<holder::Semaphore>,
+    semaphores: Vec<holder::SlotsOf>,
 
     /// Higher goes first
     #[arg(
@@ -325,7 +325,7 @@ impl Exec {
             }
             let restrictions = restrictions::restrictions(limit, windows.clone(), *reserve);
             let (mode, period) = mode.stored(*period)?;
-            let semaphore = holder::Semaphore {
+            let semaphore = holder::SlotsOf {
                 prefix: semaphore::below(prefix, key.as_ref())?,
                 mode,
                 period,

@@ -71,7 +71,7 @@ use self::{
 pub use self::{
     obstacle::{AcquireError, Missing},
     program::{SessionSettings, Settings},
-    request::{InvalidRequest, Request, Semaphore},
+    request::{InvalidRequest, Request, SlotsOf},
 };
 use crate::{
     Phase, Prefix, Workload,
@@ -117,7 +117,11 @@ pub enum Notice {
 }
 
 /// Why the work must end.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", match why {
+    Suspended::SlotLost => format!("the slot of {prefix} is lost"),
+    Suspended::Unproved => format!("nothing shows any more that the slot of {prefix} is held"),
+})]
 pub struct Lost {
     /// The semaphore whose slot is lost.
     pub prefix: Prefix,
@@ -289,8 +293,7 @@ impl Holder {
     pub fn remains(&self) -> Option<Remains> {
         (!self.program.sessions.is_empty()).then(|| Remains {
             slots: self.program.workload.granted.is_some(),
-            // Consul ends a session between one and two TTLs after it was last renewed.
-            within: self.settings.longest_ttl() * 2,
+            within: self.settings.expires(),
         })
     }
 

@@ -1,8 +1,74 @@
-//! The semaphore algorithm: from what was observed to what must be done.
+//! Distributed semaphores in [Consul](https://developer.hashicorp.com/consul): at most so many programs at a time do
+//! something, on however many machines.
 //!
-//! Except for [`holder`] and [`holding`] it is pure: no IO, no clock, no async. Time is an argument, and the result
-//! is a [`Plan`] that says what to write to Consul and to workloads. It is wire-compatible with the guide
-//! "Distributed semaphore" in Consul's documentation and with Consul's Go client.
+//! ```no_run
+//! use consul_semaphore::{Semaphore, consul};
+//!
+//! # async fn migrate(fencing_token: u64) -> Result<(), Box<dyn std::error::Error>> { Ok(()) }
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // CONSUL_HTTP_ADDR, CONSUL_HTTP_TOKEN and so on.
+//!     let consul = consul::Client::new(consul::Config::from_env()?)?;
+//!     let db = Semaphore::builder(consul, "locks/db").limit(3).build()?;
+//!
+//!     let slot = db.acquire().await?;
+//!     tokio::select! {
+//!         done = migrate(slot.fencing_token()) => done?,
+//!         lost = slot.lost() => return Err(lost.into()),
+//!     }
+//!     slot.release().await?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! - [`Semaphore::acquire`] waits; [`try_acquire`](Semaphore::try_acquire) and
+//!   [`acquire_within`](Semaphore::acquire_within) don't, or not for long. A call that is dropped leaves nothing.
+//! - [`Slot`] is held until it is dropped or released. Its session is renewed by a task.
+//! - [`Builder`] has mutexes, rates, slots of several semaphores at once, priorities, cooldowns, windows.
+//! - [`NoSlot`] and [`InvalidSemaphore`] say what to do.
+//!
+//! The crate's folder `examples/` has a pool of workers, a migration, and a client that keeps to a rate.
+//!
+//! # What a slot guarantees
+//!
+//! At most `limit` slots are held, among all who use the prefix. No lock can stop work that goes on without one, so
+//! this is up to you:
+//!
+//! - **End the work when [`Slot::lost`] says so**, within [`Builder::grace`]. If Consul can't be reached, that is early
+//!   enough for the work to have ended before anybody else can have the slot. If somebody has destroyed the session, the
+//!   slot is lost at once, and others can have it after the lock-delay.
+//! - **Let the resource check [`Slot::fencing_token`]**, if it can: a machine that sleeps, or a process that is stopped,
+//!   does not notice that its slot is lost.
+//! - **Don't block the runtime.** The tasks that renew sessions run there. Work that uses the processor for long belongs
+//!   in [`tokio::task::spawn_blocking`].
+//!
+//! A program that is killed keeps its slot for its TTL, to twice that. One that ends gives slots back if it waits for
+//! [`Slot::release`] or [`Semaphore::all_released`].
+//!
+//! It needs a [tokio](https://docs.rs/tokio) runtime with time and IO enabled, as `#[tokio::main]` has. The handles
+//! can be awaited anywhere.
+//!
+//! # Beside others
+//!
+//! The format is that of `api.Semaphore` in Consul's Go client and of `consul lock -n`, so all of these can share a
+//! prefix, with one limit. A [mutex](Builder::mutex) is the lock of `consul lock -n 1`, and of `api.Lock` at
+//! `<prefix>/.lock`. `consul-semaphore exec` and the Kubernetes operator are made of this crate. In contrast to Go's
+//! client:
+//!
+//! - slots are granted by priority and age, and not to the fastest. Programs that know no order are let in: see
+//!   `docs/protocol.md`
+//! - `Slot::lost` is the `lostCh` of `Acquire`, but a failed request alone does not lose a slot
+//! - there is a fencing token, and the holders of a prefix have names
+//! - a dead holder is removed by any other that waits, after the lock-delay
+//!
+//! A token needs `key_prefix "<prefix>/" { policy = "write" }` and `session "<node>" { policy = "write" }`, and, for an
+//! external node ([`Builder::node`]), `node "<node>" { policy = "write" }`.
+//!
+//! # The parts
+//!
+//! Programs need nothing of what follows: the operator is built of it. Except for [`handle`], [`holder`] and [`holding`]
+//! it is pure: no IO, no clock, no async. Time is an argument, and the result is a [`Plan`] that says what to write to
+//! Consul and to workloads.
 //!
 //! - [`settings`]: what a user asked for
 //! - [`lock`]: the body of `.lock`
@@ -18,10 +84,11 @@
 //! - [`mod@decide`]: a pass, which combines all of these
 //! - [`mutex`]: what is remembered of a mutex, whose key does not say who waits for it
 //! - [`engine`]: a queue as a whole, without IO: events in, actions out
-//! - [`holder`]: slots for one program, with the engine and a Consul client
 //! - [`plan`]: what a pass decides, as types that guarantee the right order
+//! - [`holder`]: slots for one program, with the engine and a Consul client
+//! - [`handle`]: the holder in a task: what programs use
 
-mod asked;
+pub mod asked;
 pub mod blocked;
 mod compose;
 pub mod cooling;
@@ -29,54 +96,65 @@ pub mod decide;
 pub mod engine;
 pub mod evidence;
 pub mod fate;
+pub mod handle;
 pub mod holder;
 pub mod holding;
 pub mod identity;
-mod key;
+pub mod key;
 pub mod limit;
 pub mod lock;
 #[cfg(test)]
 mod model;
 pub mod mutex;
 pub mod plan;
-mod policy;
-mod prefix;
+pub mod policy;
+pub mod prefix;
 pub mod rate;
 pub mod reading;
 #[cfg(test)]
 mod samples;
-mod seconds;
-mod sequencer;
+pub mod seconds;
+pub mod sequencer;
 pub mod settings;
 pub mod turns;
 mod verbatim;
 pub mod windows;
 pub mod workload;
 
-pub use asked::Asked;
-pub use blocked::{Blocked, Interval};
-pub use cooling::Cooldowns;
-pub use decide::{AHEAD, OVERTAKEN, Observed, decide};
-pub use evidence::{Evidence, SessionState};
-pub use fate::OwnContender;
-pub use identity::{Claim, Cluster, ContenderBody, Identity};
-pub use key::{InvalidKey, Key};
-pub use limit::{Agreement, Defence};
-pub use lock::Lock;
-pub use mutex::MutexMemory;
-pub use plan::Plan;
-pub use policy::{
-    LONGEST_COOLDOWN, LONGEST_PERIOD, LONGEST_WAIT, LimitPolicy, Mode, OnContention, OnSlotLost,
-    Period, ReplaceAfter, WaitTimeout,
-};
-pub use prefix::{InvalidPrefix, Prefix};
-pub use rate::Starts;
-pub use reading::{Deaths, Reading};
-pub use seconds::{InvalidSeconds, Seconds};
+pub use consul_client as consul;
+
+pub use handle::{Builder, InvalidSemaphore, NoSlot, Semaphore, Slot, StillHeld};
+pub use holder::{Lost, Notice};
+pub use prefix::Prefix;
 pub use sequencer::Sequencer;
-pub use settings::{Order, Reserved, Restrictions, Settings, WaitSettings};
-pub use turns::Turns;
-pub use workload::{
-    CronJob, Granted, GrantedSlot, KindName, MOST_SEMAPHORES, MOST_SLOTS, Phase, Place, SlotId,
-    SlotRequest, Traits, Uid, Wait, Workload, lock_key_of, lock_key_parts,
+
+// Short names of what is in the modules, for the operator's crates.
+#[doc(hidden)]
+pub use {
+    asked::Asked,
+    blocked::{Blocked, Interval},
+    cooling::Cooldowns,
+    decide::{AHEAD, OVERTAKEN, Observed, decide},
+    evidence::{Evidence, SessionState},
+    fate::OwnContender,
+    identity::{Claim, Cluster, ContenderBody, Identity},
+    key::{InvalidKey, Key},
+    limit::{Agreement, Defence},
+    lock::Lock,
+    mutex::MutexMemory,
+    plan::Plan,
+    policy::{
+        LONGEST_COOLDOWN, LONGEST_PERIOD, LONGEST_WAIT, LimitPolicy, Mode, OnContention,
+        OnSlotLost, Period, ReplaceAfter, WaitTimeout,
+    },
+    prefix::InvalidPrefix,
+    rate::Starts,
+    reading::{Deaths, Reading},
+    seconds::{InvalidSeconds, Seconds},
+    settings::{Order, Reserved, Restrictions, Settings, WaitSettings},
+    turns::Turns,
+    workload::{
+        CronJob, Granted, GrantedSlot, KindName, MOST_SEMAPHORES, MOST_SLOTS, Phase, Place, SlotId,
+        SlotRequest, Traits, Uid, Wait, Workload, lock_key_of, lock_key_parts,
+    },
 };

@@ -1,5 +1,5 @@
 //! One prefix shared by everything that uses Consul: hand-overs among the Jobs of two clusters, Consul's Go client,
-//! `consul lock` and `exec`. All of them write through the doors, which record every revision of `.lock`. The judge
+//! `consul lock`, `exec` and a program with the library. All of them write through the doors, which record every revision of `.lock`. The judge
 //! is that of the campaign, with a timeline for each cluster: the revisions of an etcd, which order the events in
 //! Kubernetes, are valid in one cluster only.
 
@@ -320,7 +320,8 @@ fn programs(bed: &Bed, prefix: &str, door: &str, rest: Duration) -> Result<Vec<S
     let go = (1..=3).map(|number| bed.go_semaphore(&format!("go-{number}"), prefix, LIMIT));
     let cli = (1..=3).map(|number| bed.consul_lock(&format!("cli-{number}"), prefix, LIMIT));
     let exec = (1..=2).map(|number| bed.exec(&format!("exec-{number}"), prefix, LIMIT));
-    let all = go.chain(cli).chain(exec);
+    let library = (1..=2).map(|number| bed.library(&format!("library-{number}"), prefix, LIMIT));
+    let all = go.chain(cli).chain(exec).chain(library);
     let all = all.map(|program| program.through(door).hold(HOLD).rest(rest));
     all.map(|program| program.times(0).try_start()).collect()
 }
@@ -356,5 +357,6 @@ async fn hand_overs(timeline: &Timeline, wanted: usize) -> Result<()> {
 fn all_had_one(timeline: &Timeline) -> bool {
     let turns = turns::turns(&timeline.records().0);
     let had = |kind| turns.get(kind).is_some_and(|turns| !turns.waits.is_empty());
-    ["cli", "east", "exec", "go", "west"].into_iter().all(had)
+    let kinds = ["cli", "east", "exec", "go", "library", "west"];
+    kinds.into_iter().all(had)
 }

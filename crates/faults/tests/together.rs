@@ -17,7 +17,7 @@ async fn sixty_hand_overs_among_all_who_speak_consul() {
     let outcome = run(&options).await.expect("it comes to its end");
     assert!(outcome.is_good(), "{}", outcome.report());
     assert!(outcome.hand_overs() >= 60, "{}", outcome.report());
-    for kind in ["cli", "east", "exec", "go", "west"] {
+    for kind in ["cli", "east", "exec", "go", "library", "west"] {
         let turns = outcome.turns.get(kind);
         let had = turns.is_some_and(|turns| !turns.waits.is_empty());
         assert!(had, "{kind} had no slot: {}", outcome.report());

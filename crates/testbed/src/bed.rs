@@ -282,6 +282,11 @@ impl Bed {
         SlotClientBuilder::exec(self, name, prefix, limit)
     }
 
+    /// Like [`Self::exec`], with the example `slot_client` of the library.
+    pub fn library(&self, name: &str, prefix: &str, limit: u32) -> SlotClientBuilder {
+        SlotClientBuilder::library(self, name, prefix, limit)
+    }
+
     /// Watches the semaphore at `prefix` from now on: how many holders it has, and how many of its Jobs have pods.
     #[track_caller]
     pub fn watch_limit(&self, prefix: &str) -> impl Future<Output = LimitWatch> {

@@ -98,6 +98,13 @@ pub fn cli_program() -> Result<PathBuf> {
     our_own("consul-semaphore", "CLI_BIN")
 }
 
+/// The example of the library that takes slots: `$LIBRARY_BIN`, or the one that cargo has built beside this program.
+pub(crate) fn library_program() -> Result<PathBuf> {
+    our_own("examples/slot_client", "LIBRARY_BIN").context(
+        "it is built by `cargo build --workspace --example slot_client`, and with the tests of all packages",
+    )
+}
+
 fn our_own(name: &str, variable: &str) -> Result<PathBuf> {
     if let Some(path) = env::var_os(variable) {
         return Ok(path.into());

@@ -1,5 +1,5 @@
 //! Programs that take a slot or a lock again and again: Consul's Go client, `consul lock`, and this
-//! project's own `exec`.
+//! project's own `exec` and library.
 use std::{
     fmt::Display,
     panic::Location,
@@ -39,6 +39,7 @@ enum What {
     GoLock { key: String },
     ConsulLock { prefix: String, limit: u32 },
     Exec { prefix: String, limit: u32 },
+    Library { prefix: String, limit: u32 },
 }
 
 /// Runs a command once for each grant. Its child, a script, holds the grant, and reports it as the other programs do.
@@ -77,6 +78,11 @@ impl SlotClientBuilder {
     pub(crate) fn exec(bed: &Bed, name: &str, prefix: &str, limit: u32) -> Self {
         let prefix = prefix.to_owned();
         Self::new(bed, name, What::Exec { prefix, limit })
+    }
+
+    pub(crate) fn library(bed: &Bed, name: &str, prefix: &str, limit: u32) -> Self {
+        let prefix = prefix.to_owned();
+        Self::new(bed, name, What::Library { prefix, limit })
     }
 
     fn new(bed: &Bed, name: &str, what: What) -> Self {
@@ -209,6 +215,12 @@ impl SlotClientBuilder {
                     None => self.again(log).arg(program).args(exec).args(["sh", "-c"]),
                     Some(command) => Recipe::new(log, program).args(exec).args(command),
                 })
+            }
+            What::Library { prefix, limit } => {
+                let recipe = Recipe::new(log, programs::library_program()?);
+                let recipe = recipe.args([name, prefix]).arg(limit.to_string());
+                let times = [self.hold, self.rest].map(|time| time.as_millis().to_string());
+                Ok(recipe.args(times).arg(self.times.to_string()))
             }
         }
     }

@@ -5,7 +5,7 @@ use std::{fmt::Display, num::NonZeroU32, str::FromStr};
 
 use clap::ValueEnum as _;
 use consul_semaphore::{
-    Key, MOST_SLOTS, Period, Prefix, Reserved, holder::Semaphore, windows::WindowSpec,
+    Key, MOST_SLOTS, Period, Prefix, Reserved, holder::SlotsOf, windows::WindowSpec,
 };
 
 use super::{
@@ -41,7 +41,7 @@ struct Words {
 ///
 /// # Errors
 /// It can't be read; the error says what is allowed.
-pub(super) fn parse(text: &str) -> Result<Semaphore, String> {
+pub(super) fn parse(text: &str) -> Result<SlotsOf, String> {
     if text.len() > LONGEST {
         return Err(format!("it is longer than {LONGEST} characters: {ALLOWED}"));
     }
@@ -78,11 +78,11 @@ impl Words {
         }
     }
 
-    fn semaphore(self) -> Result<Semaphore, String> {
+    fn semaphore(self) -> Result<SlotsOf, String> {
         let missing = |word: &str| format!("{word} is missing: {ALLOWED}");
         let (mode, period) = self.mode.unwrap_or_default().stored(self.period)?;
         let limit = self.limit.ok_or_else(|| missing("limit"))?;
-        Ok(Semaphore {
+        Ok(SlotsOf {
             prefix: below(
                 self.prefix.ok_or_else(|| missing("prefix"))?,
                 self.key.as_ref(),
@@ -166,7 +166,7 @@ mod tests {
         let short = parse("prefix=shared/db,limit=3").unwrap();
         assert_eq!(
             short,
-            Semaphore {
+            SlotsOf {
                 prefix: "shared/db".parse().unwrap(),
                 mode: consul_semaphore::Mode::Semaphore,
                 period: None,

@@ -1,6 +1,6 @@
 //! Why there is no slot, or none yet.
 
-use super::{program::Program, request::Semaphore, watched::Watched};
+use super::{program::Program, request::SlotsOf, watched::Watched};
 use crate::{
     Agreement, Lock, Prefix, Reading,
     engine::{Engine, Queue},
@@ -54,7 +54,7 @@ pub enum AcquireError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// The semaphore, and how many of its slots were asked for.
-    pub of: Semaphore,
+    pub of: SlotsOf,
     /// Who holds them, for people.
     pub holders: String,
 }
@@ -62,7 +62,7 @@ pub struct Missing {
 impl Missing {
     /// What there is not, for people: `no slot of shared/db`, or `no 2 slots of shared/db`.
     pub fn none(&self) -> String {
-        let Semaphore { prefix, slots, .. } = &self.of;
+        let SlotsOf { prefix, slots, .. } = &self.of;
         match slots.get() {
             1 => format!("no slot of {prefix}"),
             slots => format!("no {slots} slots of {prefix}"),
@@ -100,7 +100,7 @@ impl AcquireError {
 
     /// Whether the prefix is used in another way than was asked for: all users must agree.
     pub(super) fn conflict(view: &View<'_>, agreement: Option<Agreement>) -> Option<Self> {
-        let Semaphore { prefix, limit, .. } = view.asked;
+        let SlotsOf { prefix, limit, .. } = view.asked;
         let prefix = prefix.clone();
         match (view.reading.map(Reading::lock), agreement) {
             // A key that was left behind is removed after the lock-delay.
@@ -121,7 +121,7 @@ impl AcquireError {
 /// What the program sees of one of its semaphores.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
-    asked: &'a Semaphore,
+    asked: &'a SlotsOf,
     /// The prefix as it was last read, if it was.
     reading: Option<&'a Reading>,
     program: &'a Program,
@@ -249,7 +249,7 @@ impl<'a> View<'a> {
 
     /// Why not all free slots are for this program.
     fn withheld_in_words(&self) -> String {
-        let Semaphore {
+        let SlotsOf {
             limit,
             restrictions,
             ..
@@ -273,7 +273,7 @@ impl<'a> View<'a> {
 
     /// How many slots must be free for the program to get those that it asks for.
     fn room_needed(&self) -> usize {
-        let Semaphore {
+        let SlotsOf {
             limit,
             slots,
             restrictions,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    request::{Request, Semaphore},
+    request::{Request, SlotsOf},
     watched::{self, Watched},
 };
 use crate::{
@@ -67,16 +67,22 @@ pub struct SessionSettings {
 
 impl Settings {
     /// The TTL of the session that lives longest.
-    pub(super) fn longest_ttl(&self) -> Duration {
+    fn longest_ttl(&self) -> Duration {
         let periods = self.request.semaphores().iter();
         let periods = periods.filter_map(|semaphore| semaphore.period);
         let rates = periods.map(rate::ttl);
         rates.max().unwrap_or_default().max(self.session.ttl)
     }
 
+    /// How long what is not given back stays in Consul, at most: it ends a session between one and two TTLs after it was
+    /// last renewed.
+    pub(crate) fn expires(&self) -> Duration {
+        self.longest_ttl() * 2
+    }
+
     /// A semaphore for the engine. A program has neither a namespace nor an object of Kubernetes.
     pub(super) fn semaphore(&self, watched: &Watched) -> settings::Settings {
-        let Semaphore {
+        let SlotsOf {
             prefix,
             mode,
             period,

@@ -6,7 +6,7 @@ use crate::{MOST_SEMAPHORES, MOST_SLOTS, Mode, Prefix, Restrictions};
 
 /// A semaphore, and how many of its slots a program asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Semaphore {
+pub struct SlotsOf {
     /// Where it is in Consul.
     pub prefix: Prefix,
     /// How it is stored in Consul.
@@ -22,7 +22,7 @@ pub struct Semaphore {
     pub restrictions: Restrictions,
 }
 
-impl Semaphore {
+impl SlotsOf {
     /// The slots that are asked for, for people: `a slot of shared/db`, or `2 of 3 slots of shared/db`.
     pub fn asked(&self) -> String {
         let Self {
@@ -41,7 +41,7 @@ impl Semaphore {
 /// All slots that a program asks for: all of them are granted at once, or none. Each semaphore can grant its part,
 /// and none is there twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request(Vec<Semaphore>);
+pub struct Request(Vec<SlotsOf>);
 
 /// Slots that can't be asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -95,7 +95,7 @@ impl Request {
     /// # Errors
     /// The limit is impossible.
     pub fn one(prefix: Prefix, mode: Mode, limit: u32) -> Result<Self, InvalidRequest> {
-        Self::new(vec![Semaphore {
+        Self::new(vec![SlotsOf {
             prefix,
             mode,
             period: None,
@@ -129,7 +129,7 @@ impl Request {
     ///
     /// # Errors
     /// They can never be granted together.
-    pub fn new(semaphores: Vec<Semaphore>) -> Result<Self, InvalidRequest> {
+    pub fn new(semaphores: Vec<SlotsOf>) -> Result<Self, InvalidRequest> {
         if !(1..=MOST_SEMAPHORES).contains(&semaphores.len()) {
             return Err(InvalidRequest::Semaphores(semaphores.len()));
         }
@@ -151,8 +151,13 @@ impl Request {
     }
 
     /// The semaphores, at least one, in the order in which they were asked for.
-    pub fn semaphores(&self) -> &[Semaphore] {
+    pub fn semaphores(&self) -> &[SlotsOf] {
         &self.0
+    }
+
+    /// The one that was named first.
+    pub(crate) fn first(&self) -> &SlotsOf {
+        &self.0[0]
     }
 
     /// How many slots are asked for in all.
@@ -162,7 +167,7 @@ impl Request {
     }
 }
 
-fn check(semaphore: &Semaphore) -> Result<(), InvalidRequest> {
+fn check(semaphore: &SlotsOf) -> Result<(), InvalidRequest> {
     let prefix = semaphore.prefix.clone();
     match (semaphore.limit, semaphore.slots.get()) {
         (0, _) => Err(InvalidRequest::NoSlots(prefix)),
@@ -188,8 +193,8 @@ mod tests {
     use super::*;
     use crate::Reserved;
 
-    fn semaphore(prefix: &str, limit: u32, slots: u32) -> Semaphore {
-        Semaphore {
+    fn semaphore(prefix: &str, limit: u32, slots: u32) -> SlotsOf {
+        SlotsOf {
             prefix: prefix.parse().unwrap(),
             mode: Mode::Semaphore,
             period: None,
@@ -201,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_program_asks_for_no_more_than_is_ever_left_for_it() {
-        let reserving = Semaphore {
+        let reserving = SlotsOf {
             restrictions: Restrictions {
                 reserved: Some(Reserved {
                     slots: 2,

@@ -15,7 +15,7 @@ fn prefix(name: &str) -> Prefix {
 
 /// A program that asks for slots of `a` and `b`, and has not asked Consul yet.
 fn holder() -> Holder {
-    let semaphore = |name| Semaphore {
+    let semaphore = |name| SlotsOf {
         prefix: prefix(name),
         mode: Mode::Semaphore,
         period: None,

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::mpsc;
 
-use super::request::{Request, Semaphore};
+use super::request::{Request, SlotsOf};
 use crate::{
     SlotRequest,
     engine::{QueueRef, SemaphoreRef},
@@ -18,7 +18,7 @@ use consul_client::{self as consul, Client, Listing, WatchOptions};
 
 /// One of the semaphores that a program asks for.
 pub(super) struct Watched {
-    pub(super) asked: Semaphore,
+    pub(super) asked: SlotsOf,
     pub(super) queue: QueueRef,
     /// Whether the prefix was unused when it was last read, before there was a slot.
     pub(super) unused: bool,

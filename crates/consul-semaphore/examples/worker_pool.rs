@@ -1,0 +1,41 @@
+//! Eight workers, of which at most three work at a time, however many copies of this program run on however many
+//! machines: `CONSUL_HTTP_ADDR=http://127.0.0.1:8500 cargo run --example worker_pool`.
+#![expect(clippy::print_stdout, reason = "it shows what it does")]
+
+use std::{error::Error, time::Duration};
+
+use consul_semaphore::{Semaphore, consul};
+use tokio::{task::JoinSet, time::sleep};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let consul = consul::Client::new(consul::Config::from_env()?)?;
+    let pool = Semaphore::builder(consul, "examples/worker-pool")
+        .limit(3)
+        .build()?;
+
+    let mut workers = JoinSet::new();
+    for worker in 1..=8 {
+        let pool = pool.clone();
+        workers.spawn(async move {
+            let slot = pool.acquire().await?;
+            println!("worker {worker} begins in the slot of {}", slot.session());
+            tokio::select! {
+                () = work() => println!("worker {worker} is done"),
+                lost = slot.lost() => println!("worker {worker} stops: {lost}"),
+            }
+            // The slot is dropped, and a task releases it.
+            Ok::<_, consul_semaphore::NoSlot>(())
+        });
+    }
+    while let Some(ended) = workers.join_next().await {
+        ended??;
+    }
+    // Otherwise the last slots would stay until their sessions have expired.
+    pool.all_released().await;
+    Ok(())
+}
+
+async fn work() {
+    sleep(Duration::from_millis(300)).await;
+}

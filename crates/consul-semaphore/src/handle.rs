@@ -1,0 +1,121 @@
+//! A semaphore as a program uses it: [`Semaphore`], and the [`Slot`] that it gives.
+//!
+//! Each slot has a task that drives a [`Holder`](crate::holder::Holder), from the wait for the slot to its release.
+//! The handles only talk to it, so they can be dropped at any time.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `builder` | what a program can choose, and what it can't |
+//! | `slot` | a slot, from its grant to its release |
+//! | `task` | the task of a slot |
+//! | `refusal` | why there is no slot, and what to do about it |
+
+mod builder;
+mod refusal;
+mod slot;
+mod task;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tokio::{
+    runtime::Handle,
+    sync::{oneshot, watch},
+};
+
+pub use self::{
+    builder::{Builder, InvalidSemaphore},
+    refusal::NoSlot,
+    slot::{Slot, StillHeld},
+};
+use crate::holder::{Notice, Settings};
+use consul_client::Client;
+
+/// A semaphore, or several whose slots are taken together. Clones share it.
+///
+/// ```no_run
+/// use consul_semaphore::{Semaphore, consul};
+///
+/// # async fn work() {}
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let consul = consul::Client::new(consul::Config::from_env()?)?;
+/// let db = Semaphore::builder(consul, "locks/db").limit(3).build()?;
+/// let slot = db.acquire().await?;
+/// work().await;
+/// slot.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A call that waits for a slot can be dropped at any time, as by `tokio::select!` or `tokio::time::timeout`: its
+/// place in the queue is given up, and a slot that was just granted is released.
+///
+/// While it waits, each call watches the prefix by itself, with a blocking query. A client has at most
+/// [`max_watches`](consul_client::Config::max_watches) of them (100 by default) at once, and polls beyond that. If
+/// more tasks than this wait at once, let fewer of them wait.
+#[derive(Clone)]
+pub struct Semaphore(Arc<Shared>);
+
+/// What all clones and slots have in common.
+struct Shared {
+    settings: Settings,
+    consul: Client,
+    on_notice: Arc<dyn Fn(Notice) + Send + Sync>,
+    /// Runs the tasks: whoever awaits a slot may be elsewhere.
+    runtime: Handle,
+    /// How many tasks there are.
+    tasks: watch::Sender<usize>,
+}
+
+impl Semaphore {
+    /// Begins with the semaphore at this prefix; [`Builder::limit`], [`Builder::mutex`] or [`Builder::rate`] says what
+    /// it is. Everybody on the prefix must say the same.
+    pub fn builder(consul: Client, prefix: impl Into<String>) -> Builder {
+        Builder::new(consul, prefix.into())
+    }
+
+    /// Waits for a slot, for as long as it takes, also while Consul can't be reached.
+    ///
+    /// # Errors
+    /// Waiting is useless: [`NoSlot`] says what to do.
+    pub async fn acquire(&self) -> Result<Slot, NoSlot> {
+        self.ask(true, None).await
+    }
+
+    /// Takes a slot if one is free, and others were not queued before. It waits only for answers of Consul, and for
+    /// what a dead holder has left, which somebody has to remove after its lock-delay.
+    ///
+    /// # Errors
+    /// There is no free slot ([`NoSlot::is_taken`]), Consul can't be reached, or waiting would be useless.
+    pub async fn try_acquire(&self) -> Result<Slot, NoSlot> {
+        self.ask(false, None).await
+    }
+
+    /// Waits for a slot for so long at the most.
+    ///
+    /// # Errors
+    /// There was none in that time ([`NoSlot::waited`]), or waiting is useless.
+    pub async fn acquire_within(&self, time: Duration) -> Result<Slot, NoSlot> {
+        self.ask(true, Some(time)).await
+    }
+
+    /// Waits until all slots of this semaphore are given back, and nobody waits for one: call it before the program
+    /// ends if it has dropped slots. With a cooldown or a rate that takes until the last one is free.
+    pub async fn all_released(&self) {
+        let mut tasks = self.0.tasks.subscribe();
+        // The sender is in `self`.
+        let _ = tasks.wait_for(|tasks| *tasks == 0).await;
+    }
+
+    async fn ask(&self, wait: bool, within: Option<Duration>) -> Result<Slot, NoSlot> {
+        let (reply, answer) = oneshot::channel();
+        let task = task::run(self.0.clone(), wait, within, reply);
+        self.0.runtime.spawn(task);
+        answer.await.unwrap_or_else(|_ended| Err(NoSlot::ended()))
+    }
+}
+
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Semaphore").field(&self.0.settings).finish()
+    }
+}

@@ -1,0 +1,174 @@
+//! Why there is no slot, and what to do about it.
+
+use std::{fmt, time::Duration};
+
+use crate::{
+    holder::{AcquireError, Settings},
+    lock::Unreadable,
+};
+use consul_client as consul;
+
+/// There is no slot. The text says why, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NoSlot {
+    /// Why.
+    pub why: AcquireError,
+    /// How long it was waited for, if that was all the time there was.
+    pub waited: Option<Duration>,
+    /// What to do about it: a sentence, or nothing.
+    pub advice: String,
+}
+
+impl std::error::Error for NoSlot {}
+
+impl fmt::Display for NoSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            why,
+            waited,
+            advice,
+        } = self;
+        if let Some(waited) = waited {
+            write!(f, "not within {waited:?}: ")?;
+        }
+        write!(f, "{why}")?;
+        if !advice.is_empty() {
+            write!(f, ". {advice}")?;
+        }
+        Ok(())
+    }
+}
+
+impl NoSlot {
+    pub(super) fn new(why: AcquireError, waited: Option<Duration>, settings: &Settings) -> Self {
+        let advice = advice(&why, settings);
+        Self {
+            why,
+            waited,
+            advice,
+        }
+    }
+
+    /// The tasks end with the runtime.
+    pub(super) fn ended() -> Self {
+        let ended = "the tokio runtime in which the semaphore was built has ended".to_owned();
+        Self {
+            why: AcquireError::Unreachable(consul::Error::NotSent(ended)),
+            waited: None,
+            advice: String::new(),
+        }
+    }
+
+    /// Whether others hold the slots or come first, and it is worth trying again later.
+    pub fn is_taken(&self) -> bool {
+        matches!(self.why, AcquireError::Taken(_))
+    }
+}
+
+/// What to do about it.
+fn advice(error: &AcquireError, settings: &Settings) -> String {
+    match error {
+        AcquireError::Refused(error) if error.is_unknown_token() => {
+            "Consul does not know the token: it was deleted, has expired, or belongs to another Consul. Use one that \
+             this Consul knows, as in CONSUL_HTTP_TOKEN or CONSUL_HTTP_TOKEN_FILE"
+                .to_owned()
+        }
+        AcquireError::Refused(consul::Error::Denied(_)) => {
+            format!("Give the token these rules: {}", rules(settings))
+        }
+        AcquireError::Absent(_) => {
+            "Correct the prefix, or leave must_exist out to make a new semaphore".to_owned()
+        }
+        AcquireError::Limit { prefix, theirs, .. } => {
+            format!("Give the limit {theirs}, or delete {prefix}/.lock once nobody uses it")
+        }
+        AcquireError::Unusable { why, .. } => match why {
+            Unreadable::Mutex => "Build it with mutex, or use another prefix",
+            Unreadable::Semaphore => "Build it with limit, or use another prefix",
+            _ => "Use another prefix, or delete the key if nobody needs it",
+        }
+        .to_owned(),
+        AcquireError::Taken(_) | AcquireError::Unreachable(_) | AcquireError::Refused(_) => {
+            String::new()
+        }
+    }
+}
+
+/// The ACL rules that a program with these settings needs, in Consul's own language.
+fn rules(settings: &Settings) -> String {
+    let semaphores = settings.request.semaphores().iter();
+    let keys = semaphores.map(|of| {
+        format!(
+            r#"key_prefix "{}" {{ policy = "write" }}"#,
+            of.prefix.folder()
+        )
+    });
+    let mut rules: Vec<_> = keys.collect();
+    match &settings.session.node {
+        Some(node) => rules.extend(
+            ["node", "session"].map(|of| format!(r#"{of} "{node}" {{ policy = "write" }}"#)),
+        ),
+        None => rules.push(r#"session "<the agent's node>" { policy = "write" }"#.to_owned()),
+    }
+    rules.join("  ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Mode, OnSlotLost,
+        holder::{Request, SessionSettings},
+    };
+
+    fn settings(node: Option<&str>) -> Settings {
+        Settings {
+            request: Request::one("locks/db".parse().unwrap(), Mode::Semaphore, 3).unwrap(),
+            priority: 0,
+            fair: true,
+            wait: true,
+            must_exist: false,
+            host: "ci-7".to_owned(),
+            program: "migrate".to_owned(),
+            session: SessionSettings {
+                node: node.map(str::to_owned),
+                ttl: Duration::from_mins(1),
+                lock_delay: Duration::ZERO,
+            },
+            cooldown: Duration::ZERO,
+            on_slot_lost: OnSlotLost::Suspend,
+            grace: Duration::from_secs(10),
+        }
+    }
+
+    #[test]
+    fn who_is_denied_is_told_the_rules_that_it_needs() {
+        let denied = AcquireError::Refused(consul::Error::Denied("Permission denied".to_owned()));
+        let told = NoSlot::new(denied.clone(), None, &settings(Some("team-a"))).to_string();
+        assert_eq!(
+            told,
+            r#"Consul denies it: Permission denied. Give the token these rules: key_prefix "locks/db/" { policy = "write" }  node "team-a" { policy = "write" }  session "team-a" { policy = "write" }"#
+        );
+        let told = NoSlot::new(denied, None, &settings(None)).to_string();
+        assert!(told.contains("the agent's node"), "{told}");
+    }
+
+    #[test]
+    fn another_limit_is_told_with_the_key_that_says_so() {
+        let conflict = AcquireError::Limit {
+            prefix: "locks/db".parse().unwrap(),
+            ours: 3,
+            theirs: 2,
+        };
+        let told = NoSlot::new(conflict, None, &settings(None)).to_string();
+        assert!(
+            told.contains("the limit of locks/db is 2 in Consul, not 3"),
+            "{told}"
+        );
+        assert!(
+            told.ends_with("Give the limit 2, or delete locks/db/.lock once nobody uses it"),
+            "{told}"
+        );
+    }
+}

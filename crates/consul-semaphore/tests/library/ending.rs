@@ -1,0 +1,91 @@
+//! How a slot ends.
+
+use std::time::Duration;
+
+use consul_semaphore::Semaphore;
+
+use crate::stage::{PREFIX, Stage, slot_of, soon};
+
+#[tokio::test]
+async fn a_slot_is_held_until_it_is_dropped() {
+    let stage = Stage::new().await;
+    let semaphore = stage.semaphore(1);
+    let slot = slot_of(&semaphore).await;
+    let holders = stage.consul.holders(PREFIX).await;
+    assert_eq!(holders, [slot.session().to_string()].into());
+    let contender = stage.consul.contenders(PREFIX).await.remove(0);
+    let sequencer = slot.sequencer();
+    assert_eq!(sequencer.lock_key, contender.key);
+    assert_eq!(sequencer.lock_index, contender.lock_index);
+    assert_eq!(slot.fencing_token(), contender.modify_index);
+    drop(slot);
+    soon(semaphore.all_released()).await;
+    stage.is_clean().await;
+}
+
+#[tokio::test]
+async fn a_later_grant_has_a_greater_fencing_token() {
+    let stage = Stage::new().await;
+    let semaphore = stage.semaphore(1);
+    let mut last = 0;
+    for _ in 0..5 {
+        let slot = slot_of(&semaphore).await;
+        assert!(slot.fencing_token() > last);
+        last = slot.fencing_token();
+        drop(slot);
+    }
+}
+
+#[tokio::test]
+async fn a_released_slot_is_free_at_once_for_who_waits() {
+    let stage = Stage::new().await;
+    let semaphore = stage.semaphore(1);
+    let slot = slot_of(&semaphore).await;
+    let first = slot.session().clone();
+    let next = tokio::spawn({
+        let semaphore = semaphore.clone();
+        async move { semaphore.acquire().await.unwrap() }
+    });
+    slot.release().await.unwrap();
+    let next = soon(next).await.unwrap();
+    assert_ne!(*next.session(), first);
+    next.release().await.unwrap();
+    stage.is_clean().await;
+}
+
+#[tokio::test]
+async fn a_slot_cools_down_after_the_work() {
+    let stage = Stage::new().await;
+    let cooldown = Duration::from_secs(2);
+    let semaphore = stage.builder().limit(1).cooldown(cooldown).build().unwrap();
+    let slot = slot_of(&semaphore).await;
+    drop(slot);
+    assert!(soon(semaphore.try_acquire()).await.unwrap_err().is_taken());
+    assert_eq!(stage.held().await, 1);
+    soon(semaphore.all_released()).await;
+    stage.is_clean().await;
+}
+
+/// Whoever awaits a slot need not be in the runtime that holds it.
+#[test]
+fn a_slot_ends_with_its_runtime() {
+    let held = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let other = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let stage = held.block_on(Stage::new());
+    let semaphore: Semaphore = held.block_on(async { stage.semaphore(1) });
+    let slot = other.block_on(semaphore.acquire()).unwrap();
+    assert!(!slot.is_lost());
+    held.shutdown_timeout(Duration::from_secs(10));
+    assert!(slot.is_lost());
+    let lost = other.block_on(slot.lost());
+    assert_eq!(lost.prefix.as_str(), PREFIX);
+    let error = other.block_on(slot.release()).unwrap_err();
+    assert!(error.to_string().contains("120s from now"), "{error}");
+    let error = other.block_on(semaphore.acquire()).unwrap_err();
+    assert!(error.to_string().contains("runtime"), "{error}");
+}
