@@ -40,7 +40,8 @@ pub(super) enum What {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Change<'a> {
     prefix: &'a Prefix,
-    change: What,
+    #[serde(rename = "change")]
+    what: What,
     #[serde(flatten)]
     contender: Option<&'a Contender>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,7 +52,7 @@ pub(super) struct Change<'a> {
 
 impl Display for Change<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let what = match self.change {
+        let what = match self.what {
             What::Limit => "limit",
             What::Unused => "unused",
             What::Held => "held",
@@ -88,9 +89,9 @@ pub(super) fn between<'a>(
     let Some(prefix) = after.or(before).map(|semaphore| &semaphore.summary.prefix) else {
         return Vec::new();
     };
-    let change = |change, contender| Change {
+    let change = |what, contender| Change {
         prefix,
-        change,
+        what,
         contender,
         fencing_token: None,
         limit: None,

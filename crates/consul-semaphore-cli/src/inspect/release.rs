@@ -103,9 +103,8 @@ async fn prune(client: &Client, prefix: &Prefix, session: &SessionId) -> Result<
         let Role::Dead(operations) = role(&reading, session)? else {
             return Err(Failure::NotReleased("it lives again".to_owned()));
         };
-        let error = match client.transaction(&operations).await {
-            Ok(_) => return Ok(()),
-            Err(error) => error,
+        let Err(error) = client.transaction(&operations).await else {
+            return Ok(());
         };
         let again = matches!(error, consul::Error::Conflict(_)) || error.may_have_been_applied();
         if !again || pauses.tries() == TRIES {

@@ -131,20 +131,22 @@ impl Seen {
         let mut lines = String::new();
         for prefix in prefixes {
             for change in changes::between(self.all.get(prefix), all.get(prefix), first) {
-                match format {
-                    Format::Text => lines.push_str(&format!("{time:.0} {change}")),
-                    Format::Json => {
-                        let timed = Timed { time, change };
-                        lines.push_str(&serde_json::to_string(&timed).unwrap_or_default());
-                    }
-                }
-                lines.push('\n');
+                let line = match format {
+                    Format::Text => format!("{time:.0} {change}\n"),
+                    Format::Json => json_line(&Timed { time, change }),
+                };
+                lines.push_str(&line);
             }
         }
         self.all = all;
         self.began = true;
         Ok(lines)
     }
+}
+
+fn json_line(timed: &Timed<'_>) -> String {
+    // Texts and numbers only: writing them cannot fail.
+    serde_json::to_string(timed).unwrap_or_default() + "\n"
 }
 
 /// The semaphores of a listing: the folders that have a lock key, or a contender.
