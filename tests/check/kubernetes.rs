@@ -55,6 +55,7 @@ async fn the_shipped_rbac_suffices_and_a_missing_right_is_reported() {
     policies(&bed).await;
     a_right_that_is_missing(&bed).await;
     a_part_of_the_cluster(&bed).await;
+    the_rows(&bed).await;
     the_lease(&bed).await;
     the_definition(&bed).await;
     bed.end().await.unwrap();
@@ -153,6 +154,44 @@ async fn a_part_of_the_cluster(bed: &Bed) {
     ] {
         said.assert("kubernetes", what, "failed", &["may not", "docs/scope.md"]);
     }
+}
+
+/// Each row of the `ConfigMap` is read, and needs rights and policies of its own.
+async fn the_rows(bed: &Bed) {
+    let row = json!({
+        "apiVersion": "example.com/v1", "kind": "Run", "plural": "runs",
+        "life": {
+            "hold": { "path": "spec.suspend", "held": true },
+            "suspended": [{ "condition": "Suspended" }],
+            "finished": [{ "condition": "Done" }],
+        },
+        "pods": { "labels": ["run={name}"] },
+    });
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "kinds", "namespace": "consul-semaphore-system" },
+        "data": { "bad": "kind: Run", "runs": row.to_string() },
+    });
+    let arguments = ["--as", OPERATOR, "--kinds=kinds"];
+    let said = Said::of_bed(bed, bed.kubeconfig(), &arguments).await;
+    let words = ["there is no ConfigMap consul-semaphore-system/kinds"];
+    said.assert("kubernetes", "kinds", "warning", &words);
+    apply(bed, "kinds.json", &map).await;
+    let said = Said::of_bed(bed, bed.kubeconfig(), &arguments).await;
+    let map = "configmaps kinds in consul-semaphore-system";
+    let words = ["may not get, list, watch", "docs/kinds.md"];
+    said.assert("kubernetes", map, "failed", &words);
+    let make = "kinds --kinds FILE --manifests runs | kubectl apply -f -";
+    said.assert("kubernetes", "runs", "failed", &["may not get", make]);
+    for role in ["hold", "guard", "operator"] {
+        let policy = format!("{role}.runs.consul-semaphore.io");
+        said.assert("kubernetes", &policy, "warning", &["there is no", make]);
+    }
+    said.assert("kubernetes", "kinds", "ok", &["has 1 row"]);
+    assert!(
+        said.bad("kubernetes").contains(&"kinds".to_owned()),
+        "{said:?}"
+    );
 }
 
 /// It is found wherever the operator runs, if the user may look there.
