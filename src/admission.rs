@@ -302,8 +302,8 @@ fn worth_reporting(mut findings: Vec<Finding>) -> Vec<Finding> {
     let mut extra = findings.iter().filter(|finding| finding.policy.is_extra());
     let refused = extra.any(|finding| finding.standing == Standing::InForce);
     findings.retain(|Finding { policy, standing }| {
-        let needed = !policy.is_extra() && !(refused && policy.role == Role::Hold);
-        needed || *standing != Standing::Absent
+        let spare = policy.is_extra() || refused && policy.role == Role::Hold;
+        !spare || *standing != Standing::Absent
     });
     findings
 }

@@ -188,7 +188,7 @@ fn policies(kind: &Kind) -> impl Iterator<Item = String> {
             let these = policies
                 .iter()
                 .filter(|policy| policy.resource().starts_with(type_));
-            let names: Vec<&str> = these.map(|policy| policy.name()).collect();
+            let names: Vec<&str> = these.map(admission::Policy::name).collect();
             let names = names.join(", ");
             (!names.is_empty()).then(|| {
                 format!(

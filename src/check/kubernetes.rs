@@ -189,9 +189,9 @@ impl Cluster {
         };
         let lease = election.as_ref().map(|election| &election.lease);
         let table = self.table(settings, lease).await;
-        let served = Served::new(&settings.operator.workloads.kinds, table.as_ref());
+        let all = Served::new(&settings.operator.workloads.kinds, table.as_ref());
         let mut policies = Vec::new();
-        for kind in served.kinds.iter() {
+        for kind in all.kinds.iter() {
             let of_kind = admission::look(&server.client, kind, operator, server.patience);
             policies.extend(of_kind.await);
         }
@@ -200,7 +200,7 @@ impl Cluster {
             served: kinds.map(plurals),
             definition: self.definition().await,
             asker,
-            rights: self.rights(settings, &served, lease).await,
+            rights: self.rights(settings, &all, lease).await,
             table,
             policies,
             election,

@@ -212,10 +212,9 @@ fn rows(name: &Name, table: &Answer<Table>) -> Vec<Line> {
 fn policy(finding: &Finding) -> Line {
     let outcome = match finding.standing {
         Standing::InForce => Outcome::Ok,
-        Standing::Absent | Standing::Unbound => Outcome::Warning,
         // Then the guard refuses the operator.
         Standing::OperatorUnknown(_) if finding.policy.role() == Role::Guard => Outcome::Failed,
-        Standing::OperatorUnknown(_) => Outcome::Warning,
+        Standing::Absent | Standing::Unbound | Standing::OperatorUnknown(_) => Outcome::Warning,
         Standing::Unknown(_) => Outcome::Unknown,
     };
     let line = line(finding.policy.name(), outcome, finding);
