@@ -6,14 +6,20 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use futures::future::join_all;
 use tokio::time::sleep;
 
-use super::Context;
+use super::{Context, events::Reason};
 use crate::{
     call::CALL_TIMEOUT,
     workload::{Urgency, WorkloadWrite, WriteError},
 };
 use consul_client::clock::{self, Moment};
-use consul_semaphore::{Identity, Phase, Uid, engine::Write, holding::Setback, plan::GiveBack};
-use consul_semaphore_workload::{Request, TrackedWorkload};
+use consul_semaphore::{
+    Identity, Phase, Uid,
+    engine::Write,
+    holding::Setback,
+    plan::{GiveBack, Target},
+};
+use consul_semaphore_api::annotations::HOLD;
+use consul_semaphore_workload::{Kind, Request, TrackedWorkload};
 
 /// How many are asked about at once.
 const CONCURRENCY: usize = 16;
@@ -121,57 +127,109 @@ async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
         return fail(context, tracked).await;
     }
     if matches!(workload.phase, Phase::Finished { .. }) {
-        forget_grant(context, tracked).await;
+        forget(context, tracked).await;
     }
     context.index.proved(tracked);
     Outcome::Settled
 }
 
-/// A finished workload forgets its grant, as if it had given the slot back: then another process does not ask again, and
-/// what may run again does so without a grant. If that can't be written, it is finished all the same.
-async fn forget_grant(context: &Context, tracked: &TrackedWorkload) {
+/// A finished workload forgets its grant, as if it had given the slot back, and that it was to fail: then another process
+/// does not ask again, and what may run again does so without a grant, and is queued. If that can't be written, it is
+/// finished all the same.
+async fn forget(context: &Context, tracked: &TrackedWorkload) {
     let (namespace, workload) = (&tracked.namespace, &tracked.workload);
-    let write = GiveBack {
-        workload: (&**workload).into(),
-        sessions: workload.held_by().cloned().collect(),
-        hold: false,
-    };
+    let target = Target::from(&**workload);
     let kind = context.workloads.kind(&workload.kind);
-    let (write, now) = (Write::GiveBack(write), clock::time());
-    let Some(request) = kind.and_then(|kind| kind.request(&write, &tracked.shape, now)) else {
+    let request = kind.and_then(|kind| {
+        if workload.granted.is_none() {
+            return kind.unmark(&target, false);
+        }
+        let write = Write::GiveBack(GiveBack {
+            workload: target,
+            sessions: workload.held_by().cloned().collect(),
+            hold: false,
+        });
+        kind.request(&write, &tracked.shape, clock::time())
+    });
+    let Some(request) = request else {
         return;
     };
     if let Err(error) = send(context, tracked, request).await {
         let workload = format_args!("{namespace}/{}", workload.name);
-        tracing::warn!(%workload, %error, "can't record that a workload gave its slot back");
+        tracing::warn!(%workload, %error, "can't record that a workload is done with its slot");
     }
 }
 
 /// Has the status of a workload say that it failed. If its controller overwrites that, the watch shows it here again.
+/// Where it may not say so, the workload is put on hold instead.
 async fn fail(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     let (namespace, workload) = (&tracked.namespace, &tracked.workload);
-    let (target, now) = ((&**workload).into(), clock::time());
-    let kind = context.workloads.kind(&workload.kind);
-    let request = kind.and_then(|kind| kind.failure(&target, &tracked.shape, now));
-    let Some(request) = request else {
+    let (target, now) = (Target::from(&**workload), clock::time());
+    let Some(kind) = context.workloads.kind(&workload.kind) else {
+        return Outcome::Failed;
+    };
+    let failed = match kind.failure(&target, &tracked.shape, now) {
+        Some(request) => send(context, tracked, request).await,
+        // Its row says no more how.
+        None if !kind.can_fail() => {
+            return put_on_hold(context, tracked, &kind, "its row has no life.failed").await;
+        }
+        None => return Outcome::Failed,
+    };
+    let Err(error) = failed else {
+        return Outcome::PodsLeft;
+    };
+    if let Some(why) = error.is_unwanted() {
+        let why = format!("the API server refuses to let its status say that it failed: {why}");
+        return put_on_hold(context, tracked, &kind, &why).await;
+    }
+    let workload = format_args!("{namespace}/{}", workload.name);
+    tracing::warn!(%workload, %error, "can't write to a status that a workload failed: it stays held");
+    Outcome::Failed
+}
+
+/// Puts a workload on hold that was to fail and can't.
+async fn put_on_hold(
+    context: &Context,
+    tracked: &TrackedWorkload,
+    kind: &Kind,
+    why: &str,
+) -> Outcome {
+    let (namespace, workload) = (&tracked.namespace, &tracked.workload);
+    let name = format!("{namespace}/{}", workload.name);
+    tracing::warn!(workload = %name, why, "a workload can't fail: it is put on hold");
+    let reason = match tracked.shape.fails_for() {
+        Some("Contended") => Reason::Contended,
+        Some("Superseded") => Reason::Superseded,
+        Some("Replaced") => Reason::Replaced,
+        _ => Reason::WaitTimedOut,
+    };
+    let Some(request) = kind.unmark(&(&**workload).into(), true) else {
         return Outcome::Failed;
     };
     match send(context, tracked, request).await {
-        Ok(()) => Outcome::PodsLeft,
+        Ok(true) => {
+            let note = format!(
+                "put on hold, because {why}. To queue it again, remove the annotation {HOLD}"
+            );
+            let events = &context.shared.events;
+            events.workload(namespace, &**workload, reason, note);
+            Outcome::Settled
+        }
+        Ok(false) => Outcome::Changed,
         Err(error) => {
-            let workload = format_args!("{namespace}/{}", workload.name);
-            tracing::warn!(%workload, %error, "can't write to a status that a workload failed: it stays held");
+            tracing::warn!(workload = %name, %error, "can't put a workload on hold: it stays held");
             Outcome::Failed
         }
     }
 }
 
-/// Writes to a workload, unless it has changed since.
+/// Writes to a workload, unless it has changed since. Returns whether it did.
 async fn send(
     context: &Context,
     tracked: &TrackedWorkload,
     request: Request,
-) -> Result<(), WriteError> {
+) -> Result<bool, WriteError> {
     let workload = &tracked.workload;
     let write = WorkloadWrite {
         namespace: tracked.namespace.clone(),
@@ -183,11 +241,14 @@ async fn send(
         deadline: None,
     };
     match context.workloads.write(write).await {
-        Ok(now) => context.index.written(&workload.uid, now),
+        Ok(now) => {
+            context.index.written(&workload.uid, now);
+            Ok(true)
+        }
         Err(WriteError::Outdated(now)) => {
             context.index.reread(&workload.uid, now.map(|now| *now));
+            Ok(false)
         }
-        Err(error) => return Err(error),
+        Err(error) => Err(error),
     }
-    Ok(())
 }

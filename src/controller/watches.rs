@@ -31,6 +31,7 @@ use super::{
     watching::Watching,
 };
 use crate::{
+    manifests::Source,
     telemetry::{Health, Metrics},
     watch_scope::WatchScope,
     workload,
@@ -76,12 +77,18 @@ pub(super) fn begin(
 ) -> Begun {
     let scopes = WatchScope::over(namespaces).into_iter();
     let of_kueue = kinds.contains(&Kind::KueueWorkload);
-    let check = || Watching::begin("admissionchecks", &WatchScope::Cluster, health, metrics);
+    let check = || {
+        Watching::begin("admissionchecks", &WatchScope::Cluster, health, metrics)
+            .of(Source::of(&Kind::KueueWorkload))
+    };
     let mut checks = of_kueue.then(check);
     let scopes = scopes.map(|scope| {
         let begin = |what: &str| Watching::begin(what, &scope, health, metrics);
         let workloads = kinds.iter();
-        let workloads = workloads.map(|kind| (kind.clone(), begin(&kind.resource().plural)));
+        let workloads = workloads.map(|kind| {
+            let watching = begin(&kind.resource().plural).of(Source::of(kind));
+            (kind.clone(), watching)
+        });
         BegunScope {
             workloads: workloads.collect(),
             checks: checks.take(),
