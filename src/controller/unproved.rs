@@ -11,8 +11,13 @@ use crate::{
     call::CALL_TIMEOUT,
     workload::{Urgency, WorkloadWrite, WriteError},
 };
-use consul_client::clock::{self, Moment};
-use consul_semaphore::{Identity, Phase, Uid, engine::Write, holding::Setback, plan::GiveBack};
+use consul_client::{
+    SessionId,
+    clock::{self, Moment},
+};
+use consul_semaphore::{
+    Identity, Phase, Uid, Workload, engine::Write, holding::Setback, plan::GiveBack,
+};
 use consul_semaphore_workload::{Request, TrackedWorkload};
 
 /// How many are asked about at once.
@@ -51,20 +56,17 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-/// The same if it has changed meanwhile.
-const CHANGED: Duration = Duration::from_millis(250);
-
 /// Why a workload is left alone for a while.
 enum Pause {
-    PodsLeft { until: Moment },
-    Failed(Setback),
+    PodsLeft(Moment),
+    Undone(Setback),
 }
 
 impl Pause {
     fn until(&self) -> Moment {
         match self {
-            Self::PodsLeft { until } => *until,
-            Self::Failed(setback) => setback.until,
+            Self::PodsLeft(until) => *until,
+            Self::Undone(setback) => setback.until,
         }
     }
 }
@@ -79,17 +81,16 @@ enum Outcome {
 
 impl Outcome {
     fn pause(&self, before: Option<Pause>, now: Moment) -> Option<Pause> {
-        match (self, before) {
-            (Self::Settled, _) => None,
-            (Self::Changed, _) => Some(Pause::PodsLeft {
-                until: now + CHANGED,
-            }),
-            (Self::PodsLeft, _) => Some(Pause::PodsLeft { until: now + AGAIN }),
-            (Self::Failed, Some(Pause::Failed(before))) => {
-                Some(Pause::Failed(Setback::after(Some(&before), now)))
-            }
-            (Self::Failed, _) => Some(Pause::Failed(Setback::after(None, now))),
-        }
+        let before = match before {
+            Some(Pause::Undone(before)) => Some(before),
+            Some(Pause::PodsLeft(_)) | None => None,
+        };
+        Some(match self {
+            Self::Settled => return None,
+            Self::Changed => Pause::Undone(Setback::outrun(before.as_ref(), now)),
+            Self::PodsLeft => Pause::PodsLeft(now + AGAIN),
+            Self::Failed => Pause::Undone(Setback::after(before.as_ref(), now)),
+        })
     }
 }
 
@@ -120,6 +121,12 @@ async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     if tracked.shape.is_to_fail() {
         return fail(context, tracked).await;
     }
+    if tracked.shape.is_reset() {
+        return match give_back(context, tracked).await {
+            Ok(sent) => sent,
+            Err(_) => Outcome::Failed,
+        };
+    }
     if matches!(workload.phase, Phase::Finished { .. }) {
         forget_grant(context, tracked).await;
     }
@@ -130,20 +137,37 @@ async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
 /// A finished workload forgets its grant, as if it had given the slot back: then another process does not ask again, and
 /// what may run again does so without a grant. If that can't be written, it is finished all the same.
 async fn forget_grant(context: &Context, tracked: &TrackedWorkload) {
+    // It was reported.
+    let _ = give_back(context, tracked).await;
+}
+
+/// Records that a workload gave its slots back.
+async fn give_back(context: &Context, tracked: &TrackedWorkload) -> Result<Outcome, WriteError> {
     let (namespace, workload) = (&tracked.namespace, &tracked.workload);
     let write = GiveBack {
         workload: (&**workload).into(),
-        sessions: workload.held_by().cloned().collect(),
+        sessions: sessions(workload),
         hold: false,
     };
     let kind = context.workloads.kind(&workload.kind);
     let (write, now) = (Write::GiveBack(write), clock::time());
     let Some(request) = kind.and_then(|kind| kind.request(&write, &tracked.shape, now)) else {
-        return;
+        return Ok(Outcome::Settled);
     };
-    if let Err(error) = send(context, tracked, request).await {
+    let sent = send(context, tracked, request).await;
+    if let Err(error) = &sent {
         let workload = format_args!("{namespace}/{}", workload.name);
         tracing::warn!(%workload, %error, "can't record that a workload gave its slot back");
+    }
+    sent
+}
+
+/// The sessions that held its slots last.
+fn sessions(workload: &Workload) -> Vec<SessionId> {
+    if workload.reported.is_empty() {
+        workload.held_by().cloned().collect()
+    } else {
+        workload.reported.clone()
     }
 }
 
@@ -157,7 +181,8 @@ async fn fail(context: &Context, tracked: &TrackedWorkload) -> Outcome {
         return Outcome::Failed;
     };
     match send(context, tracked, request).await {
-        Ok(()) => Outcome::PodsLeft,
+        Ok(Outcome::Settled) => Outcome::PodsLeft,
+        Ok(other) => other,
         Err(error) => {
             let workload = format_args!("{namespace}/{}", workload.name);
             tracing::warn!(%workload, %error, "can't write to a status that a workload failed: it stays held");
@@ -171,7 +196,7 @@ async fn send(
     context: &Context,
     tracked: &TrackedWorkload,
     request: Request,
-) -> Result<(), WriteError> {
+) -> Result<Outcome, WriteError> {
     let workload = &tracked.workload;
     let write = WorkloadWrite {
         namespace: tracked.namespace.clone(),
@@ -183,11 +208,29 @@ async fn send(
         deadline: None,
     };
     match context.workloads.write(write).await {
-        Ok(now) => context.index.written(&workload.uid, now),
+        Ok(now) => {
+            context.index.written(&workload.uid, now);
+            Ok(Outcome::Settled)
+        }
         Err(WriteError::Outdated(now)) => {
             context.index.reread(&workload.uid, now.map(|now| *now));
+            Ok(Outcome::Changed)
         }
-        Err(error) => return Err(error),
+        Err(error) => Err(error),
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_keeps_changing_is_asked_about_at_once_and_then_after_pauses() {
+        let now = Moment::now();
+        let changed = |before| Outcome::Changed.pause(before, now);
+        let first = changed(None);
+        assert!(first.as_ref().is_some_and(|first| first.until() == now));
+        let second = changed(first);
+        assert!(second.is_some_and(|second| second.until() > now));
+    }
 }

@@ -61,7 +61,10 @@ impl Watching {
         health: &Health,
         metrics: &Metrics,
     ) -> Self {
-        let title = reach.of(what);
+        Self::titled(reach.of(what), what, health, metrics)
+    }
+
+    fn titled(title: String, what: &str, health: &Health, metrics: &Metrics) -> Self {
         Self {
             what: what.into(),
             part: health.part(title.clone()),
@@ -80,6 +83,20 @@ impl Watching {
         metrics: &Metrics,
     ) -> Self {
         let mut this = Self::begin(what, reach, health, metrics);
+        this.synced();
+        this
+    }
+
+    /// The same for those of another watch's objects that belong to this.
+    pub(super) fn begin_part(
+        what: &str,
+        of: &str,
+        reach: &WatchScope,
+        health: &Health,
+        metrics: &Metrics,
+    ) -> Self {
+        let title = reach.of(&format!("{what} of {of}"));
+        let mut this = Self::titled(title, what, health, metrics);
         this.synced();
         this
     }

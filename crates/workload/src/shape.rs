@@ -25,6 +25,8 @@ pub enum Shape {
         places: Box<[usize]>,
         /// The names of all its sets of pods.
         pod_sets: Box<[Arc<str>]>,
+        /// Whether they were reset when it was evicted, and that is still to be answered.
+        is_reset: bool,
     },
 }
 
@@ -70,5 +72,10 @@ impl Shape {
     /// Whether it is held only to fail, once its pods are gone.
     pub fn is_to_fail(&self) -> bool {
         matches!(self, Self::Listed(listing) if listing.failing.is_some())
+    }
+
+    /// Whether it was evicted, and is to be told once its pods are gone that it may wait again.
+    pub fn is_reset(&self) -> bool {
+        matches!(self, Self::Checks { is_reset: true, .. })
     }
 }

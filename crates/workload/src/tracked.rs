@@ -195,7 +195,7 @@ impl TrackedWorkload {
             Phase::Idle if workload.kind == Kind::KueueWorkload.name() => true,
             Phase::Idle => workload.granted.is_some(),
             Phase::Finished { at_rest } => !at_rest && workload.lost(),
-            Phase::Stopping => self.shape.is_to_fail(),
+            Phase::Stopping => self.shape.is_to_fail() || self.shape.is_reset(),
             Phase::Running | Phase::Deleting => false,
         };
         stopped && workload.kind != Kind::Job.name()
