@@ -40,7 +40,7 @@ pub(super) async fn run(context: Arc<Context>) {
         for (tracked, outcome) in due.iter().zip(outcomes) {
             let uid = &tracked.workload.uid;
             let before = pauses.remove(uid);
-            if let Some(pause) = outcome.pause(before, Moment::now()) {
+            if let Some(pause) = outcome.pause(before.as_ref(), Moment::now()) {
                 pauses.insert(uid.clone(), pause);
             }
         }
@@ -80,16 +80,16 @@ enum Outcome {
 }
 
 impl Outcome {
-    fn pause(&self, before: Option<Pause>, now: Moment) -> Option<Pause> {
+    fn pause(&self, before: Option<&Pause>, now: Moment) -> Option<Pause> {
         let before = match before {
             Some(Pause::Undone(before)) => Some(before),
             Some(Pause::PodsLeft(_)) | None => None,
         };
         Some(match self {
             Self::Settled => return None,
-            Self::Changed => Pause::Undone(Setback::outrun(before.as_ref(), now)),
+            Self::Changed => Pause::Undone(Setback::outrun(before, now)),
             Self::PodsLeft => Pause::PodsLeft(now + AGAIN),
-            Self::Failed => Pause::Undone(Setback::after(before.as_ref(), now)),
+            Self::Failed => Pause::Undone(Setback::after(before, now)),
         })
     }
 }
@@ -230,7 +230,7 @@ mod tests {
         let changed = |before| Outcome::Changed.pause(before, now);
         let first = changed(None);
         assert!(first.as_ref().is_some_and(|first| first.until() == now));
-        let second = changed(first);
+        let second = changed(first.as_ref());
         assert!(second.is_some_and(|second| second.until() > now));
     }
 }

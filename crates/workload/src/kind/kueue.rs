@@ -552,11 +552,11 @@ impl<'a> Change<'a> {
             let at = format!("/status/admissionChecks/{place}/podSetUpdates");
             self.patch.add(&at, &json!([]));
         }
-        let mut message = "it gave its slots back".to_owned();
-        if !sessions.is_empty() {
-            message += &format!(": {SESSIONS}{}", listed(sessions));
-        }
-        self.to(PENDING, &message)
+        let named = match sessions {
+            [] => String::new(),
+            sessions => format!(": {SESSIONS}{}", listed(sessions)),
+        };
+        self.to(PENDING, &format!("it gave its slots back{named}"))
     }
 
     /// The time of the change is also when Kueue's pause begins.
