@@ -250,6 +250,24 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_what_is_watched_already_has_a_line_of_its_own() {
+        let (health, metrics) = (Health::new(), Metrics::new());
+        let scope = WatchScope::Cluster;
+        let mut jobs = Watching::begin("jobs", &scope, &health, &metrics);
+        let mut owners = Watching::begin_part("jobs", "Kueue", &scope, &health, &metrics);
+        assert_eq!(health.obstacles(), "jobs: not synced yet\n");
+        jobs.synced();
+        owners.failed(&refusal(403, "forbidden"));
+        let remarks = health.remarks();
+        assert!(
+            health.is_ready() && remarks.starts_with("jobs of Kueue: the watch has failed"),
+            "{remarks}"
+        );
+        let failed = "watch_errors_total{resource=\"jobs\"} 1";
+        assert!(metrics.encode().contains(failed));
+    }
+
+    #[test]
     fn afterwards_it_stays_ready_and_says_what_is_wrong() {
         let (health, metrics) = (Health::new(), Metrics::new());
         let mut workloads = Watching::begin("jobs", &WatchScope::Cluster, &health, &metrics);
