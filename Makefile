@@ -25,9 +25,10 @@ demo-pipelines:
 servers:
 	@crates/testbed/servers/build
 
-# The real controllers of other workloads than Jobs, and Kueue: three quarters of an hour the first time.
+# The real controllers of other workloads than Jobs, and Kueue: three quarters of an hour the first time. Or some:
+# make servers-workloads CONTROLLERS="jobset argo"
 servers-workloads:
-	@crates/testbed/servers/build workloads
+	@crates/testbed/servers/build $(or $(CONTROLLERS),workloads)
 
 # Those that watch the clock of real servers first, beside those that need none and wait for the processor.
 test: servers
@@ -41,6 +42,7 @@ test-crash: servers
 # Other workloads than Jobs, each with its real controller and the webhooks of that.
 test-workloads: servers servers-workloads
 	@tests/run workloads
+	@tests/run kinds
 
 # All of it N times in a row (5) beside a process that takes a core in bursts, to find tests that rely on a quick
 # machine: hours, on demand.

@@ -70,7 +70,7 @@ pub use self::{
 };
 use crate::{
     Asked, Key, Settings, SlotRequest, Uid, Workload, lock_key_of,
-    plan::{Part, Slot, Stance, Start},
+    plan::{Slot, Stance, Start},
 };
 use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
 
@@ -601,6 +601,7 @@ impl Engine {
 
     fn forget(&mut self, queue: &QueueRef, number: u64) {
         self.agenda.forget(queue);
+        self.joint.closed(queue);
         self.by_number.remove(&number);
     }
 
@@ -635,9 +636,6 @@ impl Engine {
         }
         for (workload, queues) in self.joint_workloads(queue, stores) {
             self.join_one(&workload, &queues, now, stores);
-            for queue in &queues {
-                self.drain(queue);
-            }
         }
     }
 
@@ -662,7 +660,7 @@ impl Engine {
                 workloads.push((workload, queues));
             } else {
                 self.joint.note(&uid, std::slice::from_ref(queue), false);
-                self.joint.forget_head(&uid);
+                self.joint.forget(&uid);
                 self.take_stance(&uid, queue, None);
                 self.tell_request(&uid, std::slice::from_ref(queue), None);
                 self.note_lacking(&uid, queue, &[]);
@@ -723,35 +721,37 @@ impl Engine {
         stores: &impl Stores,
     ) {
         let uid = &workload.uid;
-        let is_later = |queue: &QueueRef| matches!(self.said(queue, uid), Said::Later);
-        if queues.iter().any(is_later) {
+        let said: Vec<Said<'_>> = queues.iter().map(|queue| self.said(queue, uid)).collect();
+        if said.contains(&Said::Later) {
             return self.joint.note(uid, queues, true);
         }
-        if workload.asks_for_several() {
-            let asked = self.asked_for(workload, queues);
-            self.tell_request(uid, queues, asked.as_ref());
+        let is_due = self.joint.is_due(uid, now.moment);
+        if self.joint.is_decided(workload, &said, is_due) {
+            return;
         }
-        let said: Vec<Said<'_>> = queues.iter().map(|queue| self.said(queue, uid)).collect();
         let any = said.iter().any(Said::is_concerned);
         let next = joint::next(&said);
+        let waits = any && next == Next::Wait;
         let first = said.iter().position(Said::is_first);
-        let is_due = self.joint.is_due(uid, now.moment);
         let stances = joint::stances(&said, is_due);
-        let lacking = if any && next == Next::Wait {
-            joint::lacking(&workload.requests, &said)
-        } else {
-            Vec::new()
-        };
+        let lacking = waits.then(|| joint::lacking(&workload.requests, &said));
+        let lacking = lacking.unwrap_or_default();
+        let basis = waits
+            .then(|| joint::Basis::of(workload, &said, is_due))
+            .flatten();
         self.joint.note(uid, queues, any);
+        self.joint.note_basis(uid, basis);
         if let Some(first) = first.map(|first| &queues[first]) {
             let pass_over = self.queue(first).map(|queue| queue.settings().pass_over);
             let due = now.moment + pass_over.unwrap_or_default();
             self.joint.note_head(uid, first, due);
         }
         if !any {
-            self.joint.forget_head(uid);
-            self.tell_request(uid, queues, None);
+            self.joint.forget(uid);
         }
+        let several = any && workload.asks_for_several();
+        let asked = several.then(|| self.asked_for(workload, queues)).flatten();
+        self.tell_request(uid, queues, asked.as_ref());
         for queue in queues {
             self.note_lacking(uid, queue, &lacking);
         }
@@ -763,7 +763,11 @@ impl Engine {
                 for (queue, stance) in queues.iter().zip(stances) {
                     self.take_stance(uid, queue, stance);
                 }
+                return;
             }
+        }
+        for queue in queues {
+            self.drain(queue);
         }
     }
 
@@ -844,12 +848,10 @@ impl Engine {
         let Some(conclusion) = self.concluded(queue) else {
             return Said::Later;
         };
-        match conclusion.parts.get(workload) {
-            _ if !conclusion.certain => Said::Unread,
-            part @ Some(Part::Held(_) | Part::Busy) => Said::Part(part),
-            Some(Part::Barred) => Said::Stopped,
-            _ if !conclusion.open => Said::Stopped,
-            part => Said::Part(part),
+        if conclusion.certain {
+            Said::of(conclusion.parts.get(workload), conclusion.open)
+        } else {
+            Said::Unread
         }
     }
 
@@ -986,8 +988,8 @@ impl Engine {
     fn give_back_jointly(&mut self, workload: &Workload, queues: &[QueueRef]) {
         for queue in queues {
             let held = match self.said(queue, &workload.uid) {
-                Said::Part(Some(Part::Held(slots))) => Some(slots.clone()),
-                Said::Later | Said::Unread | Said::Stopped | Said::Part(_) => None,
+                Said::Held(slots) => Some(slots.to_vec()),
+                _ => None,
             };
             if let Some((queue, slots)) = self.existing(queue).zip(held) {
                 queue.give_back(workload, &slots);

@@ -16,7 +16,7 @@ use std::{
 
 use super::{Answer, CallId, QueueRef};
 use crate::{
-    SlotRequest, Uid,
+    SlotRequest, Uid, Workload,
     plan::{Enough, Part, Slot, Stance, Transaction, Waits},
 };
 use consul_client::{self as consul, Entry, OpError, clock::Moment};
@@ -33,16 +33,49 @@ pub(super) enum Said<'a> {
     Unread,
     /// It grants no slots for now, or can't start this workload.
     Stopped,
-    /// Its part of the workload, if that is near the head of the queue.
-    Part(Option<&'a Part>),
+    /// The workload is not near the head of the queue, and holds nothing.
+    Absent,
+    /// It waits.
+    Waits(Waits),
+    /// It holds its part: these slots.
+    Held(&'a [Slot]),
+    /// It is being written to.
+    Busy,
+}
+
+impl<'a> Said<'a> {
+    /// What this part of a workload means, if the queue grants slots or not.
+    pub(super) fn of(part: Option<&'a Part>, open: bool) -> Self {
+        match part {
+            Some(Part::Held(slots)) => Self::Held(slots),
+            Some(Part::Busy) => Self::Busy,
+            Some(Part::Barred) => Self::Stopped,
+            Some(Part::Waits(_)) | None if !open => Self::Stopped,
+            Some(Part::Waits(waits)) => Self::Waits(*waits),
+            None => Self::Absent,
+        }
+    }
 }
 
 impl Said<'_> {
     fn waits(&self) -> Option<&Waits> {
         match self {
-            Self::Part(Some(Part::Waits(waits))) => Some(waits),
+            Self::Waits(waits) => Some(waits),
             _ => None,
         }
+    }
+
+    /// The same for later; `None` if it holds slots.
+    fn lasting(&self) -> Option<Said<'static>> {
+        Some(match self {
+            Self::Later => Said::Later,
+            Self::Unread => Said::Unread,
+            Self::Stopped => Said::Stopped,
+            Self::Absent => Said::Absent,
+            Self::Waits(waits) => Said::Waits(*waits),
+            Self::Busy => Said::Busy,
+            Self::Held(_) => return None,
+        })
     }
 
     /// Whether enough slots are free for its part.
@@ -57,7 +90,7 @@ impl Said<'_> {
 
     /// Whether the workload has a place in this queue, or slots.
     pub(super) fn is_concerned(&self) -> bool {
-        !matches!(self, Self::Part(None))
+        *self != Self::Absent
     }
 
     /// Whether nobody is before the workload.
@@ -84,8 +117,8 @@ pub(super) fn next(said: &[Said<'_>]) -> Next {
     let (mut held, mut grantable, mut slots) = (0, 0, Vec::new());
     for said in said {
         match said {
-            Said::Later | Said::Unread | Said::Part(Some(Part::Busy)) => return Next::Wait,
-            Said::Part(Some(Part::Held(here))) => {
+            Said::Later | Said::Unread | Said::Busy => return Next::Wait,
+            Said::Held(here) => {
                 held += 1;
                 slots.extend(here.iter().cloned());
             }
@@ -107,7 +140,7 @@ pub(super) fn next(said: &[Said<'_>]) -> Next {
 /// over for long enough.
 pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
     let stopped = |said: &Said<'_>| matches!(said, Said::Unread | Said::Stopped);
-    let is_held = |said: &Said<'_>| matches!(said, Said::Part(Some(Part::Held(_) | Part::Busy)));
+    let is_held = |said: &Said<'_>| matches!(said, Said::Held(_) | Said::Busy);
     // Of a single queue each pass finds out itself whether it is the first.
     let alone = said.len() == 1;
     let is_next = |said: &Said<'_>| {
@@ -118,7 +151,7 @@ pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
         said.waits()
             .is_some_and(|waits| waits.enough == Enough::Late)
     };
-    if said.iter().any(is_held) || said.iter().all(|said| *said == Said::Part(None)) {
+    if said.iter().any(is_held) || said.iter().all(|said| *said == Said::Absent) {
         return vec![None; said.len()];
     }
     if said.iter().any(stopped) {
@@ -147,6 +180,28 @@ pub(super) fn lacking(requests: &[SlotRequest], said: &[Said<'_>]) -> Vec<SlotRe
     lacking.map(|(request, _)| request.clone()).collect()
 }
 
+/// What it was decided by that a workload waits. As long as that is the same, so is what follows.
+#[derive(Clone, Debug)]
+pub(super) struct Basis {
+    requests: Vec<SlotRequest>,
+    /// What its queues said.
+    said: Vec<Said<'static>>,
+    /// Whether it was passed over for long enough.
+    due: bool,
+}
+
+impl Basis {
+    /// `None` if it holds slots somewhere.
+    pub(super) fn of(workload: &Workload, said: &[Said<'_>], due: bool) -> Option<Self> {
+        let said = said.iter().map(Said::lasting);
+        Some(Self {
+            requests: workload.requests.clone(),
+            said: said.collect::<Option<_>>()?,
+            due,
+        })
+    }
+}
+
 /// A workload that came to the head of one of its queues.
 #[derive(Clone, Debug)]
 struct Head {
@@ -164,6 +219,8 @@ pub(super) struct Joint {
     workloads: BTreeMap<QueueRef, BTreeSet<Uid>>,
     /// Those that are the first in one of their queues, or were.
     heads: BTreeMap<Uid, Head>,
+    /// By what it was decided that they wait.
+    bases: BTreeMap<Uid, Basis>,
     /// The transactions that several queues wait for.
     calls: BTreeMap<CallId, Vec<Share>>,
     /// A flaw.
@@ -208,9 +265,33 @@ impl Joint {
         head.is_some_and(|head| head.due <= now)
     }
 
+    /// Whether it was decided already, by the same, that a workload waits.
+    pub(super) fn is_decided(&self, workload: &Workload, said: &[Said<'_>], due: bool) -> bool {
+        let basis = self.bases.get(&workload.uid);
+        basis.is_some_and(|basis| {
+            basis.said == said && basis.due == due && basis.requests == workload.requests
+        })
+    }
+
+    /// It is decided by this that a workload waits, or that it does not.
+    pub(super) fn note_basis(&mut self, workload: &Uid, basis: Option<Basis>) {
+        match basis {
+            Some(basis) => drop(self.bases.insert(workload.clone(), basis)),
+            None => drop(self.bases.remove(workload)),
+        }
+    }
+
+    /// A queue is no more: what was decided about its workloads was told to it alone.
+    pub(super) fn closed(&mut self, queue: &QueueRef) {
+        for workload in self.workloads.get(queue).into_iter().flatten() {
+            self.bases.remove(workload);
+        }
+    }
+
     /// A workload waits no longer.
-    pub(super) fn forget_head(&mut self, workload: &Uid) {
+    pub(super) fn forget(&mut self, workload: &Uid) {
         self.heads.remove(workload);
+        self.bases.remove(workload);
     }
 
     /// When a workload is passed over no longer.
