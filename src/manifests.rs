@@ -147,12 +147,18 @@ fn limits(kind: &Kind) -> String {
         let filling = [("allowed", allowed.clone()), ("path", path.clone())];
         fill_in(include_str!("manifests/write.yaml"), kind, &filling)
     });
+    // Kueue's are rejected instead.
+    let delete = match kind {
+        Kind::KueueWorkload => include_str!("manifests/delete_none.yaml"),
+        _ => include_str!("manifests/delete.yaml"),
+    };
     let resources: Vec<String> = resources
         .iter()
         .map(|resource| format!("{resource}, {resource}/*"))
         .collect();
     let filling = [
         ("resources", resources.join(", ")),
+        ("delete", fill_in(delete, kind, &[])),
         ("spec", listed(&spec)),
         ("status", listed(&status)),
         ("grant", grant.to_owned()),

@@ -25,7 +25,7 @@ use consul_client::clock::Moment;
 use consul_semaphore::{Identity, KindName, Uid, Workload, plan::Target};
 use consul_semaphore_workload::{
     EndBelow, Kind, Object, Request, TrackedWorkload,
-    kueue::Owner,
+    kueue::{Earlier, Owner},
     pods::{self, PodQuery},
 };
 use futures::{StreamExt as _, stream};
@@ -465,6 +465,20 @@ impl Workloads {
                 _ => return Ok(left),
             }
         }
+    }
+
+    /// The slots in which the pods of a workload run that have not ended, as they say.
+    pub(crate) async fn slots_of_pods(
+        &self,
+        namespace: &str,
+        workload: &Uid,
+    ) -> Result<Earlier, CallError> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let its = ListParams::default().labels(&pods::of(workload));
+        let its = its.fields(pods::NOT_ENDED).limit(NAMED);
+        let pods = call(api.list(&its)).await?.items;
+        let granted = pods.iter().find_map(|pod| pods::granted(pod, workload));
+        Ok(granted.map_or(Earlier::Nothing, |granted| Earlier::of(granted, &[])))
     }
 
     /// The owner of a Workload of Kueue, if it may still make pods: Kueue may not have suspended it yet.

@@ -94,7 +94,10 @@ impl Watching {
         health: &Health,
         metrics: &Metrics,
     ) -> Self {
-        let title = reach.of(what);
+        Self::titled(reach.of(what), what, health, metrics)
+    }
+
+    fn titled(title: String, what: &str, health: &Health, metrics: &Metrics) -> Self {
         Self {
             what: what.into(),
             part: health.part(title.clone()),
@@ -120,6 +123,20 @@ impl Watching {
         metrics: &Metrics,
     ) -> Self {
         let mut this = Self::begin(what, reach, health, metrics);
+        this.synced();
+        this
+    }
+
+    /// The same for those of another watch's objects that belong to this.
+    pub(super) fn begin_part(
+        what: &str,
+        of: &str,
+        reach: &WatchScope,
+        health: &Health,
+        metrics: &Metrics,
+    ) -> Self {
+        let title = reach.of(&format!("{what} of {of}"));
+        let mut this = Self::titled(title, what, health, metrics);
         this.synced();
         this
     }
@@ -295,6 +312,24 @@ mod tests {
         );
         let failed = "watch_errors_total{resource=\"jobs\"} 2";
         assert!(metrics.encode().contains(failed), "for each resource");
+    }
+
+    #[test]
+    fn a_part_of_what_is_watched_already_has_a_line_of_its_own() {
+        let (health, metrics) = (Health::new(), Metrics::new());
+        let scope = WatchScope::Cluster;
+        let mut jobs = Watching::begin("jobs", &scope, &health, &metrics);
+        let mut owners = Watching::begin_part("jobs", "Kueue", &scope, &health, &metrics);
+        assert_eq!(health.obstacles(), "jobs: not synced yet\n");
+        jobs.synced();
+        owners.failed(&refusal(403, "forbidden"));
+        let remarks = health.remarks();
+        assert!(
+            health.is_ready() && remarks.starts_with("jobs of Kueue: the watch has failed"),
+            "{remarks}"
+        );
+        let failed = "watch_errors_total{resource=\"jobs\"} 1";
+        assert!(metrics.encode().contains(failed));
     }
 
     #[test]

@@ -30,6 +30,11 @@ pub(crate) trait Read {
         self.metadata().annotations.as_ref()
     }
 
+    /// The grant of its last run, if it names that no more and pods of that may be left.
+    fn earlier_grant(&self) -> Option<&Granted> {
+        None
+    }
+
     /// What it is doing. `granted` says whether a grant started it.
     fn phase(&self, granted: bool) -> Phase;
 
@@ -136,8 +141,15 @@ pub(crate) fn reported(metadata: &ObjectMeta) -> Vec<SessionId> {
 
 /// The recorded grant, if it was made for this workload and not for one that this is a copy of.
 pub(crate) fn granted(object: &dyn Read) -> Option<Granted> {
-    let grant = object.grant()?;
-    if grant.get(annotations::GRANTED_TO)? != object.metadata().uid.as_ref()? {
+    let uid = object.metadata().uid.as_ref();
+    let recorded = object.grant().zip(uid);
+    let recorded = recorded.and_then(|(grant, uid)| granted_to(uid, grant));
+    recorded.or_else(|| object.earlier_grant().cloned())
+}
+
+/// The grant among these annotations, if it was made for the workload with this uid.
+pub(crate) fn granted_to(uid: &str, grant: &BTreeMap<String, String>) -> Option<Granted> {
+    if grant.get(annotations::GRANTED_TO)? != uid {
         return None;
     }
     if let Some(slots) = grant.get(annotations::SLOTS) {

@@ -25,6 +25,8 @@ pub enum Shape {
         places: Box<[usize]>,
         /// The names of all its sets of pods.
         pod_sets: Box<[Arc<str>]>,
+        /// Whether they were reset when it was evicted, and that is still to be answered.
+        is_reset: bool,
     },
 }
 
@@ -90,5 +92,10 @@ impl Shape {
     /// Whether it has failed, bears the mark of that, and may run again.
     pub fn may_run_again(&self) -> bool {
         self.listing().is_some_and(|listing| listing.again)
+    }
+
+    /// Whether it was evicted, and is to be told once its pods are gone that it may wait again.
+    pub fn is_reset(&self) -> bool {
+        matches!(self, Self::Checks { is_reset: true, .. })
     }
 }

@@ -199,7 +199,7 @@ impl TrackedWorkload {
                 let failed = workload.granted.is_none() && self.shape.may_run_again();
                 !at_rest && (workload.lost() || failed)
             }
-            Phase::Stopping => self.shape.is_to_fail(),
+            Phase::Stopping => self.shape.is_to_fail() || self.shape.is_reset(),
             Phase::Running | Phase::Deleting => false,
         };
         stopped && workload.kind != Kind::Job.name()
