@@ -7,9 +7,12 @@ mod read;
 
 use std::{fmt, time::Duration};
 
+use consul_semaphore_api::{GROUP, annotations::WAITS_LABEL};
+use consul_semaphore_workload::Kind;
 use serde_json::Value;
 
 pub use self::read::look;
+use crate::manifests::Source;
 
 /// How long one answer may take when the operator starts.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -24,71 +27,163 @@ pub const CRON_JOBS: &str = "cronjobs.consul-semaphore.io";
 /// [`SUSPEND`].
 pub const REFUSE: &str = "refuse.consul-semaphore.io";
 
-/// The match condition of [`GUARD`] that names all operators.
-const OPERATORS: &str = "not-by-an-operator";
+/// The match conditions that name all operators: of a policy on all others, and on these.
+const OPERATORS: [&str; 2] = ["not-by-an-operator", "by-an-operator"];
 
-/// An admission policy that belongs to the operator.
+/// What a policy is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// [`SUSPEND`].
-    Suspend,
-    /// [`GUARD`].
+pub enum Role {
+    /// It holds new workloads that name a semaphore: [`SUSPEND`].
+    Hold,
+    /// It lets only the operator start workloads and report on them: [`GUARD`].
     Guard,
     /// [`CRON_JOBS`].
     CronJobs,
-    /// [`REFUSE`].
+    /// It refuses workloads that are not held, or can't be: [`REFUSE`].
     Refuse,
+    /// It limits what the operator may do.
+    Operator,
+}
+
+/// An admission policy that belongs to the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    role: Role,
+    name: String,
+    /// The workloads that it is about.
+    kind: String,
+    source: Source,
+}
+
+/// The policies of a kind of workload.
+pub fn policies_of(kind: &Kind) -> Vec<Policy> {
+    let (switch, plural) = (kind.switch(), kind.resource().plural);
+    let source = Source::of(kind);
+    let policy = |role, name: String| Policy {
+        role,
+        name,
+        kind: kind.name().to_string(),
+        source: source.clone(),
+    };
+    let of = |role, beginning: &str| policy(role, format!("{beginning}.{plural}.{GROUP}"));
+    let operator = |part: &str| policy(Role::Operator, format!("operator.{part}{switch}.{GROUP}"));
+    match kind {
+        Kind::Job => vec![
+            policy(Role::Hold, SUSPEND.to_owned()),
+            policy(Role::Guard, GUARD.to_owned()),
+            policy(Role::CronJobs, CRON_JOBS.to_owned()),
+            policy(Role::Refuse, REFUSE.to_owned()),
+            operator(""),
+        ],
+        Kind::KueueWorkload => ["", "checks.", "active."].map(operator).into(),
+        kind => {
+            let mut policies = vec![
+                of(Role::Hold, "hold"),
+                of(Role::Guard, "guard"),
+                operator(""),
+            ];
+            let requires = matches!(kind, Kind::Listed(row) if !row.requires.is_empty());
+            policies.extend(requires.then(|| of(Role::Refuse, "refuse")));
+            policies
+        }
+    }
 }
 
 impl Policy {
     /// The name of the policy and of its binding.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Suspend => SUSPEND,
-            Self::Guard => GUARD,
-            Self::CronJobs => CRON_JOBS,
-            Self::Refuse => REFUSE,
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is for.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Whether it is there only for who asks for it.
+    fn is_extra(&self) -> bool {
+        self.role == Role::Refuse && self.source == Source::Operator
+    }
+
+    fn type_(&self) -> &'static str {
+        match self.role {
+            Role::Hold => "MutatingAdmissionPolicy",
+            Role::Guard | Role::CronJobs | Role::Refuse | Role::Operator => {
+                "ValidatingAdmissionPolicy"
+            }
         }
     }
 
-    const fn kind(self) -> &'static str {
-        match self {
-            Self::Suspend => "MutatingAdmissionPolicy",
-            Self::Guard | Self::CronJobs | Self::Refuse => "ValidatingAdmissionPolicy",
+    /// The name of such policies in URLs.
+    pub(crate) fn resource(&self) -> &'static str {
+        match self.role {
+            Role::Hold => "mutatingadmissionpolicies",
+            Role::Guard | Role::CronJobs | Role::Refuse | Role::Operator => {
+                "validatingadmissionpolicies"
+            }
+        }
+    }
+
+    /// The name of their bindings there.
+    pub(crate) fn binding(&self) -> &'static str {
+        match self.role {
+            Role::Hold => "mutatingadmissionpolicybindings",
+            Role::Guard | Role::CronJobs | Role::Refuse | Role::Operator => {
+                "validatingadmissionpolicybindings"
+            }
         }
     }
 
     /// What happens without it.
-    const fn without(self) -> &'static str {
-        match self {
-            Self::Suspend | Self::Refuse => {
-                "a Job that is made running is suspended when the operator sees it, and its pods may run until then"
+    fn without(&self) -> String {
+        let kind = &self.kind;
+        match (self.role, &self.source) {
+            (Role::Hold | Role::Refuse, Source::Operator) => {
+                "a Job that is made running is suspended when the operator sees it, and its pods may run until then".into()
             }
-            Self::Guard => {
+            (Role::Guard, Source::Operator) => {
                 "a waiting Job that somebody starts is suspended when the operator sees it, and its pods may run until then"
+                    .into()
             }
-            Self::CronJobs => {
+            (Role::CronJobs, _) => {
                 "the Jobs of a CronJob that has the annotation on its own metadata run without a slot, and nothing says so"
+                    .into()
+            }
+            (Role::Hold, _) => format!(
+                "a {kind} waits only if its user makes it held, and with the label {WAITS_LABEL}"
+            ),
+            (Role::Guard, _) => format!("whoever may change a waiting {kind} can start it"),
+            (Role::Refuse, _) => {
+                format!("a {kind} that can't be held is not refused, and only an event says so")
+            }
+            (Role::Operator, _) => {
+                format!("who has the operator's token can have a {kind} run anything")
             }
         }
     }
 
     /// How to put it in force.
-    const fn install(self) -> &'static str {
-        match self {
-            Self::Suspend | Self::Guard | Self::CronJobs => "kubectl apply -k config/policies",
-            Self::Refuse => "kubectl apply -f config/policies/refuse.yaml",
-        }
+    fn install(&self) -> String {
+        let extra = self.is_extra();
+        self.source.apply().unwrap_or_else(|| {
+            if extra {
+                "kubectl apply -f config/policies/refuse.yaml".to_owned()
+            } else {
+                "kubectl apply -k config/policies".to_owned()
+            }
+        })
     }
 
     /// The Kubernetes version that has it.
-    const fn since(self) -> &'static str {
-        match self {
-            Self::Suspend => {
+    fn since(&self) -> &'static str {
+        match (self.role, &self.source) {
+            (Role::Hold, Source::Operator) => {
                 "on Kubernetes 1.36 or newer (before: kubectl apply -f config/policies/refuse.yaml, which refuses such \
                  Jobs)"
             }
-            Self::Guard | Self::CronJobs | Self::Refuse => "on Kubernetes 1.30 or newer",
+            (Role::Hold, _) => "on Kubernetes 1.36 or newer",
+            (Role::Operator, _) => "on Kubernetes 1.33 or newer",
+            (Role::Guard | Role::CronJobs | Role::Refuse, _) => "on Kubernetes 1.30 or newer",
         }
     }
 }
@@ -129,7 +224,7 @@ pub struct Finding {
 impl Finding {
     /// What to do, or the consequence of doing nothing; `None` if all is well.
     pub fn advice(&self) -> Option<String> {
-        let policy = self.policy;
+        let policy = &self.policy;
         let (without, install, since) = (policy.without(), policy.install(), policy.since());
         match &self.standing {
             Standing::InForce => None,
@@ -137,13 +232,26 @@ impl Finding {
             Standing::Unbound => Some(format!(
                 "{without}; its binding is in the same file: {install}"
             )),
-            Standing::OperatorUnknown(user) => Some(format!(
-                "it refuses every start of a Job: add '{user}' to the list of operators in its match \
-                 condition {OPERATORS}"
-            )),
-            Standing::Unknown(_) => Some(
-                "nothing depends on it; config/rbac/role.yaml lets the operator see it".to_owned(),
-            ),
+            Standing::OperatorUnknown(user) => {
+                let [all_others, these] = OPERATORS;
+                let (so, condition) = match policy.role {
+                    Role::Operator => ("it does not limit this operator".to_owned(), these),
+                    _ => (
+                        format!("it refuses every start of a {}", policy.kind),
+                        all_others,
+                    ),
+                };
+                Some(format!(
+                    "{so}: add '{user}' to the list of operators in its match condition {condition}"
+                ))
+            }
+            Standing::Unknown(_) => {
+                let lets = self.policy.source.apply();
+                let lets = lets.unwrap_or_else(|| "config/rbac/role.yaml".to_owned());
+                Some(format!(
+                    "nothing depends on it; {lets} lets the operator see it"
+                ))
+            }
         }
     }
 
@@ -160,7 +268,7 @@ impl Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (kind, name) = (self.policy.kind(), self.policy.name());
+        let (kind, name) = (self.policy.type_(), self.policy.name());
         match &self.standing {
             Standing::InForce => write!(f, "the {kind} {name} is in force"),
             Standing::Absent => write!(f, "there is no {kind} {name}"),
@@ -178,25 +286,26 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Reads the policies and logs their state.
-pub async fn report(client: kube::Client) {
+/// Reads the policies of these kinds and logs their state.
+pub async fn report(client: kube::Client, kinds: Vec<Kind>) {
     let operator = read::user(&client, PATIENCE).await;
-    for finding in look(&client, operator.as_deref(), PATIENCE).await {
-        finding.log();
+    for kind in kinds {
+        for finding in look(&client, &kind, operator.as_deref(), PATIENCE).await {
+            finding.log();
+        }
     }
 }
 
-/// The findings worth reporting: where unsuspended Jobs are refused, the policy that suspends them is not needed, and
-/// a missing refusal does not matter unless it was asked for.
-fn worth_reporting([suspend, guard, cron_jobs, refuse]: [Finding; 4]) -> Vec<Finding> {
-    let refused = refuse.standing == Standing::InForce;
-    let suspend = (!refused || suspend.standing != Standing::Absent).then_some(suspend);
-    let refuse = (refuse.standing != Standing::Absent).then_some(refuse);
-    suspend
-        .into_iter()
-        .chain([guard, cron_jobs])
-        .chain(refuse)
-        .collect()
+/// The findings worth reporting of a kind: where unsuspended Jobs are refused, the policy that suspends them is not
+/// needed, and a missing refusal does not matter unless it was asked for.
+fn worth_reporting(mut findings: Vec<Finding>) -> Vec<Finding> {
+    let mut extra = findings.iter().filter(|finding| finding.policy.is_extra());
+    let refused = extra.any(|finding| finding.standing == Standing::InForce);
+    findings.retain(|Finding { policy, standing }| {
+        let spare = policy.is_extra() || refused && policy.role == Role::Hold;
+        !spare || *standing != Standing::Absent
+    });
+    findings
 }
 
 /// Evaluates what was read of a policy and its binding. `user` is this operator's user name, if known.
@@ -208,7 +317,7 @@ fn judge(policy: Policy, read: &Answer, binding: &Answer, user: Option<&str>) ->
         }
         (Answer::Found(_), Answer::NotThere) => Standing::Unbound,
         (Answer::Found(read), Answer::Found(binding)) => {
-            if !binds(policy, binding) {
+            if !binds(&policy, binding) {
                 Standing::Unbound
             } else if let Some(user) = user.filter(|user| lacks_operator(read, user)) {
                 Standing::OperatorUnknown(user.to_owned())
@@ -220,18 +329,18 @@ fn judge(policy: Policy, read: &Answer, binding: &Answer, user: Option<&str>) ->
     Finding { policy, standing }
 }
 
-fn binds(policy: Policy, binding: &Value) -> bool {
+fn binds(policy: &Policy, binding: &Value) -> bool {
     let spec = &binding["spec"];
     let acts = |wanted: &[&str]| {
         let actions = spec["validationActions"].as_array();
         let mut actions = actions.into_iter().flatten().filter_map(Value::as_str);
         actions.any(|action| wanted.contains(&action))
     };
-    let is_in_force = match policy {
-        Policy::Suspend => true,
-        Policy::Guard | Policy::Refuse => acts(&["Deny"]),
+    let is_in_force = match policy.role {
+        Role::Hold => true,
+        Role::Guard | Role::Refuse | Role::Operator => acts(&["Deny"]),
         // Its user learns of the mistake either way.
-        Policy::CronJobs => acts(&["Deny", "Warn"]),
+        Role::CronJobs => acts(&["Deny", "Warn"]),
     };
     spec["policyName"] == policy.name() && is_in_force
 }
@@ -240,7 +349,7 @@ fn binds(policy: Policy, binding: &Value) -> bool {
 fn lacks_operator(policy: &Value, user: &str) -> bool {
     let conditions = policy["spec"]["matchConditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();
-    let list = conditions.find(|condition| condition["name"] == OPERATORS);
+    let list = conditions.find(|condition| OPERATORS.iter().any(|name| condition["name"] == *name));
     let list = list.and_then(|condition| condition["expression"].as_str());
     let quoted = |quote| format!("{quote}{user}{quote}");
     list.is_some_and(|list| !list.contains(&quoted('\'')) && !list.contains(&quoted('"')))
@@ -252,21 +361,29 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Policy; 4] = [
-        Policy::Suspend,
-        Policy::Guard,
-        Policy::CronJobs,
-        Policy::Refuse,
+    const ALL: [Role; 5] = [
+        Role::Hold,
+        Role::Guard,
+        Role::CronJobs,
+        Role::Refuse,
+        Role::Operator,
     ];
     const USER: &str = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
 
+    /// That of Jobs.
+    fn of_jobs(role: Role) -> Policy {
+        let mut policies = policies_of(&Kind::Job).into_iter();
+        policies.find(|policy| policy.role == role).unwrap()
+    }
+
     /// The shipped policy and its binding.
-    fn shipped(policy: Policy) -> [Value; 2] {
-        let text = match policy {
-            Policy::Suspend => include_str!("../config/policies/suspend.yaml"),
-            Policy::Guard => include_str!("../config/policies/guard.yaml"),
-            Policy::CronJobs => include_str!("../config/policies/cronjobs.yaml"),
-            Policy::Refuse => include_str!("../config/policies/refuse.yaml"),
+    fn shipped(role: Role) -> [Value; 2] {
+        let text = match role {
+            Role::Hold => include_str!("../config/policies/suspend.yaml"),
+            Role::Guard => include_str!("../config/policies/guard.yaml"),
+            Role::CronJobs => include_str!("../config/policies/cronjobs.yaml"),
+            Role::Refuse => include_str!("../config/policies/refuse.yaml"),
+            Role::Operator => include_str!("../config/policies/operator.yaml"),
         };
         let documents = text.split("\n---\n");
         let objects: Vec<Value> = documents
@@ -275,8 +392,8 @@ mod tests {
         objects.try_into().unwrap()
     }
 
-    fn judged(policy: Policy, change: impl FnOnce(&mut [Value; 2])) -> Finding {
-        let mut objects = shipped(policy);
+    fn judged(role: Role, change: impl FnOnce(&mut [Value; 2])) -> Finding {
+        let mut objects = shipped(role);
         change(&mut objects);
         let [read, binding] = objects.map(|object| {
             if object.is_null() {
@@ -285,14 +402,14 @@ mod tests {
                 Answer::Found(object)
             }
         });
-        judge(policy, &read, &binding, Some(USER))
+        judge(of_jobs(role), &read, &binding, Some(USER))
     }
 
     #[test]
     fn what_is_shipped_is_in_force_for_the_account_that_is_shipped() {
         for policy in ALL {
             for object in shipped(policy) {
-                assert_eq!(object["metadata"]["name"], policy.name());
+                assert_eq!(object["metadata"]["name"], of_jobs(policy).name());
             }
             let finding = judged(policy, |_| {});
             assert_eq!(finding.standing, Standing::InForce);
@@ -307,16 +424,16 @@ mod tests {
             let finding = judged(policy, |[read, _]| *read = Value::Null);
             assert_eq!(finding.standing, Standing::Absent);
             let advice = finding.advice().unwrap();
-            assert!(advice.contains(policy.install()), "{advice}");
+            assert!(advice.contains(&of_jobs(policy).install()), "{advice}");
             let hidden = Answer::Unknown("forbidden".to_owned());
-            let finding = judge(policy, &Answer::NotThere, &hidden, None);
+            let finding = judge(of_jobs(policy), &Answer::NotThere, &hidden, None);
             assert_eq!(finding.standing, Standing::Absent);
         }
     }
 
     #[test]
     fn a_policy_needs_a_binding_of_its_own_that_denies() {
-        let unbound = |policy, change: fn(&mut Value)| {
+        let unbound = |policy: Role, change: fn(&mut Value)| {
             let finding = judged(policy, |[_, binding]| change(binding));
             assert_eq!(finding.standing, Standing::Unbound);
         };
@@ -326,15 +443,15 @@ mod tests {
                 binding["spec"]["policyName"] = json!("another");
             });
         }
-        for policy in [Policy::Guard, Policy::Refuse] {
+        for policy in [Role::Guard, Role::Refuse, Role::Operator] {
             unbound(policy, |binding| {
                 binding["spec"]["validationActions"] = json!(["Audit", "Warn"]);
             });
         }
-        unbound(Policy::CronJobs, |binding| {
+        unbound(Role::CronJobs, |binding| {
             binding["spec"]["validationActions"] = json!(["Audit"]);
         });
-        let warns = judged(Policy::CronJobs, |[_, binding]| {
+        let warns = judged(Role::CronJobs, |[_, binding]| {
             binding["spec"]["validationActions"] = json!(["Warn"]);
         });
         assert_eq!(warns.standing, Standing::InForce);
@@ -344,15 +461,18 @@ mod tests {
     fn policies_that_are_not_needed_are_not_reported() {
         use Standing::{Absent, InForce, Unbound};
         let reported = |[suspend, guard, refuse]: [Standing; 3]| {
-            let mut policies = ALL.into_iter();
-            let findings = [suspend, guard, InForce, refuse].map(|standing| Finding {
-                policy: policies.next().unwrap(),
+            let mut roles = ALL.into_iter();
+            let standings = [suspend, guard, InForce, refuse, Absent];
+            let findings = standings.map(|standing| Finding {
+                policy: of_jobs(roles.next().unwrap()),
                 standing,
             });
-            let findings = worth_reporting(findings).into_iter();
-            findings.map(|finding| finding.policy).collect::<Vec<_>>()
+            let findings = worth_reporting(findings.into()).into_iter();
+            findings
+                .map(|finding| finding.policy.role)
+                .collect::<Vec<_>>()
         };
-        let always = [Policy::Suspend, Policy::Guard, Policy::CronJobs];
+        let always = [Role::Hold, Role::Guard, Role::CronJobs, Role::Operator];
         assert_eq!(reported([InForce, InForce, Absent]), always);
         assert_eq!(reported([Absent, Absent, Absent]), always);
         assert_eq!(reported([InForce, InForce, InForce]), ALL);
@@ -360,17 +480,17 @@ mod tests {
         assert_eq!(reported([Unbound, InForce, InForce]), ALL);
         assert_eq!(
             reported([Absent, InForce, InForce]),
-            [Policy::Guard, Policy::CronJobs, Policy::Refuse]
+            [Role::Guard, Role::CronJobs, Role::Refuse, Role::Operator]
         );
     }
 
     #[test]
     fn the_guard_has_to_know_the_operator() {
         let listing = |list: &str| {
-            judged(Policy::Guard, |[read, _]| {
+            judged(Role::Guard, |[read, _]| {
                 read["spec"]["matchConditions"] = json!([
                     { "name": "another", "expression": "true" },
-                    { "name": OPERATORS, "expression": format!("!(request.userInfo.username in {list})") },
+                    { "name": OPERATORS[0], "expression": format!("!(request.userInfo.username in {list})") },
                 ]);
             })
         };
@@ -385,21 +505,46 @@ mod tests {
             assert!(advice.contains(&format!("add '{USER}'")), "{advice}");
         }
         // A customised policy without this condition.
-        let finding = judged(Policy::Guard, |[read, _]| {
+        let finding = judged(Role::Guard, |[read, _]| {
             read["spec"]["matchConditions"] = json!([]);
         });
         assert_eq!(finding.standing, Standing::InForce);
-        let [read, binding] = shipped(Policy::Guard).map(Answer::Found);
-        let nobody = judge(Policy::Guard, &read, &binding, None);
+        let [read, binding] = shipped(Role::Guard).map(Answer::Found);
+        let nobody = judge(of_jobs(Role::Guard), &read, &binding, None);
         assert_eq!(nobody.standing, Standing::InForce);
+    }
+
+    #[test]
+    fn the_policies_of_other_kinds_are_judged_like_those_of_jobs() {
+        for kind in Kind::all() {
+            let manifests = crate::manifests::of_kind(&kind);
+            let objects = manifests.split("---\n").filter(|text| !text.is_empty());
+            let objects: Vec<Value> = objects
+                .map(|text| serde_yaml_ng::from_str(text).unwrap())
+                .collect();
+            let policies = policies_of(&kind).into_iter();
+            for policy in policies.filter(|_| kind != Kind::Job) {
+                let is_it = |object: &&Value| object["metadata"]["name"] == policy.name();
+                let mut its_own = objects.iter().filter(is_it).cloned().map(Answer::Found);
+                let (read, binding) = (its_own.next().unwrap(), its_own.next().unwrap());
+                let judged = |user| judge(policy.clone(), &read, &binding, Some(user)).standing;
+                assert_eq!(judged(USER), Standing::InForce, "{policy:?}");
+                let lists = matches!(policy.role, Role::Guard | Role::Operator);
+                assert_eq!(judged("else") != Standing::InForce, lists, "{policy:?}");
+                let absent = judge(policy, &Answer::NotThere, &Answer::NotThere, None);
+                let advice = absent.advice().unwrap();
+                let command = format!("kinds --manifests {} |", kind.switch());
+                assert!(advice.contains(&command), "{advice}");
+            }
+        }
     }
 
     #[test]
     fn what_cannot_be_read_is_not_known() {
         let hidden = || Answer::Unknown("may not get it".to_owned());
-        let [found, _] = shipped(Policy::Suspend).map(Answer::Found);
+        let [found, _] = shipped(Role::Hold).map(Answer::Found);
         for [read, binding] in [[hidden(), Answer::NotThere], [found, hidden()]] {
-            let finding = judge(Policy::Suspend, &read, &binding, None);
+            let finding = judge(of_jobs(Role::Hold), &read, &binding, None);
             assert_eq!(
                 finding.standing,
                 Standing::Unknown("may not get it".to_owned())

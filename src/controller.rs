@@ -153,7 +153,8 @@ pub async fn run(
     };
     // Logged in the background: the work does not depend on it.
     let mut aside = JoinSet::new();
-    aside.spawn(admission::report(client.clone()));
+    let kinds = settings.workloads.kinds.iter().cloned().collect();
+    aside.spawn(admission::report(client.clone(), kinds));
     let health = telemetry.health.clone();
     aside.spawn(startup_log::write(consul.clone(), addresses, health));
     // Events for completed work are written even if the lead was lost in the meantime.

@@ -6,37 +6,135 @@
 mod listed;
 mod rows;
 
-use consul_semaphore_api::annotations::OF_THE_OPERATOR;
-use consul_semaphore_workload::Kind;
+use std::{fmt, str::FromStr};
+
+use consul_semaphore_api::annotations::{OF_THE_OPERATOR, is_object_name};
+use consul_semaphore_workload::{Kind, Kinds};
 
 use self::rows::{Hold, Life, Policies, Writes};
-use crate::check::rights::rules_of;
+use crate::{
+    admission,
+    check::rights::{Rule, rules_of},
+};
 
 /// The places of a template, and what is put there.
 type Filling<'a> = [(&'a str, String)];
 
-/// The rights and the policies of a kind that `--workloads` switches on. Empty for Jobs, whose rights and policies are
-/// in `config/rbac` and `config/policies`.
+/// The `ServiceAccount` that the operator runs as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    namespace: String,
+    name: String,
+}
+
+impl Default for Account {
+    /// The one of `config/rbac`.
+    fn default() -> Self {
+        Self {
+            namespace: "consul-semaphore-system".to_owned(),
+            name: "consul-semaphore-operator".to_owned(),
+        }
+    }
+}
+
+/// A text is no [`Account`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("give NAMESPACE:NAME, such as consul-semaphore-system:consul-semaphore-operator")]
+pub struct InvalidAccount;
+
+impl FromStr for Account {
+    type Err = InvalidAccount;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAccount> {
+        let (namespace, name) = text.split_once(':').ok_or(InvalidAccount)?;
+        if !is_object_name(namespace) || !is_object_name(name) {
+            return Err(InvalidAccount);
+        }
+        Ok(Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.namespace, self.name)
+    }
+}
+
+/// What brings the rights and the policies of a kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// `config/rbac` and `config/policies`: the kind is Job.
+    Operator,
+    /// The manifests of a kind that is switched on by this name.
+    Switch(String),
+    /// Those of a row of the table of kinds, with this plural.
+    Row(String),
+}
+
+impl Source {
+    /// That of a kind: of one that comes with the operator, unless a row describes it.
+    pub(crate) fn of(kind: &Kind) -> Self {
+        match kind {
+            Kind::Job => Self::Operator,
+            kind if Kinds::all().contains(kind) => Self::Switch(kind.switch()),
+            kind => Self::Row(kind.switch()),
+        }
+    }
+
+    /// What applies them, if it is not the operator's own manifests.
+    pub(crate) fn apply(&self) -> Option<String> {
+        let (file, name) = match self {
+            Self::Operator => return None,
+            Self::Switch(name) => ("", name),
+            Self::Row(name) => ("--kinds FILE ", name),
+        };
+        let command = "consul-semaphore-operator kinds";
+        Some(format!(
+            "{command} {file}--manifests {name} | kubectl apply -f -"
+        ))
+    }
+}
+
+/// The rights and the policies of a kind that `--workloads` switches on, for the usual account. Empty for Jobs, whose
+/// rights and policies are in `config/rbac` and `config/policies`.
 pub fn of_kind(kind: &Kind) -> String {
+    of_kind_for(kind, &Account::default())
+}
+
+/// The same for an operator that runs as this account.
+pub fn of_kind_for(kind: &Kind, account: &Account) -> String {
     let mut documents = vec![rights(kind)];
     match rows::policies(kind) {
         Policies::OfJobs => return String::new(),
         // Kueue makes it, and holds it.
         Policies::OfKueue => {
             let active = fill_in(include_str!("manifests/kueue.yaml"), kind, &[]);
-            documents.extend([active, operator(kind)]);
+            documents.extend([active, limits(kind)]);
         }
         Policies::Own(life) => {
-            documents.extend([hold(kind, &life), guard(kind, &life), operator(kind)]);
+            documents.extend([hold(kind, &life), guard(kind, &life), limits(kind)]);
             let requires = listed::requires(kind);
             documents.extend(requires.map(|requires| refuse(kind, &life, requires)));
         }
     }
-    documents.join("---\n")
+    for_account(&documents.join("---\n"), kind, account)
 }
 
-/// The policy that limits what the operator may do with a kind.
+/// The policy that limits what the operator may do with a kind, for the usual account.
 pub fn operator(kind: &Kind) -> String {
+    for_account(&limits(kind), kind, &Account::default())
+}
+
+fn for_account(manifests: &str, kind: &Kind, account: &Account) -> String {
+    let Account { namespace, name } = account;
+    let filling = [("namespace", namespace.clone()), ("account", name.clone())];
+    fill_in(manifests, kind, &filling)
+}
+
+fn limits(kind: &Kind) -> String {
     let Writes {
         resources,
         spec,
@@ -49,12 +147,18 @@ pub fn operator(kind: &Kind) -> String {
         let filling = [("allowed", allowed.clone()), ("path", path.clone())];
         fill_in(include_str!("manifests/write.yaml"), kind, &filling)
     });
+    // Kueue's are rejected instead.
+    let delete = match kind {
+        Kind::KueueWorkload => include_str!("manifests/delete_none.yaml"),
+        _ => include_str!("manifests/delete.yaml"),
+    };
     let resources: Vec<String> = resources
         .iter()
         .map(|resource| format!("{resource}, {resource}/*"))
         .collect();
     let filling = [
         ("resources", resources.join(", ")),
+        ("delete", fill_in(delete, kind, &[])),
         ("spec", listed(&spec)),
         ("status", listed(&status)),
         ("grant", grant.to_owned()),
@@ -71,12 +175,35 @@ pub fn component(kind: &Kind) -> String {
 
 fn rights(kind: &Kind) -> String {
     let rules = rules_of(kind);
-    let rules = rules.iter().map(|rule| {
-        let (group, resource, verbs) = (&rule.group, &rule.resource, rule.verbs.join(", "));
-        format!("- apiGroups: [\"{group}\"]\n  resources: [{resource}]\n  verbs: [{verbs}]\n")
-    });
+    let rules = rules.iter().map(rule).chain(policies(kind));
     let filling = [("rules", rules.collect())];
     fill_in(include_str!("manifests/rights.yaml"), kind, &filling)
+}
+
+fn rule(rule: &Rule) -> String {
+    let (group, resource, verbs) = (&rule.group, &rule.resource, rule.verbs.join(", "));
+    format!("- apiGroups: [\"{group}\"]\n  resources: [{resource}]\n  verbs: [{verbs}]\n")
+}
+
+/// The rules by which the operator sees whether the policies of a kind are in force.
+fn policies(kind: &Kind) -> impl Iterator<Item = String> {
+    let policies = admission::policies_of(kind);
+    ["mutating", "validating"]
+        .into_iter()
+        .filter_map(move |type_| {
+            let these = policies
+                .iter()
+                .filter(|policy| policy.resource().starts_with(type_));
+            let names: Vec<&str> = these.map(admission::Policy::name).collect();
+            let names = names.join(", ");
+            (!names.is_empty()).then(|| {
+                format!(
+                    "- apiGroups: [admissionregistration.k8s.io]\n  \
+                 resources: [{type_}admissionpolicies, {type_}admissionpolicybindings]\n  \
+                 resourceNames: [{names}]\n  verbs: [get]\n"
+                )
+            })
+        })
 }
 
 fn hold(kind: &Kind, life: &Life) -> String {
@@ -205,6 +332,8 @@ fn fill_in(template: &str, kind: &Kind, filling: &Filling<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -216,6 +345,44 @@ mod tests {
             &filling,
         );
         assert_eq!(filled, "JobSet of jobset.x-k8s.io\n  a:\n  - b\nend\n");
+    }
+
+    #[test]
+    fn they_are_for_the_account_that_is_named() {
+        let account: Account = "team-a:slots".parse().unwrap();
+        for kind in Kind::all() {
+            let usual = of_kind(&kind);
+            let other = of_kind_for(&kind, &account);
+            let user = "system:serviceaccount:team-a:slots";
+            assert_eq!(other.contains(user), kind != Kind::Job);
+            assert_eq!(of_kind_for(&kind, &Account::default()), usual);
+            assert!(!other.contains("consul-semaphore-system"), "{other}");
+            if kind != Kind::Job {
+                assert!(
+                    other.contains("- kind: ServiceAccount\n  name: slots\n  namespace: team-a\n")
+                );
+            }
+        }
+        for wrong in ["", "a", "a:", "a/b", "a:b:c", "A:b", "a:b'"] {
+            assert_eq!(wrong.parse::<Account>(), Err(InvalidAccount), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn it_is_known_which_policies_a_kind_has() {
+        for kind in Kind::all() {
+            let all = of_kind(&kind);
+            let documents = all.split("---\n");
+            let policies = documents.filter(|document| document.contains("AdmissionPolicy\n"));
+            let made = policies.map(|policy| {
+                let name = policy.split("name: ").nth(1).unwrap();
+                name.lines().next().unwrap().to_owned()
+            });
+            let known = admission::policies_of(&kind);
+            let known = known.iter().map(|policy| policy.name().to_owned());
+            let known: BTreeSet<String> = known.filter(|_| kind != Kind::Job).collect();
+            assert_eq!(made.collect::<BTreeSet<_>>(), known);
+        }
     }
 
     #[test]

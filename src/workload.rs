@@ -25,7 +25,7 @@ use consul_client::clock::Moment;
 use consul_semaphore::{Identity, KindName, Uid, Workload, plan::Target};
 use consul_semaphore_workload::{
     EndBelow, Kind, Object, Request, TrackedWorkload,
-    kueue::Owner,
+    kueue::{Earlier, Owner},
     pods::{self, PodQuery},
 };
 use futures::{StreamExt as _, stream};
@@ -119,6 +119,8 @@ pub(crate) enum WriteError {
     Refused {
         /// The API server's message.
         message: String,
+        /// Its HTTP status, if it gave one.
+        code: Option<u16>,
         /// Whether it is not about this workload: the operator may write to no workload there.
         forbidden: bool,
     },
@@ -128,6 +130,21 @@ pub(crate) enum WriteError {
     /// It was not sent: the evidence that allows it would have ended before the answer.
     #[error("the evidence for the slot was too old to start the Job")]
     TooLate,
+}
+
+impl WriteError {
+    /// What the API server said, if it wants no such write at all: the operator may not do it, the resource has no such
+    /// part, or something finds what is written wrong.
+    pub(crate) fn is_unwanted(&self) -> Option<&str> {
+        match self {
+            Self::Refused {
+                message,
+                code: Some(403 | 404 | 422),
+                ..
+            } => Some(message),
+            _ => None,
+        }
+    }
 }
 
 /// A write to a workload, ready to be sent.
@@ -296,9 +313,11 @@ impl Workloads {
         end: Moment,
     ) -> WriteError {
         let conflict = matches!(error.refusal(), Some((404 | 409, _)));
+        let code = error.refusal().map(|(code, _)| code);
         let failed = match error.refusal() {
             Some((code @ 400..500, message)) if code != 429 => WriteError::Refused {
                 message: message.to_owned(),
+                code: Some(code),
                 // What is forbidden of another kind says nothing of Jobs in the same queue.
                 forbidden: matches!(code, 401 | 403)
                     && *of.kind == Kind::Job
@@ -323,6 +342,7 @@ impl Workloads {
             // A conflict although the version is still current: somebody refuses the write, such as a webhook.
             Some(now) if target.is_still(&now.workload) && shows => WriteError::Refused {
                 message: error.to_string(),
+                code,
                 forbidden: false,
             },
             Some(now) if target.is_still(&now.workload) => failed,
@@ -445,6 +465,20 @@ impl Workloads {
                 _ => return Ok(left),
             }
         }
+    }
+
+    /// The slots in which the pods of a workload run that have not ended, as they say.
+    pub(crate) async fn slots_of_pods(
+        &self,
+        namespace: &str,
+        workload: &Uid,
+    ) -> Result<Earlier, CallError> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let its = ListParams::default().labels(&pods::of(workload));
+        let its = its.fields(pods::NOT_ENDED).limit(NAMED);
+        let pods = call(api.list(&its)).await?.items;
+        let granted = pods.iter().find_map(|pod| pods::granted(pod, workload));
+        Ok(granted.map_or(Earlier::Nothing, |granted| Earlier::of(granted, &[])))
     }
 
     /// The owner of a Workload of Kueue, if it may still make pods: Kueue may not have suspended it yet.

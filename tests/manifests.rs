@@ -250,14 +250,19 @@ fn the_operator_may_see_its_own_policies_and_no_others() {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
         (Some(resources.to_vec()), Some(names), verbs)
     };
-    let expected = [
-        of("mutating", &[admission::SUSPEND]),
-        of(
-            "validating",
-            &[admission::GUARD, admission::CRON_JOBS, admission::REFUSE],
-        ),
-    ];
-    assert_eq!(given, expected);
+    let of_kinds = Kind::all().into_iter().flat_map(|kind| {
+        let policies = admission::policies_of(&kind);
+        let (holds, others): (Vec<_>, Vec<_>) = policies
+            .iter()
+            .partition(|policy| policy.role() == admission::Role::Hold);
+        let named = |kind, policies: &[&admission::Policy]| {
+            let names: Vec<&str> = policies.iter().map(|policy| policy.name()).collect();
+            (!names.is_empty()).then(|| of(kind, &names))
+        };
+        let rules = [named("mutating", &holds), named("validating", &others)];
+        rules.into_iter().flatten()
+    });
+    assert_eq!(given, of_kinds.collect::<Vec<_>>());
 }
 
 /// Where the manifests of kinds of workloads are, and what they are to be. The chart can't contain files of another

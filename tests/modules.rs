@@ -484,6 +484,13 @@ fn built(packages: &[&str]) -> BTreeSet<String> {
     lines.lines().map(str::to_owned).collect()
 }
 
+#[test]
+fn the_program_for_any_machine_is_built_without_kubernetes() {
+    let mut crates = built(&["consul-semaphore-cli"]);
+    crates.retain(|name| name.starts_with("kube") || name.starts_with("k8s"));
+    assert_eq!(crates, BTreeSet::new());
+}
+
 /// Cargo builds a crate again, and all that use it, if the packages that are built together ask for more of its
 /// features: `cargo run` after `make bare` would compile for minutes.
 #[test]

@@ -9,38 +9,33 @@ use kube::{
 };
 use tokio::time::timeout;
 
-use super::{Answer, Finding, Policy, judge, worth_reporting};
+use super::{Answer, Finding, Policy, judge, policies_of, worth_reporting};
 use consul_client::text::one_line;
+use consul_semaphore_workload::Kind;
 
-/// Reads the state of the policies. It never fails. `operator` is the operator's user name, if known; `patience` is
-/// how long each answer may take, including the client's own retries.
-pub async fn look(client: &Client, operator: Option<&str>, patience: Duration) -> Vec<Finding> {
-    let find = |policy| find(client, policy, operator, patience);
-    let suspend = find(Policy::Suspend).await;
-    let guard = find(Policy::Guard).await;
-    let cron_jobs = find(Policy::CronJobs).await;
-    let refuse = find(Policy::Refuse).await;
-    worth_reporting([suspend, guard, cron_jobs, refuse])
+/// Reads the state of the policies of a kind of workload. It never fails. `operator` is the operator's user name, if
+/// known; `patience` is how long each answer may take, including the client's own retries.
+pub async fn look(
+    client: &Client,
+    kind: &Kind,
+    operator: Option<&str>,
+    patience: Duration,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for policy in policies_of(kind) {
+        findings.push(find(client, policy, operator, patience).await);
+    }
+    worth_reporting(findings)
 }
 
 async fn find(client: &Client, policy: Policy, user: Option<&str>, patience: Duration) -> Finding {
-    let (policies, bindings) = match policy {
-        Policy::Suspend => (
-            "mutatingadmissionpolicies",
-            "mutatingadmissionpolicybindings",
-        ),
-        Policy::Guard | Policy::CronJobs | Policy::Refuse => (
-            "validatingadmissionpolicies",
-            "validatingadmissionpolicybindings",
-        ),
-    };
-    let kind = policy.kind();
-    let get = async |kind: &str, plural| {
-        let got = timeout(patience, get(client, kind, plural, policy.name())).await;
+    let type_ = policy.type_();
+    let get = async |type_: &str, plural| {
+        let got = timeout(patience, get(client, type_, plural, policy.name())).await;
         got.unwrap_or_else(|_| Answer::Unknown("the API server did not answer in time".to_owned()))
     };
-    let read = get(kind, policies).await;
-    let binding = get(&format!("{kind}Binding"), bindings).await;
+    let read = get(type_, policy.resource()).await;
+    let binding = get(&format!("{type_}Binding"), policy.binding()).await;
     judge(policy, &read, &binding, user)
 }
 

@@ -1,21 +1,21 @@
 //! Reads Kubernetes: its version, the definition of our resource, rights, policies.
 
+use std::collections::BTreeMap;
+
 use futures::{StreamExt as _, stream};
 pub(super) use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition as Definition;
 use kube::{Client, Config};
 use serde_json::{Value, json};
 
 use super::{
-    Settings,
+    Name, Settings,
     api_server::{Answer, ApiServer, Refusal},
     election::{Election, Sought},
-    rights::{Lease, Question, questions},
+    rights::{Lease, Question, Served, questions},
 };
-use crate::{
-    admission::{self, Finding},
-    controller,
-};
+use crate::admission::{self, Finding};
 use consul_semaphore_api::{GROUP, annotations::SEMAPHORE, scope::Namespaces};
+use consul_semaphore_workload::{Kinds, Table};
 
 /// How many objects of a kind are read at once, and how many times: each may have a megabyte.
 const PAGE: usize = 100;
@@ -64,6 +64,8 @@ pub(super) struct Rest {
     /// The user whose rights were checked.
     pub(super) asker: Answer<String>,
     pub(super) rights: Vec<Right>,
+    /// The table of kinds, if the operator has one.
+    pub(super) table: Option<(Name, Answer<Table>)>,
     /// The state of the admission policies.
     pub(super) policies: Vec<Finding>,
     /// Who leads, if there is an election by a Lease.
@@ -98,6 +100,21 @@ impl Seen {
     pub(super) fn id(&self) -> Option<&str> {
         let id = self.rest.as_ref()?.id.as_deref().ok()?;
         (!id.is_empty()).then_some(id)
+    }
+}
+
+impl Served {
+    /// These kinds, and those of the table.
+    fn new(kinds: &Kinds, table: Option<&(Name, Answer<Table>)>) -> Self {
+        let mut kinds = kinds.clone();
+        if let Some((_, Ok(table))) = table {
+            let rows = table.kinds.values().cloned();
+            rows.for_each(|row| kinds.replace(row));
+        }
+        Self {
+            kinds,
+            table: table.map(|(name, _)| name.clone()),
+        }
     }
 }
 
@@ -171,13 +188,20 @@ impl Cluster {
             None => None,
         };
         let lease = election.as_ref().map(|election| &election.lease);
-        let policies = admission::look(&server.client, operator, server.patience).await;
+        let table = self.table(settings, lease).await;
+        let all = Served::new(&settings.operator.workloads.kinds, table.as_ref());
+        let mut policies = Vec::new();
+        for kind in all.kinds.iter() {
+            let of_kind = admission::look(&server.client, kind, operator, server.patience);
+            policies.extend(of_kind.await);
+        }
         Rest {
             id: id.map(|namespace| text(&namespace["metadata"]["uid"])),
             served: kinds.map(plurals),
             definition: self.definition().await,
             asker,
-            rights: self.rights(settings, lease).await,
+            rights: self.rights(settings, &all, lease).await,
+            table,
             policies,
             election,
             cron_jobs: self
@@ -244,12 +268,44 @@ impl Cluster {
         Ok(text(&review["status"]["userInfo"]["username"]))
     }
 
+    /// The table of kinds: where the operator runs, which its Lease says, the name of its account, or nothing.
+    async fn table(
+        &self,
+        settings: &Settings,
+        lease: Option<&Lease>,
+    ) -> Option<(Name, Answer<Table>)> {
+        let workloads = &settings.operator.workloads;
+        let account = || account_namespace(settings.as_user.as_deref()?);
+        let namespace = lease.map(|lease| lease.namespace.clone()).or_else(account);
+        let name = Name {
+            namespace: namespace.unwrap_or_else(|| self.namespace.clone()),
+            name: workloads.table.clone()?,
+        };
+        let path = format!(
+            "/api/v1/namespaces/{}/configmaps/{}",
+            name.namespace, name.name
+        );
+        let map = self.server.get(&path).await;
+        let table = map.and_then(|map| {
+            let data = match &map["data"] {
+                Value::Null => Ok(BTreeMap::new()),
+                data => serde_json::from_value(data.clone()),
+            };
+            let data = data.map_err(|error| Refusal::Failed(error.to_string()))?;
+            Ok(Table::read(&data, &workloads.kinds))
+        });
+        Some((name, table))
+    }
+
     /// `lease` is the one of the election.
-    async fn rights(&self, settings: &Settings, lease: Option<&Lease>) -> Vec<Right> {
-        let controller::Settings {
-            workloads, scope, ..
-        } = &settings.operator;
-        let questions = questions(&workloads.kinds, &scope.namespaces, lease);
+    async fn rights(
+        &self,
+        settings: &Settings,
+        served: &Served,
+        lease: Option<&Lease>,
+    ) -> Vec<Right> {
+        let namespaces = &settings.operator.scope.namespaces;
+        let questions = questions(served, namespaces, lease);
         let rights = questions.into_iter().map(|question| self.right(question));
         stream::iter(rights).buffered(AT_ONCE).collect().await
     }

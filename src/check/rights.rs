@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use crate::admission;
+use super::Name;
+use crate::{admission, manifests::Source};
 use consul_semaphore_api::scope::Namespaces;
 use consul_semaphore_workload::{Kind, Kinds, row::Row};
 
@@ -21,7 +22,7 @@ pub(crate) struct Rule {
 }
 
 /// Where a rule must hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// In every namespace that the operator works in.
     Scope,
@@ -36,7 +37,9 @@ pub(super) enum Place {
     /// In the namespace of the Lease, for this Lease.
     Lease,
     /// For this one of the operator's admission policies.
-    Policy(&'static str),
+    Policy(Cow<'static, str>),
+    /// For the one `ConfigMap` with rows of kinds.
+    Table,
 }
 
 const fn rule(
@@ -61,7 +64,7 @@ const fn optional(mut rule: Rule) -> Rule {
     rule
 }
 
-const fn policy(resource: &'static str, name: &'static str) -> Rule {
+const fn policy(resource: &'static str, name: Cow<'static, str>) -> Rule {
     optional(rule(
         "admissionregistration.k8s.io",
         resource,
@@ -137,15 +140,25 @@ pub(super) const RULES: &[Rule] = &[
         Place::Lease,
         "no replica leads, so nothing happens",
     ),
-    policy("mutatingadmissionpolicies", admission::SUSPEND),
-    policy("mutatingadmissionpolicybindings", admission::SUSPEND),
-    policy("validatingadmissionpolicies", admission::GUARD),
-    policy("validatingadmissionpolicybindings", admission::GUARD),
-    policy("validatingadmissionpolicies", admission::CRON_JOBS),
-    policy("validatingadmissionpolicybindings", admission::CRON_JOBS),
-    policy("validatingadmissionpolicies", admission::REFUSE),
-    policy("validatingadmissionpolicybindings", admission::REFUSE),
 ];
+
+/// The rules by which the operator sees whether the policies of a kind are in force.
+fn policies(kind: &Kind) -> impl Iterator<Item = Rule> {
+    let policies = admission::policies_of(kind).into_iter();
+    policies.flat_map(|it| {
+        let name = || Cow::Owned(it.name().to_owned());
+        [policy(it.resource(), name()), policy(it.binding(), name())]
+    })
+}
+
+/// The extra rule for the `ConfigMap` with rows of kinds.
+static TABLE: Rule = rule(
+    "",
+    "configmaps",
+    &["get", "list", "watch"],
+    Place::Table,
+    "the operator is not ready: it can't read the rows of --kinds",
+);
 
 /// What the operator does with workloads that are no Jobs.
 const WRITES: &[&str] = &["get", "list", "watch", "patch", "delete"];
@@ -271,6 +284,8 @@ pub(super) static SECRET: Rule = rule(
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Question {
     pub(super) rule: Rule,
+    /// What brings it.
+    pub(super) source: Source,
     /// `None`: all namespaces.
     pub(super) namespace: Option<String>,
     /// `None`: any object.
@@ -284,21 +299,31 @@ pub(super) struct Lease {
     pub(super) name: String,
 }
 
+/// What an operator serves.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Served {
+    /// The kinds of workloads that it serves, also those of rows.
+    pub(super) kinds: Kinds,
+    /// The `ConfigMap` with the rows.
+    pub(super) table: Option<Name>,
+}
+
 /// The rights to check for an operator that serves these kinds of workloads in these namespaces, and is elected by this
 /// Lease, if any.
 pub(super) fn questions(
-    kinds: &Kinds,
+    served: &Served,
     namespaces: &Namespaces,
     lease: Option<&Lease>,
 ) -> Vec<Question> {
-    let of = |rule: &Rule| -> Vec<Question> {
+    let of = |rule: &Rule, source: &Source| -> Vec<Question> {
         let question = |namespace: Option<String>, name: Option<String>| Question {
             rule: rule.clone(),
+            source: source.clone(),
             namespace,
             name,
         };
         let kube_system = || Some("kube-system".to_owned());
-        match (rule.place, namespaces, lease) {
+        match (&rule.place, namespaces, lease) {
             (Place::Scope, Namespaces::All, _) | (Place::Cluster, ..) => vec![question(None, None)],
             (Place::Scope, Namespaces::Only(names), _) => names
                 .iter()
@@ -323,13 +348,26 @@ pub(super) fn questions(
             | (Place::Election | Place::Lease, _, None)
             | (Place::Policy(_), Namespaces::Only(_), _) => Vec::new(),
             (Place::Policy(name), Namespaces::All, _) => {
-                vec![question(None, Some(name.to_owned()))]
+                vec![question(None, Some(name.clone().into_owned()))]
+            }
+            (Place::Table, ..) => {
+                let table = served.table.iter();
+                let one = |Name { namespace, name }: &Name| {
+                    question(Some(namespace.clone()), Some(name.clone()))
+                };
+                table.map(one).collect()
             }
         }
     };
-    let of_kinds = kinds.iter().flat_map(|kind| rules_of(kind).into_owned());
-    let of_kinds: Vec<Rule> = of_kinds.collect();
-    RULES.iter().chain(&of_kinds).flat_map(of).collect()
+    let operators = RULES.iter().chain([&TABLE]);
+    let operators = operators.flat_map(|rule| of(rule, &Source::Operator));
+    let of_kinds = served.kinds.iter().flat_map(|kind| {
+        let (rules, source) = (rules_of(kind).into_owned(), Source::of(kind));
+        let rules = rules.into_iter().chain(policies(kind));
+        let questions = rules.flat_map(|rule| of(&rule, &source));
+        questions.collect::<Vec<_>>()
+    });
+    operators.chain(of_kinds).collect()
 }
 
 #[cfg(test)]
@@ -408,15 +446,16 @@ mod tests {
     #[test]
     fn the_table_is_what_config_rbac_gives_the_operator() {
         let mut table = Allowed::new();
-        for rule in RULES {
-            let (kind, name) = match rule.place {
+        let policies: Vec<Rule> = policies(&Kind::Job).collect();
+        for rule in RULES.iter().chain(&policies) {
+            let (kind, name) = match &rule.place {
                 Place::Scope | Place::Cluster => ("ClusterRole", ""),
                 // docs/scope.md documents it.
-                Place::Namespaces => continue,
+                Place::Namespaces | Place::Table => continue,
                 Place::KubeSystem => ("ClusterRole", "kube-system"),
                 Place::Election => ("Role", ""),
                 Place::Lease => ("Role", "consul-semaphore-operator"),
-                Place::Policy(name) => ("ClusterRole", name),
+                Place::Policy(name) => ("ClusterRole", name.as_ref()),
             };
             for verb in rule.verbs {
                 let allowed = [kind, &rule.group, &rule.resource, name, verb];
@@ -436,8 +475,11 @@ mod tests {
             name: "shard-a".to_owned(),
         };
         let shown = |namespaces: &str, lease| -> Vec<String> {
-            let kinds = "jobsets".parse().unwrap();
-            let questions = questions(&kinds, &namespaces.parse().unwrap(), lease);
+            let served = Served {
+                kinds: "jobsets".parse().unwrap(),
+                table: Some("system/kinds".parse().unwrap()),
+            };
+            let questions = questions(&served, &namespaces.parse().unwrap(), lease);
             let shown = |question: Question| {
                 let or = |text: Option<String>| text.unwrap_or_else(|| "*".to_owned());
                 let (namespace, name) = (or(question.namespace), or(question.name));
@@ -455,6 +497,7 @@ mod tests {
             "jobsets/status b/*",
             "leases system/*",
             "leases system/shard-a",
+            "configmaps system/kinds",
         ] {
             assert!(part.iter().any(|shown| shown == expected), "{part:?}");
         }
@@ -463,7 +506,13 @@ mod tests {
             "{part:?}"
         );
         let whole = shown("*", None);
-        assert!(whole.contains(&"jobs */*".to_owned()), "{whole:?}");
+        for expected in [
+            "jobs */*",
+            "validatingadmissionpolicies */guard.consul-semaphore.io",
+            "mutatingadmissionpolicybindings */hold.jobsets.consul-semaphore.io",
+        ] {
+            assert!(whole.iter().any(|shown| shown == expected), "{whole:?}");
+        }
         assert!(!whole.iter().any(|shown| shown.starts_with("leases")));
     }
 }

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     controller::{place, settings_of, take_token, tenants_node},
+    manifests::Source,
     workload,
 };
 use consul_client::{
@@ -194,6 +195,7 @@ async fn jobs(server: &ApiServer, namespace: &str) -> Answer<Vec<TrackedWorkload
 async fn may_read(cluster: &Cluster, name: &Name, from: &TokenSecretRef) -> Answer<bool> {
     let question = Question {
         rule: SECRET.clone(),
+        source: Source::Operator,
         namespace: Some(name.namespace.clone()),
         name: Some(from.name.clone()),
     };

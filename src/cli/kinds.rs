@@ -8,7 +8,7 @@ use std::{fmt::Write as _, fs, path::PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
-use consul_semaphore_operator::manifests;
+use consul_semaphore_operator::manifests::{self, Account};
 use consul_semaphore_workload::{Kind, Kinds, Table};
 
 /// The kinds that an operator serves.
@@ -37,6 +37,15 @@ pub(crate) struct ListKinds {
     #[arg(long, value_name = "NAMES")]
     manifests: Option<String>,
 
+    /// The operator's ServiceAccount, in these manifests
+    #[arg(
+        long,
+        value_name = "NAMESPACE:NAME",
+        default_value_t,
+        requires = "manifests"
+    )]
+    service_account: Account,
+
     /// The manifest of a ConfigMap with rows of other kinds, which run reads in the cluster
     #[arg(long, value_name = "FILE")]
     kinds: Option<PathBuf>,
@@ -59,7 +68,8 @@ impl ListKinds {
             return Ok(table(&all, on));
         };
         let kinds = all.only(names)?;
-        let each = kinds.iter().map(manifests::of_kind);
+        let each = kinds.iter();
+        let each = each.map(|kind| manifests::of_kind_for(kind, &self.service_account));
         let some: Vec<String> = each.filter(|yaml| !yaml.is_empty()).collect();
         if some.is_empty() {
             return Ok(
@@ -117,6 +127,7 @@ mod tests {
                 workloads: workloads.iter().map(|names| parsed(names)).collect(),
             },
             manifests: manifests.map(str::to_owned),
+            service_account: Account::default(),
             kinds: None,
         };
         flags.text().unwrap()

@@ -545,6 +545,11 @@ impl Index {
         self.state().workload(uid)
     }
 
+    /// Whether any queue has a contender of a workload.
+    pub(super) fn has_contender(&self, uid: &Uid) -> bool {
+        self.state().contenders.queues_of(uid).next().is_some()
+    }
+
     /// All that is known of a workload.
     pub(super) fn tracked(&self, uid: &Uid) -> Option<TrackedWorkload> {
         self.state().workloads.get(uid).cloned()

@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use futures::StreamExt as _;
 use kube::{
     Api,
     api::{PartialObjectMeta, Patch},
@@ -35,8 +34,8 @@ use crate::{
 use consul_client::clock::{self, Moment};
 use consul_semaphore::{KindName, Uid, holding::Setback};
 use consul_semaphore_workload::{
-    Kind, Object, Request,
-    kueue::{self, Asked, Check, OWNERS, Owner, QUEUE},
+    Kind, Object, Obstacle, Request, TrackedWorkload,
+    kueue::{self, Asked, Check, Owner, QUEUE},
 };
 
 /// How many Workloads are read or answered at once.
@@ -44,6 +43,12 @@ const CONCURRENCY: usize = 16;
 
 /// How many owners may have changed before they are read.
 const CHANGES: usize = 64;
+
+/// For how long at most nothing is decided at the start because owners are not read yet.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How many Workloads are named whose owners are not read yet.
+const NAMED: usize = 5;
 
 /// Says that each admission check of ours is active, and keeps their names.
 pub(super) async fn watch_checks(context: Arc<Context>, mut watching: Watching) {
@@ -132,6 +137,7 @@ pub(super) async fn watch_workloads(
     context: Arc<Context>,
     scope: WatchScope,
     mut watching: Watching,
+    of_owners: Vec<(Kind, Watching)>,
     mut unsynced: Option<Unsynced>,
 ) {
     let mut checks = context.shared.owners.checks();
@@ -140,9 +146,9 @@ pub(super) async fn watch_workloads(
     }
     let (sender, mut news) = mpsc::channel(CHANGES);
     let mut owners = JoinSet::new();
-    for kind in OWNERS {
-        let (context, scope) = (context.clone(), scope.clone());
-        owners.spawn(watch_owners(context, scope, kind, sender.clone()));
+    for (kind, watching) in of_owners {
+        let (context, scope, sender) = (context.clone(), scope.clone(), sender.clone());
+        owners.spawn(watch_owners(context, scope, kind, watching, sender));
     }
     let mut workloads = Workloads::new(context.clone(), scope.clone());
     loop {
@@ -174,25 +180,22 @@ pub(super) async fn watch_workloads(
     }
 }
 
-/// Notes what owners of Workloads say. If this fails, a change is not noticed.
+/// Notes what owners of Workloads say. While this fails, a change is not noticed.
 async fn watch_owners(
     context: Arc<Context>,
     scope: WatchScope,
     kind: Kind,
+    mut watching: Watching,
     changes: mpsc::Sender<WorkloadName>,
 ) {
     let config = watcher::Config::default().labels(QUEUE);
     let mut events =
         scope.watch_resource::<PartialObjectMeta<Object>>(&context.client, kind.resource(), config);
-    while let Some(event) = events.next().await {
-        let owner = match event {
-            Ok(Event::Apply(owner) | Event::InitApply(owner)) => owner.metadata,
-            Ok(Event::Init | Event::InitDone | Event::Delete(_)) => continue,
-            Err(error) => {
-                tracing::warn!(kind = %kind.name(), %error, "the owners of Workloads of Kueue can't be watched: a change of their annotations is not noticed");
-                continue;
-            }
+    while let Some(event) = next(&mut events, &mut watching).await {
+        let (Event::Apply(owner) | Event::InitApply(owner)) = event else {
+            continue;
         };
+        let owner = owner.metadata;
         let Some(uid) = owner.uid.as_deref() else {
             continue;
         };
@@ -252,9 +255,9 @@ impl Workloads {
             }
             Event::InitApply(object) => {
                 self.listed.extend(name_of(&object));
-                self.see(object, Ok(()));
+                self.show(object);
             }
-            Event::Apply(object) => self.see(object, Ok(())),
+            Event::Apply(object) => self.show(object),
             Event::Delete(object) => self.forget(name_of(&object)),
             Event::InitDone => {}
         }
@@ -263,15 +266,17 @@ impl Workloads {
     /// The list is complete. Its Workloads are in the index before the semaphores are served, as far as their owners
     /// can be read.
     async fn listed(&mut self) {
-        while self
-            .reading
-            .keys()
-            .any(|name| !self.setbacks.contains_key(name))
-        {
-            let Some(done) = self.tasks.join_next().await else {
-                break;
-            };
-            self.on_done(done);
+        let end = Moment::now() + PATIENCE;
+        while self.are_read_first().next().is_some() {
+            tokio::select! {
+                Some(done) = self.tasks.join_next() => self.on_done(done),
+                () = sleep(end.since(Moment::now())) => {
+                    let missing = self.are_read_first().count();
+                    let some: Vec<_> = self.are_read_first().take(NAMED).collect();
+                    tracing::warn!(missing, ?some, "the owners of Workloads of Kueue are not read yet: working without them");
+                    break;
+                }
+            }
         }
         let gone = self
             .known
@@ -281,6 +286,12 @@ impl Workloads {
             self.forget(Some(name));
         }
         self.context.index.list_ends(&self.kind, &self.scope);
+    }
+
+    /// Those that are being read, and were not read in vain.
+    fn are_read_first(&self) -> impl Iterator<Item = &WorkloadName> {
+        let reading = self.reading.keys();
+        reading.filter(|name| !self.setbacks.contains_key(*name))
     }
 
     fn forget(&mut self, name: Option<WorkloadName>) {
@@ -308,50 +319,81 @@ impl Workloads {
         }
     }
 
-    /// A Workload as it is now; `owner` is why its owner can't be read, if it can't.
-    fn see(&mut self, mut object: Object, owner: Result<(), String>) {
-        let (Some(name), owners) = (name_of(&object), &self.context.shared.owners) else {
-            return;
-        };
-        let tracked = owners.track(&mut object, Moment::now());
-        let (tracked, asked) = match tracked.and_then(|tracked| Ok((tracked, Asked::of(&object)?)))
-        {
-            Ok((tracked, Some(asked))) => (tracked, asked),
+    /// The watch shows a Workload.
+    fn show(&mut self, object: Object) {
+        if let Some(name) = self.see(object, Ok(())) {
+            self.try_again(name);
+        }
+    }
+
+    /// A Workload as it is now; `owner` is why its owner can't be read, if it can't. Returns its name if it is to be
+    /// looked at again.
+    fn see(&mut self, mut object: Object, owner: Result<(), String>) -> Option<WorkloadName> {
+        let name = name_of(&object)?;
+        let tracked = self.context.shared.owners.track(&mut object, Moment::now());
+        match tracked.and_then(|tracked| Ok((tracked, Asked::of(&object)?))) {
+            Ok((None, Some(asked))) if asked.is_finished() => self.forget(Some(name)),
+            Ok((tracked, Some(asked))) => match kueue::owner(&object) {
+                Ok(served) => return self.serve(name, tracked, &asked, served, owner),
+                Err(why) => {
+                    // Its owner may have been deleted without it.
+                    self.forget(Some(name.clone()));
+                    self.answer(name, &asked, asked.pending(&why, clock::time()));
+                }
+            },
             // None of our checks is asked about it any more, if it ever was. What it holds it keeps until its owner has
             // no pods.
-            Ok((_, None)) => return self.leave(&name),
+            Ok((_, None)) => self.leave(&name),
             Err(error) => {
                 tracing::warn!(name = name.1, %error, "a Workload of Kueue can't be read");
-                return self.forget(Some(name));
+                self.forget(Some(name));
             }
-        };
-        let served = match kueue::owner(&object) {
-            Ok(served) => served,
-            Err(why) => {
-                // Its owner may have been deleted without it.
-                self.forget(Some(name.clone()));
-                return self.answer(name, &asked, asked.pending(&why, clock::time()));
-            }
-        };
-        let is_known = owners.note(&name, &served);
+        }
+        None
+    }
+
+    /// A Workload that our check is asked about, with its owner. Returns its name if it is to be looked at again.
+    fn serve(
+        &mut self,
+        name: WorkloadName,
+        tracked: Option<TrackedWorkload>,
+        asked: &Asked,
+        served: Owner,
+        owner: Result<(), String>,
+    ) -> Option<WorkloadName> {
+        let owners = &self.context.shared.owners;
+        let is_known = owners.note(&name, &served, asked.looks_back());
+        if asked.is_finished() {
+            owners.is_over(&served.uid);
+        }
         if let Some(before) = self.known.insert(name.clone(), served.uid.clone())
             && before != served.uid
         {
             self.let_go(&before, &name);
         }
-        let asks = tracked.is_some();
+        let obstacle = tracked.as_ref().map(|tracked| tracked.obstacle.clone());
         match tracked {
             Some(tracked) => self.context.index.put(&served.uid, Some(tracked)),
             None => self.leave(&name),
         }
-        if !is_known {
-            match owner {
+        let now = clock::time();
+        match obstacle {
+            _ if asked.is_finished() => {}
+            _ if !is_known => match owner {
                 Ok(()) => self.read(name, Some(served), Duration::ZERO),
-                Err(why) => self.answer(name, &asked, asked.pending(&why, clock::time())),
+                Err(why) => self.answer(name, asked, asked.pending(&why, now)),
+            },
+            Some(Some(Obstacle::Unfit(why))) => {
+                self.answer(name, asked, asked.pending(&why, now));
             }
-        } else if !asks {
-            self.answer(name, &asked, asked.ready(clock::time()));
+            Some(_) => {}
+            // What runs then would keep the slots of the last run.
+            None if asked.waits() && self.context.index.has_contender(&served.uid) => {
+                return Some(name);
+            }
+            None => self.answer(name, asked, asked.ready(now)),
         }
+        None
     }
 
     /// Answers Kueue about a Workload, if it waits for that.
@@ -414,13 +456,12 @@ impl Workloads {
                 if !self.known.contains_key(&name) {
                     return;
                 }
-                if object.is_none() || owner.is_err() {
+                let failed = object.is_none() || owner.is_err();
+                let again = object.and_then(|object| self.see(*object, owner));
+                if failed || again.is_some() {
                     self.try_again(name.clone());
                 } else {
                     self.setbacks.remove(&name);
-                }
-                if let Some(object) = object {
-                    self.see(*object, owner);
                 }
                 if changed {
                     self.read(name, None, Duration::ZERO);
@@ -444,7 +485,7 @@ impl Workloads {
     }
 }
 
-/// Reads what the owner of a Workload says, and notes it.
+/// Reads what the owner of a Workload says and, if that was evicted, in which slots its pods run; and notes it.
 async fn read_owner(context: &Context, namespace: &str, owner: &Owner) -> Result<(), String> {
     let Owner { kind, name, uid } = owner;
     let title = format!("{} {name}", kind.name());
@@ -457,8 +498,13 @@ async fn read_owner(context: &Context, namespace: &str, owner: &Owner) -> Result
     if metadata.uid.as_deref() != Some(uid.as_ref()) {
         return Err(format!("its owner, {title}, is another one now"));
     }
-    let annotations = kueue::annotations(&metadata);
-    context.shared.owners.read(uid, namespace, annotations);
+    let (annotations, owners) = (kueue::annotations(&metadata), &context.shared.owners);
+    let mut earlier = None;
+    if owners.looks_back(uid) {
+        let found = context.workloads.slots_of_pods(namespace, uid).await;
+        earlier = Some(found.map_err(|error| format!("its pods can't be listed: {error}"))?);
+    }
+    owners.read(uid, namespace, annotations, earlier);
     Ok(())
 }
 

@@ -29,7 +29,10 @@ use self::{
     outcome::{Emitter, Ended},
     reports::Reports,
 };
-pub(super) use self::{duties::Object, outcome::explain_failure};
+pub(super) use self::{
+    duties::Object,
+    outcome::{ended, explain_failure},
+};
 use super::{
     Context,
     index::Index,
@@ -669,7 +672,9 @@ fn written_of(
             Written::Outdated(workload)
         }
         Err(WriteError::TooLate) => Written::NotSent,
-        Err(WriteError::Refused { message, forbidden }) => Written::Refused { message, forbidden },
+        Err(WriteError::Refused {
+            message, forbidden, ..
+        }) => Written::Refused { message, forbidden },
         Err(WriteError::Unanswered(why)) => Written::Unanswered(why),
     }
 }

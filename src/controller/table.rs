@@ -22,6 +22,8 @@ use super::{
     watching::Watching,
 };
 use crate::{
+    admission,
+    manifests::Source,
     streamed,
     telemetry::{Health, Metrics},
     watch_scope::WatchScope,
@@ -90,6 +92,17 @@ impl Table {
     }
 }
 
+/// Whether a kind is served on as it is: its row says the same, or is wrong now and no other row describes the kind.
+fn stays(entry: &str, kind: &Kind, rows: &Rows) -> bool {
+    rows.kinds.get(entry).map_or_else(
+        || {
+            let mut others = rows.kinds.values();
+            rows.mistakes.contains_key(entry) && !others.any(|other| other.is_alike(kind))
+        },
+        |now| now == kind,
+    )
+}
+
 /// The kinds of the table that are served now.
 struct Serving {
     table: Table,
@@ -106,22 +119,18 @@ impl Serving {
     async fn read(&mut self, map: Option<ConfigMap>, first: Option<Vec<(WatchScope, Unsynced)>>) {
         let map = map.unwrap_or_default();
         let data = map.data.clone().unwrap_or_default();
-        let Rows { kinds, mistakes } = Rows::read(&data, &self.context.shared.served.kinds);
-        self.report(&map, mistakes);
-        let gone: Vec<String> = self.kinds.keys().cloned().collect();
+        let rows = Rows::read(&data, &self.context.shared.served.kinds);
+        let goes = |(entry, (kind, _)): &(&String, &(Kind, _))| !stays(entry, kind, &rows);
+        let gone = self.kinds.iter().filter(goes);
+        let gone: Vec<String> = gone.map(|(entry, _)| entry.clone()).collect();
+        let renewed: BTreeSet<_> = rows.kinds.values().map(Kind::name).collect();
         for entry in gone {
-            let wrong = self.mistakes.contains_key(&entry);
-            let is_now = |(kind, _): &(Kind, _)| kinds.get(&entry) == Some(kind);
-            if !wrong && !self.kinds.get(&entry).is_some_and(is_now) {
-                let renewed: BTreeSet<_> = kinds.values().map(Kind::name).collect();
-                self.let_go(&entry, |kind| !renewed.contains(&kind.name()))
-                    .await;
-            }
+            self.let_go(&entry, |kind| !renewed.contains(&kind.name()))
+                .await;
         }
-        for (entry, kind) in kinds {
-            // A row that was wrong later may have it.
-            let mut served = self.kinds.values();
-            if !served.any(|(one, _)| one.name() == kind.name()) {
+        self.report(&map, rows.mistakes);
+        for (entry, kind) in rows.kinds {
+            if !self.kinds.contains_key(&entry) {
                 self.serve(entry, kind, first.as_deref().unwrap_or_default());
             }
         }
@@ -174,9 +183,12 @@ impl Serving {
             health, metrics, ..
         } = &self.table;
         let mut watches = JoinSet::new();
+        let client = self.context.client.clone();
+        watches.spawn(admission::report(client, vec![kind.clone()]));
         for (place, scope) in self.scopes.iter().enumerate() {
             let plural = &kind.resource().plural;
             let watching = Watching::begin_later(plural, scope, health, metrics);
+            let watching = watching.of(Source::Row(plural.clone()));
             let unsynced = first.get(place);
             let unsynced = unsynced.map(|(_, unsynced)| unsynced.another(PATIENCE));
             let context = self.context.clone();
@@ -189,5 +201,48 @@ impl Serving {
             ));
         }
         self.kinds.insert(entry, (kind, watches));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use consul_semaphore_workload::Kinds;
+
+    use super::*;
+
+    fn row(kind: &str) -> String {
+        let plural = kind.to_lowercase();
+        format!(
+            "{{ apiVersion: example.com/v1, kind: {kind}, plural: {plural}s, pods: {{ labels: ['run={{uid}}'] }}, life: {{
+                hold: {{ path: spec.suspend, held: true }},
+                suspended: [{{ condition: Suspended }}], finished: [{{ condition: Done }}] }} }}"
+        )
+    }
+
+    fn rows(rows: &[(&str, String)]) -> Rows {
+        let rows = rows.iter();
+        let rows = rows.map(|(entry, text)| ((*entry).to_owned(), text.clone()));
+        Rows::read(&rows.collect(), &Kinds::default())
+    }
+
+    #[test]
+    fn a_kind_is_served_as_its_row_was_until_a_right_row_describes_it() {
+        let before = rows(&[("a", row("Run"))]);
+        let kind = &before.kinds["a"];
+        let changed = row("Run").replace("Done", "Over");
+        let wrong = "kind: Run".to_owned();
+        for (now, expected) in [
+            (vec![("a", row("Run"))], true),
+            (vec![("a", changed.clone())], false),
+            (vec![], false),
+            (vec![("a", wrong.clone())], true),
+            (vec![("a", wrong.clone()), ("b", row("Other"))], true),
+            (vec![("a", wrong.clone()), ("b", changed.clone())], false),
+            (vec![("a", wrong), ("b", row("Run"))], false),
+            // The first of two right rows is the one that counts.
+            (vec![("a", row("Run")), ("b", changed)], true),
+        ] {
+            assert_eq!(stays("a", kind, &rows(&now)), expected, "{now:?}");
+        }
     }
 }

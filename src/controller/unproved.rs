@@ -6,14 +6,23 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use futures::future::join_all;
 use tokio::time::sleep;
 
-use super::Context;
+use super::{Context, events::Reason};
 use crate::{
     call::CALL_TIMEOUT,
     workload::{Urgency, WorkloadWrite, WriteError},
 };
-use consul_client::clock::{self, Moment};
-use consul_semaphore::{Identity, Phase, Uid, engine::Write, holding::Setback, plan::GiveBack};
-use consul_semaphore_workload::{Request, TrackedWorkload};
+use consul_client::{
+    SessionId,
+    clock::{self, Moment},
+};
+use consul_semaphore::{
+    Identity, Phase, Uid, Workload,
+    engine::Write,
+    holding::Setback,
+    plan::{GiveBack, Target},
+};
+use consul_semaphore_api::annotations::HOLD;
+use consul_semaphore_workload::{Kind, Request, TrackedWorkload};
 
 /// How many are asked about at once.
 const CONCURRENCY: usize = 16;
@@ -35,7 +44,7 @@ pub(super) async fn run(context: Arc<Context>) {
         for (tracked, outcome) in due.iter().zip(outcomes) {
             let uid = &tracked.workload.uid;
             let before = pauses.remove(uid);
-            if let Some(pause) = outcome.pause(before, Moment::now()) {
+            if let Some(pause) = outcome.pause(before.as_ref(), Moment::now()) {
                 pauses.insert(uid.clone(), pause);
             }
         }
@@ -51,20 +60,17 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-/// The same if it has changed meanwhile.
-const CHANGED: Duration = Duration::from_millis(250);
-
 /// Why a workload is left alone for a while.
 enum Pause {
-    PodsLeft { until: Moment },
-    Failed(Setback),
+    PodsLeft(Moment),
+    Undone(Setback),
 }
 
 impl Pause {
     fn until(&self) -> Moment {
         match self {
-            Self::PodsLeft { until } => *until,
-            Self::Failed(setback) => setback.until,
+            Self::PodsLeft(until) => *until,
+            Self::Undone(setback) => setback.until,
         }
     }
 }
@@ -78,18 +84,17 @@ enum Outcome {
 }
 
 impl Outcome {
-    fn pause(&self, before: Option<Pause>, now: Moment) -> Option<Pause> {
-        match (self, before) {
-            (Self::Settled, _) => None,
-            (Self::Changed, _) => Some(Pause::PodsLeft {
-                until: now + CHANGED,
-            }),
-            (Self::PodsLeft, _) => Some(Pause::PodsLeft { until: now + AGAIN }),
-            (Self::Failed, Some(Pause::Failed(before))) => {
-                Some(Pause::Failed(Setback::after(Some(&before), now)))
-            }
-            (Self::Failed, _) => Some(Pause::Failed(Setback::after(None, now))),
-        }
+    fn pause(&self, before: Option<&Pause>, now: Moment) -> Option<Pause> {
+        let before = match before {
+            Some(Pause::Undone(before)) => Some(before),
+            Some(Pause::PodsLeft(_)) | None => None,
+        };
+        Some(match self {
+            Self::Settled => return None,
+            Self::Changed => Pause::Undone(Setback::outrun(before, now)),
+            Self::PodsLeft => Pause::PodsLeft(now + AGAIN),
+            Self::Failed => Pause::Undone(Setback::after(before, now)),
+        })
     }
 }
 
@@ -120,58 +125,148 @@ async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     if tracked.shape.is_to_fail() {
         return fail(context, tracked).await;
     }
+    if tracked.shape.is_reset() {
+        return match give_back(context, tracked).await {
+            Ok(sent) => sent,
+            Err(_) => Outcome::Failed,
+        };
+    }
     if matches!(workload.phase, Phase::Finished { .. }) {
-        forget_grant(context, tracked).await;
+        forget(context, tracked).await;
     }
     context.index.proved(tracked);
     Outcome::Settled
 }
 
-/// A finished workload forgets its grant, as if it had given the slot back: then another process does not ask again, and
-/// what may run again does so without a grant. If that can't be written, it is finished all the same.
-async fn forget_grant(context: &Context, tracked: &TrackedWorkload) {
-    let (namespace, workload) = (&tracked.namespace, &tracked.workload);
+/// A finished workload forgets its grant, as if it had given the slot back, and that it was to fail: then another process
+/// does not ask again, and what may run again does so without a grant, and is queued. If that can't be written, it is
+/// finished all the same.
+async fn forget(context: &Context, tracked: &TrackedWorkload) {
+    let workload = &tracked.workload;
+    if workload.granted.is_some() {
+        // An error was reported.
+        let _ = give_back(context, tracked).await;
+        return;
+    }
+    let kind = context.workloads.kind(&workload.kind);
+    let request = kind.and_then(|kind| kind.unmark(&(&**workload).into(), false));
+    if let Some(request) = request {
+        let _ = record(context, tracked, request).await;
+    }
+}
+
+/// Records that a workload gave its slots back.
+async fn give_back(context: &Context, tracked: &TrackedWorkload) -> Result<Outcome, WriteError> {
+    let workload = &tracked.workload;
     let write = GiveBack {
         workload: (&**workload).into(),
-        sessions: workload.held_by().cloned().collect(),
+        sessions: sessions(workload),
         hold: false,
     };
     let kind = context.workloads.kind(&workload.kind);
     let (write, now) = (Write::GiveBack(write), clock::time());
-    let Some(request) = kind.and_then(|kind| kind.request(&write, &tracked.shape, now)) else {
-        return;
-    };
-    if let Err(error) = send(context, tracked, request).await {
+    match kind.and_then(|kind| kind.request(&write, &tracked.shape, now)) {
+        Some(request) => record(context, tracked, request).await,
+        None => Ok(Outcome::Settled),
+    }
+}
+
+/// Records that a workload has no slot any more, or is not to fail any more.
+async fn record(
+    context: &Context,
+    tracked: &TrackedWorkload,
+    request: Request,
+) -> Result<Outcome, WriteError> {
+    let (namespace, workload) = (&tracked.namespace, &tracked.workload);
+    let sent = send(context, tracked, request).await;
+    if let Err(error) = &sent {
         let workload = format_args!("{namespace}/{}", workload.name);
-        tracing::warn!(%workload, %error, "can't record that a workload gave its slot back");
+        tracing::warn!(%workload, %error, "can't record that a workload is done with its slot");
+    }
+    sent
+}
+
+/// The sessions that held its slots last.
+fn sessions(workload: &Workload) -> Vec<SessionId> {
+    if workload.reported.is_empty() {
+        workload.held_by().cloned().collect()
+    } else {
+        workload.reported.clone()
     }
 }
 
 /// Has the status of a workload say that it failed. If its controller overwrites that, the watch shows it here again.
+/// Where it may not say so, the workload is put on hold instead.
 async fn fail(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     let (namespace, workload) = (&tracked.namespace, &tracked.workload);
-    let (target, now) = ((&**workload).into(), clock::time());
-    let kind = context.workloads.kind(&workload.kind);
-    let request = kind.and_then(|kind| kind.failure(&target, &tracked.shape, now));
-    let Some(request) = request else {
+    let (target, now) = (Target::from(&**workload), clock::time());
+    let Some(kind) = context.workloads.kind(&workload.kind) else {
+        return Outcome::Failed;
+    };
+    let failed = match kind.failure(&target, &tracked.shape, now) {
+        Some(request) => send(context, tracked, request).await,
+        // Its row says no more how.
+        None if !kind.can_fail() => {
+            return put_on_hold(context, tracked, &kind, "its row has no life.failed").await;
+        }
+        None => return Outcome::Failed,
+    };
+    let error = match failed {
+        Ok(Outcome::Settled) => return Outcome::PodsLeft,
+        Ok(other) => return other,
+        Err(error) => error,
+    };
+    if let Some(why) = error.is_unwanted() {
+        let why = format!("the API server refuses to let its status say that it failed: {why}");
+        return put_on_hold(context, tracked, &kind, &why).await;
+    }
+    let workload = format_args!("{namespace}/{}", workload.name);
+    tracing::warn!(%workload, %error, "can't write to a status that a workload failed: it stays held");
+    Outcome::Failed
+}
+
+/// Puts a workload on hold that was to fail and can't.
+async fn put_on_hold(
+    context: &Context,
+    tracked: &TrackedWorkload,
+    kind: &Kind,
+    why: &str,
+) -> Outcome {
+    let (namespace, workload) = (&tracked.namespace, &tracked.workload);
+    let name = format!("{namespace}/{}", workload.name);
+    tracing::warn!(workload = %name, why, "a workload can't fail: it is put on hold");
+    let reason = match tracked.shape.fails_for() {
+        Some("Contended") => Reason::Contended,
+        Some("Superseded") => Reason::Superseded,
+        Some("Replaced") => Reason::Replaced,
+        _ => Reason::WaitTimedOut,
+    };
+    let Some(request) = kind.unmark(&(&**workload).into(), true) else {
         return Outcome::Failed;
     };
     match send(context, tracked, request).await {
-        Ok(()) => Outcome::PodsLeft,
+        Ok(Outcome::Settled) => {
+            let note = format!(
+                "put on hold, because {why}. To queue it again, remove the annotation {HOLD}"
+            );
+            let events = &context.shared.events;
+            events.workload(namespace, &**workload, reason, note);
+            Outcome::Settled
+        }
+        Ok(other) => other,
         Err(error) => {
-            let workload = format_args!("{namespace}/{}", workload.name);
-            tracing::warn!(%workload, %error, "can't write to a status that a workload failed: it stays held");
+            tracing::warn!(workload = %name, %error, "can't put a workload on hold: it stays held");
             Outcome::Failed
         }
     }
 }
 
-/// Writes to a workload, unless it has changed since.
+/// Writes to a workload, unless it has changed since. Returns whether it did.
 async fn send(
     context: &Context,
     tracked: &TrackedWorkload,
     request: Request,
-) -> Result<(), WriteError> {
+) -> Result<Outcome, WriteError> {
     let workload = &tracked.workload;
     let write = WorkloadWrite {
         namespace: tracked.namespace.clone(),
@@ -183,11 +278,29 @@ async fn send(
         deadline: None,
     };
     match context.workloads.write(write).await {
-        Ok(now) => context.index.written(&workload.uid, now),
+        Ok(now) => {
+            context.index.written(&workload.uid, now);
+            Ok(Outcome::Settled)
+        }
         Err(WriteError::Outdated(now)) => {
             context.index.reread(&workload.uid, now.map(|now| *now));
+            Ok(Outcome::Changed)
         }
-        Err(error) => return Err(error),
+        Err(error) => Err(error),
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_keeps_changing_is_asked_about_at_once_and_then_after_pauses() {
+        let now = Moment::now();
+        let changed = |before| Outcome::Changed.pause(before, now);
+        let first = changed(None);
+        assert!(first.as_ref().is_some_and(|first| first.until() == now));
+        let second = changed(first.as_ref());
+        assert!(second.is_some_and(|second| second.until() > now));
+    }
 }

@@ -10,7 +10,11 @@ use std::{
 use jiff::Timestamp;
 use tokio::task::JoinSet;
 
-use super::{Context, index::Unclaimed, shell::explain_failure};
+use super::{
+    Context,
+    index::Unclaimed,
+    shell::{ended, explain_failure},
+};
 use crate::{
     call::CALL_TIMEOUT,
     workload::{Urgency, WorkloadWrite, WriteError},
@@ -113,7 +117,8 @@ impl Unqueued {
 
 /// Makes a workload fail. Returns whether it did, or has changed since.
 async fn make_fail(context: &Context, namespace: &Arc<str>, fail: Fail, shape: &Shape) -> bool {
-    let (target, (reason, note)) = (fail.workload.clone(), explain_failure("", &fail.why));
+    let target = fail.workload.clone();
+    let (reason, note) = explain_failure("", &fail.why, ended(context, &target.kind));
     let kind = context.workloads.kind(&target.kind);
     let (write, now) = (Write::Fail(fail), clock::time());
     let Some(request) = kind.and_then(|kind| kind.request(&write, shape, now)) else {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    mem,
     sync::Arc,
     time::Duration,
 };
@@ -31,6 +32,7 @@ use super::{
     watching::Watching,
 };
 use crate::{
+    manifests::Source,
     telemetry::{Health, Metrics},
     watch_scope::WatchScope,
     workload,
@@ -38,7 +40,7 @@ use crate::{
 use consul_client::clock::Moment;
 use consul_semaphore::engine::SemaphoreRef;
 use consul_semaphore_api::{ConsulSemaphore, scope::Namespaces};
-use consul_semaphore_workload::{Kind, Kinds};
+use consul_semaphore_workload::{Kind, Kinds, kueue::OWNERS};
 
 /// The reference to a semaphore.
 pub(super) fn reference_of(semaphore: &impl Resource) -> SemaphoreRef {
@@ -59,8 +61,10 @@ pub(super) struct Begun {
 struct BegunScope {
     scope: WatchScope,
     workloads: Vec<(Kind, Watching)>,
-    /// Those of Kueue: once, whatever the scopes are.
+    /// That of Kueue's admission checks: once, whatever the scopes are.
     checks: Option<Watching>,
+    /// Those of what owns Workloads of Kueue.
+    owners: Vec<(Kind, Watching)>,
     pods: Watching,
     semaphores: Watching,
 }
@@ -76,13 +80,25 @@ pub(super) fn begin(
 ) -> Begun {
     let scopes = WatchScope::over(namespaces).into_iter();
     let of_kueue = kinds.contains(&Kind::KueueWorkload);
-    let check = || Watching::begin("admissionchecks", &WatchScope::Cluster, health, metrics);
+    let check = || {
+        Watching::begin("admissionchecks", &WatchScope::Cluster, health, metrics)
+            .of(Source::of(&Kind::KueueWorkload))
+    };
     let mut checks = of_kueue.then(check);
     let scopes = scopes.map(|scope| {
         let begin = |what: &str| Watching::begin(what, &scope, health, metrics);
         let workloads = kinds.iter();
-        let workloads = workloads.map(|kind| (kind.clone(), begin(&kind.resource().plural)));
+        let workloads = workloads.map(|kind| {
+            let watching = begin(&kind.resource().plural).of(Source::of(kind));
+            (kind.clone(), watching)
+        });
+        let owners = OWNERS.into_iter().filter(|_| of_kueue).map(|kind| {
+            let what = kind.resource().plural;
+            let watching = Watching::begin_part(&what, "Kueue", &scope, health, metrics);
+            (kind, watching.of(Source::of(&Kind::KueueWorkload)))
+        });
         BegunScope {
+            owners: owners.collect(),
             workloads: workloads.collect(),
             checks: checks.take(),
             pods: begin("pods"),
@@ -139,7 +155,8 @@ pub(super) async fn run(
     begun: Begun,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    context.shared.owners.begin();
+    let shared = context.shared.clone();
+    shared.owners.forget_all();
     let mut tasks = JoinSet::new();
     let shell = Shell::new(context.clone());
     let inputs = shell.inputs();
@@ -150,6 +167,7 @@ pub(super) async fn run(
             scope,
             workloads,
             checks,
+            mut owners,
             pods,
             semaphores,
         } = begun;
@@ -159,7 +177,14 @@ pub(super) async fn run(
         for (kind, watching) in workloads {
             let (scope, one) = (scope.clone(), Some(Unsynced::of(&counts)));
             if kind == Kind::KueueWorkload {
-                tasks.spawn(kueue::watch_workloads(context(), scope, watching, one));
+                let owners = mem::take(&mut owners);
+                tasks.spawn(kueue::watch_workloads(
+                    context(),
+                    scope,
+                    watching,
+                    owners,
+                    one,
+                ));
             } else {
                 tasks.spawn(watch_workloads(context(), kind, scope, watching, one));
             }
@@ -189,6 +214,7 @@ pub(super) async fn run(
         ended = tasks.join_next() => Err(anyhow::anyhow!("a part of the operator has failed: {ended:?}")),
     };
     tasks.shutdown().await;
+    shared.owners.forget_all();
     worked
 }
 

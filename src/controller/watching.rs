@@ -7,6 +7,7 @@ use tokio::time::sleep;
 
 use crate::{
     call::watch_refusal,
+    manifests::Source,
     telemetry::{Health, Metrics, Part},
     watch_scope::WatchScope,
 };
@@ -34,11 +35,43 @@ pub(super) struct Watching {
     what: Arc<str>,
     /// The same with its scope.
     title: String,
+    source: Source,
     part: Part,
     metrics: Metrics,
     /// Whether everything was listed once.
     synced: bool,
     trouble: Option<Trouble>,
+}
+
+/// What to do if the operator may not list and watch something from this source, or if there is no such thing.
+fn advice(what: &str, source: &Source, code: u16) -> Option<String> {
+    let allow = format!("allow the operator to list and watch {what}");
+    let none = format!("this cluster has no {what}");
+    Some(match (code, source) {
+        (401, _) => {
+            "the API server does not know the credentials: check the ServiceAccount or the kubeconfig".into()
+        }
+        (403, _) if what.starts_with("configmaps") => {
+            "allow the operator to get, list and watch the ConfigMap of --kinds".into()
+        }
+        (403, source) => match source.apply() {
+            None => format!("{allow}: the rule is in config/rbac/role.yaml"),
+            Some(apply) if matches!(source, Source::Row(_)) => {
+                format!("{allow}: {apply}, with the ConfigMap as FILE, before you apply that")
+            }
+            Some(apply) => format!("{allow}: {apply}"),
+        },
+        (404, Source::Operator) => {
+            format!("{none}: install the CustomResourceDefinition with `kubectl apply -k crds`")
+        }
+        (404, Source::Switch(name)) => {
+            format!("{none}: install what defines them, or leave {name} out of --workloads")
+        }
+        (404, Source::Row(_)) => format!(
+            "{none}: install their CustomResourceDefinition, or correct apiVersion and plural in the row"
+        ),
+        _ => return None,
+    })
 }
 
 /// Consecutive errors.
@@ -61,15 +94,25 @@ impl Watching {
         health: &Health,
         metrics: &Metrics,
     ) -> Self {
-        let title = reach.of(what);
+        Self::titled(reach.of(what), what, health, metrics)
+    }
+
+    fn titled(title: String, what: &str, health: &Health, metrics: &Metrics) -> Self {
         Self {
             what: what.into(),
             part: health.part(title.clone()),
             title,
+            source: Source::Operator,
             metrics: metrics.clone(),
             synced: false,
             trouble: None,
         }
+    }
+
+    /// The same of what comes from there.
+    pub(super) fn of(mut self, source: Source) -> Self {
+        self.source = source;
+        self
     }
 
     /// A watch that starts, and for which the operator is not to wait.
@@ -80,6 +123,20 @@ impl Watching {
         metrics: &Metrics,
     ) -> Self {
         let mut this = Self::begin(what, reach, health, metrics);
+        this.synced();
+        this
+    }
+
+    /// The same for those of another watch's objects that belong to this.
+    pub(super) fn begin_part(
+        what: &str,
+        of: &str,
+        reach: &WatchScope,
+        health: &Health,
+        metrics: &Metrics,
+    ) -> Self {
+        let title = reach.of(&format!("{what} of {of}"));
+        let mut this = Self::titled(title, what, health, metrics);
         this.synced();
         this
     }
@@ -115,7 +172,7 @@ impl Watching {
     pub(super) fn failed(&mut self, error: &watcher::Error) {
         self.metrics.watch_failed(&self.what);
         let now = Moment::now();
-        let (code, why) = explain(&self.title, error);
+        let (code, why) = explain(&self.title, &self.source, error);
         let (since, log_it) = Trouble::note(&mut self.trouble, code, now);
         if log_it {
             tracing::warn!(what = self.title, why, "starting the watch again");
@@ -156,26 +213,19 @@ impl Trouble {
 }
 
 /// The status of the API server's refusal, and what is wrong in one line that says what to do.
-fn explain(what: &str, error: &watcher::Error) -> (Option<u16>, String) {
+fn explain(what: &str, source: &Source, error: &watcher::Error) -> (Option<u16>, String) {
     let status = watch_refusal(error);
     let words = status.map_or_else(|| error.to_string(), |status| status.message.clone());
     let code = status.map(|status| status.code);
-    let advice = match code {
-        Some(401) => "; the API server does not know the credentials: check the ServiceAccount or the kubeconfig".into(),
-        Some(403) if what.starts_with("configmaps") => {
-            "; allow the operator to get, list and watch the ConfigMap of --kinds".into()
-        }
-        Some(403) => format!("; allow the operator to list and watch {what}: the rule is in config/rbac/role.yaml"),
-        Some(404) => format!(
-            "; this cluster has no {what}: install the CustomResourceDefinition with `kubectl apply -k crds`"
-        ),
-        _ => String::new(),
-    };
+    let advice = code.and_then(|code| advice(what, source, code));
+    let advice = advice.map(|advice| format!("; {advice}"));
+    let advice = advice.unwrap_or_default();
     (code, format!("{}{advice}", one_line(&words, SHOWN)))
 }
 
 #[cfg(test)]
 mod tests {
+    use consul_semaphore_workload::Kind;
     use kube::core::Status;
 
     use super::*;
@@ -183,6 +233,38 @@ mod tests {
     fn refusal(code: u16, message: &str) -> watcher::Error {
         let status = Status::failure(message, "Reason").with_code(code);
         watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)))
+    }
+
+    #[test]
+    fn it_says_where_the_rights_and_the_definition_of_a_kind_come_from() {
+        let kind = |switch: &str| {
+            let mut all = Kind::all().into_iter();
+            all.find(|kind| kind.switch() == switch).unwrap()
+        };
+        let said = |source: &Source, code| explain("runs", source, &refusal(code, "no")).1;
+        let row = Source::Row("runs".to_owned());
+        for (source, code, words) in [
+            (Source::of(&kind("jobs")), 403, "config/rbac/role.yaml"),
+            (
+                Source::of(&kind("kueue")),
+                403,
+                "kinds --manifests kueue | kubectl",
+            ),
+            (
+                Source::of(&kind("rayjobs")),
+                404,
+                "or leave rayjobs out of --workloads",
+            ),
+            (
+                row.clone(),
+                403,
+                "kinds --kinds FILE --manifests runs | kubectl",
+            ),
+            (row, 404, "or correct apiVersion and plural in the row"),
+        ] {
+            let said = said(&source, code);
+            assert!(said.starts_with("no; ") && said.contains(words), "{said}");
+        }
     }
 
     #[test]
@@ -230,6 +312,24 @@ mod tests {
         );
         let failed = "watch_errors_total{resource=\"jobs\"} 2";
         assert!(metrics.encode().contains(failed), "for each resource");
+    }
+
+    #[test]
+    fn a_part_of_what_is_watched_already_has_a_line_of_its_own() {
+        let (health, metrics) = (Health::new(), Metrics::new());
+        let scope = WatchScope::Cluster;
+        let mut jobs = Watching::begin("jobs", &scope, &health, &metrics);
+        let mut owners = Watching::begin_part("jobs", "Kueue", &scope, &health, &metrics);
+        assert_eq!(health.obstacles(), "jobs: not synced yet\n");
+        jobs.synced();
+        owners.failed(&refusal(403, "forbidden"));
+        let remarks = health.remarks();
+        assert!(
+            health.is_ready() && remarks.starts_with("jobs of Kueue: the watch has failed"),
+            "{remarks}"
+        );
+        let failed = "watch_errors_total{resource=\"jobs\"} 1";
+        assert!(metrics.encode().contains(failed));
     }
 
     #[test]

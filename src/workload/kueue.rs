@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    mem,
     sync::Arc,
 };
 
@@ -9,11 +10,11 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use consul_client::{SessionId, clock::Moment};
+use consul_client::clock::Moment;
 use consul_semaphore::Uid;
 use consul_semaphore_workload::{
     Kind, Object, TrackedWorkload,
-    kueue::{Beside, Owner, owner},
+    kueue::{Beside, Earlier, Owner, owner},
 };
 
 /// A Workload by its namespace and name.
@@ -33,8 +34,12 @@ struct Known {
     workload: Name,
     /// `None` until they were read.
     annotations: Option<BTreeMap<String, String>>,
-    /// The sessions of its last slots.
-    sessions: Vec<SessionId>,
+    /// The slots in which it runs, or ran last.
+    earlier: Earlier,
+    /// Whether its pods are to be asked for these.
+    looks_back: bool,
+    /// Whether the Workload is finished.
+    is_over: bool,
 }
 
 impl Default for Owners {
@@ -47,12 +52,10 @@ impl Default for Owners {
 }
 
 impl Owners {
-    /// Another term begins: nobody has looked since the last one. What had slots then is still known.
-    pub(crate) fn begin(&self) {
+    /// Nobody looks after them any more.
+    pub(crate) fn forget_all(&self) {
         self.checks.send_replace(None);
-        for known in self.known.lock().values_mut() {
-            known.annotations = None;
-        }
+        mem::take(&mut *self.known.lock());
     }
 
     /// Our admission checks are these.
@@ -84,7 +87,7 @@ impl Owners {
             && namespace == Some(&*known.workload.0)
         {
             beside.annotations = known.annotations.clone().unwrap_or_default();
-            beside.sessions.clone_from(&known.sessions);
+            beside.earlier.clone_from(&known.earlier);
         }
         object.beside = Some(Arc::new(beside));
     }
@@ -100,44 +103,86 @@ impl Owners {
     ) -> serde_json::Result<Option<TrackedWorkload>> {
         self.pair(object);
         let tracked = TrackedWorkload::read_object(&Kind::KueueWorkload, object, seen)?;
-        if let Some(TrackedWorkload { workload, .. }) = &tracked
-            && let Some(granted) = &workload.granted
-            && let Some(known) = self.known.lock().get_mut(&workload.uid)
-        {
-            let at_first = granted.slots.iter().map(|slot| slot.session.clone());
-            known.sessions = match &workload.reported {
-                none if none.is_empty() => at_first.collect(),
-                now => now.clone(),
-            };
-        }
+        self.remember(object, tracked.as_ref());
         Ok(tracked)
     }
 
-    /// A Workload has this owner. Returns whether it is known what that says.
-    pub(crate) fn note(&self, workload: &Name, owner: &Owner) -> bool {
+    /// Kueue resets what a grant wrote: then this is still known.
+    fn remember(&self, object: &Object, tracked: Option<&TrackedWorkload>) {
+        let Ok(Owner { uid, .. }) = owner(object) else {
+            return;
+        };
+        let is_reset = tracked.is_some_and(|tracked| tracked.shape.is_reset());
+        let granted = tracked.and_then(|tracked| tracked.workload.granted.clone());
+        let reported = tracked.map_or(&[][..], |tracked| &tracked.workload.reported);
+        let namespace = object.metadata.namespace.as_deref();
+        if let Some(known) = self.known.lock().get_mut(&uid)
+            && namespace == Some(&*known.workload.0)
+            && !is_reset
+        {
+            match (granted, &known.earlier) {
+                (Some(granted), _) => known.earlier = Earlier::of(granted, reported),
+                (None, Earlier::Slots { .. }) => known.earlier = Earlier::Unknown,
+                (None, Earlier::Unknown | Earlier::Nothing) => {}
+            }
+        }
+    }
+
+    /// A Workload has this owner; `looks_back` says whether its pods are to be asked in which slots they run. Returns
+    /// whether all that is to be read beside it is known.
+    pub(crate) fn note(&self, workload: &Name, owner: &Owner, looks_back: bool) -> bool {
         let mut all = self.known.lock();
         let known = all.entry(owner.uid.clone()).or_insert_with(|| Known {
             owner: owner.clone(),
             workload: workload.clone(),
             annotations: None,
-            sessions: Vec::new(),
+            earlier: Earlier::Unknown,
+            looks_back: false,
+            is_over: false,
         });
         if known.workload.0 != workload.0 {
             // One of the two names an owner that is not its own: reading it shows which.
             return false;
         }
         known.workload.clone_from(workload);
-        known.annotations.is_some()
+        known.looks_back = looks_back;
+        known.is_over = false;
+        known.annotations.is_some() && !looks_back
     }
 
-    /// An owner in this namespace was read and says this, unless a watch has told since.
-    pub(crate) fn read(&self, uid: &Uid, namespace: &str, annotations: BTreeMap<String, String>) {
+    /// Whether the pods of the Workload of this owner are to be asked in which slots they run.
+    pub(crate) fn looks_back(&self, uid: &Uid) -> bool {
+        let all = self.known.lock();
+        all.get(uid).is_some_and(|known| known.looks_back)
+    }
+
+    /// An owner in this namespace was read and says this, unless a watch has told since; `earlier` is what its pods say,
+    /// if they were asked.
+    pub(crate) fn read(
+        &self,
+        uid: &Uid,
+        namespace: &str,
+        annotations: BTreeMap<String, String>,
+        earlier: Option<Earlier>,
+    ) {
         if let Some(known) = self.known.lock().get_mut(uid) {
             if known.workload.0 != namespace {
                 namespace.clone_into(&mut known.workload.0);
                 known.annotations = None;
+                known.earlier = Earlier::Unknown;
             }
             known.annotations.get_or_insert(annotations);
+            if let Some(earlier) = earlier.filter(|_| known.earlier == Earlier::Unknown) {
+                known.earlier = earlier;
+            }
+        }
+    }
+
+    /// What an owner says is needed no more: its Workload is finished.
+    pub(crate) fn is_over(&self, uid: &Uid) {
+        if let Some(known) = self.known.lock().get_mut(uid) {
+            known.annotations = None;
+            known.is_over = true;
         }
     }
 
@@ -151,7 +196,7 @@ impl Owners {
     /// An owner says this now. Returns its Workload if that is news.
     pub(crate) fn says(&self, uid: &Uid, annotations: BTreeMap<String, String>) -> Option<Name> {
         let mut all = self.known.lock();
-        let known = all.get_mut(uid)?;
+        let known = all.get_mut(uid).filter(|known| !known.is_over)?;
         let before = known.annotations.replace(annotations);
         (before != known.annotations).then(|| known.workload.clone())
     }
@@ -188,6 +233,8 @@ impl Owners {
 
 #[cfg(test)]
 mod tests {
+    use consul_semaphore::Granted;
+    use consul_semaphore_workload::kueue::Asked;
     use serde_json::json;
 
     use super::*;
@@ -221,7 +268,7 @@ mod tests {
         let (owners, name) = (Owners::default(), ("batch".to_owned(), "job-a".to_owned()));
         owners.set_checks(&["slots".to_owned()].into());
         let owner = owner(&workload("Pending", "")).unwrap();
-        assert!(!owners.note(&name, &owner));
+        assert!(!owners.note(&name, &owner, false));
         (owners, name, owner)
     }
 
@@ -233,9 +280,9 @@ mod tests {
     fn what_a_watch_tells_is_newer_than_what_was_read_meanwhile() {
         let (owners, name, owner) = known();
         assert_eq!(owners.says(&owner.uid, asks("new")), Some(name.clone()));
-        owners.read(&owner.uid, "batch", asks("old"));
+        owners.read(&owner.uid, "batch", asks("old"), None);
         assert_eq!(owners.says(&owner.uid, asks("new")), None, "it is no news");
-        assert!(owners.note(&name, &owner));
+        assert!(owners.note(&name, &owner, false));
         let tracked = owners.track(&mut workload("Pending", ""), Moment::default());
         assert_eq!(tracked.unwrap().unwrap().workload.asked(), "new");
         assert_eq!(owners.says(&"other".into(), asks("new")), None);
@@ -244,34 +291,45 @@ mod tests {
     #[test]
     fn one_that_names_an_owner_in_another_namespace_gets_nothing_of_it() {
         let (owners, name, owner) = known();
-        owners.read(&owner.uid, "batch", asks("db"));
+        owners.read(&owner.uid, "batch", asks("db"), None);
         let forged = ("elsewhere".to_owned(), "job-a".to_owned());
-        assert!(!owners.note(&forged, &owner), "it is not its owner");
+        assert!(!owners.note(&forged, &owner, false), "it is not its owner");
         let mut object = workload("Pending", "");
         object.metadata.namespace = Some(forged.0.clone());
         assert_eq!(owners.track(&mut object, Moment::default()).unwrap(), None);
         assert!(!owners.is_of(&owner.uid, &forged));
-        assert!(owners.note(&name, &owner), "it stays the other one's");
+        assert!(
+            owners.note(&name, &owner, false),
+            "it stays the other one's"
+        );
 
         // It came first.
         let late = Owners::default();
-        late.note(&forged, &owner);
-        assert!(!late.note(&name, &owner));
-        late.read(&owner.uid, "batch", asks("db"));
-        assert!(late.note(&name, &owner) && late.is_of(&owner.uid, &name));
+        late.note(&forged, &owner, false);
+        assert!(!late.note(&name, &owner, false));
+        late.read(&owner.uid, "batch", asks("db"), None);
+        assert!(late.note(&name, &owner, false) && late.is_of(&owner.uid, &name));
     }
+
+    const RESET: &str = "Reset to Pending after eviction. Previously: ";
 
     #[test]
     fn an_evicted_one_is_known_to_have_run_until_it_is_forgotten() {
         let (owners, name, owner) = known();
-        owners.read(&owner.uid, "batch", asks("db"));
-        let track = |state, message| {
+        owners.read(&owner.uid, "batch", asks("db"), None);
+        let track = |state, message: &str| {
             let tracked = owners.track(&mut workload(state, message), Moment::default());
             tracked.unwrap().unwrap().workload
         };
         assert!(track("Pending", "").was_never_granted());
-        assert!(track("Ready", "sessions s").granted.is_some());
-        assert_eq!(track("Pending", "reset").reported, ["s".into()]);
+        let granted = track("Ready", "sessions t").granted.clone();
+        let evicted = track("Pending", &format!("{RESET}Ready"));
+        assert_eq!((&evicted.granted, evicted.lost()), (&granted, false));
+        assert_eq!(evicted.reported, ["t".into()]);
+        let lost = track("Pending", &format!("{RESET}Retry"));
+        assert_eq!((&lost.granted, lost.lost()), (&granted, true));
+        // It was told that it may wait again.
+        assert_eq!(track("Pending", "sessions t").granted, None);
         let about = owners.reference("batch", &owner.uid).unwrap();
         assert_eq!(
             (about.kind.as_deref(), about.name.as_deref()),
@@ -281,5 +339,37 @@ mod tests {
         assert!(owners.owner(&owner.uid).is_some());
         assert!(owners.forget(&owner.uid, &name));
         assert!(owners.owner(&owner.uid).is_none());
+    }
+
+    /// The operator was started after the eviction.
+    #[test]
+    fn of_one_that_was_evicted_unseen_the_pods_say_in_which_slots_they_run() {
+        let reset = || workload("Pending", &format!("{RESET}Retry"));
+        for found in [Earlier::Nothing, Earlier::of(Granted::by("p/s", "s"), &[])] {
+            let (owners, name, owner) = known();
+            let mut object = reset();
+            assert_eq!(owners.track(&mut object, Moment::default()).unwrap(), None);
+            let asked = Asked::of(&object).unwrap().unwrap();
+            assert!(asked.looks_back() && !asked.waits());
+            assert!(!owners.note(&name, &owner, true) && owners.looks_back(&owner.uid));
+            owners.read(&owner.uid, "batch", BTreeMap::new(), Some(found.clone()));
+            let mut object = reset();
+            let tracked = owners.track(&mut object, Moment::default()).unwrap();
+            let asked = Asked::of(&object).unwrap().unwrap();
+            assert!(!asked.looks_back(), "once");
+            let is_gone = found == Earlier::Nothing;
+            assert_eq!((tracked.is_none(), asked.waits()), (is_gone, is_gone));
+        }
+    }
+
+    #[test]
+    fn nothing_is_kept_beyond_a_term_or_for_what_is_finished() {
+        let (owners, name, owner) = known();
+        owners.read(&owner.uid, "batch", asks("db"), None);
+        owners.is_over(&owner.uid);
+        assert_eq!(owners.says(&owner.uid, asks("new")), None);
+        assert!(!owners.note(&name, &owner, false));
+        owners.forget_all();
+        assert!(owners.owner(&owner.uid).is_none() && owners.checks().borrow().is_none());
     }
 }

@@ -13,7 +13,7 @@ use consul_client::clock::Moment;
 use consul_semaphore::{KindName, Phase, Uid};
 use consul_semaphore_workload::{
     Kind, Object, TrackedWorkload, WAITING, WorkloadObject, advice,
-    kueue::QUEUE,
+    kueue::is_in_a_queue,
     pods::{self, OwnPod},
 };
 
@@ -78,12 +78,6 @@ impl<'a> From<&'a Sighting> for Subject<'a> {
         } = sighting;
         Self { kind, name, uid }
     }
-}
-
-/// Whether Kueue manages it: then its Workload gets the slots.
-fn is_in_a_queue(metadata: &ObjectMeta) -> bool {
-    let mut labels = metadata.labels.iter();
-    labels.any(|labels| labels.contains_key(QUEUE))
 }
 
 /// The warning for the users of a Job in a queue of Kueue that asks for a slot and runs without one: what a grant writes

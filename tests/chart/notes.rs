@@ -178,6 +178,28 @@ async fn it_says_which_policies_are_not_installed() {
     }
 }
 
+/// A dry run finds no `MutatingAdmissionPolicies`, as above.
+#[tokio::test]
+async fn it_says_how_to_turn_on_the_policies_of_other_kinds() {
+    let on = "workloads.jobsets.enabled=true,workloads.pods.enabled=true";
+    let holds = "that hold jobsets, pods are not installed";
+    let guards = "guard jobsets, pods, and limit";
+    let rows = "kinds --kinds FILE --manifests NAME --service-account";
+    for (values, said) in [
+        ("workloads.jobsets.enabled=false", [false, false, false]),
+        (on, [true, false, false]),
+        (
+            &format!("{on},admissionPolicies.guard.enabled=false"),
+            [true, true, false],
+        ),
+        ("kinds.configMap=kinds", [false, false, true]),
+    ] {
+        let notes = notes(values).await;
+        let says = [holds, guards, rows].map(|words| notes.contains(words));
+        assert_eq!(says, said, "{values}: {notes}");
+    }
+}
+
 #[tokio::test]
 async fn it_says_that_the_image_names_no_registry() {
     for (repository, said) in [("tools/operator", true), ("localhost:5000/operator", false)] {

@@ -8,10 +8,11 @@ use crate::stage::Said;
 const OPERATOR: &str = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
 
 /// Each with what happens without it.
-const POLICIES: [(&str, &str); 3] = [
+const POLICIES: [(&str, &str); 4] = [
     ("suspend.consul-semaphore.io", "is suspended when"),
     ("guard.consul-semaphore.io", "is suspended when"),
     ("cronjobs.consul-semaphore.io", "run without a slot"),
+    ("operator.jobs.consul-semaphore.io", "run anything"),
 ];
 
 const CRD: &str = "consulsemaphores.consul-semaphore.io";
@@ -54,6 +55,7 @@ async fn the_shipped_rbac_suffices_and_a_missing_right_is_reported() {
     policies(&bed).await;
     a_right_that_is_missing(&bed).await;
     a_part_of_the_cluster(&bed).await;
+    the_rows(&bed).await;
     the_lease(&bed).await;
     the_definition(&bed).await;
     bed.end().await.unwrap();
@@ -64,8 +66,8 @@ async fn what_is_shipped(bed: &Bed) {
     // New role bindings take a moment.
     let said = eventually("what is shipped suffices", async || {
         let said = as_operator(bed).await;
-        let [suspend, guard, cron_jobs] = POLICIES.map(|(name, _)| name);
-        if said.bad("kubernetes") == [suspend, guard, cron_jobs, "operator"] {
+        let policies = POLICIES.map(|(name, _)| name);
+        if said.bad("kubernetes") == [&policies[..], &["operator"]].concat() {
             Ok(said)
         } else {
             Err(format!("{said:?}"))
@@ -154,6 +156,44 @@ async fn a_part_of_the_cluster(bed: &Bed) {
     }
 }
 
+/// Each row of the `ConfigMap` is read, and needs rights and policies of its own.
+async fn the_rows(bed: &Bed) {
+    let row = json!({
+        "apiVersion": "example.com/v1", "kind": "Run", "plural": "runs",
+        "life": {
+            "hold": { "path": "spec.suspend", "held": true },
+            "suspended": [{ "condition": "Suspended" }],
+            "finished": [{ "condition": "Done" }],
+        },
+        "pods": { "labels": ["run={name}"] },
+    });
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "kinds", "namespace": "consul-semaphore-system" },
+        "data": { "bad": "kind: Run", "runs": row.to_string() },
+    });
+    let arguments = ["--as", OPERATOR, "--kinds=kinds"];
+    let said = Said::of_bed(bed, bed.kubeconfig(), &arguments).await;
+    let words = ["there is no ConfigMap consul-semaphore-system/kinds"];
+    said.assert("kubernetes", "kinds", "warning", &words);
+    apply(bed, "kinds.json", &map).await;
+    let said = Said::of_bed(bed, bed.kubeconfig(), &arguments).await;
+    let map = "configmaps kinds in consul-semaphore-system";
+    let words = ["may not get, list, watch", "docs/kinds.md"];
+    said.assert("kubernetes", map, "failed", &words);
+    let make = "kinds --kinds FILE --manifests runs | kubectl apply -f -";
+    said.assert("kubernetes", "runs", "failed", &["may not get", make]);
+    for role in ["hold", "guard", "operator"] {
+        let policy = format!("{role}.runs.consul-semaphore.io");
+        said.assert("kubernetes", &policy, "warning", &["there is no", make]);
+    }
+    said.assert("kubernetes", "kinds", "ok", &["has 1 row"]);
+    assert!(
+        said.bad("kubernetes").contains(&"kinds".to_owned()),
+        "{said:?}"
+    );
+}
+
 /// It is found wherever the operator runs, if the user may look there.
 async fn the_lease(bed: &Bed) {
     let said = Said::of_bed(bed, bed.kubeconfig(), &[]).await;
@@ -212,7 +252,7 @@ fn policy(kind: &str, name: &str, spec: &Value) -> Value {
 
 /// A check does not read the content of the policies: only whether they exist and are bound.
 async fn policies(bed: &Bed) {
-    let [_, (name, _), _] = POLICIES;
+    let (name, _) = POLICIES[1];
     let rules = json!([{
         "apiGroups": ["batch"], "apiVersions": ["v1"], "resources": ["jobs"], "operations": ["UPDATE"],
     }]);

@@ -30,6 +30,38 @@ async fn a_prefix_is_listed_as_it_is_given() {
 }
 
 #[tokio::test]
+async fn keys_are_found_by_their_ending_without_their_values() {
+    let (_consul, client) = start().await;
+    let large = vec![b'x'; 400_000];
+    for number in 0..50 {
+        let key = format!("jobs/a/{number}");
+        assert!(client.put(&key, &large, 0, PutMode::Set).await.unwrap());
+    }
+    for key in [
+        "jobs/a/.lock",
+        "jobs/b/.lock",
+        "jobs/b/.locked",
+        "other/.lock",
+    ] {
+        assert!(client.put(key, b"", 0, PutMode::Set).await.unwrap());
+    }
+    let too_large = client.list("jobs/").await;
+    assert!(matches!(too_large, Err(Error::AnswerTooLarge(_))));
+    let found = client.keys("jobs/", "/.lock").await.unwrap();
+    assert_eq!(
+        (found.keys.as_slice(), found.complete),
+        (
+            &["jobs/a/.lock".to_owned(), "jobs/b/.lock".to_owned()][..],
+            true
+        )
+    );
+    let all = client.keys("", "/.lock").await.unwrap();
+    assert_eq!(all.keys.last().map(String::as_str), Some("other/.lock"));
+    let none = client.keys("nothing/", "").await.unwrap();
+    assert_eq!(none.keys.len(), 0);
+}
+
+#[tokio::test]
 async fn a_check_and_set_needs_the_index_of_the_last_write() {
     let (_consul, client) = start().await;
     let put = |value: &'static [u8], index| client.put("k", value, 0, PutMode::Cas(index));

@@ -1,6 +1,28 @@
+use serde_json::Value;
 use testbed::Consul;
 
 use crate::{page::Page, shell::Shell};
+
+const PAGE: &str = "docs/exec.md";
+
+/// systemd takes the unit as it is, where it is installed, and its command runs.
+async fn unit(shell: &Shell) {
+    const WORKER: &str = "/usr/local/bin/worker";
+    shell.program("./worker", "echo works");
+    let program = shell.run("command -v consul-semaphore").await;
+    let worker = shell.path().join("worker").display().to_string();
+    let unit = Page::file(PAGE, "/etc/systemd/system/worker.service")
+        .replace("/usr/local/bin/consul-semaphore", program.trim())
+        .replace(WORKER, &worker);
+    shell.write("worker.service", &unit);
+    let verify = "! command -v systemd-analyze || systemd-analyze verify ./worker.service";
+    let [code, _, said] = shell.end_of(verify).await;
+    assert!(code == "0" && !said.contains("worker.service"), "{said}");
+    let command = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart="));
+    assert_eq!(shell.run(command.expect("a command")).await, "works\n");
+}
 
 #[tokio::test]
 async fn exec() {
@@ -15,12 +37,17 @@ async fn exec() {
     );
 
     shell.program("./deploy", r#"echo "deploys $*""#);
-    shell.set("JOB_ID", "42");
-    assert_eq!(
-        page.run(&shell, "consul-semaphore exec --prefix ci/staging")
-            .await,
-        "deploys staging\n"
-    );
+    shell.set("GITHUB_RUN_ID", "42");
+    shell.set("CI_JOB_ID", "43");
+    let yaml = |file| serde_yaml_ng::from_str::<Value>(&Page::file(PAGE, file)).expect("YAML");
+    for step in [
+        &yaml(".github/workflows/deploy.yml")["jobs"]["deploy"]["steps"][1]["run"],
+        &yaml(".gitlab-ci.yml")["deploy"]["script"][0],
+    ] {
+        let step = step.as_str().expect("commands");
+        assert_eq!(shell.run(step).await, "deploys staging\n");
+    }
+    unit(&shell).await;
 
     let slots = r#"echo "$CONSUL_SEMAPHORE_SLOTS" | grep -oE 'lockKey":"(licenses|locks/db)/'"#;
     shell.program("./import", slots);

@@ -13,6 +13,7 @@ async fn the_rights_and_policies_of_a_row_are_made_from_it() {
     let mut page = Page::open("docs/kinds.md");
 
     page.run(&shell, "consul-semaphore-operator kinds").await;
+    page.run(&shell, "kubectl create role kinds").await;
     let of_role = "kubectl get clusterrole consul-semaphore-operator-runs -o name";
     shell.run(of_role).await;
     let policies = "kubectl get mutatingadmissionpolicies,validatingadmissionpolicies -o name";

@@ -29,6 +29,7 @@ mod operations;
 mod plugin;
 mod scope;
 mod security;
+mod slots;
 mod tasks;
 mod upgrade;
 mod web;

@@ -95,6 +95,7 @@ async fn the_operator_may_do_no_more_than_it_needs() {
         ("mutating", "suspend"),
         ("validating", "cronjobs"),
         ("validating", "guard"),
+        ("validating", "operator.jobs"),
         ("validating", "refuse"),
     ]
     .into_iter()

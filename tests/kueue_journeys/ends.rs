@@ -1,8 +1,6 @@
 //! Waits that end, evictions, and Jobs that are deleted.
 
-use serde_json::json;
-
-use crate::stage::{Stage, entry, is, is_stopping};
+use crate::stage::{Stage, entry, is, is_stopping, set_active};
 
 #[tokio::test]
 async fn one_that_waits_too_long_is_rejected() {
@@ -38,22 +36,11 @@ async fn an_evicted_one_gives_its_slot_back_when_its_pods_are_gone() {
     let stage = Stage::new("evicted").await;
     let a = stage.job("a").create().await;
     let first = stage.runs(&a).await;
-    let next = stage
-        .team
-        .job("next")
-        .semaphore("db")
-        .runs("2s")
-        .create()
-        .await;
-    next.has_event("SlotWaiting").await;
+    let next = stage.waits_beside("next").await;
     let workload = stage.workload_of(&a).await;
-    let active = |active: bool| {
-        let change = json!([{ "op": "add", "path": "/spec/active", "value": active }]);
-        workload.change(change)
-    };
-    active(false).await.expect("it can be changed");
+    set_active(&workload, false).await;
     is_stopping(&a).await;
-    active(true).await.expect("it can be changed");
+    set_active(&workload, true).await;
     workload
         .is("in need of its check", |it| {
             is(it, "QuotaReserved", "True") && entry(it)["state"] == "Pending"

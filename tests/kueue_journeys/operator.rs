@@ -97,6 +97,15 @@ async fn it_answers_its_own_check_and_changes_nothing_else() {
         let refusal = refusal.expect_err(&change.to_string());
         assert!(refusal.contains("the operator"), "{change}: {refusal}");
     }
+    let (team, user) = (stage.team.name(), format!("--as={OPERATOR}"));
+    let delete = ["delete", "-n", team, &name, "--dry-run=server", &user];
+    let all_rights = ["--as-group=system:masters"];
+    let refusal = stage
+        .bed
+        .try_kubectl(delete.into_iter().chain(all_rights))
+        .await;
+    let refusal = format!("{:#}", refusal.expect_err("it may not be deleted"));
+    assert!(refusal.contains("deletes no Workload"), "{refusal}");
 }
 
 #[tokio::test]

@@ -12,14 +12,7 @@ async fn one_after_another_also_beside_a_job_that_kueue_does_not_queue() {
     a.has_event("SlotGranted").await;
     let b = stage.job("b").create().await;
     stage.waits(&b).await;
-    let plain = stage
-        .team
-        .job("plain")
-        .semaphore("db")
-        .runs("2s")
-        .create()
-        .await;
-    plain.has_event("SlotWaiting").await;
+    let plain = stage.waits_beside("plain").await;
     // Its pod goes on for 20 s: the next one must not start before.
     a.delete().await;
     stage.runs(&b).await;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::stage::{Stage, own_bed};
+use crate::stage::{Stage, is_stopping, own_bed, set_active};
 
 #[tokio::test]
 async fn the_operator_is_killed() {
@@ -23,5 +23,23 @@ async fn the_operator_is_killed() {
     assert_ne!(stage.runs(&waits).await, session);
     waits.finish().await;
     waits.has_event("SlotReleased").await;
+    stage.ran_one_by_one(2);
+}
+
+/// Nothing in Consul or in its Workload says any more that it had a slot: only its pods do.
+#[tokio::test]
+async fn one_that_was_evicted_while_the_operator_was_dead_counts_until_its_pods_are_gone() {
+    let bed = own_bed().await;
+    let spec = json!({ "session": { "lockDelay": "0s" } });
+    let stage = Stage::with(bed.clone(), "forgotten", spec).await;
+    let a = stage.job("a").create().await;
+    let session = stage.runs(&a).await;
+    let next = stage.waits_beside("next").await;
+    bed.operator().kill().await;
+    bed.consul().destroy_session(&session).await;
+    set_active(&stage.workload_of(&a).await, false).await;
+    is_stopping(&a).await;
+    bed.operator().start().await;
+    next.is_complete().await;
     stage.ran_one_by_one(2);
 }

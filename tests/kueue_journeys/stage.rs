@@ -186,6 +186,14 @@ impl Stage {
         assert_eq!(self.observer.errors(), [""; 0]);
     }
 
+    /// A Job that is in no queue of Kueue waits for the slot, to run for 2 seconds.
+    pub(crate) async fn waits_beside(&self, name: &str) -> Job {
+        let job = self.team.job(name).semaphore("db").runs("2s");
+        let job = job.create().await;
+        job.has_event("SlotWaiting").await;
+        job
+    }
+
     /// A Job that is in no queue of Kueue holds the slot.
     pub(crate) async fn is_held(&self) -> Job {
         let holder = self
@@ -203,6 +211,13 @@ impl Stage {
 /// The entry of its only admission check.
 pub(crate) fn entry(workload: &Value) -> &Value {
     &workload["status"]["admissionChecks"][0]
+}
+
+/// Takes a Workload out of its queue, or puts it back.
+pub(crate) async fn set_active(workload: &Object, active: bool) {
+    let change = json!([{ "op": "add", "path": "/spec/active", "value": active }]);
+    let changed = workload.change(change).await;
+    changed.expect("it can be changed");
 }
 
 /// Whether the condition of this type has this status.

@@ -51,6 +51,7 @@ macro_rules! each_kind {
     )* };
 }
 
+mod again;
 mod deleted;
 #[allow(dead_code, reason = "the other kinds have journeys of their own")]
 #[path = "../workload_journeys/kinds.rs"]

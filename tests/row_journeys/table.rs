@@ -6,21 +6,30 @@ use testbed::{Bed, Namespace, Object, eventually};
 use crate::stage::{ASKS, GRANTED_TO, WAITS};
 
 const API: &str = "example.com/v1";
+const HOLD: &str = "consul-semaphore.io/hold";
+const FAILED: &str = "consul-semaphore.io/failed";
 
 /// The namespace of the operator.
 const OPERATORS: &str = "consul-semaphore-system";
 
 /// The definition of `Run`, which knows all fields.
 fn definition() -> Value {
+    let mut definition = of_plural("Run", "runs");
+    definition["spec"]["versions"][0]["subresources"] = json!({ "status": {} });
+    definition
+}
+
+/// One without a subresource for its status.
+fn of_plural(kind: &str, plural: &str) -> Value {
     let any = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": { "name": "runs.example.com" },
+        "metadata": { "name": format!("{plural}.example.com") },
         "spec": {
             "group": "example.com", "scope": "Namespaced",
-            "names": { "kind": "Run", "plural": "runs" },
+            "names": { "kind": kind, "plural": plural },
             "versions": [{
-                "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
+                "name": "v1", "served": true, "storage": true,
                 "schema": { "openAPIV3Schema": { "type": "object", "properties": { "spec": any, "status": any } } },
             }],
         },
@@ -64,8 +73,11 @@ async fn rights(bed: &Bed) {
     }]);
     let rules = json!([
         { "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["kinds"], "verbs": ["get", "list", "watch"] },
-        { "apiGroups": ["example.com"], "resources": ["runs"], "verbs": ["get", "list", "watch", "patch", "delete"] },
-        { "apiGroups": ["example.com"], "resources": ["runs/status"], "verbs": ["patch"] },
+        {
+            "apiGroups": ["example.com"], "resources": ["runs", "plainruns"],
+            "verbs": ["get", "list", "watch", "patch", "delete"],
+        },
+        { "apiGroups": ["example.com"], "resources": ["runs/status", "plainruns/status"], "verbs": ["patch"] },
     ]);
     let group = "rbac.authorization.k8s.io";
     let version = format!("{group}/v1");
@@ -100,6 +112,12 @@ async fn phase(run: &Object, phase: &str) {
     run.change_status(status).await.unwrap();
 }
 
+async fn established(bed: &Bed, plural: &str) {
+    let definition = format!("crd/{plural}.example.com");
+    bed.kubectl(["wait", "--for=condition=Established", &definition])
+        .await;
+}
+
 async fn is_deleted(run: &Object) {
     run.delete().await;
     run.is_gone().await;
@@ -125,12 +143,7 @@ async fn a_row_is_served_while_it_is_there_and_a_wrong_one_is_named() {
     bed.operator().start().await;
     let team = bed.namespace("rows").await;
     let db = team.semaphore("db").limit(1).create().await;
-    bed.kubectl([
-        "wait",
-        "--for=condition=Established",
-        "crd/runs.example.com",
-    ])
-    .await;
+    established(&bed, "runs").await;
     let a = run(&team, "a").await;
 
     // Nothing is known of it, until there is a row.
@@ -173,6 +186,19 @@ async fn a_row_is_served_while_it_is_there_and_a_wrong_one_is_named() {
     phase(&c, "Over").await;
     is_started(&d).await;
 
+    // Until a right one describes the same kind.
+    is_deleted(&b).await;
+    is_deleted(&c).await;
+    let other = run(&team, "f").await;
+    other.has_event("SlotWaiting").await;
+    rows(&bed, json!({ "run": "kind: Run", "another": row("Ended") })).await;
+    phase(&d, "Ended").await;
+    is_started(&other).await;
+    is_deleted(&d).await;
+    is_deleted(&other).await;
+    let d = run(&team, "g").await;
+    is_started(&d).await;
+
     // Without a row nobody waits, and who has a slot keeps it while it is there.
     let last = run(&team, "e").await;
     last.has_event("SlotWaiting").await;
@@ -182,4 +208,66 @@ async fn a_row_is_served_while_it_is_there_and_a_wrong_one_is_named() {
     db.shows(json!({ "held": 0, "waiting": 0 })).await;
     rows(&bed, json!({ "run": row("Over") })).await;
     is_started(&last).await;
+}
+
+/// A definition without that subresource has no place for it either.
+#[tokio::test]
+async fn what_may_not_say_in_its_status_that_it_failed_is_put_on_hold() {
+    let bed = Bed::builder()
+        .operator_args(["--kinds=kinds"])
+        .without_operator()
+        .start()
+        .await;
+    apply(&bed, &of_plural("PlainRun", "plainruns")).await;
+    established(&bed, "plainruns").await;
+    rights(&bed).await;
+    let row = row("Done").replace("\"Run\"", "\"PlainRun\"");
+    let row = row.replace("\"runs\"", "\"plainruns\"");
+    rows(&bed, json!({ "run": row })).await;
+    bed.operator().start().await;
+    let team = bed.namespace("plain").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let holder = team.job("holder").semaphore("db").runs("1h").create().await;
+    holder.is_running().await;
+    let late = team
+        .create(json!({
+            "apiVersion": API, "kind": "PlainRun",
+            "metadata": {
+                "name": "late", "labels": { WAITS: "true" },
+                "annotations": { ASKS: "db", "consul-semaphore.io/wait-timeout": "1s" },
+            },
+            "spec": { "paused": true, "pod": {} },
+            "status": { "phase": "Paused" },
+        }))
+        .await;
+    let held = late
+        .is("on hold", |it| {
+            let annotations = &it["metadata"]["annotations"];
+            annotations[HOLD] == "true" && annotations[FAILED].is_null()
+        })
+        .await;
+    assert_eq!(held["status"]["phase"], "Paused");
+    eventually("an event says so", || async {
+        let events = team
+            .kubectl([
+                "get",
+                "events",
+                "--field-selector=reason=WaitTimedOut",
+                "-o",
+                "jsonpath={.items[*].message}",
+            ])
+            .await;
+        let said = events.contains("put on hold, because the API server refuses to let its status");
+        if said { Ok(()) } else { Err(events) }
+    })
+    .await;
+    // It leaves nothing behind, and can be queued again.
+    let again = json!([
+        { "op": "remove", "path": "/metadata/annotations/consul-semaphore.io~1hold" },
+        { "op": "remove", "path": "/metadata/annotations/consul-semaphore.io~1wait-timeout" },
+    ]);
+    late.change(again).await.expect("its user may");
+    db.shows(json!({ "held": 1, "waiting": 1 })).await;
+    holder.finish().await;
+    is_started(&late).await;
 }

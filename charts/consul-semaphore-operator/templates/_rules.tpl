@@ -30,7 +30,11 @@
   verbs: [get]
 - apiGroups: [admissionregistration.k8s.io]
   resources: [validatingadmissionpolicies, validatingadmissionpolicybindings]
-  resourceNames: [guard.consul-semaphore.io, cronjobs.consul-semaphore.io, refuse.consul-semaphore.io]
+  resourceNames:
+  - guard.consul-semaphore.io
+  - cronjobs.consul-semaphore.io
+  - refuse.consul-semaphore.io
+  - operator.jobs.consul-semaphore.io
   verbs: [get]
 {{- end }}
 

@@ -4,12 +4,18 @@
 //! |---|---|
 //! | [`ConsulFlags`] | where Consul is, and with which token |
 //! | [`logs`] | log lines on stderr, for people or for machines |
+//! | [`age`], [`text`], [`table`] | durations, words with a tone, columns |
+//! | [`terminal`] | where the output goes |
 //!
 //! It knows nothing about Kubernetes or semaphores.
 
+pub mod age;
 mod consul;
 mod lines;
 pub mod logs;
+pub mod table;
+pub mod terminal;
+pub mod text;
 
 use std::{
     env,

@@ -1,15 +1,18 @@
 //! Keys and values.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::Method;
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer as _,
+    de::{SeqAccess, Visitor},
+};
 use serde_json::value::RawValue;
 
 use super::{
-    Client, Entry, Error, Listing, SessionId,
+    Client, Entry, Error, Keys, Listing, SessionId,
     call::{Answer, Call},
     endpoints::Target,
     lanes::Lane,
@@ -38,6 +41,32 @@ impl Client {
     pub async fn list(&self, prefix: &str) -> Result<Listing, Error> {
         let call = Call::get("kv_list", list_path(prefix)?).consistent();
         Ok(self.list_with(prefix, call).await?.0)
+    }
+
+    /// The keys that begin with `prefix` and end like this, without their values: much less than [`Self::list`] reads
+    /// where others keep large values, or many. An empty `prefix` is the whole store.
+    ///
+    /// Keys that the token may not read are left out, see [`Keys::complete`]; [`Error::Denied`] if it may read none.
+    pub async fn keys(&self, prefix: &str, ending: &str) -> Result<Keys, Error> {
+        let call = Call::get("kv_keys", list_path(prefix)?).consistent();
+        let answer = self.send(call.with("keys", "")).await?;
+        let mut keys = Vec::new();
+        if answer.found {
+            let mut wire = serde_json::Deserializer::from_slice(&answer.body);
+            let read = wire.deserialize_seq(Ending {
+                ending,
+                keys: &mut keys,
+            });
+            read.map_err(|error| Error::decode(&error))?;
+        } else if answer.index.is_none() {
+            return Err(answer.not_found());
+        }
+        if keys.is_empty() {
+            // As for a listing.
+            self.table_index("kv_keys", prefix).await?;
+        }
+        let complete = !answer.filtered;
+        Ok(Keys { keys, complete })
     }
 
     /// The value of one key, if there is one.
@@ -139,6 +168,29 @@ fn decode_listing(answer: &Answer) -> Result<Listing, Error> {
         sent: answer.sent,
         reset: false,
     })
+}
+
+/// Keeps the keys with this ending while they are read.
+struct Ending<'a> {
+    ending: &'a str,
+    keys: &'a mut Vec<String>,
+}
+
+impl<'de> Visitor<'de> for Ending<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of keys")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<(), A::Error> {
+        while let Some(key) = all.next_element::<Cow<'de, str>>()? {
+            if key.ends_with(self.ending) {
+                self.keys.push(key.into_owned());
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Characters that need no escape in a path.

@@ -57,7 +57,7 @@ pub use config::{Address, Config, ConfigError, HttpAuth, Scope, Secret, Tls};
 pub use error::{Error, LoginFailure, OpError};
 pub use kv::PutMode;
 pub use login::AuthMethod;
-pub use model::{Entry, Listing, Op, SessionId};
+pub use model::{Entry, Keys, Listing, Op, SessionId};
 pub use session::{Behavior, NewSession, Renewed, Session};
 pub use status::Status;
 pub use token::{InvalidToken, TokenCell};

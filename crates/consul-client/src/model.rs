@@ -90,6 +90,16 @@ pub struct Listing {
     pub reset: bool,
 }
 
+/// Keys without their values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// The full keys, in order.
+    pub keys: Vec<String>,
+    /// Whether Consul has not reported that it left some out, because the token may not read them. It reports that
+    /// since 1.11, and only if there is a token.
+    pub complete: bool,
+}
+
 /// An operation of a transaction. Values are bytes, indexes are [`Entry::modify_index`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {

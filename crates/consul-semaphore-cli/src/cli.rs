@@ -4,6 +4,7 @@
     reason = "these comments are the help, which is shown as it stands"
 )]
 
+mod inspect;
 mod restrictions;
 mod semaphore;
 
@@ -17,9 +18,10 @@ use consul_semaphore::{
     identity::name_of, windows::WindowSpec,
 };
 
+pub(crate) use self::inspect::{Common, Completion, One, Release, Several};
 use crate::{exec, held::Sequencer};
 
-/// Commands in slots of semaphores in Consul, on any machine.
+/// Commands in slots of semaphores in Consul, and who holds and waits, on any machine.
 #[derive(Debug, Parser)]
 #[command(version, name = "consul-semaphore")]
 pub(crate) struct Cli {
@@ -35,6 +37,20 @@ pub(crate) enum Command {
     /// Report by the exit code whether a slot is still held, or all of several
     #[command(after_help = format!("{HELD_HELP}\n\n{CONSUL_ENVIRONMENT}"))]
     Held(Box<Held>),
+    /// List the semaphores below a prefix, or all
+    #[command(visible_alias = "ls", after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
+    List(Box<Several>),
+    /// Show a semaphore: who holds its slots, and who waits
+    #[command(after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
+    Show(Box<One>),
+    /// Print a line for each change: slots that are granted, released or lost, who waits, other limits
+    #[command(after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
+    Watch(Box<Several>),
+    /// Take a slot from its holder, which is stuck or dead: says what follows, and asks
+    #[command(after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
+    Release(Box<Release>),
+    /// Print the script that completes this program's commands and flags in a shell
+    Completion(Completion),
     #[command(hide = true)]
     Become(Become),
 }

@@ -23,7 +23,7 @@ use consul_semaphore::{
 use tokio::time::sleep;
 
 pub(crate) use self::{
-    failure::{Failure, MACHINE},
+    failure::{Failure, MACHINE, UNKNOWN_TOKEN},
     guard::guard,
     process::become_command,
 };

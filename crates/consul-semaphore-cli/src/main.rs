@@ -5,6 +5,7 @@
 //! | `cli` | the command line |
 //! | `exec` | a command in a slot |
 //! | `held` | whether a slot is still held |
+//! | `inspect` | who holds slots and who waits, and slots that are taken from their holders |
 //! | `stderr` | stderr, for a program that must not wait for its reader |
 //!
 //! It knows nothing about Kubernetes. [`consul_semaphore::holder`] holds the slot.
@@ -12,17 +13,23 @@
 mod cli;
 mod exec;
 mod held;
+mod inspect;
 mod stderr;
 
 use std::{
     ffi::OsString,
     fmt::Display,
-    io::{self, Write as _},
+    io::{self, IsTerminal as _, Write as _},
     process::ExitCode,
     time::Duration,
 };
 
-use command_line::logs::{self, LogFormat};
+use clap::{CommandFactory as _, error::ErrorKind};
+use command_line::{
+    logs::{self, LogFormat},
+    terminal::try_write,
+};
+use consul_client::Client;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
@@ -46,6 +53,17 @@ fn main() -> ExitCode {
     match command_line::parse::<Cli>().command {
         Command::Exec(flags) => exec(*flags),
         Command::Held(flags) => held(*flags),
+        Command::List(flags) => ask(&flags.common, async |client| {
+            inspect::list(client, flags.below.as_ref(), flags.output.format()).await
+        }),
+        Command::Show(flags) => ask(&flags.common, async |client| {
+            inspect::show(client, &flags.prefix, flags.output.format()).await
+        }),
+        Command::Watch(flags) => ask(&flags.common, async |client| {
+            inspect::watch(client, flags.below.as_ref(), flags.output.format()).await
+        }),
+        Command::Release(flags) => release(&flags),
+        Command::Completion(flags) => completion(&flags),
         Command::Become(flags) => become_command(&flags),
     }
 }
@@ -85,6 +103,64 @@ fn held(flags: cli::Held) -> ExitCode {
         Ok(Verdict::Held) => end("held", 0),
         Ok(Verdict::NotHeld(why)) => end(&format!("not held: {why}"), 1),
         Err(error) => end(&format!("it can't be told: {error:#}"), UNKNOWN),
+    }
+}
+
+/// Asks Consul, and reports what goes wrong.
+fn ask(
+    flags: &cli::Common,
+    what: impl AsyncFnOnce(&Client) -> Result<(), inspect::Failure>,
+) -> ExitCode {
+    let consul = flags
+        .consul
+        .config::<Cli>()
+        .unwrap_or_else(|error| error.exit());
+    let runtime = match set_up(&flags.log_filter) {
+        Ok(runtime) => runtime,
+        Err(error) => return end(&error, exec::MACHINE),
+    };
+    let asked = runtime.block_on(async {
+        let client = Client::new(consul)?;
+        let asked = what(&client).await;
+        client.log_out().await;
+        asked
+    });
+    runtime.shutdown_background();
+    match asked {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => end(&failure, failure.code()),
+    }
+}
+
+/// Takes a slot from its holder.
+fn release(flags: &cli::Release) -> ExitCode {
+    if !flags.yes && !io::stdin().is_terminal() {
+        let problem =
+            "there is no terminal to ask on: give --yes to release the slot without a question";
+        Cli::command()
+            .error(ErrorKind::MissingRequiredArgument, problem)
+            .exit();
+    }
+    ask(&flags.common, async |client| {
+        let session = flags.session.as_str().into();
+        inspect::release(client, &flags.prefix, &session, flags.yes).await
+    })
+}
+
+/// Prints the script that completes the command line.
+fn completion(flags: &cli::Completion) -> ExitCode {
+    let cli = Cli::command();
+    let shown = cli
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set());
+    let mut shown = clap::Command::new(env!("CARGO_BIN_NAME"))
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommands(shown.cloned());
+    let mut script = Vec::new();
+    clap_complete::generate(flags.shell, &mut shown, env!("CARGO_BIN_NAME"), &mut script);
+    match try_write(&String::from_utf8_lossy(&script)) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => end(&error, exec::MACHINE),
     }
 }
 

@@ -7,7 +7,7 @@ const PROGRAM: Program = Program::at(env!("CARGO_BIN_EXE_consul-semaphore"));
 #[test]
 fn without_a_command_it_shows_its_commands() {
     let said = PROGRAM.refusal(&[], &[]);
-    assert_says(&said, &["exec", "held"]);
+    assert_says(&said, &["exec", "held", "list", "show", "watch", "release"]);
     assert!(!said.contains("become"), "{said}");
 }
 
@@ -111,7 +111,7 @@ fn what_a_command_in_a_slot_needs_is_asked_for() {
 
 #[test]
 fn help_tells_of_every_environment_variable_of_consul() {
-    for command in ["exec", "held"] {
+    for command in ["exec", "held", "list", "show", "watch", "release"] {
         let output = PROGRAM.run(&[command, "--help"], &[]);
         assert!(output.status.success());
         assert_says(

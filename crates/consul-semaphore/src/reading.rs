@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::lock::{Lock, LockChange};
+use super::lock::{Lock, LockChange, LockDraft, Unreadable};
 use crate::{Mode, Prefix};
 use consul_client::{Entry, Listing, Op, SessionId, clock::Moment, id::IdMap};
 
@@ -137,6 +137,18 @@ impl Reading {
         reading
     }
 
+    /// The same in the mode that the lock key itself shows: that of a mutex if it can't be a semaphore's because it is
+    /// one's.
+    pub fn found(prefix: Prefix, listing: Listing) -> Self {
+        let key = prefix.lock_key();
+        let entry = listing.entries.iter().find(|entry| entry.key == key);
+        let mode = match Lock::read(Mode::Semaphore, entry) {
+            Lock::Unreadable(Unreadable::Mutex | Unreadable::LeftOver { .. }) => Mode::Mutex,
+            _ => Mode::Semaphore,
+        };
+        Self::new(prefix, mode, listing)
+    }
+
     /// Finds all roles from scratch.
     fn find_roles(&mut self) {
         let lives = |session: &SessionId| (session.clone(), self.contender(session).is_some());
@@ -202,6 +214,11 @@ impl Reading {
     /// The prefix that was read.
     pub fn prefix(&self) -> &Prefix {
         &self.prefix
+    }
+
+    /// The mode that it was read in.
+    pub fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// The lock key.
@@ -290,6 +307,24 @@ impl Reading {
             (session.clone(), Op::unchanged(key, index))
         })
         .collect()
+    }
+
+    /// The transaction that removes a dead holder from `Holders`, without waiting for the lock-delay; `None` if the
+    /// session is none. It fails if the holder lives by then, or anybody has written `.lock`.
+    pub fn prune(&self, session: &SessionId) -> Option<Vec<Op>> {
+        let Lock::Semaphore { body, index } = &self.lock else {
+            return None;
+        };
+        let check = self.dead_holders().remove(session)?;
+        let mut draft = LockDraft::of(body);
+        draft.remove(session);
+        let write = Op::Cas {
+            key: self.prefix.lock_key(),
+            value: draft.encode(),
+            flags: draft.flags(),
+            index: *index,
+        };
+        Some(vec![check, write])
     }
 
     /// This reading after a successful transaction of ours.
@@ -692,6 +727,68 @@ mod tests {
         let after = before.after(&[delete], &[], sent + Duration::from_secs(1));
         assert_eq!(after.contender(&"s".into()), None);
         assert_eq!(after.sent, sent);
+    }
+
+    #[test]
+    fn only_a_dead_holder_is_pruned_and_only_while_it_is_dead() {
+        let body = r#"{"Limit":3,"Holders":{"dead":true,"freed":true,"lives":true},"More":1}"#;
+        let read = reading(vec![
+            entry("a/.lock", None, body),
+            entry("a/lives", Some("lives"), ""),
+            entry("a/freed", None, ""),
+        ]);
+        let write = |left: &str| Op::Cas {
+            key: "a/.lock".into(),
+            value: left.as_bytes().to_vec(),
+            flags: SEMAPHORE_FLAGS,
+            index: 5,
+        };
+        let gone = Op::CheckNotExists {
+            key: "a/dead".into(),
+        };
+        let left = r#"{"Holders":{"freed":true,"lives":true},"Limit":3,"More":1}"#;
+        assert_eq!(read.prune(&"dead".into()), Some(vec![gone, write(left)]));
+        let unlocked = Op::CheckIndex {
+            key: "a/freed".into(),
+            index: 5,
+        };
+        let left = r#"{"Holders":{"dead":true,"lives":true},"Limit":3,"More":1}"#;
+        assert_eq!(
+            read.prune(&"freed".into()),
+            Some(vec![unlocked, write(left)])
+        );
+        for other in ["lives", "nobody", ""] {
+            assert_eq!(read.prune(&other.into()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_lock_key_shows_its_mode() {
+        let found = |lock: Option<Entry>| {
+            let listing = Listing {
+                entries: lock.into_iter().collect(),
+                index: 1,
+                sent: Moment::from_boot(Duration::ZERO),
+                reset: false,
+            };
+            Reading::found("a".parse().unwrap(), listing)
+        };
+        let semaphore = entry("a/.lock", None, r#"{"Limit":1}"#);
+        let locked = Entry {
+            flags: crate::lock::MUTEX_FLAGS,
+            ..entry("a/.lock", Some("s"), "")
+        };
+        let left = Entry {
+            session: None,
+            ..locked.clone()
+        };
+        assert_eq!(found(None).mode(), Mode::Semaphore);
+        assert_eq!(found(Some(semaphore)).mode(), Mode::Semaphore);
+        for mutex in [locked, left] {
+            let reading = found(Some(mutex));
+            assert_eq!(reading.mode(), Mode::Mutex);
+            assert!(matches!(reading.lock(), Lock::Mutex { .. }));
+        }
     }
 
     #[test]

@@ -3,7 +3,10 @@
 use std::{fmt::Debug, time::Duration};
 
 use consul_semaphore_api::ConsulSemaphore;
-use consul_semaphore_workload::{Kind as WorkloadKind, Object, WAITING, WorkloadObject};
+use consul_semaphore_workload::{
+    Kind as WorkloadKind, Object, WAITING, WorkloadObject,
+    kueue::{OWNER_UID, is_finished, owner},
+};
 use k8s_openapi::api::core::v1::Event;
 use kube::{
     Api, Client, Config, Resource as _,
@@ -243,6 +246,19 @@ impl Cluster {
             _ => ListParams::default().labels(WAITING),
         };
         list(&right, &self.workloads(kind), &params, read).await
+    }
+
+    /// The Workload that Kueue has of the object with this uid, if it has one that is not finished.
+    pub(crate) async fn workload_of_kueue(&self, uid: &str) -> Result<Option<Object>, Failure> {
+        let kind = WorkloadKind::KueueWorkload;
+        let right = self.right("list", What::Workloads(kind.clone()));
+        let its = ListParams::default().labels(&format!("{OWNER_UID}={uid}"));
+        let read = |object: Object| {
+            let owner = owner(&object).ok()?;
+            (owner.uid.as_ref() == uid && !is_finished(&object)).then_some(object)
+        };
+        let found = list(&right, &self.workloads(&kind), &its, read).await?;
+        Ok(found.items.into_iter().next())
     }
 
     /// The semaphores of a namespace, or of all, with these labels.

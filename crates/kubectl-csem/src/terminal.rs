@@ -9,6 +9,8 @@ use std::{
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
+pub(crate) use command_line::terminal::{colour, message, try_write};
+
 use crate::{
     failure::Failure,
     view::{
@@ -22,13 +24,6 @@ const USUAL: Size = Size {
     columns: 80,
     rows: 24,
 };
-
-/// Whether to use colour: on a terminal that supports it, unless `NO_COLOR` is set (<https://no-color.org>).
-pub(crate) fn colour() -> bool {
-    let unwanted = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
-    io::stdout().is_terminal() && !unwanted && !dumb
-}
 
 /// Whether a frame can overwrite the previous one.
 pub(crate) fn has_screen() -> bool {
@@ -46,28 +41,6 @@ pub(crate) fn write(text: &str) -> Result<(), Failure> {
     written
         .map(drop)
         .map_err(|error| Failure::impossible(format!("can't write to stdout: {error}")))
-}
-
-/// Writes to stdout. Returns whether there is still a reader.
-pub(crate) fn try_write(text: &str) -> io::Result<bool> {
-    let mut stdout = io::stdout().lock();
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// Prints a message for a person, on stderr.
-pub(crate) fn message(words: &str) {
-    // No foreign text may control the terminal.
-    let seen = |c: char| if c.is_control() && c != '\n' { ' ' } else { c };
-    let words: String = words.chars().map(seen).collect();
-    // If this can't be written, nobody reads it anyway.
-    let _ = writeln!(io::stderr(), "{words}");
 }
 
 /// A separate screen on the terminal. Dropping it restores the previous content.

@@ -5,8 +5,7 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`age`] | durations, as kubectl writes them |
-//! | [`text`], [`table`] | words with a tone, lines, columns |
+//! | [`age`], [`text`], [`table`] | durations, words with a tone, columns, as all programs here show them |
 //! | [`frame`] | a text as the bytes for a terminal |
 //! | [`item`] | a parsed `ConsulSemaphore` |
 //! | [`holder`], [`elsewhere`] | the holder of a slot; those that wait in other clusters and programs |
@@ -20,7 +19,6 @@
 //! | [`changes`] | the changes, one on each line |
 //! | [`release`] | what happens to a holder whose session is ended |
 
-pub(crate) mod age;
 pub(crate) mod changes;
 pub(crate) mod document;
 pub(crate) mod elsewhere;
@@ -38,6 +36,6 @@ mod remedy;
 #[cfg(test)]
 mod samples;
 pub(crate) mod show;
-pub(crate) mod table;
-pub(crate) mod text;
 pub(crate) mod why;
+
+pub(crate) use command_line::{age, table, text};

@@ -1,12 +1,12 @@
 //! `why`: what a workload waits for.
 
-use consul_client::clock;
+use consul_client::{clock, text::one_line};
 use consul_semaphore::SlotRequest;
 use consul_semaphore_api::{
     annotations::SEMAPHORE,
     waiting::{Asking, Why, lack},
 };
-use consul_semaphore_workload::{Object, TrackedWorkload, advice_on};
+use consul_semaphore_workload::{Object, TrackedWorkload, advice_on, kueue};
 use kube::{ResourceExt as _, api::DynamicObject};
 
 use crate::{
@@ -19,10 +19,13 @@ use crate::{
     view::{
         item::Item,
         queue::{Queue, id},
-        why::{self, Asked, Named},
+        why::{self, Asked, Named, OfKueue},
     },
     workload_name::WorkloadName,
 };
+
+/// How much is shown of what Kueue does, in characters.
+const SAID: usize = 1000;
 
 pub(crate) async fn why(
     cluster: &Cluster,
@@ -42,10 +45,16 @@ pub(crate) async fn why(
         Some(rank(object.as_ref(), request))
     });
     let (semaphore, of) = first.unzip();
-    let about = match of {
+    let mut about = match of {
         Some(of) => About::read(cluster, of, workload.as_ref()).await?,
         None => About::default(),
     };
+    let of_kueue = in_kueue(cluster, &object).await;
+    let of_kueue = of_kueue.unwrap_or_else(|failure| {
+        let gap = format!("what Kueue does is not known: {}", failure.message);
+        about.gaps.push(gap);
+        None
+    });
     let cron_job = mistaken_cron_job(cluster, &object).await;
     let answer = why::answer(&Asked {
         namespace: &cluster.namespace,
@@ -56,6 +65,7 @@ pub(crate) async fn why(
         is_seen: asked.kind.is_seen(&object),
         advice: advice_on(&asked.kind, &object),
         cron_job: cron_job.as_deref(),
+        of_kueue: of_kueue.as_ref(),
         named: about.named(),
         gaps: &about.gaps,
     });
@@ -63,6 +73,20 @@ pub(crate) async fn why(
         return document(&answer, output);
     }
     terminal::print(&why::text(&answer, clock::time()))
+}
+
+/// What Kueue does with the workload, if it is in one of its queues.
+async fn in_kueue(cluster: &Cluster, object: &Object) -> Result<Option<OfKueue>, Failure> {
+    let uid = object.metadata.uid.as_deref();
+    let Some(uid) = uid.filter(|_| kueue::is_in_a_queue(&object.metadata)) else {
+        return Ok(None);
+    };
+    let found = cluster.workload_of_kueue(uid).await?;
+    let does = found.as_ref().map(kueue::describe).and_then(Result::ok);
+    Ok(found.zip(does).map(|(workload, does)| OfKueue {
+        name: workload.name_any(),
+        does: one_line(&does, SAID),
+    }))
 }
 
 /// The semaphore that the workload names, and what is around it.

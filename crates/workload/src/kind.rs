@@ -128,6 +128,12 @@ impl Kind {
         }
     }
 
+    /// Whether the two can't be served at once: they have a name in common.
+    pub fn is_alike(&self, other: &Self) -> bool {
+        let (one, other) = (self.resource(), other.resource());
+        one.kind == other.kind || one.plural == other.plural
+    }
+
     /// The pods of such a workload: each query finds some or all of them.
     pub fn pods(&self, workload: &Identity) -> Vec<PodQuery> {
         let uid = &workload.uid;
@@ -223,6 +229,23 @@ impl Kind {
         match self {
             Self::Listed(row) => row::failure(row, workload, shape, now),
             _ => None,
+        }
+    }
+
+    /// Takes the mark from such a workload that it is to fail, because it has failed or its status can't say so: with
+    /// `hold` it is put on hold instead. `None` if its kind has no such mark.
+    pub fn unmark(&self, workload: &Target, hold: bool) -> Option<Request> {
+        match self {
+            Self::Listed(_) => Some(row::unmark(workload, hold)),
+            _ => None,
+        }
+    }
+
+    /// Whether such a workload can fail; otherwise it is put on hold instead.
+    pub fn can_fail(&self) -> bool {
+        match self {
+            Self::Listed(row) => row.life.failed.is_some(),
+            _ => true,
         }
     }
 

@@ -1,8 +1,10 @@
 //! The pods of workloads that hold slots. A started workload's pods have a label with its uid.
 
-use consul_semaphore::{KindName, Uid, lock_key_of};
+use consul_semaphore::{Granted, KindName, Uid, lock_key_of};
 use consul_semaphore_api::annotations::{HOLDER_LABEL, LOCK_KEY};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+
+use crate::read;
 
 /// The label that all pods of workloads in slots have, as a label selector.
 pub const OF_ANY: &str = HOLDER_LABEL;
@@ -13,6 +15,12 @@ pub const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 /// The pods of one workload, as a label selector.
 pub fn of(workload: &Uid) -> String {
     format!("{HOLDER_LABEL}={workload}")
+}
+
+/// The grant of the workload with this uid that one of its pods names.
+pub fn granted(pod: &Pod, workload: &Uid) -> Option<Granted> {
+    let annotations = pod.metadata.annotations.as_ref()?;
+    read::granted_to(workload.as_ref(), annotations)
 }
 
 /// Which pods to ask for.

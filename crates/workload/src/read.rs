@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use consul_client::SessionId;
-use consul_semaphore::{CronJob, Granted, Phase, Traits, Wait};
+use consul_semaphore::{CronJob, Granted, Phase, Traits, Uid, Wait};
 use consul_semaphore_api::annotations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 
@@ -30,8 +30,18 @@ pub(crate) trait Read {
         self.metadata().annotations.as_ref()
     }
 
+    /// The grant of its last run, if it names that no more and pods of that may be left.
+    fn earlier_grant(&self) -> Option<&Granted> {
+        None
+    }
+
     /// What it is doing. `granted` says whether a grant started it.
     fn phase(&self, granted: bool) -> Phase;
+
+    /// Whether the operator has made it fail.
+    fn is_failing(&self) -> bool {
+        is_failing(self.metadata())
+    }
 
     /// When it was last suspended, if it is.
     fn suspended_at(&self) -> Option<&Time> {
@@ -131,8 +141,15 @@ pub(crate) fn reported(metadata: &ObjectMeta) -> Vec<SessionId> {
 
 /// The recorded grant, if it was made for this workload and not for one that this is a copy of.
 pub(crate) fn granted(object: &dyn Read) -> Option<Granted> {
-    let grant = object.grant()?;
-    if grant.get(annotations::GRANTED_TO)? != object.metadata().uid.as_ref()? {
+    let uid = object.metadata().uid.as_ref();
+    let recorded = object.grant().zip(uid);
+    let recorded = recorded.and_then(|(grant, uid)| granted_to(uid, grant));
+    recorded.or_else(|| object.earlier_grant().cloned())
+}
+
+/// The grant among these annotations, if it was made for the workload with this uid.
+pub(crate) fn granted_to(uid: &str, grant: &BTreeMap<String, String>) -> Option<Granted> {
+    if grant.get(annotations::GRANTED_TO)? != uid {
         return None;
     }
     if let Some(slots) = grant.get(annotations::SLOTS) {
@@ -234,12 +251,12 @@ pub(crate) fn obstacle(object: &dyn Read, granted: Option<&Granted>) -> Option<O
 }
 
 /// What ends its wait: `timeout` is by its annotation.
-pub(crate) fn wait(metadata: &ObjectMeta, phase: Phase, timeout: Option<Duration>) -> Wait {
+pub(crate) fn wait(object: &dyn Read, phase: Phase, timeout: Option<Duration>) -> Wait {
     let ended = matches!(phase, Phase::Finished { .. });
     Wait {
         timeout,
-        created: seconds(metadata.creation_timestamp.as_ref()),
-        failing: is_failing(metadata) && !ended,
+        created: seconds(object.metadata().creation_timestamp.as_ref()),
+        failing: object.is_failing() && !ended,
     }
 }
 
@@ -253,11 +270,18 @@ pub(crate) fn may_be_a_name(text: &str) -> bool {
     text.len() <= longest::NAME
 }
 
-/// Why it has: a word, as the reason of a condition is.
-pub(crate) fn failing(metadata: &ObjectMeta) -> Option<&str> {
-    let reason = annotation(metadata, annotations::FAILED)?;
+/// The mark of a workload that is held until its status says that it failed. A copy of it is held, too, and is not to
+/// fail: the uid tells them apart.
+pub(crate) fn mark(reason: &str, workload: &Uid) -> String {
+    format!("{reason} {workload}")
+}
+
+/// Why it is to fail, if it bears such a mark of its own: a word, as the reason of a condition is.
+pub(crate) fn marked(metadata: &ObjectMeta) -> Option<&str> {
+    let (reason, uid) = annotation(metadata, annotations::FAILED)?.split_once(' ')?;
     let is_word = reason.chars().all(|c| c.is_ascii_alphabetic()) && !reason.is_empty();
-    bounded(reason, longest::REASON).filter(|_| is_word)
+    let is_its_own = metadata.uid.as_deref() == Some(uid);
+    bounded(reason, longest::REASON).filter(|_| is_word && is_its_own)
 }
 
 /// Since when it is queued, in seconds since 1970.

@@ -25,6 +25,8 @@ pub enum Shape {
         places: Box<[usize]>,
         /// The names of all its sets of pods.
         pod_sets: Box<[Arc<str>]>,
+        /// Whether they were reset when it was evicted, and that is still to be answered.
+        is_reset: bool,
     },
 }
 
@@ -53,6 +55,8 @@ pub struct Listing {
     pub(crate) templates: Box<[Box<[Template]>]>,
     /// Set while it is held only to fail.
     pub(crate) failing: Option<Failing>,
+    /// Whether it has failed, and may run again: then it is not to fail any more.
+    pub(crate) again: bool,
 }
 
 /// What a status that is to say that a workload failed has already.
@@ -67,8 +71,31 @@ pub(crate) struct Failing {
 }
 
 impl Shape {
+    fn listing(&self) -> Option<&Listing> {
+        match self {
+            Self::Listed(listing) => Some(listing),
+            _ => None,
+        }
+    }
+
+    /// Why it is held only to fail, once its pods are gone, if it is.
+    pub fn fails_for(&self) -> Option<&str> {
+        let failing = self.listing()?.failing.as_ref()?;
+        Some(&failing.reason)
+    }
+
     /// Whether it is held only to fail, once its pods are gone.
     pub fn is_to_fail(&self) -> bool {
-        matches!(self, Self::Listed(listing) if listing.failing.is_some())
+        self.fails_for().is_some()
+    }
+
+    /// Whether it has failed, bears the mark of that, and may run again.
+    pub fn may_run_again(&self) -> bool {
+        self.listing().is_some_and(|listing| listing.again)
+    }
+
+    /// Whether it was evicted, and is to be told once its pods are gone that it may wait again.
+    pub fn is_reset(&self) -> bool {
+        matches!(self, Self::Checks { is_reset: true, .. })
     }
 }

@@ -81,11 +81,7 @@ impl Table {
                 it.plural
             ));
         }
-        let is_it = |one: &Kind| {
-            let one = one.resource();
-            one.kind == it.kind || one.plural == it.plural
-        };
-        if let Some((entry, _)) = self.kinds.iter().find(|(_, one)| is_it(one)) {
+        if let Some((entry, _)) = self.kinds.iter().find(|(_, one)| one.is_alike(&kind)) {
             return Err(format!(
                 "kind, plural: the row {entry} describes it already: leave out one of them"
             ));

@@ -132,7 +132,7 @@ impl TrackedWorkload {
             traits: object.traits(),
             granted,
             reported,
-            wait: read::wait(metadata, phase, timeout),
+            wait: read::wait(object, phase, timeout),
         };
         Some(Self {
             namespace: metadata.namespace.as_deref()?.into(),
@@ -187,15 +187,19 @@ impl TrackedWorkload {
     /// Whether pods of it may be left that its status does not show: it was started in a slot, and does not run any
     /// more. Only a Job's status counts its pods; of any other workload only a LIST shows that none is left. One that
     /// is finished in the slot that it says is not meant: the contender for that slot stays until then. One that is
-    /// held only to fail may have them, too.
+    /// held only to fail may have them, too; and one that has failed without a grant and may run again is looked at
+    /// once more, to bear no mark of that then.
     pub fn may_have_pods(&self) -> bool {
         let workload = &self.workload;
         let stopped = match workload.phase {
             // Kueue resets its grant while its pods terminate.
             Phase::Idle if workload.kind == Kind::KueueWorkload.name() => true,
             Phase::Idle => workload.granted.is_some(),
-            Phase::Finished { at_rest } => !at_rest && workload.lost(),
-            Phase::Stopping => self.shape.is_to_fail(),
+            Phase::Finished { at_rest } => {
+                let failed = workload.granted.is_none() && self.shape.may_run_again();
+                !at_rest && (workload.lost() || failed)
+            }
+            Phase::Stopping => self.shape.is_to_fail() || self.shape.is_reset(),
             Phase::Running | Phase::Deleting => false,
         };
         stopped && workload.kind != Kind::Job.name()

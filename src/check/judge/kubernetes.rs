@@ -8,17 +8,19 @@ use super::{
     named,
 };
 use crate::{
-    admission::{Finding, Standing},
+    admission::{Finding, Role, Standing},
     check::{
+        Name,
         api_server::{Answer, Refusal},
         election::{Election, Searched},
         kubernetes::{Found, READ, Rest, Right, Seen, is_account},
         report::{Area, Line, Outcome},
-        rights::{Lease, RULES, Rule},
+        rights::{Lease, Place, RULES, Rule},
     },
     telemetry,
 };
 use consul_semaphore_api::{ConsulSemaphore, annotations::SEMAPHORE};
+use consul_semaphore_workload::Table;
 
 /// The oldest Kubernetes in which a Job becomes Complete or Failed only once its pods have ended. The slot is given
 /// back then.
@@ -56,6 +58,11 @@ pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
     lines.extend(resource(rest));
     lines.push(asker(&rest.asker));
     lines.extend(rights(&rest.rights));
+    lines.extend(
+        rest.table
+            .iter()
+            .flat_map(|(name, table)| rows(name, table)),
+    );
     lines.extend(rest.policies.iter().map(policy));
     lines.extend(rest.election.as_ref().map(election));
     lines.extend(operators(&rest.contested));
@@ -173,12 +180,41 @@ fn line(what: &str, outcome: Outcome, message: impl std::fmt::Display) -> Line {
     Line::new(Area::Kubernetes, what, outcome, message)
 }
 
+/// The lines about the rows of other kinds.
+fn rows(name: &Name, table: &Answer<Table>) -> Vec<Line> {
+    let title = format!("the ConfigMap {}/{}", name.namespace, name.name);
+    let of = |outcome, message: String| line("kinds", outcome, message);
+    let table = match table {
+        Ok(table) => table,
+        Err(Refusal::NotThere) => {
+            let none = of(Outcome::Warning, format!("there is no {}", &title[4..]));
+            return vec![none.todo("create it in the operator's namespace, or leave out --kinds")];
+        }
+        Err(why) => {
+            return vec![of(
+                Outcome::Unknown,
+                format!("{title} can't be read: {why}"),
+            )];
+        }
+    };
+    let read = match table.kinds.len() {
+        1 => format!("{title} has 1 row"),
+        rows => format!("{title} has {rows} rows"),
+    };
+    let wrong = table.mistakes.iter().map(|(entry, why)| {
+        let message = format!("the row {entry} of {title} is wrong: {why}");
+        of(Outcome::Failed, message).todo("correct it: docs/kinds.md")
+    });
+    [of(Outcome::Ok, read)].into_iter().chain(wrong).collect()
+}
+
 /// The line about a policy. The operator is correct without the policies.
 fn policy(finding: &Finding) -> Line {
     let outcome = match finding.standing {
         Standing::InForce => Outcome::Ok,
-        Standing::Absent | Standing::Unbound => Outcome::Warning,
-        Standing::OperatorUnknown(_) => Outcome::Failed,
+        // Then the guard refuses the operator.
+        Standing::OperatorUnknown(_) if finding.policy.role() == Role::Guard => Outcome::Failed,
+        Standing::Absent | Standing::Unbound | Standing::OperatorUnknown(_) => Outcome::Warning,
         Standing::Unknown(_) => Outcome::Unknown,
     };
     let line = line(finding.policy.name(), outcome, finding);
@@ -333,14 +369,23 @@ fn right(right: &Right) -> Line {
         Outcome::Failed
     };
     let message = format!("may not {}: {}", named(denied.iter()), rule.without);
-    line(&what, outcome, message)
-        .todo("kubectl apply -k config/rbac; for an operator of some namespaces see docs/scope.md")
+    let apply = question.source.apply();
+    let apply = apply.unwrap_or_else(|| match rule.place {
+        Place::Table => "let the operator read its ConfigMap, as docs/kinds.md says".to_owned(),
+        _ => "kubectl apply -k config/rbac".to_owned(),
+    });
+    line(&what, outcome, message).todo(format!(
+        "{apply}; for an operator of some namespaces see docs/scope.md"
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{election::Lead, rights::questions};
+    use crate::check::{
+        election::Lead,
+        rights::{Served, questions},
+    };
     use consul_semaphore_workload::Kinds;
 
     const OPERATOR: &str =
@@ -348,8 +393,11 @@ mod tests {
 
     fn rest() -> Rest {
         let lease = lease();
-        let kinds = Kinds::default();
-        let questions = questions(&kinds, &"*".parse().unwrap(), Some(&lease)).into_iter();
+        let served = Served {
+            table: Some(table()),
+            kinds: Kinds::default(),
+        };
+        let questions = questions(&served, &"*".parse().unwrap(), Some(&lease)).into_iter();
         let allowed = questions.map(|question| Right {
             question,
             denied: Vec::new(),
@@ -361,11 +409,16 @@ mod tests {
             definition: Ok(ConsulSemaphore::crd()),
             asker: Ok(OPERATOR.to_owned()),
             rights: allowed.collect(),
+            table: Some((table(), Ok(Table::default()))),
             policies: Vec::new(),
             election: Some(elected(Ok(lead("replica-1", 3)), Searched::Named)),
             cron_jobs: Ok(Found::default()),
             contested: Ok(Found::default()),
         }
+    }
+
+    fn table() -> Name {
+        "consul-semaphore-system/kinds".parse().unwrap()
     }
 
     fn lease() -> Lease {
@@ -636,6 +689,24 @@ mod tests {
             Outcome::Warning,
             &["no events"],
         );
+    }
+
+    #[test]
+    fn wrong_rows_and_a_missing_config_map_are_reported() {
+        let with = |table| Rest {
+            table: Some((self::table(), table)),
+            ..rest()
+        };
+        let data = [("runs".to_owned(), "kind: Run".to_owned())];
+        let wrong = Table::read(&data.into(), &Kinds::default());
+        let words = [
+            "the row runs of the ConfigMap consul-semaphore-system/kinds",
+            "apiVersion",
+        ];
+        only(with(Ok(wrong)), "kinds", Outcome::Failed, &words);
+        let words = ["there is no ConfigMap consul-semaphore-system/kinds"];
+        let none = with(Err(Refusal::NotThere));
+        only(none, "kinds", Outcome::Warning, &words);
     }
 
     #[test]

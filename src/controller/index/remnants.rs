@@ -30,9 +30,10 @@ impl Remnants {
         }
         let Workload { granted, since, .. } = &*tracked.workload;
         let proved = self.proved.get(uid);
-        // What is to fail is looked at until its status says so.
+        // What is to be written then is waited for.
         let is_proved = proved.is_some_and(|proved| *granted == proved.0 && *since == proved.1)
-            && !tracked.shape.is_to_fail();
+            && !tracked.shape.is_to_fail()
+            && !tracked.shape.is_reset();
         if is_proved || !tracked.may_have_pods() {
             self.unproved.remove(uid);
             return tracked;

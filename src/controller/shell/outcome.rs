@@ -289,7 +289,8 @@ impl Emitter<'_> {
     /// Why a workload fails that waits.
     fn failed(&self, fail: &Fail) -> (Reason, String) {
         let semaphore = self.reference.title();
-        let why = explain_failure(&semaphore, &fail.why);
+        let ended = ended(self.context, &fail.workload.kind);
+        let why = explain_failure(&semaphore, &fail.why, ended);
         tracing::info!(workload = %fail.workload.name, semaphore, why = why.1, "failed");
         why
     }
@@ -468,16 +469,30 @@ fn pods_remain(semaphore: &str, kind: &KindName, pods: &[String]) -> String {
     )
 }
 
-/// The event of a workload that fails instead of waiting on.
-pub(in crate::controller) fn explain_failure(semaphore: &str, why: &Failed) -> (Reason, String) {
+/// What becomes of a workload of this kind that is to fail.
+pub(in crate::controller) fn ended(context: &Context, kind: &KindName) -> &'static str {
+    let kind = context.workloads.kind(kind);
+    if kind.is_none_or(|kind| kind.can_fail()) {
+        "failed"
+    } else {
+        "put on hold"
+    }
+}
+
+/// The event of a workload that has `ended` instead of waiting on.
+pub(in crate::controller) fn explain_failure(
+    semaphore: &str,
+    why: &Failed,
+    ended: &str,
+) -> (Reason, String) {
     let waited = |timeout: &Duration| {
         let timeout = jiff::SignedDuration::try_from(*timeout).unwrap_or_default();
-        format!("failed, because it has waited for {timeout:#}")
+        format!("{ended}, because it has waited for {timeout:#}")
     };
     match why {
         Failed::Contended(why) => {
             let why = explain(semaphore, why);
-            let note = format!("failed, because {ON_CONTENTION} is Fail: {why}");
+            let note = format!("{ended}, because {ON_CONTENTION} is Fail: {why}");
             (Reason::Contended, note)
         }
         Failed::TimedOut {
@@ -500,7 +515,7 @@ pub(in crate::controller) fn explain_failure(semaphore: &str, why: &Failed) -> (
             (Reason::WaitTimedOut, note)
         }
         Failed::Superseded { by } => {
-            let note = format!("failed, because the newer {by} waits for the same slots");
+            let note = format!("{ended}, because the newer {by} waits for the same slots");
             (Reason::Superseded, note)
         }
     }
@@ -639,7 +654,7 @@ mod tests {
             asked: "db, licenses:2".to_owned(),
             taken,
         };
-        let (reason, note) = explain_failure("db", &why);
+        let (reason, note) = explain_failure("db", &why, "failed");
         assert_eq!(reason, Reason::WaitTimedOut);
         let expected = format!(
             "failed, because it has waited for 30m for db, licenses:2; db is held by prod-eu batch/a (session {}); \

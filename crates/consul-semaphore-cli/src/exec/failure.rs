@@ -15,6 +15,10 @@ const LOST: u8 = 79;
 /// The exit code for a problem of this machine.
 pub(crate) const MACHINE: u8 = 71;
 
+/// What to do about a token that Consul does not know.
+pub(crate) const UNKNOWN_TOKEN: &str = ". Consul does not know the token: it was deleted, has expired, or belongs to \
+     another Consul. Use one that this Consul knows: --consul-token-file (CONSUL_HTTP_TOKEN_FILE), or CONSUL_HTTP_TOKEN";
+
 /// Why a command did not run to its own end. The exit codes are those of sysexits.h where it has one.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -76,20 +80,16 @@ fn sentences(missing: &[Missing], patience: Duration) -> String {
 /// What to do about it.
 fn advice(error: &AcquireError) -> String {
     match error {
-        AcquireError::Refused(error) if error.is_unknown_token() => {
-            ". Consul does not know the token: it was deleted, has expired, or belongs to another Consul. Use one that \
-             this Consul knows: --consul-token-file (CONSUL_HTTP_TOKEN_FILE), or CONSUL_HTTP_TOKEN"
-                .to_owned()
-        }
+        AcquireError::Refused(error) if error.is_unknown_token() => UNKNOWN_TOKEN.to_owned(),
         AcquireError::Refused(consul::Error::Denied(_)) => {
             ". Give the token the rules that docs/exec.md names".to_owned()
         }
         AcquireError::Absent(_) => {
             ". Correct the prefix, or leave --must-exist out to make a new semaphore".to_owned()
         }
-        AcquireError::Limit { prefix, theirs, .. } => format!(
-            ". Give the limit {theirs}, or delete {prefix}/.lock once nobody uses it"
-        ),
+        AcquireError::Limit { prefix, theirs, .. } => {
+            format!(". Give the limit {theirs}, or delete {prefix}/.lock once nobody uses it")
+        }
         AcquireError::Unusable { why, .. } => match why {
             Unreadable::Mutex => ". Give the mode mutex, or another prefix",
             Unreadable::Semaphore => ". Leave the mode mutex out, or give another prefix",

@@ -1,4 +1,4 @@
-//! Commands in slots, outside Kubernetes: `exec` and `held` against a real Consul, next to Consul's own tool. The
+//! Commands in slots, outside Kubernetes: this program against a real Consul, next to Consul's own tool. The
 //! tests judge the commands by the journal that they write.
 #![allow(
     clippy::expect_used,
@@ -12,6 +12,7 @@ mod stage;
 mod ending;
 mod environment;
 mod held;
+mod inspect;
 mod limit;
 mod loss;
 mod rates;

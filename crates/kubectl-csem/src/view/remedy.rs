@@ -1,7 +1,7 @@
 //! What to do about a workload that waits, or does not wait as it should.
 
 use consul_semaphore_api::annotations::{HOLD, HOLDER_LABEL, SEMAPHORE, WAITS_LABEL};
-use consul_semaphore_workload::Kind;
+use consul_semaphore_workload::{Kind, kueue::CONTROLLER};
 
 use crate::workload_name::WorkloadName;
 
@@ -98,6 +98,10 @@ fn remedy(subject: &Subject<'_>) -> Vec<String> {
         "Malformed" => {
             format!("Correct the annotation: kubectl edit {type_} {bare} -n {namespace}")
         }
+        "InKueue" => format!(
+            "Wait for Kueue. It asks for the slot once it has reserved the quota, if the ClusterQueue names an \
+             AdmissionCheck with the controllerName {CONTROLLER}: without one, the operator leaves the {kind} alone"
+        ),
         "ManagedElsewhere" => {
             format!("Leave it to that manager and remove the annotation {SEMAPHORE}, or remove the manager")
         }

@@ -25,6 +25,9 @@ use crate::workload_name::WorkloadName;
 /// How many holders the text shows: it fits on one screen.
 const HOLDERS: usize = 10;
 
+/// The kind of a Workload of Kueue.
+const OF_KUEUE: &str = "Workload";
+
 /// What is known of the workload.
 pub(crate) struct Asked<'a> {
     pub(crate) namespace: &'a str,
@@ -40,9 +43,18 @@ pub(crate) struct Asked<'a> {
     pub(crate) advice: Option<String>,
     /// The `CronJob` that made it, if that has the annotation in the wrong place.
     pub(crate) cron_job: Option<&'a str>,
+    /// The Workload that Kueue has of it, if Kueue manages it: that waits for the slot.
+    pub(crate) of_kueue: Option<&'a OfKueue>,
     pub(crate) named: Named<'a>,
     /// What could not be read, and why.
     pub(crate) gaps: &'a [String],
+}
+
+/// A Workload of Kueue.
+pub(crate) struct OfKueue {
+    pub(crate) name: String,
+    /// What Kueue does with it.
+    pub(crate) does: String,
 }
 
 /// The semaphore that the workload names.
@@ -65,7 +77,8 @@ impl Asked<'_> {
 
     fn is(&self, id: Id<'_>) -> bool {
         let kind = self.name.kind.name();
-        id == (kind.unusual(), &self.name.name)
+        let of_kueue = self.of_kueue.map(|it| (Some(OF_KUEUE), &*it.name));
+        id == (kind.unusual(), &self.name.name) || Some(id) == of_kueue
     }
 }
 
@@ -277,6 +290,9 @@ fn verdict(asked: &Asked<'_>, place: Option<&Place>, queue: Option<&Queue>) -> V
     if workload.is_managed()
         && let Some(obstacle) = &workload.obstacle
     {
+        if let Some(of_kueue) = asked.of_kueue {
+            return with_kueue(asked, workload, of_kueue, place);
+        }
         let message = format!("the operator leaves it alone: {obstacle}");
         return Verdict::new(State::NotQueued, obstacle.reason(), message);
     }
@@ -334,6 +350,25 @@ fn verdict(asked: &Asked<'_>, place: Option<&Place>, queue: Option<&Queue>) -> V
             "Unseen",
             "the operator has not queued it yet",
         ),
+    }
+}
+
+/// It is in a queue of Kueue, which asks the operator for the slot, or does not.
+fn with_kueue(
+    asked: &Asked<'_>,
+    workload: &TrackedWorkload,
+    of_kueue: &OfKueue,
+    place: Option<&Place>,
+) -> Verdict {
+    let OfKueue { name, does } = of_kueue;
+    let message = format!("Workload {name}: {does}");
+    match (asked.phase, place) {
+        (Phase::Running, _) if workload.workload.granted.is_some() => {
+            Verdict::new(State::Running, "SlotGranted", message)
+        }
+        (Phase::Running, _) => Verdict::new(State::Running, "InKueue", message),
+        (_, Some(place)) => Verdict::new(State::Waiting, &place.reason, &place.message),
+        (_, None) => Verdict::new(State::NotQueued, "InKueue", message),
     }
 }
 
@@ -465,6 +500,7 @@ fn headline(answer: &Answer<'_>) -> String {
         State::NotQueued => match reason.as_str() {
             "OnHold" => format!("is on hold, and not in the queue of ConsulSemaphore {name}"),
             "NoSemaphore" => format!("names the ConsulSemaphore {name}, which does not exist"),
+            "InKueue" => "is in a queue of Kueue".to_owned(),
             "ManagedElsewhere" => "is managed elsewhere, and not by the operator".to_owned(),
             _ if name.is_empty() => "is not in a queue".to_owned(),
             _ => format!("is not in the queue of ConsulSemaphore {name}"),

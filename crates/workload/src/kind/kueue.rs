@@ -11,7 +11,9 @@
 //! | stopped while it runs | our entry is Retry: Kueue evicts it, and resets the entry to Pending |
 //! | failed | our entry is Rejected: Kueue makes it inactive |
 //!
-//! What Kueue resets says nothing of earlier slots any more. So the caller remembers their sessions ([`Beside`]).
+//! Kueue resets our entries when it evicts, while pods terminate. What is reset says nothing of the slots any more, so the
+//! caller remembers them, or finds them on the pods ([`Beside`]). It counts as stopping until no pod is left and that is
+//! written.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +23,7 @@ use std::{
 
 use consul_client::SessionId;
 use consul_semaphore::{
-    Phase, Uid,
+    Granted, Phase, Uid,
     engine::Write,
     plan::{Start, Target},
 };
@@ -47,11 +49,24 @@ pub const CONTROLLER: &str = "consul-semaphore.io/slots";
 /// The label of what Kueue manages, with the name of its queue.
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 
+/// The label of a Workload with the uid of its owner.
+pub const OWNER_UID: &str = "kueue.x-k8s.io/job-uid";
+
 /// How long Kueue leaves its quota to others after it has lost its slot, in seconds.
 const RETRY_AFTER: i32 = 10;
 
 /// What comes before the sessions in the message of our entry.
 const SESSIONS: &str = "sessions ";
+
+/// Stands for the sessions of slots that it is known to have had, and of which nothing more is known.
+const UNKNOWN: &str = "unknown";
+
+/// What Kueue writes into an entry when it evicts, before the state that the entry had: `resetChecksOnEviction` of its
+/// `pkg/workload/evict`. It leaves an entry that is Pending as it is.
+const RESET: &str = "Reset to Pending after eviction. Previously: ";
+
+/// The annotation of a Workload that is a slice of an elastic Job.
+const ELASTIC: &str = "kueue.x-k8s.io/elastic-job";
 
 /// Where the API server has it.
 pub(super) fn resource() -> ApiResource {
@@ -99,20 +114,67 @@ pub struct Beside {
     pub checks: Arc<BTreeSet<String>>,
     /// The annotations of its owner, as far as they are for users of this operator.
     pub annotations: BTreeMap<String, String>,
-    /// The sessions that held its slots when it was last seen with some.
-    pub sessions: Vec<SessionId>,
+    /// The slots in which it ran last.
+    pub earlier: Earlier,
 }
 
-/// The longest text of an annotation that is kept, in bytes: no valid one is as long.
-const LONGEST: usize = 4096;
+/// The slots of a Workload before Kueue evicted it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Earlier {
+    /// Nobody has looked yet.
+    #[default]
+    Unknown,
+    /// None that is known, and no pod of it is left.
+    Nothing,
+    /// These.
+    Slots {
+        /// As they were granted.
+        granted: Granted,
+        /// The sessions that held them last.
+        sessions: Vec<SessionId>,
+    },
+}
+
+impl Earlier {
+    /// By what was granted, and the sessions that are named beside it, if any.
+    pub fn of(granted: Granted, reported: &[SessionId]) -> Self {
+        let sessions = if reported.is_empty() {
+            let at_first = granted.slots.iter().map(|slot| slot.session.clone());
+            at_first.collect()
+        } else {
+            reported.to_vec()
+        };
+        Self::Slots { granted, sessions }
+    }
+
+    /// The sessions, as an entry says them.
+    fn sessions(&self) -> String {
+        match self {
+            Self::Slots { sessions, .. } => listed(sessions),
+            Self::Unknown | Self::Nothing => UNKNOWN.to_owned(),
+        }
+    }
+}
+
+/// The longest texts of annotations that are kept, in bytes: that of the semaphores, and any other. No valid one is as
+/// long.
+const LONGEST: (usize, usize) = (4096, 128);
 
 /// The annotations of an owner that matter beside its Workload: those that users write.
 pub fn annotations(owner: &ObjectMeta) -> BTreeMap<String, String> {
     let all = owner.annotations.iter().flatten();
     let ours = all.filter(|(name, _)| a::OF_USERS.contains(&name.as_str()));
-    let bounded = |value: &str| value[..value.floor_char_boundary(LONGEST)].to_owned();
-    ours.map(|(name, value)| (name.clone(), bounded(value)))
-        .collect()
+    let bounded = |(name, value): (&String, &String)| {
+        let (of_semaphores, of_others) = LONGEST;
+        let most = if name == a::SEMAPHORE {
+            of_semaphores
+        } else {
+            of_others
+        };
+        let value = &value[..value.floor_char_boundary(most)];
+        (name.clone(), value.to_owned())
+    };
+    ours.map(bounded).collect()
 }
 
 /// The owner of a Workload.
@@ -159,12 +221,58 @@ fn controller(metadata: &ObjectMeta) -> Option<&OwnerReference> {
     owners.find(|owner| owner.controller == Some(true))
 }
 
+/// Whether Kueue has what has these labels in one of its queues.
+pub fn is_in_a_queue(metadata: &ObjectMeta) -> bool {
+    let mut labels = metadata.labels.iter();
+    labels.any(|labels| labels.contains_key(QUEUE))
+}
+
+/// Whether a Workload is done.
+pub fn is_finished(object: &Object) -> bool {
+    Workload::of(object).is_ok_and(|workload| workload.is_finished())
+}
+
+/// What Kueue does with a Workload, for people: whoever reads it need not know which admission checks are ours.
+///
+/// # Errors
+/// If this is no Workload.
+pub fn describe(object: &Object) -> serde_json::Result<String> {
+    let workload = Workload::of(object)?;
+    let conditions = &workload.fields.status.conditions;
+    let checks = workload.fields.status.admission_checks.iter().flatten();
+    let checks: Vec<String> = checks
+        .map(|entry| {
+            let [name, state, message] =
+                [&entry.name, &entry.state, &entry.message].map(|text| read::shown(text));
+            let message = Some(message).filter(|message| !message.is_empty());
+            let message = message.map_or_else(String::new, |message| format!(": {message}"));
+            format!("{name} is {state}{message}")
+        })
+        .collect();
+    let asks = match checks.as_slice() {
+        [] => format!(
+            "it asks for no slot, because its ClusterQueue names no AdmissionCheck of {CONTROLLER}"
+        ),
+        checks => format!("of its admission checks {}", checks.join(", ")),
+    };
+    let does = if conditions.is("Admitted") {
+        "has admitted it"
+    } else if workload.may_run() {
+        "has reserved its quota"
+    } else {
+        "has not reserved its quota"
+    };
+    Ok(format!("Kueue {does}; {asks}"))
+}
+
 /// What of a Workload matters.
 pub(super) struct Workload<'a> {
     fields: Fields<'a, Spec, State>,
     /// Its own, with the uid of its owner, and what the owner asks for.
     metadata: ObjectMeta,
     beside: Arc<Beside>,
+    /// Whether Kueue has reset our entries since it last ran, and that is still to be answered.
+    is_reset: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -204,6 +312,20 @@ struct Entry {
     pod_set_updates: Option<Vec<PodSetUpdate>>,
 }
 
+impl Entry {
+    /// The sessions that it says.
+    fn sessions(&self) -> Option<String> {
+        let (_, sessions) = self.message.rsplit_once(SESSIONS)?;
+        Some(sessions.to_owned())
+    }
+
+    /// In which state it was when Kueue reset it, if nothing was written to it since.
+    fn before_eviction(&self) -> Option<&str> {
+        let before = self.message.strip_prefix(RESET);
+        before.filter(|_| self.state == PENDING)
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct PodSetUpdate {
@@ -215,15 +337,21 @@ impl<'a> Workload<'a> {
         let beside = object.beside.clone().unwrap_or_default();
         let fields: Fields<'_, Spec, State> = Fields::of(object)?;
         let entries = fields.status.admission_checks.iter().flatten();
-        let mut ours = entries.filter(|entry| beside.checks.contains(&entry.name));
+        let ours = entries.filter(|entry| beside.checks.contains(&entry.name));
+        let before = ours.clone().find_map(Entry::before_eviction);
+        // One that was rejected may only have waited.
+        let has_run = match (&beside.earlier, before) {
+            (_, None) => false,
+            (Earlier::Slots { .. }, Some(_)) => true,
+            (Earlier::Unknown | Earlier::Nothing, Some(state)) => state != REJECTED,
+        };
+        let kept_them = has_run && before != Some(RETRY);
+        let is_rejected = ours.clone().any(|entry| entry.state == REJECTED);
+        let said = ours.clone().find_map(Entry::sessions);
+        let had = || (kept_them || is_rejected).then(|| beside.earlier.sessions());
         let own = fields.metadata;
         let mut annotations = beside.annotations.clone();
-        let said = ours.find_map(|entry| entry.message.rsplit_once(SESSIONS));
-        let remembered = || Some(listed(&beside.sessions)).filter(|sessions| !sessions.is_empty());
-        if let Some(sessions) = said
-            .map(|(_, sessions)| sessions.to_owned())
-            .or_else(remembered)
-        {
+        if let Some(sessions) = said.or_else(had) {
             annotations.insert(a::SESSION.to_owned(), sessions);
         }
         let metadata = ObjectMeta {
@@ -236,6 +364,7 @@ impl<'a> Workload<'a> {
             ..ObjectMeta::default()
         };
         Ok(Self {
+            is_reset: has_run && beside.earlier != Earlier::Nothing,
             fields,
             metadata,
             beside,
@@ -255,6 +384,11 @@ impl<'a> Workload<'a> {
         entries.all(|(_, entry)| entry.state == state)
     }
 
+    /// Whether it is done.
+    fn is_finished(&self) -> bool {
+        self.fields.status.conditions.is("Finished")
+    }
+
     /// Whether it has its quota, and nothing of Kueue's takes it away.
     fn may_run(&self) -> bool {
         let conditions = &self.fields.status.conditions;
@@ -272,20 +406,26 @@ impl Read for Workload<'_> {
         &self.metadata
     }
 
-    /// Also of one that lost its slot: its pods count until Kueue has evicted it.
+    /// Also of one that lost its slot or was rejected: its pods count until Kueue has evicted it.
     fn grant(&self) -> Option<&BTreeMap<String, String>> {
-        let has_one = |state: &str| matches!(state, READY | RETRY);
-        let mut granted = self.entries().filter(|(_, entry)| has_one(&entry.state));
+        let mut granted = self.entries().filter(|(_, entry)| entry.state != PENDING);
         granted.find_map(|(_, entry)| {
             let updates = entry.pod_set_updates.as_ref()?;
             updates.first()?.annotations.as_ref()
         })
     }
 
+    fn earlier_grant(&self) -> Option<&Granted> {
+        match &self.beside.earlier {
+            Earlier::Slots { granted, .. } => Some(granted).filter(|_| self.is_reset),
+            Earlier::Unknown | Earlier::Nothing => None,
+        }
+    }
+
     fn phase(&self, granted: bool) -> Phase {
         let conditions = &self.fields.status.conditions;
         let ended = Phase::Finished { at_rest: false };
-        if conditions.is("Finished") {
+        if self.is_finished() {
             return ended;
         }
         if self.fields.metadata.deletion_timestamp.is_some() {
@@ -293,7 +433,7 @@ impl Read for Workload<'_> {
         }
         let any_is = |state: &str| self.entries().any(|(_, entry)| entry.state == state);
         let retries = any_is(RETRY);
-        if self.may_run() && retries && granted {
+        if self.is_reset || retries && granted {
             Phase::Stopping
         } else if !self.may_run() || retries || any_is(REJECTED) {
             ended
@@ -317,11 +457,23 @@ impl Read for Workload<'_> {
         graces.max().unwrap_or_else(|| read::grace(None))
     }
 
+    /// Kueue has several Workloads for an elastic Job, which run at once.
+    fn unfit(&self) -> Option<String> {
+        let annotations = self.fields.metadata.annotations.as_ref()?;
+        let is_elastic = annotations.get(ELASTIC).is_some_and(|it| it == "true");
+        is_elastic.then(|| {
+            format!(
+                "an elastic Job can't wait for slots: make it again without the annotation {ELASTIC}"
+            )
+        })
+    }
+
     fn shape(&self) -> Shape {
         let pod_sets = self.fields.spec.pod_sets.iter().flatten();
         Shape::Checks {
             places: self.entries().map(|(place, _)| place).collect(),
             pod_sets: pod_sets.map(|pods| pods.name.as_str().into()).collect(),
+            is_reset: self.is_reset,
         }
     }
 }
@@ -337,7 +489,7 @@ pub(super) fn request(write: &Write, shape: &Shape, now: jiff::Timestamp) -> Opt
     let request = match write {
         Write::Start(write) => change.start(write, shape),
         Write::Suspend(_) => change.retry("it has lost its slot"),
-        Write::GiveBack(write) => change.says(&gave_back(&write.sessions)),
+        Write::GiveBack(write) => change.give_back(&write.sessions),
         Write::Rename(write) => change.says(&has(&write.sessions)),
         Write::Skip(_) => change.to(REJECTED, "all slots were taken when it came"),
         Write::Fail(write) => change.to(REJECTED, write.why.reason()),
@@ -354,10 +506,6 @@ pub(super) fn stop(workload: &Target, shape: &Shape, now: jiff::Timestamp) -> Op
 
 fn has<'a>(sessions: impl IntoIterator<Item = &'a SessionId>) -> String {
     format!("it has its slots: {SESSIONS}{}", listed(sessions))
-}
-
-fn gave_back<'a>(sessions: impl IntoIterator<Item = &'a SessionId>) -> String {
-    format!("it gave its slots back: {SESSIONS}{}", listed(sessions))
 }
 
 /// A change of our entries.
@@ -398,6 +546,19 @@ impl<'a> Change<'a> {
         self.says(message)
     }
 
+    /// None of them says any more that it is to run, nor in which slots.
+    fn give_back(mut self, sessions: &[SessionId]) -> Request {
+        for place in self.places {
+            let at = format!("/status/admissionChecks/{place}/podSetUpdates");
+            self.patch.add(&at, &json!([]));
+        }
+        let named = match sessions {
+            [] => String::new(),
+            sessions => format!(": {SESSIONS}{}", listed(sessions)),
+        };
+        self.to(PENDING, &format!("it gave its slots back{named}"))
+    }
+
     /// The time of the change is also when Kueue's pause begins.
     fn retry(mut self, message: &str) -> Request {
         for place in self.places {
@@ -432,6 +593,8 @@ pub struct Asked {
     target: Target,
     shape: Shape,
     waits: bool,
+    is_finished: bool,
+    looks_back: bool,
     said: Vec<String>,
 }
 
@@ -458,6 +621,8 @@ impl Asked {
             },
             shape: workload.shape(),
             waits: workload.phase(false) == Phase::Idle,
+            is_finished: workload.is_finished(),
+            looks_back: workload.is_reset && workload.beside.earlier == Earlier::Unknown,
             said,
         }))
     }
@@ -467,9 +632,19 @@ impl Asked {
         &self.target
     }
 
-    /// Whether Kueue waits for our answer.
+    /// Whether Kueue waits for our answer, and no pod of an earlier run is in the way of it.
     pub fn waits(&self) -> bool {
         self.waits
+    }
+
+    /// Whether it is done.
+    pub fn is_finished(&self) -> bool {
+        self.is_finished
+    }
+
+    /// Whether it was evicted, and its pods must be asked in which slots they run.
+    pub fn looks_back(&self) -> bool {
+        self.looks_back
     }
 
     /// It needs no slot.

@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use consul_client::clock::Moment;
 use consul_semaphore::{
-    Phase,
+    Granted, Phase,
     engine::Write,
     plan::{Fail, Failed, GiveBack, Rename, Start, Stop, Suspend, Suspended},
 };
 use consul_semaphore_workload::{
     Kind, Object, Obstacle, Request, TrackedWorkload,
-    kueue::{self, Asked, Beside, Check},
+    kueue::{self, Asked, Beside, Check, Earlier},
 };
 use serde_json::{Value, json};
 
@@ -58,20 +58,20 @@ fn with(change: impl FnOnce(&mut Value)) -> Value {
     object
 }
 
-/// With what its owner asks for, and what is remembered of earlier slots.
-fn beside(annotations: &[(&str, &str)], sessions: &[&str]) -> Beside {
+/// With what its owner asks for.
+fn beside(annotations: &[(&str, &str)]) -> Beside {
     let annotations = annotations.iter();
     let annotations = annotations
         .map(|(name, value)| (format!("consul-semaphore.io/{name}"), (*value).to_owned()));
     Beside {
         checks: Arc::new([OURS.to_owned()].into()),
         annotations: annotations.collect(),
-        sessions: sessions.iter().map(|session| (*session).into()).collect(),
+        earlier: Earlier::Unknown,
     }
 }
 
 fn asks() -> Beside {
-    beside(&[("semaphore", "db")], &[])
+    beside(&[("semaphore", "db")])
 }
 
 fn object(object: &Value, beside: Beside) -> Object {
@@ -115,7 +115,7 @@ fn it_waits_as_its_owner_says_once_it_has_its_quota() {
         ("priority", "7"),
         ("wait-timeout", "30m"),
     ];
-    let tracked = read(&reserved(), beside(&annotations, &[])).expect("it asks");
+    let tracked = read(&reserved(), beside(&annotations)).expect("it asks");
     let workload = tracked.workload;
     assert!(workload.is_queued());
     assert_eq!(workload.uid, UID.into(), "it is its owner's");
@@ -144,12 +144,12 @@ fn what_its_owner_can_not_ask_for_is_an_obstacle_and_no_annotation_asks_for_noth
         assert!(annotations.values().all(|value| value.len() <= 4096));
         let beside = Beside {
             annotations,
-            ..beside(&[], &[])
+            ..beside(&[])
         };
         let tracked = read(&reserved(), beside).expect("it asks");
         assert!(matches!(tracked.obstacle, Some(Obstacle::Malformed(_))));
     }
-    assert_eq!(read(&reserved(), beside(&[], &[])), None);
+    assert_eq!(read(&reserved(), beside(&[])), None);
     // What the operator writes is nothing that a user says.
     let annotations = BTreeMap::from([("consul-semaphore.io/failed".to_owned(), String::new())]);
     let owner = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
@@ -239,7 +239,7 @@ fn a_grant_is_read_back_and_anothers_is_nobodys() {
     assert!(workload.started_by(&SESSION.into()));
     assert_eq!(workload.reported, [SESSION.into()]);
     // Also when nothing is known of its owner.
-    let unknown = read(&granted(), beside(&[], &[])).expect("it was granted");
+    let unknown = read(&granted(), beside(&[])).expect("it was granted");
     assert!(unknown.workload.started_by(&SESSION.into()));
     let mut copy = granted();
     copy["metadata"]["ownerReferences"][0]["uid"] = "another".into();
@@ -255,18 +255,153 @@ fn a_grant_is_read_back_and_anothers_is_nobodys() {
     assert_eq!(renamed.phase, Phase::Running);
 }
 
-/// Kueue resets our entry when it evicts, and gives it quota again while its pods terminate.
-#[test]
-fn what_was_evicted_may_have_pods_and_names_its_earlier_session() {
-    let reset = with(|it| {
-        let message = "Reset to Pending after eviction. Previously: Ready";
+/// As Kueue evicts it: our entry is reset, and it may have its quota again while its pods terminate.
+fn evicted(before: &str) -> Value {
+    with(|it| {
+        let message = format!("Reset to Pending after eviction. Previously: {before}");
         it["status"]["admissionChecks"][1]["message"] = message.into();
+    })
+}
+
+fn earlier() -> Earlier {
+    Earlier::of(Granted::by(&format!("p/{SESSION}"), SESSION), &[NEW.into()])
+}
+
+fn read_beside(value: &Value, earlier: Earlier) -> Option<TrackedWorkload> {
+    let beside = Beside { earlier, ..asks() };
+    read(value, beside)
+}
+
+#[test]
+fn what_was_evicted_keeps_its_slots_until_its_pods_are_gone_and_that_is_written() {
+    for (before, lost, reported) in [
+        ("Ready", false, vec![NEW.into()]),
+        ("Retry", true, Vec::new()),
+    ] {
+        let tracked = read_beside(&evicted(before), earlier()).expect("it asks");
+        let workload = &tracked.workload;
+        assert!(tracked.may_have_pods() && workload.started_by(&SESSION.into()));
+        assert_eq!(workload.phase, Phase::Stopping);
+        assert_eq!((workload.lost(), &workload.reported), (lost, &reported));
+
+        let give_back = Write::GiveBack(GiveBack {
+            workload: (&**workload).into(),
+            sessions: vec![NEW.into()],
+            hold: false,
+        });
+        let request = Kind::KueueWorkload.request(&give_back, &tracked.shape, now());
+        let after = applied(&evicted(before), &request.expect("it can be said"));
+        let tracked = read_beside(&after, earlier()).expect("it asks");
+        assert!(tracked.workload.is_queued());
+        assert_eq!(tracked.workload.granted, None);
+        assert_eq!(tracked.workload.reported, [NEW.into()]);
+    }
+}
+
+#[test]
+fn what_was_evicted_is_known_to_have_run_when_nothing_else_is_known_of_that() {
+    let unknown = read_beside(&evicted("Ready"), Earlier::Unknown).expect("it asks");
+    assert_eq!(unknown.workload.phase, Phase::Stopping);
+    let gone = read_beside(&evicted("Ready"), Earlier::Nothing).expect("it asks");
+    assert!(gone.workload.is_queued() && !gone.workload.was_never_granted());
+    // It ran without a slot, or waited for too long.
+    for (before, earlier) in [
+        ("Retry", Earlier::Nothing),
+        ("Rejected", Earlier::Nothing),
+        ("Rejected", Earlier::Unknown),
+    ] {
+        let never = read_beside(&evicted(before), earlier).expect("it asks");
+        assert!(never.workload.is_queued() && never.workload.was_never_granted());
+    }
+    let ended = read_beside(&evicted("Rejected"), earlier()).expect("it asks");
+    assert_eq!(ended.workload.phase, Phase::Stopping);
+}
+
+#[test]
+fn nobody_is_told_to_be_ready_while_pods_of_an_evicted_run_may_be_left() {
+    let asked = |earlier| {
+        let beside = Beside {
+            earlier,
+            ..beside(&[])
+        };
+        let asked = Asked::of(&object(&evicted("Ready"), beside)).expect("one");
+        let asked = asked.expect("our check is asked");
+        (asked.waits(), asked.looks_back())
+    };
+    assert_eq!(asked(Earlier::Unknown), (false, true));
+    assert_eq!(asked(earlier()), (false, false));
+    assert_eq!(asked(Earlier::Nothing), (true, false));
+}
+
+/// Another check of ours was named in its `ClusterQueue` before it was admitted.
+#[test]
+fn of_two_checks_of_ours_both_are_pending_again_when_it_gives_its_slot_back() {
+    const SECOND: &str = "more-slots";
+    let both = || Beside {
+        checks: Arc::new([OURS, SECOND].map(str::to_owned).into()),
+        ..asks()
+    };
+    let sent = |value: &Value, write: &dyn Fn(&TrackedWorkload) -> Write| {
+        let tracked = read(value, both()).expect("it asks");
+        let request = Kind::KueueWorkload.request(&write(&tracked), &tracked.shape, now());
+        applied(value, &request.expect("it can be said"))
+    };
+    let asked = with(|it| {
+        let entry = json!({ "name": SECOND, "state": "Pending", "message": "" });
+        let entries = it["status"]["admissionChecks"].as_array_mut();
+        entries.expect("a list").push(entry);
     });
-    let tracked = read(&reset, beside(&[("semaphore", "db")], &[SESSION])).expect("it asks");
-    assert!(tracked.may_have_pods());
-    assert_eq!(tracked.workload.granted, None);
-    assert_eq!(tracked.workload.reported, [SESSION.into()]);
-    assert!(!tracked.workload.was_never_granted());
+    let mut half = sent(&asked, &|tracked| Write::Start(start(tracked)));
+    let states = |value: &Value| {
+        let entry = |place: usize| value["status"]["admissionChecks"][place]["state"].clone();
+        [0, 1, 2].map(entry)
+    };
+    assert_eq!(states(&half), ["Ready", "Ready", "Ready"]);
+    half["status"]["admissionChecks"][2] = asked["status"]["admissionChecks"][2].clone();
+    let tracked = read(&half, both()).expect("it asks").workload;
+    assert!(tracked.phase == Phase::Idle && tracked.granted.is_some());
+    let after = sent(&half, &|tracked| {
+        Write::GiveBack(GiveBack {
+            workload: (&tracked.workload).into(),
+            sessions: vec![SESSION.into()],
+            hold: true,
+        })
+    });
+    assert_eq!(states(&after), ["Ready", "Pending", "Pending"]);
+    assert_eq!(
+        after["status"]["admissionChecks"][1]["podSetUpdates"],
+        json!([])
+    );
+    let tracked = read(&after, both()).expect("it asks").workload;
+    assert_eq!(tracked.granted, None);
+    assert!(tracked.is_queued() && tracked.reported == [SESSION.into()]);
+}
+
+#[test]
+fn it_is_described_for_people() {
+    let described = |value: &Value| kueue::describe(&object(value, asks())).expect("one");
+    assert_eq!(
+        described(&reserved()),
+        "Kueue has reserved its quota; of its admission checks provisioning is Ready, slots is Pending"
+    );
+    let unasked = with(|it| it["status"] = json!({}));
+    let described = described(&unasked);
+    assert!(described.starts_with("Kueue has not reserved its quota; it asks for no slot"));
+    assert!(described.len() < 200, "{described}");
+}
+
+#[test]
+fn an_elastic_job_is_told_that_it_can_not_wait() {
+    let elastic = with(|it| {
+        it["metadata"]["annotations"] = json!({ "kueue.x-k8s.io/elastic-job": "true" });
+    });
+    let tracked = tracked(&elastic);
+    assert!(!tracked.workload.is_queued());
+    let Some(Obstacle::Unfit(why)) = tracked.obstacle else {
+        panic!("{tracked:?}");
+    };
+    assert!(why.contains("elastic"), "{why}");
+    assert_eq!(read(&elastic, beside(&[])), None, "it asks for nothing");
 }
 
 #[test]
@@ -365,7 +500,7 @@ fn its_owner_is_its_controller_and_of_a_kind_that_is_known() {
 
 #[test]
 fn what_asks_for_nothing_is_ready_and_what_can_not_be_read_says_why() {
-    let asked = |value: &Value| Asked::of(&object(value, beside(&[], &[]))).expect("one");
+    let asked = |value: &Value| Asked::of(&object(value, beside(&[]))).expect("one");
     let after = |value: &Value, request: Option<Request>| applied(value, &request.expect("news"));
     let waiting = asked(&reserved()).expect("our check is asked");
     assert!(waiting.waits());

@@ -291,6 +291,57 @@ fn one_that_has_waited_for_too_long_leaves_the_queue_and_its_status_says_so() {
     }
 }
 
+/// As `kubectl get -o yaml | kubectl apply -f -` makes it.
+#[test]
+fn a_copy_of_one_that_was_to_fail_waits() {
+    for row in rows() {
+        let mut copy = row.fail(&row.waiting());
+        copy["metadata"]["uid"] = "another".into();
+        let read = tracked(&row.kind, &copy);
+        assert!(read.workload.is_queued(), "{copy}");
+        assert!(!read.workload.wait.failing && !read.may_have_pods());
+        assert_eq!(row.failure(&copy), None);
+    }
+}
+
+#[test]
+fn one_whose_status_can_t_say_that_it_failed_is_put_on_hold() {
+    for row in rows() {
+        let failing = row.fail(&row.waiting());
+        let target = Target::from(&tracked(&row.kind, &failing).workload);
+        let held = row.kind.unmark(&target, true).expect("it has a mark");
+        let held = applied(&failing, &held);
+        let read = tracked(&row.kind, &held);
+        assert!(read.workload.is_held_back(), "{held}");
+        assert!(!read.workload.wait.failing && !read.may_have_pods());
+        assert_eq!(row.failure(&held), None);
+    }
+}
+
+/// A `SparkApplication` runs again when its spec is changed.
+#[test]
+fn one_that_failed_without_a_grant_and_may_run_again_is_not_to_fail_then() {
+    for row in rows() {
+        let mut failed = row.fail(&row.waiting());
+        failed["status"] = row.finished.last().expect("a status").clone();
+        let read = tracked(&row.kind, &failed);
+        let again = row.kind.name().as_str() == "SparkApplication";
+        assert_eq!(read.may_have_pods(), again, "{failed}");
+        let target = Target::from(&read.workload);
+        let unmarked = row.kind.unmark(&target, false).expect("it has a mark");
+        let mut unmarked = applied(&failed, &unmarked);
+        assert!(!tracked(&row.kind, &unmarked).may_have_pods());
+        unmarked["status"] = row.suspended.clone();
+        assert!(workload(&row.kind, &unmarked).is_queued());
+        // Those in whose annotations there is a grant are looked at by that.
+        let mut granted = row.running();
+        let mark = json!(format!("Replaced {UID}"));
+        granted["metadata"]["annotations"]["consul-semaphore.io/failed"] = mark;
+        granted["status"] = row.finished[0].clone();
+        assert!(!tracked(&row.kind, &granted).may_have_pods());
+    }
+}
+
 #[test]
 fn a_running_one_that_ends_is_held_until_its_pods_are_gone() {
     for row in rows() {

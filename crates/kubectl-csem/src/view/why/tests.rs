@@ -27,6 +27,7 @@ fn of(workload: Option<&TrackedWorkload>, named: Named<'_>) -> (Value, String) {
         is_seen: true,
         advice: None,
         cron_job: None,
+        of_kueue: None,
         named,
         gaps: &[],
     })
@@ -106,6 +107,7 @@ fn one_of_another_kind_is_not_mixed_up_with_a_job_of_its_name() {
         is_seen: true,
         advice: None,
         cron_job: None,
+        of_kueue: None,
         named: Named::Semaphore(&db, &queue),
         gaps: &[],
     };
@@ -359,6 +361,62 @@ fn a_name_of_no_semaphore_is_corrected() {
 }
 
 #[test]
+fn one_in_a_queue_of_kueue_waits_as_its_workload_does() {
+    let object: Object = serde_json::from_str(
+        &json!({
+            "metadata": {
+                "name": "a", "namespace": "batch", "uid": "uid-a", "resourceVersion": "7",
+                "labels": { "kueue.x-k8s.io/queue-name": "team" },
+                "annotations": { "consul-semaphore.io/semaphore": "db" },
+            },
+            "spec": { "suspend": true, "template": {} },
+        })
+        .to_string(),
+    )
+    .unwrap();
+    let this = job().tracked(&object).unwrap().unwrap();
+    let entry = json!({ "job": "job-a-1", "kind": "Workload" });
+    let db = queued(&[], &json!({ "waiting": 1, "queue": [entry] }));
+    let queue = queue_of(&db, &[], &[], 99);
+    let answer = |name: &str, phase| {
+        said(&Asked {
+            namespace: "batch",
+            name: &job(),
+            workload: Some(&this),
+            semaphore: Some("db"),
+            phase,
+            is_seen: true,
+            advice: None,
+            cron_job: None,
+            of_kueue: Some(&OfKueue {
+                name: name.to_owned(),
+                does: "Kueue has not reserved its quota".to_owned(),
+            }),
+            named: Named::Semaphore(&db, &queue),
+            gaps: &[],
+        })
+    };
+    let (waits, _) = answer("job-a-1", Phase::Idle);
+    assert_eq!(
+        (&waits["state"], &waits["place"]),
+        (&json!("Waiting"), &json!(1))
+    );
+    let (elsewhere, text) = answer("job-a-2", Phase::Idle);
+    is(&elsewhere, "NotQueued", "InKueue");
+    has(
+        &text,
+        &[
+            "batch/a is in a queue of Kueue",
+            "Workload job-a-2: Kueue has not reserved its quota",
+            "consul-semaphore.io/slots",
+        ],
+    );
+    let (runs, text) = answer("job-a-2", Phase::Running);
+    is(&runs, "Running", "InKueue");
+    has(&text, &["batch/a runs without a slot"]);
+}
+
+#[test]
 fn one_that_does_not_ask_is_told_how() {
     let (answer, text) = of(None, Named::Nothing);
     is(&answer, "NotAnnotated", "NotAnnotated");
@@ -375,6 +433,7 @@ fn one_that_does_not_ask_is_told_how() {
         is_seen: true,
         advice: Some("write consul-semaphore.io/semaphore".to_owned()),
         cron_job: None,
+        of_kueue: None,
         named: Named::Nothing,
         gaps: &[],
     };
@@ -416,6 +475,7 @@ fn one_that_waits_no_more_is_said_to() {
             is_seen: true,
             advice: None,
             cron_job: None,
+            of_kueue: None,
             named: Named::Semaphore(&db, &queue),
             gaps: &[],
         });

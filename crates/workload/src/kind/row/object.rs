@@ -122,11 +122,15 @@ impl Read for Listed<'_> {
             };
         }
         // One that is to fail does so once its pods are gone.
-        if suspended && read::failing(&self.object.metadata).is_none() {
+        if suspended && !self.is_failing() {
             Phase::Idle
         } else {
             Phase::Stopping
         }
+    }
+
+    fn is_failing(&self) -> bool {
+        read::marked(&self.object.metadata).is_some()
     }
 
     fn suspended_at(&self) -> Option<&Time> {
@@ -214,7 +218,8 @@ impl Read for Listed<'_> {
         let life = &self.row.life;
         let ended = self.is_any(&life.finished);
         let suspended = !ended && self.is_held() && self.is_any(&life.suspended);
-        let reason = read::failing(&self.object.metadata).filter(|_| suspended);
+        let mark = read::marked(&self.object.metadata);
+        let reason = mark.filter(|_| suspended);
         Shape::Listed(Box::new(Listing {
             row: self.row.clone(),
             templates: self.templates().collect(),
@@ -223,6 +228,7 @@ impl Read for Listed<'_> {
                 condition: condition.flatten(),
                 conditions: self.conditions.are_there(),
             }),
+            again: mark.is_some() && ended && life.runs_again,
         }))
     }
 }
@@ -264,10 +270,19 @@ fn held(row: &Row, workload: &Target, annotations: &Json) -> Request {
 /// hold.
 fn fails(row: &Row, workload: &Target, reason: &str) -> Request {
     let annotations = match row.life.failed {
-        Some(_) => json!({ (a::FAILED): reason }),
+        Some(_) => json!({ (a::FAILED): read::mark(reason, &workload.uid) }),
         None => json!({ (a::HOLD): "true" }),
     };
     held(row, workload, &annotations)
+}
+
+/// Takes the mark from it that it is to fail. With `hold` it is put on hold instead.
+pub(in crate::kind) fn unmark(workload: &Target, hold: bool) -> Request {
+    let mut annotations = json!({ (a::FAILED): null });
+    if hold {
+        annotations[a::HOLD] = "true".into();
+    }
+    Request::Patch(json!({ "metadata": metadata(workload, &annotations) }))
 }
 
 /// What an object of this kind looks like; `None` if it was read by another row.

@@ -8,12 +8,12 @@ const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
 /// How long ago that was; `-` if unknown. Clocks of two machines differ: a time in the future counts as now.
-pub(crate) fn age(since: Option<Timestamp>, now: Timestamp) -> String {
+pub fn age(since: Option<Timestamp>, now: Timestamp) -> String {
     since.map_or_else(|| "-".to_owned(), |since| seconds(now, since))
 }
 
 /// The duration until then.
-pub(crate) fn until(then: Timestamp, now: Timestamp) -> String {
+pub fn until(then: Timestamp, now: Timestamp) -> String {
     seconds(then, now)
 }
 

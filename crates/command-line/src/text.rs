@@ -11,7 +11,8 @@ const LONGEST: usize = 2048;
 
 /// What the colour of a word says, where there is colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Tone {
+pub enum Tone {
+    /// Nothing in particular.
     #[default]
     Plain,
     /// A heading.
@@ -41,35 +42,39 @@ impl Tone {
 
 /// A piece of a line. Whatever its text was, it moves no cursor and ends no line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Span {
+pub struct Span {
     text: String,
     tone: Tone,
 }
 
 impl Span {
-    pub(crate) fn new(tone: Tone, text: impl AsRef<str>) -> Self {
+    /// A piece with this tone.
+    pub fn new(tone: Tone, text: impl AsRef<str>) -> Self {
         Self {
             text: one_line(text.as_ref(), LONGEST),
             tone,
         }
     }
 
-    pub(crate) fn plain(text: impl AsRef<str>) -> Self {
+    /// A piece without a tone.
+    pub fn plain(text: impl AsRef<str>) -> Self {
         Self::new(Tone::Plain, text)
     }
 
     /// The same with more text, in the same tone.
-    pub(crate) fn followed_by(mut self, text: &str) -> Self {
+    #[must_use]
+    pub fn followed_by(mut self, text: &str) -> Self {
         self.text.push_str(&one_line(text, LONGEST));
         self
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether it has no text.
+    pub fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
 
     /// Its width in columns of a terminal.
-    pub(crate) fn width(&self) -> usize {
+    pub fn width(&self) -> usize {
         self.text.width()
     }
 
@@ -110,16 +115,17 @@ impl Span {
 
 /// One line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Line(pub(crate) Vec<Span>);
+pub struct Line(pub Vec<Span>);
 
 impl Line {
     /// A line with a single piece.
-    pub(crate) fn of(tone: Tone, text: impl AsRef<str>) -> Self {
+    pub fn of(tone: Tone, text: impl AsRef<str>) -> Self {
         Self(vec![Span::new(tone, text)])
     }
 
     /// As much as fits into this many columns.
-    pub(crate) fn cut(&self, columns: usize) -> Self {
+    #[must_use]
+    pub fn cut(&self, columns: usize) -> Self {
         let mut room = columns;
         let mut spans = Vec::new();
         for span in &self.0 {
@@ -134,7 +140,8 @@ impl Line {
         Self(spans)
     }
 
-    pub(crate) fn render(&self, colour: bool) -> String {
+    /// The line, without a newline.
+    pub fn render(&self, colour: bool) -> String {
         let mut out = String::new();
         for span in &self.0 {
             span.write(&mut out, colour);
@@ -145,27 +152,30 @@ impl Line {
 
 /// Lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Text {
-    pub(crate) lines: Vec<Line>,
+pub struct Text {
+    /// The lines, in order.
+    pub lines: Vec<Line>,
 }
 
 impl Text {
-    pub(crate) fn push(&mut self, line: Line) {
+    /// Adds a line.
+    pub fn push(&mut self, line: Line) {
         self.lines.push(line);
     }
 
-    pub(crate) fn extend(&mut self, lines: impl IntoIterator<Item = Line>) {
+    /// Adds lines.
+    pub fn extend(&mut self, lines: impl IntoIterator<Item = Line>) {
         self.lines.extend(lines);
     }
 
     /// Adds an empty line and a heading.
-    pub(crate) fn heading(&mut self, title: impl AsRef<str>) {
+    pub fn heading(&mut self, title: impl AsRef<str>) {
         self.push(Line::default());
         self.push(Line::of(Tone::Strong, title));
     }
 
     /// The whole text, with a newline after each line.
-    pub(crate) fn render(&self, colour: bool) -> String {
+    pub fn render(&self, colour: bool) -> String {
         let lines = self.lines.iter();
         lines.map(|line| line.render(colour) + "\n").collect()
     }

@@ -1,20 +1,21 @@
 //! Columns that are as wide as their widest cell.
 
-use super::text::{Line, Span, Tone};
+use crate::text::{Line, Span, Tone};
 
 /// The gap between two columns.
 const GAP: usize = 3;
 
 /// Rows below a heading. Columns without any content are left out.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Table {
+pub struct Table {
     heading: Vec<&'static str>,
     rows: Vec<Vec<Span>>,
     indent: usize,
 }
 
 impl Table {
-    pub(crate) fn new(heading: impl Into<Vec<&'static str>>) -> Self {
+    /// A table without rows.
+    pub fn new(heading: impl Into<Vec<&'static str>>) -> Self {
         Self {
             heading: heading.into(),
             ..Self::default()
@@ -22,16 +23,18 @@ impl Table {
     }
 
     /// The same table, indented by this many columns.
-    pub(crate) fn indented(self, indent: usize) -> Self {
+    #[must_use]
+    pub fn indented(self, indent: usize) -> Self {
         Self { indent, ..self }
     }
 
     /// Adds a row, with a cell for each column.
-    pub(crate) fn row(&mut self, cells: impl Into<Vec<Span>>) {
+    pub fn row(&mut self, cells: impl Into<Vec<Span>>) {
         self.rows.push(cells.into());
     }
 
-    pub(crate) fn lines(&self) -> Vec<Line> {
+    /// The heading and the rows.
+    pub fn lines(&self) -> Vec<Line> {
         let heading = self.heading.iter().map(|name| Span::new(Tone::Dim, name));
         let says = |column: usize| {
             let mut cells = self.rows.iter().filter_map(|row| row.get(column));

@@ -1,0 +1,122 @@
+//! The flags of the commands that show semaphores, and of the one that takes a slot from its holder.
+#![allow(
+    clippy::doc_markdown,
+    reason = "these comments are the help, which is shown as it stands"
+)]
+
+use clap::{Args, ValueEnum};
+use command_line::{ConsulFlags, filter};
+use consul_semaphore::Prefix;
+
+use crate::inspect::Format;
+
+/// The meaning of the exit code.
+pub(super) const HELP: &str = "\
+Exit code: 0, or
+    1  release: it is not done, and stderr says why
+   69  Consul can't be reached, has no leader, is overloaded or fails
+   71  the system refuses: stdout can't be written to
+   77  Consul refuses: the token is unknown or lacks a right
+   78  nobody uses the prefix, there is too much below it, or the settings for
+       Consul are wrong";
+
+/// What all of them need.
+#[derive(Args, Debug)]
+pub(crate) struct Common {
+    /// What is logged to stderr: a level, or `target=level` pairs joined by commas
+    #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = "warn", value_parser = filter)]
+    pub(crate) log_filter: String,
+
+    #[command(flatten)]
+    pub(crate) consul: ConsulFlags,
+}
+
+/// How the answer is written.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Output {
+    /// The output format, instead of text for people
+    #[arg(long, short, value_enum, value_name = "FORMAT")]
+    output: Option<Machine>,
+}
+
+/// A format for programs.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Machine {
+    /// JSON; of watch, one object on each line
+    Json,
+}
+
+impl Output {
+    /// The format.
+    pub(crate) fn format(self) -> Format {
+        match self.output {
+            Some(Machine::Json) => Format::Json,
+            None => Format::Text,
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Several {
+    /// Only those at this prefix and below it [default: all that the token may read]
+    #[arg(value_name = "PREFIX")]
+    pub(crate) below: Option<Prefix>,
+
+    #[command(flatten)]
+    pub(crate) output: Output,
+
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct One {
+    /// Where the semaphore lives in Consul; with a key, <prefix>/<key>
+    #[arg(value_name = "PREFIX")]
+    pub(crate) prefix: Prefix,
+
+    #[command(flatten)]
+    pub(crate) output: Output,
+
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Release {
+    /// Where the semaphore lives in Consul; with a key, <prefix>/<key>
+    #[arg(value_name = "PREFIX")]
+    pub(crate) prefix: Prefix,
+
+    /// The holder's session, as `show` names it
+    #[arg(value_name = "SESSION", value_parser = session)]
+    pub(crate) session: String,
+
+    /// Do not ask
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// The longest id of a session that a lock key may list.
+const LONGEST: usize = 128;
+
+fn session(text: &str) -> Result<String, String> {
+    let is_plain = text
+        .bytes()
+        .all(|byte| byte.is_ascii_graphic() && byte != b'/');
+    if (1..=LONGEST).contains(&text.len()) && is_plain {
+        Ok(text.to_owned())
+    } else {
+        Err("this can't be a session's id".to_owned())
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Completion {
+    /// The shell
+    #[arg(value_enum, value_name = "SHELL")]
+    pub(crate) shell: clap_complete::Shell,
+}

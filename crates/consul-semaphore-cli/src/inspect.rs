@@ -1,0 +1,94 @@
+//! Semaphores as they are in Consul: who holds their slots, and who waits.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `seen` | what Consul shows of a semaphore, as plain data |
+//! | `names` | the sessions of programs that write nothing about themselves |
+//! | `find` | the semaphores below a prefix |
+//! | `text` | semaphores as text |
+//! | `changes` | what changed between two readings |
+//! | `watch` | changes as they come |
+//! | `release` | a slot that is taken from its holder |
+//! | `failure` | exit codes |
+
+mod changes;
+mod failure;
+mod find;
+mod names;
+mod release;
+mod seen;
+mod text;
+mod watch;
+
+use command_line::{
+    terminal::{colour, message, try_write},
+    text::Text,
+};
+use consul_client::{Client, clock};
+use consul_semaphore::{Prefix, Reading};
+use serde::Serialize;
+
+pub(crate) use self::{failure::Failure, release::release, watch::watch};
+use self::{names::Names, seen::Semaphore};
+
+/// How the answer is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// `list`: the semaphores below a prefix, or all.
+pub(crate) async fn list(
+    client: &Client,
+    below: Option<&Prefix>,
+    format: Format,
+) -> Result<(), Failure> {
+    let found = find::find(client, below).await?;
+    for note in &found.notes {
+        message(note);
+    }
+    let all: Vec<_> = found.all.iter().map(|found| &found.summary).collect();
+    match format {
+        Format::Json => json(&all),
+        Format::Text if all.is_empty() => {
+            let below = below.map_or_else(String::new, |prefix| format!(" below {prefix}/"));
+            message(&format!("there are no semaphores{below}"));
+            Ok(())
+        }
+        Format::Text => print(&text::list(&all)),
+    }
+}
+
+/// `show`: one semaphore with its holders and all who wait.
+pub(crate) async fn show(client: &Client, prefix: &Prefix, format: Format) -> Result<(), Failure> {
+    let listing = client.list(&prefix.folder()).await?;
+    let reading = Reading::found(prefix.clone(), listing);
+    let mut names = Names::default();
+    names.learn(client, [&reading]).await?;
+    let semaphore = Semaphore::of(&reading, &names);
+    if semaphore.is_unused() {
+        return Err(Failure::Nobody(prefix.clone()));
+    }
+    match format {
+        Format::Json => json(&semaphore),
+        Format::Text => print(&text::show(&semaphore, clock::time())),
+    }
+}
+
+fn json(value: &impl Serialize) -> Result<(), Failure> {
+    let text =
+        serde_json::to_string_pretty(value).map_err(|error| Failure::Output(error.into()))?;
+    write(&(text + "\n"))
+}
+
+fn print(text: &Text) -> Result<(), Failure> {
+    write(&text.render(colour()))
+}
+
+/// Writes to stdout. A reader that has seen enough, as `head` has, is no failure.
+fn write(text: &str) -> Result<(), Failure> {
+    try_write(text).map(drop).map_err(Failure::Output)
+}

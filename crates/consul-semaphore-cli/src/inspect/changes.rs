@@ -1,0 +1,259 @@
+//! What changed between two readings of a semaphore.
+
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Display, Formatter},
+};
+
+use consul_client::SessionId;
+use consul_semaphore::Prefix;
+use serde::Serialize;
+
+use super::seen::{Contender, Holder, Semaphore, Waiter};
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum What {
+    /// The limit is another one, or was written for the first time.
+    Limit,
+    /// Nobody uses the prefix any more.
+    Unused,
+    /// It held a slot when the watch began.
+    Held,
+    /// It got a slot.
+    Granted,
+    /// It gave its slot back.
+    Released,
+    /// It holds a slot, and its session has ended.
+    Dead,
+    /// It was dead, and was removed.
+    Pruned,
+    /// It waits for a slot.
+    Waiting,
+    /// It waits no more, and got no slot.
+    Left,
+}
+
+/// A change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Change<'a> {
+    prefix: &'a Prefix,
+    #[serde(rename = "change")]
+    what: What,
+    #[serde(flatten)]
+    contender: Option<&'a Contender>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fencing_token: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u32>,
+}
+
+impl Display for Change<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let what = match self.what {
+            What::Limit => "limit",
+            What::Unused => "unused",
+            What::Held => "held",
+            What::Granted => "granted",
+            What::Released => "released",
+            What::Dead => "dead",
+            What::Pruned => "pruned",
+            What::Waiting => "waiting",
+            What::Left => "left",
+        };
+        write!(f, "{} {what}", self.prefix)?;
+        if let Some(limit) = self.limit {
+            write!(f, " {limit}")?;
+        }
+        match self.contender {
+            Some(contender) => write!(
+                f,
+                " {} (session {})",
+                contender.title(),
+                contender.session.shown()
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is different, in the order in which it must have happened: slots become free before they are granted. At
+/// `first` nothing was known before.
+pub(super) fn between<'a>(
+    before: Option<&'a Semaphore>,
+    after: Option<&'a Semaphore>,
+    first: bool,
+) -> Vec<Change<'a>> {
+    let Some(prefix) = after.or(before).map(|semaphore| &semaphore.summary.prefix) else {
+        return Vec::new();
+    };
+    let change = |what, contender| Change {
+        prefix,
+        what,
+        contender,
+        fencing_token: None,
+        limit: None,
+    };
+    let (old, new) = (holders(before), holders(after));
+    let (waited, waits) = (waiters(before), waiters(after));
+    let mut changes = Vec::new();
+    let limit = |of: Option<&Semaphore>| of.and_then(|semaphore| semaphore.summary.limit);
+    let (limit_before, limit_after) = (limit(before), limit(after));
+    if limit_after.is_some() && limit_after != limit_before {
+        changes.push(Change {
+            limit: limit_after,
+            ..change(What::Limit, None)
+        });
+    }
+    for (session, holder) in &old {
+        let what = match new.get(session) {
+            None if holder.dead => What::Pruned,
+            None => What::Released,
+            Some(now) if now.dead && !holder.dead => What::Dead,
+            Some(_) => continue,
+        };
+        changes.push(change(what, Some(&holder.contender)));
+    }
+    let left = waited
+        .iter()
+        .filter(|(session, _)| !waits.contains_key(*session) && !new.contains_key(*session));
+    changes.extend(left.map(|(_, waiter)| change(What::Left, Some(&waiter.contender))));
+    // In the order of the reading.
+    let came = after.into_iter().flat_map(|semaphore| &semaphore.holders);
+    for holder in came.filter(|holder| !old.contains_key(&holder.contender.session)) {
+        let what = match (holder.dead, first) {
+            (true, _) => What::Dead,
+            (false, true) => What::Held,
+            (false, false) => What::Granted,
+        };
+        changes.push(Change {
+            fencing_token: holder.fencing_token,
+            ..change(what, Some(&holder.contender))
+        });
+    }
+    let came = after.into_iter().flat_map(|semaphore| &semaphore.waiters);
+    let came = came.filter(|waiter| !waited.contains_key(&waiter.contender.session));
+    changes.extend(came.map(|waiter| change(What::Waiting, Some(&waiter.contender))));
+    if limit_before.is_some() && limit_after.is_none() && waits.is_empty() {
+        changes.push(change(What::Unused, None));
+    }
+    changes
+}
+
+fn holders(of: Option<&Semaphore>) -> BTreeMap<&SessionId, &Holder> {
+    let holders = of.into_iter().flat_map(|semaphore| &semaphore.holders);
+    holders
+        .map(|holder| (&holder.contender.session, holder))
+        .collect()
+}
+
+fn waiters(of: Option<&Semaphore>) -> BTreeMap<&SessionId, &Waiter> {
+    let waiters = of.into_iter().flat_map(|semaphore| &semaphore.waiters);
+    waiters
+        .map(|waiter| (&waiter.contender.session, waiter))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use consul_client::{Entry, Listing, clock::Moment};
+    use consul_semaphore::{Reading, lock::SEMAPHORE_FLAGS};
+
+    use super::*;
+    use crate::inspect::names::Names;
+
+    const A: &str = "aaaaaaaa-0000-4000-8000-000000000000";
+    const B: &str = "bbbbbbbb-0000-4000-8000-000000000000";
+
+    fn entry(name: &str, session: Option<&str>, value: &str) -> Entry {
+        Entry {
+            key: format!("p/{name}"),
+            value: value.as_bytes().to_vec(),
+            flags: SEMAPHORE_FLAGS,
+            session: session.map(Into::into),
+            lock_index: 1,
+            create_index: 1,
+            modify_index: 2,
+        }
+    }
+
+    /// A semaphore with these holders in its body and these live contenders.
+    fn semaphore(limit: u32, holders: &[&str], alive: &[&str]) -> Semaphore {
+        let holders: Vec<_> = holders
+            .iter()
+            .map(|holder| format!("\"{holder}\":true"))
+            .collect();
+        let body = format!(
+            "{{\"Limit\":{limit},\"Holders\":{{{}}}}}",
+            holders.join(",")
+        );
+        let mut entries = vec![entry(".lock", None, &body)];
+        entries.extend(
+            alive
+                .iter()
+                .map(|session| entry(session, Some(session), "")),
+        );
+        let listing = Listing {
+            entries,
+            index: 1,
+            sent: Moment::now(),
+            reset: false,
+        };
+        Semaphore::of(
+            &Reading::found("p".parse().unwrap(), listing),
+            &Names::default(),
+        )
+    }
+
+    #[track_caller]
+    fn says(before: &Semaphore, after: &Semaphore, expected: &[&str]) {
+        let changes = between(Some(before), Some(after), false);
+        let said: Vec<_> = changes.iter().map(ToString::to_string).collect();
+        let expected: Vec<_> = expected.iter().map(|words| format!("p {words}")).collect();
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn each_change_has_its_word() {
+        let of = |what: &str, session: &str| format!("{what} Unknown (session {session})");
+        let free = semaphore(1, &[], &[]);
+        let waiting = semaphore(1, &[A], &[A, B]);
+        let handed = semaphore(1, &[B], &[B]);
+        let dead = semaphore(1, &[A], &[]);
+        says(&free, &free, &[]);
+        says(&free, &waiting, &[&of("granted", A), &of("waiting", B)]);
+        says(&waiting, &handed, &[&of("released", A), &of("granted", B)]);
+        says(&waiting, &dead, &[&of("dead", A), &of("left", B)]);
+        says(&dead, &free, &[&of("pruned", A)]);
+        says(&free, &semaphore(3, &[], &[]), &["limit 3"]);
+    }
+
+    #[test]
+    fn what_is_there_at_first_was_not_granted_now() {
+        let there = semaphore(1, &[A], &[A]);
+        let said: Vec<_> = between(None, Some(&there), true)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(
+            said,
+            [
+                "p limit 1".to_owned(),
+                format!("p held Unknown (session {A})")
+            ]
+        );
+        let gone: Vec<_> = between(Some(&there), None, false)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(
+            gone,
+            [
+                format!("p released Unknown (session {A})"),
+                "p unused".to_owned()
+            ]
+        );
+    }
+}

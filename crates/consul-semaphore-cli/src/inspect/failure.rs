@@ -1,0 +1,111 @@
+//! Why a command can't do what it was asked to do, with its exit code.
+
+use std::io;
+
+use consul_client::{self as consul, text::one_line};
+use consul_semaphore::Prefix;
+
+use crate::exec::{MACHINE, UNKNOWN_TOKEN};
+
+/// How much of a message of Consul's is repeated.
+const SHOWN: usize = 600;
+
+/// A failure. The exit codes are those of `exec`.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// Consul refuses, or does not answer.
+    #[error("{}{}", one_line(&.0.to_string(), SHOWN), advice(.0))]
+    Consul(#[from] consul::Error),
+    /// The settings for Consul are wrong.
+    #[error(transparent)]
+    Config(#[from] consul::ConfigError),
+    /// There is no semaphore.
+    #[error(
+        "there is no semaphore at {0}: nobody uses this prefix. `consul-semaphore list` shows those that there are"
+    )]
+    Nobody(Prefix),
+    /// It is not done.
+    #[error("not released: {0}")]
+    NotReleased(String),
+    /// The answer can't be written.
+    #[error("can't write to stdout: {0}")]
+    Output(io::Error),
+    /// A problem of this machine.
+    #[error("{0}")]
+    System(io::Error),
+}
+
+impl Failure {
+    /// The exit code.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Consul(error) if is_away(error) => 69,
+            Self::Consul(consul::Error::AnswerTooLarge(_)) | Self::Config(_) | Self::Nobody(_) => {
+                78
+            }
+            Self::Consul(_) => 77,
+            Self::NotReleased(_) => 1,
+            Self::Output(_) | Self::System(_) => MACHINE,
+        }
+    }
+}
+
+/// Whether Consul can't answer now, and may later.
+pub(super) fn is_away(error: &consul::Error) -> bool {
+    match error {
+        consul::Error::LoginFailed(failure) => failure.passing,
+        consul::Error::Unreachable { .. }
+        | consul::Error::NotSent(_)
+        | consul::Error::NoLeader { .. }
+        | consul::Error::TooManyRequests(_) => true,
+        consul::Error::Unexpected { status, .. } => *status >= 500,
+        _ => false,
+    }
+}
+
+/// What to do about it.
+fn advice(error: &consul::Error) -> &'static str {
+    match error {
+        error if error.is_unknown_token() => UNKNOWN_TOKEN,
+        consul::Error::Denied(_) => ". Give the token the rules that docs/slots.md names",
+        consul::Error::Unreachable { .. } => {
+            ". Is the address right? It is that of --consul-address, or of CONSUL_HTTP_ADDR"
+        }
+        consul::Error::AnswerTooLarge(_) => {
+            " for all keys below the prefix. Give a longer prefix, or delete what does not belong to a semaphore"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_failure_has_the_exit_code_of_exec_and_says_what_to_do() {
+        let denied = |text: &str| consul::Error::Denied(text.to_owned());
+        let unreachable = consul::Error::Unreachable {
+            message: "127.0.0.1:1: refused".to_owned(),
+            undecided: false,
+        };
+        for (failure, code, words) in [
+            (unreachable.into(), 69, "CONSUL_HTTP_ADDR"),
+            (denied("no").into(), 77, "docs/slots.md"),
+            (denied("ACL not found").into(), 77, "--consul-token-file"),
+            (
+                consul::Error::AnswerTooLarge(16 << 20).into(),
+                78,
+                "a longer prefix",
+            ),
+            (Failure::Nobody("a/b".parse().unwrap()), 78, "list"),
+            (Failure::NotReleased("no".to_owned()), 1, "not released"),
+        ] {
+            let failure: Failure = failure;
+            assert_eq!(failure.code(), code, "{failure}");
+            assert!(failure.to_string().contains(words), "{failure}");
+        }
+        let forged = Failure::from(denied("a\n\u{1b}[2Jb"));
+        assert!(!forged.to_string().contains(char::is_control));
+    }
+}

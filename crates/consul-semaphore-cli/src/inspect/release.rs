@@ -1,0 +1,197 @@
+//! `release`: a slot is taken from its holder.
+//!
+//! A holder that lives loses its session, as with any tool for Consul: it learns of that, and others wait for the
+//! lock-delay. One that is dead is removed from the lock key by a compare-and-swap, without that delay: whoever asks
+//! for that knows that nothing runs there any more.
+
+use std::{
+    io::{self, Write as _},
+    time::Duration,
+};
+
+use command_line::terminal::{message, try_write};
+use consul_client::{self as consul, Backoff, Client, Op, SessionId, text::one_line};
+use consul_semaphore::{ContenderBody, Lock, Mode, Prefix, Reading};
+
+use super::{
+    failure::Failure,
+    names::Names,
+    seen::{self, Contender},
+};
+
+/// How often a write that others were faster than is tried.
+const TRIES: u32 = 8;
+
+/// The pauses between.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
+
+/// What a session has at the prefix.
+enum Role {
+    /// A slot. It lives.
+    Holds,
+    /// A slot, but it is dead: the transaction that removes it.
+    Dead(Vec<Op>),
+}
+
+/// Takes the slot from its holder; asks before, unless the answer is `yes`.
+pub(crate) async fn release(
+    client: &Client,
+    prefix: &Prefix,
+    session: &SessionId,
+    yes: bool,
+) -> Result<(), Failure> {
+    let reading = read(client, prefix).await?;
+    let role = role(&reading, session)?;
+    message(&consequences(client, &reading, session, &role).await?);
+    if !yes {
+        confirm()?;
+    }
+    let done = match role {
+        Role::Holds => {
+            // The answer took time: meanwhile it may have given the slot back, and use its session for something else.
+            if !yes {
+                self::role(&read(client, prefix).await?, session)?;
+            }
+            client.destroy_session(session).await?;
+            format!(
+                "session {} destroyed: its slot of {prefix} is released\n",
+                session.shown()
+            )
+        }
+        Role::Dead(_) => {
+            prune(client, prefix, session).await?;
+            format!("{} removed from {}\n", session.shown(), prefix.lock_key())
+        }
+    };
+    try_write(&done).map(drop).map_err(Failure::Output)
+}
+
+async fn read(client: &Client, prefix: &Prefix) -> Result<Reading, Failure> {
+    let listing = client.list(&prefix.folder()).await?;
+    Ok(Reading::found(prefix.clone(), listing))
+}
+
+/// What the session has there, if that can be taken.
+fn role(reading: &Reading, session: &SessionId) -> Result<Role, Failure> {
+    let refuse = |why: String| Err(Failure::NotReleased(why));
+    let prefix = reading.prefix();
+    if let Lock::Unreadable(why) = reading.lock() {
+        return refuse(format!("{}: {why}", prefix.lock_key()));
+    }
+    if reading.holds(session) {
+        return Ok(Role::Holds);
+    }
+    if let Some(operations) = reading.prune(session) {
+        return Ok(Role::Dead(operations));
+    }
+    if reading.contender(session).is_some() {
+        return refuse(format!("the session only waits for a slot of {prefix}"));
+    }
+    refuse(format!(
+        "the session has no slot of {prefix}. `consul-semaphore show {prefix}` shows who has one"
+    ))
+}
+
+/// Removes a dead holder, as long as it is one and nobody else has removed it.
+async fn prune(client: &Client, prefix: &Prefix, session: &SessionId) -> Result<(), Failure> {
+    let mut pauses = PAUSES;
+    loop {
+        let reading = read(client, prefix).await?;
+        if !reading.is_named(session) && reading.is_readable() {
+            return Ok(());
+        }
+        let Role::Dead(operations) = role(&reading, session)? else {
+            return Err(Failure::NotReleased("it lives again".to_owned()));
+        };
+        let Err(error) = client.transaction(&operations).await else {
+            return Ok(());
+        };
+        let again = matches!(error, consul::Error::Conflict(_)) || error.may_have_been_applied();
+        if !again || pauses.tries() == TRIES {
+            return Err(error.into());
+        }
+        pauses.wait().await;
+    }
+}
+
+/// Everything to know before it is confirmed.
+async fn consequences(
+    client: &Client,
+    reading: &Reading,
+    session: &SessionId,
+    role: &Role,
+) -> Result<String, Failure> {
+    let prefix = reading.prefix();
+    let id = session.shown();
+    if matches!(role, Role::Dead(_)) {
+        return Ok(format!(
+            "This releases a slot of {prefix}: it removes the session {id} from {}.\nThe holder is dead: its session \
+             has ended, or no longer locks its contender. What it started may still run.\nThe slot is free at once, \
+             without a lock-delay.",
+            prefix.lock_key()
+        ));
+    }
+    let entry = reading.contender(session);
+    let body = entry.and_then(|entry| ContenderBody::read(&entry.value));
+    // What the session is called proves whose it is; a body may say anything.
+    let known = match client.session(session).await {
+        Ok(known) => known,
+        Err(consul::Error::Denied(_)) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let lock_delay = known
+        .as_ref()
+        .map_or(Duration::ZERO, |known| known.lock_delay);
+    let names = Names::of(session, known);
+    let proved = match names.get(session) {
+        Some(_) => Contender::of(session, None, &names),
+        None => Contender::of(session, body.as_ref(), &names),
+    };
+    let then = match reading.mode() {
+        Mode::Semaphore => {
+            "Operators and `exec` grant the slot again after their lock-delay; Consul's Go client uses it at once. To free \
+             it at once, run this again."
+                .to_owned()
+        }
+        Mode::Mutex => format!("Consul lets nobody lock the key for the session's lock-delay ({}s).", lock_delay.as_secs()),
+    };
+    let holder = one_line(&proved.title(), seen::LONGEST_TITLE);
+    let held = body.as_ref().and_then(|body| body.cools_until).map_or("", |_| {
+        " The slot cools down, or counts a start of a rate: that ends early, unless its operator takes another slot for it."
+    });
+    Ok(format!(
+        "This releases a slot of {prefix}: it destroys the session {id}, with all else that it has locked.\nThe holder is \
+         {holder}: {}{held}\n{then}",
+        fate(&proved.kind)
+    ))
+}
+
+/// What becomes of a holder of this kind.
+fn fate(kind: &str) -> &'static str {
+    match kind {
+        "Process" => {
+            "`exec` ends the command and exits with 79; with --on-slot-lost continue the command continues, in another \
+             slot if one is free."
+        }
+        "Program" | "Unknown" => {
+            "that program decides what it does without its session: `consul lock` ends its command, scripts may continue."
+        }
+        _ => {
+            "onSlotLost of its ConsulSemaphore decides whether it gets a slot again, is stopped, or continues without \
+             one; without an operator nothing stops it."
+        }
+    }
+}
+
+fn confirm() -> Result<(), Failure> {
+    let failed = |error: io::Error| {
+        Failure::NotReleased(format!("can't ask: {error}. --yes skips the question"))
+    };
+    write!(io::stderr(), "Release it? Type yes: ").map_err(failed)?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(failed)?;
+    if answer.trim() == "yes" {
+        return Ok(());
+    }
+    Err(Failure::NotReleased("the answer was not yes".to_owned()))
+}

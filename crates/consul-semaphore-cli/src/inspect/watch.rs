@@ -1,0 +1,204 @@
+//! `watch`: a line for each change.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use command_line::terminal::{message, try_write};
+use consul_client::{self as consul, Client, Entry, Listing, WatchOptions, clock};
+use consul_semaphore::{Prefix, Reading};
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    task::spawn_blocking,
+};
+
+use super::{
+    Format,
+    changes::{self, Change},
+    failure::{Failure, is_away},
+    names::Names,
+    seen::Semaphore,
+};
+
+/// The name of a lock key below its prefix.
+const LOCK: &str = ".lock";
+
+/// How the prefix is read: changes that come faster share a reading.
+fn options() -> WatchOptions {
+    WatchOptions {
+        wait: Duration::from_mins(5),
+        burst: 10,
+        rate: 5.0,
+        ..WatchOptions::default()
+    }
+}
+
+/// A change, and when it was seen.
+#[derive(Serialize)]
+struct Timed<'a> {
+    time: Timestamp,
+    #[serde(flatten)]
+    change: Change<'a>,
+}
+
+/// Writes what changes below a prefix, or in the whole store, until a signal comes or nobody reads any more.
+pub(crate) async fn watch(
+    client: &Client,
+    below: Option<&Prefix>,
+    format: Format,
+) -> Result<(), Failure> {
+    let mut ends = Ends::new().map_err(Failure::System)?;
+    let folder = below.map_or_else(String::new, Prefix::folder);
+    let mut readings = client.readings(&folder, options());
+    let mut seen = Seen::default();
+    let mut trouble = None;
+    loop {
+        let reading = tokio::select! {
+            reading = readings.recv() => reading,
+            () = ends.come() => return Ok(()),
+        };
+        let lines = match reading {
+            None => return Ok(()),
+            Some(Ok(listing)) => {
+                trouble = None;
+                tokio::select! {
+                    lines = seen.take(client, listing, format) => lines?,
+                    () = ends.come() => return Ok(()),
+                }
+            }
+            // Later it is only an interruption.
+            Some(Err(error)) if seen.began && is_away(&error) => {
+                let said = Failure::from(error).to_string();
+                if trouble.as_ref() != Some(&said) {
+                    message(&format!("{said}; trying again"));
+                }
+                trouble = Some(said);
+                continue;
+            }
+            Some(Err(error)) => return Err(error.into()),
+        };
+        // A reader that has stopped for a while must not keep a signal from ending this.
+        let written = tokio::select! {
+            written = spawn_blocking(move || try_write(&lines)) => written,
+            () = ends.come() => return Ok(()),
+        };
+        match written {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => return Ok(()),
+            Ok(Err(error)) => return Err(Failure::Output(error)),
+            Err(stopped) => return Err(Failure::Output(stopped.into())),
+        }
+    }
+}
+
+/// What was seen last.
+#[derive(Default)]
+struct Seen {
+    began: bool,
+    names: Names,
+    all: BTreeMap<Prefix, Semaphore>,
+}
+
+impl Seen {
+    /// The lines for what this listing shows differently.
+    async fn take(
+        &mut self,
+        client: &Client,
+        listing: Listing,
+        format: Format,
+    ) -> Result<String, consul::Error> {
+        let readings = semaphores(listing);
+        // Those that can't be named now are without a name.
+        match self.names.learn(client, &readings).await {
+            Err(error) if !is_away(&error) => return Err(error),
+            _ => {}
+        }
+        let mut all: BTreeMap<Prefix, Semaphore> = BTreeMap::new();
+        for reading in &readings {
+            let mut semaphore = Semaphore::of(reading, &self.names);
+            if let Some(before) = self.all.get(reading.prefix()) {
+                semaphore.remember(before);
+            }
+            all.insert(reading.prefix().clone(), semaphore);
+        }
+        let first = !self.began;
+        let prefixes = self
+            .all
+            .keys()
+            .filter(|prefix| !all.contains_key(prefix))
+            .chain(all.keys());
+        let time = clock::time();
+        let mut lines = String::new();
+        for prefix in prefixes {
+            for change in changes::between(self.all.get(prefix), all.get(prefix), first) {
+                let line = match format {
+                    Format::Text => format!("{time:.0} {change}\n"),
+                    Format::Json => json_line(&Timed { time, change }),
+                };
+                lines.push_str(&line);
+            }
+        }
+        self.all = all;
+        self.began = true;
+        Ok(lines)
+    }
+}
+
+fn json_line(timed: &Timed<'_>) -> String {
+    // Texts and numbers only: writing them cannot fail.
+    serde_json::to_string(timed).unwrap_or_default() + "\n"
+}
+
+/// The semaphores of a listing: the folders that have a lock key, or a contender.
+fn semaphores(listing: Listing) -> Vec<Reading> {
+    let Listing {
+        entries,
+        index,
+        sent,
+        reset,
+    } = listing;
+    let mut folders: BTreeMap<Prefix, Vec<Entry>> = BTreeMap::new();
+    for entry in entries {
+        let Some((folder, name)) = entry.key.rsplit_once('/') else {
+            continue;
+        };
+        let session = entry.session.as_ref();
+        if (name == LOCK || session.is_some_and(|session| session.as_str() == name))
+            && let Ok(prefix) = folder.parse()
+        {
+            folders.entry(prefix).or_default().push(entry);
+        }
+    }
+    let reading = |(prefix, entries)| {
+        let listing = Listing {
+            entries,
+            index,
+            sent,
+            reset,
+        };
+        Reading::found(prefix, listing)
+    };
+    folders.into_iter().map(reading).collect()
+}
+
+/// The signals that end it.
+struct Ends([Signal; 3]);
+
+impl Ends {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self([
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::hangup())?,
+        ]))
+    }
+
+    async fn come(&mut self) {
+        let [interrupt, terminate, hang_up] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hang_up.recv() => {}
+        }
+    }
+}
