@@ -389,6 +389,8 @@ impl Workloads {
             Some(_) => {}
             // What runs then would keep the slots of the last run.
             None if asked.waits() && self.context.index.has_contender(&served.uid) => {
+                let why = "waits until the slots of its last run are free";
+                self.answer(name.clone(), asked, asked.pending(why, now));
                 return Some(name);
             }
             None => self.answer(name, asked, asked.ready(now)),

@@ -132,7 +132,10 @@ async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
         };
     }
     if matches!(workload.phase, Phase::Finished { .. }) {
-        forget(context, tracked).await;
+        let forgotten = forget(context, tracked).await;
+        if matches!(forgotten, Outcome::Changed) {
+            return forgotten;
+        }
     }
     context.index.proved(tracked);
     Outcome::Settled
@@ -141,18 +144,18 @@ async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
 /// A finished workload forgets its grant, as if it had given the slot back, and that it was to fail: then another process
 /// does not ask again, and what may run again does so without a grant, and is queued. If that can't be written, it is
 /// finished all the same.
-async fn forget(context: &Context, tracked: &TrackedWorkload) {
+async fn forget(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     let workload = &tracked.workload;
-    if workload.granted.is_some() {
-        // An error was reported.
-        let _ = give_back(context, tracked).await;
-        return;
-    }
     let kind = context.workloads.kind(&workload.kind);
-    let request = kind.and_then(|kind| kind.unmark(&(&**workload).into(), false));
-    if let Some(request) = request {
-        let _ = record(context, tracked, request).await;
-    }
+    let unmark = || kind.and_then(|kind| kind.unmark(&(&**workload).into(), false));
+    let forgotten = if workload.granted.is_some() {
+        give_back(context, tracked).await
+    } else if let Some(request) = unmark() {
+        record(context, tracked, request).await
+    } else {
+        Ok(Outcome::Settled)
+    };
+    forgotten.unwrap_or(Outcome::Settled)
 }
 
 /// Records that a workload gave its slots back.

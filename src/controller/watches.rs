@@ -95,7 +95,11 @@ pub(super) fn begin(
         let owners = OWNERS.into_iter().filter(|_| of_kueue).map(|kind| {
             let what = kind.resource().plural;
             let watching = Watching::begin_part(&what, "Kueue", &scope, health, metrics);
-            (kind, watching.of(Source::of(&Kind::KueueWorkload)))
+            let source = match kind {
+                Kind::Job => Source::Operator,
+                _ => Source::of(&Kind::KueueWorkload),
+            };
+            (kind, watching.of(source))
         });
         BegunScope {
             owners: owners.collect(),

@@ -1399,6 +1399,7 @@ impl Queue {
         };
         let mut kept = self.sessions.kept.iter();
         let holds = kept.any(|session| !ahead.contains(session) && lives(session));
+        let can_write = self.trouble().is_none_or(|trouble| !trouble.writing);
         // Slots of a rate end with their sessions.
         let holds = holds && !self.settings.is_rate();
         Conclusion {
@@ -1410,7 +1411,7 @@ impl Queue {
             unheld,
             settled,
             parts,
-            open,
+            open: open && can_write,
             in_reach,
             idle: facts.is_empty()
                 && self.sessions.is_empty()

@@ -177,6 +177,8 @@ struct World {
     unread: Option<&'static str>,
     /// The workload whose sessions are still being made.
     no_sessions_for: Option<&'static str>,
+    /// The semaphore for which Consul makes no sessions.
+    refuses_sessions: Option<&'static str>,
     /// How many transactions go through that are never answered.
     answers_are_lost: usize,
     /// How many bytes of values Consul takes in a transaction.
@@ -368,6 +370,9 @@ impl World {
                 }
             }
             Call::CreateSession { name, .. } if self.is_without_session(&name) => return,
+            Call::CreateSession { .. } if self.refuses_sessions == Some(&*queue.semaphore.name) => {
+                Answer::SessionMade(Err(no_answer()))
+            }
             Call::CreateSession { name, .. } => {
                 Answer::SessionMade(Ok(self.consul.make_session(&name)))
             }

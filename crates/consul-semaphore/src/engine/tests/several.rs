@@ -268,6 +268,20 @@ fn nobody_passes_one_whose_sessions_are_still_being_made() {
 }
 
 #[test]
+fn one_that_can_have_no_sessions_elsewhere_is_in_nobodys_way() {
+    let mut world = World::with(&[("db", 1), ("licenses", 1)]);
+    world.refuses_sessions = Some("licenses");
+    world.arrives("both", &[asks("db", 1), asks("licenses", 1)]);
+    world.arrives("behind", &[asks("db", 1)]);
+    world.runs_for(20, 1);
+    assert_eq!(world.started, ["behind"]);
+    world.refuses_sessions = None;
+    world.ends("behind");
+    world.run(1);
+    assert_eq!(world.started, ["behind", "both"]);
+}
+
+#[test]
 fn when_somebody_else_is_faster_at_one_lock_key_nothing_is_granted_at_the_others() {
     let mut world = World::with(&[("db", 1), ("licenses", 1)]);
     // Both prefixes have been read, and another workload takes a slot at one of them.
