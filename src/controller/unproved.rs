@@ -11,12 +11,9 @@ use crate::{
     call::CALL_TIMEOUT,
     workload::{Urgency, WorkloadWrite, WriteError},
 };
-use consul_client::{
-    SessionId,
-    clock::{self, Moment},
-};
+use consul_client::clock::{self, Moment};
 use consul_semaphore::{
-    Identity, Phase, Uid, Workload,
+    Identity, Phase, Uid,
     engine::Write,
     holding::Setback,
     plan::{GiveBack, Target},
@@ -161,9 +158,12 @@ async fn forget(context: &Context, tracked: &TrackedWorkload) -> Outcome {
 /// Records that a workload gave its slots back.
 async fn give_back(context: &Context, tracked: &TrackedWorkload) -> Result<Outcome, WriteError> {
     let workload = &tracked.workload;
+    let reported = &workload.reported;
+    let granted = workload.granted.as_ref();
+    let sessions = granted.map_or_else(|| reported.clone(), |granted| granted.latest(reported));
     let write = GiveBack {
         workload: (&**workload).into(),
-        sessions: sessions(workload),
+        sessions,
         hold: false,
     };
     let kind = context.workloads.kind(&workload.kind);
@@ -187,15 +187,6 @@ async fn record(
         tracing::warn!(%workload, %error, "can't record that a workload is done with its slot");
     }
     sent
-}
-
-/// The sessions that held its slots last.
-fn sessions(workload: &Workload) -> Vec<SessionId> {
-    if workload.reported.is_empty() {
-        workload.held_by().cloned().collect()
-    } else {
-        workload.reported.clone()
-    }
 }
 
 /// Has the status of a workload say that it failed. If its controller overwrites that, the watch shows it here again.

@@ -1,5 +1,7 @@
 //! Plain data of the KV store. No IO.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{clock::Moment, id::Id};
@@ -88,6 +90,29 @@ pub struct Listing {
     /// Consul's indexes went back since the previous listing: it lost or restored its data, and
     /// [`Entry::modify_index`] starts anew. Only set by a watch.
     pub reset: bool,
+}
+
+impl Listing {
+    /// What each part of it shows, by the part that `part_of` says an entry belongs to. The others are left out.
+    pub fn split<K: Ord>(self, part_of: impl Fn(&Entry) -> Option<K>) -> BTreeMap<K, Self> {
+        let mut parts: BTreeMap<K, Vec<Entry>> = BTreeMap::new();
+        for entry in self.entries {
+            if let Some(part) = part_of(&entry) {
+                parts.entry(part).or_default().push(entry);
+            }
+        }
+        let (index, sent, reset) = (self.index, self.sent, self.reset);
+        let listing = |entries| Self {
+            entries,
+            index,
+            sent,
+            reset,
+        };
+        let parts = parts.into_iter();
+        parts
+            .map(|(part, entries)| (part, listing(entries)))
+            .collect()
+    }
 }
 
 /// Keys without their values.

@@ -11,7 +11,7 @@ mod semaphore;
 use std::{ffi::OsString, num::NonZeroU32, path::Path, time::Duration};
 
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
-use command_line::{CONSUL_ENVIRONMENT, ConsulFlags, filter, name};
+use command_line::{CONSUL_ENVIRONMENT, name};
 use consul_client as consul;
 use consul_semaphore::{
     Key, LONGEST_COOLDOWN, MOST_SLOTS, Period, Prefix, Reserved, Seconds, holder,
@@ -263,12 +263,8 @@ pub(crate) struct Exec {
     #[arg(long, env = "CONSUL_SEMAPHORE_PASS_CONSUL_CREDENTIALS")]
     pass_consul_credentials: bool,
 
-    /// What is logged to stderr: a level, or `target=level` pairs joined by commas
-    #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = "warn", value_parser = filter)]
-    pub(crate) log_filter: String,
-
     #[command(flatten)]
-    pub(crate) consul: ConsulFlags,
+    pub(crate) common: Common,
 
     /// The command, and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -469,12 +465,8 @@ pub(crate) struct Held {
     #[arg(long, env = "CONSUL_SEMAPHORE_SLOTS", value_name = "JSON", value_parser = slots)]
     slots: Option<Slots>,
 
-    /// What is logged to stderr: a level, or `target=level` pairs joined by commas
-    #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = "warn", value_parser = filter)]
-    pub(crate) log_filter: String,
-
     #[command(flatten)]
-    pub(crate) consul: ConsulFlags,
+    pub(crate) common: Common,
 }
 
 /// Slots that were granted together.

@@ -70,11 +70,8 @@ fn main() -> ExitCode {
 
 /// Runs a command in a slot.
 fn exec(flags: cli::Exec) -> ExitCode {
-    let consul = flags
-        .consul
-        .config::<Cli>()
-        .unwrap_or_else(|error| error.exit());
-    let filter = flags.log_filter.clone();
+    let consul = flags.common.consul();
+    let filter = flags.common.log_filter.clone();
     let settings = flags.settings(&consul).unwrap_or_else(|error| error.exit());
     match set_up_beside_stderr(&filter) {
         Ok((runtime, stderr)) => {
@@ -89,11 +86,8 @@ fn exec(flags: cli::Exec) -> ExitCode {
 
 /// Reports whether a slot is still held.
 fn held(flags: cli::Held) -> ExitCode {
-    let consul = flags
-        .consul
-        .config::<Cli>()
-        .unwrap_or_else(|error| error.exit());
-    let runtime = match set_up(&flags.log_filter) {
+    let consul = flags.common.consul();
+    let runtime = match set_up(&flags.common.log_filter) {
         Ok(runtime) => runtime,
         Err(error) => return end(&error, UNKNOWN),
     };
@@ -111,10 +105,7 @@ fn ask(
     flags: &cli::Common,
     what: impl AsyncFnOnce(&Client) -> Result<(), inspect::Failure>,
 ) -> ExitCode {
-    let consul = flags
-        .consul
-        .config::<Cli>()
-        .unwrap_or_else(|error| error.exit());
+    let consul = flags.consul();
     let runtime = match set_up(&flags.log_filter) {
         Ok(runtime) => runtime,
         Err(error) => return end(&error, exec::MACHINE),

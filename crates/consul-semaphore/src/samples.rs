@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     LimitPolicy, Mode, OnSlotLost,
     fate::OwnContender,
+    holder::{self, Request, SessionSettings},
     identity::{Cluster, Identity},
     lock::SEMAPHORE_FLAGS,
     settings::{Restrictions, Settings, WaitSettings},
@@ -26,6 +27,27 @@ pub(super) fn entry(key: &str, session: Option<&str>, value: &str) -> Entry {
         lock_index: 1,
         create_index: 3,
         modify_index: 5,
+    }
+}
+
+/// A program that asks for these slots.
+pub(super) fn program(request: Request) -> holder::Settings {
+    holder::Settings {
+        request,
+        priority: 0,
+        fair: true,
+        wait: true,
+        must_exist: false,
+        host: "ci-7".to_owned(),
+        program: "migrate".to_owned(),
+        session: SessionSettings {
+            node: None,
+            ttl: Duration::from_mins(1),
+            lock_delay: Duration::ZERO,
+        },
+        cooldown: Duration::ZERO,
+        on_slot_lost: OnSlotLost::Suspend,
+        grace: Duration::from_secs(10),
     }
 }
 

@@ -165,6 +165,15 @@ impl Granted {
 }
 
 impl Granted {
+    /// The sessions that held its slots last: those that are named beside it, or at first its own.
+    pub fn latest(&self, reported: &[SessionId]) -> Vec<SessionId> {
+        if reported.is_empty() {
+            self.slots.iter().map(|slot| slot.session.clone()).collect()
+        } else {
+            reported.to_vec()
+        }
+    }
+
     /// The lock keys, for people.
     pub fn lock_keys(&self) -> String {
         let mut keys: Vec<&str> = self.slots.iter().map(|slot| &*slot.lock_key).collect();

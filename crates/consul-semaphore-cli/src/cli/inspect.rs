@@ -6,8 +6,10 @@
 
 use clap::{Args, ValueEnum};
 use command_line::{ConsulFlags, filter};
+use consul_client::Config;
 use consul_semaphore::Prefix;
 
+use super::Cli;
 use crate::inspect::Format;
 
 /// The meaning of the exit code.
@@ -20,7 +22,7 @@ Exit code: 0, or
    78  nobody uses the prefix, there is too much below it, or the settings for
        Consul are wrong";
 
-/// What all of them need.
+/// What all commands that call Consul need.
 #[derive(Args, Debug)]
 pub(crate) struct Common {
     /// What is logged to stderr: a level, or `target=level` pairs joined by commas
@@ -28,7 +30,15 @@ pub(crate) struct Common {
     pub(crate) log_filter: String,
 
     #[command(flatten)]
-    pub(crate) consul: ConsulFlags,
+    consul: ConsulFlags,
+}
+
+impl Common {
+    /// How to call Consul. Ends the program if that can't be done as the flags say.
+    pub(crate) fn consul(&self) -> Config {
+        let config = self.consul.config::<Cli>();
+        config.unwrap_or_else(|error| error.exit())
+    }
 }
 
 /// How the answer is written.

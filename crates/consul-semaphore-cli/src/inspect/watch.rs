@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use command_line::terminal::{message, try_write};
-use consul_client::{self as consul, Client, Entry, Listing, WatchOptions, clock};
+use consul_client::{self as consul, Client, Listing, WatchOptions, clock};
 use consul_semaphore::{Prefix, Reading};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -19,9 +19,6 @@ use super::{
     names::Names,
     seen::Semaphore,
 };
-
-/// The name of a lock key below its prefix.
-const LOCK: &str = ".lock";
 
 /// How the prefix is read: changes that come faster share a reading.
 fn options() -> WatchOptions {
@@ -151,34 +148,17 @@ fn json_line(timed: &Timed<'_>) -> String {
 
 /// The semaphores of a listing: the folders that have a lock key, or a contender.
 fn semaphores(listing: Listing) -> Vec<Reading> {
-    let Listing {
-        entries,
-        index,
-        sent,
-        reset,
-    } = listing;
-    let mut folders: BTreeMap<Prefix, Vec<Entry>> = BTreeMap::new();
-    for entry in entries {
-        let Some((folder, name)) = entry.key.rsplit_once('/') else {
-            continue;
-        };
+    let parts = listing.split(|entry| {
+        let (folder, name) = entry.key.rsplit_once('/')?;
+        let prefix: Prefix = folder.parse().ok()?;
         let session = entry.session.as_ref();
-        if (name == LOCK || session.is_some_and(|session| session.as_str() == name))
-            && let Ok(prefix) = folder.parse()
-        {
-            folders.entry(prefix).or_default().push(entry);
-        }
-    }
-    let reading = |(prefix, entries)| {
-        let listing = Listing {
-            entries,
-            index,
-            sent,
-            reset,
-        };
-        Reading::found(prefix, listing)
-    };
-    folders.into_iter().map(reading).collect()
+        let contends = session.is_some_and(|session| session.as_str() == name);
+        (contends || entry.key == prefix.lock_key()).then_some(prefix)
+    });
+    let parts = parts.into_iter();
+    parts
+        .map(|(prefix, listing)| Reading::found(prefix, listing))
+        .collect()
 }
 
 /// The signals that end it.

@@ -180,7 +180,7 @@ pub(super) fn lacking(requests: &[SlotRequest], said: &[Said<'_>]) -> Vec<SlotRe
     lacking.map(|(request, _)| request.clone()).collect()
 }
 
-/// What it was decided by that a workload waits. As long as that is the same, so is what follows.
+/// What the decision that a workload waits was based on. As long as that is the same, so is the decision.
 #[derive(Clone, Debug)]
 pub(super) struct Basis {
     requests: Vec<SlotRequest>,
@@ -219,7 +219,7 @@ pub(super) struct Joint {
     workloads: BTreeMap<QueueRef, BTreeSet<Uid>>,
     /// Those that are the first in one of their queues, or were.
     heads: BTreeMap<Uid, Head>,
-    /// By what it was decided that they wait.
+    /// What their last decision to wait was based on.
     bases: BTreeMap<Uid, Basis>,
     /// The transactions that several queues wait for.
     calls: BTreeMap<CallId, Vec<Share>>,
@@ -265,7 +265,7 @@ impl Joint {
         head.is_some_and(|head| head.due <= now)
     }
 
-    /// Whether it was decided already, by the same, that a workload waits.
+    /// Whether it was decided already on the same basis that a workload waits.
     pub(super) fn is_decided(&self, workload: &Workload, said: &[Said<'_>], due: bool) -> bool {
         let basis = self.bases.get(&workload.uid);
         basis.is_some_and(|basis| {
@@ -273,7 +273,7 @@ impl Joint {
         })
     }
 
-    /// It is decided by this that a workload waits, or that it does not.
+    /// A workload waits, decided on this basis; `None`: it does not wait.
     pub(super) fn note_basis(&mut self, workload: &Uid, basis: Option<Basis>) {
         match basis {
             Some(basis) => drop(self.bases.insert(workload.clone(), basis)),

@@ -117,29 +117,14 @@ fn rules(settings: &Settings) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        Mode, OnSlotLost,
-        holder::{Request, SessionSettings},
-    };
+    use crate::{Mode, holder::Request, samples};
 
     fn settings(node: Option<&str>) -> Settings {
-        Settings {
-            request: Request::one("locks/db".parse().unwrap(), Mode::Semaphore, 3).unwrap(),
-            priority: 0,
-            fair: true,
-            wait: true,
-            must_exist: false,
-            host: "ci-7".to_owned(),
-            program: "migrate".to_owned(),
-            session: SessionSettings {
-                node: node.map(str::to_owned),
-                ttl: Duration::from_mins(1),
-                lock_delay: Duration::ZERO,
-            },
-            cooldown: Duration::ZERO,
-            on_slot_lost: OnSlotLost::Suspend,
-            grace: Duration::from_secs(10),
-        }
+        let mut settings = samples::program(
+            Request::one("locks/db".parse().unwrap(), Mode::Semaphore, 3).unwrap(),
+        );
+        settings.session.node = node.map(str::to_owned);
+        settings
     }
 
     #[test]

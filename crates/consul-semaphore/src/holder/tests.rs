@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::*;
 use crate::{
-    Mode, OnSlotLost, Prefix, Restrictions,
+    Mode, Prefix, Restrictions,
     plan::{GiveBack, Rename, Suspend, Target},
+    samples,
 };
 use consul_client::SessionId;
 
@@ -23,23 +24,7 @@ fn holder() -> Holder {
         slots: 1.try_into().unwrap(),
         restrictions: Restrictions::default(),
     };
-    let settings = Settings {
-        request: Request::new(vec![semaphore("a"), semaphore("b")]).unwrap(),
-        priority: 0,
-        fair: true,
-        wait: true,
-        must_exist: false,
-        host: "ci-7".to_owned(),
-        program: "migrate".to_owned(),
-        session: SessionSettings {
-            node: None,
-            ttl: Duration::from_mins(1),
-            lock_delay: Duration::ZERO,
-        },
-        cooldown: Duration::ZERO,
-        on_slot_lost: OnSlotLost::Suspend,
-        grace: Duration::from_secs(10),
-    };
+    let settings = samples::program(Request::new(vec![semaphore("a"), semaphore("b")]).unwrap());
     let consul = Client::new(consul::Config::default()).unwrap();
     Holder::new(settings, consul, |_| {})
 }

@@ -2,7 +2,6 @@
 //! that, so this calls Consul with the user's own token.
 
 use std::{
-    collections::BTreeMap,
     env,
     io::{self, Write as _},
 };
@@ -248,31 +247,18 @@ fn parts(prefix: &Prefix, keyed: bool, listing: Listing) -> Vec<(Option<Key>, Pr
     if !keyed {
         return vec![(None, prefix.clone(), listing)];
     }
-    let Listing {
-        entries,
-        index,
-        sent,
-        reset,
-    } = listing;
-    let mut keys: BTreeMap<Key, Vec<_>> = BTreeMap::new();
-    for entry in entries {
-        let below = entry.key.strip_prefix(&prefix.folder());
-        let segment = below.and_then(|below| Some(below.split_once('/')?.0));
-        if let Some(key) = segment.and_then(|segment| segment.parse().ok()) {
-            keys.entry(key).or_default().push(entry);
-        }
-    }
-    let part = |(key, entries): (Key, Vec<_>)| {
-        let prefix = prefix.of_key(&key);
-        let listing = Listing {
-            entries,
-            index,
-            sent,
-            reset,
-        };
-        (Some(key), prefix, listing)
-    };
-    keys.into_iter().map(part).collect()
+    let folder = prefix.folder();
+    let parts = listing.split(|entry| {
+        let (segment, _) = entry.key.strip_prefix(&folder)?.split_once('/')?;
+        segment.parse::<Key>().ok()
+    });
+    let parts = parts.into_iter();
+    parts
+        .map(|(key, listing)| {
+            let prefix = prefix.of_key(&key);
+            (Some(key), prefix, listing)
+        })
+        .collect()
 }
 
 /// What a holder's session was made for.

@@ -138,12 +138,7 @@ pub enum Earlier {
 impl Earlier {
     /// By what was granted, and the sessions that are named beside it, if any.
     pub fn of(granted: Granted, reported: &[SessionId]) -> Self {
-        let sessions = if reported.is_empty() {
-            let at_first = granted.slots.iter().map(|slot| slot.session.clone());
-            at_first.collect()
-        } else {
-            reported.to_vec()
-        };
+        let sessions = granted.latest(reported);
         Self::Slots { granted, sessions }
     }
 
