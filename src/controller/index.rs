@@ -230,7 +230,9 @@ impl Index {
             Some(tracked) => {
                 let kind = &tracked.workload.kind;
                 let listing = state.lists.note(kind, &tracked.namespace, uid);
-                state.put(tracked, listing.is_none(), listing);
+                let announce =
+                    listing.is_none() || state.lists.is_since_the_first(&tracked.workload);
+                state.put(tracked, announce, listing);
             }
             None => state.remove(uid),
         }

@@ -7,12 +7,14 @@ use std::{
 };
 
 use crate::watch_scope::WatchScope;
-use consul_client::clock::Moment;
-use consul_semaphore::{KindName, Uid};
+use consul_client::clock::{self, Moment};
+use consul_semaphore::{KindName, Uid, Workload};
 
 /// How far the lists have come.
 #[derive(Default)]
 pub(super) struct Lists {
+    /// When the first list began, in seconds since 1970.
+    first: Option<i64>,
     /// While workloads are listed again: since when, and those that were seen.
     workloads: HashMap<(KindName, WatchScope), (Moment, BTreeSet<Uid>)>,
     /// The scopes whose semaphores are all known: before that, a missing one means nothing.
@@ -23,6 +25,7 @@ impl Lists {
     /// A list of all workloads of a kind there starts.
     pub(super) fn begin(&mut self, kind: &KindName, scope: &WatchScope) {
         let list = (Moment::now(), BTreeSet::new());
+        self.first.get_or_insert(clock::time().as_second());
         self.workloads.insert((kind.clone(), scope.clone()), list);
     }
 
@@ -30,6 +33,11 @@ impl Lists {
     pub(super) fn end(&mut self, kind: &KindName, scope: &WatchScope) -> Option<BTreeSet<Uid>> {
         let (_, listed) = self.workloads.remove(&(kind.clone(), scope.clone()))?;
         Some(listed)
+    }
+
+    /// Whether a workload was made after the first list had begun: no earlier operator has said that it waits.
+    pub(super) fn is_since_the_first(&self, workload: &Workload) -> bool {
+        self.first.is_some_and(|first| workload.since >= first)
     }
 
     /// Records a workload from a watch; returns when the list began, if it is part of one.

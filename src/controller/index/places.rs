@@ -283,9 +283,10 @@ impl State {
             let uid = &tracked.workload.uid;
             self.ungranted.remove(uid);
             self.alike.forget(&tracked.workload);
-            let known = self.lists.knows_semaphores(&tracked.namespace);
-            let waited_for_it = self.unclaimed.remove(uid) && known;
-            self.arrange(&tracked, waited_for_it);
+            let announce = self.lists.knows_semaphores(&tracked.namespace)
+                || self.lists.is_since_the_first(&tracked.workload);
+            let waited_for_it = self.unclaimed.remove(uid);
+            self.arrange(&tracked, announce && waited_for_it);
         }
     }
 

@@ -9,7 +9,7 @@ mod waits;
 use futures::FutureExt;
 
 use super::*;
-use consul_client::clock::Moment;
+use consul_client::clock::{self, Moment};
 use consul_semaphore::{Granted, OnContention, Phase, SlotRequest};
 use consul_semaphore_api::annotations::AnnotationError;
 use consul_semaphore_workload::Obstacle;
@@ -381,6 +381,24 @@ fn newcomers_are_returned_once_and_not_after_a_list() {
         tracked("new", |tracked| workload(tracked).version = "11".into()),
     );
     assert!(index.newcomers(&queue("db")).is_empty());
+}
+
+#[test]
+fn who_is_made_while_all_are_listed_is_announced() {
+    let index = Index::default();
+    index.list_begins(&KindName::default(), &WatchScope::Cluster);
+    put(&index, tracked("old", |_| {}));
+    let now = clock::time().as_second();
+    let new = |name| tracked(name, |tracked| workload(tracked).since = now);
+    put(&index, new("in the list"));
+    index.list_ends(&KindName::default(), &WatchScope::Cluster);
+    put(&index, new("before the semaphore"));
+    add(&index, "db", "db", false);
+    index.semaphores_are_known(&WatchScope::Cluster);
+    assert_eq!(
+        names_of(&index.newcomers(&queue("db"))),
+        ["before the semaphore", "in the list"]
+    );
 }
 
 #[test]
