@@ -71,11 +71,13 @@ impl WatchScope {
     }
 
     /// The same for a resource that the cluster may not have (any more): while it has none, there are no such objects.
+    /// `if_missing` is what the log then says, for people.
     pub(crate) fn watch_resource<K>(
         &self,
         client: &Client,
         resource: ApiResource,
         config: watcher::Config,
+        if_missing: String,
     ) -> BoxStream<'static, watcher::Result<Event<K>>>
     where
         K: Resource<Scope = DynamicResourceScope, DynamicType = ApiResource>
@@ -94,7 +96,11 @@ impl WatchScope {
             let absent = event.as_ref().err().is_some_and(is_absent);
             if absent != is_missing {
                 let (group, plural) = (&resource.group, &resource.plural);
-                tracing::info!(%group, %plural, exists = !absent, "a kind of workload was looked for");
+                if absent {
+                    tracing::info!(%group, %plural, "{if_missing}. It is served as soon as it is there");
+                } else {
+                    tracing::info!(%group, %plural, "what was missing is there now, and is served");
+                }
                 is_missing = absent;
             }
             if absent {
