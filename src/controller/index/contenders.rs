@@ -78,6 +78,10 @@ impl Contenders {
     /// Records that a queue has this contender of a workload, or none any more.
     fn set(&mut self, queue: &QueueRef, workload: &Uid, session: Option<&SessionId>) {
         if let Some(session) = session {
+            let known = self.by_workload.get_mut(workload);
+            if let Some(known) = known.and_then(|queues| queues.get_mut(queue)) {
+                return known.add(session);
+            }
             let workloads = self.by_queue.entry(queue.clone()).or_default();
             workloads.insert(workload.clone());
             let queues = self.by_workload.entry(workload.clone()).or_default();
