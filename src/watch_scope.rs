@@ -91,17 +91,17 @@ impl WatchScope {
             Self::Cluster => Api::all_with(client.clone(), &resource),
             Self::Namespace(name) => Api::namespaced_with(client.clone(), name, &resource),
         };
-        let mut is_missing = false;
+        let mut was_absent = false;
         let events = self.of_api(client, api, config).map(move |event| {
             let absent = event.as_ref().err().is_some_and(is_absent);
-            if absent != is_missing {
+            if absent != was_absent {
                 let (group, plural) = (&resource.group, &resource.plural);
                 if absent {
                     tracing::info!(%group, %plural, "{if_missing}. It is served as soon as it is there");
                 } else {
                     tracing::info!(%group, %plural, "what was missing is there now, and is served");
                 }
-                is_missing = absent;
+                was_absent = absent;
             }
             if absent {
                 vec![Ok(Event::Init), Ok(Event::InitDone)]
