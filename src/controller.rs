@@ -29,6 +29,8 @@ mod session_manager;
 mod shell;
 mod startup_log;
 mod table;
+mod tasks;
+mod unfailable;
 mod ungranted;
 mod unproved;
 mod unqueued;
@@ -47,7 +49,7 @@ pub(crate) use self::{
     secret::take_token,
     semaphore::spec::{defence, settings_of},
 };
-use self::{events::Events, index::Index, session_manager::SessionManager};
+use self::{events::Events, index::Index, session_manager::SessionManager, unfailable::Unfailable};
 use crate::{
     admission,
     call::call,
@@ -126,6 +128,7 @@ struct Context {
     consul: consul::Client,
     index: Index,
     workloads: workload::Workloads,
+    unfailable: Unfailable,
 }
 
 /// Runs the operator until it is asked to end. Running Jobs keep their slots.
@@ -282,6 +285,7 @@ impl LeaderTask {
             client,
             consul: term.consul(&self.consul),
             index: Index::default(),
+            unfailable: Unfailable::default(),
         });
         let sessions = &self.shared.session_manager;
         sessions.come_back();

@@ -71,11 +71,13 @@ impl WatchScope {
     }
 
     /// The same for a resource that the cluster may not have (any more): while it has none, there are no such objects.
+    /// `if_missing` is what the log then says, for people.
     pub(crate) fn watch_resource<K>(
         &self,
         client: &Client,
         resource: ApiResource,
         config: watcher::Config,
+        if_missing: String,
     ) -> BoxStream<'static, watcher::Result<Event<K>>>
     where
         K: Resource<Scope = DynamicResourceScope, DynamicType = ApiResource>
@@ -89,13 +91,17 @@ impl WatchScope {
             Self::Cluster => Api::all_with(client.clone(), &resource),
             Self::Namespace(name) => Api::namespaced_with(client.clone(), name, &resource),
         };
-        let mut is_missing = false;
+        let mut was_absent = false;
         let events = self.of_api(client, api, config).map(move |event| {
             let absent = event.as_ref().err().is_some_and(is_absent);
-            if absent != is_missing {
+            if absent != was_absent {
                 let (group, plural) = (&resource.group, &resource.plural);
-                tracing::info!(%group, %plural, exists = !absent, "a kind of workload was looked for");
-                is_missing = absent;
+                if absent {
+                    tracing::info!(%group, %plural, "{if_missing}. It is served as soon as it is there");
+                } else {
+                    tracing::info!(%group, %plural, "what was missing is there now, and is served");
+                }
+                was_absent = absent;
             }
             if absent {
                 vec![Ok(Event::Init), Ok(Event::InitDone)]

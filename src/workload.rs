@@ -133,15 +133,15 @@ pub(crate) enum WriteError {
 }
 
 impl WriteError {
-    /// What the API server said, if it wants no such write at all: the operator may not do it, the resource has no such
-    /// part, or something finds what is written wrong.
-    pub(crate) fn is_unwanted(&self) -> Option<&str> {
+    /// The API server's HTTP status, and what it said, if it wants no such write at all: the operator may not do it, the
+    /// resource has no such part, or something finds what is written wrong.
+    pub(crate) fn is_unwanted(&self) -> Option<(u16, &str)> {
         match self {
             Self::Refused {
                 message,
-                code: Some(403 | 404 | 422),
+                code: Some(code @ (403 | 404 | 422)),
                 ..
-            } => Some(message),
+            } => Some((*code, message)),
             _ => None,
         }
     }

@@ -256,7 +256,7 @@ impl Events {
         self.put(about, (kind, reason), note, true);
     }
 
-    /// Emits an event on a `CronJob`.
+    /// Emits an event on a `CronJob`, or on another kind's like it.
     pub(super) fn cron_job(
         &self,
         namespace: &str,
@@ -265,8 +265,8 @@ impl Events {
         note: String,
     ) {
         let about = ObjectReference {
-            api_version: Some("batch/v1".into()),
-            kind: Some("CronJob".into()),
+            api_version: Some(cron_job.api_version.clone()),
+            kind: Some(cron_job.kind.clone()),
             namespace: Some(namespace.into()),
             name: Some(cron_job.name.clone()),
             uid: Some(cron_job.uid.clone()),

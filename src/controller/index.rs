@@ -547,11 +547,6 @@ impl Index {
         self.state().workload(uid)
     }
 
-    /// Whether any queue has a contender of a workload.
-    pub(super) fn has_contender(&self, uid: &Uid) -> bool {
-        self.state().contenders.queues_of(uid).next().is_some()
-    }
-
     /// All that is known of a workload.
     pub(super) fn tracked(&self, uid: &Uid) -> Option<TrackedWorkload> {
         self.state().workloads.get(uid).cloned()
@@ -724,13 +719,15 @@ impl Index {
     }
 
     /// Some of the workloads that count as stopping until it is proved that no pod of them is left, as their status
-    /// shows them: at most this many, of those whose turn it is or of which a pod has ended since.
+    /// shows them: at most this many, of those that are not `busy` and whose turn it is or of which a pod has ended
+    /// since.
     pub(super) fn unproved(
         &self,
         most: usize,
+        busy: impl Fn(&Uid) -> bool,
         its_turn: impl Fn(&Uid) -> bool,
     ) -> Vec<TrackedWorkload> {
-        self.state().remnants.take(most, its_turn)
+        self.state().remnants.take(most, busy, its_turn)
     }
 
     /// Whether a workload counts as stopping until that is proved.
@@ -745,6 +742,14 @@ impl Index {
         if let Some(now) = state.remnants.proved(tracked) {
             state.put(now, true, None);
             self.notify(&state, uid);
+        }
+    }
+
+    /// No pod of a workload is left, and that can't be written to it: its slots are free all the same.
+    pub(super) fn let_slots_go(&self, tracked: &TrackedWorkload) {
+        let mut state = self.state();
+        if let Some(now) = state.remnants.let_slots_go(&tracked.workload) {
+            state.put(now, true, None);
         }
     }
 

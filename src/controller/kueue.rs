@@ -55,8 +55,12 @@ pub(super) async fn watch_checks(context: Arc<Context>, mut watching: Watching) 
     let resource = kueue::admission_checks();
     let api: Api<Object> = Api::all_with(context.client.clone(), &resource);
     let scope = WatchScope::Cluster;
-    let mut events =
-        scope.watch_resource::<Object>(&context.client, resource, watcher::Config::default());
+    let mut events = scope.watch_resource::<Object>(
+        &context.client,
+        resource,
+        watcher::Config::default(),
+        watching.if_missing(),
+    );
     let mut ours: BTreeSet<String> = BTreeSet::new();
     let mut listing: Option<BTreeSet<String>> = None;
     // Those that could not be written to.
@@ -158,6 +162,7 @@ pub(super) async fn watch_workloads(
             &context.client,
             Kind::KueueWorkload.resource(),
             watcher::Config::default(),
+            watching.if_missing(),
         );
         loop {
             tokio::select! {
@@ -189,8 +194,12 @@ async fn watch_owners(
     changes: mpsc::Sender<WorkloadName>,
 ) {
     let config = watcher::Config::default().labels(QUEUE);
-    let mut events =
-        scope.watch_resource::<PartialObjectMeta<Object>>(&context.client, kind.resource(), config);
+    let mut events = scope.watch_resource::<PartialObjectMeta<Object>>(
+        &context.client,
+        kind.resource(),
+        config,
+        watching.if_missing(),
+    );
     while let Some(event) = next(&mut events, &mut watching).await {
         let (Event::Apply(owner) | Event::InitApply(owner)) = event else {
             continue;

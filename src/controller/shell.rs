@@ -517,6 +517,10 @@ impl Shell {
                 } if release.identity.ordinal == 0 => {
                     controller.released(&reference.key, granted);
                 }
+                Outcome::Cools(ref cooling) => {
+                    let index = &self.context.index;
+                    index.cools(reference, &cooling.identity.uid);
+                }
                 _ => {}
             }
             let emitter = Emitter {

@@ -1,15 +1,11 @@
 //! Workloads that run without a grant: created unsuspended without the admission policy, or unsuspended by somebody.
 //! They are suspended, whatever the state of their semaphore.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use tokio::{task::JoinSet, time::sleep};
+use tokio::time::sleep;
 
-use super::{Context, events::Reason};
+use super::{Context, events::Reason, tasks::Tasks};
 use crate::{
     call::CALL_TIMEOUT,
     crash::{self, Point},
@@ -24,32 +20,23 @@ const CONCURRENCY: usize = 16;
 
 /// Suspends them, and never returns.
 pub(super) async fn run(context: Arc<Context>) {
-    let mut under_way = JoinSet::new();
-    let mut busy: HashSet<Uid> = HashSet::new();
+    let mut tasks = Tasks::new(CONCURRENCY);
     let mut setbacks: HashMap<Uid, Setback> = HashMap::new();
     loop {
         let now = Moment::now();
         setbacks.retain(|uid, _| context.index.is_ungranted(uid));
         let due = |uid: &Uid| setbacks.get(uid).is_none_or(|setback| setback.until <= now);
-        let its_turn = |uid: &Uid| !busy.contains(uid) && due(uid);
-        let free = CONCURRENCY - busy.len();
-        for workload in context.index.ungranted(free, its_turn) {
-            let uid = workload.workload.uid.clone();
-            busy.insert(uid.clone());
-            let context = context.clone();
-            under_way.spawn(async move { (uid, suspend(&context, &workload).await) });
+        let its_turn = |uid: &Uid| !tasks.has(uid) && due(uid);
+        for workload in context.index.ungranted(tasks.free(), its_turn) {
+            let (uid, context) = (workload.workload.uid.clone(), context.clone());
+            tasks.start(uid, async move { suspend(&context, &workload).await });
         }
         let waits = setbacks.values().map(|setback| setback.until);
         let next = waits.filter(|until| *until > now).min();
         let wait = next.map_or(Duration::MAX, |until| until.since(now));
         tokio::select! {
             () = context.index.ungranted_changed() => {}
-            Some(suspended) = under_way.join_next() => {
-                let (uid, result) = match suspended {
-                    Ok(suspended) => suspended,
-                    Err(error) => std::panic::resume_unwind(error.into_panic()),
-                };
-                busy.remove(&uid);
+            Some((uid, result)) = tasks.next() => {
                 let (before, now) = (setbacks.remove(&uid), Moment::now());
                 let setback = match result {
                     Ok(()) => None,

@@ -3,17 +3,19 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use futures::future::join_all;
 use tokio::time::sleep;
 
-use super::{Context, events::Reason};
+use super::{Context, events::Reason, tasks::Tasks};
 use crate::{
     call::CALL_TIMEOUT,
     workload::{Urgency, WorkloadWrite, WriteError},
 };
-use consul_client::clock::{self, Moment};
+use consul_client::{
+    SessionId,
+    clock::{self, Moment},
+};
 use consul_semaphore::{
-    Identity, Phase, Uid,
+    Identity, MOST_SLOTS, Phase, Uid, Workload,
     engine::Write,
     holding::Setback,
     plan::{GiveBack, Target},
@@ -27,31 +29,35 @@ const CONCURRENCY: usize = 16;
 /// When to look again if pods are left and none is seen to end.
 const AGAIN: Duration = Duration::from_secs(5);
 
+/// For how long at most the slots are looked for that an evicted workload still has: Consul may be away.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Proves that their pods are gone, for as long as this replica leads.
 pub(super) async fn run(context: Arc<Context>) {
     let mut pauses: HashMap<Uid, Pause> = HashMap::new();
+    let mut tasks = Tasks::new(CONCURRENCY);
     loop {
         let now = Moment::now();
         // A controller may overwrite at once what was written here.
         pauses.retain(|uid, pause| context.index.is_unproved(uid) || pause.until() > now);
         let its_turn = |uid: &Uid| pauses.get(uid).is_none_or(|pause| pause.until() <= now);
-        let due = context.index.unproved(CONCURRENCY, its_turn);
-        let more = due.len() == CONCURRENCY;
-        let outcomes = join_all(due.iter().map(|tracked| settle(&context, tracked))).await;
-        for (tracked, outcome) in due.iter().zip(outcomes) {
-            let uid = &tracked.workload.uid;
-            let before = pauses.remove(uid);
-            if let Some(pause) = outcome.pause(before.as_ref(), Moment::now()) {
-                pauses.insert(uid.clone(), pause);
-            }
+        let busy = |uid: &Uid| tasks.has(uid);
+        let due = context.index.unproved(tasks.free(), busy, its_turn);
+        for tracked in due {
+            let (uid, context) = (tracked.workload.uid.clone(), context.clone());
+            tasks.start(uid, async move { settle(&context, &tracked).await });
         }
-        if more {
-            continue;
-        }
-        let next = pauses.values().map(Pause::until).min();
-        let wait = next.map_or(Duration::MAX, |next| next.since(Moment::now()));
+        // Those that are due now wait for a task to end.
+        let next = pauses.values().map(Pause::until);
+        let next = next.filter(|until| *until > now).min();
+        let wait = next.map_or(Duration::MAX, |next| next.since(now));
         tokio::select! {
             () = context.index.unproved_changed() => {}
+            Some((uid, outcome)) = tasks.next() => {
+                let before = pauses.remove(&uid);
+                let pause = outcome.pause(before.as_ref(), Moment::now());
+                pauses.extend(pause.map(|pause| (uid, pause)));
+            }
             () = sleep(wait) => {}
         }
     }
@@ -123,10 +129,7 @@ async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
         return fail(context, tracked).await;
     }
     if tracked.shape.is_reset() {
-        return match give_back(context, tracked).await {
-            Ok(sent) => sent,
-            Err(_) => Outcome::Failed,
-        };
+        return return_to_queue(context, tracked).await;
     }
     if matches!(workload.phase, Phase::Finished { .. }) {
         let forgotten = forget(context, tracked).await;
@@ -144,7 +147,7 @@ async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
 async fn forget(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     let workload = &tracked.workload;
     let kind = context.workloads.kind(&workload.kind);
-    let unmark = || kind.and_then(|kind| kind.unmark(&(&**workload).into(), false));
+    let unmark = || kind.and_then(|kind| kind.unmark(&(&**workload).into()));
     let forgotten = if workload.granted.is_some() {
         give_back(context, tracked).await
     } else if let Some(request) = unmark() {
@@ -155,12 +158,53 @@ async fn forget(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     forgotten.unwrap_or(Outcome::Settled)
 }
 
+/// Records that an evicted workload gave its slots back, so that it may wait again. If that is refused, nobody else waits
+/// for them: they are free, as no pod is left.
+async fn return_to_queue(context: &Context, tracked: &TrackedWorkload) -> Outcome {
+    // A contender that is not known yet would be taken for one whose start was cut short.
+    let asked = Moment::now().since(tracked.workload.seen);
+    if !context.index.knows_contenders(tracked) && asked < PATIENCE {
+        return Outcome::PodsLeft;
+    }
+    let error = match give_back(context, tracked).await {
+        Ok(sent) => return sent,
+        Err(error) => error,
+    };
+    if let WriteError::Refused { message, .. } = error {
+        let note = format!(
+            "it was evicted, and the API server refuses to record that it gave its slots back: {message}. They are \
+             free, but it does not wait again: allow the operator to change the status of its Workload"
+        );
+        let events = &context.shared.events;
+        events.workload(
+            &tracked.namespace,
+            &*tracked.workload,
+            Reason::StartRefused,
+            note,
+        );
+        context.index.let_slots_go(tracked);
+    }
+    Outcome::Failed
+}
+
+/// The sessions of all slots that a workload had: as it says itself, and as Consul does.
+fn sessions_of(context: &Context, workload: &Workload) -> Vec<SessionId> {
+    let reported = &workload.reported;
+    let granted = workload.granted.as_ref();
+    let mut all = granted.map_or_else(|| reported.clone(), |granted| granted.latest(reported));
+    for session in context.index.contending_sessions(&workload.uid) {
+        if !all.contains(&session) {
+            all.push(session);
+        }
+    }
+    all.truncate(usize::try_from(MOST_SLOTS).unwrap_or(usize::MAX));
+    all
+}
+
 /// Records that a workload gave its slots back.
 async fn give_back(context: &Context, tracked: &TrackedWorkload) -> Result<Outcome, WriteError> {
     let workload = &tracked.workload;
-    let reported = &workload.reported;
-    let granted = workload.granted.as_ref();
-    let sessions = granted.map_or_else(|| reported.clone(), |granted| granted.latest(reported));
+    let sessions = sessions_of(context, workload);
     let write = GiveBack {
         workload: (&**workload).into(),
         sessions,
@@ -210,7 +254,11 @@ async fn fail(context: &Context, tracked: &TrackedWorkload) -> Outcome {
         Ok(other) => return other,
         Err(error) => error,
     };
-    if let Some(why) = error.is_unwanted() {
+    if let Some((code, why)) = error.is_unwanted()
+        && context
+            .unfailable
+            .is_final(&workload.uid, code, Moment::now())
+    {
         let why = format!("the API server refuses to let its status say that it failed: {why}");
         return put_on_hold(context, tracked, &kind, &why).await;
     }
@@ -235,9 +283,7 @@ async fn put_on_hold(
         Some("Replaced") => Reason::Replaced,
         _ => Reason::WaitTimedOut,
     };
-    let Some(request) = kind.unmark(&(&**workload).into(), true) else {
-        return Outcome::Failed;
-    };
+    let request = kind.hold(&(&**workload).into());
     match send(context, tracked, request).await {
         Ok(Outcome::Settled) => {
             let note = format!(

@@ -14,6 +14,7 @@ use super::{
     Context,
     index::Unclaimed,
     shell::{ended, explain_failure},
+    unfailable::hold_instead,
 };
 use crate::{
     call::CALL_TIMEOUT,
@@ -118,7 +119,7 @@ impl Unqueued {
 /// Makes a workload fail. Returns whether it did, or has changed since.
 async fn make_fail(context: &Context, namespace: &Arc<str>, fail: Fail, shape: &Shape) -> bool {
     let target = fail.workload.clone();
-    let (reason, note) = explain_failure("", &fail.why, ended(context, &target.kind));
+    let why = fail.why.clone();
     let kind = context.workloads.kind(&target.kind);
     let (write, now) = (Write::Fail(fail), clock::time());
     let Some(request) = kind.and_then(|kind| kind.request(&write, shape, now)) else {
@@ -133,11 +134,16 @@ async fn make_fail(context: &Context, namespace: &Arc<str>, fail: Fail, shape: &
         timeout: CALL_TIMEOUT,
         deadline: None,
     };
-    match context.workloads.write(write).await {
+    let written = match context.workloads.write(write).await {
+        Err(error) => hold_instead(context, namespace, &target, error).await,
+        written => written,
+    };
+    match written {
         Ok(now) => {
+            context.index.written(&target.uid, now);
+            let (reason, note) = explain_failure("", &why, ended(context, &target));
             let events = &context.shared.events;
             events.workload(namespace, &target, reason, note);
-            context.index.written(&target.uid, now);
             true
         }
         Err(WriteError::Outdated(now)) => {

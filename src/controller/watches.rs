@@ -261,7 +261,7 @@ pub(super) async fn watch_workloads(
     mut unsynced: Option<Unsynced>,
 ) {
     let kueue = context.shared.served.kinds.contains(&Kind::KueueWorkload);
-    let mut events = workload::watch(&kind, kueue, &scope, &context.client);
+    let mut events = workload::watch(&kind, kueue, &scope, &context.client, watching.if_missing());
     let kind = kind.name();
     let mut advisor = Advisor::new(context.shared.events.clone());
     loop {

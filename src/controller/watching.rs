@@ -43,10 +43,26 @@ pub(super) struct Watching {
     trouble: Option<Trouble>,
 }
 
+/// What to do if the cluster has no such thing, from this source.
+fn missing(what: &str, source: &Source) -> String {
+    let then = match source {
+        Source::Operator => {
+            "install the CustomResourceDefinition with `kubectl apply -k crds`".to_owned()
+        }
+        Source::Switch(name) => {
+            format!("install what defines them, or leave {name} out of --workloads")
+        }
+        Source::Row(_) => {
+            "install their CustomResourceDefinition, or correct apiVersion and plural in the row"
+                .to_owned()
+        }
+    };
+    format!("this cluster has no {what}: {then}")
+}
+
 /// What to do if the operator may not list and watch something from this source, or if there is no such thing.
 fn advice(what: &str, source: &Source, code: u16) -> Option<String> {
     let allow = format!("allow the operator to list and watch {what}");
-    let none = format!("this cluster has no {what}");
     Some(match (code, source) {
         (401, _) => {
             "the API server does not know the credentials: check the ServiceAccount or the kubeconfig".into()
@@ -61,15 +77,7 @@ fn advice(what: &str, source: &Source, code: u16) -> Option<String> {
             }
             Some(apply) => format!("{allow}: {apply}"),
         },
-        (404, Source::Operator) => {
-            format!("{none}: install the CustomResourceDefinition with `kubectl apply -k crds`")
-        }
-        (404, Source::Switch(name)) => {
-            format!("{none}: install what defines them, or leave {name} out of --workloads")
-        }
-        (404, Source::Row(_)) => format!(
-            "{none}: install their CustomResourceDefinition, or correct apiVersion and plural in the row"
-        ),
+        (404, source) => missing(what, source),
         _ => return None,
     })
 }
@@ -107,6 +115,11 @@ impl Watching {
             synced: false,
             trouble: None,
         }
+    }
+
+    /// What to do if the cluster has no such resource: the watch then shows that there is nothing, and no error.
+    pub(super) fn if_missing(&self) -> String {
+        missing(&self.title, &self.source)
     }
 
     /// The same of what comes from there.
@@ -251,19 +264,26 @@ mod tests {
                 "kinds --manifests kueue | kubectl",
             ),
             (
-                Source::of(&kind("rayjobs")),
-                404,
-                "or leave rayjobs out of --workloads",
-            ),
-            (
                 row.clone(),
                 403,
                 "kinds --kinds FILE --manifests runs | kubectl",
             ),
-            (row, 404, "or correct apiVersion and plural in the row"),
+            (Source::Operator, 404, "`kubectl apply -k crds`"),
         ] {
             let said = said(&source, code);
             assert!(said.starts_with("no; ") && said.contains(words), "{said}");
+        }
+        for (source, words) in [
+            (
+                Source::of(&kind("rayjobs")),
+                "or leave rayjobs out of --workloads",
+            ),
+            (row, "or correct apiVersion and plural in the row"),
+        ] {
+            let (health, metrics) = (Health::new(), Metrics::new());
+            let watching = Watching::begin("runs", &WatchScope::Cluster, &health, &metrics);
+            let said = watching.of(source).if_missing();
+            assert!(said.contains(words), "{said}");
         }
     }
 

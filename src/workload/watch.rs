@@ -91,11 +91,13 @@ fn not_asked(job: &TrackedWorkload) -> Option<&'static str> {
 }
 
 /// The workloads of a kind in the scope. With `kueue`, what is in a queue of Kueue does not concern the operator.
+/// `if_missing` is what the log says while the cluster has no such kind.
 pub(crate) fn watch(
     kind: &Kind,
     kueue: bool,
     reach: &WatchScope,
     client: &Client,
+    if_missing: String,
 ) -> BoxStream<'static, watcher::Result<Event<Option<Sighting>>>> {
     match kind {
         Kind::Job => {
@@ -105,7 +107,7 @@ pub(crate) fn watch(
         }
         kind => {
             let config = watcher::Config::default().labels(WAITING);
-            let events = reach.watch_resource(client, kind.resource(), config);
+            let events = reach.watch_resource(client, kind.resource(), config, if_missing);
             let kind = kind.clone();
             let read = move |event| read(event, |object| Sighting::of_object(&kind, object, kueue));
             events.map(move |event| event.map(&read)).boxed()

@@ -11,6 +11,8 @@ const OPERATOR: &str = "consul-semaphore-operator";
 
 const SYSTEM: &str = "consul-semaphore-system";
 
+const HOLD: &str = "consul-semaphore.io/hold";
+
 /// Lets the operator do with `JobSets` what it does with Jobs.
 async fn allow(bed: &Bed) {
     let role = json!({
@@ -39,8 +41,8 @@ async fn allow(bed: &Bed) {
     create(bed, "clusterrolebindings", binding).await;
 }
 
-/// The API server has `JobSets` from now on, as far as this test needs them.
-async fn define(bed: &Bed) {
+/// The API server has `JobSets` from now on, as far as these tests need them, with these subresources.
+async fn define(bed: &Bed, subresources: Value) {
     let any = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     let definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -53,7 +55,7 @@ async fn define(bed: &Bed) {
             },
             "versions": [{
                 "name": "v1alpha2", "served": true, "storage": true,
-                "subresources": { "status": {} },
+                "subresources": subresources,
                 "schema": { "openAPIV3Schema": {
                     "type": "object", "properties": { "spec": any, "status": any },
                 } },
@@ -66,6 +68,14 @@ async fn define(bed: &Bed) {
         "api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/jobset",
     });
     create(bed, "customresourcedefinitions", definition).await;
+}
+
+/// Waits until `JobSets` can be made.
+async fn defined(bed: &Bed) {
+    eventually("JobSets can be made", || async {
+        bed.try_kubectl(["get", "jobsets", "-A"]).await.is_ok()
+    })
+    .await;
 }
 
 /// Creates an object that is in no namespace.
@@ -245,7 +255,7 @@ async fn a_job_set_waits_and_its_slot_is_free_when_its_pods_are_gone() {
     allow(&bed).await;
     // Its kind may come later.
     bed.operator().start().await;
-    define(&bed).await;
+    define(&bed, json!({ "status": {} })).await;
     let team = bed.namespace("job-sets").await;
     let db = team.semaphore("db").limit(1).create().await;
     let holders = |expected: Vec<String>| {
@@ -260,10 +270,7 @@ async fn a_job_set_waits_and_its_slot_is_free_when_its_pods_are_gone() {
             .await;
         }
     };
-    eventually("JobSets can be made", || async {
-        bed.try_kubectl(["get", "jobsets", "-A"]).await.is_ok()
-    })
-    .await;
+    defined(&bed).await;
 
     let a = JobSet::create(&bed, &team, "a").await;
     let session = a.starts(&db, &bed).await;
@@ -318,4 +325,44 @@ async fn a_job_set_waits_and_its_slot_is_free_when_its_pods_are_gone() {
     })
     .await;
     e.has_event("RanWithoutSlot").await;
+}
+
+/// There is no subresource for its status.
+#[tokio::test]
+async fn one_that_can_t_say_that_it_failed_is_put_on_hold() {
+    let builder = Bed::builder().operator_args(["--workloads=jobsets"]);
+    let bed = builder.without_operator().start().await;
+    allow(&bed).await;
+    define(&bed, json!({})).await;
+    defined(&bed).await;
+    bed.operator().start().await;
+    let team = bed.namespace("no-status").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let holder = team.job("holder").semaphore("db").runs("1h").create().await;
+    holder.is_running().await;
+    let late = team
+        .create(json!({
+            "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+            "metadata": {
+                "name": "late",
+                "labels": { "consul-semaphore.io/waits": "true" },
+                "annotations": {
+                    "consul-semaphore.io/semaphore": "db",
+                    "consul-semaphore.io/wait-timeout": "1s",
+                },
+            },
+            "spec": { "suspend": true },
+            "status": { "conditions": [{ "type": "Suspended", "status": "True" }] },
+        }))
+        .await;
+    let note = late.has_event("WaitTimedOut").await;
+    assert!(
+        note.starts_with("put on hold, because it has waited for 1s"),
+        "{note}"
+    );
+    assert_eq!(late.get().await["metadata"]["annotations"][HOLD], "true");
+    // Until then it was refused a few times.
+    let note = late.has_event("StartRefused").await;
+    assert!(note.contains("refuses to change this JobSet"), "{note}");
+    db.shows(json!({ "held": 1, "waiting": 0 })).await;
 }

@@ -10,6 +10,7 @@
 )]
 
 mod checks;
+mod children;
 mod ends;
 mod late;
 mod lost;

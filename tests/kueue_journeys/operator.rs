@@ -8,7 +8,12 @@ use crate::stage::{API, Stage};
 const OPERATOR: &str = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
 
 /// Tries a JSON Patch as the operator.
-async fn tries(stage: &Stage, what: &str, part: &[&str], change: &Value) -> Result<(), String> {
+pub(crate) async fn tries(
+    stage: &Stage,
+    what: &str,
+    part: &[&str],
+    change: &Value,
+) -> Result<(), String> {
     let (user, patch) = (format!("--as={OPERATOR}"), change.to_string());
     let team = stage.team.name();
     let mut args = vec!["patch", "-n", team, what, "--dry-run=server", "--type=json"];
@@ -22,7 +27,7 @@ fn set(path: &str, value: impl Into<Value>) -> Value {
     json!([{ "op": "add", "path": path, "value": value.into() }])
 }
 
-const STATUS: &[&str] = &["--subresource=status"];
+pub(crate) const STATUS: &[&str] = &["--subresource=status"];
 /// A Workload that is asked about by our check and by another controller's, and the places of their entries.
 async fn workload(stage: &Stage) -> (Object, usize, usize) {
     let others = format!("{}-others", stage.team.name());

@@ -26,6 +26,24 @@ async fn the_operator_is_killed() {
     stage.ran_one_by_one(2);
 }
 
+/// Its slot is still held in Consul, by a session that an earlier run of it had.
+#[tokio::test]
+async fn one_that_was_evicted_while_the_operator_was_dead_runs_in_a_new_slot() {
+    let bed = own_bed().await;
+    let stage = Stage::with(bed.clone(), "reused", json!({})).await;
+    let a = stage.job("a").create().await;
+    let session = stage.runs(&a).await;
+    let workload = stage.workload_of(&a).await;
+    bed.operator().kill().await;
+    set_active(&workload, false).await;
+    a.has_no_pods().await;
+    set_active(&workload, true).await;
+    bed.operator().start().await;
+    assert_ne!(stage.runs(&a).await, session);
+    a.finish().await;
+    stage.is_over(1).await;
+}
+
 /// Nothing in Consul or in its Workload says any more that it had a slot: only its pods do.
 #[tokio::test]
 async fn one_that_was_evicted_while_the_operator_was_dead_counts_until_its_pods_are_gone() {

@@ -76,4 +76,14 @@ async fn a_child_with_an_annotation_of_its_own_is_its_owners() {
     for workload in [run, flow, set] {
         workload.is_ended_by_its_user().await;
     }
+
+    let template = json!({ "spec": { "template": { "metadata": asks() } } });
+    let job = stage.team.job("job").runs("1h").with(template);
+    let job = job.unsuspended().create().await;
+    job.is_running().await;
+    let pod = testbed::proof::running_pods(&job).await.remove(0);
+    let child = stage.team.object("v1", "Pod", &pod).await;
+    let note = child.has_event("ManagedElsewhere").await;
+    assert!(note.contains("Job job made it"), "{note}");
+    job.finish().await;
 }

@@ -99,6 +99,61 @@ async fn only_the_operator_starts_what_waits() {
     }
 }
 
+/// What a user may do to a waiting one is no way to have it run without a slot.
+#[tokio::test]
+async fn what_is_to_end_without_a_slot_does_not_start_after_all() {
+    let bed = bed().await;
+    let team = bed.namespace("ends").await;
+    let admin = Person::admin(&bed, &team);
+    for (kind, end, resume) in [
+        (
+            Kind::PipelineRun,
+            json!({ "spec": { "status": "Cancelled" } }),
+            json!({ "spec": { "status": null } }),
+        ),
+        (
+            Kind::TaskRun,
+            json!({ "spec": { "status": "TaskRunCancelled" } }),
+            json!({ "spec": { "status": null } }),
+        ),
+        (
+            Kind::Workflow,
+            json!({ "spec": { "suspend": null, "shutdown": "Terminate" } }),
+            json!({ "spec": { "shutdown": null } }),
+        ),
+    ] {
+        admin.create(kind, &kind.running("a")).await.unwrap();
+        admin.change(kind, "a", &end).await.unwrap();
+        let resumed = admin.would_change(kind, "a", &resume).await;
+        is_refused(kind, resumed, "so it can't go on");
+        let unnamed = annotated(SEMAPHORE, None);
+        admin.change(kind, "a", &unnamed).await.unwrap();
+        let free = admin.would_change(kind, "a", &resume).await;
+        free.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+    }
+}
+
+/// The guard leaves parts of another workload to its controller.
+#[tokio::test]
+async fn what_waits_gets_no_owner_that_it_had_not() {
+    let bed = bed().await;
+    let team = bed.namespace("adopted").await;
+    let admin = Person::admin(&bed, &team);
+    for kind in Kind::ALL {
+        admin.create(kind, &kind.running("a")).await.unwrap();
+        let metadata = &owned_by(json!({}), "Whole")["metadata"];
+        let mut owned = json!({ "metadata": metadata });
+        let adopted = admin.would_change(kind, "a", &owned).await;
+        is_refused(kind, adopted, "no other controller can own it now");
+        let makes_many = owned_by(json!({}), "CronWorkflow");
+        let adopted = admin.would_change(kind, "a", &makes_many).await;
+        adopted.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        owned["metadata"]["annotations"][SEMAPHORE] = Value::Null;
+        let adopted = admin.would_change(kind, "a", &owned).await;
+        adopted.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+    }
+}
+
 #[tokio::test]
 async fn only_the_operator_changes_its_annotations() {
     let bed = bed().await;

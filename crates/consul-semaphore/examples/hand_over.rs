@@ -123,14 +123,14 @@ impl Lookup for Store {
             .collect()
     }
 
-    fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Workload>> {
+    fn contends(&self, uid: &Uid, session: Option<&SessionId>) -> Option<Arc<Workload>> {
         let mut contending = self.contending.borrow_mut();
-        if does {
+        if session.is_some() {
             contending.insert(uid.clone());
         } else {
             contending.remove(uid);
         }
-        self.workload(uid).filter(|_| does)
+        self.workload(uid).filter(|_| session.is_some())
     }
 }
 

@@ -210,9 +210,13 @@ pub struct Place {
     uid: Uid,
 }
 
-/// What is known of the `CronJob` that made a workload.
+/// What is known of the `CronJob` that made a workload, or of another kind's like it: `CronWorkflow`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CronJob {
+    /// The version of the API that its kind is in: `batch/v1`.
+    pub api_version: String,
+    /// Its kind.
+    pub kind: String,
     /// Its name; the namespace is the workload's.
     pub name: String,
     /// Its uid.

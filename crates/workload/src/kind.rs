@@ -36,7 +36,7 @@ use crate::{
     Object,
     pods::{self, PodQuery},
     read::{self, Read},
-    request::{EndBelow, Request, suspend_ungranted},
+    request::{EndBelow, Request, hold, suspend_ungranted},
     shape::Shape,
 };
 
@@ -232,13 +232,28 @@ impl Kind {
         }
     }
 
-    /// Takes the mark from such a workload that it is to fail, because it has failed or its status can't say so: with
-    /// `hold` it is put on hold instead. `None` if its kind has no such mark.
-    pub fn unmark(&self, workload: &Target, hold: bool) -> Option<Request> {
+    /// Takes the mark from such a workload that it is to fail, because it has failed. `None` if its kind has no such
+    /// mark.
+    pub fn unmark(&self, workload: &Target) -> Option<Request> {
         match self {
-            Self::Listed(_) => Some(row::unmark(workload, hold)),
+            Self::Listed(_) => Some(row::unmark(workload)),
             _ => None,
         }
+    }
+
+    /// Puts such a workload on hold that was to fail and can't.
+    pub fn hold(&self, workload: &Target) -> Request {
+        match self {
+            Self::Listed(_) => row::hold(workload),
+            _ => hold(workload),
+        }
+    }
+
+    /// Whether a waiting one is made to fail by a write to its status, which may be refused though all others are
+    /// allowed: then it can be put on hold. A row's is first held to fail; all others fail by their specs, as they start;
+    /// and of a Workload of Kueue the hold is its owner's.
+    pub fn fails_by_status(&self) -> bool {
+        matches!(self, Self::JobSet | Self::Pod)
     }
 
     /// Whether such a workload can fail; otherwise it is put on hold instead.

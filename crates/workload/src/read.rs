@@ -163,15 +163,21 @@ pub(crate) fn granted_to(uid: &str, grant: &BTreeMap<String, String>) -> Option<
     Some(Granted::by(key, session))
 }
 
-/// The `CronJob` that made a workload.
+/// The `CronJob` that made a workload, or another kind's like it.
 pub(crate) fn cron_job(metadata: &ObjectMeta) -> Option<CronJob> {
     let mut owners = metadata.owner_references.iter().flatten();
     let owner = owners.find(|owner| {
-        let batch = owner.api_version.starts_with("batch/");
-        batch && owner.kind == "CronJob" && owner.controller == Some(true)
+        let is_maker = MAKERS.iter().any(|(group, kind)| {
+            let (of, _) = owner.api_version.split_once('/').unwrap_or_default();
+            (of, owner.kind.as_str()) == (*group, *kind)
+        });
+        is_maker && owner.controller == Some(true)
     })?;
-    let scheduled = annotation(metadata, SCHEDULED);
+    // Only that of a Job can't be changed later.
+    let scheduled = annotation(metadata, SCHEDULED).filter(|_| owner.kind == "CronJob");
     Some(CronJob {
+        api_version: bounded(&owner.api_version, longest::NAME)?.to_owned(),
+        kind: owner.kind.clone(),
         name: bounded(&owner.name, longest::NAME)?.to_owned(),
         uid: bounded(&owner.uid, longest::NAME)?.to_owned(),
         scheduled: scheduled.and_then(|scheduled| scheduled.parse().ok()),
@@ -208,8 +214,12 @@ pub(crate) fn shown(text: &str) -> String {
     text.chars().take(longest::NAME).collect()
 }
 
-/// The kinds whose objects make one workload after another, each to wait by itself.
-const MAKERS: [&str; 3] = ["CronJob", "CronWorkflow", "ScheduledSparkApplication"];
+/// The kinds, with the groups of their APIs, whose objects make one workload after another, each to wait by itself.
+const MAKERS: [(&str, &str); 3] = [
+    ("batch", "CronJob"),
+    ("argoproj.io", "CronWorkflow"),
+    ("sparkoperator.k8s.io", "ScheduledSparkApplication"),
+];
 
 /// What made a workload, and decides when it runs: of a Job only what suspends and unsuspends the Jobs that it makes.
 fn owner(object: &dyn Read) -> Option<&OwnerReference> {
@@ -218,7 +228,7 @@ fn owner(object: &dyn Read) -> Option<&OwnerReference> {
     let kind = owner.kind.as_str();
     let decides = match object.kind() {
         Kind::Job => kind == "JobSet",
-        _ => !MAKERS.contains(&kind),
+        _ => !MAKERS.iter().any(|(_, maker)| kind == *maker),
     };
     decides.then_some(owner)
 }

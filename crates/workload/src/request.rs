@@ -49,6 +49,12 @@ pub(crate) fn suspend_ungranted(stop: &Stop) -> Request {
     suspend_with(&stop.workload, &unheld(stop))
 }
 
+/// Puts it on hold.
+pub(crate) fn hold(workload: &Target) -> Request {
+    let annotations = json!({ (a::HOLD): "true" });
+    Request::Patch(json!({ "metadata": metadata(workload, &annotations) }))
+}
+
 /// The annotations of one that is stopped: its user's hold is over if it was its user who started it.
 pub(crate) fn unheld(stop: &Stop) -> Value {
     if stop.unhold {

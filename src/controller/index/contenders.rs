@@ -2,25 +2,54 @@
 //! the queue of the new key manages it; the queue of the old one must be marked, too.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     mem,
     sync::Arc,
 };
 
 use super::Index;
-use consul_client::id::{IdMap, IdSet};
-use consul_semaphore::{Uid, Workload, engine::QueueRef};
+use consul_client::{
+    SessionId,
+    id::{IdMap, IdSet},
+};
+use consul_semaphore::{MOST_SLOTS, Uid, Workload, engine::QueueRef};
+use consul_semaphore_workload::TrackedWorkload;
 
 /// The queues that have a contender of each workload.
 #[derive(Default)]
 pub(super) struct Contenders {
-    by_workload: IdMap<Uid, BTreeSet<QueueRef>>,
+    by_workload: IdMap<Uid, BTreeMap<QueueRef, Contending>>,
     by_queue: HashMap<QueueRef, IdSet<Uid>>,
+    /// The queues of which all contenders were found.
+    read: HashSet<QueueRef>,
+}
+
+/// The contenders of a workload in a queue.
+#[derive(Default)]
+struct Contending {
+    /// Their sessions, the latest last, and some that had the same slots before.
+    sessions: Vec<SessionId>,
+    /// Whether their slots only cool down: no pod of the workload was left then.
+    cools: bool,
+}
+
+impl Contending {
+    fn add(&mut self, session: &SessionId) {
+        if self.sessions.contains(session) {
+            return;
+        }
+        if self.sessions.len() >= MOST_SLOTS as usize {
+            self.sessions.remove(0);
+        }
+        self.sessions.push(session.clone());
+        self.cools = false;
+    }
 }
 
 impl Contenders {
     /// Sets the workloads that a queue has contenders of.
     fn put(&mut self, queue: &QueueRef, workloads: &[&Uid]) {
+        self.read.insert(queue.clone());
         let known = self.by_queue.get_mut(queue);
         // If one workload has two contenders, another may stay known too long: at worst it wakes the queue in vain.
         let same = known.as_deref().map_or(workloads.is_empty(), |known| {
@@ -37,7 +66,7 @@ impl Contenders {
         }
         for new in workloads.difference(&before) {
             let queues = self.by_workload.entry(new.clone()).or_default();
-            queues.insert(queue.clone());
+            queues.entry(queue.clone()).or_default();
         }
         if workloads.is_empty() {
             self.by_queue.remove(queue);
@@ -46,14 +75,17 @@ impl Contenders {
         }
     }
 
-    /// Records that a queue has, or no longer has, a contender of a workload.
-    fn set(&mut self, queue: &QueueRef, workload: &Uid, has: bool) {
-        if has {
-            let workloads = self.by_queue.entry(queue.clone()).or_default();
-            if workloads.insert(workload.clone()) {
-                let queues = self.by_workload.entry(workload.clone()).or_default();
-                queues.insert(queue.clone());
+    /// Records that a queue has this contender of a workload, or none any more.
+    fn set(&mut self, queue: &QueueRef, workload: &Uid, session: Option<&SessionId>) {
+        if let Some(session) = session {
+            let known = self.by_workload.get_mut(workload);
+            if let Some(known) = known.and_then(|queues| queues.get_mut(queue)) {
+                return known.add(session);
             }
+            let workloads = self.by_queue.entry(queue.clone()).or_default();
+            workloads.insert(workload.clone());
+            let queues = self.by_workload.entry(workload.clone()).or_default();
+            queues.entry(queue.clone()).or_default().add(session);
             return;
         }
         if let Some(workloads) = self.by_queue.get_mut(queue) {
@@ -77,11 +109,13 @@ impl Contenders {
     /// A queue was closed.
     pub(super) fn forget(&mut self, queue: &QueueRef) {
         self.put(queue, &[]);
+        self.read.remove(queue);
     }
 
     /// The queues that have a contender of a workload.
     pub(super) fn queues_of(&self, workload: &Uid) -> impl Iterator<Item = &QueueRef> {
-        self.by_workload.get(workload).into_iter().flatten()
+        let queues = self.by_workload.get(workload);
+        queues.into_iter().flat_map(BTreeMap::keys)
     }
 }
 
@@ -101,15 +135,52 @@ impl Index {
             .collect()
     }
 
-    /// Records that a queue has, or no longer has, a contender of one workload.
+    /// Records that a queue has this contender of a workload, or none any more.
     pub(in crate::controller) fn contends(
         &self,
         queue: &QueueRef,
         uid: &Uid,
-        does: bool,
+        session: Option<&SessionId>,
     ) -> Option<Arc<Workload>> {
         let mut state = self.state();
-        state.contenders.set(queue, uid, does);
-        state.workload(uid).filter(|_| does)
+        state.contenders.set(queue, uid, session);
+        state.workload(uid).filter(|_| session.is_some())
+    }
+
+    /// The sessions of all contenders of a workload, and some that had its slots before.
+    pub(in crate::controller) fn contending_sessions(&self, uid: &Uid) -> Vec<SessionId> {
+        let state = self.state();
+        let queues = state.contenders.by_workload.get(uid).into_iter();
+        let contending = queues.flat_map(BTreeMap::values);
+        let sessions = contending.flat_map(|contending| &contending.sessions);
+        sessions.cloned().collect()
+    }
+
+    /// The slots of a workload in a queue cool down.
+    pub(in crate::controller) fn cools(&self, queue: &QueueRef, uid: &Uid) {
+        let mut state = self.state();
+        let queues = state.contenders.by_workload.get_mut(uid);
+        if let Some(contending) = queues.and_then(|queues| queues.get_mut(queue)) {
+            contending.cools = true;
+        }
+    }
+
+    /// Whether any queue has a contender of a workload, except for slots that only cool down.
+    pub(in crate::controller) fn has_contender(&self, uid: &Uid) -> bool {
+        let state = self.state();
+        let queues = state.contenders.by_workload.get(uid).into_iter();
+        let mut contending = queues.flat_map(BTreeMap::values);
+        contending.any(|contending| !contending.cools)
+    }
+
+    /// Whether all contenders were found in the queues that a workload asks for, as far as there are such queues.
+    pub(in crate::controller) fn knows_contenders(&self, tracked: &TrackedWorkload) -> bool {
+        let state = self.state();
+        let read = &state.contenders.read;
+        state.lists.knows_semaphores(&tracked.namespace)
+            && state
+                .wanted(tracked)
+                .iter()
+                .all(|queue| read.contains(queue))
     }
 }

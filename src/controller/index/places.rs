@@ -351,7 +351,7 @@ impl State {
     }
 
     /// The queues that a workload asks for; none, unless it can have its place in all of them.
-    fn wanted(&self, tracked: &TrackedWorkload) -> Vec<QueueRef> {
+    pub(super) fn wanted(&self, tracked: &TrackedWorkload) -> Vec<QueueRef> {
         self.resolve(tracked).unwrap_or_default()
     }
 

@@ -19,6 +19,9 @@ struct Unproved {
     tracked: TrackedWorkload,
     /// Whether a pod of it has ended since it was last taken.
     touched: bool,
+    /// Whether none is left, and that can't be written to it: then it has ended as far as its slots are concerned, and
+    /// is not started before that is written.
+    has_ended: bool,
 }
 
 impl Remnants {
@@ -38,17 +41,28 @@ impl Remnants {
             self.unproved.remove(uid);
             return tracked;
         }
-        let stopping = TrackedWorkload {
+        let known = self.unproved.get(uid);
+        let touched = known.is_some_and(|known| known.touched);
+        let has_ended = known.is_some_and(|known| known.has_ended) && tracked.shape.is_reset();
+        let phase = if has_ended {
+            Phase::Finished { at_rest: true }
+        } else {
+            Phase::Stopping
+        };
+        let judged = TrackedWorkload {
             workload: Arc::new(Workload {
-                phase: Phase::Stopping,
+                phase,
                 ..Workload::clone(&tracked.workload)
             }),
             ..tracked.clone()
         };
-        let touched = self.unproved.get(uid).is_some_and(|known| known.touched);
-        self.unproved
-            .insert(uid.clone(), Unproved { tracked, touched });
-        stopping
+        let unproved = Unproved {
+            tracked,
+            touched,
+            has_ended,
+        };
+        self.unproved.insert(judged.workload.uid.clone(), unproved);
+        judged
     }
 
     pub(super) fn contains(&self, uid: &Uid) -> bool {
@@ -61,14 +75,15 @@ impl Remnants {
         known.map(|known| known.touched = true).is_some()
     }
 
-    /// Some of them: at most this many, of those whose turn it is or of which a pod has ended.
+    /// Some of them: at most this many, of those that are not `busy` and whose turn it is or of which a pod has ended.
     pub(super) fn take(
         &mut self,
         most: usize,
+        busy: impl Fn(&Uid) -> bool,
         its_turn: impl Fn(&Uid) -> bool,
     ) -> Vec<TrackedWorkload> {
         let due = self.unproved.iter_mut();
-        let due = due.filter(|(uid, known)| known.touched || its_turn(uid));
+        let due = due.filter(|(uid, known)| !busy(uid) && (known.touched || its_turn(uid)));
         due.take(most)
             .map(|(_, known)| {
                 known.touched = false;
@@ -87,6 +102,14 @@ impl Remnants {
         } = &*tracked.workload;
         self.proved.insert(uid.clone(), (granted.clone(), *since));
         Some(self.unproved.get(uid)?.tracked.clone())
+    }
+
+    /// No pod is left of a workload, and that can't be written to it. Returns it as it is known now, if this is news.
+    pub(super) fn let_slots_go(&mut self, workload: &Workload) -> Option<TrackedWorkload> {
+        let known = self.unproved.get_mut(&workload.uid)?;
+        let is_it = known.tracked.workload.version == workload.version && !known.has_ended;
+        known.has_ended |= is_it;
+        is_it.then(|| known.tracked.clone())
     }
 
     pub(super) fn remove(&mut self, uid: &Uid) {

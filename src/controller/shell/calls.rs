@@ -12,6 +12,7 @@ use crate::{
         Context, LOW_PRIORITY,
         consul_target::ConsulTarget,
         session_manager::{Session, Span, User},
+        unfailable::hold_instead,
     },
     crash::{self, Point},
     workload::{Urgency, WorkloadWrite, WriteError},
@@ -232,7 +233,12 @@ impl Means {
             timeout,
             deadline,
         };
-        let written = self.context.workloads.write(workload_write).await?;
+        let written = match self.context.workloads.write(workload_write).await {
+            Err(error) if matches!(write, Write::Fail(_)) => {
+                hold_instead(&self.context, namespace, target, error).await?
+            }
+            written => written?,
+        };
         if let Some(point) = point_after(write) {
             crash::reach(point, namespace).await;
         }

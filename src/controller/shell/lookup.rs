@@ -117,7 +117,7 @@ impl Lookup for OfQueue<'_> {
         self.index.replaceable(&by.uid)
     }
 
-    fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Workload>> {
-        self.index.contends(self.queue, uid, does)
+    fn contends(&self, uid: &Uid, session: Option<&SessionId>) -> Option<Arc<Workload>> {
+        self.index.contends(self.queue, uid, session)
     }
 }

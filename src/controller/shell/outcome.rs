@@ -289,7 +289,7 @@ impl Emitter<'_> {
     /// Why a workload fails that waits.
     fn failed(&self, fail: &Fail) -> (Reason, String) {
         let semaphore = self.reference.title();
-        let ended = ended(self.context, &fail.workload.kind);
+        let ended = ended(self.context, &fail.workload);
         let why = explain_failure(&semaphore, &fail.why, ended);
         tracing::info!(workload = %fail.workload.name, semaphore, why = why.1, "failed");
         why
@@ -469,13 +469,14 @@ fn pods_remain(semaphore: &str, kind: &KindName, pods: &[String]) -> String {
     )
 }
 
-/// What becomes of a workload of this kind that is to fail.
-pub(in crate::controller) fn ended(context: &Context, kind: &KindName) -> &'static str {
-    let kind = context.workloads.kind(kind);
-    if kind.is_none_or(|kind| kind.can_fail()) {
-        "failed"
-    } else {
+/// What has become of a workload that was to fail.
+pub(in crate::controller) fn ended(context: &Context, workload: &Target) -> &'static str {
+    let kind = context.workloads.kind(&workload.kind);
+    let now = context.index.workload(&workload.uid);
+    if kind.is_some_and(|kind| !kind.can_fail()) || now.is_some_and(|now| now.hold) {
         "put on hold"
+    } else {
+        "failed"
     }
 }
 

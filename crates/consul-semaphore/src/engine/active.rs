@@ -142,7 +142,7 @@ impl Active {
         }
         for uid in left {
             if evidence.steady_sessions(&uid).next().is_none() {
-                lookup.contends(&uid, false);
+                lookup.contends(&uid, None);
             }
         }
     }

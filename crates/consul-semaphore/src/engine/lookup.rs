@@ -72,9 +72,10 @@ pub trait Lookup {
         Vec::new()
     }
 
-    /// This queue has a contender of one more workload, or of one fewer: like [`Self::contending`], which names all.
-    fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Workload>> {
-        self.workload(uid).filter(|_| does)
+    /// This queue has this contender of a workload, or none any more: like [`Self::contending`], which names all that
+    /// have one.
+    fn contends(&self, uid: &Uid, session: Option<&SessionId>) -> Option<Arc<Workload>> {
+        self.workload(uid).filter(|_| session.is_some())
     }
 }
 

@@ -976,7 +976,7 @@ impl Queue {
         let ours = contenders.map(|(session, identity)| OwnContender {
             session: session.clone(),
             identity: identity.clone(),
-            workload: lookup.contends(&identity.uid, true),
+            workload: lookup.contends(&identity.uid, Some(session)),
             pods_gone: false,
         });
         let mut ours: Vec<OwnContender> = ours.collect();

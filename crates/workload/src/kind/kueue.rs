@@ -124,7 +124,7 @@ pub enum Earlier {
     /// Nobody has looked yet.
     #[default]
     Unknown,
-    /// None that is known, and no pod of it is left.
+    /// None that its pods say: none of them is left.
     Nothing,
     /// These.
     Slots {
@@ -358,8 +358,11 @@ impl<'a> Workload<'a> {
             annotations: Some(annotations),
             ..ObjectMeta::default()
         };
+        // Its old slots may still be held in Consul. One that asks for none is answered at once.
+        let is_over =
+            beside.earlier == Earlier::Nothing && !beside.annotations.contains_key(a::SEMAPHORE);
         Ok(Self {
-            is_reset: has_run && beside.earlier != Earlier::Nothing,
+            is_reset: has_run && !is_over,
             fields,
             metadata,
             beside,

@@ -18,7 +18,7 @@ use consul_semaphore::Identity;
 use kube_core::ApiResource;
 use serde::Deserialize;
 
-pub(super) use self::object::{Listed, failure, request, stop, unmark};
+pub(super) use self::object::{Listed, failure, hold, request, stop, unmark};
 pub use self::{
     path::{Path, Step},
     value::{Scalar, Value},

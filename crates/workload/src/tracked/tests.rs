@@ -168,6 +168,16 @@ fn a_job_that_is_not_to_wait_knows_its_cron_job() {
     let other =
         made(|workload| workload["metadata"]["ownerReferences"][0]["kind"] = json!("Other"));
     assert_eq!(other, None);
+    let hourly = made(|workload| {
+        let owner = &mut workload["metadata"]["ownerReferences"][0];
+        owner["apiVersion"] = json!("argoproj.io/v1alpha1");
+        owner["kind"] = json!("CronWorkflow");
+    });
+    let hourly = hourly.unwrap();
+    assert_eq!(
+        (&*hourly.api_version, &*hourly.kind, hourly.scheduled),
+        ("argoproj.io/v1alpha1", "CronWorkflow", None)
+    );
 }
 
 #[test]

@@ -199,6 +199,15 @@ fn one_that_has_waited_for_too_long_fails() {
     assert_eq!(phase(&KIND, &failed), Phase::Finished { at_rest: false });
 }
 
+/// Its status may not be written.
+#[test]
+fn one_that_cannot_fail_is_put_on_hold() {
+    let job_set = waiting(|_| {});
+    let target = (&*workload(&KIND, &job_set)).into();
+    let held = applied(&job_set, &KIND.hold(&target));
+    assert!(KIND.fails_by_status() && workload(&KIND, &held).is_held_back());
+}
+
 #[test]
 fn one_of_another_manager_is_left_alone() {
     let managed = |by: &str| {

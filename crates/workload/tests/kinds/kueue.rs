@@ -302,11 +302,24 @@ fn what_was_evicted_keeps_its_slots_until_its_pods_are_gone_and_that_is_written(
 fn what_was_evicted_is_known_to_have_run_when_nothing_else_is_known_of_that() {
     let unknown = read_beside(&evicted("Ready"), Earlier::Unknown).expect("it asks");
     assert_eq!(unknown.workload.phase, Phase::Stopping);
-    let gone = read_beside(&evicted("Ready"), Earlier::Nothing).expect("it asks");
-    assert!(gone.workload.is_queued() && !gone.workload.was_never_granted());
-    // It ran without a slot, or waited for too long.
+    // No pod of it is left, but its slots may be: that it gave them back is to be written.
+    for (before, was_never_granted) in [("Ready", false), ("Retry", true)] {
+        let gone = read_beside(&evicted(before), Earlier::Nothing).expect("it asks");
+        assert_eq!(gone.workload.phase, Phase::Stopping, "{before}");
+        assert!(gone.may_have_pods() && gone.shape.is_reset());
+        let give_back = Write::GiveBack(GiveBack {
+            workload: (&*gone.workload).into(),
+            sessions: gone.workload.reported.clone(),
+            hold: false,
+        });
+        let request = Kind::KueueWorkload.request(&give_back, &gone.shape, now());
+        let after = applied(&evicted(before), &request.expect("it can be said"));
+        let gone = read_beside(&after, Earlier::Nothing).expect("it asks");
+        assert!(gone.workload.is_queued(), "{after}");
+        assert_eq!(gone.workload.was_never_granted(), was_never_granted);
+    }
+    // It waited for too long.
     for (before, earlier) in [
-        ("Retry", Earlier::Nothing),
         ("Rejected", Earlier::Nothing),
         ("Rejected", Earlier::Unknown),
     ] {

@@ -78,3 +78,12 @@ fn it_fails_by_its_status_and_is_ended_by_its_deadline() {
     });
     assert_eq!(applied(&granted, &end)["spec"]["activeDeadlineSeconds"], 1);
 }
+
+/// Its status may not be written.
+#[test]
+fn one_that_cannot_fail_is_put_on_hold() {
+    let pod = waiting(|_| {});
+    let target = (&*workload(&KIND, &pod)).into();
+    let held = applied(&pod, &KIND.hold(&target));
+    assert!(KIND.fails_by_status() && workload(&KIND, &held).is_held_back());
+}

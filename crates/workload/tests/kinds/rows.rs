@@ -309,7 +309,7 @@ fn one_whose_status_can_t_say_that_it_failed_is_put_on_hold() {
     for row in rows() {
         let failing = row.fail(&row.waiting());
         let target = Target::from(&tracked(&row.kind, &failing).workload);
-        let held = row.kind.unmark(&target, true).expect("it has a mark");
+        let held = row.kind.hold(&target);
         let held = applied(&failing, &held);
         let read = tracked(&row.kind, &held);
         assert!(read.workload.is_held_back(), "{held}");
@@ -328,7 +328,7 @@ fn one_that_failed_without_a_grant_and_may_run_again_is_not_to_fail_then() {
         let again = row.kind.name().as_str() == "SparkApplication";
         assert_eq!(read.may_have_pods(), again, "{failed}");
         let target = Target::from(&read.workload);
-        let unmarked = row.kind.unmark(&target, false).expect("it has a mark");
+        let unmarked = row.kind.unmark(&target).expect("it has a mark");
         let mut unmarked = applied(&failed, &unmarked);
         assert!(!tracked(&row.kind, &unmarked).may_have_pods());
         unmarked["status"] = row.suspended.clone();

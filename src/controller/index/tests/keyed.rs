@@ -173,7 +173,7 @@ fn contenders_may_come_and_go_one_by_one() {
     put(&index, keyed("a", "k2", |_| {}));
     index.take_marked();
     let uid: Uid = "a".into();
-    let known = index.contends(&queue, &uid, true);
+    let known = index.contends(&queue, &uid, Some(&"s".into()));
     assert_eq!(
         known.map(|workload| workload.uid.clone()),
         Some(uid.clone())
@@ -183,7 +183,7 @@ fn contenders_may_come_and_go_one_by_one() {
         keyed("a", "k2", |tracked| started(tracked, "p/k2/.lock")),
     );
     assert!(index.take_marked().contains(&queue));
-    assert_eq!(index.contends(&queue, &uid, false), None);
+    assert_eq!(index.contends(&queue, &uid, None), None);
     index.remove(&uid);
     assert!(!index.take_marked().contains(&queue));
     assert!(index.state().contenders.queues_of(&uid).next().is_none());

@@ -10,7 +10,7 @@ fn stopped(session: &str) -> TrackedWorkload {
 }
 
 fn due(index: &Index) -> Vec<String> {
-    let unproved = index.unproved(9, |_| false);
+    let unproved = index.unproved(9, |_| false, |_| false);
     let names = unproved.iter().map(|it| it.workload.name.to_string());
     names.collect()
 }
@@ -25,7 +25,7 @@ fn what_may_have_pods_counts_as_stopping_until_none_is_left() {
         (vec![], vec!["a"])
     );
     assert_eq!(slice.bound[0].phase, Phase::Stopping);
-    let asked = index.unproved(9, |_| true);
+    let asked = index.unproved(9, |_| false, |_| true);
     assert_eq!(
         asked[0].workload.phase,
         Phase::Idle,
@@ -61,6 +61,7 @@ fn it_is_asked_about_at_once_when_one_of_its_pods_has_ended() {
     put(&index, stopped("s"));
     assert!(due(&index).is_empty(), "it is not its turn");
     index.pod_ended("batch", "db/.lock", &"a".into());
+    assert!(index.unproved(9, |_| true, |_| true).is_empty(), "busy");
     assert_eq!(due(&index), ["a"]);
     assert!(due(&index).is_empty());
     index.remove(&"a".into());
@@ -83,7 +84,7 @@ fn one_of_kueues_is_not_queued_before_its_pods_are_known_to_be_gone() {
     let is_queued = || !index.all_waiting(&queue("db")).is_empty();
     put(&index, of_kueue("11", 5));
     assert!(!is_queued());
-    let asked = index.unproved(9, |_| true);
+    let asked = index.unproved(9, |_| false, |_| true);
     index.proved(&asked[0]);
     assert!(is_queued());
     put(&index, of_kueue("12", 5));
@@ -91,7 +92,7 @@ fn one_of_kueues_is_not_queued_before_its_pods_are_known_to_be_gone() {
     // It has been evicted, and has its quota again.
     put(&index, of_kueue("13", 6));
     assert!(!is_queued());
-    index.proved(&index.unproved(9, |_| true)[0]);
+    index.proved(&index.unproved(9, |_| false, |_| true)[0]);
     assert!(is_queued());
     // The same within one second, when it was seen to run.
     let mut runs = of_kueue("14", 6);
@@ -99,6 +100,77 @@ fn one_of_kueues_is_not_queued_before_its_pods_are_known_to_be_gone() {
     put(&index, runs);
     put(&index, of_kueue("15", 6));
     assert!(!is_queued());
+}
+
+/// One that Kueue has evicted, which had a slot of this session.
+fn evicted(session: &str) -> TrackedWorkload {
+    let mut tracked = of_kueue("11", 5);
+    let (places, pod_sets) = (Box::new([0]), Box::new(["main".into()]));
+    tracked.shape = consul_semaphore_workload::Shape::Checks {
+        places,
+        pod_sets,
+        is_reset: true,
+    };
+    let evicted = workload(&mut tracked);
+    evicted.phase = Phase::Stopping;
+    evicted.granted = Some(Granted::by(&format!("db/{session}"), session));
+    evicted.reported = vec![session.into()];
+    tracked
+}
+
+#[test]
+fn the_slots_of_an_evicted_one_are_free_without_pods_also_if_that_cannot_be_written() {
+    let index = with_db();
+    let uid: Uid = "a".into();
+    let phase = || index.workload(&uid).unwrap().phase;
+    put(&index, evicted("s"));
+    let asked = index.unproved(9, |_| false, |_| true).remove(0);
+    assert_eq!(phase(), Phase::Stopping);
+    index.let_slots_go(&asked);
+    assert_eq!(phase(), Phase::Finished { at_rest: true });
+    assert!(index.is_unproved(&uid), "that is tried on");
+    // Whatever else changes.
+    let mut changed = evicted("s");
+    workload(&mut changed).version = "12".into();
+    workload(&mut changed).priority = 7;
+    put(&index, changed);
+    assert_eq!(phase(), Phase::Finished { at_rest: true });
+    // It is written at last.
+    put(&index, of_kueue("13", 6));
+    assert_eq!(phase(), Phase::Stopping, "its pods are asked for once more");
+    put(&index, evicted("t"));
+    assert_eq!(phase(), Phase::Stopping);
+}
+
+/// Its slot was regained, so its pods name another session than the one that holds it.
+#[test]
+fn of_an_evicted_one_all_sessions_of_its_contenders_are_known_once_its_queue_is() {
+    let index = empty();
+    add(&index, "db", "db", false);
+    let (uid, db): (Uid, _) = ("a".into(), queue("db"));
+    put(&index, evicted("s"));
+    let asked = index.unproved(9, |_| false, |_| true).remove(0);
+    assert!(!index.knows_contenders(&asked));
+    index.workloads_of(&db, &[&uid]);
+    index.contends(&db, &uid, Some(&"t".into()));
+    assert!(index.knows_contenders(&asked));
+    assert_eq!(index.contending_sessions(&uid), ["t".into()]);
+    index.contends(&db, &uid, None);
+    assert!(index.contending_sessions(&uid).is_empty() && index.knows_contenders(&asked));
+}
+
+#[test]
+fn slots_that_only_cool_down_keep_no_workload_from_running_without_one() {
+    let index = with_db();
+    let (uid, db): (Uid, _) = ("a".into(), queue("db"));
+    index.contends(&db, &uid, Some(&"s".into()));
+    assert!(index.has_contender(&uid));
+    index.cools(&db, &uid);
+    assert!(!index.has_contender(&uid));
+    index.contends(&db, &uid, Some(&"s".into()));
+    assert!(!index.has_contender(&uid), "it is the same");
+    index.contends(&db, &uid, Some(&"t".into()));
+    assert!(index.has_contender(&uid));
 }
 
 /// It has the uid of its owner, which is watched, too.

@@ -153,6 +153,8 @@ fn a_mutex_that_somebody_left_behind_goes_unless_the_next_one_takes_it() {
 fn a_late_skip_workload_is_deleted_even_for_an_unused_key() {
     let scheduled = samples::time(NOW).checked_sub(Duration::from_secs(61));
     let cron_job = CronJob {
+        api_version: "batch/v1".into(),
+        kind: "CronJob".into(),
         name: "hourly".into(),
         uid: "c".into(),
         scheduled: scheduled.ok(),

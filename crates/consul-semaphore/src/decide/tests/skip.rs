@@ -12,6 +12,8 @@ fn skipped(plan: &Plan) -> Vec<&str> {
 /// A workload that must not wait, of a `CronJob` that scheduled it for this long ago.
 fn scheduled(name: &str, before: u64) -> Workload {
     let cron_job = CronJob {
+        api_version: "batch/v1".into(),
+        kind: "CronJob".into(),
         name: "hourly".into(),
         uid: "c".into(),
         scheduled: samples::time(NOW)

@@ -101,12 +101,12 @@ impl<L: Lookup> Lookup for Telling<'_, L> {
         self.changes.clone()
     }
 
-    fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Workload>> {
+    fn contends(&self, uid: &Uid, session: Option<&SessionId>) -> Option<Arc<Workload>> {
         self.lookup
             .contending(&[uid])
             .pop()
             .flatten()
-            .filter(|_| does)
+            .filter(|_| session.is_some())
     }
 }
 
@@ -148,7 +148,7 @@ impl Queue {
                 return Some(OwnContender {
                     session: session.clone(),
                     identity: identity.clone(),
-                    workload: lookup.contends(&identity.uid, true),
+                    workload: lookup.contends(&identity.uid, Some(session)),
                     pods_gone: false,
                 });
             }

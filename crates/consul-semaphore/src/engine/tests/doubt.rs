@@ -176,6 +176,8 @@ fn of_several_cooldowns_the_longest_says_what_is_too_late() {
             world.waits("a", &semaphores, |workload| {
                 workload.on_contention = OnContention::Fail;
                 workload.cron_job = Some(Arc::new(CronJob {
+                    api_version: "batch/v1".into(),
+                    kind: "CronJob".into(),
                     name: "cron".into(),
                     uid: "uid".into(),
                     scheduled: Some(scheduled),

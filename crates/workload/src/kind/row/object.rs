@@ -276,12 +276,15 @@ fn fails(row: &Row, workload: &Target, reason: &str) -> Request {
     held(row, workload, &annotations)
 }
 
-/// Takes the mark from it that it is to fail. With `hold` it is put on hold instead.
-pub(in crate::kind) fn unmark(workload: &Target, hold: bool) -> Request {
-    let mut annotations = json!({ (a::FAILED): null });
-    if hold {
-        annotations[a::HOLD] = "true".into();
-    }
+/// Takes the mark from it that it is to fail.
+pub(in crate::kind) fn unmark(workload: &Target) -> Request {
+    let annotations = json!({ (a::FAILED): null });
+    Request::Patch(json!({ "metadata": metadata(workload, &annotations) }))
+}
+
+/// The same, and puts it on hold.
+pub(in crate::kind) fn hold(workload: &Target) -> Request {
+    let annotations = json!({ (a::FAILED): null, (a::HOLD): "true" });
     Request::Patch(json!({ "metadata": metadata(workload, &annotations) }))
 }
 

@@ -1,0 +1,120 @@
+//! Workloads that are to fail and whose status can't be told so: they are put on hold instead, once the API server has
+//! refused that for some minutes. Until then a role, a policy or a webhook may only be late.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+
+use super::Context;
+use crate::{
+    call::CALL_TIMEOUT,
+    workload::{Urgency, WorkloadWrite, WriteError},
+};
+use consul_client::clock::Moment;
+use consul_semaphore::{Uid, plan::Target};
+use consul_semaphore_workload::TrackedWorkload;
+
+/// For how long it must be refused.
+const PATIENCE: Duration = Duration::from_mins(3);
+
+/// The same if there is no such status: another definition of its kind is no mishap that passes.
+const PATIENCE_WITHOUT_STATUS: Duration = Duration::from_secs(10);
+
+/// What is refused again after a longer time is refused for the first time: it is tried again within a minute.
+const GAP: Duration = Duration::from_mins(2);
+
+/// The workloads whose failing is refused, each with the times of the first and of the last refusal.
+#[derive(Default)]
+pub(super) struct Unfailable(Mutex<HashMap<Uid, (Moment, Moment)>>);
+
+impl Unfailable {
+    /// Records one more refusal, with this HTTP status. Returns whether it has been refused for long enough.
+    pub(super) fn is_final(&self, workload: &Uid, code: u16, now: Moment) -> bool {
+        let patience = match code {
+            404 => PATIENCE_WITHOUT_STATUS,
+            _ => PATIENCE,
+        };
+        let mut refused = self.0.lock();
+        refused.retain(|_, (_, last)| now.since(*last) <= GAP);
+        let (first, last) = refused.entry(workload.clone()).or_insert((now, now));
+        *last = now;
+        let is_final = now.since(*first) >= patience;
+        if is_final {
+            refused.remove(workload);
+        }
+        is_final
+    }
+}
+
+/// Puts a workload on hold instead whose failing was refused like this, if that has lasted. Returns what a write to it
+/// returns.
+///
+/// # Errors
+/// The same error if it is not put on hold yet or can't be, or that of this write.
+pub(super) async fn hold_instead(
+    context: &Context,
+    namespace: &Arc<str>,
+    target: &Target,
+    error: WriteError,
+) -> Result<Option<TrackedWorkload>, WriteError> {
+    let kind = context.workloads.kind(&target.kind);
+    let (Some(kind), Some((code, why))) = (kind, error.is_unwanted()) else {
+        return Err(error);
+    };
+    let is_final = || {
+        let now = Moment::now();
+        context.unfailable.is_final(&target.uid, code, now)
+    };
+    if !kind.fails_by_status() || !is_final() {
+        return Err(error);
+    }
+    tracing::warn!(
+        workload = %format_args!("{namespace}/{}", target.name),
+        why,
+        "a workload can't say in its status that it failed: it is put on hold"
+    );
+    let hold = WorkloadWrite {
+        namespace: namespace.clone(),
+        request: kind.hold(target),
+        below: Vec::new(),
+        urgency: Urgency::Usual,
+        target: target.clone(),
+        timeout: CALL_TIMEOUT,
+        deadline: None,
+    };
+    context.workloads.write(hold).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment::from_boot(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn one_refusal_is_not_final_and_some_minutes_of_them_are() {
+        let (refused, uid) = (Unfailable::default(), Uid::from("a"));
+        for second in (0..180).step_by(30) {
+            assert!(!refused.is_final(&uid, 403, at(second)), "{second}");
+        }
+        assert!(
+            !refused.is_final(&"b".into(), 403, at(180)),
+            "of another one"
+        );
+        assert!(refused.is_final(&uid, 422, at(180)));
+        assert!(!refused.is_final(&uid, 403, at(181)), "it begins anew");
+        assert!(!refused.is_final(&uid, 404, at(182)));
+        assert!(refused.is_final(&uid, 404, at(191)), "there is no status");
+    }
+
+    #[test]
+    fn what_was_not_refused_for_a_while_begins_anew() {
+        let (refused, uid) = (Unfailable::default(), Uid::from("a"));
+        assert!(!refused.is_final(&uid, 403, at(0)));
+        assert!(!refused.is_final(&uid, 403, at(600)));
+        assert!(!refused.is_final(&"b".into(), 403, at(900)));
+        assert_eq!(refused.0.lock().len(), 1, "nobody else is kept");
+    }
+}
