@@ -131,6 +131,11 @@ class Program:
         assert self.process.stdout is not None
         return self.process.stdout.readline().rstrip("\n")
 
+    def end_input(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.stdin = None
+
     def ended(self) -> tuple[int, str, str]:
         """Its exit code, and what else it has said."""
         out, err = self.process.communicate(timeout=PATIENCE)
@@ -153,10 +158,14 @@ def consul() -> Consul:
 class Stage(unittest.TestCase):
     """A test with a prefix of its own."""
 
+    rests = False
+    """Whether a slot stays held when the test is over."""
+
     def setUp(self) -> None:
         self.consul = consul()
         self.prefix = f"tests/{uuid.uuid4()}"
 
     def tearDown(self) -> None:
         """Whatever the test did, nobody holds or waits in the end. Who has died stays in `.lock` until others look."""
-        eventually(lambda: not self.consul.contenders(self.prefix) and not self.consul.live_holders(self.prefix))
+        if not self.rests:
+            eventually(lambda: not self.consul.contenders(self.prefix) and not self.consul.live_holders(self.prefix))

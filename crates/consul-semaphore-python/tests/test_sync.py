@@ -125,7 +125,7 @@ class Sync(Stage):
             pass
         with self.assertRaises(Timeout), rate.try_slot():
             self.fail("the period is not over")
-        self.consul.destroy(self.consul.holders(self.prefix)[0])
+        self.rests = True
 
     def test_a_cooldown_keeps_the_slot(self) -> None:
         semaphore = Semaphore(self.prefix, limit=1, cooldown=1)
@@ -250,13 +250,18 @@ class Processes(Stage):
             import sys, time
             from consul_semaphore import Semaphore
             semaphore = Semaphore(sys.argv[1], limit=2)
-            for _ in range(5):
+            for round in range(5):
                 with semaphore.slot():
                     print(time.time(), 1)
-                    time.sleep(0.05)
+                    if round == 0:
+                        sys.stdin.read()
+                    time.sleep(0.01)
                     print(time.time(), -1)
         """
         programs = [Program(program, self.prefix) for _ in range(3)]
+        eventually(lambda: len(self.consul.contenders(self.prefix)) == 3 and len(self.consul.holders(self.prefix)) == 2)
+        for each in programs:
+            each.end_input()
         changes = []
         for each in programs:
             code, out, err = each.ended()

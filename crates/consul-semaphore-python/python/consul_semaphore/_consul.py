@@ -1,10 +1,12 @@
 """How to reach Consul."""
 
 import os
-from typing import Optional
+from typing import Optional, Union
 
 from consul_semaphore import _native
 from consul_semaphore._calls import PerProcess
+
+Path = Union[str, "os.PathLike[str]"]
 
 
 class Consul:
@@ -23,10 +25,10 @@ class Consul:
         address: Optional[str] = None,
         *,
         token: Optional[str] = None,
-        token_file: Optional[str] = None,
-        ca_file: Optional[str] = None,
-        client_cert: Optional[str] = None,
-        client_key: Optional[str] = None,
+        token_file: Optional[Path] = None,
+        ca_file: Optional[Path] = None,
+        client_cert: Optional[Path] = None,
+        client_key: Optional[Path] = None,
         tls_server_name: Optional[str] = None,
         namespace: Optional[str] = None,
         partition: Optional[str] = None,
@@ -45,7 +47,7 @@ class Consul:
             "CONSUL_PARTITION": partition,
         }
         settings = {name: value for name, value in os.environ.items() if name.startswith("CONSUL_")}
-        settings.update({name: value for name, value in said.items() if value is not None})
+        settings.update({name: os.fspath(value) for name, value in said.items() if value is not None})
         self._client = PerProcess(lambda: _native.Consul(settings, datacenter))
         # What is not possible is said now.
         self._client.get()
