@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional, cast
 
-SERVERS = Path(os.environ.get("SERVERS_DIR") or Path(__file__).parents[3] / ".servers") / "bin"
+SERVERS = Path(os.environ["SERVERS_DIR"]) / "bin"
 PATIENCE = 60.0
 """How long something may take that takes a moment, on a machine that is busy with other things."""
 

@@ -188,19 +188,22 @@ class Sync(Stage):
             from consul_semaphore import Semaphore
             semaphore = Semaphore(sys.argv[1], limit=1)
             print("waits", flush=True)
-            with semaphore.slot():
-                print("got it")
+            try:
+                with semaphore.slot():
+                    print("got it")
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+                sys.stdin.read()
         """
         with Semaphore(self.prefix, limit=1).slot():
             waiting = Program(program, self.prefix)
             self.assertEqual(waiting.line(), "waits")
             eventually(lambda: len(self.consul.contenders(self.prefix)) == 2)
             waiting.process.send_signal(signal.SIGINT)
-            code, out, err = waiting.ended()
-            self.assertEqual((code, out), (-signal.SIGINT, ""))
-            self.assertIn("KeyboardInterrupt", err)
-            # It has left when it ends, not when its session expires.
-            self.assertEqual(len(self.consul.contenders(self.prefix)), 1)
+            self.assertEqual(waiting.line(), "interrupted")
+            # It has left the queue while the program goes on.
+            eventually(lambda: len(self.consul.contenders(self.prefix)) == 1)
+            self.assertEqual(waiting.ended(), (0, "", ""))
 
     def test_ctrl_c_in_the_block_gives_the_slot_back(self) -> None:
         program = """
@@ -221,9 +224,13 @@ class Sync(Stage):
             import sys, threading
             from consul_semaphore import Semaphore
             semaphore = Semaphore(sys.argv[1], limit=1)
-            slot = semaphore.acquire()
-            threading.Thread(target=semaphore.acquire, daemon=True).start()
-            print("holds", flush=True)
+            def hold():
+                slot = semaphore.acquire()
+                print("holds", flush=True)
+                threading.Event().wait()
+            # What such threads have is not freed when Python ends.
+            for _ in range(2):
+                threading.Thread(target=hold, daemon=True).start()
             sys.stdin.read()
         """
         holding = Program(program, self.prefix)
@@ -268,11 +275,10 @@ class Processes(Stage):
             self.assertEqual((code, err), (0, ""))
             changes += [(float(at), int(change)) for at, change in (line.split() for line in out.splitlines())]
         self.assertEqual(len(changes), 30)
-        held = most = 0
+        held = 0
         for _, change in sorted(changes):
             held += change
-            most = max(most, held)
-        self.assertEqual(most, 2)
+            self.assertLessEqual(held, 2)
 
     def test_a_child_that_was_forked_takes_slots_of_its_own(self) -> None:
         program = """
