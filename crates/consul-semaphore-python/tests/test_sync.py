@@ -143,7 +143,7 @@ class Sync(Stage):
                 Semaphore(self.prefix, mutex=True).acquire()
 
     def test_a_prefix_that_must_exist(self) -> None:
-        with self.assertRaisesRegex(Absent, "nobody uses this prefix"):
+        with self.assertRaisesRegex(Absent, f"there is no semaphore at {self.prefix}"):
             Semaphore(self.prefix, limit=1, must_exist=True).acquire()
 
     def test_what_is_not_possible_is_said_at_once(self) -> None:
