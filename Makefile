@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on, make bare one to install it on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-crash test-loaded test-consul-1.8 web-test shells-test image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
+.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-crash test-loaded test-consul-1.8 web-test shells-test python-test image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -70,6 +70,10 @@ $(AXE):
 shells-test: servers
 	cargo test --locked --package kubectl-csem --test plugin -- --include-ignored shells
 
+# The Python package, as pip installs it (Debian: apt-get install python3-venv): its types, and its tests against Consul.
+python-test: servers
+	@crates/consul-semaphore-python/tests/run
+
 HADOLINT_VERSION := 2.15.1
 HADOLINT := .tools/hadolint-$(HADOLINT_VERSION)/bin/hadolint
 
@@ -103,11 +107,12 @@ faults: servers $(WORKLOADS:%=servers-workloads)
 	@"$${CARGO_TARGET_DIR:-target}/debug/faults"
 
 # N hand-overs on one prefix among Jobs of two clusters, Consul's Go client, `consul lock`, `exec` and the library,
-# judged as the campaign of faults is. With OLD=<commit> one of the clusters has the operator of that commit,
+# judged as the campaign of faults is; and the Python package, if `make python-test` has installed it. With OLD=<commit> one of the clusters has the operator of that commit,
 # which is built once.
+interop: PYTHON := $(wildcard $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/python/bin/python)
 interop: servers $(OLD:%=target/old/%/target/debug/consul-semaphore-operator)
 	@cargo build --locked --workspace --bins --example slot_client
-	@$(OLD:%=EAST_OPERATOR_BIN=$(CURDIR)/target/old/%/target/debug/consul-semaphore-operator) "$${CARGO_TARGET_DIR:-target}/debug/interop"
+	@$(OLD:%=EAST_OPERATOR_BIN=$(CURDIR)/target/old/%/target/debug/consul-semaphore-operator) $(PYTHON:%=PYTHON_BIN=%) "$${CARGO_TARGET_DIR:-target}/debug/interop"
 
 target/old/%/target/debug/consul-semaphore-operator:
 	[ -e target/old/$*/Cargo.toml ] || git worktree add --force --detach target/old/$* $*

@@ -1,7 +1,7 @@
 //! One prefix shared by everything that uses Consul: hand-overs among the Jobs of two clusters, Consul's Go client,
-//! `consul lock`, `exec` and a program with the library. All of them write through the doors, which record every revision of `.lock`. The judge
-//! is that of the campaign, with a timeline for each cluster: the revisions of an etcd, which order the events in
-//! Kubernetes, are valid in one cluster only.
+//! `consul lock`, `exec`, and programs with the library and the Python package. All of them write through the doors, which
+//! record every revision of `.lock`. The judge is that of the campaign, with a timeline for each cluster: the revisions
+//! of an etcd, which order the events in Kubernetes, are valid in one cluster only.
 
 mod turns;
 
@@ -56,6 +56,8 @@ pub struct Options {
     pub folder: PathBuf,
     /// The operator binary of the cluster `east`, if it differs from that of `west`.
     pub east_operator: Option<PathBuf>,
+    /// A Python that has the package, if programs of Python take part.
+    pub python: Option<PathBuf>,
 }
 
 /// The result.
@@ -190,13 +192,13 @@ pub async fn run(options: &Options) -> Result<Outcome> {
     let timeline = &clocks[0].1;
     let door = door::to_consul(&consul, Writer::Foreign, timeline, &book);
     let door = door.start().await?;
-    let programs = programs(&west, &prefix, &door.url(), options.rest)?;
+    let programs = programs(&west, &prefix, &door.url(), options)?;
 
     let timelines: Vec<_> = clocks.iter().map(|(_, timeline)| timeline).collect();
     let load = clusters.iter().map(|cluster| cluster.load(&timelines));
     tokio::select! {
         ended = try_join_all(load) => bail!("the load ended: {ended:?}"),
-        done = hand_overs(timeline, options.hand_overs) => done?,
+        done = hand_overs(timeline, options) => done?,
     }
     // The shutdown at the end is not judged.
     drop(observers);
@@ -316,25 +318,29 @@ fn place(job: &v1::Job) -> Place {
 }
 
 /// Starts the programs. The start of a program's name is its kind.
-fn programs(bed: &Bed, prefix: &str, door: &str, rest: Duration) -> Result<Vec<SlotClient>> {
+fn programs(bed: &Bed, prefix: &str, door: &str, options: &Options) -> Result<Vec<SlotClient>> {
     let go = (1..=3).map(|number| bed.go_semaphore(&format!("go-{number}"), prefix, LIMIT));
     let cli = (1..=3).map(|number| bed.consul_lock(&format!("cli-{number}"), prefix, LIMIT));
     let exec = (1..=2).map(|number| bed.exec(&format!("exec-{number}"), prefix, LIMIT));
     let library = (1..=2).map(|number| bed.library(&format!("library-{number}"), prefix, LIMIT));
-    let all = go.chain(cli).chain(exec).chain(library);
-    let all = all.map(|program| program.through(door).hold(HOLD).rest(rest));
+    let python = options.python.iter().flat_map(|python| {
+        (1..=2).map(move |number| bed.python(python, &format!("python-{number}"), prefix, LIMIT))
+    });
+    let all = go.chain(cli).chain(exec).chain(library).chain(python);
+    let all = all.map(|program| program.through(door).hold(HOLD).rest(options.rest));
     all.map(|program| program.times(0).try_start()).collect()
 }
 
 /// Waits for the wanted number of hand-overs, and prints its progress now and then.
-async fn hand_overs(timeline: &Timeline, wanted: usize) -> Result<()> {
+async fn hand_overs(timeline: &Timeline, options: &Options) -> Result<()> {
+    let wanted = options.hand_overs;
     let (mut last, mut reported) = (0, 0);
     let mut since = timeline.now();
     loop {
         sleep(LOOK).await;
         let seen = timeline.look(|view| view.hand_overs);
         // Also wait for the slowest kind, unless it does not take part at all.
-        if seen >= wanted && (seen >= 20 * wanted || all_had_one(timeline)) {
+        if seen >= wanted && (seen >= 20 * wanted || all_had_one(timeline, options)) {
             return Ok(());
         }
         if seen >= reported + wanted / 10 {
@@ -354,9 +360,10 @@ async fn hand_overs(timeline: &Timeline, wanted: usize) -> Result<()> {
 }
 
 /// Whether each kind has had a slot.
-fn all_had_one(timeline: &Timeline) -> bool {
+fn all_had_one(timeline: &Timeline, options: &Options) -> bool {
     let turns = turns::turns(&timeline.records().0);
     let had = |kind| turns.get(kind).is_some_and(|turns| !turns.waits.is_empty());
     let kinds = ["cli", "east", "exec", "go", "library", "west"];
-    kinds.into_iter().all(had)
+    let python = options.python.iter().map(|_| "python");
+    kinds.into_iter().chain(python).all(had)
 }

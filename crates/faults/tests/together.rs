@@ -13,6 +13,7 @@ async fn sixty_hand_overs_among_all_who_speak_consul() {
         rest: Duration::from_millis(400),
         folder,
         east_operator: None,
+        python: None,
     };
     let outcome = run(&options).await.expect("it comes to its end");
     assert!(outcome.is_good(), "{}", outcome.report());

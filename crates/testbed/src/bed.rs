@@ -287,6 +287,11 @@ impl Bed {
         SlotClientBuilder::library(self, name, prefix, limit)
     }
 
+    /// Like [`Self::exec`], with the example `slot_client` of the Python package: `python` is an interpreter that has it.
+    pub fn python(&self, python: &Path, name: &str, prefix: &str, limit: u32) -> SlotClientBuilder {
+        SlotClientBuilder::python(self, python, name, prefix, limit)
+    }
+
     /// Watches the semaphore at `prefix` from now on: how many holders it has, and how many of its Jobs have pods.
     #[track_caller]
     pub fn watch_limit(&self, prefix: &str) -> impl Future<Output = LimitWatch> {

@@ -105,6 +105,11 @@ pub(crate) fn library_program() -> Result<PathBuf> {
     )
 }
 
+/// The example of the Python package that takes slots.
+pub(crate) fn python_program() -> PathBuf {
+    workspace().join("crates/consul-semaphore-python/examples/slot_client.py")
+}
+
 fn our_own(name: &str, variable: &str) -> Result<PathBuf> {
     if let Some(path) = env::var_os(variable) {
         return Ok(path.into());

@@ -1,8 +1,9 @@
 //! Programs that take a slot or a lock again and again: Consul's Go client, `consul lock`, and this
-//! project's own `exec` and library.
+//! project's own `exec`, library and Python package.
 use std::{
     fmt::Display,
     panic::Location,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
@@ -35,11 +36,30 @@ pub struct SlotClientBuilder {
 
 #[derive(Debug)]
 enum What {
-    GoSemaphore { prefix: String, limit: u32 },
-    GoLock { key: String },
-    ConsulLock { prefix: String, limit: u32 },
-    Exec { prefix: String, limit: u32 },
-    Library { prefix: String, limit: u32 },
+    GoSemaphore {
+        prefix: String,
+        limit: u32,
+    },
+    GoLock {
+        key: String,
+    },
+    ConsulLock {
+        prefix: String,
+        limit: u32,
+    },
+    Exec {
+        prefix: String,
+        limit: u32,
+    },
+    Library {
+        prefix: String,
+        limit: u32,
+    },
+    Python {
+        python: PathBuf,
+        prefix: String,
+        limit: u32,
+    },
 }
 
 /// Runs a command once for each grant. Its child, a script, holds the grant, and reports it as the other programs do.
@@ -83,6 +103,16 @@ impl SlotClientBuilder {
     pub(crate) fn library(bed: &Bed, name: &str, prefix: &str, limit: u32) -> Self {
         let prefix = prefix.to_owned();
         Self::new(bed, name, What::Library { prefix, limit })
+    }
+
+    pub(crate) fn python(bed: &Bed, python: &Path, name: &str, prefix: &str, limit: u32) -> Self {
+        let (python, prefix) = (python.to_owned(), prefix.to_owned());
+        let what = What::Python {
+            python,
+            prefix,
+            limit,
+        };
+        Self::new(bed, name, what)
     }
 
     fn new(bed: &Bed, name: &str, what: What) -> Self {
@@ -218,11 +248,24 @@ impl SlotClientBuilder {
             }
             What::Library { prefix, limit } => {
                 let recipe = Recipe::new(log, programs::library_program()?);
-                let recipe = recipe.args([name, prefix]).arg(limit.to_string());
-                let times = [self.hold, self.rest].map(|time| time.as_millis().to_string());
-                Ok(recipe.args(times).arg(self.times.to_string()))
+                Ok(self.asked(recipe, prefix, *limit))
+            }
+            What::Python {
+                python,
+                prefix,
+                limit,
+            } => {
+                let recipe = Recipe::new(log, python).arg(programs::python_program());
+                Ok(self.asked(recipe, prefix, *limit))
             }
         }
+    }
+
+    /// With the arguments of the examples `slot_client`.
+    fn asked(&self, recipe: Recipe, prefix: &str, limit: u32) -> Recipe {
+        let recipe = recipe.args([&self.name, prefix]).arg(limit.to_string());
+        let times = [self.hold, self.rest].map(|time| time.as_millis().to_string());
+        recipe.args(times).arg(self.times.to_string())
     }
 
     /// A recipe that repeats the command that is appended to it.

@@ -7,7 +7,7 @@ use clap::Parser;
 use faults::interop::{Options, run};
 
 /// Hands the slots of one semaphore over among Jobs of two clusters, Consul's Go client,
-/// `consul lock` and `exec`.
+/// `consul lock`, `exec`, the library and the Python package.
 #[derive(Parser)]
 struct Args {
     /// How many hand-overs to wait for.
@@ -22,6 +22,9 @@ struct Args {
     /// The operator binary of one of the two clusters, to test two versions together.
     #[arg(long, env = "EAST_OPERATOR_BIN")]
     east_operator: Option<PathBuf>,
+    /// A Python that has the package: without it no program of Python takes part.
+    #[arg(long, env = "PYTHON_BIN")]
+    python: Option<PathBuf>,
 }
 
 #[tokio::main]
@@ -35,6 +38,7 @@ async fn main() -> Result<ExitCode> {
         rest_ms,
         folder,
         east_operator,
+        python,
     } = Args::parse();
     let rest = Duration::from_millis(rest_ms);
     let outcome = run(&Options {
@@ -42,6 +46,7 @@ async fn main() -> Result<ExitCode> {
         rest,
         folder,
         east_operator,
+        python,
     })
     .await?;
     print!("{}", outcome.report());

@@ -1,0 +1,37 @@
+"""What can go wrong. The text of each error says what to do."""
+
+
+class SemaphoreError(Exception):
+    """Something about a semaphore or a slot went wrong."""
+
+
+class InvalidSemaphore(SemaphoreError, ValueError):
+    """The semaphore, or how to reach Consul, can't be as was asked. The text says what is allowed."""
+
+
+class Timeout(SemaphoreError, TimeoutError):
+    """There was no slot in time. The text says who holds them, or that Consul can't be reached."""
+
+
+class Unreachable(SemaphoreError, ConnectionError):
+    """Consul does not answer, or has no leader. Only without waiting: otherwise it is tried again until the timeout."""
+
+
+class Refused(SemaphoreError):
+    """Consul refuses. The text says which rules a token lacks."""
+
+
+class Absent(SemaphoreError, LookupError):
+    """Nobody uses the prefix, and `must_exist` is set."""
+
+
+class Conflict(SemaphoreError):
+    """Others use the prefix with another limit, or for something else."""
+
+
+class Lost(SemaphoreError):
+    """The slot was lost while it was used. Others may have it."""
+
+
+class StillHeld(SemaphoreError):
+    """The slot could not be given back, because Consul does not answer. It is free once its session has expired."""

@@ -1,0 +1,217 @@
+"""Semaphores, and what can be said of them."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Optional
+
+from consul_semaphore import _native
+from consul_semaphore._calls import PerProcess, Seconds, seconds, wait, wait_async
+from consul_semaphore._consul import Consul, default
+from consul_semaphore._errors import InvalidSemaphore
+from consul_semaphore._slot import Slot, SlotRequest, log
+
+
+class Window(NamedTuple):
+    """A time in which slots are granted."""
+
+    schedule: str
+    """When it opens: the five fields of cron, such as `0 22 * * 1-5`."""
+    duration: Seconds
+    """How long it stays open: whole minutes."""
+    time_zone: Optional[str] = None
+    """The schedule's time zone, such as `Europe/Berlin`. By default it is UTC."""
+    limit: Optional[int] = None
+    """How many slots may be held for one more to be granted in it. By default it is the semaphore's limit."""
+
+
+class _Window(NamedTuple):
+    """A window with its duration in seconds."""
+
+    schedule: str
+    duration: float
+    time_zone: Optional[str]
+    limit: Optional[int]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What is said of one semaphore."""
+
+    prefix: str
+    limit: Optional[int]
+    mutex: bool
+    period: Optional[float]
+    slots: int
+    windows: tuple[_Window, ...]
+    reserve: Optional[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class _Common:
+    """What is said of all semaphores whose slots are taken together."""
+
+    priority: int = 0
+    fair_order: bool = True
+    must_exist: bool = False
+    cooldown: float = 0.0
+    ttl: float = 60.0
+    lock_delay: float = 15.0
+    grace: Optional[float] = None
+    host: Optional[str] = None
+    program: str = ""
+    node: Optional[str] = None
+
+    def __and__(self, other: "_Common") -> "_Common":
+        said: dict[str, Any] = {}
+        for field in fields(self):
+            values = {getattr(of, field.name) for of in (self, other)} - {field.default}
+            if len(values) > 1:
+                raise InvalidSemaphore(
+                    f"{field.name}: slots that are taken together have it in common: say it of one of the semaphores"
+                )
+            said.update({field.name: value for value in values})
+        return _Common(**said)
+
+
+class Semaphore:
+    """A semaphore in Consul, at this prefix. `a & b` is several whose slots are taken together.
+
+    All who use the prefix must say the same of what it is:
+
+    limit: how many slots it has, 1 to 5000
+    mutex: it is a lock with one slot, that of `consul lock -n 1`, and of `api.Lock` in Go at `<prefix>/.lock`
+    period: it counts starts: at most `limit` slots are granted in any such time, whole seconds from 1 s to 12 h
+
+    And of what is asked for:
+
+    slots: how many of its slots are taken together
+    windows: slots are granted only while one of these is open. Other programs know nothing of it
+    reserve: `(slots, priority)`: so many of the last free slots are for programs of this priority and above
+    priority: higher ones are served first; within one priority the one who has waited for longest
+    cooldown: how long a slot stays held after the work, 0 s to 24 h; at most for two TTLs if the program ends earlier
+    ttl: how long a program that was killed keeps its slot, to twice that: 10 s to 24 h
+    lock_delay: how long the slot of a dead holder is not granted to this program, 0 s to 60 s
+    grace: how long the work takes at most to end once the slot is lost, less than half of the TTL; by default 10 s
+    fair_order: whether slots are granted by priority and age, or go to the fastest
+    must_exist: asking for a slot fails if nobody uses the prefix, which may be misspelt
+    host, program: what people see in Consul; by default the host's name and that of the program's file
+    node: the external node in Consul that owns the sessions. By default it is that of the agent, if Consul is on this
+        machine. Otherwise it must be named if there is a token: who may write the sessions of a node can end them all
+    consul: how to reach Consul; by default by its environment variables
+
+    Times are seconds, or `timedelta`.
+
+    It can be made before a fork, used by many threads and tasks, and costs nothing until a slot is asked for.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        *,
+        limit: Optional[int] = None,
+        mutex: bool = False,
+        period: Optional[Seconds] = None,
+        slots: int = 1,
+        windows: Sequence[Window] = (),
+        reserve: Optional[tuple[int, int]] = None,
+        priority: int = 0,
+        cooldown: Seconds = 0,
+        ttl: Seconds = 60,
+        lock_delay: Seconds = 15,
+        grace: Optional[Seconds] = None,
+        fair_order: bool = True,
+        must_exist: bool = False,
+        host: Optional[str] = None,
+        program: Optional[str] = None,
+        node: Optional[str] = None,
+        consul: Optional[Consul] = None,
+    ) -> None:
+        part = _Part(
+            prefix=prefix,
+            limit=limit,
+            mutex=mutex,
+            period=None if period is None else seconds(period),
+            slots=slots,
+            windows=tuple(_Window(of.schedule, seconds(of.duration), of.time_zone, of.limit) for of in windows),
+            reserve=reserve,
+        )
+        common = _Common(
+            priority=priority,
+            fair_order=fair_order,
+            must_exist=must_exist,
+            cooldown=seconds(cooldown),
+            ttl=seconds(ttl),
+            lock_delay=seconds(lock_delay),
+            grace=None if grace is None else seconds(grace),
+            host=host,
+            program=program or _program(),
+            node=node,
+        )
+        self._build((part,), common, consul)
+
+    def _build(self, parts: tuple[_Part, ...], common: _Common, consul: Optional[Consul]) -> None:
+        self._parts = parts
+        self._common = common
+        self._consul = consul or default()
+        client = self._consul._client
+        self._native = PerProcess(lambda: _native.Semaphore(client.get(), parts, common, log.log))
+        # What is not possible is said now.
+        self._native.get()
+
+    def __and__(self, other: "Semaphore") -> "Semaphore":
+        """Slots of both are taken in one transaction, or none. While it waits, it holds nothing."""
+        if not isinstance(other, Semaphore):
+            return NotImplemented
+        if self._consul is not other._consul:
+            raise InvalidSemaphore("slots that are taken together are in one Consul: give both the same object")
+        both = Semaphore.__new__(type(self))
+        both._build(self._parts + other._parts, self._common & other._common, self._consul)
+        return both
+
+    def __repr__(self) -> str:
+        return " & ".join(f"Semaphore({part.prefix!r}, limit={1 if part.mutex else part.limit})" for part in self._parts)
+
+    def slot(self, timeout: Optional[Seconds] = None) -> SlotRequest:
+        """Waits for a slot at the beginning of `with` or `async with`, and gives it back at the end.
+
+        timeout: how long it waits; by default for as long as it takes. With 0 it does not wait.
+
+        Raises `Timeout` if there was none in time, and other errors if waiting is useless.
+        """
+        return SlotRequest(self, timeout)
+
+    def try_slot(self) -> SlotRequest:
+        """The same without waiting: `slot(timeout=0)`."""
+        return self.slot(timeout=0)
+
+    def acquire(self, timeout: Optional[Seconds] = None) -> Slot:
+        """A slot that lasts longer than a block: `release` gives it back.
+
+        Whoever stops waiting, as by Ctrl-C, leaves the queue.
+        """
+        native, time = self._native.get(), None if timeout is None else seconds(timeout)
+        return Slot(wait(lambda future: native.acquire(time, future)))
+
+    async def acquire_async(self, timeout: Optional[Seconds] = None) -> Slot:
+        """The same in asyncio. Nobody cancels the task if the slot is lost: see `Slot.wait_lost_async`."""
+        native, time = self._native.get(), None if timeout is None else seconds(timeout)
+        return Slot(await wait_async(lambda future: native.acquire(time, future)))
+
+    def all_released(self) -> None:
+        """Waits until all slots that were taken here are free for others, also those that rest, and nobody waits."""
+        wait(self._native.get().all_released)
+
+    async def all_released_async(self) -> None:
+        """The same in asyncio."""
+        await wait_async(self._native.get().all_released)
+
+
+def _program() -> str:
+    """The name of the program's file: that of the module's folder for `python -m`."""
+    path = sys.argv[0] if getattr(sys, "argv", None) else ""
+    folder, name = os.path.split(path)
+    if name == "__main__.py":
+        name = os.path.basename(folder)
+    return name if name not in ("", "-", "-c", "-m") else "python"

@@ -1,0 +1,45 @@
+//! Which exceptions are raised: those of `python/consul_semaphore/_errors.py`.
+
+use std::time::Duration;
+
+use consul_semaphore::{NoSlot, holder::AcquireError};
+use pyo3::{PyErr, import_exception};
+
+import_exception!(consul_semaphore._errors, SemaphoreError);
+import_exception!(consul_semaphore._errors, InvalidSemaphore);
+import_exception!(consul_semaphore._errors, Timeout);
+import_exception!(consul_semaphore._errors, Unreachable);
+import_exception!(consul_semaphore._errors, Refused);
+import_exception!(consul_semaphore._errors, Absent);
+import_exception!(consul_semaphore._errors, Conflict);
+import_exception!(consul_semaphore._errors, StillHeld);
+
+/// Why there is no slot.
+pub(crate) fn no_slot(no: &NoSlot) -> PyErr {
+    let text = no.to_string();
+    if no.waited.is_some() {
+        return Timeout::new_err(text);
+    }
+    match no.why {
+        AcquireError::Taken(_) => Timeout::new_err(text),
+        AcquireError::Unreachable(_) => Unreachable::new_err(text),
+        AcquireError::Refused(_) => Refused::new_err(text),
+        AcquireError::Absent(_) => Absent::new_err(text),
+        AcquireError::Limit { .. } | AcquireError::Unusable { .. } => Conflict::new_err(text),
+    }
+}
+
+/// A number of Python as the library has it.
+pub(crate) fn number<T: TryFrom<i64>>(what: &str, given: i64) -> Result<T, PyErr> {
+    T::try_from(given)
+        .map_err(|_beyond| InvalidSemaphore::new_err(format!("{what} is {given}: out of range")))
+}
+
+/// A time of Python, in seconds.
+pub(crate) fn time(what: &str, seconds: f64) -> Result<Duration, PyErr> {
+    Duration::try_from_secs_f64(seconds).map_err(|_no_time| {
+        InvalidSemaphore::new_err(format!(
+            "{what} is {seconds}: give seconds, 0 or more, or a timedelta"
+        ))
+    })
+}

@@ -1,0 +1,301 @@
+//! The runtime of a process, and the only thread that calls Python.
+//!
+//! A child that was forked has none of its parent's threads. So it gets a runtime of its own, and leaves alone what its
+//! parent has: the slots are the parent's, and a lock that another thread held at the fork is never unlocked.
+
+use std::{
+    collections::HashMap,
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use consul_semaphore::Semaphore;
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use tokio::{
+    runtime::{self, EnterGuard, Runtime},
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::{
+    call::{self, Call},
+    error::SemaphoreError,
+    slot::Held,
+};
+
+/// Sessions are renewed even while one thread works.
+const THREADS: usize = 2;
+
+/// Names of hosts are resolved on threads of their own.
+const THREADS_FOR_NAMES: usize = 4;
+
+/// How many outcomes wait for Python at the most. Those beyond wait in their tasks.
+const DELIVERIES: usize = 1024;
+
+/// How long the end of a program may wait for slots that rest, which are left to expire: enough for those beside them.
+const RESTING: Duration = Duration::from_secs(1);
+
+/// How long it may wait for all others. The library gives up earlier.
+const RELEASE: Duration = Duration::from_secs(15);
+
+/// Something to do with Python.
+type Delivery = Box<dyn FnOnce(Python<'_>) + Send>;
+
+/// What there is once in a process.
+pub(crate) struct Process {
+    id: u32,
+    runtime: Runtime,
+    /// `None` once Python ends.
+    deliveries: Mutex<Option<mpsc::Sender<Delivery>>>,
+    deliverer: Mutex<Option<thread::JoinHandle<()>>>,
+    /// Whether Python ends.
+    ends: watch::Sender<bool>,
+    /// The slots that are held.
+    held: Mutex<HashMap<u64, Arc<Held>>>,
+    /// The semaphores whose slots may not be released yet.
+    semaphores: Mutex<HashMap<u64, Known>>,
+    next: AtomicU64,
+}
+
+/// It is locked only by who holds the GIL, as does who forks. So it is never locked at a fork.
+static PROCESS: Mutex<Option<&'static Process>> = Mutex::new(None);
+
+impl Process {
+    /// That of this process, which is made when it is first asked for.
+    pub(crate) fn here() -> PyResult<&'static Self> {
+        let mut process = PROCESS.lock();
+        match *process {
+            Some(process) if process.id == std::process::id() => Ok(process),
+            _ => {
+                // It lasts as long as the process: whatever refers to it may be dropped at any time.
+                let new = &*Box::leak(Box::new(Self::new()?));
+                *process = Some(new);
+                Ok(new)
+            }
+        }
+    }
+
+    fn new() -> PyResult<Self> {
+        let runtime = runtime::Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .max_blocking_threads(THREADS_FOR_NAMES)
+            .thread_name("semaphore")
+            .enable_all()
+            .build()?;
+        let (deliveries, receiver) = mpsc::channel(DELIVERIES);
+        let deliverer = thread::Builder::new()
+            .name("semaphore-calls".to_owned())
+            .spawn(move || deliver(receiver))?;
+        Ok(Self {
+            id: std::process::id(),
+            runtime,
+            deliveries: Mutex::new(Some(deliveries)),
+            deliverer: Mutex::new(Some(deliverer)),
+            ends: watch::Sender::new(false),
+            held: Mutex::default(),
+            semaphores: Mutex::default(),
+            next: AtomicU64::new(0),
+        })
+    }
+
+    /// What is built now has its tasks here.
+    pub(crate) fn enter(&self) -> EnterGuard<'_> {
+        self.runtime.enter()
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        self.runtime.spawn(task)
+    }
+
+    /// Has this done with Python, in the order in which it is asked for.
+    pub(crate) async fn deliver(&self, delivery: impl FnOnce(Python<'_>) + Send + 'static) {
+        let deliveries = self.deliveries.lock().clone();
+        if let Some(deliveries) = deliveries {
+            // It is refused once Python ends.
+            drop(deliveries.send(Box::new(delivery)).await);
+        }
+    }
+
+    /// The same for what may be left out if there is too much of it.
+    pub(crate) fn try_deliver(&self, delivery: impl FnOnce(Python<'_>) + Send + 'static) {
+        if let Some(deliveries) = &*self.deliveries.lock() {
+            drop(deliveries.try_send(Box::new(delivery)));
+        }
+    }
+
+    /// Waits until Python ends.
+    pub(crate) async fn ends(&self) {
+        // The sender is in `self`.
+        drop(self.ends.subscribe().wait_for(|ends| *ends).await);
+    }
+
+    fn next(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn hold(&self, held: &Arc<Held>) -> u64 {
+        let id = self.next();
+        self.held.lock().insert(id, held.clone());
+        id
+    }
+
+    pub(crate) fn forget(&self, id: u64) {
+        self.held.lock().remove(&id);
+    }
+
+    /// Gives back all slots and places in queues, and waits for that.
+    async fn end(&self) {
+        self.ends.send_replace(true);
+        let held = mem::take(&mut *self.held.lock());
+        for held in held.values() {
+            held.take().await;
+        }
+        let known = mem::take(&mut *self.semaphores.lock());
+        let (resting, others): (Vec<_>, Vec<_>) =
+            known.into_values().partition(|known| known.rests);
+        for (semaphores, time) in [(others, RELEASE), (resting, RESTING)] {
+            let all = async {
+                for known in semaphores {
+                    known.semaphore.all_released().await;
+                }
+            };
+            drop(timeout(time, all).await);
+        }
+    }
+
+    /// No thread calls Python from now on: when Python is gone, that would be the end of the process.
+    fn stop(&self) {
+        drop(self.deliveries.lock().take());
+        let deliverer = self.deliverer.lock().take();
+        if let Some(deliverer) = deliverer {
+            drop(deliverer.join());
+        }
+    }
+}
+
+/// The only thread that calls Python.
+fn deliver(mut deliveries: mpsc::Receiver<Delivery>) {
+    while let Some(delivery) = deliveries.blocking_recv() {
+        if Python::try_attach(delivery).is_none() {
+            return;
+        }
+    }
+}
+
+/// Ends all that this process has begun: `future` is done once slots and places are given back.
+#[pyfunction]
+pub(crate) fn all_released(future: Py<PyAny>) -> Option<Call> {
+    let process = begun()?;
+    Some(call::begin(process, future, async {
+        process.end().await;
+        Ok(())
+    }))
+}
+
+/// Nothing calls Python after this, which does not return before.
+#[pyfunction]
+pub(crate) fn stop(py: Python<'_>) {
+    if let Some(process) = begun() {
+        py.detach(|| process.stop());
+    }
+}
+
+/// That of this process, if there is one.
+fn begun() -> Option<&'static Process> {
+    PROCESS
+        .lock()
+        .filter(|process| process.id == std::process::id())
+}
+
+/// What belongs to the process that made it. A child that was forked drops nothing of it.
+pub(crate) struct OfProcess<T> {
+    process: u32,
+    /// `None` only while it is dropped.
+    value: Option<T>,
+}
+
+impl<T> OfProcess<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self {
+            process: std::process::id(),
+            value: Some(value),
+        }
+    }
+
+    pub(crate) fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// # Errors
+    /// This is another process.
+    pub(crate) fn get(&self) -> PyResult<&T> {
+        let value = self.value.as_ref().filter(|_| self.is_here());
+        value.ok_or_else(|| {
+            SemaphoreError::new_err(format!(
+                "it belongs to process {}, which this one was forked from: take a slot in this process",
+                self.process
+            ))
+        })
+    }
+}
+
+impl<T> Drop for OfProcess<T> {
+    fn drop(&mut self) {
+        if !self.is_here() {
+            mem::forget(self.value.take());
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Known {
+    semaphore: Semaphore,
+    /// Whether slots stay held for a while after they are given back.
+    rests: bool,
+}
+
+/// A semaphore that is known until all its slots are released, even if it is dropped earlier.
+pub(crate) struct Registered {
+    process: &'static Process,
+    id: u64,
+    known: Known,
+}
+
+impl Registered {
+    pub(crate) fn new(process: &'static Process, semaphore: Semaphore, rests: bool) -> Self {
+        let id = process.next();
+        let known = Known { semaphore, rests };
+        process.semaphores.lock().insert(id, known.clone());
+        Self { process, id, known }
+    }
+
+    pub(crate) fn semaphore(&self) -> &Semaphore {
+        &self.known.semaphore
+    }
+
+    pub(crate) fn rests(&self) -> bool {
+        self.known.rests
+    }
+
+    pub(crate) fn process(&self) -> &'static Process {
+        self.process
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let (process, id) = (self.process, self.id);
+        let semaphore = self.known.semaphore.clone();
+        process.spawn(async move {
+            semaphore.all_released().await;
+            process.semaphores.lock().remove(&id);
+        });
+    }
+}

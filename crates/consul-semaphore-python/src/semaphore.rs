@@ -1,0 +1,230 @@
+//! A semaphore, or several whose slots are taken together.
+
+use std::{fmt::Write as _, sync::Arc};
+
+use consul_semaphore::{Builder, Notice, windows::WindowSpec};
+use pyo3::prelude::*;
+
+use crate::{
+    call::{self, Call},
+    consul::Consul,
+    error::{self, InvalidSemaphore, SemaphoreError, number, time},
+    process::{OfProcess, Process, Registered},
+    slot::Slot,
+};
+
+/// Python's levels of logging.
+const DEBUG: u8 = 10;
+const INFO: u8 = 20;
+const WARNING: u8 = 30;
+
+/// What is said of one of the semaphores: an object of Python that has these attributes.
+#[derive(FromPyObject)]
+struct Part {
+    prefix: String,
+    limit: Option<i64>,
+    mutex: bool,
+    /// In seconds, as are all times.
+    period: Option<f64>,
+    slots: i64,
+    windows: Vec<Window>,
+    /// The slots, and the least priority.
+    reserve: Option<(i64, i64)>,
+}
+
+#[derive(FromPyObject)]
+struct Window {
+    schedule: String,
+    duration: f64,
+    time_zone: Option<String>,
+    limit: Option<i64>,
+}
+
+/// What is said of all of them.
+#[derive(FromPyObject)]
+struct Common {
+    priority: i64,
+    fair_order: bool,
+    must_exist: bool,
+    cooldown: f64,
+    ttl: f64,
+    lock_delay: f64,
+    grace: Option<f64>,
+    host: Option<String>,
+    program: String,
+    node: Option<String>,
+}
+
+/// Who has it asks for slots.
+#[pyclass(frozen)]
+pub(crate) struct Semaphore(OfProcess<Arc<Registered>>);
+
+#[pymethods]
+impl Semaphore {
+    /// `parts` has one at least, and `log` is a method such as that of Python's loggers.
+    #[new]
+    fn new(consul: &Consul, parts: Vec<Part>, common: Common, log: Py<PyAny>) -> PyResult<Self> {
+        let process = Process::here()?;
+        let rests = parts.iter().any(|part| part.period.is_some()) || common.cooldown > 0.0;
+        let mut builder: Option<Builder> = None;
+        for part in parts {
+            let prefix = part.prefix.clone();
+            let named = match builder {
+                None => consul_semaphore::Semaphore::builder(consul.client()?, prefix),
+                Some(builder) => builder.and(prefix),
+            };
+            builder = Some(part.say(named)?);
+        }
+        let builder = builder.ok_or_else(|| InvalidSemaphore::new_err("name a semaphore"))?;
+        let log = Arc::new(log);
+        let builder = common.say(builder)?.on_notice(move |notice| {
+            let (level, text) = told(&notice);
+            let log = log.clone();
+            process.try_deliver(move |py| {
+                // How a program logs is its own matter.
+                drop(log.call1(py, (level, text)));
+            });
+        });
+        let _runtime = process.enter();
+        match builder.build() {
+            Ok(semaphore) => {
+                let registered = Registered::new(process, semaphore, rests);
+                Ok(Self(OfProcess::new(Arc::new(registered))))
+            }
+            Err(error) => Err(InvalidSemaphore::new_err(error.to_string())),
+        }
+    }
+
+    /// `future` gets a slot. Without `timeout` it waits for as long as it takes, and with one of 0 it does not wait.
+    #[pyo3(signature = (timeout, future))]
+    fn acquire(&self, timeout: Option<f64>, future: Py<PyAny>) -> PyResult<Call> {
+        let registered = self.0.get()?.clone();
+        let within = timeout
+            .map(|timeout| time("timeout", timeout))
+            .transpose()?;
+        let process = registered.process();
+        Ok(call::begin(process, future, async move {
+            let semaphore = registered.semaphore();
+            let asked = async {
+                match within {
+                    None => semaphore.acquire().await,
+                    Some(time) if time.is_zero() => semaphore.try_acquire().await,
+                    Some(time) => semaphore.acquire_within(time).await,
+                }
+            };
+            let slot = tokio::select! {
+                slot = asked => slot.map_err(|no| error::no_slot(&no))?,
+                () = process.ends() => return Err(SemaphoreError::new_err("the program ends")),
+            };
+            Ok(Slot::new(slot, registered))
+        }))
+    }
+
+    /// `future` is done once all slots are released and nobody waits for one.
+    fn all_released(&self, future: Py<PyAny>) -> PyResult<Call> {
+        let registered = self.0.get()?.clone();
+        let process = registered.process();
+        Ok(call::begin(process, future, async move {
+            registered.semaphore().all_released().await;
+            Ok(())
+        }))
+    }
+}
+
+impl Part {
+    fn say(self, mut builder: Builder) -> PyResult<Builder> {
+        let limit = self.limit.map(|limit| number::<u32>("limit", limit));
+        builder = match (limit.transpose()?, self.period) {
+            (Some(limit), Some(period)) => builder.rate(limit, time("period", period)?),
+            (Some(limit), None) => builder.limit(limit),
+            (None, _) => builder,
+        };
+        if self.mutex {
+            builder = builder.mutex();
+        }
+        for window in self.windows {
+            builder = builder.window(window.spec()?);
+        }
+        if let Some((slots, priority)) = self.reserve {
+            builder = builder.reserve(number("reserve", slots)?, number("reserve", priority)?);
+        }
+        Ok(builder.slots(number("slots", self.slots)?))
+    }
+}
+
+impl Window {
+    fn spec(self) -> PyResult<WindowSpec> {
+        let limit = self
+            .limit
+            .map(|limit| number("the limit of a window", limit));
+        Ok(WindowSpec {
+            schedule: self.schedule,
+            duration: time("the duration of a window", self.duration)?,
+            time_zone: self.time_zone,
+            limit: limit.transpose()?,
+        })
+    }
+}
+
+impl Common {
+    fn say(self, builder: Builder) -> PyResult<Builder> {
+        let mut builder = builder
+            .priority(number("priority", self.priority)?)
+            .fair_order(self.fair_order)
+            .cooldown(time("cooldown", self.cooldown)?)
+            .ttl(time("ttl", self.ttl)?)
+            .lock_delay(time("lock_delay", self.lock_delay)?)
+            .program(self.program);
+        if self.must_exist {
+            builder = builder.must_exist();
+        }
+        if let Some(grace) = self.grace {
+            builder = builder.grace(time("grace", grace)?);
+        }
+        if let Some(host) = self.host {
+            builder = builder.host(host);
+        }
+        if let Some(node) = self.node {
+            builder = builder.node(node);
+        }
+        Ok(builder)
+    }
+}
+
+/// What is logged, and how important it is.
+fn told(notice: &Notice) -> (u8, String) {
+    match notice {
+        Notice::Waiting(missing) => (
+            INFO,
+            format!("waiting: {} is free: {}", missing.none(), missing.holders),
+        ),
+        Notice::Granted { waited, created } => {
+            let mut text = "granted".to_owned();
+            // Writing into a string can't fail.
+            if let Some(waited) = waited {
+                let _ = write!(text, " after {:.1} s", waited.as_secs_f64());
+            }
+            for prefix in created {
+                let _ = write!(text, "; nobody used {prefix} before");
+            }
+            (if created.is_empty() { DEBUG } else { INFO }, text)
+        }
+        Notice::Resting(prefix) => (
+            INFO,
+            format!("waiting for the lock-delay of a dead holder at {prefix}"),
+        ),
+        Notice::Trouble { error, holding } => {
+            let what = if *holding {
+                "holding a slot"
+            } else {
+                "waiting"
+            };
+            (
+                WARNING,
+                format!("Consul can't be used while {what}: {error}"),
+            )
+        }
+        Notice::Regained(prefix) => (WARNING, format!("the slot of {prefix} was replaced")),
+        Notice::Unheld(prefix) => (WARNING, format!("the slot of {prefix} is lost")),
+    }
+}
