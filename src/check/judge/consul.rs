@@ -244,11 +244,13 @@ pub(super) fn advice(error: &Error) -> &'static str {
             "name a datacenter that this Consul knows in spec.consul.datacenter"
         }
         Error::MissingNode => "let the token register the node: docs/consul-acl.md",
+        Error::InvalidKey(_) => {
+            "use a prefix without '..', which Consul 1.21.5 refuses, or a newer Consul"
+        }
         Error::Conflict(_)
         | Error::Gone
         | Error::TooLarge(_)
         | Error::AnswerTooLarge(_)
-        | Error::InvalidKey(_)
         | Error::Withheld
         | Error::Unexpected { .. }
         | Error::Decode(_) => {
