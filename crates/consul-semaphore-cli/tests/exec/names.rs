@@ -10,7 +10,7 @@ async fn a_prefix_is_used_as_it_is_or_refused() {
         ["-_/_-/A--__9", "-"],
         [".locks/x.lock", ".k"],
     ] {
-        let flags = format!("--prefix {prefix} --key {key} --limit 1");
+        let flags = format!("--prefix={prefix} --key={key} --limit 1");
         let command = stage.command_with(&flags, r#"note "$CONSUL_SEMAPHORE_LOCK_KEY""#);
         stage.start(command).ends_with(0).await;
         let locked = stage.journal().pop().unwrap();
@@ -21,7 +21,7 @@ async fn a_prefix_is_used_as_it_is_or_refused() {
         r"a\b",
     ];
     for prefix in refused {
-        let flags = format!("--prefix {prefix} --limit 1");
+        let flags = format!("--prefix={prefix} --limit 1");
         let command = stage.command_with(&flags, "note never");
         let said = stage.start(command).ends_with(2).await;
         let says = format!("prefix {prefix:?} is not valid: it must be segments of letters");
