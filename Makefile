@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on, make bare one to install it on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-crash test-loaded test-consul web-test shells-test image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
+.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-crash test-loaded test-version test-consul web-test shells-test image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -49,6 +49,10 @@ test-workloads: servers servers-workloads
 # machine: hours, on demand.
 test-loaded: servers
 	@tests/loaded
+
+# What differs between versions of Kubernetes and Consul: make test-version KUBERNETES=1.34 CONSUL=1.20
+test-version: servers
+	@tests/run version
 
 # One semaphore for everything that speaks Consul, and the client of its API: make test-consul CONSUL=1.8
 test-consul: servers
