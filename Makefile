@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on, make bare one to install it on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-crash test-loaded test-consul-1.8 web-test shells-test python-test image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
+.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-crash test-loaded test-version test-consul web-test shells-test python-test image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -21,7 +21,8 @@ demo-pipelines:
 	@cargo build --locked --bins --package consul-semaphore-operator --package testbed
 	@"$${CARGO_TARGET_DIR:-target}/debug/bed" $@
 
-# Real etcd, Kubernetes, Consul and kwok, built once into .servers.
+# Real etcd, Kubernetes, Consul and kwok, built once into .servers. KUBERNETES=1.36 or 1.34, and CONSUL=1.20 or 1.8,
+# take another version than the bed's own, here and in all that starts servers: make test KUBERNETES=1.34 CONSUL=1.20
 servers:
 	@crates/testbed/servers/build
 
@@ -49,9 +50,13 @@ test-workloads: servers servers-workloads
 test-loaded: servers
 	@tests/loaded
 
-# One semaphore for everything that speaks Consul, and the client of its API, on the oldest Consul.
-test-consul-1.8: servers
-	TESTBED_CONSUL="$${SERVERS_DIR:-.servers}/bin/consul-1.8" tests/run consul
+# What differs between versions of Kubernetes and Consul: make test-version KUBERNETES=1.34 CONSUL=1.20
+test-version: servers
+	@tests/run version
+
+# One semaphore for everything that speaks Consul, and the client of its API: make test-consul CONSUL=1.8
+test-consul: servers
+	@tests/run consul
 
 AXE_VERSION := 0.1.8
 AXE := .tools/axe-$(AXE_VERSION)/files/axe_playwright_python/axe.min.js

@@ -82,6 +82,18 @@ fn a_missing_server_says_what_to_do() {
     assert!(complaint.contains("run `make servers`"), "{complaint}");
 }
 
+#[test]
+fn another_version_is_never_replaced_by_the_own_one() {
+    let output = another_process_command()
+        .env("KUBERNETES", "1.0")
+        .output()
+        .unwrap();
+
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    let says = "kubernetes-1.0/bin/etcd): run `make servers`";
+    assert!(complaint.contains(says), "{complaint}");
+}
+
 /// Here with an operator that starts for ever: its account may not even read the cluster's id.
 #[tokio::test]
 async fn the_operator_of_a_pod_goes_with_it_also_while_it_starts() {

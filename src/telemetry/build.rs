@@ -10,10 +10,10 @@ pub const COMMIT: &str = match option_env!("BUILD_COMMIT") {
 };
 
 /// The Kubernetes that the tests run against, as `crates/testbed/servers/kubernetes/go.mod` pins it.
-pub const KUBERNETES: &str = "v1.36.3";
+pub const KUBERNETES: &str = "v1.37.2";
 
 /// The Consul that the tests run against, as `crates/testbed/servers/consul/go.mod` pins it.
-pub const CONSUL: &str = "v1.20.5";
+pub const CONSUL: &str = "v1.22.5";
 
 /// What `version` prints.
 pub fn version() -> String {

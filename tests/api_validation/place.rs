@@ -28,6 +28,7 @@ async fn checks_the_prefix(api: &Semaphores) {
         assert_eq!(made.prefix().as_str(), prefix);
     }
 
+    agrees_with_the_operator(api).await;
     let characters = [
         "", "/", "/a", "a/", "a//b", "a b", "a%2fb", "ä", "a?b", "a\\b", "a\n", "\na",
     ];
@@ -59,6 +60,26 @@ async fn checks_the_prefix(api: &Semaphores) {
     let too_long = [spec(&format!("{longest}a"))];
     api.refuse(too_long, "spec.prefix", "may not be more than 400")
         .await;
+}
+
+/// The API server takes a prefix if the operator does, whatever character is in whatever place.
+async fn agrees_with_the_operator(api: &Semaphores) {
+    let mut taken = 0;
+    for c in ('\0'..='\x7f').chain(['é', '\u{a0}', '\u{2028}', '€', '😀']) {
+        let prefixes = [
+            format!("{c}b/b"),
+            format!("b{c}b"),
+            format!("b{c}"),
+            format!("b/{c}/b"),
+        ];
+        for prefix in prefixes {
+            let made = api.create(&json!({ "limit": 1, "prefix": prefix })).await;
+            assert_eq!(made.is_ok(), prefix.parse::<Prefix>().is_ok(), "{prefix:?}");
+            taken += usize::from(made.is_ok());
+        }
+    }
+    // 62 letters and digits, '_' and '-' everywhere, '.' not by itself, '/' between two.
+    assert_eq!(taken, 64 * 4 + 3 + 1);
 }
 
 async fn checks_the_place_in_consul(api: &Semaphores) {

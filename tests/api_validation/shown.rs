@@ -110,7 +110,7 @@ async fn explains_fields(server: &ApiServer) {
 /// The output of kubectl; its error if it fails.
 async fn kubectl(server: &ApiServer, args: &[&str]) -> Result<String, String> {
     let kubeconfig = server.kubeconfig();
-    let output = Command::new(testbed::servers().join("kubectl"))
+    let output = Command::new(testbed::server("kubectl").expect("kubectl"))
         .args(args)
         .arg("--request-timeout=30s")
         .env_clear()

@@ -2,7 +2,7 @@
 
 use std::{env, fs, path::Path, process::Command};
 
-use testbed::{Folder, servers};
+use testbed::{Folder, server};
 
 use crate::chart::{RELEASE, objects, template};
 
@@ -59,7 +59,7 @@ async fn fire_as_they_should(name: &str) {
     let folder = Folder::new().expect("a folder");
     fs::write(folder.path().join("tests.yaml"), text).expect("the tests");
     fs::write(folder.path().join("rules.yaml"), rules.to_string()).expect("the rules");
-    let mut promtool = Command::new(servers().join("promtool"));
+    let mut promtool = Command::new(server("promtool").expect("promtool"));
     let tested = promtool
         .args(["test", "rules", "tests.yaml"])
         .current_dir(folder.path())

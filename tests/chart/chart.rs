@@ -18,7 +18,7 @@ pub(crate) const NAMESPACE: &str = "consul-semaphore-system";
 
 /// The description of the cluster for `helm template`, which does not read it from one.
 const CLUSTER: [&str; 8] = [
-    "--kube-version=1.36.3",
+    "--kube-version=1.37.2",
     "--api-versions=monitoring.coreos.com/v1/ServiceMonitor",
     "--api-versions=monitoring.coreos.com/v1/PodMonitor",
     "--api-versions=monitoring.coreos.com/v1/PrometheusRule",

@@ -288,7 +288,7 @@ async fn a_cluster_without_what_is_asked_for_is_refused() {
         ("1.31.0", false),
         ("1.32.9", false),
         ("1.33.4-eks-abcdef", true),
-        ("1.36.3", true),
+        ("1.37.2", true),
     ] {
         let version = format!("--kube-version={served}");
         let rendered = template(&[&version, "--set=workloads.pods.enabled=true"]).await;

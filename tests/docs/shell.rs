@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use testbed::{Bed, Consul, Folder, operator_program, servers};
+use testbed::{Bed, Consul, Folder, operator_program, server_folders};
 use tokio::{
     process::{Child, Command},
     time::timeout,
@@ -37,18 +37,13 @@ impl Shell {
             symlink(root().join(name), here.join(name)).expect("a link");
         }
         let operator = operator_program().expect("the operator's program");
-        let programs = [
-            &here.join("bin"),
-            operator.parent().expect("its folder"),
-            &servers(),
+        let ours = [
+            here.join("bin"),
+            operator.parent().expect("its folder").to_owned(),
         ];
         let known = env::var("PATH").unwrap_or_default();
-        let path = env::join_paths(
-            programs
-                .into_iter()
-                .map(Path::to_owned)
-                .chain(env::split_paths(&known)),
-        );
+        let programs = ours.into_iter().chain(server_folders());
+        let path = env::join_paths(programs.chain(env::split_paths(&known)));
         let path = path.expect("a path").into_string().expect("UTF-8");
         let mut shell = Self {
             folder,

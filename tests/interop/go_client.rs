@@ -6,13 +6,13 @@
 use std::{fs, os::unix::fs::PermissionsExt as _, process::Stdio, time::Duration};
 
 use serde_json::json;
-use testbed::{Bed, Consul, Namespace, eventually, same, servers};
+use testbed::{Bed, Consul, Namespace, eventually, same, server};
 use tokio::{process::Command, time::timeout};
 
 const CONSUL: &str = r#"#!/usr/bin/env bash
 case $1 in
-  agent) exec "$SERVERS/go-client" forward "$REAL_CONSUL" "$3" ;; # agent -config-file <file>
-  *) exec "$SERVERS/consul" "$@" ;;
+  agent) exec "$GO_CLIENT" forward "$REAL_CONSUL" "$3" ;; # agent -config-file <file>
+  *) exec "$CONSUL_TOOL" "$@" ;;
 esac
 "#;
 
@@ -128,12 +128,14 @@ async fn lock_key_is_as_it_should(consul: &Consul, case: &Case) {
 async fn run(bed: &Bed, test: &str, consul: &str) -> (String, bool) {
     let bin = bed.folder().path().join("bin");
     let path = std::env::var("PATH").unwrap();
-    let mut command = Command::new(servers().join("go-client.test"));
+    let program = |name| server(name).unwrap().canonicalize().unwrap();
+    let mut command = Command::new(program("go-client.test"));
     command
         .args(["-test.v", "-test.run"])
         .arg(format!("^TestAPI_Semaphore{test}$"))
         .env("PATH", format!("{}:{path}", bin.display()))
-        .env("SERVERS", servers().canonicalize().unwrap())
+        .env("GO_CLIENT", program("go-client"))
+        .env("CONSUL_TOOL", program("consul"))
         .env("REAL_CONSUL", consul.trim_start_matches("http://"))
         .current_dir(bed.folder().path())
         .stdin(Stdio::null())

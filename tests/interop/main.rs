@@ -1,7 +1,7 @@
 //! One semaphore for all users of Consul: Jobs of this operator, of one in another cluster, and foreign programs on
 //! one prefix. One file per story; they share one bed where they can.
 //!
-//! `make test-consul-1.8` runs all of them on the oldest Consul.
+//! `make test-consul CONSUL=1.8` runs all of them on the oldest Consul.
 #![allow(
     clippy::expect_used,
     clippy::panic,

@@ -49,6 +49,7 @@ mod made_again;
 mod managed;
 mod mistaken;
 mod mutex;
+mod names;
 mod no_ttl;
 mod one_prefix;
 mod only_its_namespaces;

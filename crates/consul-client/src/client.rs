@@ -344,7 +344,7 @@ impl Client {
     ) -> Result<Answer, Error> {
         let mut url = target
             .url(&call.path)
-            .ok_or_else(|| Error::InvalidKey(call.path.clone()))?;
+            .ok_or_else(|| Error::invalid_key(&call.path))?;
         let scope = [
             ("dc", &self.scope.datacenter),
             ("ns", &self.scope.namespace),

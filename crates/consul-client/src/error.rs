@@ -62,8 +62,9 @@ pub enum Error {
     /// The node of the session is not registered.
     #[error("the session's node is not registered in Consul's catalog")]
     MissingNode,
-    /// A key that cannot be written into a URL.
-    #[error("{0:?} cannot be used as a key over HTTP")]
+    /// A key that Consul would take for another one, because it has empty segments or segments of dots, or that it
+    /// refuses: since 1.22 with a space at either end, since 1.21.5 with more. It is the key, or Consul's words.
+    #[error("Consul takes no such key: {0}")]
     InvalidKey(String),
     /// The client's [`Gate`](super::Gate) is closed; nothing was sent.
     #[error("held back: nothing may be changed any more")]
@@ -138,6 +139,11 @@ impl Error {
     /// An answer that can't be understood.
     pub(super) fn decode(problem: &impl ToString) -> Self {
         Self::Decode(text(problem.to_string().as_bytes()))
+    }
+
+    /// A key, or a part of a path, that can't be sent.
+    pub(super) fn invalid_key(key: &str) -> Self {
+        Self::InvalidKey(text(format!("{key:?}").as_bytes()))
     }
 
     /// The kind of error in one CamelCase word, of a fixed set: for metrics and conditions.
@@ -223,6 +229,7 @@ impl Error {
             500.. if says("rate limit exceeded") => Self::TooManyRequests(message),
             500.. if says("No path to datacenter") => Self::UnknownDatacenter,
             500.. if says("Missing node registration") => Self::MissingNode,
+            500.. if says("invalid key name, ") => Self::InvalidKey(message),
             500.. if says("invalid session") => Self::Gone,
             500.. if says("leadership lost while committing log") => Self::NoLeader {
                 message,
@@ -345,6 +352,12 @@ mod tests {
                 false,
             ),
             (500, "No path to datacenter", "UnknownDatacenter", false),
+            (
+                500,
+                "invalid key name, path traversal is not allowed",
+                "InvalidKey",
+                false,
+            ),
             (
                 400,
                 "Invalid query parameter: \"ns\" - Namespaces are a Consul Enterprise feature",

@@ -204,31 +204,28 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
 pub(super) fn segment(text: &str) -> Result<String, Error> {
     match text {
         // "." and ".." have a meaning in URLs and can't be escaped.
-        "" | "." | ".." => Err(Error::InvalidKey(text.to_owned())),
+        "" | "." | ".." => Err(Error::invalid_key(text)),
         _ => Ok(utf8_percent_encode(text, PLAIN).to_string()),
     }
 }
 
 fn key_path(key: &str) -> Result<String, Error> {
     match key {
-        "" => Err(Error::InvalidKey(String::new())),
+        "" => Err(Error::invalid_key(key)),
         _ => list_path(key),
     }
 }
 
 pub(super) fn list_path(prefix: &str) -> Result<String, Error> {
+    const FOLDERS: &AsciiSet = &PLAIN.remove(b'/');
+    // Empty segments and dots are normalized on the way, and by Consul since 1.21.5 even if they are escaped: the call
+    // would be about another key.
     let folders = prefix.strip_suffix('/').unwrap_or(prefix);
     let usual = |name: &str| !matches!(name, "" | "." | "..");
-    let escaped = if prefix.is_empty() {
-        String::new()
-    } else if folders.split('/').all(usual) {
-        const FOLDERS: &AsciiSet = &PLAIN.remove(b'/');
-        utf8_percent_encode(prefix, FOLDERS).to_string()
-    } else {
-        // URLs with empty segments or dots are normalized on the way: without slashes there is only one segment.
-        segment(prefix)?
-    };
-    Ok(format!("/v1/kv/{escaped}"))
+    if !prefix.is_empty() && !folders.split('/').all(usual) {
+        return Err(Error::invalid_key(prefix));
+    }
+    Ok(format!("/v1/kv/{}", utf8_percent_encode(prefix, FOLDERS)))
 }
 
 /// An entry as Consul writes it. Its value is decoded only when needed.
@@ -286,8 +283,8 @@ mod tests {
 
     use super::*;
 
-    /// The key that Consul looks up for a request with this URL, which it unescapes once; `None` if something on the
-    /// way would normalize it or redirect the client.
+    /// The key that Consul looks up for a request with this URL, which it unescapes once and normalizes; `None` if
+    /// something on the way would do so before.
     fn routed(path: &str) -> Option<String> {
         let url = reqwest::Url::parse(&format!("http://consul{path}")).ok()?;
         let decoded = percent_encoding::percent_decode_str(url.path())
@@ -296,7 +293,11 @@ mod tests {
         if url.query().is_some() || url.fragment().is_some() {
             return None;
         }
-        decoded.strip_prefix("/v1/kv/").map(str::to_owned)
+        let key = decoded.strip_prefix("/v1/kv/")?;
+        let usual = |name: &&str| !matches!(*name, "" | "." | "..");
+        let cleaned: Vec<_> = key.split('/').filter(usual).collect();
+        let end = if key.ends_with('/') { "/" } else { "" };
+        Some(cleaned.join("/") + end)
     }
 
     proptest! {
@@ -305,7 +306,7 @@ mod tests {
         fn any_key_arrives_as_it_is(key in prop_oneof![hostile::text(), "[a-z.%/ ?#\\\\]{0,12}", "(a|b|[.]{1,3}|%2e|%2F|/){0,8}"]) {
             match list_path(&key) {
                 Ok(path) => prop_assert_eq!(routed(&path), Some(key)),
-                Err(error) => prop_assert_eq!(error, Error::InvalidKey(key)),
+                Err(error) => prop_assert_eq!(error, Error::invalid_key(&key)),
             }
         }
 
@@ -336,13 +337,14 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_urls_would_tidy_up_are_one_segment() {
-        let path = |key| key_path(key).unwrap();
-        assert_eq!(path("a//b"), "/v1/kv/a%2F%2Fb");
-        assert_eq!(path("/a"), "/v1/kv/%2Fa");
-        assert_eq!(path("a/../b/"), "/v1/kv/a%2F..%2Fb%2F");
-        for key in ["", ".", ".."] {
-            assert_eq!(key_path(key), Err(Error::InvalidKey(key.to_owned())));
+    fn keys_that_consul_would_take_for_others_are_refused() {
+        for key in ["", ".", "..", "/", "/a", "a//", "a//b", "a/./b", "a/../b/"] {
+            let refused = key_path(key).unwrap_err();
+            assert_eq!(refused, Error::invalid_key(key));
+            assert_eq!(
+                refused.to_string(),
+                format!("Consul takes no such key: {key:?}")
+            );
         }
     }
 

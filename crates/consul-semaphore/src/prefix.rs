@@ -8,8 +8,8 @@ use std::{fmt, str::FromStr};
 const LOCK_SEGMENT: &str = ".lock";
 
 /// The prefix of a semaphore's keys: segments of `[A-Za-z0-9._-]` joined by `/`, with no slash at either end. No
-/// segment consists of dots only, because HTTP clients resolve those away, and none is `.lock`, the name of the lock
-/// key itself.
+/// segment consists of dots only, because HTTP clients and Consul itself resolve those away, and none is `.lock`, the
+/// name of the lock key itself. So Consul takes each prefix as it is, also with its own checks of names since 1.22.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Prefix(String);

@@ -454,7 +454,7 @@ async fn visit(
     let sign = world.folder().join(format!("{name}.holds"));
     let _none = tokio::fs::remove_file(&sign).await;
     let child = format!("touch {}; exec sleep {}", sign.display(), rng.u32(1..4));
-    let recipe = Recipe::new(name, testbed::servers().join("consul"))
+    let recipe = Recipe::new(name, testbed::server("consul")?)
         .args([
             "lock",
             "-n",

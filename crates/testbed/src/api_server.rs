@@ -92,6 +92,8 @@ impl ApiServer {
             async move {
                 let recipe = Recipe::new("kube-apiserver", programs::server("kube-apiserver")?)
                     .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
+                    // Since 1.37 it makes no endpoints for itself on loopback; nothing here needs them.
+                    .arg("--endpoint-reconciler-type=none")
                     .arg(format!("--secure-port={port}"))
                     .arg(format!("--etcd-servers={etcd_url}"))
                     .arg(format!("--cert-dir={}", certs.display()))

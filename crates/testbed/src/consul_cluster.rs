@@ -193,7 +193,7 @@ fn start(
         forget_port(&mut config);
     }
     let file = folder.write(&format!("{name}.json"), config.to_string())?;
-    let recipe = Recipe::new(&name, programs::consul()?)
+    let recipe = Recipe::new(&name, programs::server("consul")?)
         .args(["agent", "-config-file"])
         .arg(file);
     Ok(ConsulServer::new(

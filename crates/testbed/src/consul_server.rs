@@ -74,7 +74,7 @@ impl ConsulBuilder {
     }
 
     pub(crate) async fn start_in(self, folder: Arc<Folder>) -> Result<ConsulServer> {
-        let program = programs::consul()?;
+        let program = programs::server("consul")?;
         let old = programs::consul_minor()? < 14;
         let (process, client) = ports::on_free(|[http, server, serf_lan, serf_wan]| {
             let folder = folder.clone();

@@ -54,7 +54,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `SERVERS_DIR` | where `make servers` has put the servers (default `.servers`) |
-//! | `TESTBED_CONSUL` | the Consul to start, also for `consul lock` (default: the one in `SERVERS_DIR`) |
+//! | `KUBERNETES`, `CONSUL` | another version than the bed's own, such as 1.34 and 1.20, that `make servers` has built with the same variables; of Consul also for `consul lock` |
 //! | `OPERATOR_BIN` | the operator's program (default: the one that cargo has built) |
 //! | `CLI_BIN` | the program `consul-semaphore` (default: the one that cargo has built) |
 //! | `KEEP_BED` | if set, the folder with the logs is kept |
@@ -127,7 +127,9 @@ pub use operator::Operator;
 pub use policies::Policy;
 pub use ports::lasting_port;
 pub use process::{Process, Recipe};
-pub use programs::{cli_program, consul_minor, operator_program, servers};
+pub use programs::{
+    cli_program, consul_minor, kubernetes_minor, operator_program, server, server_folders,
+};
 pub use proxy::{Call, Fault, Next, Proxy, ProxyBuilder};
 pub use semaphore::Semaphore;
 pub use slot_client::{SlotClient, SlotClientBuilder};

@@ -14,8 +14,12 @@ pub(crate) fn workspace() -> &'static Path {
     here.ancestors().nth(2).unwrap_or(here)
 }
 
-/// A server's program: in `$SERVERS_DIR/bin`, by default `.servers/bin` in the workspace.
-pub(crate) fn server(name: &str) -> Result<PathBuf> {
+/// A server's program, kubectl or helm: in `$SERVERS_DIR/bin`, by default `.servers/bin` in the workspace. Of another
+/// version, named by `$KUBERNETES` or `$CONSUL`, it is in a folder such as `$SERVERS_DIR/consul-1.20/bin`.
+///
+/// # Errors
+/// It is not built.
+pub fn server(name: &str) -> Result<PathBuf> {
     built(name, "make servers")
 }
 
@@ -26,7 +30,7 @@ pub(crate) fn controller(name: &str) -> Result<PathBuf> {
 
 /// The folder of what a controller's module ships.
 pub(crate) fn manifests_of(controller: &str) -> Result<PathBuf> {
-    let folder = servers().with_file_name(controller);
+    let folder = servers().join(controller);
     if !folder.is_dir() {
         bail!("{} is not there: run `{WORKLOADS}`", folder.display());
     }
@@ -37,54 +41,87 @@ pub(crate) fn manifests_of(controller: &str) -> Result<PathBuf> {
 const WORKLOADS: &str = "make servers-workloads";
 
 fn built(name: &str, by: &str) -> Result<PathBuf> {
-    let path = servers().join(name);
+    let path = folder_of(name).join(name);
     if !path.is_file() {
         bail!("{name} is not there ({}): run `{by}`", path.display());
     }
     Ok(path)
 }
 
-/// Consul: `$TESTBED_CONSUL`, or the one that `make servers` builds.
-pub(crate) fn consul() -> Result<PathBuf> {
-    let Some(path) = env::var_os("TESTBED_CONSUL") else {
-        return server("consul");
-    };
-    let path = workspace().join(path);
-    if !path.is_file() {
-        bail!(
-            "TESTBED_CONSUL is not there ({}): `make servers` says why",
-            path.display()
-        );
-    }
-    Ok(path)
-}
-
-/// The minor version of the Consul that is started: 20 for 1.20.5. Old versions lack features and report them
+/// The minor version of the Consul that is started: 22 for 1.22.5. Old versions lack features and report them
 /// differently.
+///
+/// # Errors
+/// Consul is not built, or its version can't be read.
 pub fn consul_minor() -> Result<u32> {
     static MINOR: OnceLock<u32> = OnceLock::new();
-    if let Some(minor) = MINOR.get() {
-        return Ok(*minor);
-    }
-    let output = Command::new(consul()?).arg("version").output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let minor = said
-        .strip_prefix("Consul v1.")
-        .and_then(|rest| rest.split('.').next()?.parse().ok())
-        .with_context(|| format!("`consul version` says {said:?}"))?;
-    Ok(*MINOR.get_or_init(|| minor))
+    minor(&MINOR, "consul", &["version"], "Consul v1.")
 }
 
-/// The folder of the servers' programs, kubectl among them.
-pub fn servers() -> PathBuf {
-    env::var_os("SERVERS_DIR")
-        .map_or_else(|| workspace().join(".servers"), PathBuf::from)
-        .join("bin")
+/// The minor version of the Kubernetes that is started: 37 for 1.37.2.
+///
+/// # Errors
+/// Kubernetes is not built, or its version can't be read.
+pub fn kubernetes_minor() -> Result<u32> {
+    static MINOR: OnceLock<u32> = OnceLock::new();
+    minor(&MINOR, "kube-apiserver", &["--version"], "Kubernetes v1.")
+}
+
+fn minor(known: &OnceLock<u32>, name: &str, args: &[&str], before: &str) -> Result<u32> {
+    if let Some(minor) = known.get() {
+        return Ok(*minor);
+    }
+    let output = Command::new(server(name)?).args(args).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let minor = said
+        .strip_prefix(before)
+        .and_then(|rest| rest.split('.').next()?.parse().ok())
+        .with_context(|| format!("{name} {args:?} says {said:?}"))?;
+    Ok(*known.get_or_init(|| minor))
+}
+
+/// What other versions than the bed's own can be had of: the variable that names one, and its programs.
+const VERSIONED: [(&str, &[&str]); 2] = [
+    (
+        "KUBERNETES",
+        &[
+            "etcd",
+            "kube-apiserver",
+            "kube-controller-manager",
+            "kube-scheduler",
+            "kubectl",
+        ],
+    ),
+    ("CONSUL", &["consul"]),
+];
+
+/// The folder of the programs of the version that this variable names.
+fn named_version(variable: &str) -> Option<PathBuf> {
+    let version = env::var(variable).ok().filter(|text| !text.is_empty())?;
+    let name = format!("{}-{version}", variable.to_lowercase());
+    Some(servers().join(name).join("bin"))
+}
+
+fn folder_of(name: &str) -> PathBuf {
+    let of = VERSIONED.iter().find(|(_, names)| names.contains(&name));
+    of.and_then(|(variable, _)| named_version(variable))
+        .unwrap_or_else(|| servers().join("bin"))
+}
+
+/// The folders of all servers' programs, for a PATH.
+pub fn server_folders() -> Vec<PathBuf> {
+    let named = VERSIONED.iter().filter_map(|(name, _)| named_version(name));
+    named.chain([servers().join("bin")]).collect()
+}
+
+/// Where `make servers` has put all.
+fn servers() -> PathBuf {
+    env::var_os("SERVERS_DIR").map_or_else(|| workspace().join(".servers"), PathBuf::from)
 }
 
 /// The library that fakes a program's wall clock, if `make servers` could get it.
 pub(crate) fn faketime() -> Option<PathBuf> {
-    let library = servers().parent()?.join("lib/libfaketime.so.1");
+    let library = servers().join("lib/libfaketime.so.1");
     library.is_file().then_some(library)
 }
 

@@ -225,7 +225,7 @@ impl SlotClientBuilder {
             }
             What::GoLock { key } => go("lock", [&"-key", key]),
             What::ConsulLock { prefix, limit } => {
-                let consul = programs::consul()?;
+                let consul = programs::server("consul")?;
                 let lock = ["lock", "-n", &limit.to_string(), "-name", name];
                 Ok(match &self.command {
                     None => self.again(log).arg(consul).args(lock).arg(prefix),

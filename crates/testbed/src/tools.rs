@@ -53,7 +53,9 @@ fn helm_home(command: &mut Command, kubeconfig: &Path) {
 /// Runs a script of kubectl, helm and consul commands, as a user would type it, up to the first that fails.
 pub(crate) async fn shell(kubeconfig: &Path, script: &str) -> Result<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::iter::once(programs::servers()).chain(std::env::split_paths(&path));
+    let path = programs::server_folders()
+        .into_iter()
+        .chain(std::env::split_paths(&path));
     let mut command = command(Path::new("bash"));
     command.env("PATH", std::env::join_paths(path)?);
     command.env("KUBECONFIG", kubeconfig);
@@ -80,7 +82,7 @@ pub(crate) async fn consul<A: AsRef<OsStr>>(
     env: &Env,
     args: impl IntoIterator<Item = A>,
 ) -> Result<String> {
-    let mut command = command(&programs::consul()?);
+    let mut command = command(&programs::server("consul")?);
     command.envs(env.iter()).args(args);
     run(command).await
 }

@@ -244,11 +244,13 @@ pub(super) fn advice(error: &Error) -> &'static str {
             "name a datacenter that this Consul knows in spec.consul.datacenter"
         }
         Error::MissingNode => "let the token register the node: docs/consul-acl.md",
+        Error::InvalidKey(_) => {
+            "use a prefix without '..', which Consul 1.21.5 refuses, or a newer Consul"
+        }
         Error::Conflict(_)
         | Error::Gone
         | Error::TooLarge(_)
         | Error::AnswerTooLarge(_)
-        | Error::InvalidKey(_)
         | Error::Withheld
         | Error::Unexpected { .. }
         | Error::Decode(_) => {
@@ -391,7 +393,14 @@ mod tests {
             Outcome::Warning,
             &["1.7.14", "1.8 or newer"],
         );
-        for version in ["1.8.7", "1.20.5+ent", "1.22.0-rc1", "2.0.0", "strange"] {
+        for version in [
+            "1.8.7",
+            "1.21.5+ent",
+            "1.22.5",
+            "1.22.0-rc1",
+            "2.0.0",
+            "strange",
+        ] {
             assert_eq!(bad(&of(Ok(version.to_owned()))), [], "{version}");
         }
     }

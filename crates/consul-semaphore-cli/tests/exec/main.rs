@@ -15,6 +15,7 @@ mod held;
 mod inspect;
 mod limit;
 mod loss;
+mod names;
 mod rates;
 mod several;
 mod waiting;

@@ -88,7 +88,7 @@ impl Stage {
 
     /// The same at another prefix.
     pub(crate) fn consul_lock_at(&self, prefix: &str, limit: u32, script: &str) -> Running {
-        let mut command = Command::new(testbed::servers().join("consul"));
+        let mut command = Command::new(testbed::server("consul").expect("consul"));
         let limit = format!("-n={limit}");
         command.args(["lock", "-child-exit-code", &limit, prefix]);
         command.arg(format!("{WORDS}{script}"));

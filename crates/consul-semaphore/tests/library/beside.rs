@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, process::Stdio};
 
-use testbed::{PATIENCE, cli_program, eventually, servers};
+use testbed::{PATIENCE, cli_program, eventually, server};
 use tokio::{
     process::{Child, Command},
     time::timeout,
@@ -45,7 +45,7 @@ impl Program {
     }
 
     fn consul_lock(stage: &Stage, name: &str, limit: &str) -> Self {
-        let mut command = Command::new(servers().join("consul"));
+        let mut command = Command::new(server("consul").unwrap());
         command.args(["lock", "-n", limit, PREFIX]);
         Self::start(stage, command, name)
     }

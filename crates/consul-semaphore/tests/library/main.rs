@@ -14,4 +14,5 @@ mod ending;
 mod examples;
 mod kinds;
 mod loss;
+mod names;
 mod refusals;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::json;
-use testbed::{Bed, Folder, servers};
+use testbed::{Bed, Folder, server};
 use tokio::net::TcpListener;
 
 use crate::stage::{User, installed, run};
@@ -29,7 +29,7 @@ async fn kubectl_completes_commands_flags_and_names() {
     let namespace = team.name();
     let complete = |words: &[&str]| {
         let words = [&["__complete", "csem"], words].concat();
-        let command = user.command(servers().join("kubectl"), &words);
+        let command = user.command(server("kubectl").expect("kubectl"), &words);
         async move {
             let said = run(command, "").await;
             said.is(0, &[]);
@@ -76,7 +76,7 @@ async fn kubectl_completes_commands_flags_and_names() {
             .contains(&namespace.to_owned())
     );
     let contexts = user.command(
-        servers().join("kubectl"),
+        server("kubectl").expect("kubectl"),
         &["config", "get-contexts", "-o", "name"],
     );
     let mut contexts: Vec<String> = run(contexts, "")

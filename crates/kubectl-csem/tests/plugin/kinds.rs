@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::json;
-use testbed::{Bed, Controller, Namespace, Object, servers};
+use testbed::{Bed, Controller, Namespace, Object, server};
 
 use crate::{releasing::user, stage::run};
 
@@ -54,7 +54,11 @@ async fn a_job_set_is_asked_about_held_bumped_completed_and_released() {
     train.is("bumped", is_bumped).await;
 
     let words = ["__complete", "csem", "why", "-n", name, "jobset/t"];
-    let completed = run(user.command(servers().join("kubectl"), &words), "").await;
+    let completed = run(
+        user.command(server("kubectl").expect("kubectl"), &words),
+        "",
+    )
+    .await;
     let offered = completed.out.starts_with("jobset/train\tof db\n:4");
     assert!(offered, "{completed}");
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use serde_json::Value;
-use testbed::{Bed, Namespace, PATIENCE, servers};
+use testbed::{Bed, Namespace, PATIENCE, server, server_folders};
 use tokio::{io::AsyncWriteExt as _, process::Command, time::timeout};
 
 /// A user of the plugin, in a namespace.
@@ -65,7 +65,11 @@ impl User {
     /// The same without a namespace.
     pub(crate) async fn csem_anywhere(&self, words: &[&str], input: &str) -> Said {
         let words = [&["csem"], words].concat();
-        run(self.command(servers().join("kubectl"), &words), input).await
+        run(
+            self.command(server("kubectl").expect("kubectl"), &words),
+            input,
+        )
+        .await
     }
 
     /// A command of this user, without any added arguments.
@@ -158,7 +162,7 @@ pub(crate) fn installed() -> &'static Path {
 
 /// The PATH, with the plugin and kubectl first.
 pub(crate) fn path() -> OsString {
-    let first = [installed().to_owned(), servers()];
+    let first = std::iter::once(installed().to_owned()).chain(server_folders());
     let rest = env::var_os("PATH").unwrap_or_default();
-    env::join_paths(first.into_iter().chain(env::split_paths(&rest))).expect("a path")
+    env::join_paths(first.chain(env::split_paths(&rest))).expect("a path")
 }

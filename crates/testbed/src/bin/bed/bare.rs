@@ -1,5 +1,5 @@
 //! A cluster and a Consul without the operator, to install it as the docs say.
-use std::convert::Infallible;
+use std::{convert::Infallible, env};
 
 use anyhow::{Context as _, Result};
 use testbed::{Consul, Kubernetes};
@@ -19,7 +19,7 @@ pub(crate) async fn run() -> Result<()> {
             return Ok(());
         }
     };
-    let program = std::env::current_exe()?;
+    let program = env::current_exe()?;
     let programs = program.parent().context("this program is in a folder")?;
     println!(
         "
@@ -43,7 +43,7 @@ Ctrl-C, or kill {pid}, ends all of it.
         kubeconfig = kubernetes.kubeconfig().display(),
         consul = consul.address(),
         programs = programs.display(),
-        servers = testbed::servers().display(),
+        servers = env::join_paths(testbed::server_folders())?.display(),
         logs = kubernetes.folder().path().display(),
         pid = std::process::id(),
     );

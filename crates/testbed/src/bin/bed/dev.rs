@@ -1,6 +1,6 @@
 //! A bed to try things on. It stays up until someone ends it.
 use std::{
-    fs,
+    env, fs,
     io::Read as _,
     os::unix::fs::{FileTypeExt as _, symlink},
     thread,
@@ -51,7 +51,7 @@ async fn explain(bed: &Bed, page: &str) -> Result<()> {
         .address()
         .await
         .context("the operator does not run")?;
-    let program = std::env::current_exe()?;
+    let program = env::current_exe()?;
     let programs = program.parent().context("this program is in a folder")?;
     // kubectl completes the plugin's words by a program of this name.
     let links = bed.folder().path().join("bin");
@@ -106,7 +106,7 @@ All logs are in {logs}. Ctrl-C, or kill {pid}, ends all of it.",
         consul = bed.consul().address(),
         programs = programs.display(),
         links = links.display(),
-        servers = testbed::servers().display(),
+        servers = env::join_paths(testbed::server_folders())?.display(),
         logs = bed.folder().path().display(),
     );
     Ok(())
