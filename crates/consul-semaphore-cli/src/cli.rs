@@ -398,6 +398,7 @@ impl Exec {
             fair: self.fair_order,
             wait: !self.once,
             must_exist: self.must_exist,
+            kind: holder::HolderKind::Command,
             host: self
                 .name
                 .unwrap_or_else(|| name_of(&rustix::system::uname().nodename().to_string_lossy())),

@@ -28,11 +28,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
             Ok::<_, consul_semaphore::NoSlot>(())
         });
     }
-    while let Some(ended) = workers.join_next().await {
-        ended??;
-    }
-    // Otherwise the last slots would stay until their sessions have expired.
+    let ended: Result<Vec<()>, _> = workers.join_all().await.into_iter().collect();
+    // Otherwise the last slots would stay until their sessions have expired, also if a worker has failed.
     pool.all_released().await;
+    ended?;
     Ok(())
 }
 

@@ -25,7 +25,7 @@ use tokio::{
 pub use self::{
     builder::{Builder, InvalidSemaphore},
     refusal::NoSlot,
-    slot::{Slot, StillHeld},
+    slot::{ReleaseError, Slot, StillHeld},
 };
 use crate::holder::{Notice, Settings};
 use consul_client::Client;
@@ -40,14 +40,21 @@ use consul_client::Client;
 /// let consul = consul::Client::new(consul::Config::from_env()?)?;
 /// let db = Semaphore::builder(consul, "locks/db").limit(3).build()?;
 /// let slot = db.acquire().await?;
-/// work().await;
+/// tokio::select! {
+///     () = work() => {}
+///     lost = slot.lost() => return Err(lost.into()),
+/// }
+/// // It fails, too, if the slot was lost just before.
 /// slot.release().await?;
 /// # Ok(())
 /// # }
 /// ```
 ///
 /// A call that waits for a slot can be dropped at any time, as by `tokio::select!` or `tokio::time::timeout`: its
-/// place in the queue is given up, and a slot that was just granted is released.
+/// place in the queue is given up, and a slot that was just granted is released. That takes a few calls to Consul, which
+/// a task makes; [`Self::all_released`] waits for it. A call that ends without a slot has given up its place when it
+/// returns. If Consul does not answer, it returns two seconds later at the most, and the place stays until the session
+/// has expired: for two TTLs at the most.
 ///
 /// While it waits, each call watches the prefix by itself, with a blocking query. A client has at most
 /// [`max_watches`](consul_client::Config::max_watches) of them (100 by default) at once, and polls beyond that. If

@@ -9,7 +9,7 @@
 //! use std::time::Duration;
 //!
 //! use consul_client::{Client, Config};
-//! use consul_semaphore::{Mode, OnSlotLost, holder::{Holder, Request, SessionSettings, Settings}};
+//! use consul_semaphore::{Mode, OnSlotLost, holder::{Holder, HolderKind, Request, SessionSettings, Settings}};
 //!
 //! # async fn work() {}
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,6 +19,7 @@
 //!     fair: true,
 //!     wait: true,
 //!     must_exist: false,
+//!     kind: HolderKind::Program,
 //!     host: "ci-7".to_owned(),
 //!     program: "migrate".to_owned(),
 //!     session: SessionSettings {
@@ -50,40 +51,45 @@
 //! | `program` | the program as the engine sees it |
 //! | `obstacle` | why there is no slot, or none yet |
 //! | `request` | the slots that are asked for, of one or several semaphores |
+//! | `standing` | whether the slots still count as held, by the clock |
 //! | `watched` | one of these semaphores, and the watch of its prefix |
 
 mod calls;
 mod obstacle;
 mod program;
 mod request;
+mod standing;
 mod watched;
 
 use std::{collections::BTreeSet, time::Duration};
 
 use tokio::time::sleep;
 
+pub(crate) use self::standing::Standing;
 use self::{
     calls::{Calls, Done},
     obstacle::View,
     program::Program,
+    standing::Held,
     watched::{Watched, next_reading},
 };
 pub use self::{
     obstacle::{AcquireError, Missing},
-    program::{SessionSettings, Settings},
+    program::{HolderKind, SessionSettings, Settings},
     request::{InvalidRequest, Request, SlotsOf},
 };
 use crate::{
-    Phase, Prefix, Workload,
+    OnSlotLost, Phase, Prefix, Workload,
     engine::{
         Action, Answer, Call, CallId, Conclusion, Duty, Effect, Engine, IDLE, Outcome, Queue,
         QueueRef, Write, Written,
     },
     evidence::LATE,
     holding::now,
-    plan::{Start, Suspended},
+    lock_key_of,
+    plan::{self, Start, Suspended},
 };
-use consul_client::{self as consul, Client, clock::Moment};
+use consul_client::{self as consul, Client, SessionId, clock::Moment};
 
 /// How long a release may take, beside the cooldown of the slot. Anything left then expires with the session.
 const RELEASE: Duration = Duration::from_secs(10);
@@ -169,6 +175,12 @@ pub struct Holder {
     waits_since: Option<Moment>,
     /// When a release is given up.
     given_up: Moment,
+    /// Whether the slots that the work runs in still count as held.
+    standing: Standing,
+    /// The sessions whose slots were given back while they were held.
+    released: BTreeSet<SessionId>,
+    /// Whether a write may have been done that was not answered: then it is unknown what was given back.
+    in_doubt: bool,
 }
 
 /// The public interface.
@@ -198,6 +210,9 @@ impl Holder {
             },
             waits_since: None,
             given_up: Moment::END,
+            standing: Standing::new(settings.grace + LATE),
+            released: BTreeSet::new(),
+            in_doubt: false,
             settings,
         }
     }
@@ -226,6 +241,8 @@ impl Holder {
 
     /// The work has begun in these slots.
     pub fn started(&mut self, start: &Start) {
+        let held = start.slots().filter_map(|slot| self.held(slot));
+        self.standing.begin(held.collect());
         self.change(|workload| {
             workload.phase = Phase::Running;
             workload.granted = Some(start.granted());
@@ -237,9 +254,8 @@ impl Holder {
     /// one of them is lost.
     pub async fn hold(&mut self) -> Lost {
         loop {
-            self.work();
-            if let Some((_, Wanted::Stop(lost))) = &self.wanted {
-                return lost.clone();
+            if let Some(lost) = self.look().or_else(|| self.unproved()) {
+                return lost;
             }
             self.report_trouble(true);
             self.something().await;
@@ -248,6 +264,10 @@ impl Holder {
 
     /// The work has ended, or will not begin: [`Self::release`] gives back what is held.
     pub fn finished(&mut self) {
+        if self.program.workload.phase == Phase::Running {
+            // What Consul has said by now was lost while the work ran.
+            self.look();
+        }
         self.change(|workload| {
             workload.phase = if workload.granted.is_some() {
                 Phase::Finished { at_rest: true }
@@ -276,7 +296,13 @@ impl Holder {
                 self.something().await;
             }
         }
+        self.note_what_was_not_released();
         Ok(())
+    }
+
+    /// Whether the slots still count as held, for those who ask while this runs, and afterwards.
+    pub(crate) fn standing(&self) -> Standing {
+        self.standing.clone()
     }
 
     /// When the last of the slots becomes free, if they cool down.
@@ -299,8 +325,83 @@ impl Holder {
 
     /// Why there are no slots yet.
     pub fn why_waiting(&self) -> AcquireError {
-        let trouble = self.queues().find_map(Queue::trouble);
-        trouble.map_or_else(|| self.taken(), |trouble| AcquireError::of(&trouble.error))
+        if let Some(trouble) = self.queues().find_map(Queue::trouble) {
+            return AcquireError::of(&trouble.error);
+        }
+        // Who has not been told by Consul what is at a prefix does not know that others are in the way.
+        if self.views().all(|view| view.is_known()) || self.views().any(|view| view.is_taken()) {
+            self.taken()
+        } else {
+            AcquireError::unanswered()
+        }
+    }
+}
+
+/// Lost slots.
+impl Holder {
+    /// A slot as the work relies on it, unless it is one of a rate.
+    fn held(&self, slot: &plan::Slot) -> Option<Held> {
+        let lock_key = lock_key_of(slot.key());
+        let mut semaphores = self.semaphores.iter();
+        let watched = semaphores.find(|watched| watched.asked.prefix.lock_key() == lock_key)?;
+        let renewal = self.program.sessions.get(slot.session())?;
+        let reading = self.engine.queue(&watched.queue).and_then(Queue::reading);
+        let shown = reading.filter(|reading| reading.holds(slot.session()));
+        let shown = shown.map(|reading| reading.sent);
+        watched.asked.period.is_none().then(|| Held {
+            prefix: watched.asked.prefix.clone(),
+            session: slot.session().clone(),
+            life: renewal.known_life(),
+            // What is known of the prefix may be outdated. The session was renewed about when the slot was granted.
+            shown: shown.unwrap_or_else(|| renewal.sent()),
+        })
+    }
+
+    /// Decides what follows, and returns what is lost, as the engine sees it.
+    fn look(&mut self) -> Option<Lost> {
+        self.work();
+        for watched in &self.semaphores {
+            let queue = self.engine.queue(&watched.queue);
+            if let Some(reading) = queue.and_then(Queue::reading) {
+                self.standing.show(&watched.asked.prefix, reading);
+            }
+        }
+        match &self.wanted {
+            Some((_, Wanted::Stop(lost))) => Some(self.standing.lose(lost.clone())),
+            _ => None,
+        }
+    }
+
+    /// What is lost by the clock. The engine, which may have been kept from running for long, would ask Consul first;
+    /// but the work would go on meanwhile, without a proof.
+    fn unproved(&mut self) -> Option<Lost> {
+        let must_end = self.settings.on_slot_lost == OnSlotLost::Suspend;
+        let lost = must_end.then(|| self.standing.lost()).flatten()?;
+        if self.program.workload.phase == Phase::Running {
+            self.change(|workload| workload.phase = Phase::Stopping);
+        }
+        Some(lost)
+    }
+
+    /// A slot that could not be released was lost before that, without anybody noticing while the work ran.
+    fn note_what_was_not_released(&self) {
+        // The session that held a slot may have been replaced while it cooled down.
+        if self.in_doubt || !self.settings.cooldown.is_zero() {
+            return;
+        }
+        let granted = self.program.workload.granted.iter();
+        for slot in granted.flat_map(|granted| &granted.slots) {
+            let mut semaphores = self.semaphores.iter().map(|watched| &watched.asked);
+            let of = semaphores.find(|asked| asked.prefix.lock_key() == *slot.lock_key);
+            if let Some(asked) = of.filter(|asked| asked.period.is_none())
+                && !self.released.contains(&slot.session)
+            {
+                self.standing.lose(Lost {
+                    prefix: asked.prefix.clone(),
+                    why: Suspended::SlotLost,
+                });
+            }
+        }
     }
 }
 
@@ -407,6 +508,16 @@ impl Holder {
     }
 }
 
+impl Drop for Holder {
+    /// Nobody shows any more that a slot is held.
+    fn drop(&mut self) {
+        self.standing.lose(Lost {
+            prefix: self.settings.request.first().prefix.clone(),
+            why: Suspended::Unproved,
+        });
+    }
+}
+
 /// The loop: passes events to the engine and carries out its effects.
 impl Holder {
     /// Decides what follows from what has happened, and carries that out.
@@ -463,6 +574,9 @@ impl Holder {
                 }
             }
             Action::Forget(session) => drop(self.program.forget(&session)),
+            Action::Report(Outcome::Released { release, .. }) => {
+                self.released.insert(release.session);
+            }
             Action::Report(Outcome::Granted { grant, .. }) if !grant.starts => {
                 (self.notices.on)(Notice::Regained(prefix.clone()));
             }
@@ -595,7 +709,15 @@ impl Holder {
         let capacity = self.calls.consul.transaction_capacity();
         self.engine.capacity(id, capacity, now(), &self.program);
         let answer = match done {
-            Done::Answer(answer) => answer,
+            Done::Answer(answer) => {
+                if let Answer::Transacted {
+                    result: Err(error), ..
+                } = &answer
+                {
+                    self.in_doubt |= error.may_have_been_applied();
+                }
+                answer
+            }
             Done::Session(made) => Answer::SessionMade(made.map(|(session, life)| {
                 let renewal = self.calls.renew(session.clone(), life);
                 self.program.sessions.insert(session.clone(), renewal);

@@ -11,8 +11,11 @@ use super::{
 use crate::Key;
 use consul_client::text::one_line;
 
-/// The kind of a holder that is not a workload.
+/// The kind of a command of `exec`.
 const PROCESS: &str = "Process";
+
+/// The kind of a program that holds slots itself, with [`crate::Semaphore`].
+pub(crate) const PROGRAM_KIND: &str = "Program";
 
 /// The prefix of the name of every session of this program.
 const PROGRAM: &str = "consul-semaphore-operator";
@@ -104,12 +107,11 @@ impl Identity {
         format!("{PROGRAM}/{cluster}/{namespace}/{semaphore}{key}/{kind}{workload}/{uid}{ordinal}")
     }
 
-    /// The kind of the holder.
-    fn kind(&self) -> &str {
-        if &*self.namespace == NONE {
-            PROCESS
-        } else {
-            self.kind.as_str()
+    /// The kind of the holder: the workload's, `Process` for a command of `exec`, or `Program`.
+    pub fn holder_kind(&self) -> &str {
+        match self.kind.unusual() {
+            None if &*self.namespace == NONE => PROCESS,
+            _ => self.kind.as_str(),
         }
     }
 
@@ -189,8 +191,8 @@ pub struct ContenderBody {
     pub cluster: String,
     /// The cluster's id.
     pub cluster_id: String,
-    /// The workload's kind, such as `Job`, or `Process` for a process on a host. The host is its cluster, and it has no namespace and no
-    /// `ConsulSemaphore`.
+    /// The workload's kind, such as `Job`; `Process` for a command of `exec`, `Program` for a program with this library.
+    /// The host of these two is their cluster, and they have neither a namespace nor a `ConsulSemaphore`.
     pub kind: String,
     /// The workload's namespace.
     pub namespace: String,
@@ -318,7 +320,7 @@ impl ContenderBody {
         Self {
             cluster: cluster.name.clone(),
             cluster_id: cluster.id.clone(),
-            kind: identity.kind().into(),
+            kind: identity.holder_kind().into(),
             namespace: identity.namespace.to_string(),
             name: identity.workload.to_string(),
             uid: identity.uid.to_string(),
@@ -346,6 +348,8 @@ impl ContenderBody {
         } = self;
         let holder = match KindName::from(kind.as_str()).unusual() {
             Some(PROCESS) => format!("{cluster} {name}"),
+            // As a program that says nothing is called by its session.
+            Some(PROGRAM_KIND) if namespace == NONE => format!("{name} on {cluster}"),
             Some(kind) => format!("{cluster} {kind}:{namespace}/{name}"),
             None => format!("{cluster} {namespace}/{name}"),
         };
@@ -419,6 +423,21 @@ mod tests {
         assert_eq!(
             (body.kind.as_str(), body.holder().as_str()),
             ("Process", "ci-7 back-up--")
+        );
+        let of_library = Identity {
+            kind: PROGRAM_KIND.into(),
+            ..identity.clone()
+        };
+        let name = of_library.session_name();
+        assert_eq!(
+            name,
+            "consul-semaphore-operator/ci-7.example/-/-/Program:back-up--/4711-0badcafe"
+        );
+        assert_eq!(Identity::parse(&name).as_ref(), Some(&of_library));
+        let body = ContenderBody::new(&host, &of_library, jiff::Timestamp::UNIX_EPOCH, false);
+        assert_eq!(
+            (body.kind.as_str(), body.holder().as_str()),
+            ("Program", "back-up-- on ci-7")
         );
         let of_jobs = Identity {
             namespace: "batch".into(),

@@ -61,8 +61,9 @@
 //! - there is a fencing token, and the holders of a prefix have names
 //! - a dead holder is removed by any other that waits, after the lock-delay
 //!
-//! A token needs `key_prefix "<prefix>/" { policy = "write" }` and `session "<node>" { policy = "write" }`, and, for an
-//! external node ([`Builder::node`]), `node "<node>" { policy = "write" }`.
+//! Sessions belong to an external node, so nothing but their TTL ends them; [`Builder::agent_checks`] changes that. A
+//! token needs `key_prefix "<prefix>/"`, `node "<node>"` and `session "<node>"`, each with `policy = "write"`, for the
+//! [node](Builder::node) that it must name.
 //!
 //! # The parts
 //!
@@ -121,9 +122,14 @@ mod verbatim;
 pub mod windows;
 pub mod workload;
 
+/// The examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub use consul_client as consul;
 
-pub use handle::{Builder, InvalidSemaphore, NoSlot, Semaphore, Slot, StillHeld};
+pub use handle::{Builder, InvalidSemaphore, NoSlot, ReleaseError, Semaphore, Slot, StillHeld};
 pub use holder::{Lost, Notice};
 pub use prefix::Prefix;
 pub use sequencer::Sequencer;

@@ -38,6 +38,7 @@ pub(super) fn program(request: Request) -> holder::Settings {
         fair: true,
         wait: true,
         must_exist: false,
+        kind: holder::HolderKind::Program,
         host: "ci-7".to_owned(),
         program: "migrate".to_owned(),
         session: SessionSettings {

@@ -93,9 +93,10 @@ impl CallFacts {
                     let place = Some(place(&body));
                     self.waiting.push((session.into(), prefix.into(), place));
                 }
-                // A process is not a Job: it has no pods to judge.
+                // Neither a command nor a program is a Job: it has no pods to judge.
                 if let Some(uid) = body["uid"].as_str()
                     && body["kind"] != "Process"
+                    && body["kind"] != "Program"
                 {
                     self.contenders
                         .push((session.into(), prefix.into(), uid.into()));

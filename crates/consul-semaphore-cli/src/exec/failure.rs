@@ -85,7 +85,9 @@ fn advice(error: &AcquireError) -> String {
             ". Give the token the rules that docs/exec.md names".to_owned()
         }
         AcquireError::Absent(_) => {
-            ". Correct the prefix, or leave --must-exist out to make a new semaphore".to_owned()
+            ". Correct the prefix. If it is right, leave --must-exist out: unless a ConsulSemaphore keeps it, a \
+             semaphore exists only while it is used"
+                .to_owned()
         }
         AcquireError::Limit { prefix, theirs, .. } => {
             format!(". Give the limit {theirs}, or delete {prefix}/.lock once nobody uses it")

@@ -9,7 +9,7 @@ use crate::{
     InvalidPrefix, LONGEST_COOLDOWN, LONGEST_PERIOD, Mode, OnSlotLost, Prefix, Reserved,
     Restrictions,
     evidence::LATE,
-    holder::{InvalidRequest, Notice, Request, SessionSettings, Settings, SlotsOf},
+    holder::{HolderKind, InvalidRequest, Notice, Request, SessionSettings, Settings, SlotsOf},
     identity::name_of,
     windows::{NeverOpens, WindowSpec, Windows},
 };
@@ -27,7 +27,7 @@ const LONGEST_NODE: usize = 63;
 /// How long the work may take to end, by default.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// The node that owns sessions without a local agent, if no token limits who may end them.
+/// The node that owns the sessions, if no token limits who may end them.
 const NODE: &str = "consul-semaphore";
 
 /// Builds a [`Semaphore`].
@@ -79,7 +79,19 @@ struct Part {
 struct Who {
     host: Option<String>,
     program: Option<String>,
-    node: Option<String>,
+    node: Node,
+}
+
+/// Who owns the sessions in Consul.
+#[derive(Clone, Default)]
+enum Node {
+    /// The one that is meant for this, if that harms nobody.
+    #[default]
+    Usual,
+    /// An external node: nothing but the TTL ends its sessions.
+    External(String),
+    /// That of the agent on this machine.
+    Agent,
 }
 
 /// How long what takes.
@@ -164,11 +176,17 @@ pub enum InvalidSemaphore {
     Node(String),
     /// Anybody who may end sessions of the node may end this program's.
     #[error(
-        "node: Consul is not on this machine, and a token that may write a node's sessions can end them all: name the \
-         node of those who may end each other's work, such as \"team-a\", and give the token the rules node \"team-a\" \
-         {{ policy = \"write\" }} and session \"team-a\" {{ policy = \"write\" }}"
+        "node: a token that may write a node's sessions can end them all: name the node of those who may end each \
+         other's work, such as \"team-a\", and give the token the rules node \"team-a\" {{ policy = \"write\" }} and \
+         session \"team-a\" {{ policy = \"write\" }}"
     )]
     NoNode,
+    /// There is no agent whose node could own the sessions.
+    #[error(
+        "agent_checks: Consul's address is not on this machine, so it may be that of a server, whose checks say nothing \
+         of this machine: leave it out, or give the address of an agent here"
+    )]
+    NoAgent,
     /// There is nothing that could run its tasks.
     #[error("there is no tokio runtime here: build the semaphore in one, as below #[tokio::main]")]
     NoRuntime,
@@ -313,8 +331,9 @@ impl Builder {
         self
     }
 
-    /// Asking for a slot fails if nobody uses the prefix yet, instead of making a new semaphore: for a prefix that is
-    /// easily mistyped.
+    /// Asking for a slot fails if nobody uses the prefix at that time, instead of making a new semaphore: for a prefix
+    /// that is easily mistyped. Only a `ConsulSemaphore`, or a program of Consul's own kind, keeps a semaphore that
+    /// nobody uses: programs with this library remove it with its last slot.
     pub fn must_exist(mut self) -> Self {
         self.must_exist = true;
         self
@@ -360,17 +379,25 @@ impl Builder {
         self
     }
 
-    /// The external node in Consul that owns the sessions, which then end only by their TTL. It is registered if it is
-    /// not there. Default: the agent's own node if Consul's addresses are on this machine, so that a session also ends
-    /// when gossip considers the machine dead; otherwise `consul-semaphore`. With a token and no local agent it must be
-    /// named: who may write the sessions of a node can end all of them.
+    /// The external node in Consul that owns the sessions, which end only by their TTL (default: `consul-semaphore`). It
+    /// is registered if it is not there. With a token it must be named: who may write the sessions of a node can end all
+    /// of them.
     pub fn node(mut self, node: impl Into<String>) -> Self {
-        self.who.node = Some(node.into());
+        self.who.node = Node::External(node.into());
         self
     }
 
-    /// Is called with what happens: others hold the slots, Consul can't be used. It must not block. Default: it is
-    /// logged with `tracing`.
+    /// Instead of [`node`](Self::node): the sessions belong to the node of the agent on this machine, and end with its
+    /// checks, too. Slots of a dead machine are then free some seconds after gossip has noticed it, and not after the
+    /// TTL. But a network that fails for a moment, or an agent that restarts without its data, ends the sessions of
+    /// programs that still run: they lose their slots at once.
+    pub fn agent_checks(mut self) -> Self {
+        self.who.node = Node::Agent;
+        self
+    }
+
+    /// Is called with what happens: others hold the slots, Consul can't be used. It must not block: no session is renewed
+    /// meanwhile. If it panics, that notice is lost, and nothing else. Default: it is logged with `tracing`.
     pub fn on_notice(mut self, on_notice: impl Fn(Notice) + Send + Sync + 'static) -> Self {
         self.on_notice = Arc::new(on_notice);
         self
@@ -398,6 +425,7 @@ impl Builder {
             fair: self.fair,
             wait: true,
             must_exist: self.must_exist,
+            kind: HolderKind::Program,
             host: self.who.host(),
             program: self.who.program(),
             session: SessionSettings {
@@ -438,7 +466,7 @@ impl Who {
 
     fn node(&self, consul: &Client) -> Result<Option<String>, InvalidSemaphore> {
         match &self.node {
-            Some(node) => {
+            Node::External(node) => {
                 let is_name = node.len() <= LONGEST_NODE
                     && name_of(node) == *node
                     && node.bytes().any(|byte| byte != b'.');
@@ -449,9 +477,10 @@ impl Who {
                     Err(InvalidSemaphore::Node(node))
                 }
             }
-            None if consul.is_local() => Ok(None),
-            None if consul.has_token() => Err(InvalidSemaphore::NoNode),
-            None => Ok(Some(NODE.to_owned())),
+            Node::Agent if consul.is_local() => Ok(None),
+            Node::Agent => Err(InvalidSemaphore::NoAgent),
+            Node::Usual if consul.has_token() => Err(InvalidSemaphore::NoNode),
+            Node::Usual => Ok(Some(NODE.to_owned())),
         }
     }
 }

@@ -78,7 +78,9 @@ fn advice(error: &AcquireError, settings: &Settings) -> String {
             format!("Give the token these rules: {}", rules(settings))
         }
         AcquireError::Absent(_) => {
-            "Correct the prefix, or leave must_exist out to make a new semaphore".to_owned()
+            "Correct the prefix. If it is right, leave must_exist out: unless a ConsulSemaphore keeps it, a semaphore \
+             exists only while it is used"
+                .to_owned()
         }
         AcquireError::Limit { prefix, theirs, .. } => {
             format!("Give the limit {theirs}, or delete {prefix}/.lock once nobody uses it")

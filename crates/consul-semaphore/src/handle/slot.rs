@@ -2,13 +2,13 @@
 
 use std::{fmt, time::Duration};
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use super::task::Released;
 use crate::{
-    Prefix, Sequencer,
-    holder::{Lost, Settings},
-    plan::{self, Start, Suspended},
+    Sequencer,
+    holder::{Lost, Settings, Standing},
+    plan::{self, Start},
 };
 use consul_client::SessionId;
 
@@ -19,13 +19,23 @@ use consul_client::SessionId;
 #[must_use = "a slot that is dropped is released"]
 pub struct Slot {
     granted: Start,
-    lost: watch::Receiver<Option<Lost>>,
+    standing: Standing,
     /// The slot's task releases it when this is used or dropped.
     ends: oneshot::Sender<Released>,
-    /// The semaphore that was named first.
-    prefix: Prefix,
     /// How long what is not released stays in Consul at the most.
     expires: Duration,
+}
+
+/// A slot was not released, or was no longer held then.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// It was lost before that, so others may have had it while the work ran. Nothing of it is left.
+    #[error("{0}: others may have had it before it was released")]
+    Lost(Lost),
+    /// Consul does not answer.
+    #[error(transparent)]
+    StillHeld(#[from] StillHeld),
 }
 
 /// A slot could not be released.
@@ -49,14 +59,13 @@ impl Slot {
     pub(super) fn new(
         granted: Start,
         settings: &Settings,
-        lost: watch::Receiver<Option<Lost>>,
+        standing: Standing,
         ends: oneshot::Sender<Released>,
     ) -> Self {
         Self {
             granted,
-            lost,
+            standing,
             ends,
-            prefix: settings.request.first().prefix.clone(),
             expires: settings.expires(),
         }
     }
@@ -100,19 +109,13 @@ impl Slot {
     /// Of several slots, the first one that is lost counts. The slot stays lost: drop it and acquire another one. The
     /// slots of a [rate](super::Builder::rate) are never lost, because they only say that something may start.
     pub async fn lost(&self) -> Lost {
-        let mut lost = self.lost.clone();
-        let lost = lost.wait_for(Option::is_some).await;
-        let lost = lost.ok().and_then(|lost| lost.clone());
-        // The task has ended with its runtime: nobody knows any more.
-        lost.unwrap_or_else(|| Lost {
-            prefix: self.prefix.clone(),
-            why: Suspended::Unproved,
-        })
+        self.standing.until_lost().await
     }
 
-    /// Whether it is known to be lost: check this before a step that can't be undone.
+    /// Whether it is lost, see [`Self::lost`]: check this before a step that can't be undone. It reads the clock, so it
+    /// tells the truth also while the runtime is blocked or overloaded. A slot that was called lost stays lost.
     pub fn is_lost(&self) -> bool {
-        self.lost.borrow().is_some() || self.ends.is_closed()
+        self.standing.lost().is_some()
     }
 
     /// Releases the slot, and waits until others can have it: with a cooldown, or in a rate, that is when it has
@@ -120,15 +123,17 @@ impl Slot {
     /// (but see [`Semaphore::all_released`](super::Semaphore::all_released)).
     ///
     /// # Errors
-    /// Consul does not answer.
-    pub async fn release(self) -> Result<(), StillHeld> {
+    /// The slot was lost before, or Consul does not answer for ten seconds.
+    pub async fn release(self) -> Result<(), ReleaseError> {
         let unknown = StillHeld::for_at_most(self.expires);
         let (reply, released) = oneshot::channel();
+        // Now, and not when its task comes to it.
+        self.standing.lost();
         // An error means that the slot's task has ended with its runtime.
         if self.ends.send(reply).is_err() {
-            return Err(unknown);
+            return Err(unknown.into());
         }
-        released.await.unwrap_or(Err(unknown))
+        released.await.unwrap_or(Err(unknown.into()))
     }
 }
 
@@ -136,7 +141,7 @@ impl fmt::Debug for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Slot")
             .field("sequencers", &self.sequencers())
-            .field("lost", &*self.lost.borrow())
+            .field("lost", &self.standing.lost())
             .finish_non_exhaustive()
     }
 }

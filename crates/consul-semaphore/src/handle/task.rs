@@ -1,29 +1,36 @@
 //! The task of a slot: it waits for the slot, holds it and gives it back.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
-    sync::{oneshot, watch},
-    time::sleep,
+    sync::oneshot,
+    time::{sleep, timeout},
 };
 
-use super::{NoSlot, Shared, Slot, StillHeld};
-use crate::{
-    holder::{Holder, Lost, Settings},
-    plan::Start,
-};
+use super::{NoSlot, ReleaseError, Shared, Slot, StillHeld};
+use crate::holder::{Holder, Notice, Settings};
 
 /// Where the one who asks for a slot waits for it; closed once nobody does.
 type Reply = oneshot::Sender<Result<Slot, NoSlot>>;
 
 /// Where the one who releases a slot waits for that.
-pub(super) type Released = oneshot::Sender<Result<(), StillHeld>>;
+pub(super) type Released = oneshot::Sender<Result<(), ReleaseError>>;
 
-/// What a task has of the slot that it gave out.
-struct Given {
-    lost: watch::Sender<Option<Lost>>,
-    /// Closed when the slot is dropped.
-    end: oneshot::Receiver<Released>,
+/// How long who gets no slot waits until its place in the queue is given up: a few calls.
+const LEAVING: Duration = Duration::from_secs(2);
+
+/// What became of the wait for a slot.
+enum Taken {
+    /// The slot was given out; this is closed when it is dropped.
+    Given(oneshot::Receiver<Released>),
+    /// There is none.
+    Refused(Reply, NoSlot),
+    /// Nobody wants it any more.
+    Unwanted,
 }
 
 /// Waits for a slot, gives it to `reply`, and gives it back to Consul when it is dropped. All that was begun in Consul
@@ -36,11 +43,18 @@ pub(super) async fn run(shared: Arc<Shared>, wait: bool, within: Option<Duration
     };
     let on_notice = shared.on_notice.clone();
     let mut holder = Holder::new(settings, shared.consul.clone(), move |notice| {
-        on_notice(notice);
+        report(&*on_notice, notice);
     });
     let asked = match take(&mut holder, &shared.settings, within, reply).await {
-        Some(given) => hold(&mut holder, given).await,
-        None => None,
+        Taken::Given(end) => hold(&mut holder, end).await,
+        Taken::Refused(reply, why) => {
+            holder.finished();
+            // Whoever asks again at once must not come behind its own earlier place.
+            let _left = timeout(LEAVING, holder.release()).await;
+            drop(reply.send(Err(why)));
+            None
+        }
+        Taken::Unwanted => None,
     };
     holder.finished();
     let released = holder.release().await;
@@ -49,21 +63,35 @@ pub(super) async fn run(shared: Arc<Shared>, wait: bool, within: Option<Duration
         (Err(_), Some(remains)) => Err(StillHeld::for_at_most(remains.within)),
         _ => Ok(()),
     };
-    match (asked, released) {
-        // Whoever has asked may have left.
-        (Some(asked), released) => drop(asked.send(released)),
-        (None, Err(error)) => tracing::warn!(%error, "a slot is not released"),
-        (None, Ok(())) => {}
+    let Some(asked) = asked else {
+        if let Err(error) = released {
+            tracing::warn!(%error, "a slot is not released");
+        }
+        return;
+    };
+    let released = match holder.standing().lost_before() {
+        Some(lost) => Err(ReleaseError::Lost(lost)),
+        None => released.map_err(ReleaseError::from),
+    };
+    // Whoever has asked may have left.
+    drop(asked.send(released));
+}
+
+/// Reports to the program. If that panics, the slots are held nevertheless.
+fn report(on_notice: &(dyn Fn(Notice) + Send + Sync), notice: Notice) {
+    let reported = catch_unwind(AssertUnwindSafe(|| on_notice(notice)));
+    if reported.is_err() {
+        tracing::error!("on_notice has panicked: this notice is lost, and the slot is not");
     }
 }
 
-/// Waits for the slot, unless nobody wants it any more; `None` if it is not given out.
+/// Waits for the slot, unless nobody wants it any more.
 async fn take(
     holder: &mut Holder,
     settings: &Settings,
     within: Option<Duration>,
     mut reply: Reply,
-) -> Option<Given> {
+) -> Taken {
     let patience = async {
         match within {
             Some(time) => sleep(time).await,
@@ -72,42 +100,31 @@ async fn take(
     };
     let granted = tokio::select! {
         granted = holder.acquire() => granted.map_err(|why| NoSlot::new(why, None, settings)),
-        () = reply.closed() => return None,
+        () = reply.closed() => return Taken::Unwanted,
         () = patience => Err(NoSlot::new(holder.why_waiting(), within, settings)),
     };
     match granted {
         // It has not begun: its slot does not cool down.
-        Ok(_) if reply.is_closed() => None,
+        Ok(_) if reply.is_closed() => Taken::Unwanted,
         Ok(start) => {
             holder.started(&start);
-            let (slot, given) = give(start, settings);
+            let (ends, end) = oneshot::channel();
+            let slot = Slot::new(start, settings, holder.standing(), ends);
             // If it can't be sent it is dropped, which ends it.
             drop(reply.send(Ok(slot)));
-            Some(given)
+            Taken::Given(end)
         }
-        Err(error) => {
-            drop(reply.send(Err(error)));
-            None
-        }
+        Err(why) => Taken::Refused(reply, why),
     }
-}
-
-fn give(start: Start, settings: &Settings) -> (Slot, Given) {
-    let (lost, is_lost) = watch::channel(None);
-    let (ends, end) = oneshot::channel();
-    let slot = Slot::new(start, settings, is_lost, ends);
-    (slot, Given { lost, end })
 }
 
 /// Holds the slot until it is dropped or released: then whoever waits for its release is returned, if anybody does. A
 /// lost slot counts as long as it is not dropped: its work may still run, in the others of several slots.
-async fn hold(holder: &mut Holder, given: Given) -> Option<Released> {
-    let Given { lost, mut end } = given;
-    let why = tokio::select! {
+async fn hold(holder: &mut Holder, mut end: oneshot::Receiver<Released>) -> Option<Released> {
+    tokio::select! {
         ended = &mut end => return ended.ok(),
-        why = holder.hold() => why,
-    };
-    lost.send_replace(Some(why));
+        _lost = holder.hold() => {}
+    }
     end.await.ok()
 }
 

@@ -26,7 +26,7 @@ pub enum AcquireError {
     #[error(transparent)]
     Refused(consul::Error),
     /// Nobody uses the prefix, but [`Settings::must_exist`](super::Settings::must_exist) is set.
-    #[error("there is no semaphore at {0}: nobody uses this prefix")]
+    #[error("there is no semaphore at {0} now: nobody holds a slot there or waits for one")]
     Absent(Prefix),
     /// Others use another limit.
     #[error(
@@ -96,6 +96,14 @@ impl AcquireError {
             | consul::Error::Unexpected { status: 500.., .. } => Self::Unreachable(error.clone()),
             _ => Self::Refused(error.clone()),
         }
+    }
+
+    /// Consul has not said anything yet.
+    pub(super) fn unanswered() -> Self {
+        Self::Unreachable(consul::Error::Unreachable {
+            message: "it has not answered yet".to_owned(),
+            undecided: false,
+        })
     }
 
     /// Whether the prefix is used in another way than was asked for: all users must agree.

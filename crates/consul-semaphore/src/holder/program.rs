@@ -37,6 +37,8 @@ pub struct Settings {
     pub wait: bool,
     /// Whether somebody must use each prefix already; if not, the first one creates the semaphore.
     pub must_exist: bool,
+    /// What holds the slots.
+    pub kind: HolderKind,
     /// What this host is called in Consul, for people: only what a Consul key may have, no slash
     /// ([`identity::name_of`]).
     pub host: String,
@@ -51,6 +53,24 @@ pub struct Settings {
     /// How long the work takes at most to end once [`Holder::hold`](super::Holder::hold) returns; less than half the
     /// TTL.
     pub grace: Duration,
+}
+
+/// What holds the slots, for people who look at Consul.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HolderKind {
+    /// A command that is run in them, as by `consul-semaphore exec`.
+    Command,
+    /// The program itself.
+    Program,
+}
+
+impl HolderKind {
+    fn name(self) -> KindName {
+        match self {
+            Self::Command => KindName::default(),
+            Self::Program => identity::PROGRAM_KIND.into(),
+        }
+    }
 }
 
 /// The session that holds a slot.
@@ -136,7 +156,7 @@ impl Program {
     pub(super) fn new(settings: &Settings) -> Self {
         let uid = format!("{}-{:08x}", std::process::id(), fastrand::u32(..));
         let workload = Workload {
-            kind: KindName::default(),
+            kind: settings.kind.name(),
             name: identity::name_of(&settings.program).into(),
             uid: uid.as_str().into(),
             version: Arc::default(),

@@ -42,7 +42,15 @@ impl Renewal {
         self.life.get()
     }
 
-    /// The same for others who ask, while it is renewed.
+    /// When the last good renewal was sent; if there was none, long ago.
+    pub(crate) fn sent(&self) -> Moment {
+        match self.life() {
+            SessionState::Renewed { sent, .. } => sent,
+            SessionState::Endless | SessionState::Unknown | SessionState::Gone => Moment::default(),
+        }
+    }
+
+    /// What is known of the session, for others who ask, while it is renewed.
     pub fn known_life(&self) -> KnownLife {
         self.life.clone()
     }
@@ -76,6 +84,12 @@ impl KnownLife {
     /// What is known now.
     pub fn get(&self) -> SessionState {
         *self.0.lock()
+    }
+
+    /// Replaces it.
+    #[cfg(test)]
+    pub(crate) fn set(&self, life: SessionState) {
+        self.replace(life);
     }
 
     /// Replaces it, and returns what was known before.

@@ -2,6 +2,7 @@
 
 use std::{fs, path::PathBuf, process::Stdio};
 
+use serde_json::Value;
 use testbed::{PATIENCE, cli_program, eventually, server};
 use tokio::{
     process::{Child, Command},
@@ -58,6 +59,15 @@ impl Program {
 }
 
 impl Stage {
+    /// The holders as our program shows them.
+    async fn shown(&self) -> Vec<Value> {
+        let mut show = Command::new(cli_program().unwrap());
+        show.args(["show", PREFIX, "-o", "json"]);
+        let output = show.env("CONSUL_HTTP_ADDR", self.consul.address()).output();
+        let shown: Value = serde_json::from_slice(&output.await.unwrap().stdout).unwrap();
+        shown["holders"].as_array().unwrap().clone()
+    }
+
     async fn noted(&self, name: &str) {
         let journal = self.consul.folder().path().join("journal");
         eventually(&format!("{name} has a slot"), async || {
@@ -85,6 +95,14 @@ async fn programs_of_all_kinds_share_the_slots_of_a_prefix() {
     lock.ends().await;
     let slot = soon(waits).await.unwrap();
     assert_eq!(stage.held().await, 2);
+    let mut kinds: Vec<_> = stage
+        .shown()
+        .await
+        .iter()
+        .map(|holder| holder["kind"].clone())
+        .collect();
+    kinds.sort_by_key(Value::to_string);
+    assert_eq!(kinds, ["Process", "Program"]);
     exec.ends().await;
     // They wait for the library as for each other.
     let second = slot_of(&semaphore).await;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use consul_semaphore::Semaphore;
+use tokio::time::timeout;
 
 use crate::stage::{PREFIX, Stage, slot_of, soon};
 
@@ -26,29 +27,44 @@ async fn a_slot_is_held_until_it_is_dropped() {
 #[tokio::test]
 async fn a_later_grant_has_a_greater_fencing_token() {
     let stage = Stage::new().await;
-    let semaphore = stage.semaphore(1);
-    let mut last = 0;
-    for _ in 0..5 {
-        let slot = slot_of(&semaphore).await;
-        assert!(slot.fencing_token() > last);
-        last = slot.fencing_token();
-        drop(slot);
+    // Two programs take turns, which know nothing of each other's tokens.
+    let both = [stage.semaphore(1), stage.semaphore(1)];
+    let mut tokens = Vec::new();
+    for semaphore in both.iter().cycle().take(6) {
+        let slot = slot_of(semaphore).await;
+        let contender = stage.consul.contenders(PREFIX).await.remove(0);
+        assert_eq!(slot.fencing_token(), contender.modify_index);
+        tokens.push(slot.fencing_token());
+        slot.release().await.unwrap();
     }
+    assert!(
+        tokens.is_sorted_by(|earlier, later| earlier < later),
+        "{tokens:?}"
+    );
 }
 
 #[tokio::test]
 async fn a_released_slot_is_free_at_once_for_who_waits() {
     let stage = Stage::new().await;
-    let semaphore = stage.semaphore(1);
+    // Who took the released slot for that of a dead holder would wait longer than this test.
+    let second = Duration::from_secs(1);
+    let semaphore = stage.builder().limit(1).lock_delay(second * 60);
+    let semaphore = semaphore.build().unwrap();
     let slot = slot_of(&semaphore).await;
     let first = slot.session().clone();
     let next = tokio::spawn({
         let semaphore = semaphore.clone();
         async move { semaphore.acquire().await.unwrap() }
     });
+    stage.has_sessions(2).await;
     slot.release().await.unwrap();
-    let next = soon(next).await.unwrap();
-    assert_ne!(*next.session(), first);
+    let held = stage.consul.holders(PREFIX).await;
+    assert!(!held.contains(&first.to_string()), "{held:?}");
+    let next = timeout(second * 30, next).await.unwrap().unwrap();
+    assert_eq!(
+        stage.consul.holders(PREFIX).await,
+        [next.session().to_string()].into()
+    );
     next.release().await.unwrap();
     stage.is_clean().await;
 }

@@ -2,7 +2,7 @@
 
 use std::{env, path::PathBuf, process::Stdio};
 
-use testbed::PATIENCE;
+use testbed::{PATIENCE, SEMAPHORE_FLAGS};
 use tokio::{process::Command, time::timeout};
 
 use crate::stage::Stage;
@@ -40,6 +40,22 @@ async fn a_pool_of_workers() {
     let begun = said.lines().filter(|line| line.contains("begins")).count();
     assert_eq!(begun, 8, "{said}");
     assert_eq!(stage.consul.list("examples").await, []);
+}
+
+/// All of its workers fail, and none leaves its session behind.
+#[tokio::test]
+async fn a_pool_of_workers_that_fails() {
+    let stage = Stage::new().await;
+    let lock = r#"{"Limit":2,"Holders":{}}"#;
+    let lock_key = "examples/worker-pool/.lock";
+    stage.consul.put(lock_key, SEMAPHORE_FLAGS, lock).await;
+    let mut command = Command::new(example("worker_pool"));
+    command.env("CONSUL_HTTP_ADDR", stage.consul.address());
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    let output = timeout(PATIENCE, command.output()).await.unwrap().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("Limit"), "{said}");
+    assert!(stage.consul.sessions().await.is_empty());
 }
 
 #[tokio::test]

@@ -110,11 +110,30 @@ async fn who_shares_a_node_with_strangers_names_its_own() {
             .contains(r#"node "team-a" { policy = "write" }"#),
         "{error}"
     );
-    let own = stage.builder().limit(1).node("team-a").build().unwrap();
-    let slot = slot_of(&own).await;
-    let sessions = stage.consul.sessions().await;
-    assert_eq!(sessions[0]["Node"], "team-a");
-    slot.release().await.unwrap();
+}
+
+/// The checks of the agent's node would end a session of another node for no reason of its own.
+#[tokio::test]
+async fn only_who_asks_for_it_depends_on_the_agents_checks() {
+    let stage = Stage::new().await;
+    for (builder, node) in [
+        (stage.builder(), "consul-semaphore"),
+        (stage.builder().node("team-a"), "team-a"),
+        (stage.builder().agent_checks(), "bed"),
+    ] {
+        let slot = slot_of(&builder.limit(1).build().unwrap()).await;
+        let sessions = stage.consul.sessions().await;
+        assert_eq!(sessions[0]["Node"], node);
+        slot.release().await.unwrap();
+    }
+    let far = stage.client_with(|config| {
+        config.addresses = vec!["consul.example:8500".parse().unwrap()];
+    });
+    let built = Semaphore::builder(far, "db")
+        .limit(1)
+        .agent_checks()
+        .build();
+    assert_eq!(built.unwrap_err(), InvalidSemaphore::NoAgent);
 }
 
 #[tokio::test]
@@ -166,8 +185,8 @@ async fn a_prefix_that_nobody_uses_is_refused_if_it_must_exist() {
     let refused = soon(semaphore.acquire()).await.unwrap_err().to_string();
     assert_eq!(
         refused,
-        "there is no semaphore at shared/db: nobody uses this prefix. Correct the prefix, or leave must_exist out to \
-         make a new semaphore"
+        "there is no semaphore at shared/db now: nobody holds a slot there or waits for one. Correct the prefix. If it \
+         is right, leave must_exist out: unless a ConsulSemaphore keeps it, a semaphore exists only while it is used"
     );
     let other = slot_of(&stage.semaphore(2)).await;
     let known = stage.builder().limit(2).must_exist().build().unwrap();

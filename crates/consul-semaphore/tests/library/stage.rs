@@ -64,6 +64,14 @@ impl Stage {
         .await;
     }
 
+    /// Waits until there are this many sessions: one for each slot, and one that is made ahead for each call that waits.
+    pub(crate) async fn has_sessions(&self, count: usize) {
+        eventually(&format!("there are {count} sessions"), async || {
+            testbed::same(self.consul.sessions().await.len(), count)
+        })
+        .await;
+    }
+
     /// Waits until nothing is left in Consul.
     pub(crate) async fn becomes_clean(&self) {
         eventually("nothing is left", async || {

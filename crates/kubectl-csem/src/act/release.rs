@@ -323,6 +323,13 @@ async fn holder(
         Ok(claim) => claim,
         Err(holder) => return Ok(holder),
     };
+    if claim.namespace == NONE && claim.kind.unusual().is_some() {
+        // A program that holds its slots itself.
+        return Ok(Holder::Program(format!(
+            "{} on {}",
+            claim.name, claim.cluster
+        )));
+    }
     if claim.namespace == NONE {
         return Ok(Holder::Process {
             host: claim.cluster,

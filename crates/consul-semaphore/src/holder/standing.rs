@@ -1,0 +1,213 @@
+//! Whether slots still count as held, for whoever asks: by the clock, and not by when a task last ran.
+
+use std::{future::poll_fn, pin::pin, time::Duration};
+
+use tokio::sync::watch;
+
+use super::Lost;
+use crate::{Prefix, Reading, SessionState, evidence::tenure, holding::KnownLife, plan::Suspended};
+use consul_client::{SessionId, clock::Moment};
+
+/// What is known of the slots that a program works in; clones share it. A slot that is lost stays lost.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing(watch::Sender<State>);
+
+#[derive(Debug)]
+struct State {
+    /// How long the work takes to end.
+    grace: Duration,
+    /// Those that can be lost: the slots of a rate only say that something may start.
+    slots: Vec<Held>,
+    lost: Option<Lost>,
+}
+
+/// A slot that the work relies on.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) prefix: Prefix,
+    pub(super) session: SessionId,
+    /// Renewals count as soon as they are answered.
+    pub(super) life: KnownLife,
+    /// When the last reading was sent that shows that the session holds it.
+    pub(super) shown: Moment,
+}
+
+impl Held {
+    /// Why it does not count as held any more, if it does not.
+    fn lost(&self, now: Moment, grace: Duration) -> Option<Suspended> {
+        match self.life.get() {
+            SessionState::Renewed { sent, ttl } => {
+                let until = sent.min(self.shown) + tenure(ttl, grace);
+                (until <= now).then_some(Suspended::Unproved)
+            }
+            SessionState::Gone => Some(Suspended::SlotLost),
+            SessionState::Endless | SessionState::Unknown => None,
+        }
+    }
+}
+
+impl State {
+    /// Judges the slots unless one is lost already; returns whether one is lost now.
+    fn judge(&mut self, now: Moment) -> bool {
+        if self.lost.is_some() {
+            return false;
+        }
+        let mut slots = self.slots.iter();
+        self.lost = slots.find_map(|held| {
+            let why = held.lost(now, self.grace)?;
+            let prefix = held.prefix.clone();
+            Some(Lost { prefix, why })
+        });
+        self.lost.is_some()
+    }
+}
+
+impl Standing {
+    /// For work that takes so long to end. It has no slots yet.
+    pub(super) fn new(grace: Duration) -> Self {
+        Self(watch::Sender::new(State {
+            grace,
+            slots: Vec::new(),
+            lost: None,
+        }))
+    }
+
+    /// The work begins in these slots.
+    pub(super) fn begin(&self, slots: Vec<Held>) {
+        self.0.send_modify(|state| state.slots = slots);
+    }
+
+    /// Takes into account what a reading of this prefix shows.
+    pub(super) fn show(&self, prefix: &Prefix, reading: &Reading) {
+        self.0.send_if_modified(|state| {
+            let here = state.slots.iter_mut().filter(|held| held.prefix == *prefix);
+            for held in here.filter(|held| reading.is_readable() && reading.holds(&held.session)) {
+                held.shown = held.shown.max(reading.sent);
+            }
+            false
+        });
+    }
+
+    /// A slot is known to be lost. The first one that was lost is returned.
+    pub(super) fn lose(&self, lost: Lost) -> Lost {
+        let known = lost.clone();
+        self.0.send_if_modified(|state| {
+            let first = state.lost.is_none();
+            state.lost.get_or_insert(known);
+            first
+        });
+        self.0.borrow().lost.clone().unwrap_or(lost)
+    }
+
+    /// What was lost first, if anything is, now.
+    pub(crate) fn lost(&self) -> Option<Lost> {
+        self.0.send_if_modified(|state| state.judge(Moment::now()));
+        self.0.borrow().lost.clone()
+    }
+
+    /// What was known to be lost when the work ended: then the clock no longer counts.
+    pub(crate) fn lost_before(&self) -> Option<Lost> {
+        self.0.borrow().lost.clone()
+    }
+
+    /// Waits until a slot is lost. Each time that this is polled it reads the clock.
+    pub(crate) async fn until_lost(&self) -> Lost {
+        let mut states = self.0.subscribe();
+        let mut changes = pin!(async {
+            // The sender is in `self`.
+            while states.changed().await.is_ok() {
+                if let Some(lost) = self.lost() {
+                    return lost;
+                }
+            }
+            std::future::pending().await
+        });
+        poll_fn(|context| match self.lost() {
+            Some(lost) => std::task::Poll::Ready(lost),
+            None => changes.as_mut().poll(context),
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(60);
+
+    /// A slot of `shared/db` that was renewed and shown so long ago, and whose work takes 10 s to end.
+    fn standing(renewed: Duration, shown: Duration) -> (Standing, KnownLife) {
+        let now = Moment::now();
+        let life = KnownLife::new(SessionState::Renewed {
+            sent: now.before(renewed),
+            ttl: TTL,
+        });
+        let standing = Standing::new(Duration::from_secs(10));
+        standing.begin(vec![Held {
+            prefix: "shared/db".parse().unwrap(),
+            session: "s".into(),
+            life: life.clone(),
+            shown: now.before(shown),
+        }]);
+        (standing, life)
+    }
+
+    #[test]
+    fn the_clock_decides_also_where_no_task_runs() {
+        let (second, minute) = (Duration::from_secs(1), TTL);
+        for (renewed, shown, lost) in [
+            (second, second, None),
+            (second, minute, Some(Suspended::Unproved)),
+            (minute, second, Some(Suspended::Unproved)),
+            (second * 49, second * 49, None),
+            (second * 50, second * 50, Some(Suspended::Unproved)),
+        ] {
+            let (standing, _life) = standing(renewed, shown);
+            let known = standing.lost().map(|lost| lost.why);
+            assert_eq!(known, lost, "renewed {renewed:?} ago, shown {shown:?} ago");
+        }
+    }
+
+    #[test]
+    fn who_waits_is_told_by_whoever_asks() {
+        let (standing, life) = standing(Duration::ZERO, Duration::ZERO);
+        let mut waits = pin!(standing.until_lost());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        life.set(SessionState::Gone);
+        let Poll::Ready(lost) = waits.as_mut().poll(&mut context) else {
+            panic!("it is lost");
+        };
+        assert_eq!(lost.why, Suspended::SlotLost);
+    }
+
+    #[test]
+    fn what_is_lost_stays_lost() {
+        let (standing, life) = standing(TTL, Duration::ZERO);
+        let lost = standing.lost();
+        assert!(lost.is_some());
+        life.set(SessionState::Renewed {
+            sent: Moment::now(),
+            ttl: TTL,
+        });
+        assert_eq!(standing.lost(), lost);
+        let another = Lost {
+            prefix: "other".parse().unwrap(),
+            why: Suspended::SlotLost,
+        };
+        assert_eq!(Some(standing.lose(another)), lost);
+    }
+
+    #[test]
+    fn a_renewal_counts_before_any_task_has_seen_it() {
+        let (standing, life) = standing(TTL, Duration::ZERO);
+        life.set(SessionState::Renewed {
+            sent: Moment::now(),
+            ttl: TTL,
+        });
+        assert_eq!(standing.lost(), None);
+    }
+}
