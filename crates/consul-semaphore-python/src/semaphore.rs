@@ -53,6 +53,7 @@ struct Common {
     host: Option<String>,
     program: String,
     node: Option<String>,
+    agent_checks: bool,
 }
 
 /// Who has it asks for slots.
@@ -186,6 +187,9 @@ impl Common {
         }
         if let Some(node) = self.node {
             builder = builder.node(node);
+        }
+        if self.agent_checks {
+            builder = builder.agent_checks();
         }
         Ok(builder)
     }

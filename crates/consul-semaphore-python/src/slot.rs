@@ -1,28 +1,19 @@
 //! A slot, from its grant to its release.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
-use consul_semaphore::{Sequencer, Slot as Granted};
+use consul_semaphore::{ReleaseError, Sequencer, Slot as Granted};
 use pyo3::prelude::*;
-use tokio::{
-    sync::{RwLock, watch},
-    time::timeout,
-};
+use tokio::sync::{RwLock, watch};
 
 use crate::{
     call::{self, Call},
     error::StillHeld,
     process::{OfProcess, Registered},
 };
-
-/// How long it may take until a slot that counts as lost says why.
-const WHY: Duration = Duration::from_secs(1);
 
 /// The slot, while it is held.
 pub(crate) struct Held {
@@ -55,20 +46,12 @@ impl Held {
         }
     }
 
-    /// Takes the slot out, to be released or dropped, with why it is lost, if it is.
-    pub(crate) async fn take(&self) -> Option<(Granted, Option<String>)> {
+    /// Takes the slot out, to be released or dropped.
+    pub(crate) async fn take(&self) -> Option<Granted> {
         self.given_back.send_replace(true);
         let slot = self.slot.write().await.take()?;
-        if !slot.is_lost() {
-            return Some((slot, None));
-        }
-        self.was_lost.store(true, Ordering::Relaxed);
-        let why = timeout(WHY, slot.lost()).await;
-        let why = why.map_or_else(
-            |_silent| "the slot is lost".to_owned(),
-            |why| why.to_string(),
-        );
-        Some((slot, Some(why)))
+        self.was_lost.store(slot.is_lost(), Ordering::Relaxed);
+        Some(slot)
     }
 }
 
@@ -158,16 +141,25 @@ impl Slot {
         let (held, rests) = (held.clone(), semaphore.rests());
         // It goes on even if nobody waits for it.
         drop(call::begin(semaphore.process(), future, async move {
-            let Some((slot, lost)) = held.take().await else {
+            let Some(slot) = held.take().await else {
                 return Ok(None);
             };
             if rests {
-                drop(slot);
-                return Ok(lost);
+                // Its release would wait until it has rested.
+                let lost = slot.is_lost();
+                return Ok(if lost {
+                    Some(slot.lost().await.to_string())
+                } else {
+                    None
+                });
             }
-            match (slot.release().await, lost) {
-                (Err(error), None) => Err(StillHeld::new_err(error.to_string())),
-                (_, lost) => Ok(lost),
+            match slot.release().await {
+                Ok(()) => Ok(None),
+                Err(ReleaseError::Lost(lost)) => {
+                    held.was_lost.store(true, Ordering::Relaxed);
+                    Ok(Some(lost.to_string()))
+                }
+                Err(error) => Err(StillHeld::new_err(error.to_string())),
             }
         }));
         Ok(())

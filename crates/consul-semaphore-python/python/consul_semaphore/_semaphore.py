@@ -62,6 +62,7 @@ class _Common:
     host: Optional[str] = None
     program: str = ""
     node: Optional[str] = None
+    agent_checks: bool = False
 
     def __and__(self, other: "_Common") -> "_Common":
         said: dict[str, Any] = {}
@@ -97,8 +98,9 @@ class Semaphore:
     fair_order: whether slots are granted by priority and age, or go to the fastest
     must_exist: asking for a slot fails if nobody uses the prefix, which may be misspelt
     host, program: what people see in Consul; by default the host's name and that of the program's file
-    node: the external node in Consul that owns the sessions. By default it is that of the agent, if Consul is on this
-        machine. Otherwise it must be named if there is a token: who may write the sessions of a node can end them all
+    node: the external node in Consul that owns the sessions. It must be named if there is a token: who may write the
+        sessions of a node can end them all
+    agent_checks: instead, the sessions belong to the agent on this machine, and end with its checks, too
     consul: how to reach Consul; by default by its environment variables
 
     Times are seconds, or `timedelta`.
@@ -126,6 +128,7 @@ class Semaphore:
         host: Optional[str] = None,
         program: Optional[str] = None,
         node: Optional[str] = None,
+        agent_checks: bool = False,
         consul: Optional[Consul] = None,
     ) -> None:
         part = _Part(
@@ -148,6 +151,7 @@ class Semaphore:
             host=host,
             program=program or _program(),
             node=node,
+            agent_checks=agent_checks,
         )
         self._build((part,), common, consul)
 
