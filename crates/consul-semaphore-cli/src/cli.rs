@@ -18,7 +18,7 @@ use consul_semaphore::{
     identity::name_of, windows::WindowSpec,
 };
 
-pub(crate) use self::inspect::{Common, Completion, One, Release, Several};
+pub(crate) use self::inspect::{Common, Completion, One, Release, Several, Watch};
 use crate::{exec, held::Sequencer};
 
 /// Commands in slots of semaphores in Consul, and who holds and waits, on any machine.
@@ -45,7 +45,7 @@ pub(crate) enum Command {
     Show(Box<One>),
     /// Print a line for each change: slots that are granted, released or lost, who waits, other limits
     #[command(after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
-    Watch(Box<Several>),
+    Watch(Box<Watch>),
     /// Take a slot from its holder, which is stuck or dead: says what follows, and asks
     #[command(after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
     Release(Box<Release>),

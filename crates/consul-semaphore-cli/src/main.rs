@@ -60,7 +60,7 @@ fn main() -> ExitCode {
             inspect::show(client, &flags.prefix, flags.output.format()).await
         }),
         Command::Watch(flags) => ask(&flags.common, async |client| {
-            inspect::watch(client, flags.below.as_ref(), flags.output.format()).await
+            inspect::watch(client, &flags.below, flags.output.format()).await
         }),
         Command::Release(flags) => release(&flags),
         Command::Completion(flags) => completion(&flags),

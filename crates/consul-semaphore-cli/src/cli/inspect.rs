@@ -80,6 +80,19 @@ pub(crate) struct Several {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct Watch {
+    /// The semaphores at this prefix and below it
+    #[arg(value_name = "PREFIX")]
+    pub(crate) below: Prefix,
+
+    #[command(flatten)]
+    pub(crate) output: Output,
+
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct One {
     /// Where the semaphore lives in Consul; with a key, <prefix>/<key>
     #[arg(value_name = "PREFIX")]

@@ -17,6 +17,8 @@ use super::seen::{Contender, Holder, Semaphore, Waiter};
 pub(super) enum What {
     /// The limit is another one, or was written for the first time.
     Limit,
+    /// The lock key can't be read any more: nobody can say what happens until it can.
+    Unreadable,
     /// Nobody uses the prefix any more.
     Unused,
     /// It held a slot when the watch began.
@@ -48,12 +50,15 @@ pub(super) struct Change<'a> {
     fencing_token: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<&'a str>,
 }
 
 impl Display for Change<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let what = match self.what {
             What::Limit => "limit",
+            What::Unreadable => "unreadable",
             What::Unused => "unused",
             What::Held => "held",
             What::Granted => "granted",
@@ -66,6 +71,9 @@ impl Display for Change<'_> {
         write!(f, "{} {what}", self.prefix)?;
         if let Some(limit) = self.limit {
             write!(f, " {limit}")?;
+        }
+        if let Some(problem) = self.problem {
+            write!(f, ": {problem}")?;
         }
         match self.contender {
             Some(contender) => write!(
@@ -95,13 +103,26 @@ pub(super) fn between<'a>(
         contender,
         fencing_token: None,
         limit: None,
+        problem: None,
     };
+    let limit = |of: Option<&Semaphore>| of.and_then(|semaphore| semaphore.summary.limit);
+    let unreadable = |of: Option<&Semaphore>| of.is_some_and(Semaphore::is_unreadable);
+    if let Some(after) = after.filter(|after| after.is_unreadable()) {
+        let problem = after.summary.problem.as_deref();
+        let news = (!unreadable(before)).then(|| Change {
+            problem,
+            ..change(What::Unreadable, None)
+        });
+        return news.into_iter().collect();
+    }
+    // It could not be read until now.
+    let first = first || (unreadable(before) && limit(before).is_none());
     let (old, new) = (holders(before), holders(after));
     let (waited, waits) = (waiters(before), waiters(after));
     let mut changes = Vec::new();
-    let limit = |of: Option<&Semaphore>| of.and_then(|semaphore| semaphore.summary.limit);
     let (limit_before, limit_after) = (limit(before), limit(after));
-    if limit_after.is_some() && limit_after != limit_before {
+    // This also says that it can be read again.
+    if limit_after.is_some() && (limit_after != limit_before || unreadable(before)) {
         changes.push(Change {
             limit: limit_after,
             ..change(What::Limit, None)
@@ -228,6 +249,40 @@ mod tests {
         says(&waiting, &dead, &[&of("dead", A), &of("left", B)]);
         says(&dead, &free, &[&of("pruned", A)]);
         says(&free, &semaphore(3, &[], &[]), &["limit 3"]);
+    }
+
+    #[test]
+    fn what_can_not_be_read_has_neither_released_nor_granted_anything() {
+        let there = semaphore(2, &[A], &[A, B]);
+        let junk = || {
+            let listing = Listing {
+                entries: vec![entry(".lock", None, "junk"), entry(A, Some(A), "")],
+                index: 2,
+                sent: Moment::now(),
+                reset: false,
+            };
+            Semaphore::of(
+                &Reading::found("p".parse().unwrap(), listing),
+                &Names::default(),
+            )
+        };
+        let mut unreadable = junk();
+        let problem = unreadable.summary.problem.clone().unwrap();
+        unreadable.remember(Some(&there));
+        says(&there, &unreadable, &[&format!("unreadable: {problem}")]);
+        let mut still = junk();
+        still.remember(Some(&unreadable));
+        says(&unreadable, &still, &[]);
+        let handed = semaphore(2, &[B], &[B]);
+        let of = |what: &str, session: &str| format!("{what} Unknown (session {session})");
+        says(
+            &still,
+            &handed,
+            &["limit 2", &of("released", A), &of("granted", B)],
+        );
+        let mut at_first = junk();
+        at_first.remember(None);
+        says(&at_first, &at_first, &[]);
     }
 
     #[test]

@@ -12,6 +12,9 @@ const MOST: usize = 5000;
 /// How many of them are read at once.
 const AT_ONCE: usize = 4;
 
+/// How many prefixes a note names.
+const NAMED: usize = 5;
+
 /// What a lock key ends with.
 const LOCK: &str = "/.lock";
 
@@ -44,26 +47,64 @@ pub(super) async fn find(client: &Client, below: Option<&Prefix>) -> Result<Foun
         (more > 0).then(|| format!("not listed: {more} more. Give a longer prefix")),
     ];
     let all = stream::iter(prefixes).map(|prefix| read(client, prefix));
-    let all: Vec<Semaphore> = all.buffered(AT_ONCE).try_collect().await?;
+    let all: Vec<Read> = all.buffered(AT_ONCE).try_collect().await?;
+    let mut notes: Vec<_> = notes.into_iter().flatten().collect();
+    let (mut denied, mut found) = (Vec::new(), Vec::new());
+    for read in all {
+        match read {
+            Read::Found(one) => found.push(one),
+            Read::Denied(prefix) => denied.push(prefix),
+        }
+    }
+    if !denied.is_empty() {
+        let denied = in_words(&denied);
+        notes.push(format!(
+            "not listed, because the token may not read it: {denied}"
+        ));
+    }
     Ok(Found {
         // Some may have gone since their key was listed.
-        all: all.into_iter().filter(|one| !one.is_unused()).collect(),
-        notes: notes.into_iter().flatten().collect(),
+        all: found.into_iter().filter(|one| !one.is_unused()).collect(),
+        notes,
     })
 }
 
-/// Reads one. If there is too much below it, only its lock key is.
-async fn read(client: &Client, prefix: Prefix) -> Result<Semaphore, consul::Error> {
-    let listing = match client.list(&prefix.folder()).await {
-        Err(consul::Error::AnswerTooLarge(_)) => return read_lock(client, prefix).await,
-        listing => listing?,
-    };
-    let mut semaphore = Semaphore::of(&Reading::found(prefix, listing), &Names::default());
-    forget(&mut semaphore);
-    Ok(semaphore)
+/// What the token may see of a semaphore.
+enum Read {
+    Found(Semaphore),
+    Denied(Prefix),
 }
 
-async fn read_lock(client: &Client, prefix: Prefix) -> Result<Semaphore, consul::Error> {
+/// The first of these, and how many more there are.
+fn in_words(prefixes: &[Prefix]) -> String {
+    let named: Vec<_> = prefixes.iter().take(NAMED).map(Prefix::as_str).collect();
+    let named = named.join(", ");
+    match prefixes.len().saturating_sub(NAMED) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
+/// Reads one. If there is too much below it, or the token may not read all of that, only its lock key is.
+async fn read(client: &Client, prefix: Prefix) -> Result<Read, consul::Error> {
+    let why = match client.list(&prefix.folder()).await {
+        Err(consul::Error::AnswerTooLarge(_)) => "there is too much below it to see who waits",
+        Err(consul::Error::Denied(_)) => "the token may not read all keys that show who waits",
+        listing => {
+            let reading = Reading::found(prefix, listing?);
+            let mut semaphore = Semaphore::of(&reading, &Names::default());
+            forget(&mut semaphore);
+            return Ok(Read::Found(semaphore));
+        }
+    };
+    match read_lock(client, prefix.clone(), why).await {
+        Err(consul::Error::Denied(_)) => Ok(Read::Denied(prefix)),
+        read => read.map(Read::Found),
+    }
+}
+
+/// Reads the lock key alone.
+async fn read_lock(client: &Client, prefix: Prefix, why: &str) -> Result<Semaphore, consul::Error> {
     let sent = Moment::now();
     let lock = client.get(&prefix.lock_key()).await?;
     let listing = Listing {
@@ -74,7 +115,7 @@ async fn read_lock(client: &Client, prefix: Prefix) -> Result<Semaphore, consul:
     };
     let mut semaphore = Semaphore::of(&Reading::found(prefix, listing), &Names::default());
     semaphore.summary.waiting = None;
-    semaphore.summary.problem = Some("there is too much below it to see who waits".to_owned());
+    semaphore.summary.problem = Some(why.to_owned());
     forget(&mut semaphore);
     Ok(semaphore)
 }

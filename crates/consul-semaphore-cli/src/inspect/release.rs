@@ -28,9 +28,23 @@ const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_s
 /// What a session has at the prefix.
 enum Role {
     /// A slot. It lives.
-    Holds,
+    Holds {
+        /// The index at which its contender was last written: another slot has another one.
+        written: u64,
+    },
     /// A slot, but it is dead: the transaction that removes it.
     Dead(Vec<Op>),
+}
+
+impl Role {
+    /// Whether nothing has changed since it was this.
+    fn is_still(&self, before: &Self) -> bool {
+        match (self, before) {
+            (Self::Holds { written: now }, Self::Holds { written }) => now == written,
+            (Self::Dead(_), Self::Dead(_)) => true,
+            _ => false,
+        }
+    }
 }
 
 /// Takes the slot from its holder; asks before, unless the answer is `yes`.
@@ -45,13 +59,17 @@ pub(crate) async fn release(
     message(&consequences(client, &reading, session, &role).await?);
     if !yes {
         confirm()?;
+        // The answer took time: meanwhile it may have given the slot back, and use its session for something else.
+        let now = self::role(&read(client, prefix).await?, session)?;
+        if !now.is_still(&role) {
+            return Err(Failure::NotReleased(
+                "what the session holds has changed while this waited for the answer. Run it again to see what follows now"
+                    .to_owned(),
+            ));
+        }
     }
     let done = match role {
-        Role::Holds => {
-            // The answer took time: meanwhile it may have given the slot back, and use its session for something else.
-            if !yes {
-                self::role(&read(client, prefix).await?, session)?;
-            }
+        Role::Holds { .. } => {
             client.destroy_session(session).await?;
             format!(
                 "session {} destroyed: its slot of {prefix} is released\n",
@@ -79,7 +97,9 @@ fn role(reading: &Reading, session: &SessionId) -> Result<Role, Failure> {
         return refuse(format!("{}: {why}", prefix.lock_key()));
     }
     if reading.holds(session) {
-        return Ok(Role::Holds);
+        let entry = reading.contender(session);
+        let written = entry.map_or(0, |entry| entry.modify_index);
+        return Ok(Role::Holds { written });
     }
     if let Some(operations) = reading.prune(session) {
         return Ok(Role::Dead(operations));

@@ -85,7 +85,7 @@ pub(crate) struct Contender {
     /// Its session.
     #[serde(serialize_with = "shown")]
     pub(super) session: SessionId,
-    /// `Job` or another workload's kind; `Process` for a command of `exec`; `Program` for a foreign one; `Unknown`.
+    /// `Job` or another workload's kind; `Process` for a command of `exec`; `Program` for another program; `Unknown`.
     pub(super) kind: String,
     /// `namespace/name` of a workload, the command of a process, the name of a program's session.
     pub(super) name: String,
@@ -167,8 +167,16 @@ impl Semaphore {
         }
     }
 
-    /// Consul forgets whose session a dead holder had; this takes it from an earlier reading.
-    pub(super) fn remember(&mut self, before: &Self) {
+    /// Takes from an earlier reading what this one can't show: whose session a dead holder had, which Consul forgets, and
+    /// everything while the lock key can't be read.
+    pub(super) fn remember(&mut self, before: Option<&Self>) {
+        if self.is_unreadable() {
+            self.summary.limit = before.and_then(|before| before.summary.limit);
+            self.holders = before.map_or_else(Vec::new, |before| before.holders.clone());
+            self.waiters = before.map_or_else(Vec::new, |before| before.waiters.clone());
+            return;
+        }
+        let Some(before) = before else { return };
         let known: BTreeMap<_, _> = before
             .holders
             .iter()
@@ -179,6 +187,11 @@ impl Semaphore {
                 holder.contender = (*contender).clone();
             }
         }
+    }
+
+    /// Whether nobody can say who holds.
+    pub(super) fn is_unreadable(&self) -> bool {
+        self.summary.kind == Kind::Unreadable
     }
 
     /// Whether nobody uses the prefix.
@@ -307,11 +320,7 @@ impl Contender {
             Some(identity) => Self {
                 name: name(&identity.namespace, &identity.workload),
                 r#where: one_line(&identity.cluster, LONGEST),
-                ..unnamed(if *identity.namespace == *NONE {
-                    "Process"
-                } else {
-                    identity.kind.as_str()
-                })
+                ..unnamed(identity.holder_kind())
             },
             None => Self {
                 name: one_line(&session.name, LONGEST),

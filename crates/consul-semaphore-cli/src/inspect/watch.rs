@@ -38,15 +38,10 @@ struct Timed<'a> {
     change: Change<'a>,
 }
 
-/// Writes what changes below a prefix, or in the whole store, until a signal comes or nobody reads any more.
-pub(crate) async fn watch(
-    client: &Client,
-    below: Option<&Prefix>,
-    format: Format,
-) -> Result<(), Failure> {
+/// Writes what changes at a prefix and below it, until a signal comes or nobody reads any more.
+pub(crate) async fn watch(client: &Client, below: &Prefix, format: Format) -> Result<(), Failure> {
     let mut ends = Ends::new().map_err(Failure::System)?;
-    let folder = below.map_or_else(String::new, Prefix::folder);
-    let mut readings = client.readings(&folder, options());
+    let mut readings = client.readings(&below.folder(), options());
     let mut seen = Seen::default();
     let mut trouble = None;
     loop {
@@ -113,9 +108,7 @@ impl Seen {
         let mut all: BTreeMap<Prefix, Semaphore> = BTreeMap::new();
         for reading in &readings {
             let mut semaphore = Semaphore::of(reading, &self.names);
-            if let Some(before) = self.all.get(reading.prefix()) {
-                semaphore.remember(before);
-            }
+            semaphore.remember(self.all.get(reading.prefix()));
             all.insert(reading.prefix().clone(), semaphore);
         }
         let first = !self.began;

@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, pipe},
+    os::fd::OwnedFd,
     process::{Output, Stdio},
 };
 
@@ -41,8 +42,8 @@ async fn refused(stage: &Stage, arguments: &str) -> (i32, String) {
     (output.status.code().unwrap(), said)
 }
 
-/// What our program says at a terminal on which this is typed.
-async fn answered(stage: &Stage, arguments: &str, answer: &str) -> (i32, String) {
+/// A terminal that a program can read from, and its other side, on which a person types.
+fn terminal() -> (OwnedFd, OwnedFd) {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&ours).unwrap();
     unlockpt(&ours).unwrap();
@@ -53,6 +54,12 @@ async fn answered(stage: &Stage, arguments: &str, answer: &str) -> (i32, String)
         Mode::empty(),
     )
     .unwrap();
+    (ours, terminal)
+}
+
+/// What our program says at a terminal on which this is typed.
+async fn answered(stage: &Stage, arguments: &str, answer: &str) -> (i32, String) {
+    let (ours, terminal) = terminal();
     rustix::io::write(&ours, answer.as_bytes()).unwrap();
     let arguments: Vec<_> = arguments.split_whitespace().collect();
     let mut program = stage.program(&arguments);
@@ -184,6 +191,62 @@ async fn a_slot_is_taken_from_its_holder_and_from_nobody_else() {
     assert!(stage.consul.holders(PREFIX).await.contains(&other));
 }
 
+/// It was asked about a holder that lives: what is dead by now may hold something else with its session.
+#[tokio::test]
+async fn what_has_changed_while_it_was_asked_is_not_released() {
+    let stage = Stage::new().await;
+    let holder = stage.consul.take_slot(PREFIX, 1).await;
+    let (ours, terminal) = terminal();
+    let mut program = stage.program(&["release", PREFIX, &holder]);
+    program.stdin(Stdio::from(terminal));
+    let mut asks = stage.start(program);
+    asks.says("Release it?").await;
+    let contender = format!("{PREFIX}/{holder}");
+    let path = format!("kv/{contender}?release={holder}");
+    stage.consul.put_json(&path, json!({})).await;
+    rustix::io::write(&ours, b"yes\n").unwrap();
+    let said = asks.ends_with(1).await;
+    assert!(said.contains("has changed"), "{said}");
+    let sessions = stage.consul.sessions().await;
+    assert!(sessions.iter().any(|session| session["ID"] == *holder));
+    assert_eq!(stage.consul.holders(PREFIX).await, [holder].into());
+}
+
+/// All remove the same one, while others take slots and give them back.
+#[tokio::test]
+async fn a_dead_holder_is_removed_once_while_others_come_and_go() {
+    let stage = Stage::new().await;
+    let alive = stage.consul.take_slot(PREFIX, 3).await;
+    let dead = stage.consul.take_slot(PREFIX, 3).await;
+    stage.consul.destroy_session(&dead).await;
+    let release = format!("release {PREFIX} {dead} --yes");
+    let come_and_go = async {
+        for _ in 0..3 {
+            stage
+                .exec("--limit 3 --lock-delay 60s", "true")
+                .ends_with(0)
+                .await;
+        }
+    };
+    let (first, second, third, ()) = tokio::join!(
+        asked(&stage, &release),
+        asked(&stage, &release),
+        asked(&stage, &release),
+        come_and_go,
+    );
+    let mut removed = 0;
+    for output in [first, second, third] {
+        let said = String::from_utf8(output.stderr).unwrap();
+        match output.status.code() {
+            Some(0) => removed += 1,
+            code => assert!(code == Some(1) && said.contains("has no slot"), "{said}"),
+        }
+    }
+    assert!(removed > 0);
+    assert_eq!(stage.consul.holders(PREFIX).await, [alive].into());
+    assert_eq!(stage.consul.limit(PREFIX).await, Some(3));
+}
+
 #[tokio::test]
 async fn a_dead_holder_is_removed_and_the_others_stay() {
     let stage = Stage::new().await;
@@ -263,6 +326,84 @@ async fn changes_are_told_until_a_signal_comes() {
 }
 
 #[tokio::test]
+async fn a_lock_key_that_can_not_be_read_tells_no_false_changes() {
+    let stage = Stage::new().await;
+    let holder = stage.consul.take_slot(PREFIX, 2).await;
+    let told = stage.folder().join("changes");
+    let mut watch = stage.program(&["watch", PREFIX]);
+    watch.stdout(fs::File::create(&told).unwrap());
+    let mut watch = stage.start(watch);
+    let says = async |words: &str| {
+        eventually(&format!("it says {words}"), async || {
+            let said = fs::read_to_string(&told).unwrap();
+            if said.contains(words) {
+                Ok(())
+            } else {
+                Err(said)
+            }
+        })
+        .await;
+    };
+    says("held").await;
+    let lock = format!("{PREFIX}/.lock");
+    stage.consul.put(&lock, SEMAPHORE_FLAGS, "junk").await;
+    says("unreadable").await;
+    let body = json!({ "Limit": 4, "Holders": { &holder: true } });
+    stage
+        .consul
+        .put(&lock, SEMAPHORE_FLAGS, body.to_string())
+        .await;
+    says("limit 4").await;
+    watch.signal("TERM").await;
+    watch.ends_with(0).await;
+    let said = fs::read_to_string(&told).unwrap();
+    for word in [" released", " granted", " waiting", " dead", " left"] {
+        assert!(!said.contains(word), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_watch_needs_a_prefix() {
+    let stage = Stage::new().await;
+    let (code, said) = refused(&stage, "watch").await;
+    assert!(code == 2 && said.contains("PREFIX"), "{said}");
+}
+
+#[tokio::test]
+async fn what_the_token_may_not_read_is_said_beside_the_rest() {
+    let stage = Stage::with(Consul::builder().acls("root")).await;
+    let lock = json!({ "Limit": 3, "Holders": {} }).to_string();
+    for prefix in ["team/open", "team/half"] {
+        let lock_key = format!("{prefix}/.lock");
+        stage.consul.put(&lock_key, SEMAPHORE_FLAGS, &lock).await;
+    }
+    let rules = r#"key_prefix "team/" { policy = "read" } key_prefix "team/half/secret" { policy = "deny" }"#;
+    stage.consul.put("team/half/secret", 0, "x").await;
+    let policy = json!({ "Name": "half", "Rules": rules });
+    stage.consul.put_json("acl/policy", policy).await;
+    let token = json!({ "Policies": [{ "Name": "half" }] });
+    let token = stage.consul.put_json("acl/token", token).await;
+    let mut list = stage.program(&["list", "team", "-o", "json"]);
+    list.env("CONSUL_HTTP_TOKEN", token["SecretID"].as_str().unwrap());
+    let output = list.output().await.unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("the token may not read some keys"), "{said}");
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(all[0]["prefix"], "team/half");
+    assert_eq!(
+        (&all[0]["limit"], &all[0]["waiting"]),
+        (&json!(3), &Value::Null)
+    );
+    let problem = all[0]["problem"].as_str().unwrap();
+    assert!(problem.contains("the token may not read"), "{problem}");
+    assert_eq!(
+        (&all[1]["prefix"], &all[1]["waiting"]),
+        (&json!("team/open"), &json!(0))
+    );
+}
+
+#[tokio::test]
 async fn a_watch_ends_with_its_reader() {
     let stage = Stage::new().await;
     let session = stage.consul.take_slot(PREFIX, 1).await;
@@ -312,6 +453,38 @@ async fn what_others_write_is_cut_and_controls_nothing() {
             lock.to_string(),
         )
         .await;
+    let controls = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+    let is_harmless = |command: &str, said: &str| {
+        assert!(
+            !said.contains(controls) && !said.contains("\nforged"),
+            "{command}: {said:?}"
+        );
+        assert!(!said.contains("rm\""), "{said}");
+        assert!(said.len() < 4000, "{command} says {} bytes", said.len());
+    };
+    for session in [&session, &unnamed] {
+        let release = format!("release {PREFIX} {session}");
+        let (code, said) = answered(&stage, &release, "no\n").await;
+        assert!(code == 1 && said.contains("The holder is"), "{said}");
+        is_harmless(&release, &said);
+    }
+    for format in [&["watch", PREFIX][..], &["watch", PREFIX, "-o", "json"]] {
+        let told = stage.folder().join("told");
+        let mut watch = stage.program(format);
+        watch.stdout(fs::File::create(&told).unwrap());
+        let mut watch = stage.start(watch);
+        eventually("all holders are told", async || {
+            let said = fs::read_to_string(&told).unwrap();
+            match said.lines().count() {
+                4.. => Ok(()),
+                _ => Err(said),
+            }
+        })
+        .await;
+        watch.signal("TERM").await;
+        watch.ends_with(0).await;
+        is_harmless("watch", &fs::read_to_string(&told).unwrap());
+    }
     stage.consul.put("shared/junk/.lock", 0, long.clone()).await;
     stage.consul.put("shared/a%20b/.lock", 0, "{}").await;
     for number in 0..50 {
@@ -340,13 +513,7 @@ async fn what_others_write_is_cut_and_controls_nothing() {
             String::from_utf8(output.stderr).unwrap()
         );
         assert!(output.status.success(), "{command}: {said}");
-        let controls = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
-        assert!(
-            !said.contains(controls) && !said.contains("\nforged"),
-            "{command}: {said:?}"
-        );
-        assert!(!said.contains("rm\""), "{said}");
-        assert!(said.len() < 4000, "{command} says {} bytes", said.len());
+        is_harmless(command, &said);
     }
     let all = json_of(&stage, "list").await;
     let of = |prefix: &str| {
