@@ -118,3 +118,26 @@ async fn a_watch_that_may_not_wait_for_changes_reads_again_when_it_is_urgent() {
     assert_eq!(second.entries.len(), 1);
     assert!(second.index > first.index);
 }
+
+#[tokio::test]
+async fn changes_share_a_reading_until_there_is_enough_time_since_the_last_one() {
+    let (_consul, client) = start().await;
+    let (spacing, wanted) = watch::channel(Duration::from_mins(5));
+    let options = WatchOptions {
+        wait: Duration::from_mins(10),
+        spacing: wanted,
+        ..WatchOptions::default()
+    };
+    let mut readings = client.readings("p/", options);
+    let first = readings.recv().await.unwrap().unwrap();
+    assert!(first.entries.is_empty());
+    let mut each = pin!(client.watch("p/", WatchOptions::default()));
+    for (count, key) in [(1, "p/a"), (2, "p/b")] {
+        client.put(key, b"1", 0, PutMode::Set).await.unwrap();
+        until(&mut each, |listing| listing.entries.len() == count).await;
+    }
+    spacing.send(Duration::ZERO).unwrap();
+    let second = timeout(DEADLINE, readings.recv()).await;
+    let second = second.expect("soon").unwrap().unwrap();
+    assert_eq!(second.entries.len(), 2);
+}

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures::{Stream, StreamExt as _, stream};
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
@@ -30,6 +30,9 @@ pub struct WatchOptions {
     /// Whether changes are urgent. A watch beyond [`Config::max_watches`](super::Config::max_watches) polls: every
     /// second if they are, and after `wait` if not.
     pub urgent: watch::Receiver<bool>,
+    /// How much time there is at least from one reading to the next, at most half of `wait`: changes meanwhile share
+    /// a reading. It may be made shorter at any time.
+    pub spacing: watch::Receiver<Duration>,
 }
 
 impl Default for WatchOptions {
@@ -39,6 +42,7 @@ impl Default for WatchOptions {
             burst: 200,
             rate: 100.0,
             urgent: watch::channel(true).1,
+            spacing: watch::channel(Duration::ZERO).1,
         }
     }
 }
@@ -78,6 +82,8 @@ impl Client {
             cost: 1.0,
             bucket: Bucket::new(options.burst, options.rate),
             urgent: options.urgent,
+            spacing: options.spacing,
+            last: None,
             failures: None,
             lost_waits: BACKOFF,
         };
@@ -120,6 +126,9 @@ struct Watch {
     prefix: String,
     wait: Duration,
     urgent: watch::Receiver<bool>,
+    spacing: watch::Receiver<Duration>,
+    /// When the last reading came.
+    last: Option<Instant>,
     /// The index that a change must pass, and the server that it is from; `None`: do not wait.
     since: Option<(u64, Arc<Target>)>,
     /// The index of the last reading.
@@ -139,7 +148,9 @@ impl Watch {
             failures.wait().await;
         }
         self.bucket.take(self.cost).await;
+        self.keep_space().await;
         let reading = self.read().await;
+        self.last = Some(Instant::now());
         match &reading {
             Ok(listing) => {
                 let entries = u32::try_from(listing.entries.len()).unwrap_or(u32::MAX);
@@ -151,6 +162,26 @@ impl Watch {
             Err(_) => {}
         }
         reading
+    }
+
+    /// Waits until the next reading is far enough from the last one.
+    async fn keep_space(&mut self) {
+        let Some(last) = self.last else {
+            return;
+        };
+        loop {
+            let spacing = *self.spacing.borrow_and_update();
+            let due = last + spacing.min(self.wait / 2);
+            let shortened = async {
+                if self.spacing.changed().await.is_err() {
+                    // Nobody can change it any more.
+                    std::future::pending::<()>().await;
+                }
+            };
+            if timeout_at(due, shortened).await.is_err() {
+                return;
+            }
+        }
     }
 
     async fn read(&mut self) -> Result<Listing, Error> {

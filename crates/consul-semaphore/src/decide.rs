@@ -538,6 +538,7 @@ impl<'a> Pass<'a> {
             }
             let slots = self.slots_for(workload);
             self.leave_to_others(&mut others, workload);
+            self.plan.before.get_or_insert(others.left());
             let withheld = self.withheld_from(workload, opening);
             let free = self.composer.has_room(slots.saturating_add(withheld));
             let (sessions, missing) = self.sessions_for(workload, slots, free);

@@ -54,7 +54,7 @@ pub(crate) use self::knowledge::Memory;
 
 use self::{
     agenda::{Agenda, Due},
-    joint::{Joint, Next, Said, Share},
+    joint::{Joint, LastPass, LastPasses, Next, Said, Share},
     watched::Concerned,
 };
 pub use self::{
@@ -634,22 +634,44 @@ impl Engine {
         if self.queue(queue).is_some_and(Queue::is_blocked) {
             return;
         }
-        for (workload, queues) in self.joint_workloads(queue, stores) {
+        let undecided = self.undecided(queue, now, stores);
+        for (workload, queues) in self.joint_workloads(queue, undecided, stores) {
             self.join_one(&workload, &queues, now, stores);
         }
     }
 
-    /// The workloads that a queue's part may decide about, the first ones first, each with its queues. Others are
-    /// forgotten.
+    /// The workloads that a queue's part may decide about.
+    fn joint_at(&self, queue: &QueueRef) -> impl Iterator<Item = &Uid> {
+        let known = self.joint.of(queue);
+        let parts = self
+            .concluded(queue)
+            .map(|conclusion| conclusion.parts.keys());
+        let new = parts.into_iter().flatten();
+        let new = new.filter(move |uid| known.is_none_or(|known| !known.contains(*uid)));
+        known.into_iter().flatten().chain(new)
+    }
+
+    /// Those of them about which something is to be decided. Hundreds go on waiting while one is granted its slots.
+    fn undecided(&self, queue: &QueueRef, now: Now, stores: &impl Stores) -> Vec<Uid> {
+        let mut last_passes = LastPasses::new(|queue| self.last_pass(queue));
+        let lookup = stores.of(queue);
+        let mut waits = |uid: &Uid| {
+            let basis = self.joint.basis(uid)?;
+            let due = self.joint.is_due(uid, now.moment);
+            let workload = lookup.workload(uid)?;
+            Some(basis.holds(&workload, queue, due, &mut last_passes))
+        };
+        let undecided = self.joint_at(queue).filter(|uid| waits(uid) != Some(true));
+        undecided.cloned().collect()
+    }
+
+    /// These workloads of a queue, the first ones first, each with its queues. Others are forgotten.
     fn joint_workloads(
         &mut self,
         queue: &QueueRef,
+        uids: Vec<Uid>,
         stores: &impl Stores,
     ) -> Vec<(Arc<Workload>, Vec<QueueRef>)> {
-        let mut uids = self.joint.of(queue);
-        if let Some(conclusion) = self.concluded(queue) {
-            uids.extend(conclusion.parts.keys().cloned());
-        }
         let mut workloads = Vec::new();
         for uid in uids {
             let workload = stores.of(queue).workload(&uid);
@@ -682,7 +704,8 @@ impl Engine {
         now: Now,
         stores: &impl Stores,
     ) {
-        let workloads = self.joint_workloads(queue, stores).into_iter();
+        let all = self.joint_at(queue).cloned().collect();
+        let workloads = self.joint_workloads(queue, all, stores).into_iter();
         let several = workloads.filter(|(workload, _)| workload.asks_for_several());
         for (workload, queues) in several.take(MOST_TRIED) {
             let uid = &workload.uid;
@@ -715,7 +738,7 @@ impl Engine {
 
     fn join_one(
         &mut self,
-        workload: &Workload,
+        workload: &Arc<Workload>,
         queues: &[QueueRef],
         now: Now,
         stores: &impl Stores,
@@ -726,9 +749,6 @@ impl Engine {
             return self.joint.note(uid, queues, true);
         }
         let is_due = self.joint.is_due(uid, now.moment);
-        if self.joint.is_decided(workload, &said, is_due) {
-            return;
-        }
         let any = said.iter().any(Said::is_concerned);
         let next = joint::next(&said);
         let waits = any && next == Next::Wait;
@@ -737,7 +757,7 @@ impl Engine {
         let lacking = waits.then(|| joint::lacking(&workload.requests, &said));
         let lacking = lacking.unwrap_or_default();
         let basis = waits
-            .then(|| joint::Basis::of(workload, &said, is_due))
+            .then(|| joint::Basis::of(workload, queues, &said, is_due))
             .flatten();
         self.joint.note(uid, queues, any);
         self.joint.note_basis(uid, basis);
@@ -841,17 +861,18 @@ impl Engine {
 
     /// What a queue says of a workload.
     fn said(&self, queue: &QueueRef, workload: &Uid) -> Said<'_> {
+        self.last_pass(queue).said(workload)
+    }
+
+    fn last_pass(&self, queue: &QueueRef) -> LastPass<'_> {
         let state = self.semaphores.get(&queue.semaphore);
         if !state.is_some_and(Semaphore::may_pass) {
-            return Said::Unread;
+            return LastPass::Uncertain;
         }
-        let Some(conclusion) = self.concluded(queue) else {
-            return Said::Later;
-        };
-        if conclusion.certain {
-            Said::of(conclusion.parts.get(workload), conclusion.open)
-        } else {
-            Said::Unread
+        match self.concluded(queue) {
+            None => LastPass::Outdated,
+            Some(conclusion) if conclusion.certain => LastPass::Certain(conclusion),
+            Some(_) => LastPass::Uncertain,
         }
     }
 

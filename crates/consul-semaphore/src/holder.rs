@@ -530,6 +530,7 @@ impl Holder {
             let Some(last) = self.conclusion(&watched.queue) else {
                 continue;
             };
+            watched.note_before(last.before.unwrap_or_default());
             let unheld = !last.unheld.is_empty();
             if self.notices.begins("unheld", place, unheld) {
                 (self.notices.on)(Notice::Unheld(watched.asked.prefix.clone()));

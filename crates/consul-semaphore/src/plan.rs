@@ -620,6 +620,8 @@ pub struct Plan {
     pub fails: Vec<Fail>,
     /// The waiting workloads that can have what they ask for here, now or as soon as their sessions are made.
     pub in_reach: BTreeSet<Uid>,
+    /// How many slots others wait for that come before the first of the waiting workloads; `None` if none waits.
+    pub before: Option<usize>,
     /// Whether slots are granted here now.
     pub open: bool,
     /// The state here of workloads that ask for several slots.
@@ -692,6 +694,7 @@ impl Plan {
             skips,
             fails,
             in_reach: _,
+            before: _,
             open: _,
             parts: _,
             sessions,

@@ -92,6 +92,11 @@ impl Others {
         others
     }
 
+    /// How many slots are left to them, if free.
+    pub(super) fn left(&self) -> usize {
+        self.left
+    }
+
     /// Those before this workload. A contender that does not say its place is before a workload whose contender is
     /// younger or does not exist yet.
     fn before(

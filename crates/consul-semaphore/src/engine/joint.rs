@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Answer, CallId, QueueRef};
+use super::{Answer, CallId, Conclusion, QueueRef};
 use crate::{
     SlotRequest, Uid, Workload,
     plan::{Enough, Part, Slot, Stance, Transaction, Waits},
@@ -183,22 +183,98 @@ pub(super) fn lacking(requests: &[SlotRequest], said: &[Said<'_>]) -> Vec<SlotRe
 /// What the decision that a workload waits was based on. As long as that is the same, so is the decision.
 #[derive(Clone, Debug)]
 pub(super) struct Basis {
-    requests: Vec<SlotRequest>,
-    /// What its queues said.
-    said: Vec<Said<'static>>,
+    workload: Arc<Workload>,
+    /// Its queues, each with what it said.
+    said: Vec<(QueueRef, Said<'static>)>,
     /// Whether it was passed over for long enough.
     due: bool,
 }
 
 impl Basis {
     /// `None` if it holds slots somewhere.
-    pub(super) fn of(workload: &Workload, said: &[Said<'_>], due: bool) -> Option<Self> {
-        let said = said.iter().map(Said::lasting);
+    pub(super) fn of(
+        workload: &Arc<Workload>,
+        queues: &[QueueRef],
+        said: &[Said<'_>],
+        due: bool,
+    ) -> Option<Self> {
+        let said = queues.iter().zip(said);
+        let said = said.map(|(queue, said)| Some((queue.clone(), said.lasting()?)));
         Some(Self {
-            requests: workload.requests.clone(),
+            workload: workload.clone(),
             said: said.collect::<Option<_>>()?,
             due,
         })
+    }
+
+    /// Whether a decision about this workload, after a pass over this queue, would be the same, or has to wait for
+    /// that of another queue.
+    pub(super) fn holds<'a>(
+        &'a self,
+        workload: &Arc<Workload>,
+        queue: &QueueRef,
+        due: bool,
+        last_passes: &mut LastPasses<'a, impl Fn(&'a QueueRef) -> LastPass<'a>>,
+    ) -> bool {
+        let concerned = self.said.iter().any(|(its, _)| its == queue);
+        if !concerned || !Arc::ptr_eq(workload, &self.workload) {
+            return false;
+        }
+        let mut same = self.due == due;
+        for (queue, known) in &self.said {
+            match last_passes.of(queue).said(&workload.uid) {
+                Said::Later => return true,
+                said => same &= said == *known,
+            }
+        }
+        same
+    }
+}
+
+/// What a queue's last pass says.
+#[derive(Clone, Copy)]
+pub(super) enum LastPass<'a> {
+    /// Nothing any more: the next one decides.
+    Outdated,
+    /// Nothing, because it did not know what Consul says.
+    Uncertain,
+    /// This.
+    Certain(&'a Conclusion),
+}
+
+impl<'a> LastPass<'a> {
+    /// What it says of a workload.
+    pub(super) fn said(self, workload: &Uid) -> Said<'a> {
+        match self {
+            Self::Outdated => Said::Later,
+            Self::Uncertain => Said::Unread,
+            Self::Certain(conclusion) => Said::of(conclusion.parts.get(workload), conclusion.open),
+        }
+    }
+}
+
+/// The last passes of the queues of many workloads: these have few queues, so each is looked up once.
+pub(super) struct LastPasses<'a, Find> {
+    find: Find,
+    found: Vec<(&'a QueueRef, LastPass<'a>)>,
+}
+
+impl<'a, Find: Fn(&'a QueueRef) -> LastPass<'a>> LastPasses<'a, Find> {
+    pub(super) fn new(find: Find) -> Self {
+        Self {
+            find,
+            found: Vec::new(),
+        }
+    }
+
+    fn of(&mut self, queue: &'a QueueRef) -> LastPass<'a> {
+        let known = self.found.iter().find(|(known, _)| *known == queue);
+        if let Some((_, found)) = known {
+            return *found;
+        }
+        let found = (self.find)(queue);
+        self.found.push((queue, found));
+        found
     }
 }
 
@@ -229,9 +305,9 @@ pub(super) struct Joint {
 }
 
 impl Joint {
-    /// The workloads that this queue's part may decide about.
-    pub(super) fn of(&self, queue: &QueueRef) -> BTreeSet<Uid> {
-        self.workloads.get(queue).cloned().unwrap_or_default()
+    /// The workloads with a part in a queue that this queue's part may decide about.
+    pub(super) fn of(&self, queue: &QueueRef) -> Option<&BTreeSet<Uid>> {
+        self.workloads.get(queue)
     }
 
     /// Records the queues of a workload, and whether any of them has a part of it.
@@ -265,12 +341,9 @@ impl Joint {
         head.is_some_and(|head| head.due <= now)
     }
 
-    /// Whether it was decided already on the same basis that a workload waits.
-    pub(super) fn is_decided(&self, workload: &Workload, said: &[Said<'_>], due: bool) -> bool {
-        let basis = self.bases.get(&workload.uid);
-        basis.is_some_and(|basis| {
-            basis.said == said && basis.due == due && basis.requests == workload.requests
-        })
+    /// What the last decision was based on that a workload waits.
+    pub(super) fn basis(&self, workload: &Uid) -> Option<&Basis> {
+        self.bases.get(workload)
     }
 
     /// A workload waits, decided on this basis; `None`: it does not wait.

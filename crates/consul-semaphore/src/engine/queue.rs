@@ -85,6 +85,8 @@ pub struct Conclusion {
     pub open: bool,
     /// The waiting workloads that can have what they ask for here.
     pub in_reach: BTreeSet<Uid>,
+    /// How many slots others wait for that come before the first of the waiting workloads; `None` if none waits.
+    pub before: Option<usize>,
 }
 
 /// The state of one lock key.
@@ -1387,6 +1389,7 @@ impl Queue {
             parts,
             open,
             in_reach,
+            before,
             ..
         } = plan;
         if agreement == Some(Agreement::Agreed) {
@@ -1413,6 +1416,7 @@ impl Queue {
             parts,
             open: open && can_write,
             in_reach,
+            before,
             idle: facts.is_empty()
                 && self.sessions.is_empty()
                 && self.writes.busy.is_empty()

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::request::{Request, SlotsOf};
 use crate::{
@@ -26,7 +26,18 @@ pub(super) struct Watched {
     absent: Option<bool>,
     /// Readings of the prefix, once something waits for one.
     readings: Option<mpsc::Receiver<Reading>>,
+    /// How far these are apart at least.
+    spacing: watch::Sender<Duration>,
 }
+
+/// How much further apart the readings are for each that waits before those that may be next: only these must see at
+/// once that a slot is free. A hundred programs on a machine that all read every change would delay the one that the
+/// slot is for.
+const EACH_BEFORE: Duration = Duration::from_millis(10);
+
+/// The longest time between two readings while something changes: a slot is free for so long at most if all that wait
+/// before are gone at once.
+const FAR: Duration = Duration::from_millis(200);
 
 type Reading = Result<Listing, consul::Error>;
 
@@ -40,6 +51,7 @@ impl Watched {
             unused: false,
             absent: None,
             readings: None,
+            spacing: watch::channel(Duration::ZERO).0,
         });
         watched.collect()
     }
@@ -57,12 +69,25 @@ impl Watched {
         }
     }
 
+    /// Others wait before for this many slots.
+    pub(super) fn note_before(&self, slots: usize) {
+        let limit = usize::try_from(self.asked.limit).unwrap_or(usize::MAX);
+        let further = u32::try_from(slots.saturating_sub(limit)).unwrap_or(u32::MAX);
+        let spacing = EACH_BEFORE.saturating_mul(further).min(FAR);
+        self.spacing.send_if_modified(|known| {
+            let changed = *known != spacing;
+            *known = spacing;
+            changed
+        });
+    }
+
     /// Begins to watch the prefix, with blocking queries of this length, unless it is watched.
     pub(super) fn watch(&mut self, consul: &Client, wait: Duration) {
         let folder = self.asked.prefix.folder();
         self.readings.get_or_insert_with(|| {
             let options = WatchOptions {
                 wait,
+                spacing: self.spacing.subscribe(),
                 ..WatchOptions::default()
             };
             consul.readings(&folder, options)
