@@ -375,7 +375,8 @@ async fn what_the_token_may_not_read_is_said_beside_the_rest() {
     let lock = json!({ "Limit": 3, "Holders": {} }).to_string();
     for prefix in ["team/open", "team/half"] {
         let lock_key = format!("{prefix}/.lock");
-        stage.consul.put(&lock_key, SEMAPHORE_FLAGS, &lock).await;
+        let lock = lock.as_str();
+        stage.consul.put(&lock_key, SEMAPHORE_FLAGS, lock).await;
     }
     let rules = r#"key_prefix "team/" { policy = "read" } key_prefix "team/half/secret" { policy = "deny" }"#;
     stage.consul.put("team/half/secret", 0, "x").await;
@@ -443,8 +444,8 @@ async fn what_others_write_is_cut_and_controls_nothing() {
         .await;
     let key = format!("kv/{PREFIX}/{unnamed}?acquire={unnamed}");
     stage.consul.put_json(&key, json!(long)).await;
-    let lock =
-        json!({ "Limit": 3, "Holders": { session: true, unnamed: true, "no-session;rm": true } });
+    let holders = json!({ &session: true, &unnamed: true, "no-session;rm": true });
+    let lock = json!({ "Limit": 3, "Holders": holders });
     stage
         .consul
         .put(
