@@ -422,48 +422,51 @@ async fn a_watch_ends_with_its_reader() {
     watch.ends_with(0).await;
 }
 
-/// All that others can write.
-#[tokio::test]
-async fn what_others_write_is_cut_and_controls_nothing() {
-    let stage = Stage::new().await;
-    let evil = "\u{1b}[2J\u{202e}\nforged 1 of 1\r";
-    let long = format!("{evil}{}", "x".repeat(100_000));
-    let session = stage
-        .consul
-        .create_session(json!({ "Name": long[..2000].to_owned() }))
-        .await;
+/// Text of others that would control a terminal, or look like lines of the program's own.
+const EVIL: &str = "\u{1b}[2J\u{202e}\nforged 1 of 1\r";
+
+/// The same, and very long.
+fn long() -> String {
+    format!("{EVIL}{}", "x".repeat(100_000))
+}
+
+/// Panics unless what a command says is short and controls nothing.
+fn is_harmless(command: &str, said: &str) {
+    let controls = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+    assert!(
+        !said.contains(controls) && !said.contains("\nforged"),
+        "{command}: {said:?}"
+    );
+    assert!(!said.contains("rm\""), "{said}");
+    assert!(said.len() < 4000, "{command} says {} bytes", said.len());
+}
+
+/// Holders with all that others can write, of which two have sessions: these are returned.
+async fn hostile_holders(stage: &Stage) -> [String; 2] {
+    let consul = &stage.consul;
+    let named = json!({ "Name": long()[..2000].to_owned() });
+    let session = consul.create_session(named).await;
     let body = json!({
-        "cluster": long, "clusterId": long, "kind": evil, "namespace": evil, "name": long, "uid": evil,
-        "semaphore": evil, "time": "2026-01-01T00:00:00Z",
+        "cluster": long(), "clusterId": long(), "kind": EVIL, "namespace": EVIL, "name": long(), "uid": EVIL,
+        "semaphore": EVIL, "time": "2026-01-01T00:00:00Z",
     });
     let key = format!("kv/{PREFIX}/{session}?acquire={session}&flags={SEMAPHORE_FLAGS}");
-    stage.consul.put_json(&key, body).await;
-    let unnamed = stage
-        .consul
-        .create_session(json!({ "Name": format!("a{evil}b") }))
-        .await;
+    consul.put_json(&key, body).await;
+    let named = json!({ "Name": format!("a{EVIL}b") });
+    let unnamed = consul.create_session(named).await;
     let key = format!("kv/{PREFIX}/{unnamed}?acquire={unnamed}");
-    stage.consul.put_json(&key, json!(long)).await;
+    consul.put_json(&key, json!(long())).await;
     let holders = json!({ &session: true, &unnamed: true, "no-session;rm": true });
-    let lock = json!({ "Limit": 3, "Holders": holders });
-    stage
-        .consul
-        .put(
-            &format!("{PREFIX}/.lock"),
-            SEMAPHORE_FLAGS,
-            lock.to_string(),
-        )
-        .await;
-    let controls = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
-    let is_harmless = |command: &str, said: &str| {
-        assert!(
-            !said.contains(controls) && !said.contains("\nforged"),
-            "{command}: {said:?}"
-        );
-        assert!(!said.contains("rm\""), "{said}");
-        assert!(said.len() < 4000, "{command} says {} bytes", said.len());
-    };
-    for session in [&session, &unnamed] {
+    let lock = json!({ "Limit": 3, "Holders": holders }).to_string();
+    let lock_key = format!("{PREFIX}/.lock");
+    consul.put(&lock_key, SEMAPHORE_FLAGS, lock).await;
+    [session, unnamed]
+}
+
+#[tokio::test]
+async fn what_others_write_controls_nothing_where_a_slot_is_released_or_watched() {
+    let stage = Stage::new().await;
+    for session in hostile_holders(&stage).await {
         let release = format!("release {PREFIX} {session}");
         let (code, said) = answered(&stage, &release, "no\n").await;
         assert!(code == 1 && said.contains("The holder is"), "{said}");
@@ -486,19 +489,21 @@ async fn what_others_write_is_cut_and_controls_nothing() {
         watch.ends_with(0).await;
         is_harmless("watch", &fs::read_to_string(&told).unwrap());
     }
-    stage.consul.put("shared/junk/.lock", 0, long.clone()).await;
-    stage.consul.put("shared/a%20b/.lock", 0, "{}").await;
+}
+
+#[tokio::test]
+async fn what_others_write_is_cut_and_controls_nothing() {
+    let stage = Stage::new().await;
+    hostile_holders(&stage).await;
+    let consul = &stage.consul;
+    consul.put("shared/junk/.lock", 0, long()).await;
+    consul.put("shared/a%20b/.lock", 0, "{}").await;
     for number in 0..50 {
-        stage
-            .consul
-            .put(&format!("shared/big/{number}"), 0, "x".repeat(500_000))
-            .await;
+        let key = format!("shared/big/{number}");
+        consul.put(&key, 0, "x".repeat(500_000)).await;
     }
     let big = json!({ "Limit": 1, "Holders": {} }).to_string();
-    stage
-        .consul
-        .put("shared/big/.lock", SEMAPHORE_FLAGS, big)
-        .await;
+    consul.put("shared/big/.lock", SEMAPHORE_FLAGS, big).await;
 
     for command in [
         "list",
@@ -530,11 +535,7 @@ async fn what_others_write_is_cut_and_controls_nothing() {
     assert_eq!(of(PREFIX)["held"], 3);
     let (code, said) = refused(&stage, "show shared/big").await;
     assert!(code == 78 && said.contains("a longer prefix"), "{said}");
-    let (code, said) = refused(
-        &stage,
-        &format!("release shared/junk {nobody} --yes", nobody = "a"),
-    )
-    .await;
+    let (code, said) = refused(&stage, "release shared/junk a --yes").await;
     assert!(code == 1 && said.contains("is not JSON"), "{said}");
 }
 

@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    const TTL: Duration = Duration::from_secs(60);
+    const TTL: Duration = Duration::from_mins(1);
 
     /// A slot of `shared/db` that was renewed and shown so long ago, and whose work takes 10 s to end.
     fn standing(renewed: Duration, shown: Duration) -> (Standing, KnownLife) {
