@@ -406,6 +406,7 @@ impl Index {
     pub(super) fn close(&self, queue: &QueueRef) -> bool {
         let mut state = self.state();
         let Some(semaphore) = state.semaphores.get_mut(&queue.semaphore) else {
+            state.contenders.forget(queue);
             return true;
         };
         let workloads = semaphore.queues.get(&queue.key);

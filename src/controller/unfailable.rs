@@ -23,9 +23,16 @@ const PATIENCE_WITHOUT_STATUS: Duration = Duration::from_secs(10);
 /// What is refused again after a longer time is refused for the first time: it is tried again within a minute.
 const GAP: Duration = Duration::from_mins(2);
 
-/// The workloads whose failing is refused, each with the times of the first and of the last refusal.
+/// The workloads whose failing is refused.
 #[derive(Default)]
-pub(super) struct Unfailable(Mutex<HashMap<Uid, (Moment, Moment)>>);
+pub(super) struct Unfailable(Mutex<HashMap<Uid, Refusals>>);
+
+/// The refusals of one workload, one after another for the same reason.
+struct Refusals {
+    patience: Duration,
+    first: Moment,
+    last: Moment,
+}
 
 impl Unfailable {
     /// Records one more refusal, with this HTTP status. Returns whether it has been refused for long enough.
@@ -35,10 +42,18 @@ impl Unfailable {
             _ => PATIENCE,
         };
         let mut refused = self.0.lock();
-        refused.retain(|_, (_, last)| now.since(*last) <= GAP);
-        let (first, last) = refused.entry(workload.clone()).or_insert((now, now));
-        *last = now;
-        let is_final = now.since(*first) >= patience;
+        refused.retain(|_, refusals| now.since(refusals.last) <= GAP);
+        let anew = || Refusals {
+            patience,
+            first: now,
+            last: now,
+        };
+        let refusals = refused.entry(workload.clone()).or_insert_with(anew);
+        if refusals.patience != patience {
+            *refusals = anew();
+        }
+        refusals.last = now;
+        let is_final = now.since(refusals.first) >= patience;
         if is_final {
             refused.remove(workload);
         }
@@ -106,7 +121,8 @@ mod tests {
         assert!(refused.is_final(&uid, 422, at(180)));
         assert!(!refused.is_final(&uid, 403, at(181)), "it begins anew");
         assert!(!refused.is_final(&uid, 404, at(182)));
-        assert!(refused.is_final(&uid, 404, at(191)), "there is no status");
+        assert!(!refused.is_final(&uid, 404, at(191)), "not for long");
+        assert!(refused.is_final(&uid, 404, at(192)), "there is no status");
     }
 
     #[test]

@@ -170,10 +170,15 @@ async fn return_to_queue(context: &Context, tracked: &TrackedWorkload) -> Outcom
         Ok(sent) => return sent,
         Err(error) => error,
     };
+    let advice = match error.is_unwanted() {
+        Some(_) => "allow the operator to change the status of its Workload",
+        // Such as a webhook that is away.
+        None => "it is tried again",
+    };
     if let WriteError::Refused { message, .. } = error {
         let note = format!(
             "it was evicted, and the API server refuses to record that it gave its slots back: {message}. They are \
-             free, but it does not wait again: allow the operator to change the status of its Workload"
+             free, but it does not wait again: {advice}"
         );
         let events = &context.shared.events;
         events.workload(
@@ -191,8 +196,10 @@ async fn return_to_queue(context: &Context, tracked: &TrackedWorkload) -> Outcom
 fn sessions_of(context: &Context, workload: &Workload) -> Vec<SessionId> {
     let reported = &workload.reported;
     let granted = workload.granted.as_ref();
-    let mut all = granted.map_or_else(|| reported.clone(), |granted| granted.latest(reported));
-    for session in context.index.contending_sessions(&workload.uid) {
+    let said = granted.map_or_else(|| reported.clone(), |granted| granted.latest(reported));
+    // Those that may still have a slot come first.
+    let mut all = context.index.contending_sessions(&workload.uid);
+    for session in said {
         if !all.contains(&session) {
             all.push(session);
         }

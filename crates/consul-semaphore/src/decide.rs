@@ -242,6 +242,8 @@ impl<'a> Pass<'a> {
             Fate::Start if barred => Fate::GiveBack { hold: false },
             // It counted as deleted, and its cooldown is already written.
             Fate::Start if self.cools(&ours.session) => Fate::GiveBack { hold: false },
+            // No pod was left then: what has pods by now runs without this slot.
+            Fate::Keep if ours.workload.is_none() && self.cools(&ours.session) => Fate::Cool,
             fate => fate,
         };
         if fate == Fate::Wait {

@@ -61,7 +61,10 @@ mod request;
 mod standing;
 mod watched;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tokio::time::sleep;
 
@@ -87,7 +90,7 @@ use crate::{
     evidence::LATE,
     holding::now,
     lock_key_of,
-    plan::{self, Start, Suspended},
+    plan::{self, Start, Suspended, Transaction},
 };
 use consul_client::{self as consul, Client, SessionId, clock::Moment};
 
@@ -177,10 +180,42 @@ pub struct Holder {
     given_up: Moment,
     /// Whether the slots that the work runs in still count as held.
     standing: Standing,
-    /// The sessions whose slots were given back while they were held.
-    released: BTreeSet<SessionId>,
-    /// Whether a write may have been done that was not answered: then it is unknown what was given back.
+    returned: Returned,
+}
+
+/// Which slots were given back while they were held.
+#[derive(Default)]
+struct Returned {
+    /// The sessions of those that calls under way give back.
+    pending: BTreeMap<CallId, Vec<SessionId>>,
+    sessions: BTreeSet<SessionId>,
+    /// Whether such a call may have been carried out that was not answered: then it is unknown.
     in_doubt: bool,
+}
+
+impl Returned {
+    /// A transaction is sent.
+    fn note_sent(&mut self, id: CallId, transaction: &Transaction) {
+        let held = transaction.releases.iter().filter(|release| release.held);
+        let sessions: Vec<_> = held.map(|release| release.session.clone()).collect();
+        if !sessions.is_empty() {
+            self.pending.insert(id, sessions);
+        }
+    }
+
+    /// A call has ended.
+    fn note_answer(&mut self, id: CallId, answer: &Answer) {
+        let Some(sessions) = self.pending.remove(&id) else {
+            return;
+        };
+        match answer {
+            Answer::Transacted { result: Ok(_), .. } => self.sessions.extend(sessions),
+            Answer::Transacted {
+                result: Err(error), ..
+            } => self.in_doubt |= error.may_have_been_applied(),
+            _ => {}
+        }
+    }
 }
 
 /// The public interface.
@@ -211,8 +246,7 @@ impl Holder {
             waits_since: None,
             given_up: Moment::END,
             standing: Standing::new(settings.grace + LATE),
-            released: BTreeSet::new(),
-            in_doubt: false,
+            returned: Returned::default(),
             settings,
         }
     }
@@ -386,7 +420,7 @@ impl Holder {
     /// A slot that could not be released was lost before that, without anybody noticing while the work ran.
     fn note_what_was_not_released(&self) {
         // The session that held a slot may have been replaced while it cooled down.
-        if self.in_doubt || !self.settings.cooldown.is_zero() {
+        if self.returned.in_doubt || !self.settings.cooldown.is_zero() {
             return;
         }
         let granted = self.program.workload.granted.iter();
@@ -394,7 +428,7 @@ impl Holder {
             let mut semaphores = self.semaphores.iter().map(|watched| &watched.asked);
             let of = semaphores.find(|asked| asked.prefix.lock_key() == *slot.lock_key);
             if let Some(asked) = of.filter(|asked| asked.period.is_none())
-                && !self.released.contains(&slot.session)
+                && !self.returned.sessions.contains(&slot.session)
             {
                 self.standing.lose(Lost {
                     prefix: asked.prefix.clone(),
@@ -575,9 +609,6 @@ impl Holder {
                 }
             }
             Action::Forget(session) => drop(self.program.forget(&session)),
-            Action::Report(Outcome::Released { release, .. }) => {
-                self.released.insert(release.session);
-            }
             Action::Report(Outcome::Granted { grant, .. }) if !grant.starts => {
                 (self.notices.on)(Notice::Regained(prefix.clone()));
             }
@@ -593,7 +624,10 @@ impl Holder {
             Call::Transact {
                 transaction,
                 not_after,
-            } => return self.calls.transact(id, transaction, not_after),
+            } => {
+                self.returned.note_sent(id, &transaction);
+                return self.calls.transact(id, transaction, not_after);
+            }
             Call::CreateSession {
                 name,
                 ttl,
@@ -711,12 +745,7 @@ impl Holder {
         self.engine.capacity(id, capacity, now(), &self.program);
         let answer = match done {
             Done::Answer(answer) => {
-                if let Answer::Transacted {
-                    result: Err(error), ..
-                } = &answer
-                {
-                    self.in_doubt |= error.may_have_been_applied();
-                }
+                self.returned.note_answer(id, &answer);
                 answer
             }
             Done::Session(made) => Answer::SessionMade(made.map(|(session, life)| {

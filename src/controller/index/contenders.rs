@@ -147,12 +147,12 @@ impl Index {
         state.workload(uid).filter(|_| session.is_some())
     }
 
-    /// The sessions of all contenders of a workload, and some that had its slots before.
+    /// The sessions of all contenders of a workload, the latest of each queue first, and some that had its slots before.
     pub(in crate::controller) fn contending_sessions(&self, uid: &Uid) -> Vec<SessionId> {
         let state = self.state();
         let queues = state.contenders.by_workload.get(uid).into_iter();
         let contending = queues.flat_map(BTreeMap::values);
-        let sessions = contending.flat_map(|contending| &contending.sessions);
+        let sessions = contending.flat_map(|contending| contending.sessions.iter().rev());
         sessions.cloned().collect()
     }
 
@@ -177,6 +177,13 @@ impl Index {
     pub(in crate::controller) fn knows_contenders(&self, tracked: &TrackedWorkload) -> bool {
         let state = self.state();
         let read = &state.contenders.read;
+        let uid = &tracked.workload.uid;
+        let contending = state.contenders.by_workload.get(uid).into_iter();
+        let mut contending = contending.flat_map(BTreeMap::values);
+        // A pass finds them before it learns their sessions.
+        if contending.any(|contending| contending.sessions.is_empty()) {
+            return false;
+        }
         state.lists.knows_semaphores(&tracked.namespace)
             && state
                 .wanted(tracked)

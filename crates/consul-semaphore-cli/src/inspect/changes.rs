@@ -157,7 +157,8 @@ pub(super) fn between<'a>(
     let came = after.into_iter().flat_map(|semaphore| &semaphore.waiters);
     let came = came.filter(|waiter| !waited.contains_key(&waiter.contender.session));
     changes.extend(came.map(|waiter| change(What::Waiting, Some(&waiter.contender))));
-    if limit_before.is_some() && limit_after.is_none() && waits.is_empty() {
+    let was_used = limit_before.is_some() || unreadable(before);
+    if was_used && limit_after.is_none() && waits.is_empty() {
         changes.push(change(What::Unused, None));
     }
     changes

@@ -87,6 +87,15 @@ fn a_workload_that_is_gone_has_its_slot_cool_once_its_pods_are() {
 }
 
 #[test]
+fn what_is_gone_and_cools_is_released_though_it_has_pods_again() {
+    let mut facts = facts();
+    facts.ours[0].workload = None;
+    facts.cooldown("sa", 60, Some(NOW)).read_coolings();
+    let plan = facts.decide();
+    assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
+}
+
+#[test]
 fn what_was_never_started_or_is_given_back_does_not_cool() {
     let deleting = samples::workload("a", Phase::Deleting, None, None);
     let told = samples::workload("a", Phase::Idle, None, Some("sa"));
