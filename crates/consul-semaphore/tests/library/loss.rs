@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use consul_semaphore::{ReleaseError, Semaphore, plan::Suspended};
 use testbed::Link;
-use tokio::time::timeout;
+use tokio::{runtime::Builder, time::timeout};
 
 use crate::stage::{PREFIX, Stage, slot_of, soon};
 
@@ -111,6 +111,34 @@ async fn who_blocks_the_runtime_knows_that_its_slot_is_lost() {
     assert_eq!(slot.release().await, Err(ReleaseError::Lost(lost)));
 }
 
+/// The slot's runtime is not polled while another program gets the slot.
+#[test]
+fn a_release_says_that_another_had_the_slot_though_nothing_was_read_meanwhile() {
+    let [runtime, blocked] = [(); 2].map(|()| {
+        let mut one = Builder::new_current_thread();
+        one.enable_all().build().unwrap()
+    });
+    let _guard = runtime.enter();
+    let stage = runtime.block_on(Stage::new());
+    let semaphore = || stage.builder().limit(1).lock_delay(Duration::ZERO);
+    let slot = blocked.block_on(async {
+        let semaphore = semaphore().build().unwrap();
+        slot_of(&semaphore).await
+    });
+    let next = runtime.block_on(async {
+        stage.consul.destroy_session(slot.session().as_str()).await;
+        let semaphore = semaphore().build().unwrap();
+        slot_of(&semaphore).await
+    });
+    assert!(!slot.is_lost(), "the clock does not say it yet");
+    let released = blocked.block_on(slot.release());
+    assert!(
+        matches!(released, Err(ReleaseError::Lost(_))),
+        "{released:?}"
+    );
+    assert_eq!(runtime.block_on(next.release()), Ok(()));
+}
+
 /// Whoever waits removes the dead holder while its program gives the slot back.
 #[tokio::test]
 async fn a_release_beside_a_prune_takes_nothing_from_the_next_holder() {
@@ -126,8 +154,9 @@ async fn a_release_beside_a_prune_takes_nothing_from_the_next_holder() {
         stage.has_sessions(2).await;
         stage.consul.destroy_session(slot.session().as_str()).await;
         let (released, next) = tokio::join!(slot.release(), soon(next));
+        // Whichever is first.
         assert!(
-            matches!(released, Err(ReleaseError::Lost(_))),
+            matches!(released, Ok(()) | Err(ReleaseError::Lost(_))),
             "{released:?}"
         );
         let next = next.unwrap();
