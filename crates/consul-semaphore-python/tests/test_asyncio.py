@@ -104,6 +104,16 @@ class Asyncio(Stage, unittest.IsolatedAsyncioTestCase):
                 self.assertTrue(slot.wait_lost(timeout=60))
         await asyncio.sleep(0)
 
+    async def test_a_block_that_ends_just_before_its_cancellation_says_so(self) -> None:
+        with self.assertRaises(Lost):
+            async with Semaphore(self.prefix, limit=1).slot() as slot:
+                self.consul.destroy(slot.session)
+                # Who waits second is told after the watch. Then the loop has the loss, and plans the cancellation.
+                for _ in range(2):
+                    self.assertTrue(slot.wait_lost(timeout=60))
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
     async def test_what_the_work_raises_when_it_is_ended_counts_for_more(self) -> None:
         with self.assertRaises(KeyError), self.assertLogs("consul_semaphore"):
             async with Semaphore(self.prefix, limit=1).slot() as slot:
