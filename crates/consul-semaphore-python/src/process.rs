@@ -154,20 +154,21 @@ impl Process {
     async fn end(&self) {
         self.ends.send_replace(true);
         let held = mem::take(&mut *self.held.lock());
-        for held in held.values() {
-            held.take().await;
-        }
+        let releases: Vec<_> = held
+            .into_values()
+            .map(|held| self.spawn(async move { drop(held.release().await) }))
+            .collect();
         let known = mem::take(&mut *self.semaphores.lock());
         let (resting, others): (Vec<_>, Vec<_>) =
             known.into_values().partition(|known| known.rests);
-        for (semaphores, time) in [(others, RELEASE), (resting, RESTING)] {
-            let all = async {
-                for known in semaphores {
-                    known.semaphore.all_released().await;
-                }
-            };
-            drop(timeout(time, all).await);
-        }
+        let all = async {
+            for release in releases {
+                drop(release.await);
+            }
+            all_free(others).await;
+        };
+        drop(timeout(RELEASE, all).await);
+        drop(timeout(RESTING, all_free(resting)).await);
     }
 
     /// No thread calls Python from now on: when Python is gone, that would be the end of the process.
@@ -177,6 +178,12 @@ impl Process {
         if let Some(deliverer) = deliverer {
             drop(deliverer.join());
         }
+    }
+}
+
+async fn all_free(semaphores: Vec<Known>) {
+    for known in semaphores {
+        known.semaphore.all_released().await;
     }
 }
 

@@ -149,6 +149,19 @@ class Asyncio(Stage, unittest.IsolatedAsyncioTestCase):
         with self.assertRaises(Lost):
             await slot.release_async()
 
+    async def test_a_release_goes_on_when_its_task_is_cancelled(self) -> None:
+        slot = await Semaphore(self.prefix, limit=1).acquire_async()
+        self.consul.destroy(slot.session)
+        self.assertTrue(await slot.wait_lost_async())
+        first = asyncio.create_task(slot.release_async())
+        await asyncio.sleep(0)
+        first.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await first
+        # It waits for the first one, and is told the same.
+        with self.assertRaises(Lost):
+            await slot.release_async()
+
     async def test_who_waits_for_the_loss_is_told_that_there_is_none(self) -> None:
         slot = await Semaphore(self.prefix, limit=1).acquire_async()
         lost = asyncio.create_task(slot.wait_lost_async())

@@ -54,6 +54,14 @@ class Sync(Stage):
         self.assertFalse(slot.lost)
         self.assertFalse(slot.wait_lost())
 
+    def test_whoever_gives_a_slot_back_is_told_of_its_loss(self) -> None:
+        slot = Semaphore(self.prefix, limit=1).acquire()
+        self.consul.destroy(slot.session)
+        self.assertTrue(slot.wait_lost(timeout=60))
+        for _ in range(2):
+            with self.assertRaisesRegex(Lost, f"the slot of {self.prefix} is lost"):
+                slot.release()
+
     def test_the_end_of_a_block_says_that_the_slot_was_lost(self) -> None:
         with self.assertRaisesRegex(Lost, f"the slot of {self.prefix} is lost"):
             with Semaphore(self.prefix, limit=1).slot() as slot:

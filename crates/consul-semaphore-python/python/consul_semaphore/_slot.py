@@ -89,8 +89,8 @@ class Slot:
     def release(self) -> None:
         """Gives it back, and waits until others can have it.
 
-        A slot of a rate, or with a cooldown, stays held until that is over: it is not waited for. If it was given back
-        already, nothing happens.
+        A slot of a rate, or with a cooldown, stays held until that is over: it is not waited for. If it is being given
+        back already, or was, this waits for that, and says the same of it.
 
         Raises `Lost` if it was lost before, and `StillHeld` if Consul does not answer.
         """
