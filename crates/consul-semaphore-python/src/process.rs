@@ -1,11 +1,11 @@
-//! The runtime of a process, and the only thread that calls Python.
+//! The runtime of a process, and the only threads that call Python.
 //!
 //! A child that was forked has none of its parent's threads. So it gets a runtime of its own, and leaves alone what its
 //! parent has: the slots are the parent's, and a lock that another thread held at the fork is never unlocked.
 
 use std::{
     collections::HashMap,
-    mem,
+    io, mem,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -37,7 +37,10 @@ const THREADS: usize = 2;
 const THREADS_FOR_NAMES: usize = 4;
 
 /// How many outcomes wait for Python at the most. Those beyond wait in their tasks.
-const DELIVERIES: usize = 1024;
+const OUTCOMES: usize = 1024;
+
+/// How many messages wait to be logged at the most. Those beyond are dropped.
+const LOGS: usize = 1024;
 
 /// How long the end of a program may wait for slots that rest, which are left to expire: enough for those beside them.
 const RESTING: Duration = Duration::from_secs(1);
@@ -52,9 +55,9 @@ type Delivery = Box<dyn FnOnce(Python<'_>) + Send>;
 pub(crate) struct Process {
     id: u32,
     runtime: Runtime,
-    /// `None` once Python ends.
-    deliveries: Mutex<Option<mpsc::Sender<Delivery>>>,
-    deliverer: Mutex<Option<thread::JoinHandle<()>>>,
+    outcomes: Caller,
+    /// What a program logs with may block, and the outcomes must not wait for that.
+    logs: Caller,
     /// Whether Python ends.
     ends: watch::Sender<bool>,
     /// The slots that are held.
@@ -89,15 +92,11 @@ impl Process {
             .thread_name("semaphore")
             .enable_all()
             .build()?;
-        let (deliveries, receiver) = mpsc::channel(DELIVERIES);
-        let deliverer = thread::Builder::new()
-            .name("semaphore-calls".to_owned())
-            .spawn(move || deliver(receiver))?;
         Ok(Self {
             id: std::process::id(),
             runtime,
-            deliveries: Mutex::new(Some(deliveries)),
-            deliverer: Mutex::new(Some(deliverer)),
+            outcomes: Caller::new("semaphore-calls", OUTCOMES)?,
+            logs: Caller::new("semaphore-logs", LOGS)?,
             ends: watch::Sender::new(false),
             held: Mutex::default(),
             semaphores: Mutex::default(),
@@ -114,19 +113,18 @@ impl Process {
         self.runtime.spawn(task)
     }
 
-    /// Has this done with Python, in the order in which it is asked for.
-    pub(crate) async fn deliver(&self, delivery: impl FnOnce(Python<'_>) + Send + 'static) {
-        let deliveries = self.deliveries.lock().clone();
-        if let Some(deliveries) = deliveries {
+    /// Has an outcome delivered to Python.
+    pub(crate) async fn deliver(&self, outcome: impl FnOnce(Python<'_>) + Send + 'static) {
+        if let Some(queue) = self.outcomes.queue() {
             // It is refused once Python ends.
-            drop(deliveries.send(Box::new(delivery)).await);
+            drop(queue.send(Box::new(outcome)).await);
         }
     }
 
-    /// The same for what may be left out if there is too much of it.
-    pub(crate) fn try_deliver(&self, delivery: impl FnOnce(Python<'_>) + Send + 'static) {
-        if let Some(deliveries) = &*self.deliveries.lock() {
-            drop(deliveries.try_send(Box::new(delivery)));
+    /// Has something logged, unless too much waits for that.
+    pub(crate) fn log(&self, message: impl FnOnce(Python<'_>) + Send + 'static) {
+        if let Some(queue) = self.logs.queue() {
+            drop(queue.try_send(Box::new(message)));
         }
     }
 
@@ -173,11 +171,9 @@ impl Process {
 
     /// No thread calls Python from now on: when Python is gone, that would be the end of the process.
     fn stop(&self) {
-        drop(self.deliveries.lock().take());
-        let deliverer = self.deliverer.lock().take();
-        if let Some(deliverer) = deliverer {
-            drop(deliverer.join());
-        }
+        // Whoever logs may wait for an outcome.
+        self.logs.stop();
+        self.outcomes.stop();
     }
 }
 
@@ -187,11 +183,41 @@ async fn all_free(semaphores: Vec<Known>) {
     }
 }
 
-/// The only thread that calls Python.
-fn deliver(mut deliveries: mpsc::Receiver<Delivery>) {
-    while let Some(delivery) = deliveries.blocking_recv() {
-        if Python::try_attach(delivery).is_none() {
-            return;
+/// A thread that calls Python, in the order in which it is asked to.
+struct Caller {
+    /// `None` once Python ends.
+    queue: Mutex<Option<mpsc::Sender<Delivery>>>,
+    thread: Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+impl Caller {
+    fn new(name: &str, room: usize) -> io::Result<Self> {
+        let (queue, mut deliveries) = mpsc::channel::<Delivery>(room);
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                while let Some(delivery) = deliveries.blocking_recv() {
+                    if Python::try_attach(delivery).is_none() {
+                        return;
+                    }
+                }
+            })?;
+        Ok(Self {
+            queue: Mutex::new(Some(queue)),
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    fn queue(&self) -> Option<mpsc::Sender<Delivery>> {
+        self.queue.lock().clone()
+    }
+
+    /// Does what is in the queue, and nothing more.
+    fn stop(&self) {
+        drop(self.queue.lock().take());
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            drop(thread.join());
         }
     }
 }

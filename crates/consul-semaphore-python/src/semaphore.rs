@@ -81,7 +81,7 @@ impl Semaphore {
         let builder = common.say(builder)?.on_notice(move |notice| {
             let (level, text) = told(&notice);
             let log = log.clone();
-            process.try_deliver(move |py| {
+            process.log(move |py| {
                 // How a program logs is its own matter.
                 drop(log.call1(py, (level, text)));
             });

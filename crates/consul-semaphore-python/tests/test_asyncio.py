@@ -1,7 +1,9 @@
 """Slots in asyncio."""
 
 import asyncio
+import logging
 import sys
+import threading
 import unittest
 
 from consul_semaphore import Lost, Semaphore, Timeout
@@ -113,6 +115,29 @@ class Asyncio(Stage, unittest.IsolatedAsyncioTestCase):
                     self.assertTrue(slot.wait_lost(timeout=60))
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
+
+    async def test_a_log_that_blocks_does_not_delay_the_loss(self) -> None:
+        logs, go_on = threading.Event(), threading.Event()
+        went_on = []
+
+        class Blocks(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                logs.set()
+                went_on.append(go_on.wait(PATIENCE))
+
+        logger, handler = logging.getLogger("consul_semaphore"), Blocks()
+        self.addCleanup(logger.setLevel, logger.level)
+        self.addCleanup(logger.removeHandler, handler)
+        self.addCleanup(go_on.set)
+        logger.setLevel(logging.DEBUG)
+        logger.addHandler(handler)
+        with self.assertRaises(Lost):
+            async with Semaphore(self.prefix, limit=1).slot() as slot:
+                # Its grant is logged.
+                self.assertTrue(await asyncio.to_thread(logs.wait, PATIENCE))
+                self.consul.destroy(slot.session)
+                await forever()
+        self.assertEqual(went_on, [])
 
     async def test_what_the_work_raises_when_it_is_ended_counts_for_more(self) -> None:
         with self.assertRaises(KeyError), self.assertLogs("consul_semaphore"):
