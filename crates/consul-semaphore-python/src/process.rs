@@ -8,7 +8,7 @@ use std::{
     io, mem,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     thread,
     time::Duration,
@@ -70,9 +70,17 @@ pub(crate) struct Process {
 /// It is locked only by who holds the GIL, as does who forks. So it is never locked at a fork.
 static PROCESS: Mutex<Option<&'static Process>> = Mutex::new(None);
 
+/// The process in which nothing calls Python any more, by its id; 0 at first. Code of the program may run after that:
+/// functions of `atexit` that were registered early, and what Python closes when it drops its modules.
+static STOPPED: AtomicU32 = AtomicU32::new(0);
+
 impl Process {
     /// That of this process, which is made when it is first asked for.
+    ///
+    /// # Errors
+    /// The program ends.
     pub(crate) fn here() -> PyResult<&'static Self> {
+        runs()?;
         let mut process = PROCESS.lock();
         match *process {
             Some(process) if process.id == std::process::id() => Ok(process),
@@ -138,10 +146,19 @@ impl Process {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(crate) fn hold(&self, held: &Arc<Held>) -> u64 {
+    /// Knows that this is held, so that the end gives it back.
+    ///
+    /// # Errors
+    /// The end has given back what was held.
+    pub(crate) fn hold(&self, held: &Arc<Held>) -> PyResult<u64> {
         let id = self.next();
-        self.held.lock().insert(id, held.clone());
-        id
+        // The end takes what is in there after it has said that it comes.
+        let mut all = self.held.lock();
+        if *self.ends.borrow() {
+            return Err(ending());
+        }
+        all.insert(id, held.clone());
+        Ok(id)
     }
 
     pub(crate) fn forget(&self, id: u64) {
@@ -222,19 +239,37 @@ impl Caller {
     }
 }
 
-/// Ends all that this process has begun: `future` is done once slots and places are given back.
-#[pyfunction]
-pub(crate) fn all_released(future: Py<PyAny>) -> Option<Call> {
-    let process = begun()?;
-    Some(call::begin(process, future, async {
-        process.end().await;
-        Ok(())
-    }))
+/// # Errors
+/// Nothing calls Python any more: whoever waited for that would wait for ever.
+pub(crate) fn runs() -> PyResult<()> {
+    if STOPPED.load(Ordering::Relaxed) == std::process::id() {
+        return Err(ending());
+    }
+    Ok(())
 }
 
-/// Nothing calls Python after this, which does not return before.
+/// Why nothing is begun any more.
+pub(crate) fn ending() -> PyErr {
+    SemaphoreError::new_err("the program ends")
+}
+
+/// Ends all that this process has begun: `future` is done once slots and places are given back.
+#[pyfunction]
+pub(crate) fn all_released(future: Py<PyAny>) -> PyResult<Option<Call>> {
+    let Some(process) = begun() else {
+        return Ok(None);
+    };
+    let call = call::begin(process, future, async {
+        process.end().await;
+        Ok(())
+    });
+    call.map(Some)
+}
+
+/// Nothing calls Python after this, which does not return before. What is begun from now on fails at once.
 #[pyfunction]
 pub(crate) fn stop(py: Python<'_>) {
+    STOPPED.store(std::process::id(), Ordering::Relaxed);
     if let Some(process) = begun() {
         py.detach(|| process.stop());
     }

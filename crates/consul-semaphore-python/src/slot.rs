@@ -149,16 +149,18 @@ impl Drop for Kept {
 }
 
 impl Slot {
-    pub(crate) fn new(slot: Granted, semaphore: Arc<Registered>) -> Self {
+    /// # Errors
+    /// The program ends: the slot is given back.
+    pub(crate) fn new(slot: Granted, semaphore: Arc<Registered>) -> PyResult<Self> {
         let sequencers = slot.sequencers();
         let held = Arc::new(Held::new(slot, semaphore.rests()));
-        let id = semaphore.process().hold(&held);
-        Self(OfProcess::new(Kept {
+        let id = semaphore.process().hold(&held)?;
+        Ok(Self(OfProcess::new(Kept {
             held,
             id,
             sequencers,
             semaphore,
-        }))
+        })))
     }
 }
 
@@ -194,21 +196,26 @@ impl Slot {
             held, semaphore, ..
         } = self.0.get()?;
         let held = held.clone();
-        Ok(call::begin(semaphore.process(), future, async move {
-            Ok(held.lost().await)
-        }))
+        call::begin(
+            semaphore.process(),
+            future,
+            async move { Ok(held.lost().await) },
+        )
     }
 
     /// Gives it back. `future` gets why it was lost, or `None` if it was not; unless the slot rests, once others can
     /// have it.
-    fn release(&self, future: Py<PyAny>) -> PyResult<()> {
+    fn release(&self, py: Python<'_>, future: Py<PyAny>) -> PyResult<()> {
         let Kept {
             held, semaphore, ..
         } = self.0.get()?;
+        if let Some(outcome) = held.released() {
+            call::settle(py, &future, outcome);
+            return Ok(());
+        }
         let held = held.clone();
         // It goes on even if nobody waits for it.
         let release = async move { held.release().await };
-        drop(call::begin(semaphore.process(), future, release));
-        Ok(())
+        call::begin(semaphore.process(), future, release).map(drop)
     }
 }
