@@ -3,7 +3,7 @@
 use pyo3::{IntoPyObjectExt, prelude::*};
 use tokio::task::AbortHandle;
 
-use crate::process::Process;
+use crate::process::{self, Process};
 
 /// What was begun. It may be given up.
 #[pyclass(frozen)]
@@ -18,24 +18,29 @@ impl Call {
 }
 
 /// Begins this work; its outcome becomes that of `future`.
+///
+/// # Errors
+/// The program ends: the outcome would never be told.
 pub(crate) fn begin<T>(
     process: &'static Process,
     future: Py<PyAny>,
     work: impl Future<Output = PyResult<T>> + Send + 'static,
-) -> Call
+) -> PyResult<Call>
 where
     T: for<'py> IntoPyObject<'py> + Send + 'static,
 {
+    process::runs()?;
     let task = process.spawn(async move {
         let outcome = work.await;
         process
             .deliver(move |py| settle(py, &future, outcome))
             .await;
     });
-    Call(task.abort_handle())
+    Ok(Call(task.abort_handle()))
 }
 
-fn settle<T>(py: Python<'_>, future: &Py<PyAny>, outcome: PyResult<T>)
+/// This outcome becomes that of `future`.
+pub(crate) fn settle<T>(py: Python<'_>, future: &Py<PyAny>, outcome: PyResult<T>)
 where
     T: for<'py> IntoPyObject<'py>,
 {

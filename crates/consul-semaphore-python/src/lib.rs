@@ -4,7 +4,7 @@
 //! `concurrent.futures.Future`, returns at once, and sets the future's outcome later: Python can wait for that in a
 //! thread, where Ctrl-C interrupts it, as well as in asyncio.
 //!
-//! - [`process`]: the runtime of a process, and the only thread that calls Python
+//! - [`process`]: the runtime of a process, and the only threads that call Python
 //! - [`call`]: what takes time
 //! - [`error`]: which exceptions are raised
 //! - [`consul`]: a client of Consul

@@ -1,14 +1,14 @@
-//! The runtime of a process, and the only thread that calls Python.
+//! The runtime of a process, and the only threads that call Python.
 //!
 //! A child that was forked has none of its parent's threads. So it gets a runtime of its own, and leaves alone what its
 //! parent has: the slots are the parent's, and a lock that another thread held at the fork is never unlocked.
 
 use std::{
     collections::HashMap,
-    mem,
+    io, mem,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     thread,
     time::Duration,
@@ -37,7 +37,10 @@ const THREADS: usize = 2;
 const THREADS_FOR_NAMES: usize = 4;
 
 /// How many outcomes wait for Python at the most. Those beyond wait in their tasks.
-const DELIVERIES: usize = 1024;
+const OUTCOMES: usize = 1024;
+
+/// How many messages wait to be logged at the most. Those beyond are dropped.
+const LOGS: usize = 1024;
 
 /// How long the end of a program may wait for slots that rest, which are left to expire: enough for those beside them.
 const RESTING: Duration = Duration::from_secs(1);
@@ -52,9 +55,9 @@ type Delivery = Box<dyn FnOnce(Python<'_>) + Send>;
 pub(crate) struct Process {
     id: u32,
     runtime: Runtime,
-    /// `None` once Python ends.
-    deliveries: Mutex<Option<mpsc::Sender<Delivery>>>,
-    deliverer: Mutex<Option<thread::JoinHandle<()>>>,
+    outcomes: Caller,
+    /// What a program logs with may block, and the outcomes must not wait for that.
+    logs: Caller,
     /// Whether Python ends.
     ends: watch::Sender<bool>,
     /// The slots that are held.
@@ -67,9 +70,17 @@ pub(crate) struct Process {
 /// It is locked only by who holds the GIL, as does who forks. So it is never locked at a fork.
 static PROCESS: Mutex<Option<&'static Process>> = Mutex::new(None);
 
+/// The process in which nothing calls Python any more, by its id; 0 at first. Code of the program may run after that:
+/// functions of `atexit` that were registered early, and what Python closes when it drops its modules.
+static STOPPED: AtomicU32 = AtomicU32::new(0);
+
 impl Process {
     /// That of this process, which is made when it is first asked for.
+    ///
+    /// # Errors
+    /// The program ends.
     pub(crate) fn here() -> PyResult<&'static Self> {
+        runs()?;
         let mut process = PROCESS.lock();
         match *process {
             Some(process) if process.id == std::process::id() => Ok(process),
@@ -89,15 +100,11 @@ impl Process {
             .thread_name("semaphore")
             .enable_all()
             .build()?;
-        let (deliveries, receiver) = mpsc::channel(DELIVERIES);
-        let deliverer = thread::Builder::new()
-            .name("semaphore-calls".to_owned())
-            .spawn(move || deliver(receiver))?;
         Ok(Self {
             id: std::process::id(),
             runtime,
-            deliveries: Mutex::new(Some(deliveries)),
-            deliverer: Mutex::new(Some(deliverer)),
+            outcomes: Caller::new("semaphore-calls", OUTCOMES)?,
+            logs: Caller::new("semaphore-logs", LOGS)?,
             ends: watch::Sender::new(false),
             held: Mutex::default(),
             semaphores: Mutex::default(),
@@ -114,19 +121,18 @@ impl Process {
         self.runtime.spawn(task)
     }
 
-    /// Has this done with Python, in the order in which it is asked for.
-    pub(crate) async fn deliver(&self, delivery: impl FnOnce(Python<'_>) + Send + 'static) {
-        let deliveries = self.deliveries.lock().clone();
-        if let Some(deliveries) = deliveries {
+    /// Has an outcome delivered to Python.
+    pub(crate) async fn deliver(&self, outcome: impl FnOnce(Python<'_>) + Send + 'static) {
+        if let Some(queue) = self.outcomes.queue() {
             // It is refused once Python ends.
-            drop(deliveries.send(Box::new(delivery)).await);
+            drop(queue.send(Box::new(outcome)).await);
         }
     }
 
-    /// The same for what may be left out if there is too much of it.
-    pub(crate) fn try_deliver(&self, delivery: impl FnOnce(Python<'_>) + Send + 'static) {
-        if let Some(deliveries) = &*self.deliveries.lock() {
-            drop(deliveries.try_send(Box::new(delivery)));
+    /// Has something logged, unless too much waits for that.
+    pub(crate) fn log(&self, message: impl FnOnce(Python<'_>) + Send + 'static) {
+        if let Some(queue) = self.logs.queue() {
+            drop(queue.try_send(Box::new(message)));
         }
     }
 
@@ -140,10 +146,19 @@ impl Process {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(crate) fn hold(&self, held: &Arc<Held>) -> u64 {
+    /// Knows that this is held, so that the end gives it back.
+    ///
+    /// # Errors
+    /// The end has given back what was held.
+    pub(crate) fn hold(&self, held: &Arc<Held>) -> PyResult<u64> {
         let id = self.next();
-        self.held.lock().insert(id, held.clone());
-        id
+        // The end takes what is in there after it has said that it comes.
+        let mut all = self.held.lock();
+        if *self.ends.borrow() {
+            return Err(ending());
+        }
+        all.insert(id, held.clone());
+        Ok(id)
     }
 
     pub(crate) fn forget(&self, id: u64) {
@@ -154,54 +169,107 @@ impl Process {
     async fn end(&self) {
         self.ends.send_replace(true);
         let held = mem::take(&mut *self.held.lock());
-        for held in held.values() {
-            held.take().await;
-        }
+        let releases: Vec<_> = held
+            .into_values()
+            .map(|held| self.spawn(async move { drop(held.release().await) }))
+            .collect();
         let known = mem::take(&mut *self.semaphores.lock());
         let (resting, others): (Vec<_>, Vec<_>) =
             known.into_values().partition(|known| known.rests);
-        for (semaphores, time) in [(others, RELEASE), (resting, RESTING)] {
-            let all = async {
-                for known in semaphores {
-                    known.semaphore.all_released().await;
-                }
-            };
-            drop(timeout(time, all).await);
-        }
+        let all = async {
+            for release in releases {
+                drop(release.await);
+            }
+            all_free(others).await;
+        };
+        drop(timeout(RELEASE, all).await);
+        drop(timeout(RESTING, all_free(resting)).await);
     }
 
     /// No thread calls Python from now on: when Python is gone, that would be the end of the process.
     fn stop(&self) {
-        drop(self.deliveries.lock().take());
-        let deliverer = self.deliverer.lock().take();
-        if let Some(deliverer) = deliverer {
-            drop(deliverer.join());
+        // Whoever logs may wait for an outcome.
+        self.logs.stop();
+        self.outcomes.stop();
+    }
+}
+
+async fn all_free(semaphores: Vec<Known>) {
+    for known in semaphores {
+        known.semaphore.all_released().await;
+    }
+}
+
+/// A thread that calls Python, in the order in which it is asked to.
+struct Caller {
+    /// `None` once Python ends.
+    queue: Mutex<Option<mpsc::Sender<Delivery>>>,
+    thread: Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+impl Caller {
+    fn new(name: &str, room: usize) -> io::Result<Self> {
+        let (queue, mut deliveries) = mpsc::channel::<Delivery>(room);
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                while let Some(delivery) = deliveries.blocking_recv() {
+                    if Python::try_attach(delivery).is_none() {
+                        return;
+                    }
+                }
+            })?;
+        Ok(Self {
+            queue: Mutex::new(Some(queue)),
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    fn queue(&self) -> Option<mpsc::Sender<Delivery>> {
+        self.queue.lock().clone()
+    }
+
+    /// Does what is in the queue, and nothing more.
+    fn stop(&self) {
+        drop(self.queue.lock().take());
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            drop(thread.join());
         }
     }
 }
 
-/// The only thread that calls Python.
-fn deliver(mut deliveries: mpsc::Receiver<Delivery>) {
-    while let Some(delivery) = deliveries.blocking_recv() {
-        if Python::try_attach(delivery).is_none() {
-            return;
-        }
+/// # Errors
+/// Nothing calls Python any more: whoever waited for that would wait for ever.
+pub(crate) fn runs() -> PyResult<()> {
+    if STOPPED.load(Ordering::Relaxed) == std::process::id() {
+        return Err(ending());
     }
+    Ok(())
+}
+
+/// Why nothing is begun any more.
+pub(crate) fn ending() -> PyErr {
+    SemaphoreError::new_err("the program ends")
 }
 
 /// Ends all that this process has begun: `future` is done once slots and places are given back.
 #[pyfunction]
-pub(crate) fn all_released(future: Py<PyAny>) -> Option<Call> {
-    let process = begun()?;
-    Some(call::begin(process, future, async {
+pub(crate) fn all_released(future: Py<PyAny>) -> PyResult<Option<Call>> {
+    let Some(process) = begun() else {
+        return Ok(None);
+    };
+    let call = call::begin(process, future, async {
         process.end().await;
         Ok(())
-    }))
+    });
+    call.map(Some)
 }
 
-/// Nothing calls Python after this, which does not return before.
+/// Nothing calls Python after this, which does not return before. What is begun from now on fails at once.
 #[pyfunction]
 pub(crate) fn stop(py: Python<'_>) {
+    STOPPED.store(std::process::id(), Ordering::Relaxed);
     if let Some(process) = begun() {
         py.detach(|| process.stop());
     }

@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use crate::{
     call::{self, Call},
     consul::Consul,
-    error::{self, InvalidSemaphore, SemaphoreError, number, time},
-    process::{OfProcess, Process, Registered},
+    error::{self, InvalidSemaphore, number, time},
+    process::{self, OfProcess, Process, Registered},
     slot::Slot,
 };
 
@@ -81,7 +81,7 @@ impl Semaphore {
         let builder = common.say(builder)?.on_notice(move |notice| {
             let (level, text) = told(&notice);
             let log = log.clone();
-            process.try_deliver(move |py| {
+            process.log(move |py| {
                 // How a program logs is its own matter.
                 drop(log.call1(py, (level, text)));
             });
@@ -104,7 +104,7 @@ impl Semaphore {
             .map(|timeout| time("timeout", timeout))
             .transpose()?;
         let process = registered.process();
-        Ok(call::begin(process, future, async move {
+        call::begin(process, future, async move {
             let semaphore = registered.semaphore();
             let asked = async {
                 match within {
@@ -114,21 +114,22 @@ impl Semaphore {
                 }
             };
             let slot = tokio::select! {
+                biased;
+                () = process.ends() => return Err(process::ending()),
                 slot = asked => slot.map_err(|no| error::no_slot(&no))?,
-                () = process.ends() => return Err(SemaphoreError::new_err("the program ends")),
             };
-            Ok(Slot::new(slot, registered))
-        }))
+            Slot::new(slot, registered)
+        })
     }
 
     /// `future` is done once all slots are released and nobody waits for one.
     fn all_released(&self, future: Py<PyAny>) -> PyResult<Call> {
         let registered = self.0.get()?.clone();
         let process = registered.process();
-        Ok(call::begin(process, future, async move {
+        call::begin(process, future, async move {
             registered.semaphore().all_released().await;
             Ok(())
-        }))
+        })
     }
 }
 

@@ -15,17 +15,40 @@ use crate::{
     process::{OfProcess, Registered},
 };
 
-/// The slot, while it is held.
+/// The slot, while it is held, and then what came of its release.
 pub(crate) struct Held {
     /// Those who wait for its loss read it.
     slot: RwLock<Option<Granted>>,
     /// Makes them end.
-    given_back: watch::Sender<bool>,
+    stage: watch::Sender<Stage>,
     /// Whether it was lost when it was given back.
     was_lost: AtomicBool,
+    /// Whether it stays held for a while after it is given back.
+    rests: bool,
 }
 
+/// How far a slot is.
+enum Stage {
+    Held,
+    /// It is being given back.
+    Leaves,
+    /// It is given back, or left to expire.
+    Gone(Outcome),
+}
+
+/// Why a slot was lost, or `None` if it was not; or why it is still held.
+type Outcome = Result<Option<String>, String>;
+
 impl Held {
+    fn new(slot: Granted, rests: bool) -> Self {
+        Self {
+            slot: RwLock::new(Some(slot)),
+            stage: watch::Sender::new(Stage::Held),
+            was_lost: AtomicBool::new(false),
+            rests,
+        }
+    }
+
     fn is_lost(&self) -> bool {
         match self.slot.try_read().as_deref() {
             Ok(Some(slot)) => slot.is_lost(),
@@ -37,21 +60,69 @@ impl Held {
     /// Why it is lost, once it is; `None` if it was given back before.
     async fn lost(&self) -> Option<String> {
         let slot = self.slot.read().await;
-        let mut given_back = self.given_back.subscribe();
+        let mut stage = self.stage.subscribe();
         tokio::select! {
             biased;
             lost = slot.as_ref()?.lost() => Some(lost.to_string()),
             // The sender is in `self`.
-            _ = given_back.wait_for(|given_back| *given_back) => None,
+            _ = stage.wait_for(|stage| !matches!(stage, Stage::Held)) => None,
         }
     }
 
-    /// Takes the slot out, to be released or dropped.
-    pub(crate) async fn take(&self) -> Option<Granted> {
-        self.given_back.send_replace(true);
+    /// Gives it back, unless somebody does already or has, and waits until that is done: all are told the same. It must
+    /// run to its end.
+    pub(crate) async fn release(&self) -> PyResult<Option<String>> {
+        if let Some(slot) = self.take().await {
+            let outcome = self.end(slot).await;
+            self.stage.send_replace(Stage::Gone(outcome));
+        }
+        let mut stage = self.stage.subscribe();
+        let gone = stage.wait_for(|stage| matches!(stage, Stage::Gone(_)));
+        // The sender is in `self`.
+        drop(gone.await);
+        self.released().unwrap_or(Ok(None))
+    }
+
+    /// What came of its release, once that is done.
+    fn released(&self) -> Option<PyResult<Option<String>>> {
+        match &*self.stage.borrow() {
+            Stage::Gone(outcome) => Some(outcome.clone().map_err(StillHeld::new_err)),
+            Stage::Held | Stage::Leaves => None,
+        }
+    }
+
+    /// Takes the slot out, which nobody else can then.
+    async fn take(&self) -> Option<Granted> {
+        self.stage.send_if_modified(|stage| {
+            let held = matches!(stage, Stage::Held);
+            if held {
+                *stage = Stage::Leaves;
+            }
+            held
+        });
         let slot = self.slot.write().await.take()?;
         self.was_lost.store(slot.is_lost(), Ordering::Relaxed);
         Some(slot)
+    }
+
+    async fn end(&self, slot: Granted) -> Outcome {
+        if self.rests {
+            // Its release would wait until it has rested.
+            let lost = slot.is_lost();
+            return Ok(if lost {
+                Some(slot.lost().await.to_string())
+            } else {
+                None
+            });
+        }
+        match slot.release().await {
+            Ok(()) => Ok(None),
+            Err(ReleaseError::Lost(lost)) => {
+                self.was_lost.store(true, Ordering::Relaxed);
+                Ok(Some(lost.to_string()))
+            }
+            Err(error) => Err(error.to_string()),
+        }
     }
 }
 
@@ -73,25 +144,23 @@ impl Drop for Kept {
         let process = self.semaphore.process();
         process.forget(self.id);
         let held = self.held.clone();
-        process.spawn(async move { drop(held.take().await) });
+        process.spawn(async move { drop(held.release().await) });
     }
 }
 
 impl Slot {
-    pub(crate) fn new(slot: Granted, semaphore: Arc<Registered>) -> Self {
+    /// # Errors
+    /// The program ends: the slot is given back.
+    pub(crate) fn new(slot: Granted, semaphore: Arc<Registered>) -> PyResult<Self> {
         let sequencers = slot.sequencers();
-        let held = Arc::new(Held {
-            slot: RwLock::new(Some(slot)),
-            given_back: watch::Sender::new(false),
-            was_lost: AtomicBool::new(false),
-        });
-        let id = semaphore.process().hold(&held);
-        Self(OfProcess::new(Kept {
+        let held = Arc::new(Held::new(slot, semaphore.rests()));
+        let id = semaphore.process().hold(&held)?;
+        Ok(Self(OfProcess::new(Kept {
             held,
             id,
             sequencers,
             semaphore,
-        }))
+        })))
     }
 }
 
@@ -127,41 +196,26 @@ impl Slot {
             held, semaphore, ..
         } = self.0.get()?;
         let held = held.clone();
-        Ok(call::begin(semaphore.process(), future, async move {
-            Ok(held.lost().await)
-        }))
+        call::begin(
+            semaphore.process(),
+            future,
+            async move { Ok(held.lost().await) },
+        )
     }
 
     /// Gives it back. `future` gets why it was lost, or `None` if it was not; unless the slot rests, once others can
     /// have it.
-    fn release(&self, future: Py<PyAny>) -> PyResult<()> {
+    fn release(&self, py: Python<'_>, future: Py<PyAny>) -> PyResult<()> {
         let Kept {
             held, semaphore, ..
         } = self.0.get()?;
-        let (held, rests) = (held.clone(), semaphore.rests());
+        if let Some(outcome) = held.released() {
+            call::settle(py, &future, outcome);
+            return Ok(());
+        }
+        let held = held.clone();
         // It goes on even if nobody waits for it.
-        drop(call::begin(semaphore.process(), future, async move {
-            let Some(slot) = held.take().await else {
-                return Ok(None);
-            };
-            if rests {
-                // Its release would wait until it has rested.
-                let lost = slot.is_lost();
-                return Ok(if lost {
-                    Some(slot.lost().await.to_string())
-                } else {
-                    None
-                });
-            }
-            match slot.release().await {
-                Ok(()) => Ok(None),
-                Err(ReleaseError::Lost(lost)) => {
-                    held.was_lost.store(true, Ordering::Relaxed);
-                    Ok(Some(lost.to_string()))
-                }
-                Err(error) => Err(StillHeld::new_err(error.to_string())),
-            }
-        }));
-        Ok(())
+        let release = async move { held.release().await };
+        call::begin(semaphore.process(), future, release).map(drop)
     }
 }

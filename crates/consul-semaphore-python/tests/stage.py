@@ -138,7 +138,10 @@ class Program:
 
     def ended(self) -> tuple[int, str, str]:
         """Its exit code, and what else it has said."""
-        out, err = self.process.communicate(timeout=PATIENCE)
+        try:
+            out, err = self.process.communicate(timeout=PATIENCE)
+        finally:
+            self.process.kill()
         return self.process.returncode, out, err
 
 

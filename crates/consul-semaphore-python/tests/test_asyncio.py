@@ -1,7 +1,9 @@
 """Slots in asyncio."""
 
 import asyncio
+import logging
 import sys
+import threading
 import unittest
 
 from consul_semaphore import Lost, Semaphore, Timeout
@@ -104,6 +106,39 @@ class Asyncio(Stage, unittest.IsolatedAsyncioTestCase):
                 self.assertTrue(slot.wait_lost(timeout=60))
         await asyncio.sleep(0)
 
+    async def test_a_block_that_ends_just_before_its_cancellation_says_so(self) -> None:
+        with self.assertRaises(Lost):
+            async with Semaphore(self.prefix, limit=1).slot() as slot:
+                self.consul.destroy(slot.session)
+                # Who waits second is told after the watch. Then the loop has the loss, and plans the cancellation.
+                for _ in range(2):
+                    self.assertTrue(slot.wait_lost(timeout=60))
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def test_a_log_that_blocks_does_not_delay_the_loss(self) -> None:
+        logs, go_on = threading.Event(), threading.Event()
+        went_on = []
+
+        class Blocks(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                logs.set()
+                went_on.append(go_on.wait(PATIENCE))
+
+        logger, handler = logging.getLogger("consul_semaphore"), Blocks()
+        self.addCleanup(logger.setLevel, logger.level)
+        self.addCleanup(logger.removeHandler, handler)
+        self.addCleanup(go_on.set)
+        logger.setLevel(logging.DEBUG)
+        logger.addHandler(handler)
+        with self.assertRaises(Lost):
+            async with Semaphore(self.prefix, limit=1).slot() as slot:
+                # Its grant is logged.
+                self.assertTrue(await asyncio.to_thread(logs.wait, PATIENCE))
+                self.consul.destroy(slot.session)
+                await forever()
+        self.assertEqual(went_on, [])
+
     async def test_what_the_work_raises_when_it_is_ended_counts_for_more(self) -> None:
         with self.assertRaises(KeyError), self.assertLogs("consul_semaphore"):
             async with Semaphore(self.prefix, limit=1).slot() as slot:
@@ -136,6 +171,19 @@ class Asyncio(Stage, unittest.IsolatedAsyncioTestCase):
         lost = asyncio.create_task(slot.wait_lost_async())
         self.consul.destroy(slot.session)
         self.assertTrue(await lost)
+        with self.assertRaises(Lost):
+            await slot.release_async()
+
+    async def test_a_release_goes_on_when_its_task_is_cancelled(self) -> None:
+        slot = await Semaphore(self.prefix, limit=1).acquire_async()
+        self.consul.destroy(slot.session)
+        self.assertTrue(await slot.wait_lost_async())
+        first = asyncio.create_task(slot.release_async())
+        await asyncio.sleep(0)
+        first.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await first
+        # It waits for the first one, and is told the same.
         with self.assertRaises(Lost):
             await slot.release_async()
 

@@ -54,6 +54,14 @@ class Sync(Stage):
         self.assertFalse(slot.lost)
         self.assertFalse(slot.wait_lost())
 
+    def test_whoever_gives_a_slot_back_is_told_of_its_loss(self) -> None:
+        slot = Semaphore(self.prefix, limit=1).acquire()
+        self.consul.destroy(slot.session)
+        self.assertTrue(slot.wait_lost(timeout=60))
+        for _ in range(2):
+            with self.assertRaisesRegex(Lost, f"the slot of {self.prefix} is lost"):
+                slot.release()
+
     def test_the_end_of_a_block_says_that_the_slot_was_lost(self) -> None:
         with self.assertRaisesRegex(Lost, f"the slot of {self.prefix} is lost"):
             with Semaphore(self.prefix, limit=1).slot() as slot:
@@ -238,6 +246,80 @@ class Sync(Stage):
         eventually(lambda: len(self.consul.contenders(self.prefix)) == 2)
         self.assertEqual(holding.ended()[0], 0)
         self.assertEqual(self.consul.contenders(self.prefix), [])
+
+    def test_what_runs_after_the_end_is_told_so(self) -> None:
+        program = """
+            import atexit, sys
+            def early():
+                slot.release()
+                assert not slot.lost
+                other = lambda: Semaphore(sys.argv[1], limit=2)
+                for begin in (semaphore.acquire, slot.wait_lost, semaphore.all_released, other):
+                    try:
+                        begin()
+                    except SemaphoreError as error:
+                        print(error)
+            atexit.register(early)
+            from consul_semaphore import Semaphore, SemaphoreError
+            semaphore = Semaphore(sys.argv[1], limit=1)
+            slot = semaphore.acquire()
+        """
+        self.assertEqual(Program(program, self.prefix).ended(), (0, "the program ends\n" * 4, ""))
+
+    def test_nobody_gets_a_slot_while_the_program_ends(self) -> None:
+        program = """
+            import atexit, random, sys, threading, time
+            def early():
+                # All of them are given back, otherwise this would fail.
+                for slot in slots:
+                    slot.release()
+            atexit.register(early)
+            from consul_semaphore import Semaphore, SemaphoreError
+            semaphore = Semaphore(sys.argv[1], limit=5000)
+            slots = []
+            first = threading.Event()
+            def work():
+                try:
+                    while True:
+                        slots.append(semaphore.acquire())
+                        first.set()
+                except SemaphoreError:
+                    pass
+            for _ in range(8):
+                threading.Thread(target=work, daemon=True).start()
+            first.wait()
+            time.sleep(random.random() / 10)
+        """
+        for ending in [Program(program, f"{self.prefix}/{of}") for of in range(8)]:
+            self.assertEqual(ending.ended(), (0, "", ""))
+
+    def test_the_first_semaphore_may_come_too_late(self) -> None:
+        program = """
+            import atexit, sys
+            def early():
+                try:
+                    Semaphore(sys.argv[1], limit=1)
+                except SemaphoreError as error:
+                    print(error)
+            atexit.register(early)
+            from consul_semaphore import Semaphore, SemaphoreError
+        """
+        self.assertEqual(Program(program, self.prefix).ended(), (0, "the program ends\n", ""))
+
+    def test_a_generator_that_holds_a_slot_may_be_closed_last(self) -> None:
+        program = """
+            import sys
+            from consul_semaphore import Semaphore
+            def work():
+                with Semaphore(sys.argv[1], limit=1).slot():
+                    try:
+                        yield
+                    finally:
+                        print("closed")
+            working = work()
+            next(working)
+        """
+        self.assertEqual(Program(program, self.prefix).ended(), (0, "closed\n", ""))
 
     def test_a_work_that_keeps_all_threads_from_python_keeps_its_slot(self) -> None:
         program = """

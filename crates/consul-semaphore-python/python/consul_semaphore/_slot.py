@@ -89,8 +89,8 @@ class Slot:
     def release(self) -> None:
         """Gives it back, and waits until others can have it.
 
-        A slot of a rate, or with a cooldown, stays held until that is over: it is not waited for. If it was given back
-        already, nothing happens.
+        A slot of a rate, or with a cooldown, stays held until that is over: it is not waited for. If it is being given
+        back already, or was, this waits for that, and says the same of it.
 
         Raises `Lost` if it was lost before, and `StillHeld` if Consul does not answer.
         """
@@ -164,19 +164,23 @@ class _Watch:
         # Only since Python 3.11 a task counts how often it is cancelled.
         self._before: int = task.cancelling() if hasattr(task, "cancelling") else 0
         self._interrupted = False
+        self._closed = False
         lost: Future[Optional[str]] = Future()
         self._call = slot._native.when_lost(lost)
         self._lost = asyncio.wrap_future(lost)
         self._lost.add_done_callback(self._interrupt)
 
     def _interrupt(self, lost: "asyncio.Future[Optional[str]]") -> None:
-        if not lost.cancelled() and lost.exception() is None and lost.result() is not None:
+        # The loop may have it planned already when the watch is closed.
+        if self._closed or lost.cancelled() or lost.exception() is not None:
+            return
+        if lost.result() is not None:
             self._interrupted = True
             self._task.cancel()
 
     async def close(self) -> "_Ended":
         """Ends it. A task that it has cancelled goes on, unless others have cancelled it, too."""
-        self._lost.remove_done_callback(self._interrupt)
+        self._closed = True
         self._lost.cancel()
         self._call.cancel()
         if not self._interrupted:
