@@ -65,5 +65,6 @@ mod rows;
 #[path = "../workload_journeys/stage.rs"]
 mod stage;
 mod table;
+mod unused;
 #[path = "../workload_journeys/waits.rs"]
 mod waits;

@@ -61,6 +61,5 @@ mod nested;
 mod order;
 mod restart;
 mod stage;
-mod unused;
 mod waits;
 mod webhook;
