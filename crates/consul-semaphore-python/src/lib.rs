@@ -4,12 +4,12 @@
 //! `concurrent.futures.Future`, returns at once, and sets the future's outcome later: Python can wait for that in a
 //! thread, where Ctrl-C interrupts it, as well as in asyncio.
 //!
-//! - [`process`]: the runtime of a process, and the only threads that call Python
-//! - [`call`]: what takes time
-//! - [`error`]: which exceptions are raised
-//! - [`consul`]: a client of Consul
-//! - [`semaphore`]: a semaphore, or several whose slots are taken together
-//! - [`slot`]: a slot, from its grant to its release
+//! - `process`: the runtime of a process, and the only threads that call Python
+//! - `call`: what takes time
+//! - `error`: which exceptions are raised
+//! - `consul`: a client of Consul
+//! - `semaphore`: a semaphore, or several whose slots are taken together
+//! - `slot`: a slot, from its grant to its release
 //!
 //! Sessions are renewed on the threads of the runtime. So these never wait for Python, in which one long call may keep
 //! all others out.
