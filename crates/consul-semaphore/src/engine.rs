@@ -686,12 +686,6 @@ impl Engine {
                 self.take_stance(&uid, queue, None);
                 self.tell_request(&uid, std::slice::from_ref(queue), None);
                 self.note_lacking(&uid, queue, &[]);
-                // What was decided for its other queues is forgotten, too.
-                for other in &queues {
-                    if self.queue(other).is_some() {
-                        self.agenda.mark(other);
-                    }
-                }
             }
         }
         workloads.sort_by_cached_key(|(workload, _)| workload.place());

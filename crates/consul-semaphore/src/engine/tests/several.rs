@@ -282,33 +282,6 @@ fn one_that_can_have_no_sessions_elsewhere_is_in_nobodys_way() {
 }
 
 #[test]
-fn slots_are_kept_for_one_that_asks_elsewhere_by_now_though_its_old_queue_learns_it_last() {
-    let mut world = World::with(&[("b", 1), ("c", 1), ("z", 1)]);
-    for name in ["b", "c", "z"] {
-        world.comes(&format!("in {name}"), &[asks(name, 1)]);
-    }
-    world.comes("w", &[asks("z", 1), asks("b", 1)]);
-    let uid = Uid::from("w");
-    let before = world.workload_with(&uid).unwrap();
-    for workloads in world.store.workloads.values_mut() {
-        workloads.retain(|workload| workload.uid != uid);
-    }
-    world.joins(&Arc::new(Workload {
-        requests: vec![asks("c", 1), asks("b", 1)],
-        ..(*before).clone()
-    }));
-    let now = world.now();
-    let old = queue("z", None);
-    world.engine.touched(&old, now, &world.store);
-    world.settle();
-    world.passes_over();
-    world.comes("behind", &[asks("b", 1)]);
-    world.ends("in b");
-    world.ends("in c");
-    assert_eq!(world.started, ["in b", "in c", "in z", "w"]);
-}
-
-#[test]
 fn when_somebody_else_is_faster_at_one_lock_key_nothing_is_granted_at_the_others() {
     let mut world = World::with(&[("db", 1), ("licenses", 1)]);
     // Both prefixes have been read, and another workload takes a slot at one of them.
