@@ -284,6 +284,9 @@ mod tests {
         let mut at_first = junk();
         at_first.remember(None);
         says(&at_first, &at_first, &[]);
+        let gone = between(Some(&at_first), None, false);
+        let last = gone.last().map(ToString::to_string);
+        assert_eq!(last.as_deref(), Some("p unused"));
     }
 
     #[test]
