@@ -12,7 +12,7 @@ use crate::{
 };
 use consul_client::clock::Moment;
 use consul_semaphore::{Uid, plan::Target};
-use consul_semaphore_workload::TrackedWorkload;
+use consul_semaphore_workload::{Kind, TrackedWorkload};
 
 /// For how long it must be refused.
 const PATIENCE: Duration = Duration::from_mins(3);
@@ -35,8 +35,19 @@ struct Refusals {
 }
 
 impl Unfailable {
+    /// Records that the failing of a workload ended with this error. Returns why it can't fail, if that has been refused
+    /// for long enough.
+    pub(super) fn refused_for_good<'a>(
+        &self,
+        workload: &Uid,
+        error: &'a WriteError,
+    ) -> Option<&'a str> {
+        let (code, why) = error.is_unwanted()?;
+        self.is_final(workload, code, Moment::now()).then_some(why)
+    }
+
     /// Records one more refusal, with this HTTP status. Returns whether it has been refused for long enough.
-    pub(super) fn is_final(&self, workload: &Uid, code: u16, now: Moment) -> bool {
+    fn is_final(&self, workload: &Uid, code: u16, now: Moment) -> bool {
         let patience = match code {
             404 => PATIENCE_WITHOUT_STATUS,
             _ => PATIENCE,
@@ -73,16 +84,13 @@ pub(super) async fn hold_instead(
     error: WriteError,
 ) -> Result<Option<TrackedWorkload>, WriteError> {
     let kind = context.workloads.kind(&target.kind);
-    let (Some(kind), Some((code, why))) = (kind, error.is_unwanted()) else {
+    let Some(kind) = kind.filter(Kind::fails_by_status) else {
         return Err(error);
     };
-    let is_final = || {
-        let now = Moment::now();
-        context.unfailable.is_final(&target.uid, code, now)
-    };
-    if !kind.fails_by_status() || !is_final() {
+    let refused = context.unfailable.refused_for_good(&target.uid, &error);
+    let Some(why) = refused else {
         return Err(error);
-    }
+    };
     tracing::warn!(
         workload = %format_args!("{namespace}/{}", target.name),
         why,

@@ -261,11 +261,8 @@ async fn fail(context: &Context, tracked: &TrackedWorkload) -> Outcome {
         Ok(other) => return other,
         Err(error) => error,
     };
-    if let Some((code, why)) = error.is_unwanted()
-        && context
-            .unfailable
-            .is_final(&workload.uid, code, Moment::now())
-    {
+    let refused = context.unfailable.refused_for_good(&workload.uid, &error);
+    if let Some(why) = refused {
         let why = format!("the API server refuses to let its status say that it failed: {why}");
         return put_on_hold(context, tracked, &kind, &why).await;
     }

@@ -127,9 +127,7 @@ pub use operator::Operator;
 pub use policies::Policy;
 pub use ports::lasting_port;
 pub use process::{Process, Recipe};
-pub use programs::{
-    cli_program, consul_minor, kubernetes_minor, operator_program, server, server_folders,
-};
+pub use programs::{cli_program, consul_minor, operator_program, server, server_folders};
 pub use proxy::{Call, Fault, Next, Proxy, ProxyBuilder};
 pub use semaphore::Semaphore;
 pub use slot_client::{SlotClient, SlotClientBuilder};

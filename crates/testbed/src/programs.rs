@@ -55,29 +55,16 @@ fn built(name: &str, by: &str) -> Result<PathBuf> {
 /// Consul is not built, or its version can't be read.
 pub fn consul_minor() -> Result<u32> {
     static MINOR: OnceLock<u32> = OnceLock::new();
-    minor(&MINOR, "consul", &["version"], "Consul v1.")
-}
-
-/// The minor version of the Kubernetes that is started: 37 for 1.37.2.
-///
-/// # Errors
-/// Kubernetes is not built, or its version can't be read.
-pub fn kubernetes_minor() -> Result<u32> {
-    static MINOR: OnceLock<u32> = OnceLock::new();
-    minor(&MINOR, "kube-apiserver", &["--version"], "Kubernetes v1.")
-}
-
-fn minor(known: &OnceLock<u32>, name: &str, args: &[&str], before: &str) -> Result<u32> {
-    if let Some(minor) = known.get() {
+    if let Some(minor) = MINOR.get() {
         return Ok(*minor);
     }
-    let output = Command::new(server(name)?).args(args).output()?;
+    let output = Command::new(server("consul")?).arg("version").output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     let minor = said
-        .strip_prefix(before)
+        .strip_prefix("Consul v1.")
         .and_then(|rest| rest.split('.').next()?.parse().ok())
-        .with_context(|| format!("{name} {args:?} says {said:?}"))?;
-    Ok(*known.get_or_init(|| minor))
+        .with_context(|| format!("consul version says {said:?}"))?;
+    Ok(*MINOR.get_or_init(|| minor))
 }
 
 /// What other versions than the bed's own can be had of: the variable that names one, and its programs.
