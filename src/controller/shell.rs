@@ -18,7 +18,7 @@ use std::{
 
 use tokio::{
     sync::{mpsc, oneshot},
-    task::{AbortHandle, JoinError, JoinSet},
+    task::{AbortHandle, JoinError, JoinSet, yield_now},
     time::sleep,
 };
 
@@ -135,7 +135,7 @@ impl Shell {
     pub(super) async fn run(mut self) {
         let mut inputs = Vec::new();
         loop {
-            self.work();
+            self.work().await;
             self.report_what_is_due();
             let next = self.next();
             let context = self.context.clone();
@@ -322,8 +322,8 @@ impl Shell {
 
 /// Passes, and what follows from them.
 impl Shell {
-    /// Makes the passes that are due, for a while, and carries out their effects.
-    fn work(&mut self) {
+    /// Makes the passes that are due, for a while, and carries out their effects. Calls are sent before the next pass.
+    async fn work(&mut self) {
         let context = self.context.clone();
         let stores = Cluster::of(&context);
         let begun = Moment::now();
@@ -331,7 +331,11 @@ impl Shell {
             let started = Moment::now();
             let passed = self.engine.pass(now(), &stores);
             let took = Moment::now().since(started);
+            let calls = self.calls.len();
             self.carry_out();
+            if self.calls.len() > calls {
+                yield_now().await;
+            }
             match passed {
                 Some(passed) => self.passed(&passed, took),
                 None => break,

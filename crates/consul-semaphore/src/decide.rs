@@ -543,7 +543,7 @@ impl<'a> Pass<'a> {
             self.plan.before.get_or_insert(others.left());
             let withheld = self.withheld_from(workload, opening);
             let free = self.composer.has_room(slots.saturating_add(withheld));
-            let (sessions, missing) = self.sessions_for(workload, slots, free);
+            let (sessions, missing) = self.sessions_for(workload, slots);
             let joint = workload.asks_for_several() && self.observed.joint != Some(uid);
             let ready = sessions.len() == count(slots) && in_turn;
             if free {
@@ -570,15 +570,22 @@ impl<'a> Pass<'a> {
                 self.plan.parts.insert(uid.clone(), Part::Waits(waits));
             }
             first &= stance == Some(Stance::Stopped);
-            if free {
+            // While it can't have all that it asks for, the slots that are free here are of no use to it.
+            let useless = joint && passed_over;
+            if free && !useless {
                 next.insert(uid);
-                if !(joint && passed_over) {
-                    // No workload passes one whose session is still being made, not even into another slot: fencing
-                    // tokens rise along the queue.
-                    in_turn &= ready;
-                    self.composer.reserve(slots);
+                // No workload passes one whose session is still being made, not even into another slot: fencing
+                // tokens rise along the queue.
+                in_turn &= ready;
+                self.composer.reserve(slots);
+                if joint && stance.is_none() {
+                    // Whether it is of use to it is decided after this pass.
+                    if ahead == 0 {
+                        continue;
+                    }
+                    ahead -= 1;
                 }
-            } else if workload.is_skippable() {
+            } else if !free && workload.is_skippable() {
                 // It does not wait, so it needs no session.
                 continue;
             } else if ahead > 0 || keeps {
@@ -587,7 +594,7 @@ impl<'a> Pass<'a> {
                 if keeps {
                     self.composer.reserve(slots);
                 }
-            } else if workload.asks_for_many() || withheld > 0 {
+            } else if self.composer.has_room(1) || withheld > 0 {
                 continue;
             } else {
                 break;
@@ -597,6 +604,11 @@ impl<'a> Pass<'a> {
             {
                 self.show(&others, workload, session, keeps);
             }
+            let missing = missing.into_iter().map(|ordinal| SessionRequest {
+                workload: workload.into(),
+                ordinal,
+                ahead: !free || useless,
+            });
             self.plan.sessions.extend(missing);
         }
         self.take_back(&next);
@@ -670,24 +682,19 @@ impl<'a> Pass<'a> {
         known.unwrap_or_else(|| Asked::of([(self.lock_key.clone(), self.slots_for(workload))]))
     }
 
-    /// The sessions with which a workload waits for this many slots, and those that are still to be made.
+    /// The sessions with which a workload waits for this many slots, and the slots for which they are still to be made.
     fn sessions_for(
         &self,
         workload: &Workload,
         slots: u32,
-        free: bool,
-    ) -> (BTreeMap<u32, SessionId>, Vec<SessionRequest>) {
+    ) -> (BTreeMap<u32, SessionId>, Vec<u32>) {
         let (mut sessions, mut missing) = (BTreeMap::new(), Vec::new());
         for ordinal in 0..slots {
             match self.session_of(&workload.uid, ordinal) {
                 // The next one is made once that is done.
                 Some(session) if self.taken.contains(&session) => {}
                 Some(session) => drop(sessions.insert(ordinal, session)),
-                None => missing.push(SessionRequest {
-                    workload: workload.into(),
-                    ordinal,
-                    ahead: !free,
-                }),
+                None => missing.push(ordinal),
             }
         }
         (sessions, missing)

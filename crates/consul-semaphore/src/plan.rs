@@ -581,6 +581,8 @@ pub enum Enough {
 /// What a queue does with its free slots while a workload that asks for several can't have all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stance {
+    /// It is granted them if there are enough: nothing is missing elsewhere.
+    Grants,
     /// They go to those behind it, because slots are missing elsewhere.
     PassedOver,
     /// They are kept for it while it is the first: it was passed over for long enough, and is the first in all of its

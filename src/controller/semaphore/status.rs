@@ -455,6 +455,7 @@ fn standing(state: &QueueState, workload: &Workload) -> Option<String> {
     let mut stances = state.stances();
     let (_, stance) = stances.find(|(uid, _)| **uid == workload.uid)?;
     let reason = match stance {
+        Stance::Grants => return None,
         Stance::PassedOver => Standing::PassedOver,
         Stance::Keeps => Standing::SlotsKept,
         Stance::Stopped => Standing::OthersStopped,

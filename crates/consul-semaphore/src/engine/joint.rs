@@ -166,8 +166,10 @@ pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
         let missing_elsewhere = missing - usize::from(!said.is_free());
         if keeps && late_elsewhere == 0 {
             Some(Stance::Keeps)
+        } else if missing_elsewhere > 0 {
+            Some(Stance::PassedOver)
         } else {
-            (missing_elsewhere > 0).then_some(Stance::PassedOver)
+            (!alone).then_some(Stance::Grants)
         }
     });
     stances.collect()

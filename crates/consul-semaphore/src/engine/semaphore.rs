@@ -134,7 +134,11 @@ impl QueueState {
             matches!(part, Some(Part::Waits(waits)) if waits.first)
         };
         let stances = self.queue.stances();
-        stances.filter(move |(workload, stance)| *stance != Stance::Keeps || is_first(workload))
+        stances.filter(move |(workload, stance)| match stance {
+            Stance::Grants => false,
+            Stance::Keeps => is_first(workload),
+            Stance::PassedOver | Stance::Stopped => true,
+        })
     }
 }
 

@@ -117,7 +117,7 @@ fn check_order(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) 
                 Some(Stance::Keeps) => is_first,
                 Some(Stance::PassedOver | Stance::Stopped) => false,
                 // Free slots that are too few for it are for those behind it.
-                None => slots(observed.settings, workload) == 1,
+                Some(Stance::Grants) | None => slots(observed.settings, workload) == 1,
             }
         });
 
