@@ -430,21 +430,6 @@ impl Exec {
     }
 }
 
-/// Becomes the command of an `exec`.
-#[derive(Args, Debug)]
-pub(crate) struct Become {
-    /// The process to end with
-    #[arg(long)]
-    pub(crate) of: Option<u32>,
-
-    /// Start the command as a child, and end it with its whole process group
-    #[arg(long, requires = "of")]
-    pub(crate) guard: bool,
-
-    #[arg(last = true, required = true)]
-    pub(crate) command: Vec<OsString>,
-}
-
 /// The meaning of `held`'s exit code.
 const HELD_HELP: &str = "Exit code: 0 the slot is held, 1 it is not, 2 that can't be told. Of several slots: 0 all are, 1 one is not.";
 

@@ -3,32 +3,34 @@
 //! | file | subject |
 //! |---|---|
 //! | `process` | the process and its group: started, signalled, ended |
+//! | `become_command` | this program again, on its way to be the command |
 //! | `guard` | what ends that group when this program can't |
 //! | `signals` | the signals that this program receives |
 //! | `failure` | why there is no exit code of the command, and which one there is instead |
 
+mod become_command;
 mod failure;
 mod guard;
 mod process;
 mod signals;
 
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, sync::Arc, time::Duration};
 
 use consul_client::{self as consul, Client, clock::Moment};
 use consul_semaphore::{
     OnSlotLost, Prefix,
     holder::{self, AcquireError, Holder, Lost, Notice, Remains},
-    plan::Suspended,
+    plan::{self, Suspended},
 };
-use tokio::time::sleep;
+use tokio::{pin, sync::Notify, time::timeout};
 
 pub(crate) use self::{
+    become_command::Become,
     failure::{Failure, MACHINE, UNKNOWN_TOKEN},
     guard::guard,
-    process::become_command,
 };
 use self::{
-    process::{Process, Start},
+    process::{Prepared, Process, Start},
     signals::Signals,
 };
 use crate::stderr::Stderr;
@@ -65,8 +67,9 @@ pub(crate) async fn exec(settings: Settings, consul: consul::Config, stderr: &St
         Ok(both) => both,
         Err(failure) => return failed(failure),
     };
-    let mut holder = hold(&settings, consul.clone(), stderr);
-    let ran = run(&settings, &mut holder, &mut signals, stderr).await;
+    let near = Arc::new(Notify::new());
+    let mut holder = hold(&settings, consul.clone(), stderr, near.clone());
+    let ran = run(&settings, &mut holder, &near, &mut signals, stderr).await;
     let code = ran.unwrap_or_else(failed);
     leave(Words::of(&settings), &mut holder, &mut signals, stderr).await;
     consul.log_out().await;
@@ -78,11 +81,14 @@ fn set_up(consul: consul::Config) -> Result<(Signals, Client), Failure> {
     Ok((signals, Client::new(consul)?))
 }
 
-/// A holder that reports on stderr what happens.
-fn hold(settings: &Settings, consul: Client, stderr: &Stderr) -> Holder {
+/// A holder that reports on stderr what happens. It notifies `near` when its turn is near.
+fn hold(settings: &Settings, consul: Client, stderr: &Stderr, near: Arc<Notify>) -> Holder {
     let (words, stderr) = (Words::of(settings), stderr.clone());
     let quiet = settings.quiet;
     let on_notice = move |notice| {
+        if notice == Notice::Near {
+            near.notify_one();
+        }
         let progress = matches!(
             notice,
             Notice::Waiting(_) | Notice::Granted { .. } | Notice::Resting(_)
@@ -121,6 +127,7 @@ impl Words {
 
     fn of_notice(self, notice: Notice) -> Vec<String> {
         let line = match notice {
+            Notice::Near => return Vec::new(),
             Notice::Waiting(missing) => {
                 format!("waiting for {}: {}", missing.of.asked(), missing.holders)
             }
@@ -176,31 +183,57 @@ impl Words {
 async fn run(
     settings: &Settings,
     holder: &mut Holder,
+    near: &Notify,
     signals: &mut Signals,
     stderr: &Stderr,
 ) -> Result<u8, Failure> {
-    let patience = async {
-        match settings.patience {
-            Some(patience) => sleep(patience).await,
-            None => std::future::pending().await,
-        }
-    };
-    let granted = tokio::select! {
-        granted = holder.acquire() => granted?,
-        signal = signals.asks_to_end() => return Err(Failure::Interrupted(signal)),
-        () = patience => return Err(out_of_patience(settings, holder)),
-    };
-    let process = Process::start(&Start {
+    let start = Start {
         command: &settings.command,
         withheld: settings.withheld,
-        slots: &granted,
         foreground: settings.foreground,
         // A command that may continue without a slot may also continue without this program.
         ends_with_us: settings.slots.on_slot_lost != OnSlotLost::Continue,
-    })
-    .map_err(Failure::System)?;
+    };
+    let (granted, prepared) = wait(settings, holder, &start, near, signals).await?;
+    let process = match prepared {
+        Some(prepared) => prepared.run(&granted).await,
+        None => None,
+    };
+    let process = process.map_or_else(|| Process::start(&start, &granted), Ok);
+    let process = process.map_err(Failure::System)?;
     holder.started(&granted);
     attend(settings, holder, process, signals, stderr).await
+}
+
+/// Waits for the slots. Once its turn is near, it starts what only has to be given them.
+async fn wait(
+    settings: &Settings,
+    holder: &mut Holder,
+    start: &Start<'_>,
+    near: &Notify,
+    signals: &mut Signals,
+) -> Result<(plan::Start, Option<Prepared>), Failure> {
+    let mut prepared = None;
+    let patience = settings.patience.unwrap_or(Duration::MAX);
+    let waited = timeout(patience, async {
+        let acquire = holder.acquire();
+        pin!(acquire);
+        loop {
+            tokio::select! {
+                granted = &mut acquire => return Ok(granted?),
+                signal = signals.asks_to_end() => return Err(Failure::Interrupted(signal)),
+                // A terminal would also signal, or stop, what waits in the foreground. What fails is tried again once
+                // there are slots.
+                () = near.notified(), if !settings.foreground && prepared.is_none() => {
+                    prepared = Prepared::start(start).ok();
+                }
+            }
+        }
+    });
+    match waited.await {
+        Ok(granted) => Ok((granted?, prepared)),
+        Err(_) => Err(out_of_patience(settings, holder)),
+    }
 }
 
 /// The error if the slots were not granted within the time to wait.

@@ -17,7 +17,6 @@ mod inspect;
 mod stderr;
 
 use std::{
-    ffi::OsString,
     fmt::Display,
     io::{self, IsTerminal as _, Write as _},
     process::ExitCode,
@@ -34,6 +33,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     cli::{Cli, Command},
+    exec::Become,
     held::Verdict,
     stderr::Stderr,
 };
@@ -156,13 +156,15 @@ fn completion(flags: &cli::Completion) -> ExitCode {
 }
 
 /// Becomes a command that holds a slot, or the guard of one.
-fn become_command(flags: &cli::Become) -> ExitCode {
-    let error = match (flags.guard, flags.of) {
-        (true, Some(of)) => match guard(of, &flags.command) {
-            Ok(code) => return code.into(),
-            Err(error) => error,
-        },
-        _ => exec::become_command(flags.of, &flags.command),
+fn become_command(flags: &Become) -> ExitCode {
+    let became = if flags.guard {
+        runtime().and_then(|runtime| runtime.block_on(exec::guard(flags)))
+    } else {
+        flags.run()
+    };
+    let error = match became {
+        Ok(code) => return code.into(),
+        Err(error) => error,
     };
     let program = flags.command.first().cloned().unwrap_or_default();
     let code = match error.kind() {
@@ -170,10 +172,6 @@ fn become_command(flags: &cli::Become) -> ExitCode {
         _ => CANNOT_RUN,
     };
     end(&format!("{}: {error}", program.display()), code)
-}
-
-fn guard(of: u32, command: &[OsString]) -> io::Result<u8> {
-    runtime()?.block_on(exec::guard(of, command))
 }
 
 /// Logs, and a runtime.

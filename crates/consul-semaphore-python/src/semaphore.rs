@@ -203,6 +203,7 @@ fn told(notice: &Notice) -> (u8, String) {
             INFO,
             format!("waiting: {} is free: {}", missing.none(), missing.holders),
         ),
+        Notice::Near => (DEBUG, "the turn is near".to_owned()),
         Notice::Granted { waited, created } => {
             let mut text = "granted".to_owned();
             // Writing into a string can't fail.

@@ -102,6 +102,8 @@ const RELEASE: Duration = Duration::from_secs(10);
 pub enum Notice {
     /// It waits for slots of this semaphore: others hold them or come first, or it is outside its windows.
     Waiting(Missing),
+    /// It waits, and if all holders ended now it would be granted its slots: what is needed then can be made ready.
+    Near,
     /// It has all its slots.
     Granted {
         /// How long it waited for others; `None` if it had not to.
@@ -560,15 +562,20 @@ impl Holder {
         while self.engine.pass(now(), &self.program).is_some() {
             self.carry_out();
         }
+        let mut near = self.settings.wait;
         for (place, watched) in self.semaphores.iter().enumerate() {
             let Some(last) = self.conclusion(&watched.queue) else {
+                near = false;
                 continue;
             };
-            watched.note_before(last.before.unwrap_or_default());
+            near &= watched.note_before(last.before);
             let unheld = !last.unheld.is_empty();
             if self.notices.begins("unheld", place, unheld) {
                 (self.notices.on)(Notice::Unheld(watched.asked.prefix.clone()));
             }
+        }
+        if self.notices.begins("near", 0, near) {
+            (self.notices.on)(Notice::Near);
         }
     }
 

@@ -2,7 +2,7 @@
 //! it when this program dies without a chance to do so, SIGKILL included. The kernel alone would end only the
 //! command, and leave the processes that it has started.
 
-use std::{ffi::OsString, io, os::unix::process::parent_id};
+use std::{io, os::unix::process::parent_id};
 
 use rustix::process::{
     Signal, getpgrp, getpid, kill_process_group, set_parent_process_death_signal,
@@ -10,7 +10,8 @@ use rustix::process::{
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
-    process::{becoming, code},
+    become_command::{Become, ends_with},
+    process::code,
     signals,
 };
 
@@ -18,24 +19,27 @@ use super::{
 /// receives it when it is sent to the group.
 const DEATH: Signal = Signal::URG;
 
-/// Runs a command and returns its exit code. If the process with this id, which must be the parent, dies before that,
-/// all of the process group that this process leads is killed. Must be called on the process's main thread: the
+/// Runs a command and returns its exit code. If the process to end with, which must be the parent, dies before that, all
+/// of the process group that this process leads is killed. Must be called on the process's main thread: the
 /// command ends with the thread that started it.
 ///
 /// # Errors
 /// The command can't be started, or can't be guarded; then it does not keep running.
-pub(crate) async fn guard(of: u32, command: &[OsString]) -> io::Result<u8> {
+pub(crate) async fn guard(guarded: &Become) -> io::Result<u8> {
     if getpgrp() != getpid() {
         return Err(io::Error::other("a guard leads a process group"));
     }
     let mut death = signal(SignalKind::from_raw(DEATH.as_raw()))?;
+    let of = guarded.of.ok_or(io::ErrorKind::InvalidInput)?;
     set_parent_process_death_signal(Some(DEATH))?;
-    if parent_id() != of {
-        return Err(io::Error::other(
-            "the process that holds the slot has ended",
-        ));
-    }
-    let starts = becoming(Some(std::process::id()), false, command);
+    ends_with(of)?;
+    let starts = Become {
+        of: Some(std::process::id()),
+        slots: guarded.slots.clone(),
+        guard: false,
+        command: guarded.command.clone(),
+    };
+    let starts = starts.command();
     let mut child = tokio::process::Command::from(starts).spawn()?;
     // Only now: a signal that this process received and the command did not would be lost. A signal that arrives
     // before this ends both.

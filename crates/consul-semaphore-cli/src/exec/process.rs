@@ -1,19 +1,25 @@
 //! The process in the slot, and its group.
+//!
+//! Two programs come before the command: this one again, as the guard and as what becomes the command. They can be
+//! started ahead, while the slot is awaited ([`Prepared`]).
 
 use std::{
     ffi::OsString,
-    fs, io,
-    os::unix::process::{CommandExt as _, ExitStatusExt as _, parent_id},
-    process::{Command, ExitStatus},
+    fs,
+    io::{self, PipeWriter, Write as _},
+    os::{
+        fd::AsRawFd as _,
+        unix::process::{CommandExt as _, ExitStatusExt as _},
+    },
+    path::Path,
+    process::ExitStatus,
     time::Duration,
 };
 
-use rustix::process::{
-    Pid, Signal, kill_process, kill_process_group, set_parent_process_death_signal,
-    test_kill_process_group,
-};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::become_command::{Become, MOST, Variables, set_variables};
 use consul_semaphore::{Sequencer, plan};
 
 /// How often it is checked whether a group that is ending has ended.
@@ -26,14 +32,16 @@ const KILLED: Duration = Duration::from_secs(1);
 /// The variable that names all slots of a command that has several.
 const SLOTS: &str = "CONSUL_SEMAPHORE_SLOTS";
 
+/// How long what is started ahead may take to be ready once there are slots, and how often that is checked.
+const READY: Duration = Duration::from_millis(50);
+const READY_LOOK: Duration = Duration::from_millis(1);
+
 /// What to start.
 pub(super) struct Start<'a> {
     /// The command and its arguments.
     pub(super) command: &'a [OsString],
     /// Environment variables that the command does not get.
     pub(super) withheld: &'a [&'a str],
-    /// The slots that it runs in; no process is started without one.
-    pub(super) slots: &'a plan::Start,
     /// Whether it stays in this program's group.
     pub(super) foreground: bool,
     /// Whether it is killed when this program dies.
@@ -51,20 +59,64 @@ pub(super) struct Process {
     guards: bool,
 }
 
+/// A process that becomes the command once it is given slots, and ends if this program does so before.
+pub(super) struct Prepared {
+    process: Process,
+    /// It reads its slots from the other end.
+    slots: PipeWriter,
+}
+
+impl Prepared {
+    /// Starts it.
+    pub(super) fn start(start: &Start<'_>) -> io::Result<Self> {
+        let (_, slots) = io::pipe()?;
+        // It opens the other end by itself: what it inherits, the command inherits, too.
+        let from = format!("/proc/{}/fd/{}", std::process::id(), slots.as_raw_fd());
+        let process = Process::spawn(start, Some(Path::new(&from)), &Variables::new())?;
+        Ok(Self { process, slots })
+    }
+
+    /// Gives it the slots to run in; `None` if that is not possible: then it does not become the command.
+    pub(super) async fn run(mut self, slots: &plan::Start) -> Option<Process> {
+        let mut named = serde_json::to_vec(&variables(slots)).ok()?;
+        named.push(b'\n');
+        let until = Instant::now() + READY;
+        // It can't be written before the other end is open.
+        while named.len() <= MOST && matches!(self.process.child.try_wait(), Ok(None)) {
+            match self.slots.write_all(&named) {
+                Ok(()) => return Some(self.process),
+                Err(_) if Instant::now() < until => sleep(READY_LOOK).await,
+                Err(_) => break,
+            }
+        }
+        self.process.signal(Signal::KILL);
+        None
+    }
+}
+
 impl Process {
     /// Starts it, with the slots in its environment.
-    pub(super) fn start(start: &Start<'_>) -> io::Result<Self> {
+    pub(super) fn start(start: &Start<'_>, slots: &plan::Start) -> io::Result<Self> {
+        Self::spawn(start, None, &variables(slots))
+    }
+
+    fn spawn(start: &Start<'_>, slots: Option<&Path>, variables: &Variables) -> io::Result<Self> {
         let Start {
             command,
             withheld,
-            slots,
             foreground,
             ends_with_us,
         } = *start;
         // A separate group can be ended with this program, whatever has joined it.
         let guards = ends_with_us && !foreground;
-        let mut starts = becoming(ends_with_us.then(std::process::id), guards, command);
-        set_slots(&mut starts, slots);
+        let becomes = Become {
+            of: ends_with_us.then(std::process::id),
+            slots: slots.map(Path::to_owned),
+            guard: guards,
+            command: command.to_vec(),
+        };
+        let mut starts = becomes.command();
+        set_variables(&mut starts, variables);
         for variable in withheld {
             starts.env_remove(variable);
         }
@@ -146,36 +198,21 @@ impl Process {
 }
 
 /// Names the first slot to a command, and all of them if there are several: not those of an `exec` around this one.
-fn set_slots(command: &mut Command, slots: &plan::Start) {
+fn variables(slots: &plan::Start) -> Variables {
     let slot = &slots.slot;
-    command
-        .env("CONSUL_SEMAPHORE_SESSION", slot.session().as_str())
-        .env("CONSUL_SEMAPHORE_LOCK_KEY", slot.key())
-        .env("CONSUL_SEMAPHORE_LOCK_INDEX", slot.lock_index().to_string())
-        .env(
+    let several = !slots.others.is_empty();
+    let first = [
+        ("CONSUL_SEMAPHORE_SESSION", slot.session().to_string()),
+        ("CONSUL_SEMAPHORE_LOCK_KEY", slot.key().to_owned()),
+        ("CONSUL_SEMAPHORE_LOCK_INDEX", slot.lock_index().to_string()),
+        (
             "CONSUL_SEMAPHORE_FENCING_TOKEN",
             slot.fencing_token().to_string(),
-        );
-    if slots.others.is_empty() {
-        command.env_remove(SLOTS);
-    } else {
-        command.env(SLOTS, Sequencer::list(slots));
-    }
-}
-
-/// This program again, even if another file is at its path by now: it arranges to end with the process `of`, and
-/// becomes the command (see [`become_command`]) or its guard.
-pub(super) fn becoming(of: Option<u32>, guards: bool, command: &[OsString]) -> Command {
-    let mut starts = Command::new("/proc/self/exe");
-    starts.arg("become");
-    if let Some(of) = of {
-        starts.args(["--of", &of.to_string()]);
-    }
-    if guards {
-        starts.arg("--guard");
-    }
-    starts.arg("--").args(command);
-    starts
+        ),
+    ];
+    let first = first.map(|(name, value)| (name.to_owned(), Some(value)));
+    let all = several.then(|| Sequencer::list(slots));
+    first.into_iter().chain([(SLOTS.to_owned(), all)]).collect()
 }
 
 /// The exit code of a process, as shells give it.
@@ -198,24 +235,6 @@ fn in_foreground(stat: &str) -> bool {
     let mut fields = fields.unwrap_or_default().split_whitespace().skip(2);
     let (group, of_terminal) = (fields.next(), fields.nth(2));
     group.is_some() && group == of_terminal
-}
-
-/// Becomes a command that has a slot, in the process that was made for it. Returns only if that fails, with the
-/// reason. `of` is the id of the process that holds the slot: if it dies in any way, SIGKILL included, the kernel
-/// kills this one.
-pub(crate) fn become_command(of: Option<u32>, command: &[OsString]) -> io::Error {
-    let Some((program, arguments)) = command.split_first() else {
-        return io::ErrorKind::InvalidInput.into();
-    };
-    if let Some(of) = of {
-        if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
-            return error.into();
-        }
-        if parent_id() != of {
-            return io::Error::other("the process that holds the slot has ended");
-        }
-    }
-    Command::new(program).args(arguments).exec()
 }
 
 #[cfg(test)]

@@ -69,16 +69,19 @@ impl Watched {
         }
     }
 
-    /// Others wait before for this many slots.
-    pub(super) fn note_before(&self, slots: usize) {
+    /// Others wait before for this many slots; `None`: the program does not wait. Returns whether it waits and would be
+    /// next if all slots became free now.
+    pub(super) fn note_before(&self, slots: Option<usize>) -> bool {
         let limit = usize::try_from(self.asked.limit).unwrap_or(usize::MAX);
-        let further = u32::try_from(slots.saturating_sub(limit)).unwrap_or(u32::MAX);
+        let before = slots.unwrap_or_default();
+        let further = u32::try_from(before.saturating_sub(limit)).unwrap_or(u32::MAX);
         let spacing = EACH_BEFORE.saturating_mul(further).min(FAR);
         self.spacing.send_if_modified(|known| {
             let changed = *known != spacing;
             *known = spacing;
             changed
         });
+        slots.is_some() && further == 0
     }
 
     /// Begins to watch the prefix, with blocking queries of this length, unless it is watched.
