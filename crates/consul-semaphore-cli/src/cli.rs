@@ -52,7 +52,7 @@ pub(crate) enum Command {
     /// Print the script that completes this program's commands and flags in a shell
     Completion(Completion),
     #[command(hide = true)]
-    Become(Become),
+    Become(exec::Become),
 }
 
 /// The command's environment, and the meaning of the exit code.

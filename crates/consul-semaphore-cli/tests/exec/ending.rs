@@ -129,7 +129,7 @@ fn is_gone(process: &Path) -> bool {
     stat.is_empty() || stat.contains(") Z ")
 }
 
-async fn all_are_gone(processes: &[PathBuf]) {
+pub(crate) async fn all_are_gone(processes: &[PathBuf]) {
     eventually("they are gone", async || {
         processes.iter().all(|process| is_gone(process))
     })

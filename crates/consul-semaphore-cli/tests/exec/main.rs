@@ -16,6 +16,7 @@ mod inspect;
 mod limit;
 mod loss;
 mod names;
+mod prepared;
 mod rates;
 mod several;
 mod waiting;

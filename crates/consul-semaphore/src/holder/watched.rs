@@ -70,7 +70,7 @@ impl Watched {
     }
 
     /// Others wait before for this many slots; `None`: the program does not wait. Returns whether it waits and would be
-    /// next if all slots became free now.
+    /// next if all holders ended now: those of a rate hold their slots for a period, however long that is.
     pub(super) fn note_before(&self, slots: Option<usize>) -> bool {
         let limit = usize::try_from(self.asked.limit).unwrap_or(usize::MAX);
         let before = slots.unwrap_or_default();
@@ -81,7 +81,7 @@ impl Watched {
             *known = spacing;
             changed
         });
-        slots.is_some() && further == 0
+        slots.is_some() && further == 0 && self.asked.period.is_none()
     }
 
     /// Begins to watch the prefix, with blocking queries of this length, unless it is watched.
