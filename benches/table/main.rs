@@ -27,6 +27,7 @@ mod pass;
 mod process;
 mod raft;
 mod raw;
+mod renewals;
 mod scale;
 mod start_up;
 mod timeline;
@@ -59,6 +60,7 @@ const PARTS: &[Part] = &[
     ("memory-100k", |runs| {
         Box::pin(memory::rows_beside_others(runs))
     }),
+    ("renewals", |runs| Box::pin(renewals::rows(runs))),
     ("start-up", |runs| Box::pin(start_up::rows(runs))),
     ("pass", |runs| Box::pin(pass::rows(runs))),
     ("limit-5000", |runs| Box::pin(many_holders::rows(runs))),

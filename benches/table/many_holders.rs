@@ -91,7 +91,7 @@ async fn fill(team: &Namespace, db: &Semaphore, jobs: usize) -> f64 {
 }
 
 /// The Jobs with the generations of their specs: stopping and restarting one changes its generation.
-async fn generations(team: &Namespace) -> BTreeSet<(Option<String>, Option<i64>)> {
+pub(crate) async fn generations(team: &Namespace) -> BTreeSet<(Option<String>, Option<i64>)> {
     let jobs: Api<Job> = team.api();
     let jobs = jobs.list(&ListParams::default()).await.expect("a list");
     let generation = |job: Job| (job.metadata.name, job.metadata.generation);

@@ -594,7 +594,7 @@ impl<'a> Pass<'a> {
                 if keeps {
                     self.composer.reserve(slots);
                 }
-            } else if self.composer.has_room(1) || withheld > 0 {
+            } else if workload.asks_for_many() || withheld > 0 {
                 continue;
             } else {
                 break;
@@ -607,7 +607,7 @@ impl<'a> Pass<'a> {
             let missing = missing.into_iter().map(|ordinal| SessionRequest {
                 workload: workload.into(),
                 ordinal,
-                ahead: !free || useless,
+                ahead: !free,
             });
             self.plan.sessions.extend(missing);
         }

@@ -102,7 +102,8 @@ const RELEASE: Duration = Duration::from_secs(10);
 pub enum Notice {
     /// It waits for slots of this semaphore: others hold them or come first, or it is outside its windows.
     Waiting(Missing),
-    /// It waits, and if all holders ended now it would be granted its slots: what is needed then can be made ready.
+    /// It waits in the [fair order](Settings::fair), and would be granted its slots if all holders ended now: what is
+    /// needed then can be made ready. Not for slots of a mutex, which have no order, or of a rate.
     Near,
     /// It has all its slots.
     Granted {
@@ -562,7 +563,7 @@ impl Holder {
         while self.engine.pass(now(), &self.program).is_some() {
             self.carry_out();
         }
-        let mut near = self.settings.wait;
+        let mut near = self.settings.wait && self.settings.fair;
         for (place, watched) in self.semaphores.iter().enumerate() {
             let Some(last) = self.conclusion(&watched.queue) else {
                 near = false;

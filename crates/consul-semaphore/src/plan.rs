@@ -578,10 +578,10 @@ pub enum Enough {
     Never,
 }
 
-/// What a queue does with its free slots while a workload that asks for several can't have all of them.
+/// What a queue does with its free slots for a workload that asks for several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stance {
-    /// It is granted them if there are enough: nothing is missing elsewhere.
+    /// The workload is granted them if there are enough: nothing is missing elsewhere.
     Grants,
     /// They go to those behind it, because slots are missing elsewhere.
     PassedOver,

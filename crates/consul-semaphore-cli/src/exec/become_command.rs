@@ -12,8 +12,12 @@ use std::{
 use clap::Args;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-/// The most bytes of [`Variables`]: what a pipe takes at once.
-pub(super) const MOST: usize = 1 << 16;
+/// The most bytes of [`Variables`]: an empty pipe takes so many at once (`PIPE_BUF`), so nobody waits for its reader.
+pub(super) const MOST: usize = 4096;
+
+/// The exit code of what was started ahead and is not used. Nobody is told why: the command is started anew if there
+/// are slots, and then that says what is wrong.
+pub(super) const UNUSED: u8 = 1;
 
 /// Variables of the command's environment, each with its value, or to be removed.
 pub(super) type Variables = Vec<(String, Option<String>)>;
@@ -61,21 +65,30 @@ impl Become {
     /// # Errors
     /// It can't become the command.
     pub(crate) fn run(&self) -> io::Result<u8> {
+        let variables = match self.await_slots() {
+            Ok(Some(variables)) => variables,
+            Err(error) if self.slots.is_none() => return Err(error),
+            Ok(None) | Err(_) => return Ok(UNUSED),
+        };
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
+        let mut command = Command::new(program);
+        set_variables(&mut command, &variables);
+        Err(command.args(arguments).exec())
+    }
+
+    /// Arranges to end with the process `of`, and waits for the names of the slots, unless they are in the environment;
+    /// `None` if there will be none.
+    fn await_slots(&self) -> io::Result<Option<Variables>> {
         if let Some(of) = self.of {
             set_parent_process_death_signal(Some(Signal::KILL))?;
             ends_with(of)?;
         }
-        let mut command = Command::new(program);
-        if let Some(slots) = &self.slots {
-            match read(slots)? {
-                Some(variables) => set_variables(&mut command, &variables),
-                None => return Ok(0),
-            }
+        match &self.slots {
+            Some(slots) => read(slots),
+            None => Ok(Some(Variables::new())),
         }
-        Err(command.args(arguments).exec())
     }
 }
 

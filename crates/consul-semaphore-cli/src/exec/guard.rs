@@ -7,10 +7,13 @@ use std::{io, os::unix::process::parent_id};
 use rustix::process::{
     Signal, getpgrp, getpid, kill_process_group, set_parent_process_death_signal,
 };
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    process::Child,
+    signal::unix::{self, SignalKind, signal},
+};
 
 use super::{
-    become_command::{Become, ends_with},
+    become_command::{Become, UNUSED, ends_with},
     process::code,
     signals,
 };
@@ -20,30 +23,17 @@ use super::{
 const DEATH: Signal = Signal::URG;
 
 /// Runs a command and returns its exit code. If the process to end with, which must be the parent, dies before that, all
-/// of the process group that this process leads is killed. Must be called on the process's main thread: the
-/// command ends with the thread that started it.
+/// of the process group that this process leads is killed. Must be called on the process's main thread: the command
+/// ends with the thread that started it.
 ///
 /// # Errors
 /// The command can't be started, or can't be guarded; then it does not keep running.
 pub(crate) async fn guard(guarded: &Become) -> io::Result<u8> {
-    if getpgrp() != getpid() {
-        return Err(io::Error::other("a guard leads a process group"));
-    }
-    let mut death = signal(SignalKind::from_raw(DEATH.as_raw()))?;
     let of = guarded.of.ok_or(io::ErrorKind::InvalidInput)?;
-    set_parent_process_death_signal(Some(DEATH))?;
-    ends_with(of)?;
-    let starts = Become {
-        of: Some(std::process::id()),
-        slots: guarded.slots.clone(),
-        guard: false,
-        command: guarded.command.clone(),
+    let (mut child, mut death) = match start(of, guarded) {
+        Err(_) if guarded.slots.is_some() => return Ok(UNUSED),
+        started => started?,
     };
-    let starts = starts.command();
-    let mut child = tokio::process::Command::from(starts).spawn()?;
-    // Only now: a signal that this process received and the command did not would be lost. A signal that arrives
-    // before this ends both.
-    signals::outlive()?;
     loop {
         tokio::select! {
             status = child.wait() => return status.map(code),
@@ -52,4 +42,25 @@ pub(crate) async fn guard(guarded: &Become) -> io::Result<u8> {
             },
         }
     }
+}
+
+/// Starts what becomes the command, and listens for the death of the process `of`.
+fn start(of: u32, guarded: &Become) -> io::Result<(Child, unix::Signal)> {
+    if getpgrp() != getpid() {
+        return Err(io::Error::other("a guard leads a process group"));
+    }
+    let death = signal(SignalKind::from_raw(DEATH.as_raw()))?;
+    set_parent_process_death_signal(Some(DEATH))?;
+    ends_with(of)?;
+    let starts = Become {
+        of: Some(std::process::id()),
+        slots: guarded.slots.clone(),
+        guard: false,
+        command: guarded.command.clone(),
+    };
+    let child = tokio::process::Command::from(starts.command()).spawn()?;
+    // Only now: a signal that this process received and the command did not would be lost. A signal that arrives
+    // before this ends both.
+    signals::outlive()?;
+    Ok((child, death))
 }

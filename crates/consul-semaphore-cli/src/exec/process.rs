@@ -32,8 +32,9 @@ const KILLED: Duration = Duration::from_secs(1);
 /// The variable that names all slots of a command that has several.
 const SLOTS: &str = "CONSUL_SEMAPHORE_SLOTS";
 
-/// How long what is started ahead may take to be ready once there are slots, and how often that is checked.
-const READY: Duration = Duration::from_millis(50);
+/// How long what is started ahead may take to be ready once there are slots, and how often that is checked: another
+/// one would not be ready sooner, unless this one was stopped.
+const READY: Duration = Duration::from_secs(2);
 const READY_LOOK: Duration = Duration::from_millis(1);
 
 /// What to start.
@@ -70,9 +71,11 @@ impl Prepared {
     /// Starts it.
     pub(super) fn start(start: &Start<'_>) -> io::Result<Self> {
         let (_, slots) = io::pipe()?;
-        // It opens the other end by itself: what it inherits, the command inherits, too.
-        let from = format!("/proc/{}/fd/{}", std::process::id(), slots.as_raw_fd());
-        let process = Process::spawn(start, Some(Path::new(&from)), &Variables::new())?;
+        // It opens the other end by itself: what it inherits, the command inherits, too. The id is the one that /proc
+        // knows, which may be that of another namespace.
+        let this = Path::new("/proc").join(fs::read_link("/proc/self")?);
+        let from = this.join("fd").join(slots.as_raw_fd().to_string());
+        let process = Process::spawn(start, Some(&from), &Variables::new())?;
         Ok(Self { process, slots })
     }
 

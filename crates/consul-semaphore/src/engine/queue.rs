@@ -1451,7 +1451,7 @@ impl Queue {
         has_it.then(|| Arc::new(transaction))
     }
 
-    /// What to do with free slots while this workload can't have all of its slots; `None`: nothing about it is known.
+    /// What to do with free slots for this workload; `None`: that is not decided.
     /// Returns whether that is new.
     pub(super) fn take_stance(&mut self, workload: &Uid, stance: Option<Stance>) -> bool {
         let before = match stance {
@@ -1485,7 +1485,7 @@ impl Queue {
         before.unwrap_or_default() != lacking
     }
 
-    /// The workloads that ask for several slots and can't have all of them yet, and what free slots do here for them.
+    /// The waiting workloads that ask for several slots, and what is done with the free slots here for them.
     pub(super) fn stances(&self) -> impl Iterator<Item = (&Uid, Stance)> {
         let stances = self.stances.iter();
         stances.map(|(workload, stance)| (workload, *stance))

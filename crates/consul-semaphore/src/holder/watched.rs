@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::request::{Request, SlotsOf};
 use crate::{
-    SlotRequest,
+    Mode, SlotRequest,
     engine::{QueueRef, SemaphoreRef},
     identity,
 };
@@ -69,8 +69,8 @@ impl Watched {
         }
     }
 
-    /// Others wait before for this many slots; `None`: the program does not wait. Returns whether it waits and would be
-    /// next if all holders ended now: those of a rate hold their slots for a period, however long that is.
+    /// Others wait before for this many slots; `None`: the program does not wait. Returns whether it would be granted its
+    /// slots if all holders ended now. Those of a rate do not end, and those of a mutex have no order.
     pub(super) fn note_before(&self, slots: Option<usize>) -> bool {
         let limit = usize::try_from(self.asked.limit).unwrap_or(usize::MAX);
         let before = slots.unwrap_or_default();
@@ -81,7 +81,11 @@ impl Watched {
             *known = spacing;
             changed
         });
-        slots.is_some() && further == 0 && self.asked.period.is_none()
+        let own = usize::try_from(self.asked.slots.get()).unwrap_or(usize::MAX);
+        slots.is_some()
+            && before.saturating_add(own) <= limit
+            && self.asked.mode == Mode::Semaphore
+            && self.asked.period.is_none()
     }
 
     /// Begins to watch the prefix, with blocking queries of this length, unless it is watched.
