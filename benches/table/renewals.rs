@@ -34,7 +34,7 @@ const SEMAPHORES: usize = 4;
 const COMMIT: Duration = Duration::from_secs(1);
 
 /// The TTL of the sessions, which are due after a third of it.
-const TTL: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_mins(1);
 
 /// How long this is watched.
 const WINDOW: Duration = Duration::from_mins(2);

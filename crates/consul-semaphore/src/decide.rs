@@ -509,15 +509,13 @@ impl<'a> Pass<'a> {
             queue,
             ..
         } = *self.observed;
-        let agreed = !matches!(self.plan.agreement, None | Some(Agreement::Conflict { .. }));
-        // Until the prefix is read again, a slot that looks free may be a running workload's.
-        let open = !settings.paused && !settings.terminating && !self.observed.closed;
         let opening = self.opening;
         self.wake_when_it_changes(opening);
+        // Until the prefix is read again, a slot that looks free may be a running workload's.
         if self.plan.reread {
             return;
         }
-        if !open || !agreed || !opening.is_open() {
+        if !self.may_grant() {
             return self.stop_keeping();
         }
         self.plan.open = true;
@@ -612,6 +610,16 @@ impl<'a> Pass<'a> {
             self.plan.sessions.extend(missing);
         }
         self.take_back(&next);
+    }
+
+    /// Whether slots are granted at all now.
+    fn may_grant(&self) -> bool {
+        let Observed {
+            settings, closed, ..
+        } = *self.observed;
+        let agreed = !matches!(self.plan.agreement, None | Some(Agreement::Conflict { .. }));
+        let open = !settings.paused && !settings.terminating && !closed;
+        open && agreed && self.opening.is_open()
     }
 
     /// While nothing is granted, nothing is kept: others must not be told so any longer.

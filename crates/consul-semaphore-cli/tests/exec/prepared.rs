@@ -47,7 +47,7 @@ async fn one_is_next(stage: &Stage, script: &str) -> (Running, Running, [String;
 #[tokio::test]
 async fn the_command_has_the_process_that_waited_and_its_own_slot() {
     let stage = Stage::new().await;
-    let script = r#"note $$ $CONSUL_SEMAPHORE_SESSION; wait_for second"#;
+    let script = "note $$ $CONSUL_SEMAPHORE_SESSION; wait_for second";
     let (mut first, mut second, [_, command]) = one_is_next(&stage, script).await;
     stage.open("first");
     first.ends_with(0).await;
