@@ -602,14 +602,19 @@ impl<'a> Pass<'a> {
             {
                 self.show(&others, workload, session, keeps);
             }
-            let missing = missing.into_iter().map(|ordinal| SessionRequest {
-                workload: workload.into(),
-                ordinal,
-                ahead: !free,
-            });
-            self.plan.sessions.extend(missing);
+            self.request_sessions(workload, missing, free);
         }
         self.take_back(&next);
+    }
+
+    /// Has sessions made for these slots of a workload: at once if slots are free.
+    fn request_sessions(&mut self, workload: &Workload, missing: Vec<u32>, free: bool) {
+        let missing = missing.into_iter().map(|ordinal| SessionRequest {
+            workload: workload.into(),
+            ordinal,
+            ahead: !free,
+        });
+        self.plan.sessions.extend(missing);
     }
 
     /// Whether slots are granted at all now.
