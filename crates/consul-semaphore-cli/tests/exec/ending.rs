@@ -6,9 +6,8 @@ use std::{
 };
 
 use testbed::eventually;
-use tokio::process::Command;
 
-use crate::stage::{PREFIX, Stage};
+use crate::stage::{PREFIX, Stage, children, send};
 
 #[tokio::test]
 async fn the_exit_code_is_the_commands_own() {
@@ -162,11 +161,8 @@ async fn a_command_and_what_it_has_started_die_with_their_guard() {
     let stage = Stage::new().await;
     let mut running = stage.exec("", TWO);
     let processes = processes(&stage).await;
-    let children = format!("/proc/{0}/task/{0}/children", running.id());
-    let guard = fs::read_to_string(children).unwrap();
-    let mut kill = Command::new("kill");
-    let killed = kill.args(["-s", "KILL", guard.trim()]).status();
-    assert!(killed.await.unwrap().success());
+    let [guard] = children(&running.id().to_string()).try_into().unwrap();
+    send("KILL", &guard).await;
     running.ends_with(137).await;
     all_are_gone(&processes).await;
     stage.is_clean().await;

@@ -1,24 +1,14 @@
 //! What is started ahead, while the slot is awaited: a guard and what becomes the command.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use testbed::{eventually, same};
-use tokio::process::Command;
+use testbed::eventually;
 
 use crate::{
     ending::all_are_gone,
-    stage::{PREFIX, Running, Stage},
+    stage::{PREFIX, Running, Stage, children, send},
+    waiting::so_many_wait,
 };
-
-/// The processes that this one has started and has not collected.
-fn children(id: &str) -> Vec<String> {
-    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
-    let children = children.unwrap_or_default();
-    children.split_whitespace().map(str::to_owned).collect()
-}
 
 /// The guard of one that waits, and what becomes its command, once both are there.
 async fn prepared(waiting: &Running) -> [String; 2] {
@@ -37,8 +27,7 @@ fn folders(ids: &[String]) -> Vec<PathBuf> {
 
 /// One runs until the gate `first` is open, and another one is ready to be next.
 async fn one_is_next(stage: &Stage, script: &str) -> (Running, Running, [String; 2]) {
-    let first = stage.exec("", "note first; wait_for first");
-    stage.noted("first").await;
+    let first = stage.first("").await;
     let second = stage.exec("", script);
     let ids = prepared(&second).await;
     (first, second, ids)
@@ -64,31 +53,21 @@ async fn the_command_has_the_process_that_waited_and_its_own_slot() {
 async fn as_many_are_ready_as_there_are_slots() {
     let stage = Stage::new().await;
     let (_first, _second, _) = one_is_next(&stage, "note second").await;
-    contenders(&stage, 2).await;
+    so_many_wait(&stage, 1).await;
     let third = stage.exec("", "note third");
     third.says("waiting").await;
-    contenders(&stage, 3).await;
+    so_many_wait(&stage, 2).await;
     assert_eq!(children(&third.id().to_string()), [""; 0]);
-}
-
-/// Waits until so many are in line or hold a slot.
-async fn contenders(stage: &Stage, count: usize) {
-    eventually("they are in line", async || {
-        same(stage.consul.contenders(PREFIX).await.len(), count)
-    })
-    .await;
 }
 
 /// The command reads its slots as always, and finds nothing of an `exec` around this one.
 #[tokio::test]
 async fn all_slots_are_named_to_it_and_no_others() {
-    let stage = Stage::new().await;
-    let asks =
+    let several =
         "--semaphore prefix=shared/db,limit=1 --semaphore prefix=shared/licenses,limit=5,slots=2";
-    let first = "note first; wait_for first";
-    for (flags, expected) in [(asks, "3"), ("--prefix shared/db --limit 1", "none")] {
-        let mut first = stage.exec("", first);
-        stage.noted("first").await;
+    for (flags, slots) in [(several, 3), ("--prefix shared/db --limit 1", 0)] {
+        let stage = Stage::new().await;
+        let mut first = stage.first("").await;
         let script = r#"note "${CONSUL_SEMAPHORE_SLOTS:-none}""#;
         let mut command = stage.command_with(flags, script);
         command.env("CONSUL_SEMAPHORE_SLOTS", "of another");
@@ -98,34 +77,19 @@ async fn all_slots_are_named_to_it_and_no_others() {
         first.ends_with(0).await;
         second.ends_with(0).await;
         let noted = stage.journal().pop().unwrap();
-        let slots = noted.matches("\"lockKey\"").count();
-        let said = if slots == 0 {
-            "none".to_owned()
-        } else {
-            slots.to_string()
-        };
-        assert_eq!(said, expected, "{noted}");
-        std::fs::remove_file(stage.folder().join("first.open")).unwrap();
+        assert_eq!(noted.matches("\"lockKey\"").count(), slots, "{noted}");
+        assert_eq!(noted == "none", slots == 0, "{noted}");
+        stage.is_clean().await;
     }
-    stage.is_clean().await;
 }
 
 #[tokio::test]
 async fn a_command_that_is_not_found_says_so_once() {
     let stage = Stage::new().await;
-    let mut first = stage.exec("", "note first; wait_for first");
-    stage.noted("first").await;
-    let mut command = stage.program(&[
-        "exec",
-        "--prefix",
-        PREFIX,
-        "--limit",
-        "1",
-        "--",
-        "no-such-program",
-    ]);
-    command.stdout(std::process::Stdio::null());
-    let mut second = stage.start(command);
+    let mut first = stage.first("").await;
+    let arguments = format!("exec --prefix {PREFIX} --limit 1 -- no-such-program");
+    let arguments: Vec<_> = arguments.split_whitespace().collect();
+    let mut second = stage.start(stage.program(&arguments));
     prepared(&second).await;
     stage.open("first");
     first.ends_with(0).await;
@@ -163,10 +127,7 @@ async fn if_it_has_died_the_command_is_started_all_the_same() {
     for which in [0, 1] {
         let stage = Stage::new().await;
         let (mut first, mut second, ids) = one_is_next(&stage, "note second").await;
-        let killed = Command::new("kill")
-            .args(["-s", "KILL", &ids[which]])
-            .status();
-        assert!(killed.await.unwrap().success());
+        send("KILL", &ids[which]).await;
         all_are_gone(&folders(&ids)).await;
         stage.open("first");
         first.ends_with(0).await;
@@ -180,8 +141,7 @@ async fn if_it_has_died_the_command_is_started_all_the_same() {
 #[tokio::test]
 async fn nothing_is_started_ahead_at_a_terminal() {
     let stage = Stage::new().await;
-    let mut first = stage.exec("", "note first; wait_for first");
-    stage.noted("first").await;
+    let mut first = stage.first("").await;
     let mut second = stage.exec("--foreground", "note second");
     second.says("waiting").await;
     assert_eq!(children(&second.id().to_string()), [""; 0]);

@@ -81,7 +81,14 @@ impl Stage {
         command
     }
 
-    /// The same with Consul's own tool.
+    /// A command that has the slot until the gate `first` is open, and has noted `first`.
+    pub(crate) async fn first(&self, flags: &str) -> Running {
+        let first = self.exec(flags, "note first; wait_for first");
+        self.noted("first").await;
+        first
+    }
+
+    /// A script in one of so many slots, with Consul's own tool.
     pub(crate) fn consul_lock(&self, limit: u32, script: &str) -> Running {
         self.consul_lock_at(PREFIX, limit, script)
     }
@@ -172,9 +179,7 @@ impl Stage {
 impl Running {
     /// Sends it a signal, by its name without SIG.
     pub(crate) async fn signal(&self, signal: &str) {
-        let id = self.id().to_string();
-        let sent = Command::new("kill").args(["-s", signal, &id]).status();
-        assert!(sent.await.unwrap().success());
+        send(signal, &self.id().to_string()).await;
     }
 
     /// The id of its process.
@@ -214,4 +219,17 @@ impl Running {
         })
         .await;
     }
+}
+
+/// Sends a process a signal, by its name without SIG.
+pub(crate) async fn send(signal: &str, id: &str) {
+    let sent = Command::new("kill").args(["-s", signal, id]).status();
+    assert!(sent.await.unwrap().success());
+}
+
+/// The ids of the processes that this one has started and has not collected.
+pub(crate) fn children(id: &str) -> Vec<String> {
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+    let children = children.unwrap_or_default();
+    children.split_whitespace().map(str::to_owned).collect()
 }

@@ -11,8 +11,7 @@ const MUTEX_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
 #[tokio::test]
 async fn a_slot_that_gets_free_goes_to_who_waits() {
     let stage = Stage::new().await;
-    let mut first = stage.exec("", "note first; wait_for first");
-    stage.noted("first").await;
+    let mut first = stage.first("").await;
     let mut second = stage.exec("", "note second");
     second.says("waiting for a slot of shared/db").await;
     stage.open("first");
@@ -23,7 +22,7 @@ async fn a_slot_that_gets_free_goes_to_who_waits() {
 }
 
 /// Waits until this many visible contenders wait for a slot.
-async fn so_many_wait(stage: &Stage, count: usize) {
+pub(crate) async fn so_many_wait(stage: &Stage, count: usize) {
     eventually("they wait in line", async || {
         let contenders = stage.consul.contenders(PREFIX).await.len();
         same(contenders - stage.consul.holders(PREFIX).await.len(), count)
@@ -47,8 +46,7 @@ async fn slots_go_by_priority_among_all_who_wait() {
 /// One command runs, and three with a priority wait: the order in which they run.
 async fn by_priority() -> Vec<String> {
     let stage = Stage::new().await;
-    let mut all = vec![stage.exec("", "note first; wait_for first")];
-    stage.noted("first").await;
+    let mut all = vec![stage.first("").await];
     for (waiting, priority) in [1, 3, 2].into_iter().enumerate() {
         so_many_wait(&stage, waiting).await;
         all.push(stage.exec(
@@ -69,8 +67,7 @@ async fn by_priority() -> Vec<String> {
 #[tokio::test]
 async fn who_keeps_to_no_order_shows_no_place_in_it() {
     let stage = Stage::new().await;
-    let mut first = stage.exec("", "note first; wait_for first");
-    stage.noted("first").await;
+    let mut first = stage.first("").await;
     let mut second = stage.exec("--fair-order false", "note second");
     second.says("waiting for a slot of shared/db").await;
     assert_eq!(stage.consul.contenders(PREFIX).await.len(), 1);
@@ -113,8 +110,7 @@ async fn a_slot_cools_when_its_command_has_ended() {
 #[tokio::test]
 async fn a_slot_that_has_cooled_is_given_back_also_after_a_wait_for_nothing() {
     let stage = Stage::new().await;
-    let mut first = stage.exec("--cooldown 1s", "note first; wait_for first");
-    stage.noted("first").await;
+    let mut first = stage.first("--cooldown 1s").await;
     // It has no slot that could cool.
     let mut second = stage.exec("--cooldown 1h", "note never");
     second.says("waiting").await;
@@ -201,8 +197,7 @@ async fn a_prefix_that_nobody_uses_is_not_made_if_it_must_exist() {
     let said = stage.exec("--must-exist", "note never").ends_with(78).await;
     assert!(said.contains("no semaphore at shared/db"), "{said}");
     stage.is_clean().await;
-    let mut first = stage.exec("", "note first; wait_for first");
-    stage.noted("first").await;
+    let mut first = stage.first("").await;
     let mut second = stage.exec("--must-exist", "note second");
     second.says("waiting").await;
     // It exists until the first one ends, and then is the second one's.

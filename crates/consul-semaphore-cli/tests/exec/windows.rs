@@ -58,8 +58,7 @@ async fn a_window_may_have_fewer_slots() {
 async fn the_last_slots_are_for_a_higher_priority() {
     let stage = Stage::new().await;
     let reserve = "--limit 2 --reserve 1,minPriority=10";
-    let mut first = stage.exec(reserve, "note first; wait_for first");
-    stage.noted("first").await;
+    let mut first = stage.first(reserve).await;
     let mut second = stage.exec(reserve, "note second");
     second
         .says("; the last 1 are reserved for priority 10 and above")
