@@ -291,14 +291,18 @@ impl Job {
         )
     }
 
-    /// Removes its pods at once, as an admin does with those of a dead node.
+    /// Removes its pods at once, as an admin does with those of a dead node. Pods that went by themselves meanwhile
+    /// are no error: of a deleted Job, Kubernetes deletes them too.
     #[track_caller]
     pub fn force_delete_pods(&self) -> impl Future<Output = ()> {
         story(Location::caller(), async move {
             for pod in self.try_pods().await? {
                 let pods = self.namespace.api::<core::Pod>();
-                pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(0))
-                    .await?;
+                let at_once = DeleteParams::default().grace_period(0);
+                match pods.delete(&pod.name_any(), &at_once).await {
+                    Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                    deleted => drop(deleted?),
+                }
             }
             Ok(())
         })
