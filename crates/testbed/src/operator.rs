@@ -2,7 +2,7 @@
 use std::{panic::Location, path::PathBuf, process::ExitStatus, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 
 use crate::{
     env::Env,
@@ -16,6 +16,21 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_mins(5);
 
+/// Whether a replica is ready and one leads: a standby is ready, too.
+async fn is_ready(http: &reqwest::Client, url: &str) -> Result<(), String> {
+    let asked = http.get(url).timeout(Duration::from_secs(5)).send().await;
+    let answer = asked.and_then(reqwest::Response::error_for_status);
+    let body = match answer {
+        Ok(answer) => answer.text().await,
+        Err(error) => Err(error),
+    };
+    let body = body.map_err(|error| error.to_string())?;
+    if body.contains("no replica leads") {
+        return Err(body);
+    }
+    Ok(())
+}
+
 /// An operator on a bed: started, stopped, killed, restarted. Clones are the same operator.
 ///
 /// It runs as the `ServiceAccount` and with the RBAC that the project ships. All namespaces are
@@ -28,6 +43,8 @@ struct Inner {
     name: String,
     options: OperatorOptions,
     place: Place,
+    /// Where its HTTP endpoints are, in all its runs: nobody else's answers can be taken for its own.
+    port: OnceCell<u16>,
     running: Mutex<Option<Running>>,
 }
 
@@ -82,6 +99,7 @@ impl Operator {
             name: name.to_owned(),
             options,
             place,
+            port: OnceCell::new(),
             running: Mutex::new(None),
         }))
     }
@@ -93,7 +111,7 @@ impl Operator {
             name,
             options,
             place,
-            running: _,
+            ..
         } = &*self.0;
         let options = OperatorOptions {
             program: Some(program),
@@ -193,6 +211,7 @@ impl Operator {
             name,
             options,
             place,
+            port,
             running,
         } = &*self.0;
         let mut running = running.lock().await;
@@ -200,58 +219,35 @@ impl Operator {
             bail!("{name} runs already");
         }
         let (http, scheme) = options.http()?;
-        let http = &http;
         let program = match &options.program {
             Some(program) => program.clone(),
             None => programs::operator_program()?,
         };
-        let started = ports::on_free(|[port]| {
-            let address = format!("127.0.0.1:{port}");
-            let mut recipe = Recipe::new(name, &program)
-                .args(["run", "--http-address", &address])
-                .args(&options.args)
-                .env("KUBECONFIG", place.kubeconfig.display().to_string())
-                // When it restarts under its name, it takes over its own lease at once.
-                .env("LEADER_ELECTION_IDENTITY", name)
-                // Tests place semaphores anywhere, unless they are about that setting.
-                .env("TRUSTED_NAMESPACES", "*");
-            for name in ["RUST_LOG", "RUST_BACKTRACE"] {
-                if let Ok(value) = std::env::var(name) {
-                    recipe = recipe.env(name, value);
-                }
-            }
-            for (name, value) in place.consul.iter().chain(options.env.iter()) {
+        let port = port.get_or_try_init(|| async { ports::lasting_port() });
+        let address = format!("127.0.0.1:{}", port.await?);
+        let mut recipe = Recipe::new(name, &program)
+            .args(["run", "--http-address", &address])
+            .args(&options.args)
+            .env("KUBECONFIG", place.kubeconfig.display().to_string())
+            // When it restarts under its name, it takes over its own lease at once.
+            .env("LEADER_ELECTION_IDENTITY", name)
+            // Tests place semaphores anywhere, unless they are about that setting.
+            .env("TRUSTED_NAMESPACES", "*");
+        for name in ["RUST_LOG", "RUST_BACKTRACE"] {
+            if let Ok(value) = std::env::var(name) {
                 recipe = recipe.env(name, value);
             }
-            async move {
-                let process = Process::start(&place.folder, &recipe)?;
-                process
-                    .ready(PATIENCE, || async {
-                        let answer = http
-                            .get(format!("{scheme}://{address}/readyz"))
-                            .timeout(Duration::from_secs(5))
-                            .send()
-                            .await;
-                        let answer = answer.and_then(reqwest::Response::error_for_status);
-                        let body = match answer {
-                            Ok(answer) => answer.text().await,
-                            Err(error) => Err(error),
-                        };
-                        let body = body.map_err(|error| error.to_string())?;
-                        // A standby replica is ready, but no replica leads yet.
-                        if body.contains("no replica leads") {
-                            Err(body)
-                        } else {
-                            Ok(())
-                        }
-                    })
-                    .await?;
-                Ok(Running { process, address })
-            }
-        })
-        .await
-        .context("starting the operator")?;
-        *running = Some(started);
+        }
+        for (name, value) in place.consul.iter().chain(options.env.iter()) {
+            recipe = recipe.env(name, value);
+        }
+        let process = Process::start(&place.folder, &recipe)?;
+        let url = format!("{scheme}://{address}/readyz");
+        process
+            .ready(PATIENCE, || is_ready(&http, &url))
+            .await
+            .context("starting the operator")?;
+        *running = Some(Running { process, address });
         Ok(())
     }
 
