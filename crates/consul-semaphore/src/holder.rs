@@ -563,14 +563,23 @@ impl Holder {
         while self.engine.pass(now(), &self.program).is_some() {
             self.carry_out();
         }
-        let mut near = self.settings.wait && self.settings.fair;
-        for (place, watched) in self.semaphores.iter().enumerate() {
-            let Some(last) = self.conclusion(&watched.queue) else {
+        self.note_places();
+    }
+
+    /// Takes note of what the last passes say of the program's places in the queues, and of its slots.
+    fn note_places(&mut self) {
+        let known = |watched: &Watched| {
+            let last = self.conclusion(&watched.queue)?;
+            Some((last.before, !last.unheld.is_empty()))
+        };
+        let known: Vec<_> = self.semaphores.iter().map(known).collect();
+        let (mut near, now) = (self.settings.wait && self.settings.fair, Moment::now());
+        for (place, (watched, known)) in self.semaphores.iter_mut().zip(known).enumerate() {
+            let Some((before, unheld)) = known else {
                 near = false;
                 continue;
             };
-            near &= watched.note_before(last.before);
-            let unheld = !last.unheld.is_empty();
+            near &= watched.note_before(before, now);
             if self.notices.begins("unheld", place, unheld) {
                 (self.notices.on)(Notice::Unheld(watched.asked.prefix.clone()));
             }

@@ -14,7 +14,7 @@ use crate::{
     engine::{QueueRef, SemaphoreRef},
     identity,
 };
-use consul_client::{self as consul, Client, Listing, WatchOptions};
+use consul_client::{self as consul, Client, Listing, WatchOptions, clock::Moment};
 
 /// One of the semaphores that a program asks for.
 pub(super) struct Watched {
@@ -28,16 +28,61 @@ pub(super) struct Watched {
     readings: Option<mpsc::Receiver<Reading>>,
     /// How far these are apart at least.
     spacing: watch::Sender<Duration>,
+    /// How fast the queue moves, while the program waits in it.
+    pace: Option<Pace>,
 }
-
-/// How much further apart the readings are for each that waits before those that may be next: only these must see at
-/// once that a slot is free. A hundred programs on a machine that all read every change would delay the one that the
-/// slot is for.
-const EACH_BEFORE: Duration = Duration::from_millis(10);
 
 /// The longest time between two readings while something changes: a slot is free for so long at most if all that wait
 /// before are gone at once.
 const FAR: Duration = Duration::from_millis(200);
+
+/// How long each slot takes to come free until that is known, and at most: a queue that stands still may begin to move
+/// at any time.
+const FAST: Duration = Duration::from_millis(20);
+const SLOW: Duration = Duration::from_millis(100);
+
+/// How fast a queue moves, as one who waits in it sees it.
+///
+/// Only those who may be next must see at once that a slot is free. A hundred programs on a machine that all read every
+/// change would delay the one that the slot is for. So the others read again when half of the time has passed that it
+/// takes, at this pace, until they may be next.
+#[derive(Debug)]
+struct Pace {
+    /// For how many slots others waited before, and when that was first seen.
+    before: usize,
+    since: Moment,
+    /// How long each of these slots took, or takes at least.
+    each: Duration,
+}
+
+impl Pace {
+    fn new(before: usize, now: Moment) -> Self {
+        Self {
+            before,
+            since: now,
+            each: FAST,
+        }
+    }
+
+    /// Others wait before for this many slots now.
+    fn note(&mut self, before: usize, now: Moment) {
+        let took = now.since(self.since);
+        match self.before.checked_sub(before) {
+            Some(0) => self.each = self.each.max(took),
+            Some(fewer) => self.each = took / u32::try_from(fewer).unwrap_or(u32::MAX),
+            None => {}
+        }
+        if self.before != before {
+            (self.before, self.since) = (before, now);
+        }
+    }
+
+    /// How far apart readings are while this many slots must come free before the last one that counts.
+    fn spacing(&self, slots: usize) -> Duration {
+        let slots = u32::try_from(slots).unwrap_or(u32::MAX);
+        (self.each.min(SLOW) / 2).saturating_mul(slots).min(FAR)
+    }
+}
 
 type Reading = Result<Listing, consul::Error>;
 
@@ -52,6 +97,7 @@ impl Watched {
             absent: None,
             readings: None,
             spacing: watch::channel(Duration::ZERO).0,
+            pace: None,
         });
         watched.collect()
     }
@@ -71,11 +117,17 @@ impl Watched {
 
     /// Others wait before for this many slots; `None`: the program does not wait. Returns whether it would be granted its
     /// slots if all holders ended now. Those of a rate do not end, and those of a mutex have no order.
-    pub(super) fn note_before(&self, slots: Option<usize>) -> bool {
+    pub(super) fn note_before(&mut self, slots: Option<usize>, now: Moment) -> bool {
         let limit = usize::try_from(self.asked.limit).unwrap_or(usize::MAX);
         let before = slots.unwrap_or_default();
-        let further = u32::try_from(before.saturating_sub(limit)).unwrap_or(u32::MAX);
-        let spacing = EACH_BEFORE.saturating_mul(further).min(FAR);
+        let further = before.saturating_sub(limit);
+        self.pace = slots.map(|before| {
+            let mut pace = self.pace.take().unwrap_or(Pace::new(before, now));
+            pace.note(before, now);
+            pace
+        });
+        let spacing = self.pace.as_ref().map(|pace| pace.spacing(further));
+        let spacing = spacing.unwrap_or_default();
         self.spacing.send_if_modified(|known| {
             let changed = *known != spacing;
             *known = spacing;
@@ -144,5 +196,42 @@ fn reference(place: usize) -> SemaphoreRef {
     SemaphoreRef {
         namespace: identity::NONE.into(),
         name: name.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn those_far_behind_read_when_half_of_their_wait_is_over() {
+        let start = Moment::now();
+        let mut pace = Pace::new(10, start);
+        assert_eq!(pace.spacing(7), 7 * FAST / 2, "nothing is known yet");
+        assert_eq!(pace.spacing(0), Duration::ZERO, "it may be next");
+
+        pace.note(8, start + Duration::from_millis(60));
+        assert_eq!(pace.spacing(5), Duration::from_millis(75));
+        assert_eq!(pace.spacing(0), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_pace_follows_the_queue() {
+        let start = Moment::now();
+        let mut pace = Pace::new(10, start);
+        pace.note(10, start + SECOND);
+        assert_eq!(pace.spacing(1), SLOW / 2, "it stands still");
+        pace.note(12, start + 2 * SECOND);
+        assert_eq!(pace.spacing(3), 3 * SLOW / 2, "others came before it");
+        assert_eq!(pace.spacing(5), FAR);
+        pace.note(4, start + 2 * SECOND + Duration::from_millis(8));
+        assert_eq!(
+            pace.spacing(1),
+            Duration::from_micros(500),
+            "they went fast"
+        );
+        assert_eq!(pace.spacing(usize::MAX), FAR);
     }
 }
