@@ -1,8 +1,11 @@
 //! What is started ahead, while the slot is awaited: a guard and what becomes the command.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
-use testbed::eventually;
+use testbed::{Consul, eventually};
 
 use crate::{
     ending::all_are_gone,
@@ -148,4 +151,73 @@ async fn nothing_is_started_ahead_at_a_terminal() {
     stage.open("first");
     first.ends_with(0).await;
     second.ends_with(0).await;
+}
+
+/// Nothing is between `exec` and a command that may continue without it, and what becomes that command ends with `exec`
+/// all the same.
+#[tokio::test]
+async fn what_may_continue_without_a_slot_is_not_started_without_one() {
+    for killed in [true, false] {
+        let stage = Stage::new().await;
+        let mut first = stage.first("").await;
+        let mut second = stage.exec("--on-slot-lost continue", "note $$");
+        let command = eventually("it is ready to start the command", async || {
+            children(&second.id().to_string()).pop()
+        })
+        .await;
+        let mut noted = vec!["first".to_owned()];
+        if killed {
+            second.signal("KILL").await;
+            second.ends().await;
+            all_are_gone(&folders(&[command])).await;
+        } else {
+            stage.open("first");
+            first.ends_with(0).await;
+            second.ends_with(0).await;
+            noted.push(command);
+        }
+        assert_eq!(stage.journal(), noted);
+    }
+}
+
+/// What is started ahead could not take the names of so many slots at once.
+#[tokio::test]
+async fn a_command_with_many_slots_is_started_once_it_has_them() {
+    let stage = Stage::new().await;
+    let mut first = stage.first("").await;
+    let flags =
+        "--semaphore prefix=shared/db,limit=1 --semaphore prefix=shared/licenses,limit=28,slots=28";
+    let script = r#"note "$CONSUL_SEMAPHORE_SLOTS""#;
+    let mut second = stage.start(stage.command_with(flags, script));
+    prepared(&second).await;
+    stage.open("first");
+    first.ends_with(0).await;
+    second.ends_with(0).await;
+    let journal = stage.journal();
+    assert_eq!(journal.len(), 2);
+    assert_eq!(journal[1].matches("\"lockKey\"").count(), 29);
+    assert!(journal[1].len() > 4096, "{}", journal[1]);
+    stage.is_clean().await;
+}
+
+#[tokio::test]
+async fn what_is_started_ahead_has_no_token() {
+    let stage = Stage::with(Consul::builder().acls("root")).await;
+    let command = |script| {
+        let mut command = stage.command("", script);
+        command.env("CONSUL_HTTP_TOKEN", "root");
+        command
+    };
+    let mut first = stage.start(command("note first; wait_for first"));
+    stage.noted("first").await;
+    let mut second = stage.start(command("note second"));
+    for id in prepared(&second).await {
+        let environment = fs::read_to_string(format!("/proc/{id}/environ")).unwrap();
+        assert!(environment.contains("CONSUL_HTTP_ADDR"), "{environment}");
+        assert!(!environment.contains("TOKEN"), "{environment}");
+    }
+    stage.open("first");
+    first.ends_with(0).await;
+    second.ends_with(0).await;
+    assert_eq!(stage.journal(), ["first", "second"]);
 }
