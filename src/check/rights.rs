@@ -105,6 +105,13 @@ pub(super) const RULES: &[Rule] = &[
         Place::Scope,
         "Jobs are not seen, started, suspended or (on-contention: Skip) deleted",
     ),
+    optional(rule(
+        "batch",
+        "jobs/status",
+        &["patch"],
+        Place::Scope,
+        "before Kubernetes 1.36, Jobs that were suspended after a start stay suspended",
+    )),
     rule(
         "",
         "pods",

@@ -1,5 +1,6 @@
 //! Workloads that were stopped for want of a slot, or only to fail, and whose status does not show when their pods are
-//! gone. No contender speaks for these pods, so they are asked for here.
+//! gone. No contender speaks for these pods, so they are asked for here. So are those of Jobs whose status still says
+//! that they were started.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -131,6 +132,9 @@ async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     if tracked.shape.is_reset() {
         return return_to_queue(context, tracked).await;
     }
+    if tracked.shape.is_started() {
+        return forget_start(context, tracked).await;
+    }
     if matches!(workload.phase, Phase::Finished { .. }) {
         let forgotten = forget(context, tracked).await;
         if matches!(forgotten, Outcome::Changed) {
@@ -188,6 +192,31 @@ async fn return_to_queue(context: &Context, tracked: &TrackedWorkload) -> Outcom
             note,
         );
         context.index.let_slots_go(tracked);
+    }
+    Outcome::Failed
+}
+
+/// Clears the start time of a suspended Job, without which it can't be started again in a slot.
+async fn forget_start(context: &Context, tracked: &TrackedWorkload) -> Outcome {
+    let (namespace, workload) = (&tracked.namespace, &tracked.workload);
+    let kind = context.workloads.kind(&workload.kind);
+    let request = kind.and_then(|kind| kind.forget_start(&(&**workload).into()));
+    let Some(request) = request else {
+        return Outcome::Settled;
+    };
+    let error = match send(context, tracked, request).await {
+        Ok(sent) => return sent,
+        Err(error) => error,
+    };
+    let name = format_args!("{namespace}/{}", workload.name);
+    tracing::warn!(workload = %name, %error, "can't clear the start time of a suspended Job");
+    if let WriteError::Refused { message, .. } = error {
+        let note = format!(
+            "it is suspended, and the API server refuses to clear its status.startTime, without which it can't be \
+             started in a slot: {message}. Allow the operator to patch jobs/status"
+        );
+        let events = &context.shared.events;
+        events.workload(namespace, &**workload, Reason::StartRefused, note);
     }
     Outcome::Failed
 }

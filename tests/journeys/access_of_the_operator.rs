@@ -287,6 +287,13 @@ async fn the_operator_uses_all_that_it_may_do() {
         waits.has_event("RanWithoutSlot").await;
     }
     waits.is_waiting().await;
+    waits.set_start_time().await;
+    waits
+        .is("without a start time", |job| {
+            let status = job.status.as_ref();
+            status.is_some_and(|status| status.start_time.is_none())
+        })
+        .await;
     waits.delete().await;
     holder.delete().await;
     nothing_is_left(&bed, &team, &db).await;

@@ -83,3 +83,28 @@ async fn journey(namespace: &str, wants_to_run_again: impl AsyncFnOnce(&Job)) {
     nothing_is_left(&bed, &team, &db).await;
     assert_eq!(observer.peak_holders(), 1);
 }
+
+/// Before Kubernetes 1.36 the status of a suspended Job says on that it was started, and its template can't be changed.
+#[tokio::test]
+async fn a_start_time_that_is_left_is_cleared() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("start-time").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let first = team.job("first").semaphore("db").runs("1h").create().await;
+    runs_in_a_slot(&bed, &db, &first).await;
+    let job = team.job("job").semaphore("db").create().await;
+    queue_is(&db, [&job]).await;
+
+    job.set_start_time().await;
+    job.is("without a start time", |job| {
+        let status = job.status.as_ref();
+        status.is_some_and(|status| status.start_time.is_none())
+    })
+    .await;
+    job.is_waiting().await;
+    queue_is(&db, [&job]).await;
+    pods_end(&team, &first, End::Succeeded).await;
+    runs_in_a_slot(&bed, &db, &job).await;
+    pods_end(&team, &job, End::Succeeded).await;
+    nothing_is_left(&bed, &team, &db).await;
+}

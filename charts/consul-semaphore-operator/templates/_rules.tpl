@@ -12,6 +12,10 @@
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, list, watch, patch, delete]
+# patch is for the start time of a suspended Job, which Kubernetes clears by itself from 1.36 on.
+- apiGroups: [batch]
+  resources: [jobs/status]
+  verbs: [patch]
 # A Job's slot is given back when its pods are gone.
 - apiGroups: [""]
   resources: [pods]

@@ -232,6 +232,15 @@ impl Kind {
         }
     }
 
+    /// Has the status of such a workload say no more that it was started, once no pod of it is left; `None` if its kind
+    /// has no such status.
+    pub fn forget_start(&self, workload: &Target) -> Option<Request> {
+        match self {
+            Self::Job => Some(job::forget_start(workload)),
+            _ => None,
+        }
+    }
+
     /// Takes the mark from such a workload that it is to fail, because it has failed. `None` if its kind has no such
     /// mark.
     pub fn unmark(&self, workload: &Target) -> Option<Request> {

@@ -19,6 +19,8 @@ pub enum Shape {
     Gate(usize),
     /// It is made of workloads of its own kind.
     Nested,
+    /// It is suspended, and its status still has a start time, as before Kubernetes 1.36: its template can't be changed.
+    Started,
     /// Which of its admission checks are ours, and what its sets of pods are called.
     Checks {
         /// The places of our entries.
@@ -92,6 +94,11 @@ impl Shape {
     /// Whether it has failed, bears the mark of that, and may run again.
     pub fn may_run_again(&self) -> bool {
         self.listing().is_some_and(|listing| listing.again)
+    }
+
+    /// Whether its status is to say no more that it was started, once its pods are gone.
+    pub fn is_started(&self) -> bool {
+        matches!(self, Self::Started)
     }
 
     /// Whether it was evicted, and is to be told once its pods are gone that it may wait again.

@@ -187,11 +187,14 @@ impl TrackedWorkload {
     /// Whether pods of it may be left that its status does not show: it was started in a slot, and does not run any
     /// more. Only a Job's status counts its pods; of any other workload only a LIST shows that none is left. One that
     /// is finished in the slot that it says is not meant: the contender for that slot stays until then. One that is
-    /// held only to fail may have them, too; and one that has failed without a grant and may run again is looked at
+    /// held only to fail may have them, too, and so may a Job that still has a start time; and one that has failed without a grant and may run again is looked at
     /// once more, to bear no mark of that then.
     pub fn may_have_pods(&self) -> bool {
         let workload = &self.workload;
-        let stopped = match workload.phase {
+        if workload.kind == Kind::Job.name() {
+            return self.shape.is_started() && !self.is_managed();
+        }
+        match workload.phase {
             // Kueue resets its grant while its pods terminate.
             Phase::Idle if workload.kind == Kind::KueueWorkload.name() => true,
             Phase::Idle => workload.granted.is_some(),
@@ -201,8 +204,7 @@ impl TrackedWorkload {
             }
             Phase::Stopping => self.shape.is_to_fail() || self.shape.is_reset(),
             Phase::Running | Phase::Deleting => false,
-        };
-        stopped && workload.kind != Kind::Job.name()
+        }
     }
 
     /// Whether a later version means the same: most changes of a workload do not affect its slot.

@@ -36,6 +36,7 @@ impl Remnants {
         // What is to be written then is waited for.
         let is_proved = proved.is_some_and(|proved| *granted == proved.0 && *since == proved.1)
             && !tracked.shape.is_to_fail()
+            && !tracked.shape.is_started()
             && !tracked.shape.is_reset();
         if is_proved || !tracked.may_have_pods() {
             self.unproved.remove(uid);

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use consul_semaphore::{
     Phase,
     engine::Write,
-    plan::{Fail, GiveBack, Start},
+    plan::{Fail, GiveBack, Start, Target},
 };
 use consul_semaphore_api::annotations as a;
 use k8s_openapi::{
@@ -19,9 +19,10 @@ use super::Kind;
 use crate::{
     read::{self, Read},
     request::{
-        Request, end_by_deadline, holder_label, listed, metadata, no_sequencers, rename,
+        JsonPatch, Request, end_by_deadline, holder_label, listed, metadata, no_sequencers, rename,
         sequencers, suspend,
     },
+    shape::Shape,
 };
 
 /// The value of `spec.managedBy` for Kubernetes' own Job controller.
@@ -63,6 +64,14 @@ impl Read for batch::Job {
         read::grace(pod.and_then(|pod| pod.termination_grace_period_seconds))
     }
 
+    fn shape(&self) -> Shape {
+        if is_suspended_after_a_start(self) {
+            Shape::Started
+        } else {
+            Shape::Plain
+        }
+    }
+
     fn managed_by(&self) -> Option<String> {
         let manager = self.spec.as_ref()?.managed_by.as_deref();
         read::managed_by(&read::MANAGER, manager, JOB_CONTROLLER)
@@ -76,13 +85,9 @@ pub(crate) fn template(job: &batch::Job) -> Option<&BTreeMap<String, String>> {
 }
 
 fn phase_if(job: &batch::Job, granted: bool) -> Phase {
-    let status = job.status.as_ref();
-    let pods = status.map_or(0, |status| {
-        let active = status.active.unwrap_or(0);
-        active.saturating_add(status.terminating.unwrap_or(0))
-    });
     if has_ended(job) {
-        return Phase::Finished { at_rest: pods == 0 };
+        let at_rest = has_no_pods(job);
+        return Phase::Finished { at_rest };
     }
     if job.metadata.deletion_timestamp.is_some() {
         return Phase::Deleting;
@@ -106,13 +111,40 @@ fn phase_if(job: &batch::Job, granted: bool) -> Phase {
             Phase::Running
         };
     }
-    // The template of a Job can be changed once its start time is cleared.
-    let started = status.is_some_and(|status| status.start_time.is_some());
-    if is(job, "Suspended") && pods == 0 && !started {
+    if is(job, "Suspended") && has_no_pods(job) && !has_started(job) {
         Phase::Idle
     } else {
         Phase::Stopping
     }
+}
+
+/// Whether its status counts no pods, not even ones that are ending.
+fn has_no_pods(job: &batch::Job) -> bool {
+    let status = job.status.as_ref();
+    let active = status.and_then(|status| status.active);
+    let terminating = status.and_then(|status| status.terminating);
+    active.unwrap_or(0) == 0 && terminating.unwrap_or(0) == 0
+}
+
+/// Whether it has a start time: then its template can't be changed.
+fn has_started(job: &batch::Job) -> bool {
+    let status = job.status.as_ref();
+    status.is_some_and(|status| status.start_time.is_some())
+}
+
+/// Whether the Job controller is done with suspending it, and its start time is still there: before Kubernetes 1.36 it
+/// stays until the next start, unless whoever queues the Job clears it, as Kueue does.
+fn is_suspended_after_a_start(job: &batch::Job) -> bool {
+    let suspended = job.spec.as_ref().and_then(|spec| spec.suspend) == Some(true);
+    let suspended = suspended && is(job, "Suspended") && has_no_pods(job);
+    suspended && has_started(job) && !is_over(job)
+}
+
+/// Clears the start time, so that the template can be changed.
+pub(super) fn forget_start(workload: &Target) -> Request {
+    let mut patch = JsonPatch::of(workload);
+    patch.remove("/status/startTime");
+    Request::Status(patch.into_value())
 }
 
 /// Whether it gets no pods, even if it is not suspended.

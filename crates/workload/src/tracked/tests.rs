@@ -230,6 +230,29 @@ fn standings() {
     }
 }
 
+/// As before Kubernetes 1.36.
+#[test]
+fn a_suspended_job_is_asked_about_while_it_has_a_start_time() {
+    let suspended = |change: fn(&mut Value)| {
+        let workload = waiting(|workload| {
+            workload["status"]["startTime"] = json!("2026-01-01T00:00:10Z");
+            change(workload);
+        });
+        read(workload).unwrap().may_have_pods()
+    };
+    assert!(suspended(|_| {}));
+    assert!(!suspended(
+        |workload| workload["status"]["active"] = json!(1)
+    ));
+    assert!(!suspended(
+        |workload| workload["spec"]["suspend"] = json!(false)
+    ));
+    assert!(!suspended(|workload| {
+        workload["spec"]["managedBy"] = json!("kueue.x-k8s.io/multikueue");
+    }));
+    assert!(!read(waiting(|_| {})).unwrap().may_have_pods());
+}
+
 #[test]
 fn unsuspended_by_someone_it_runs_once_its_status_shows_it() {
     let unsuspended = |change: fn(&mut Value)| {

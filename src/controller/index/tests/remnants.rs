@@ -119,6 +119,32 @@ fn evicted(session: &str) -> TrackedWorkload {
 }
 
 #[test]
+fn a_job_that_still_has_a_start_time_is_asked_about_until_it_has_none() {
+    let index = with_db();
+    let suspended = |version: &str, shape| {
+        tracked("a", |tracked| {
+            tracked.shape = shape;
+            workload(tracked).version = version.into();
+        })
+    };
+    let mut started = suspended("11", consul_semaphore_workload::Shape::Started);
+    workload(&mut started).phase = Phase::Stopping;
+    put(&index, started);
+    assert_eq!(due(&index), [""; 0], "not before it is its turn");
+    let asked = index.unproved(9, |_| false, |_| true).remove(0);
+    index.proved(&asked);
+    let uid: Uid = "a".into();
+    assert!(index.is_unproved(&uid), "that there are no pods is not all");
+    assert_eq!(index.workload(&uid).unwrap().phase, Phase::Stopping);
+    put(
+        &index,
+        suspended("12", consul_semaphore_workload::Shape::Plain),
+    );
+    assert!(!index.is_unproved(&uid));
+    assert_eq!(index.workload(&uid).unwrap().phase, Phase::Idle);
+}
+
+#[test]
 fn the_slots_of_an_evicted_one_are_free_without_pods_also_if_that_cannot_be_written() {
     let index = with_db();
     let uid: Uid = "a".into();
