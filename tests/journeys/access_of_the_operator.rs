@@ -90,6 +90,7 @@ async fn the_operator_may_do_no_more_than_it_needs() {
         "consulsemaphores.consul-semaphore.io/status [] [] [patch]",
         "events.events.k8s.io [] [] [create patch]",
         "jobs.batch [] [] [get list watch patch delete]",
+        "jobs.batch/status [] [] [patch]",
         "namespaces [] [kube-system] [get]",
         "pods [] [] [list watch]",
     ];
