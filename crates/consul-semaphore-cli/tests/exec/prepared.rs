@@ -15,10 +15,15 @@ use crate::{
 
 /// The guard of one that waits, and what becomes its command, once both are there.
 async fn prepared(waiting: &Running) -> [String; 2] {
+    let guard = child(&waiting.id().to_string()).await;
+    let command = child(&guard).await;
+    [guard, command]
+}
+
+/// The process that this one has started, once it is there.
+async fn child(id: &str) -> String {
     eventually("it is ready to start the command", async || {
-        let guard = children(&waiting.id().to_string()).pop()?;
-        let command = children(&guard).pop()?;
-        Some([guard, command])
+        children(id).pop()
     })
     .await
 }
@@ -161,10 +166,7 @@ async fn what_may_continue_without_a_slot_is_not_started_without_one() {
         let stage = Stage::new().await;
         let mut first = stage.first("").await;
         let mut second = stage.exec("--on-slot-lost continue", "note $$");
-        let command = eventually("it is ready to start the command", async || {
-            children(&second.id().to_string()).pop()
-        })
-        .await;
+        let command = child(&second.id().to_string()).await;
         let mut noted = vec!["first".to_owned()];
         if killed {
             second.signal("KILL").await;

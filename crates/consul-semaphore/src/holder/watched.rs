@@ -121,13 +121,14 @@ impl Watched {
         let limit = usize::try_from(self.asked.limit).unwrap_or(usize::MAX);
         let before = slots.unwrap_or_default();
         let further = before.saturating_sub(limit);
-        self.pace = slots.map(|before| {
-            let mut pace = self.pace.take().unwrap_or(Pace::new(before, now));
+        let spacing = if slots.is_some() {
+            let pace = self.pace.get_or_insert_with(|| Pace::new(before, now));
             pace.note(before, now);
-            pace
-        });
-        let spacing = self.pace.as_ref().map(|pace| pace.spacing(further));
-        let spacing = spacing.unwrap_or_default();
+            pace.spacing(further)
+        } else {
+            self.pace = None;
+            Duration::ZERO
+        };
         self.spacing.send_if_modified(|known| {
             let changed = *known != spacing;
             *known = spacing;

@@ -111,7 +111,7 @@ fn phase_if(job: &batch::Job, granted: bool) -> Phase {
             Phase::Running
         };
     }
-    if is(job, "Suspended") && has_no_pods(job) && !has_started(job) {
+    if is_at_rest(job) && !has_started(job) {
         Phase::Idle
     } else {
         Phase::Stopping
@@ -126,18 +126,22 @@ fn has_no_pods(job: &batch::Job) -> bool {
     active.unwrap_or(0) == 0 && terminating.unwrap_or(0) == 0
 }
 
+/// Whether the Job controller is done with suspending it.
+fn is_at_rest(job: &batch::Job) -> bool {
+    is(job, "Suspended") && has_no_pods(job)
+}
+
 /// Whether it has a start time: then its template can't be changed.
 fn has_started(job: &batch::Job) -> bool {
     let status = job.status.as_ref();
     status.is_some_and(|status| status.start_time.is_some())
 }
 
-/// Whether the Job controller is done with suspending it, and its start time is still there: before Kubernetes 1.36 it
-/// stays until the next start, unless whoever queues the Job clears it, as Kueue does.
+/// Whether it is suspended and at rest, and its start time is still there: before Kubernetes 1.36 the Job controller does
+/// not clear it.
 fn is_suspended_after_a_start(job: &batch::Job) -> bool {
     let suspended = job.spec.as_ref().and_then(|spec| spec.suspend) == Some(true);
-    let suspended = suspended && is(job, "Suspended") && has_no_pods(job);
-    suspended && has_started(job) && !is_over(job)
+    suspended && is_at_rest(job) && has_started(job) && !is_over(job)
 }
 
 /// Clears the start time, so that the template can be changed.
