@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on, make bare one to install it on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-crash test-loaded test-version test-consul web-test shells-test python-test image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
+.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-crash test-loaded test-version test-consul web-test shells-test python-test python-dist image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -78,6 +78,10 @@ shells-test: servers
 # The Python package, as pip installs it (Debian: apt-get install python3-venv): its types, and its tests against Consul.
 python-test: servers
 	@crates/consul-semaphore-python/tests/run
+
+# Its sdist and its wheel, with the licenses of what they are made of, in target/dist/python.
+python-dist:
+	crates/consul-semaphore-python/dist target/dist/python
 
 HADOLINT_VERSION := 2.15.1
 HADOLINT := .tools/hadolint-$(HADOLINT_VERSION)/bin/hadolint
