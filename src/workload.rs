@@ -26,13 +26,13 @@ use consul_semaphore::{Identity, KindName, Uid, Workload, plan::Target};
 use consul_semaphore_workload::{
     EndBelow, Kind, Object, Request, TrackedWorkload,
     kueue::{Earlier, Owner},
-    pods::{self, PodQuery},
+    pods::{self, Pod, PodQuery},
 };
 use futures::{StreamExt as _, stream};
 use http::{HeaderValue, header::CONTENT_TYPE};
 use k8s_openapi::api::{
     authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
-    core::v1::{ObjectReference, Pod},
+    core::v1::ObjectReference,
 };
 use kube::{
     Api, Client, Resource as _,

@@ -84,7 +84,7 @@ fn what_a_workload_says_is_read_without_io() {
     );
 }
 
-/// All others use `WorkloadObject`, and ask the crate what it says.
+/// All others use `Job`, and ask the crate what it says.
 #[test]
 fn one_crate_knows_the_kind_of_a_workload() {
     for module in [

@@ -15,7 +15,7 @@ use consul_semaphore::{
 };
 use consul_semaphore_api::annotations;
 use consul_semaphore_operator::controller::bench::{Queue, read};
-use k8s_openapi::api::batch::v1 as batch;
+use consul_semaphore_workload::Job;
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "batch";
@@ -201,7 +201,7 @@ pub(crate) fn lock(holders: u32, shape: Shape) -> Entry {
 }
 
 /// One of the waiting workloads, with a different priority than the others.
-pub(crate) fn changed(number: usize) -> batch::Job {
+pub(crate) fn changed(number: usize) -> Job {
     let mut workload = waits(number);
     let annotations = workload.metadata.annotations.get_or_insert_default();
     annotations.insert(annotations::PRIORITY.into(), "5".into());
@@ -313,12 +313,24 @@ fn entry(key: &str, session: Option<&SessionId>, value: Vec<u8>) -> Entry {
 }
 
 /// A waiting workload, as the API server shows it.
-pub(crate) fn waits(number: usize) -> batch::Job {
+pub(crate) fn waits(number: usize) -> Job {
     workload("waits", &number.to_string(), |_| {})
 }
 
 /// A workload that runs in a slot.
-fn running(number: u32) -> batch::Job {
+fn running(number: u32) -> Job {
+    started(number, &[("Suspended", "False")])
+}
+
+/// The same workload when it is complete.
+fn complete(number: u32) -> Job {
+    started(number, &[("Complete", "True")])
+}
+
+fn started(number: u32, conditions: &[(&str, &str)]) -> Job {
+    let conditions = conditions.iter();
+    let conditions = conditions.map(|(type_, status)| json!({ "type": type_, "status": status }));
+    let conditions = conditions.collect::<Value>();
     workload("held", &number.to_string(), |workload| {
         let uid = uid("held", number);
         let session = session(&Uid::from(uid.as_str()));
@@ -332,26 +344,12 @@ fn running(number: u32) -> batch::Job {
         workload["status"] = json!({
             "active": 1,
             "startTime": "2026-01-01T00:01:00Z",
-            "conditions": [{ "type": "Suspended", "status": "False" }],
+            "conditions": conditions,
         });
     })
 }
 
-/// The same workload when it is complete.
-fn complete(number: u32) -> batch::Job {
-    let mut workload = running(number);
-    workload.status = Some(batch::JobStatus {
-        conditions: Some(vec![batch::JobCondition {
-            type_: "Complete".into(),
-            status: "True".into(),
-            ..Default::default()
-        }]),
-        ..Default::default()
-    });
-    workload
-}
-
-fn workload(kind: &str, number: &str, change: impl FnOnce(&mut Value)) -> batch::Job {
+fn workload(kind: &str, number: &str, change: impl FnOnce(&mut Value)) -> Job {
     let mut workload = json!({
         "metadata": {
             "name": format!("{kind}-{number:0>6}"), "namespace": NAMESPACE, "uid": uid(kind, number),

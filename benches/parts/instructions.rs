@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use consul_client::Entry;
 use consul_semaphore::{Lock, Mode, Observed, Plan, Workload, decide, lock::LockBody};
+use consul_semaphore_workload::Job;
 use gungraun::{
     Callgrind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main,
 };
-use k8s_openapi::api::batch::v1 as batch;
 
 use self::facts::{Facts, Shape, changed, lock};
 
@@ -75,14 +75,14 @@ fn writing_a_body(body: &'static LockBody) -> Vec<u8> {
 }
 
 /// A semaphore of three slots, and a change of one of the workloads that wait for it.
-fn line(waiting: usize) -> (&'static Facts, &'static batch::Job) {
+fn line(waiting: usize) -> (&'static Facts, &'static Job) {
     (kept(Facts::new(3, waiting)), kept(changed(waiting / 2)))
 }
 
 #[library_benchmark]
 #[bench::of_10(line(10))]
 #[bench::of_10000(line(10_000))]
-fn putting_a_change_into_a_line((facts, workload): (&'static Facts, &'static batch::Job)) {
+fn putting_a_change_into_a_line((facts, workload): (&'static Facts, &'static Job)) {
     facts.queue().put(workload);
 }
 
@@ -90,25 +90,25 @@ fn putting_a_change_into_a_line((facts, workload): (&'static Facts, &'static bat
 #[bench::of_10(line(10))]
 #[bench::of_10000(line(10_000))]
 fn taking_a_slice_of_a_line(
-    (facts, _): (&'static Facts, &'static batch::Job),
+    (facts, _): (&'static Facts, &'static Job),
 ) -> (Vec<Arc<Workload>>, Vec<Arc<Workload>>) {
     facts.slice()
 }
 
 #[library_benchmark]
 #[bench::one_change(line(10))]
-fn pass_over_10_who_wait((facts, workload): (&'static Facts, &'static batch::Job)) -> Plan {
+fn pass_over_10_who_wait((facts, workload): (&'static Facts, &'static Job)) -> Plan {
     pass(facts, workload)
 }
 
 #[library_benchmark]
 #[bench::one_change(line(10_000))]
-fn pass_over_10000_who_wait((facts, workload): (&'static Facts, &'static batch::Job)) -> Plan {
+fn pass_over_10000_who_wait((facts, workload): (&'static Facts, &'static Job)) -> Plan {
     pass(facts, workload)
 }
 
 /// All of a pass over one change, without IO.
-fn pass(facts: &Facts, workload: &batch::Job) -> Plan {
+fn pass(facts: &Facts, workload: &Job) -> Plan {
     facts.queue().put(workload);
     let slice = facts.slice();
     decide(&facts.observed(&slice))

@@ -7,8 +7,8 @@ mod facts;
 use std::hint::black_box;
 
 use consul_semaphore::{Lock, Mode, decide};
+use consul_semaphore_workload::Job;
 use divan::Bencher;
-use k8s_openapi::api::batch::v1 as batch;
 
 use self::facts::{Facts, Shape, changed, lock, waits};
 
@@ -91,10 +91,10 @@ mod lock_body {
 /// The queue of a semaphore of three slots.
 #[divan::bench_group]
 mod queue {
-    use super::{Bencher, Facts, WAITING, batch, black_box, changed, decide, waits};
+    use super::{Bencher, Facts, Job, WAITING, black_box, changed, decide, waits};
 
     /// A workload that is changed and changed back, for ever: an update without a change costs less.
-    fn changes(number: usize) -> impl Iterator<Item = &'static batch::Job> {
+    fn changes(number: usize) -> impl Iterator<Item = &'static Job> {
         let workloads: &'static [_; 2] = Box::leak(Box::new([changed(number), waits(number)]));
         workloads.iter().cycle()
     }

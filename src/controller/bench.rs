@@ -9,10 +9,10 @@ use consul_semaphore::{
     Restrictions, Uid, Workload,
     engine::{QueueRef, SemaphoreRef, head},
 };
-use consul_semaphore_workload::{TrackedWorkload, WorkloadObject};
+use consul_semaphore_workload::{Job, TrackedWorkload};
 
 /// A workload as a pass sees it; `None` if it does not concern the operator.
-pub fn read(workload: &WorkloadObject) -> Option<Arc<Workload>> {
+pub fn read(workload: &Job) -> Option<Arc<Workload>> {
     TrackedWorkload::read(workload, Moment::default()).map(|workload| workload.workload)
 }
 
@@ -44,7 +44,7 @@ impl Queue {
     }
 
     /// Adds or updates a workload from the watch.
-    pub fn put(&self, workload: &WorkloadObject) {
+    pub fn put(&self, workload: &Job) {
         let uid = workload.metadata.uid.as_deref().unwrap_or_default();
         let workload = TrackedWorkload::read(workload, Moment::default());
         self.index.put(&Uid::from(uid), workload);

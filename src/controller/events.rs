@@ -2,19 +2,23 @@
 
 use std::{
     collections::HashMap,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
+    hash::{DefaultHasher, Hash, Hasher as _},
     time::Duration,
 };
 
 use k8s_openapi::{
-    api::{core::v1::ObjectReference, events::v1 as api},
+    api::{
+        core::v1::ObjectReference,
+        events::v1::{self as api, EventSeries},
+    },
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
 use kube::{
     Api, Client,
-    api::PostParams,
-    runtime::events::{Event, EventType, Recorder, Reporter},
+    api::{Patch, PatchParams, PostParams},
+    runtime::events::{Event, EventType},
 };
+use serde_json::json;
 use tokio::{sync::mpsc, time::sleep};
 
 use super::LOW_PRIORITY;
@@ -184,6 +188,14 @@ struct Due {
     once: bool,
 }
 
+impl Due {
+    /// The events of the namespace that it belongs to: that of its object, if that is in one.
+    fn api(&self, client: &Client) -> Api<api::Event> {
+        let namespace = self.about.namespace.as_deref().unwrap_or("default");
+        Api::namespaced(client.clone(), namespace)
+    }
+}
+
 impl Events {
     /// The queue, and the task that writes its events until every handle to the queue is dropped.
     pub(super) fn new(
@@ -193,14 +205,11 @@ impl Events {
         owners: Owners,
     ) -> (Self, impl Future<Output = ()>) {
         let (queue, mut due) = mpsc::channel::<Due>(QUEUE);
-        let reporter = Reporter {
-            controller: consul_semaphore_api::GROUP.into(),
-            instance: std::env::var("HOSTNAME").ok(),
-        };
+        let pod = std::env::var("HOSTNAME").ok();
         let mut writer = Writer {
             client,
-            reporter,
-            last: HashMap::new(),
+            instance: pod.unwrap_or_else(|| consul_semaphore_api::GROUP.into()),
+            written: HashMap::new(),
         };
         let write = async move {
             let mut batch = Vec::new();
@@ -335,14 +344,21 @@ impl Captured {
     }
 }
 
-/// Writes events, and remembers the last one for each reason and object.
-///
-/// A recorder counts repetitions as one event, and ignores their notes: the session of a second grant would never be
-/// shown. So a different note gets a different recorder.
+/// Writes events, and remembers them, so that one that says the same again is counted in its series. Only as much of
+/// them is kept as that takes: there may be one for each of many workloads.
 struct Writer {
     client: Client,
-    reporter: Reporter,
-    last: HashMap<(Option<String>, String), (Option<String>, Recorder)>,
+    /// Who reports: the pod, if it is known.
+    instance: String,
+    /// By a hash of what they say.
+    written: HashMap<u64, Written>,
+}
+
+/// An event in the API server.
+struct Written {
+    name: String,
+    /// How often it was seen.
+    count: i32,
 }
 
 impl Writer {
@@ -371,46 +387,35 @@ impl Writer {
         }
     }
 
-    async fn try_write(&mut self, Due { about, event, once }: &Due) -> Result<(), CallError> {
+    async fn try_write(&mut self, due: &Due) -> Result<(), CallError> {
+        let Due { about, event, once } = due;
+        let says = hash((&about.uid, &event.reason, &event.note));
         if *once {
-            return self.once(about, event).await;
+            // Its name is made from what it says: if it exists already, there is nothing to do.
+            return match self.create(due, named(about, says)).await {
+                Err(error) if error.refusal().is_some_and(|(code, _)| code == 409) => Ok(()),
+                written => written,
+            };
         }
-        let recorder = self.recorder(about, event);
-        call(recorder.publish(event, about)).await
+        if let Some(written) = self.written.get_mut(&says)
+            && count(written, &due.api(&self.client)).await?
+        {
+            return Ok(());
+        }
+        let name = named(about, hash((says, clock::time().as_nanosecond())));
+        self.create(due, name.clone()).await?;
+        if self.written.len() >= COUNTED {
+            self.written.clear();
+        }
+        self.written.insert(says, Written { name, count: 1 });
+        Ok(())
     }
 
-    fn recorder(&mut self, about: &ObjectReference, event: &Event) -> &Recorder {
-        if self.last.len() >= COUNTED {
-            self.last.clear();
-        }
-        let fresh = || {
-            let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
-            (event.note.clone(), recorder)
-        };
-        let key = (about.uid.clone(), event.reason.clone());
-        let last = self.last.entry(key).or_insert_with(fresh);
-        if last.0 != event.note {
-            *last = fresh();
-        }
-        &last.1
-    }
-
-    /// Writes an event whose name is made from its content: if it exists already, there is nothing to do.
-    async fn once(&self, about: &ObjectReference, event: &Event) -> Result<(), CallError> {
-        let namespace = about.namespace.clone().unwrap_or_default();
-        let mut of = DefaultHasher::new();
-        (&about.uid, &event.reason, &event.note).hash(&mut of);
-        let name: String = about
-            .name
-            .iter()
-            .flat_map(|name| name.chars())
-            .take(200)
-            .collect();
-        let name = name.trim_end_matches(['.', '-']);
+    async fn create(&self, due: &Due, name: String) -> Result<(), CallError> {
+        let Due { about, event, .. } = due;
         let event = api::Event {
             metadata: ObjectMeta {
-                name: Some(format!("{name}.{:016x}", of.finish())),
-                namespace: Some(namespace.clone()),
+                name: Some(name),
                 ..ObjectMeta::default()
             },
             action: Some(event.action.clone()),
@@ -422,21 +427,45 @@ impl Writer {
             }),
             event_time: Some(MicroTime(clock::time())),
             regarding: Some(about.clone()),
-            reporting_controller: Some(self.reporter.controller.clone()),
-            reporting_instance: Some(
-                self.reporter
-                    .instance
-                    .clone()
-                    .unwrap_or_else(|| self.reporter.controller.clone()),
-            ),
+            reporting_controller: Some(consul_semaphore_api::GROUP.into()),
+            reporting_instance: Some(self.instance.clone()),
             ..api::Event::default()
         };
-        let events: Api<api::Event> = Api::namespaced(self.client.clone(), &namespace);
-        match call(events.create(&PostParams::default(), &event)).await {
-            Err(error) if error.refusal().is_some_and(|(code, _)| code == 409) => Ok(()),
-            written => written.map(drop),
+        call(due.api(&self.client).create(&PostParams::default(), &event)).await?;
+        Ok(())
+    }
+}
+
+/// Counts an event once more in its series; `false` if it exists no more.
+async fn count(written: &mut Written, events: &Api<api::Event>) -> Result<bool, CallError> {
+    let count = written.count.saturating_add(1);
+    let series = EventSeries {
+        count,
+        last_observed_time: MicroTime(clock::time()),
+    };
+    let patch = Patch::Merge(json!({ "series": series }));
+    match call(events.patch(&written.name, &PatchParams::default(), &patch)).await {
+        Err(error) if error.refusal().is_some_and(|(code, _)| code == 404) => Ok(false),
+        counted => {
+            counted?;
+            written.count = count;
+            Ok(true)
         }
     }
+}
+
+/// The name of an event about an object, whose own name may be as long as any.
+fn named(about: &ObjectReference, of: u64) -> String {
+    let name = about.name.iter().flat_map(|name| name.chars());
+    let name: String = name.take(200).collect();
+    let name = name.trim_end_matches(['.', '-']);
+    format!("{name}.{of:016x}")
+}
+
+fn hash(content: impl Hash) -> u64 {
+    let mut of = DefaultHasher::new();
+    content.hash(&mut of);
+    of.finish()
 }
 
 /// Shortens a note to one line of at most the 1024 bytes that the API server accepts.

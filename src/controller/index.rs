@@ -13,7 +13,7 @@ mod places;
 mod remnants;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     ops::Bound::{Excluded, Unbounded},
     sync::Arc,
     time::Duration,
@@ -138,15 +138,25 @@ struct Semaphore {
     queues: HashMap<Option<Key>, IndexedQueue>,
     /// When it could grant nothing; `None` until that is known.
     blocked: Option<Blocked>,
-    /// All waiting workloads, over all queues.
-    waiting: BTreeMap<Place, Uid>,
+}
+
+impl Semaphore {
+    /// The first who wait, over all its queues.
+    fn head(&self, most: usize) -> Vec<&Place> {
+        let queues = self.queues.values();
+        let first = queues.flat_map(|queue| queue.waiting.iter().take(most));
+        let mut first: Vec<_> = first.collect();
+        first.sort_unstable();
+        first.truncate(most);
+        first
+    }
 }
 
 #[derive(Default)]
 struct IndexedQueue {
-    waiting: BTreeMap<Place, Uid>,
+    waiting: BTreeSet<Place>,
     /// Those of them that must not wait: a pass decides about them at any place in the queue.
-    skippable: BTreeMap<Place, Uid>,
+    skippable: BTreeSet<Place>,
     /// When their waits may end.
     deadlines: Deadlines,
     /// Those of them that a newer one supersedes, unless that one is gone.
@@ -188,10 +198,10 @@ impl State {
         let first: Vec<_> = queue.waiting.iter().take(head).collect();
         let behind = first
             .last()
-            .map(|(last, _)| queue.skippable.range((Excluded(*last), Unbounded)));
+            .map(|last| queue.skippable.range((Excluded(*last), Unbounded)));
         let behind = behind.into_iter().flatten().take(SKIPPABLE);
         let all = first.into_iter().chain(behind);
-        all.filter_map(|(_, uid)| self.workload(uid)).collect()
+        all.filter_map(|place| self.workload(place.uid())).collect()
     }
 }
 
@@ -366,7 +376,6 @@ impl Index {
             ours,
             queues: HashMap::new(),
             blocked: None,
-            waiting: BTreeMap::new(),
         };
         state.semaphores.insert(reference.clone(), semaphore);
         if ours && !keyed {
@@ -565,7 +574,7 @@ impl Index {
         };
         let workloads = newcomers.iter().filter_map(|uid| state.workloads.get(uid));
         workloads
-            .filter(|tracked| queue.waiting.contains_key(&tracked.workload.place()))
+            .filter(|tracked| queue.waiting.contains(&tracked.workload.place()))
             .cloned()
             .collect()
     }
@@ -583,11 +592,9 @@ impl Index {
     pub(super) fn head(&self, reference: &SemaphoreRef, most: usize) -> Vec<Arc<Workload>> {
         let state = self.state();
         let semaphore = state.semaphores.get(reference);
-        let waiting = semaphore
-            .into_iter()
-            .flat_map(|semaphore| semaphore.waiting.values().take(most));
-        let workloads = waiting.filter_map(|uid| state.workloads.get(uid));
-        workloads.map(|tracked| tracked.workload.clone()).collect()
+        let head = semaphore.map_or_else(Vec::new, |semaphore| semaphore.head(most));
+        let workloads = head.into_iter().map(Place::uid);
+        workloads.filter_map(|uid| state.workload(uid)).collect()
     }
 
     /// Who is in a queue, given these workloads that hold slots.
@@ -604,7 +611,7 @@ impl Index {
         let is_in_it = |uid: &&Uid| {
             let workload = state.workloads.get(*uid).map(|tracked| &tracked.workload);
             workload.is_some_and(|workload| {
-                workload.is_queued() && queue.waiting.contains_key(&workload.place())
+                workload.is_queued() && queue.waiting.contains(&workload.place())
             })
         };
         let starting: Vec<_> = holding.filter(is_in_it).cloned().collect();

@@ -3,14 +3,14 @@
 use kube::{Api, Client, api::ListParams};
 
 use consul_client::clock::Moment;
-use consul_semaphore_workload::{TrackedWorkload, WorkloadObject};
+use consul_semaphore_workload::{Job, TrackedWorkload};
 
 /// How many are read at once.
 const PAGE: u32 = 500;
 
 /// A list of them, page by page. The caller bounds each page's time.
 pub(crate) struct Pages {
-    api: Api<WorkloadObject>,
+    api: Api<Job>,
     /// The parameters of the next page; `None` after the last page.
     next: Option<ListParams>,
 }

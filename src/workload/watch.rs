@@ -12,7 +12,7 @@ use crate::watch_scope::WatchScope;
 use consul_client::clock::Moment;
 use consul_semaphore::{KindName, Phase, Uid};
 use consul_semaphore_workload::{
-    Kind, Object, TrackedWorkload, WAITING, WorkloadObject, advice,
+    Job, Kind, Object, TrackedWorkload, WAITING, advice,
     kueue::is_in_a_queue,
     pods::{self, OwnPod},
 };
@@ -32,7 +32,7 @@ pub(crate) struct Sighting {
 
 impl Sighting {
     /// Reads a Job that was just received.
-    fn of_job(object: WorkloadObject, kueue: bool) -> Option<Self> {
+    fn of_job(object: Job, kueue: bool) -> Option<Self> {
         let tracked = TrackedWorkload::read(&object, Moment::now());
         if kueue && is_in_a_queue(&object.metadata) {
             let advice = tracked.as_ref().and_then(not_asked).map(ToOwned::to_owned);
@@ -101,7 +101,7 @@ pub(crate) fn watch(
 ) -> BoxStream<'static, watcher::Result<Event<Option<Sighting>>>> {
     match kind {
         Kind::Job => {
-            let events = reach.watch::<WorkloadObject>(client, watcher::Config::default());
+            let events = reach.watch::<Job>(client, watcher::Config::default());
             let read = move |event| read(event, |object| Sighting::of_job(object, kueue));
             events.map(move |event| event.map(read)).boxed()
         }

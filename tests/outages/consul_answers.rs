@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use kube::api::DeleteParams;
 use testbed::{
     Bed, Call, Fault, Namespace, Operator, Proxy, eventually, eventually_within,
     proof::{is_warned, nothing_is_left, runs_in_a_slot},
@@ -10,7 +11,10 @@ use testbed::{
 };
 use tokio::time::Instant;
 
-use crate::stage::{Held, LONG, calls, is_emitted_again, most_calls, times_emitted};
+use crate::stage::{Held, LONG, calls, is_emitted_again, most_calls, says, times, times_emitted};
+
+/// The event of a Job that goes on without a slot.
+const CONTINUES: &str = "it continues";
 
 struct Stage {
     bed: Bed,
@@ -55,7 +59,7 @@ impl Stage {
         let events = [
             self.reacquires.times_suspended().await,
             self.suspends.times_suspended().await,
-            times_emitted(&self.goes_on.job, "it continues").await,
+            times_emitted(&self.goes_on.job, CONTINUES).await,
         ];
         let before = self.proxy.calls().len();
         let began = Instant::now();
@@ -65,7 +69,7 @@ impl Stage {
             .await;
         self.reacquires.is_suspended(events[0]).await;
         self.suspends.is_suspended(events[1]).await;
-        is_emitted_again(&self.goes_on.job, "it continues", events[2]).await;
+        is_emitted_again(&self.goes_on.job, CONTINUES, events[2]).await;
         if !reasons.is_empty() {
             for held in self.all() {
                 held.shows("ConsulReachable", "False", reasons).await;
@@ -152,6 +156,7 @@ async fn evidence_ends_and_all_comes_back_by_itself() {
         let refused = move |_: &Call| Some(Fault::Refused(status, text));
         stage.the_evidence_ends(refused, &[reason]).await;
     }
+    what_is_said_again_is_counted(&stage).await;
     stage
         .the_evidence_ends(|_| Some(Fault::Held), &["ConsulUnreachable"])
         .await;
@@ -165,6 +170,20 @@ async fn evidence_ends_and_all_comes_back_by_itself() {
         nothing_is_left(&stage.bed, &stage.team, &held.db).await;
         held.kept_the_limit();
     }
+}
+
+/// What was said in each round is one event, which was counted. It is deleted here: the next round says it anew.
+async fn what_is_said_again_is_counted(stage: &Stage) {
+    let mut events = stage.goes_on.job.events().await;
+    events.retain(|event| says(event, CONTINUES));
+    let [event] = events.as_slice() else {
+        panic!("{events:?}");
+    };
+    assert!(times(event) >= 6, "{event:?}");
+    let name = event.metadata.name.as_deref().expect("a name");
+    let events = stage.team.api::<Event>();
+    let deleted = events.delete(name, &DeleteParams::default()).await;
+    deleted.expect("an event can be deleted");
 }
 
 /// Frozen for longer than Consul keeps the sessions with the short TTL, while one with a long TTL holds.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Event;
 use serde_json::json;
 use testbed::{
     Bed, Job, LimitWatch, Namespace, Operator, Semaphore, eventually, eventually_within,
@@ -120,14 +121,22 @@ impl Held {
 
 /// How often this event of a lost slot was emitted on a Job so far: repetitions of one text are one event with a
 /// count.
-pub(crate) async fn times_emitted(job: &Job, says: &str) -> i32 {
+pub(crate) async fn times_emitted(job: &Job, text: &str) -> i32 {
     let events = job.events().await;
-    let about = events.iter().filter(|event| {
-        let message = event.message.as_deref().unwrap_or_default();
-        event.reason.as_deref() == Some("SlotLost") && message.contains(says)
-    });
-    let counts = about.map(|event| event.series.as_ref().and_then(|series| series.count));
-    counts.map(|count| count.unwrap_or(1)).sum()
+    let about = events.iter().filter(|event| says(event, text));
+    about.map(times).sum()
+}
+
+/// Whether it is an event of a lost slot with this text.
+pub(crate) fn says(event: &Event, text: &str) -> bool {
+    let message = event.message.as_deref().unwrap_or_default();
+    event.reason.as_deref() == Some("SlotLost") && message.contains(text)
+}
+
+/// How often an event was seen.
+pub(crate) fn times(event: &Event) -> i32 {
+    let series = event.series.as_ref();
+    series.and_then(|series| series.count).unwrap_or(1)
 }
 
 /// Waits until this event of a lost slot was emitted on a Job more often than `before`.

@@ -236,6 +236,11 @@ impl Place {
             uid,
         }
     }
+
+    /// Whose place it is.
+    pub fn uid(&self) -> &Uid {
+        &self.uid
+    }
 }
 
 /// What ends a workload's wait, other than its slots.

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use consul_client::clock::{self, Moment};
 use consul_semaphore_api::ConsulSemaphore;
-use consul_semaphore_workload::{TrackedWorkload, WorkloadObject};
+use consul_semaphore_workload::{Job, TrackedWorkload};
 use jiff::Timestamp;
 use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
@@ -42,7 +42,7 @@ impl Around {
     /// Of the semaphore with this metadata.
     pub(crate) async fn read(cluster: &Cluster, semaphore: &ObjectMeta) -> Result<Self, Failure> {
         let name = semaphore.name.as_deref().unwrap_or_default();
-        let read = |job: WorkloadObject| {
+        let read = |job: Job| {
             let workload = TrackedWorkload::read(&job, Moment::default());
             workload.filter(|workload| workload.names(name))
         };
@@ -152,7 +152,7 @@ pub(crate) async fn without_semaphore(
     namespace: Option<&str>,
     semaphores: &[DynamicObject],
 ) -> Option<String> {
-    let read = |job: WorkloadObject| {
+    let read = |job: Job| {
         let workload = TrackedWorkload::read(&job, Moment::default())?;
         Some(Reference::of(&workload)).filter(|references| !references.is_empty())
     };

@@ -4,7 +4,7 @@ use std::{fmt::Debug, time::Duration};
 
 use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::{
-    Kind as WorkloadKind, Object, WAITING, WorkloadObject,
+    Job, Kind as WorkloadKind, Object, WAITING,
     kueue::{OWNER_UID, is_finished, owner},
 };
 use k8s_openapi::api::core::v1::Event;
@@ -119,7 +119,7 @@ impl Cluster {
         }
     }
 
-    pub(crate) fn jobs(&self) -> Api<WorkloadObject> {
+    pub(crate) fn jobs(&self) -> Api<Job> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
@@ -282,7 +282,7 @@ impl Cluster {
     /// What `read` keeps of the namespace's Jobs. The API server can't select them by annotation.
     pub(crate) async fn list_jobs<T>(
         &self,
-        read: impl Fn(WorkloadObject) -> Option<T>,
+        read: impl Fn(Job) -> Option<T>,
     ) -> Result<Listed<T>, Failure> {
         let right = self.right("list", What::Workloads(WorkloadKind::Job));
         list(&right, &self.jobs(), &ListParams::default(), read).await
@@ -292,7 +292,7 @@ impl Cluster {
     pub(crate) async fn list_unfinished<T>(
         &self,
         namespace: Option<&str>,
-        read: impl Fn(WorkloadObject) -> Option<T>,
+        read: impl Fn(Job) -> Option<T>,
     ) -> Result<Listed<T>, Failure> {
         let right = Right {
             namespace: namespace.map(str::to_owned),

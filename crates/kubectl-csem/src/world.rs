@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use consul_client::clock::Moment;
-use consul_semaphore_workload::{Kind, TrackedWorkload, WorkloadObject};
+use consul_semaphore_workload::{Job, Kind, TrackedWorkload};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event as Noted;
 use kube::{
@@ -50,7 +50,7 @@ pub(crate) struct Scope {
 #[derive(Debug)]
 pub(crate) enum Update {
     Semaphore(Box<Event<DynamicObject>>),
-    Job(Box<Event<WorkloadObject>>),
+    Job(Box<Event<Job>>),
     Noted(Box<Event<Noted>>),
     Failed(What, watcher::Error),
 }
@@ -279,7 +279,7 @@ mod tests {
         from_value(semaphore).unwrap()
     }
 
-    fn job(semaphore: &Value) -> WorkloadObject {
+    fn job(semaphore: &Value) -> Job {
         let job = json!({
             "metadata": {
                 "name": "a", "namespace": "batch", "uid": "u", "resourceVersion": "7",

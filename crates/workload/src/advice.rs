@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 use consul_semaphore_api::advice::{Places, advise};
 
-use crate::{Kind, Object, WorkloadObject, kind::job};
+use crate::{Job, Kind, Object};
 
 /// Advice for the users of a workload about its annotations, if something is wrong with them. A finished workload
 /// needs no advice any more.
-pub fn advice(object: &WorkloadObject) -> Option<String> {
+pub fn advice(object: &Job) -> Option<String> {
     let none = BTreeMap::new();
     let metadata = &object.metadata;
     let advice = advise(Places {
         annotations: metadata.annotations.as_ref().unwrap_or(&none),
         labels: metadata.labels.as_ref().unwrap_or(&none),
-        template: job::template(object).unwrap_or(&none),
+        template: object.template().unwrap_or(&none),
     })?;
-    (!job::is_over(object)).then_some(advice)
+    (!object.is_over()).then_some(advice)
 }
 
 /// The same about an object of any kind. Only of a Job is there any.
@@ -33,7 +33,7 @@ mod tests {
 
     use super::*;
 
-    fn job(change: impl FnOnce(&mut Value)) -> WorkloadObject {
+    fn job(change: impl FnOnce(&mut Value)) -> Job {
         let mut job = json!({
             "metadata": {
                 "name": "a", "namespace": "batch", "uid": "u",

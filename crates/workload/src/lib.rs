@@ -28,7 +28,7 @@ mod table;
 mod tracked;
 
 pub use advice::{advice, advice_on};
-pub use kind::{Kind, Kinds, UnknownKind, WAITING, kueue, row};
+pub use kind::{Kind, Kinds, UnknownKind, WAITING, job::Job, kueue, row};
 pub use object::Object;
 pub use obstacle::Obstacle;
 pub use request::{EndBelow, Request};
@@ -36,8 +36,5 @@ pub use shape::{Shape, Template};
 pub use table::Table;
 pub use tracked::TrackedWorkload;
 
-/// The Kubernetes object of a workload whose kind needs no switch.
-pub type WorkloadObject = k8s_openapi::api::batch::v1::Job;
-
-/// The kind of that object, as events name it.
-pub const KIND: &str = <WorkloadObject as k8s_openapi::Resource>::KIND;
+/// The kind of a Job, as events name it.
+pub const KIND: &str = <k8s_openapi::api::batch::v1::Job as k8s_openapi::Resource>::KIND;

@@ -2,15 +2,12 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use k8s_openapi::{
-    api::batch::v1 as batch,
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube_core::{ApiResource, DynamicResourceScope, Resource};
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use crate::kind::kueue::Beside;
+use crate::kind::{job::Job, kueue::Beside};
 
 /// An object of any kind. What its spec and status say is read by its kind's own file: one that can't be read there
 /// is left alone, and disturbs no other one.
@@ -36,8 +33,8 @@ impl Object {
     }
 
     /// This object, if it is a Job.
-    pub(crate) fn job(&self) -> serde_json::Result<batch::Job> {
-        Ok(batch::Job {
+    pub(crate) fn job(&self) -> serde_json::Result<Job> {
+        Ok(Job {
             metadata: self.metadata.clone(),
             spec: read(self.spec.as_deref())?,
             status: read(self.status.as_deref())?,
@@ -100,12 +97,21 @@ where
     }
 }
 
+/// Reads a part of an object that may be null, as all may that are left out.
+pub(crate) fn or_default<'de, D, T>(part: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Option::deserialize(part).map(Option::unwrap_or_default)
+}
+
 fn read<T: DeserializeOwned + Default>(part: Option<&RawValue>) -> serde_json::Result<T> {
     part.map_or_else(|| Ok(T::default()), |part| serde_json::from_str(part.get()))
 }
 
 /// A condition in a status.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Condition {
     #[serde(rename = "type")]
@@ -115,14 +121,14 @@ pub(crate) struct Condition {
 }
 
 /// What matters of a pod template's spec.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct PodSpec {
     pub(crate) termination_grace_period_seconds: Option<i64>,
 }
 
 /// The conditions in a status.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Conditions(Option<Vec<Condition>>);
 
 impl Conditions {

@@ -2,15 +2,42 @@
 
 use consul_semaphore::{Granted, KindName, Uid, lock_key_of};
 use consul_semaphore_api::annotations::{HOLDER_LABEL, LOCK_KEY};
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::{api::core::v1 as core, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube_derive::Resource;
+use serde::Deserialize;
 
-use crate::read;
+use crate::{object::or_default, read};
 
 /// The label that all pods of workloads in slots have, as a label selector.
 pub const OF_ANY: &str = HOLDER_LABEL;
 
 /// The pods that may still run, as a field selector.
 pub const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
+/// What matters of a pod: the rest is not even read.
+#[derive(Clone, Debug, Deserialize, Resource)]
+#[resource(inherit = core::Pod, crates(kube_core = kube_core))]
+pub struct Pod {
+    /// Its metadata.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    #[serde(default, deserialize_with = "or_default")]
+    spec: Spec,
+    #[serde(default, deserialize_with = "or_default")]
+    status: Status,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
+    node_name: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    phase: Option<String>,
+}
 
 /// The pods of one workload, as a label selector.
 pub fn of(workload: &Uid) -> String {
@@ -117,16 +144,12 @@ impl OwnPod {
 
 /// Whether none of a pod's containers runs, or will run.
 fn has_ended(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
+    matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed"))
 }
 
 /// The name of a pod and its node, for people.
 pub fn title(pod: &Pod) -> String {
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    let node = pod.spec.node_name.as_deref();
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     format!("{name} on node {}", node.unwrap_or("(none yet)"))
 }

@@ -7,7 +7,7 @@ use consul_semaphore::{OnContention, Phase, SlotRequest, Workload};
 use consul_semaphore_api::annotations::{self, AnnotationError};
 
 use crate::{
-    Kind, Object, Obstacle, WorkloadObject,
+    Job, Kind, Object, Obstacle,
     read::{self, Read},
     shape::Shape,
 };
@@ -33,7 +33,7 @@ pub struct TrackedWorkload {
 
 impl TrackedWorkload {
     /// Reads a Job that was received at `seen`; `None` if it neither asks for a slot nor was started in one.
-    pub fn read(object: &WorkloadObject, seen: Moment) -> Option<Self> {
+    pub fn read(object: &Job, seen: Moment) -> Option<Self> {
         Self::read_any(object, seen)
     }
 

@@ -61,7 +61,6 @@ impl State {
             let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore) else {
                 continue;
             };
-            semaphore.waiting.remove(&place);
             if let Some(queue) = semaphore.queues.get_mut(&reference.key) {
                 queue.bound.remove(uid);
                 queue.waiting.remove(&place);
@@ -169,18 +168,15 @@ impl State {
         let timeout = timeout.filter(|_| workload.was_never_granted());
         let timeout = timeout.and_then(|timeout| i64::try_from(timeout.as_secs()).ok());
         let ends = timeout.map(|timeout| self.waits_since(workload).saturating_add(timeout));
-        if let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore) {
-            semaphore.waiting.insert(place.clone(), uid.clone());
-        }
         let Some(queue) = self.queue_entry(reference) else {
             return;
         };
-        queue.waiting.insert(place.clone(), uid.clone());
+        queue.waiting.insert(place.clone());
         if let Some(ends) = ends {
             queue.deadlines.set(uid, ends);
         }
         if workload.is_skippable() {
-            queue.skippable.insert(place, uid.clone());
+            queue.skippable.insert(place);
         }
         if announce {
             queue.newcomers.insert(uid.clone());
@@ -262,7 +258,6 @@ impl State {
     pub(super) fn rearrange(&mut self, namespace: &str) {
         for (reference, semaphore) in &mut self.semaphores {
             if reference.namespace.as_ref() == namespace {
-                semaphore.waiting.clear();
                 for queue in semaphore.queues.values_mut() {
                     queue.waiting.clear();
                     queue.skippable.clear();

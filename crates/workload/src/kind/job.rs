@@ -13,10 +13,13 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube_core::ApiResource;
+use kube_derive::Resource;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Kind;
 use crate::{
+    object::{Conditions, PodSpec, or_default},
     read::{self, Read},
     request::{
         JsonPatch, Request, end_by_deadline, holder_label, listed, metadata, no_sequencers, rename,
@@ -30,10 +33,114 @@ const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 
 /// Where the API server has it.
 pub(super) fn resource() -> ApiResource {
-    ApiResource::erase::<batch::Job>(&())
+    ApiResource::erase::<Job>(&())
 }
 
-impl Read for batch::Job {
+/// What matters of a Job: the rest, most of which is its pod template, is not even read.
+#[derive(Clone, Debug, Deserialize, Resource)]
+#[resource(inherit = batch::Job, crates(kube_core = kube_core))]
+pub struct Job {
+    /// Its metadata.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    #[serde(default, deserialize_with = "or_default")]
+    pub(crate) spec: Spec,
+    #[serde(default, deserialize_with = "or_default")]
+    pub(crate) status: Status,
+}
+
+/// What matters of its spec.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Spec {
+    suspend: Option<bool>,
+    parallelism: Option<i32>,
+    managed_by: Option<String>,
+    #[serde(deserialize_with = "or_default")]
+    template: Template,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Template {
+    metadata: Option<TemplateMetadata>,
+    #[serde(deserialize_with = "or_default")]
+    spec: PodSpec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct TemplateMetadata {
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+/// What matters of its status.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Status {
+    conditions: Conditions,
+    active: Option<i32>,
+    terminating: Option<i32>,
+    start_time: Option<Time>,
+}
+
+impl Job {
+    /// The annotations of the pod template.
+    pub(crate) fn template(&self) -> Option<&BTreeMap<String, String>> {
+        let metadata = self.spec.template.metadata.as_ref()?;
+        metadata.annotations.as_ref()
+    }
+
+    /// Whether it is over: it has ended, or is being deleted.
+    pub(crate) fn is_over(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some() || self.has_ended()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.is("Complete") || self.is("Failed")
+    }
+
+    fn is(&self, type_: &str) -> bool {
+        self.status.conditions.is(type_)
+    }
+
+    fn is_suspended(&self) -> bool {
+        self.spec.suspend == Some(true)
+    }
+
+    /// Whether its status counts no pods, not even ones that are ending.
+    fn has_no_pods(&self) -> bool {
+        let Status {
+            active,
+            terminating,
+            ..
+        } = self.status;
+        active.unwrap_or(0) == 0 && terminating.unwrap_or(0) == 0
+    }
+
+    /// Whether the Job controller is done with suspending it.
+    fn is_at_rest(&self) -> bool {
+        self.is("Suspended") && self.has_no_pods()
+    }
+
+    /// Whether it has a start time: then its template can't be changed.
+    fn has_started(&self) -> bool {
+        self.status.start_time.is_some()
+    }
+
+    /// Whether it is suspended and at rest, and its start time is still there: before Kubernetes 1.36 the Job controller
+    /// does not clear it.
+    fn is_suspended_after_a_start(&self) -> bool {
+        self.is_suspended() && self.is_at_rest() && self.has_started() && !self.is_over()
+    }
+
+    /// Whether it gets no pods, even if it is not suspended.
+    fn has_no_parallelism(&self) -> bool {
+        self.spec.parallelism == Some(0)
+    }
+}
+
+impl Read for Job {
     fn kind(&self) -> Kind {
         Kind::Job
     }
@@ -43,29 +150,53 @@ impl Read for batch::Job {
     }
 
     fn grant(&self) -> Option<&BTreeMap<String, String>> {
-        template(self)
+        self.template()
     }
 
     fn phase(&self, granted: bool) -> Phase {
-        phase_if(self, granted)
+        if self.has_ended() {
+            let at_rest = self.has_no_pods();
+            return Phase::Finished { at_rest };
+        }
+        if self.metadata.deletion_timestamp.is_some() {
+            return Phase::Deleting;
+        }
+        if !self.is_suspended() {
+            // It was started only to fail, and gets no pods.
+            if read::is_failing(&self.metadata) && self.has_no_parallelism() && !granted {
+                return Phase::Stopping;
+            }
+            // It was unsuspended, and the Job controller has not reacted yet. If it was suspended again now, its status
+            // would still say that it is at rest, while pods are being made: it would be granted a slot, and those pods
+            // would run without the sequencer.
+            return if self.is("Suspended") && !granted {
+                Phase::Stopping
+            } else {
+                Phase::Running
+            };
+        }
+        if self.is_at_rest() && !self.has_started() {
+            Phase::Idle
+        } else {
+            Phase::Stopping
+        }
     }
 
     fn suspended_at(&self) -> Option<&Time> {
-        condition(self, "Suspended")?.last_transition_time.as_ref()
+        let suspended = self.status.conditions.get("Suspended")?;
+        suspended.last_transition_time.as_ref()
     }
 
     fn was_suspended(&self) -> bool {
-        condition(self, "Suspended").is_some()
+        self.status.conditions.get("Suspended").is_some()
     }
 
     fn grace(&self) -> Duration {
-        let spec = self.spec.as_ref();
-        let pod = spec.and_then(|spec| spec.template.spec.as_ref());
-        read::grace(pod.and_then(|pod| pod.termination_grace_period_seconds))
+        read::grace(self.spec.template.spec.termination_grace_period_seconds)
     }
 
     fn shape(&self) -> Shape {
-        if is_suspended_after_a_start(self) {
+        if self.is_suspended_after_a_start() {
             Shape::Started
         } else {
             Shape::Plain
@@ -73,75 +204,9 @@ impl Read for batch::Job {
     }
 
     fn managed_by(&self) -> Option<String> {
-        let manager = self.spec.as_ref()?.managed_by.as_deref();
+        let manager = self.spec.managed_by.as_deref();
         read::managed_by(&read::MANAGER, manager, JOB_CONTROLLER)
     }
-}
-
-/// The annotations of the pod template.
-pub(crate) fn template(job: &batch::Job) -> Option<&BTreeMap<String, String>> {
-    let metadata = job.spec.as_ref()?.template.metadata.as_ref()?;
-    metadata.annotations.as_ref()
-}
-
-fn phase_if(job: &batch::Job, granted: bool) -> Phase {
-    if has_ended(job) {
-        let at_rest = has_no_pods(job);
-        return Phase::Finished { at_rest };
-    }
-    if job.metadata.deletion_timestamp.is_some() {
-        return Phase::Deleting;
-    }
-    if !job
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.suspend)
-        .unwrap_or(false)
-    {
-        // It was started only to fail, and gets no pods.
-        if read::is_failing(&job.metadata) && has_no_parallelism(job) && !granted {
-            return Phase::Stopping;
-        }
-        // It was unsuspended, and the Job controller has not reacted yet. If it was suspended again now, its status
-        // would still say that it is at rest, while pods are being made: it would be granted a slot, and those pods
-        // would run without the sequencer.
-        return if is(job, "Suspended") && !granted {
-            Phase::Stopping
-        } else {
-            Phase::Running
-        };
-    }
-    if is_at_rest(job) && !has_started(job) {
-        Phase::Idle
-    } else {
-        Phase::Stopping
-    }
-}
-
-/// Whether its status counts no pods, not even ones that are ending.
-fn has_no_pods(job: &batch::Job) -> bool {
-    let status = job.status.as_ref();
-    let active = status.and_then(|status| status.active);
-    let terminating = status.and_then(|status| status.terminating);
-    active.unwrap_or(0) == 0 && terminating.unwrap_or(0) == 0
-}
-
-/// Whether the Job controller is done with suspending it.
-fn is_at_rest(job: &batch::Job) -> bool {
-    is(job, "Suspended") && has_no_pods(job)
-}
-
-/// Whether it has a start time: then its template can't be changed.
-fn has_started(job: &batch::Job) -> bool {
-    let status = job.status.as_ref();
-    status.is_some_and(|status| status.start_time.is_some())
-}
-
-/// Whether it is suspended and at rest, and its start time is still there: before Kubernetes 1.36 the Job controller does
-/// not clear it.
-fn is_suspended_after_a_start(job: &batch::Job) -> bool {
-    let suspended = job.spec.as_ref().and_then(|spec| spec.suspend) == Some(true);
-    suspended && is_at_rest(job) && has_started(job) && !is_over(job)
 }
 
 /// Clears the start time, so that the template can be changed.
@@ -149,30 +214,6 @@ pub(super) fn forget_start(workload: &Target) -> Request {
     let mut patch = JsonPatch::of(workload);
     patch.remove("/status/startTime");
     Request::Status(patch.into_value())
-}
-
-/// Whether it gets no pods, even if it is not suspended.
-fn has_no_parallelism(job: &batch::Job) -> bool {
-    let spec = job.spec.as_ref();
-    spec.and_then(|spec| spec.parallelism) == Some(0)
-}
-
-/// Whether a Job is over: it has ended, or is being deleted.
-pub(crate) fn is_over(job: &batch::Job) -> bool {
-    job.metadata.deletion_timestamp.is_some() || has_ended(job)
-}
-
-fn has_ended(job: &batch::Job) -> bool {
-    is(job, "Complete") || is(job, "Failed")
-}
-
-fn is(job: &batch::Job, type_: &str) -> bool {
-    condition(job, type_).is_some_and(|condition| condition.status == "True")
-}
-
-fn condition<'a>(job: &'a batch::Job, type_: &str) -> Option<&'a batch::JobCondition> {
-    let conditions = job.status.as_ref()?.conditions.as_ref()?;
-    conditions.iter().find(|condition| condition.type_ == type_)
 }
 
 /// What to send for a write that the engine asks for.
