@@ -80,7 +80,7 @@ async fn first_grant_rows(runs: usize) -> Vec<Row> {
         here.push(first.here.as_secs_f64());
         lists.push(stage.list_all().await.as_secs_f64());
     }
-    let (running, waiting) = (scaled(RUNNING), scaled(WAITING));
+    let (running, waiting) = (running(), scaled(WAITING));
     let row = |at: &str, times| {
         let what = format!("start to first grant {at}, {running} Jobs running, {waiting} waiting");
         Row::of(
@@ -95,6 +95,11 @@ async fn first_grant_rows(runs: usize) -> Vec<Row> {
         row("at a free semaphore", elsewhere),
         row("at theirs", here),
     ]
+}
+
+/// How many Jobs run: with a `SCALE` above 1 only more wait, because each that runs takes a session and pods.
+fn running() -> usize {
+    scaled(RUNNING).min(RUNNING)
 }
 
 /// A semaphore with many running and more waiting Jobs, and another one that is free.
@@ -117,7 +122,7 @@ impl Stage {
         let team = bed.namespace("start").await;
         let mut events = follow(&team);
         team.semaphore("free").create().await.is_ready().await;
-        let (running, waiting) = (scaled(RUNNING), scaled(WAITING));
+        let (running, waiting) = (running(), scaled(WAITING));
         let limit = running.try_into().expect("a limit");
         let db = team.semaphore("db").limit(limit).paused(true);
         let db = db.create().await;

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Event;
 use kube::api::DeleteParams;
 use testbed::{
     Bed, Call, Fault, Namespace, Operator, Proxy, eventually, eventually_within,
