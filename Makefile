@@ -188,7 +188,7 @@ VALE := .tools/vale-$(VALE_VERSION)/vale
 
 # Words that the documentation does not use. Sentences of more than 35 words are only shown.
 prose: $(VALE)
-	$(VALE) --config docs/site/vale/vale.ini *.md docs
+	$(VALE) --config docs/site/vale/vale.ini *.md docs crates/consul-semaphore/README.md crates/consul-semaphore-python/README.md
 
 $(VALE):
 	GOBIN=$(CURDIR)/$(dir $(VALE)) go install github.com/vale-cli/vale/v3/cmd/vale@v$(VALE_VERSION)

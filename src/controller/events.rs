@@ -9,21 +9,20 @@ use std::{
 use k8s_openapi::{
     api::{
         core::v1::ObjectReference,
-        events::v1::{self as api, EventSeries},
+        events::v1::{Event, EventSeries},
     },
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
 use kube::{
     Api, Client,
-    api::{Patch, PatchParams, PostParams},
-    runtime::events::{Event, EventType},
+    api::{Patch, PostParams},
 };
 use serde_json::json;
 use tokio::{sync::mpsc, time::sleep};
 
 use super::LOW_PRIORITY;
 use crate::{
-    call::{CallError, call},
+    call::{CallError, call, patch_params},
     crash::{self, Point},
     telemetry::Metrics,
     workload::{KnownKinds, Owners, Subject, reference},
@@ -45,6 +44,10 @@ const RETRIES: u32 = 3;
 
 /// How many events are remembered, so that repetitions can be counted.
 const COUNTED: usize = 1024;
+
+/// The types of events, as Kubernetes names them.
+const NORMAL: &str = "Normal";
+const WARNING: &str = "Warning";
 
 /// The reason of an event, as `kubectl describe` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,12 +132,8 @@ pub(super) enum Reason {
 
 impl Reason {
     /// Its type, unless the event is emitted as a warning.
-    fn kind(self) -> EventType {
-        if self.is_warning() {
-            EventType::Warning
-        } else {
-            EventType::Normal
-        }
+    fn kind(self) -> &'static str {
+        if self.is_warning() { WARNING } else { NORMAL }
     }
 
     fn is_warning(self) -> bool {
@@ -183,16 +182,42 @@ pub(super) struct Events {
 /// An event to be written.
 struct Due {
     about: ObjectReference,
-    event: Event,
+    type_: &'static str,
+    reason: String,
+    note: String,
     /// Whether it is written only once, and repetitions are not counted.
     once: bool,
 }
 
 impl Due {
+    /// A hash of what it says.
+    fn says(&self) -> u64 {
+        hash((&self.about.uid, &self.reason, Some(&self.note)))
+    }
+
     /// The events of the namespace that it belongs to: that of its object, if that is in one.
-    fn api(&self, client: &Client) -> Api<api::Event> {
+    fn api(&self, client: &Client) -> Api<Event> {
         let namespace = self.about.namespace.as_deref().unwrap_or("default");
         Api::namespaced(client.clone(), namespace)
+    }
+
+    /// The event under this name, as this instance reports it.
+    fn event(&self, name: String, instance: &str) -> Event {
+        Event {
+            metadata: ObjectMeta {
+                name: Some(name),
+                ..ObjectMeta::default()
+            },
+            action: Some("Reconcile".into()),
+            reason: Some(self.reason.clone()),
+            note: Some(self.note.clone()),
+            type_: Some(self.type_.into()),
+            event_time: Some(MicroTime(clock::time())),
+            regarding: Some(self.about.clone()),
+            reporting_controller: Some(consul_semaphore_api::GROUP.into()),
+            reporting_instance: Some(instance.into()),
+            ..Event::default()
+        }
     }
 }
 
@@ -291,7 +316,7 @@ impl Events {
 
     /// Emits an event as a Warning, whatever the reason is mostly.
     pub(super) fn warn(&self, about: ObjectReference, reason: Reason, note: String) {
-        self.put(about, (EventType::Warning, reason), note, false);
+        self.put(about, (WARNING, reason), note, false);
     }
 
     /// Emits an event on an object, unless that event exists already.
@@ -302,18 +327,18 @@ impl Events {
     fn put(
         &self,
         about: ObjectReference,
-        (type_, reason): (EventType, Reason),
+        (type_, reason): (&'static str, Reason),
         note: String,
         once: bool,
     ) {
-        let event = Event {
+        let due = Due {
+            about,
             type_,
             reason: format!("{reason:?}"),
-            note: Some(shorten(note)),
-            action: "Reconcile".into(),
-            secondary: None,
+            note: shorten(note),
+            once,
         };
-        if self.queue.try_send(Due { about, event, once }).is_err() {
+        if self.queue.try_send(due).is_err() {
             self.metrics.events_dropped();
         }
     }
@@ -340,7 +365,7 @@ pub(super) struct Captured(mpsc::Receiver<Due>);
 impl Captured {
     /// The note of the next event, if there is one.
     pub(super) fn next(&mut self) -> Option<String> {
-        self.0.try_recv().ok()?.event.note
+        Some(self.0.try_recv().ok()?.note)
     }
 }
 
@@ -350,8 +375,8 @@ struct Writer {
     client: Client,
     /// Who reports: the pod, if it is known.
     instance: String,
-    /// By a hash of what they say.
-    written: HashMap<u64, Written>,
+    /// By their types, and hashes of what they say.
+    written: HashMap<(&'static str, u64), Written>,
 }
 
 /// An event in the API server.
@@ -373,11 +398,13 @@ impl Writer {
         }
     }
 
-    /// Writes an event, and tries again while the API server is overloaded.
+    /// Writes an event, and tries again while the API server is overloaded: under the same name, because it may have
+    /// been written although nothing was answered.
     async fn write(&mut self, due: &Due) -> Result<(), CallError> {
+        let event = due.event(name(due), &self.instance);
         let mut backoff = BACKOFF;
         loop {
-            let written = self.try_write(due).await;
+            let written = self.try_write(due, &event).await;
             match &written {
                 Err(error) if !error.is_refused_for_good() && backoff.tries() < RETRIES => {
                     backoff.wait().await;
@@ -387,79 +414,73 @@ impl Writer {
         }
     }
 
-    async fn try_write(&mut self, due: &Due) -> Result<(), CallError> {
-        let Due { about, event, once } = due;
-        let says = hash((&about.uid, &event.reason, &event.note));
-        if *once {
-            // Its name is made from what it says: if it exists already, there is nothing to do.
-            return match self.create(due, named(about, says)).await {
-                Err(error) if error.refusal().is_some_and(|(code, _)| code == 409) => Ok(()),
-                written => written,
-            };
-        }
-        if let Some(written) = self.written.get_mut(&says)
-            && count(written, &due.api(&self.client)).await?
-        {
+    async fn try_write(&mut self, due: &Due, event: &Event) -> Result<(), CallError> {
+        let events = due.api(&self.client);
+        let what = (due.type_, due.says());
+        if !due.once && self.count(what, &events).await? {
             return Ok(());
         }
-        let name = named(about, hash((says, clock::time().as_nanosecond())));
-        self.create(due, name.clone()).await?;
-        if self.written.len() >= COUNTED {
-            self.written.clear();
+        match call(events.create(&PostParams::default(), event)).await {
+            // It exists.
+            Err(error) if error.refusal().is_some_and(|(code, _)| code == 409) => {}
+            created => drop(created?),
         }
-        self.written.insert(says, Written { name, count: 1 });
+        if !due.once {
+            if self.written.len() >= COUNTED {
+                self.written.clear();
+            }
+            let name = event.metadata.name.clone().unwrap_or_default();
+            self.written.insert(what, Written { name, count: 1 });
+        }
         Ok(())
     }
 
-    async fn create(&self, due: &Due, name: String) -> Result<(), CallError> {
-        let Due { about, event, .. } = due;
-        let event = api::Event {
-            metadata: ObjectMeta {
-                name: Some(name),
-                ..ObjectMeta::default()
-            },
-            action: Some(event.action.clone()),
-            reason: Some(event.reason.clone()),
-            note: event.note.clone(),
-            type_: Some(match event.type_ {
-                EventType::Normal => "Normal".into(),
-                EventType::Warning => "Warning".into(),
-            }),
-            event_time: Some(MicroTime(clock::time())),
-            regarding: Some(about.clone()),
-            reporting_controller: Some(consul_semaphore_api::GROUP.into()),
-            reporting_instance: Some(self.instance.clone()),
-            ..api::Event::default()
+    /// Counts an event in the series of the one that says the same; `false` if there is none that can be changed.
+    async fn count(
+        &mut self,
+        what: (&'static str, u64),
+        events: &Api<Event>,
+    ) -> Result<bool, CallError> {
+        let Some(written) = self.written.get_mut(&what) else {
+            return Ok(false);
         };
-        call(due.api(&self.client).create(&PostParams::default(), &event)).await?;
-        Ok(())
+        let count = written.count.saturating_add(1);
+        let series = EventSeries {
+            count,
+            last_observed_time: MicroTime(clock::time()),
+        };
+        let patch = Patch::Merge(json!({ "series": series }));
+        match call(events.patch(&written.name, &patch_params(), &patch)).await {
+            Err(error) if error.is_refused_for_good() => {
+                self.written.remove(&what);
+                Ok(false)
+            }
+            counted => {
+                counted?;
+                written.count = count;
+                Ok(true)
+            }
+        }
     }
 }
 
-/// Counts an event once more in its series; `false` if it exists no more.
-async fn count(written: &mut Written, events: &Api<api::Event>) -> Result<bool, CallError> {
-    let count = written.count.saturating_add(1);
-    let series = EventSeries {
-        count,
-        last_observed_time: MicroTime(clock::time()),
+/// The name of an event. By its end, the events of an object are in the order of time, as Kubernetes' own are; of one
+/// that is written only once it is made from what that says.
+fn name(due: &Due) -> String {
+    let end = if due.once {
+        due.says()
+    } else {
+        u64::try_from(clock::time().as_nanosecond()).unwrap_or_default()
     };
-    let patch = Patch::Merge(json!({ "series": series }));
-    match call(events.patch(&written.name, &PatchParams::default(), &patch)).await {
-        Err(error) if error.refusal().is_some_and(|(code, _)| code == 404) => Ok(false),
-        counted => {
-            counted?;
-            written.count = count;
-            Ok(true)
-        }
-    }
+    named(&due.about, end)
 }
 
 /// The name of an event about an object, whose own name may be as long as any.
-fn named(about: &ObjectReference, of: u64) -> String {
+fn named(about: &ObjectReference, end: u64) -> String {
     let name = about.name.iter().flat_map(|name| name.chars());
     let name: String = name.take(200).collect();
     let name = name.trim_end_matches(['.', '-']);
-    format!("{name}.{of:016x}")
+    format!("{name}.{end:016x}")
 }
 
 fn hash(content: impl Hash) -> u64 {
@@ -481,4 +502,25 @@ fn shorten(mut note: String) -> String {
         note.push('…');
     }
     note
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_events_are_valid_and_in_order() {
+        let name = |name: &str, end| {
+            let about = ObjectReference {
+                name: Some(name.into()),
+                ..ObjectReference::default()
+            };
+            named(&about, end)
+        };
+        assert!(name("a", 0x9_ffff) < name("a", 0x10_0000));
+        assert!(name(&"a".repeat(253), 1).len() < 253);
+        let cut = format!("{}.-a", "a".repeat(198));
+        let expected = format!("{}.{:016x}", "a".repeat(198), 1);
+        assert_eq!(name(&cut, 1), expected);
+    }
 }

@@ -141,13 +141,21 @@ struct Semaphore {
 }
 
 impl Semaphore {
-    /// The first who wait, over all its queues.
-    fn head(&self, most: usize) -> Vec<&Place> {
-        let queues = self.queues.values();
-        let first = queues.flat_map(|queue| queue.waiting.iter().take(most));
-        let mut first: Vec<_> = first.collect();
-        first.sort_unstable();
-        first.truncate(most);
+    /// The first who wait, over all its queues: each once, also if it asks for several keys.
+    fn head(&self, most: usize) -> BTreeSet<&Place> {
+        let mut first = BTreeSet::new();
+        for queue in self.queues.values() {
+            for place in queue.waiting.iter().take(most) {
+                let is_behind = first.last().is_some_and(|last| place > *last);
+                if first.len() == most && is_behind {
+                    break;
+                }
+                first.insert(place);
+                if first.len() > most {
+                    first.pop_last();
+                }
+            }
+        }
         first
     }
 }
@@ -592,8 +600,8 @@ impl Index {
     pub(super) fn head(&self, reference: &SemaphoreRef, most: usize) -> Vec<Arc<Workload>> {
         let state = self.state();
         let semaphore = state.semaphores.get(reference);
-        let head = semaphore.map_or_else(Vec::new, |semaphore| semaphore.head(most));
-        let workloads = head.into_iter().map(Place::uid);
+        let head = semaphore.map(|semaphore| semaphore.head(most));
+        let workloads = head.into_iter().flatten().map(Place::uid);
         workloads.filter_map(|uid| state.workload(uid)).collect()
     }
 

@@ -30,6 +30,8 @@ pub(crate) fn pages() -> Vec<PathBuf> {
         .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
         .map(|path| path.strip_prefix(root()).unwrap().to_owned())
         .collect();
+    let libraries = ["consul-semaphore", "consul-semaphore-python"];
+    pages.extend(libraries.map(|library| format!("crates/{library}/README.md").into()));
     pages.sort();
     pages
 }

@@ -114,8 +114,9 @@ fn read<T: DeserializeOwned + Default>(part: Option<&RawValue>) -> serde_json::R
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Condition {
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "or_default")]
     type_: String,
+    #[serde(deserialize_with = "or_default")]
     status: String,
     pub(crate) last_transition_time: Option<Time>,
 }
@@ -168,6 +169,7 @@ impl Conditions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pods::{OwnPod, Pod};
     use kube_core::WatchEvent;
 
     /// The watch's events are read without a copy in between.
@@ -181,5 +183,22 @@ mod tests {
         };
         assert_eq!(object.metadata.name.as_deref(), Some("a"));
         assert!(object.spec.is_some() && object.status.is_none());
+    }
+
+    /// Whatever may be left out may be null, too.
+    #[test]
+    fn jobs_and_pods_are_read_with_nulls() {
+        for part in [
+            r#""metadata":null,"spec":null,"status":null"#,
+            r#""spec":{"suspend":null,"template":null},"status":{"conditions":null}"#,
+            r#""spec":{"template":{"metadata":null,"spec":null}},"status":{"conditions":[{"type":null,"status":null}]}"#,
+            r#""spec":{"template":{"metadata":{"annotations":null}}}"#,
+        ] {
+            let event = format!(r#"{{"type":"ADDED","object":{{"kind":"K",{part}}}}}"#);
+            let job: WatchEvent<Job> = serde_json::from_str(&event).unwrap();
+            assert!(matches!(job, WatchEvent::Added(job) if job.template().is_none()));
+            let pod: WatchEvent<Pod> = serde_json::from_str(&event).unwrap();
+            assert!(matches!(pod, WatchEvent::Added(pod) if OwnPod::read(&pod).is_none()));
+        }
     }
 }

@@ -14,12 +14,12 @@ pub const OF_ANY: &str = HOLDER_LABEL;
 /// The pods that may still run, as a field selector.
 pub const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
-/// What matters of a pod: the rest is not even read.
+/// What matters of a pod: the rest of its spec and status is skipped.
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[resource(inherit = core::Pod, crates(kube_core = kube_core))]
 pub struct Pod {
     /// Its metadata.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub metadata: ObjectMeta,
     #[serde(default, deserialize_with = "or_default")]
     spec: Spec,

@@ -36,12 +36,12 @@ pub(super) fn resource() -> ApiResource {
     ApiResource::erase::<Job>(&())
 }
 
-/// What matters of a Job: the rest, most of which is its pod template, is not even read.
+/// What matters of a Job: the rest of its spec, most of which is its pod template, is skipped.
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[resource(inherit = batch::Job, crates(kube_core = kube_core))]
 pub struct Job {
     /// Its metadata.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub metadata: ObjectMeta,
     #[serde(default, deserialize_with = "or_default")]
     pub(crate) spec: Spec,

@@ -41,6 +41,28 @@ fn each_key_has_a_queue() {
 }
 
 #[test]
+fn one_that_waits_for_two_keys_is_shown_once() {
+    let index = empty();
+    add(&index, "db", "p", true);
+    put(
+        &index,
+        keyed("both", "k1", |tracked| {
+            let mut second = workload(tracked).requests[0].clone();
+            second.key = Some("k2".parse().unwrap());
+            workload(tracked).requests.push(second);
+        }),
+    );
+    for (number, key) in ["k1", "k2", "k3"].iter().enumerate() {
+        let since = 5 - i64::try_from(number).unwrap();
+        let later = keyed(key, key, |tracked| workload(tracked).since = since);
+        put(&index, later);
+    }
+    let head = |most| index.head(&reference("db"), most);
+    assert_eq!(names(&head(9)), ["both", "k3", "k2", "k1"]);
+    assert_eq!(names(&head(2)), ["both", "k3"]);
+}
+
+#[test]
 fn a_change_marks_the_queue_of_its_key_and_no_other() {
     let index = empty();
     add(&index, "db", "p", true);
