@@ -40,7 +40,7 @@ pub(crate) async fn rows(runs: usize) -> Vec<Row> {
         "Jobs/s",
         our_bursts,
         ("Kueue", their_bursts),
-        Goal::AtLeast(2.5),
+        Goal::AtLeast(3.0),
     );
     let mut rows: Vec<Row> = times.into_iter().map(Row::how_many_times_faster).collect();
     rows.push(burst);

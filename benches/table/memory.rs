@@ -20,7 +20,7 @@ const UNIT: &str = "MiB";
 const WAITING: usize = 10_000;
 
 /// How many MiB may be resident then.
-const MOST: f64 = 64.0;
+const MOST: f64 = 30.0;
 
 /// How many Jobs are not ours.
 const OTHERS: usize = 100_000;
