@@ -301,8 +301,12 @@ impl Kind {
 
     /// Whether such an object may still make pods: it runs, or it is not known to be done.
     pub fn may_make_pods(&self, object: &Object) -> bool {
-        let phase = self.read(object, |read| read.phase(true));
-        !matches!(phase, Ok(Phase::Idle | Phase::Finished { .. }))
+        let is_done = self.read(object, |read| {
+            // Before Kubernetes 1.36 a suspended Job may be at rest and say on that it was started.
+            read.shape().is_started()
+                || matches!(read.phase(true), Phase::Idle | Phase::Finished { .. })
+        });
+        !is_done.unwrap_or(false)
     }
 
     /// Such an object, for people.
@@ -463,6 +467,25 @@ mod tests {
                 assert_eq!(seen(&kind, none), kind == Kind::Job, "{kind:?}");
             }
         }
+    }
+
+    /// As before Kubernetes 1.36, where a suspended Job keeps its start time.
+    #[test]
+    fn a_job_that_was_suspended_after_a_start_makes_no_pods() {
+        let makes_pods = |suspend: bool, active: i32| {
+            let job = serde_json::json!({
+                "spec": { "suspend": suspend },
+                "status": {
+                    "startTime": "2026-01-01T00:00:00Z",
+                    "active": active,
+                    "conditions": [{ "type": "Suspended", "status": "True" }],
+                },
+            });
+            Kind::Job.may_make_pods(&serde_json::from_value(job).unwrap())
+        };
+        assert!(!makes_pods(true, 0));
+        assert!(makes_pods(true, 1), "it has one");
+        assert!(makes_pods(false, 0), "it is unsuspended");
     }
 
     #[test]
