@@ -456,10 +456,11 @@ impl Index {
         self.places_changed();
     }
 
-    /// The set of unclaimed or ungranted workloads may have changed.
+    /// The set of unclaimed or ungranted workloads may have changed, or whose workloads they are.
     fn places_changed(&self) {
         self.0.unclaimed_changed.notify_one();
         self.0.ungranted_changed.notify_one();
+        self.0.unproved_changed.notify_one();
     }
 
     /// The workloads of a queue: `head` of the waiting ones, and some of those behind them that must not wait.
@@ -736,14 +737,19 @@ impl Index {
 
     /// Some of the workloads that count as stopping until it is proved that no pod of them is left, as their status
     /// shows them: at most this many, of those that are not `busy` and whose turn it is or of which a pod has ended
-    /// since.
+    /// since. Those of other operators are theirs.
     pub(super) fn unproved(
         &self,
         most: usize,
         busy: impl Fn(&Uid) -> bool,
         its_turn: impl Fn(&Uid) -> bool,
     ) -> Vec<TrackedWorkload> {
-        self.state().remnants.take(most, busy, its_turn)
+        let mut state = self.state();
+        let due = state.remnants.due(its_turn).filter(|uid| !busy(uid));
+        let due = due.filter(|uid| state.is_ours(uid));
+        let due: Vec<_> = due.take(most).cloned().collect();
+        let taken = due.iter().filter_map(|uid| state.remnants.take(uid));
+        taken.collect()
     }
 
     /// Whether a workload counts as stopping until that is proved.

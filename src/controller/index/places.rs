@@ -321,6 +321,12 @@ impl State {
             .then_some(tracked)
     }
 
+    /// Whether a workload is known to be of this operator.
+    pub(super) fn is_ours(&self, uid: &Uid) -> bool {
+        let placed = self.placed(uid);
+        placed.is_some_and(|tracked| !self.belongs_to_others(tracked))
+    }
+
     /// Whether a semaphore is known to belong to another operator, and has not changed.
     pub(super) fn is_others(&self, reference: &SemaphoreRef, offer: &Offer) -> bool {
         let known = self.semaphores.get(reference);

@@ -76,21 +76,18 @@ impl Remnants {
         known.map(|known| known.touched = true).is_some()
     }
 
-    /// Some of them: at most this many, of those that are not `busy` and whose turn it is or of which a pod has ended.
-    pub(super) fn take(
-        &mut self,
-        most: usize,
-        busy: impl Fn(&Uid) -> bool,
-        its_turn: impl Fn(&Uid) -> bool,
-    ) -> Vec<TrackedWorkload> {
-        let due = self.unproved.iter_mut();
-        let due = due.filter(|(uid, known)| !busy(uid) && (known.touched || its_turn(uid)));
-        due.take(most)
-            .map(|(_, known)| {
-                known.touched = false;
-                known.tracked.clone()
-            })
-            .collect()
+    /// Those whose turn it is, or of which a pod has ended.
+    pub(super) fn due(&self, its_turn: impl Fn(&Uid) -> bool) -> impl Iterator<Item = &Uid> {
+        let due = self.unproved.iter();
+        let due = due.filter(move |(uid, known)| known.touched || its_turn(uid));
+        due.map(|(uid, _)| uid)
+    }
+
+    /// One of them, which is asked about now.
+    pub(super) fn take(&mut self, uid: &Uid) -> Option<TrackedWorkload> {
+        let known = self.unproved.get_mut(uid)?;
+        known.touched = false;
+        Some(known.tracked.clone())
     }
 
     /// No pod is left of a workload from the grant that it names. Returns it as it is known now.

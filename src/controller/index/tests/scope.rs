@@ -123,6 +123,25 @@ fn a_semaphore_changes_hands_with_all_its_workloads() {
     );
 }
 
+/// Such as a Job that was suspended after a start, whose start time is to be cleared.
+#[test]
+fn whether_anothers_workload_has_pods_left_is_not_asked() {
+    let index = Index::default();
+    add_others(&index, "db", "db", false);
+    let started = consul_semaphore_workload::Shape::Started;
+    put(&index, tracked("a", |tracked| tracked.shape = started));
+    let asked = || index.unproved(9, |_| false, |_| true).len();
+    assert_eq!(asked(), 0, "whose it is may not be known yet");
+    index.semaphores_are_known(&WatchScope::Cluster);
+    assert_eq!(asked(), 0);
+
+    let changed = || index.unproved_changed().now_or_never().is_some();
+    while changed() {}
+    add(&index, "db", "db", false);
+    assert!(changed());
+    assert_eq!(asked(), 1);
+}
+
 #[test]
 fn a_list_of_one_namespace_says_nothing_of_another() {
     let index = empty();
