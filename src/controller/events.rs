@@ -192,7 +192,7 @@ struct Due {
 impl Due {
     /// A hash of what it says.
     fn says(&self) -> u64 {
-        hash((&self.about.uid, &self.reason, Some(&self.note)))
+        hash((&self.about.uid, &self.reason, &self.note))
     }
 
     /// The events of the namespace that it belongs to: that of its object, if that is in one.
