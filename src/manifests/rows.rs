@@ -210,7 +210,7 @@ pub(super) fn writes(kind: &Kind) -> Writes {
                 "activeDeadlineSeconds",
                 "template",
             ]),
-            status: names(&[]),
+            status: names(&["startTime"]),
             grant: "+ [oldObject.spec.template.?metadata.?annotations.orValue({})]",
             rest: added(&[without("it.?spec.?template", "metadata")])
                 + "\n"
@@ -223,6 +223,12 @@ pub(super) fn writes(kind: &Kind) -> Writes {
                 (
                     "spec.activeDeadlineSeconds".into(),
                     as_it_was_or("?spec.?activeDeadlineSeconds", "optional.of(dyn(1))"),
+                ),
+                (
+                    "status.startTime".into(),
+                    "object.?status.?startTime == oldObject.?status.?startTime
+|| !object.?status.?startTime.hasValue() && object.?spec.?suspend.orValue(false)"
+                        .into(),
                 ),
             ],
         },

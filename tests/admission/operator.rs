@@ -36,6 +36,23 @@ async fn it_holds_starts_and_ends_jobs_and_does_nothing_else() {
         let refusal = refusal.expect_err("it is nobody's business");
         assert!(refusal.contains(REFUSED), "{change}: {refusal}");
     }
+    for (change, is_allowed) in [
+        (json!({ "startTime": null }), true),
+        (json!({ "startTime": "2026-02-02T00:00:00Z" }), false),
+        (json!({ "succeeded": 1 }), false),
+        (json!({ "failed": 1 }), false),
+    ] {
+        team.job("waits").set_start_time().await;
+        let change = json!({ "status": change });
+        let changed = operator.would_change_status("waits", &change).await;
+        match changed {
+            Ok(_) => assert!(is_allowed, "{change}"),
+            Err(refusal) => assert!(
+                !is_allowed && refusal.contains(REFUSED),
+                "{change}: {refusal}"
+            ),
+        }
+    }
     // Its user may have removed all but what is in its template.
     let mut bare = stranger("bare", Some(true));
     bare["metadata"]["ownerReferences"] = json!([{

@@ -144,6 +144,18 @@ impl Person {
             .await
     }
 
+    /// Like [`Self::would_change`], through the status.
+    pub(crate) async fn would_change_status(
+        &self,
+        job: &str,
+        change: &Value,
+    ) -> Result<batch::Job, String> {
+        let params = PatchParams::default().dry_run();
+        let change = Patch::Merge(change);
+        let patched = self.0.patch_status(job, &params, &change).await;
+        patched.map_err(|error| error.to_string())
+    }
+
     async fn patch(
         &self,
         job: &str,

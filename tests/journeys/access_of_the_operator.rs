@@ -36,7 +36,6 @@ async fn the_operator_may_do_no_more_than_it_needs() {
     ];
     let patch = |what: &[&'static str]| [&["patch"], what, &merge].concat();
     let patches = [
-        patch(&["job", "a", "--subresource=status"]),
         patch(&["cronjob", "a"]),
         patch(&["namespace", "default"]),
         patch(&["serviceaccount", "default"]),

@@ -40,6 +40,7 @@ pub struct BedBuilder {
     api_server_args: Vec<String>,
     options: OperatorOptions,
     without_operator: bool,
+    with_policy: bool,
     controllers: Vec<Controller>,
 }
 
@@ -114,9 +115,11 @@ impl BedBuilder {
         story(Location::caller(), self.try_start())
     }
 
-    /// The bed that all tests of this program share, as the first of them asks for it. It ends with the program.
+    /// The bed that all tests of this program share, as the first of them asks for it. It ends with the program. The
+    /// admission policy of the operator is in force there, so that whatever it refuses shows.
     #[track_caller]
-    pub fn shared(self) -> impl Future<Output = Bed> {
+    pub fn shared(mut self) -> impl Future<Output = Bed> {
+        self.with_policy = true;
         story(Location::caller(), bed::shared(self))
     }
 
@@ -140,7 +143,7 @@ impl BedBuilder {
             start_kubernetes(existing, &self.api_server_args, &folder)
         )?;
         let controllers = Controller::start_all(&self.controllers, &folder, &admin).await?;
-        let kubeconfig = install(&folder, &admin)
+        let kubeconfig = install(&folder, &admin, self.with_policy)
             .await
             .context("installing the operator")?;
         let place = Place {
@@ -211,13 +214,18 @@ fn required(name: &str) -> Result<String> {
     env::var(name).with_context(|| format!("BED_EXISTING=1 needs {name}"))
 }
 
-/// Does what a user does before the first start: applies the CRD and RBAC manifests that the project ships, and gets
-/// a kubeconfig for their `ServiceAccount`.
-async fn install(folder: &Folder, admin: &Path) -> Result<PathBuf> {
+/// Does what a user does before the first start: applies the CRD and RBAC manifests that the project ships, and the
+/// operator's policy if asked to, and gets a kubeconfig for their `ServiceAccount`.
+async fn install(folder: &Folder, admin: &Path, with_policy: bool) -> Result<PathBuf> {
     let client = kubeconfig::client(admin).await?;
     let root = programs::manifests();
     let mut objects = manifests::read(&root.join("crds"))?;
     objects.extend(manifests::read(&root.join("config/rbac"))?);
+    if with_policy {
+        objects.extend(manifests::read_file(
+            &root.join("config/policies/operator.yaml"),
+        )?);
+    }
     manifests::apply(&client, &objects).await?;
     let (namespace, name) = manifests::service_account(&objects)
         .context("config/rbac has no ServiceAccount for the operator")?;

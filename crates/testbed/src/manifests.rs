@@ -29,21 +29,22 @@ pub(crate) fn read(folder: &Path) -> Result<Vec<DynamicObject>> {
             .is_some_and(|extension| extension == "yaml")
     });
     files.sort();
+    let objects = files.iter().map(|file| read_file(file));
+    Ok(objects.collect::<Result<Vec<_>>>()?.concat())
+}
+
+/// All YAML documents in a file.
+pub(crate) fn read_file(file: &Path) -> Result<Vec<DynamicObject>> {
+    let place = || format!("in {}", file.display());
+    let text = fs::read_to_string(file).with_context(place)?;
     let mut objects = Vec::new();
-    for file in files {
-        let text = fs::read_to_string(&file)?;
-        for document in serde_yaml_ng::Deserializer::from_str(&text) {
-            let document =
-                Value::deserialize(document).with_context(|| format!("in {}", file.display()))?;
-            // An empty document, or kustomize's own, which is not an object.
-            if document.is_null() || document["kind"] == "Kustomization" {
-                continue;
-            }
-            objects.push(
-                serde_json::from_value(document)
-                    .with_context(|| format!("in {}", file.display()))?,
-            );
+    for document in serde_yaml_ng::Deserializer::from_str(&text) {
+        let document = Value::deserialize(document).with_context(place)?;
+        // An empty document, or kustomize's own, which is not an object.
+        if document.is_null() || document["kind"] == "Kustomization" {
+            continue;
         }
+        objects.push(serde_json::from_value(document).with_context(place)?);
     }
     Ok(objects)
 }
