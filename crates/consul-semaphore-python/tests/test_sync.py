@@ -104,6 +104,17 @@ class Sync(Stage):
                 self.fail("there is none")
         self.assertEqual(self.consul.keys(f"{one}/"), [])
 
+    def test_what_several_have_in_common_is_said_of_one(self) -> None:
+        one, two = f"{self.prefix}/one", f"{self.prefix}/two"
+        for a, b in [
+            (Semaphore(one, limit=1, program="importer"), Semaphore(two, limit=1)),
+            (Semaphore(one, limit=1), Semaphore(two, limit=1, program="importer")),
+        ]:
+            with (a & b).slot(timeout=60):
+                for prefix in (one, two):
+                    with self.assertRaisesRegex(Timeout, "by .*importer"), Semaphore(prefix, limit=1).try_slot():
+                        self.fail("there is none")
+
     def test_higher_priorities_are_served_first(self) -> None:
         first = Semaphore(self.prefix, limit=1).acquire()
         served = []
@@ -171,8 +182,10 @@ class Sync(Stage):
             self.assertIsInstance(raised.exception, ValueError)
         with self.assertRaisesRegex(InvalidSemaphore, "prefix .* is not valid"):
             Semaphore("/db/", limit=1)
-        with self.assertRaisesRegex(InvalidSemaphore, "ttl: .* in common"):
-            Semaphore("a", limit=1, ttl=20) & Semaphore("b", limit=1, ttl=30)
+        # Of the two 60 is what it is if nobody says anything.
+        for ttl in (20, 60):
+            with self.assertRaisesRegex(InvalidSemaphore, "ttl: .* in common"):
+                Semaphore("a", limit=1, ttl=ttl) & Semaphore("b", limit=1, ttl=30)
         with self.assertRaisesRegex(InvalidSemaphore, "there twice"):
             Semaphore("a", limit=1) & Semaphore("a", limit=1)
 
