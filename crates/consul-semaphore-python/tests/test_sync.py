@@ -418,3 +418,28 @@ class Processes(Stage):
                 print(len(set(pool.map(token, range(6)))))
         """
         self.assertEqual(Program(program, self.prefix).ended(), (0, "6\n", ""))
+
+    def test_a_process_of_multiprocessing_gives_back_what_it_has(self) -> None:
+        self.assertEqual(self.in_child("fork", "hold"), (0, "", ""))
+        self.assertEqual(self.consul.holders(self.prefix), [])
+
+    def test_a_thread_outlasts_the_main_one_of_its_process_in_its_slot(self) -> None:
+        code, out, err = self.in_child("fork", "outlast")
+        self.assertEqual((code, err), (0, ""))
+        self.assertRegex(out, "1 of 1 held")
+
+    def in_child(self, method: str, what: str) -> tuple[int, str, str]:
+        """What a program says whose child does this with its semaphore."""
+        program = """
+            import multiprocessing, sys, warnings
+            import children
+            from consul_semaphore import Semaphore
+            warnings.simplefilter("ignore")
+            prefix, method, what = sys.argv[1:]
+            semaphore = Semaphore(prefix, limit=1)
+            child = multiprocessing.get_context(method).Process(target=getattr(children, what), args=[semaphore])
+            child.start()
+            child.join()
+            sys.exit(child.exitcode)
+        """
+        return Program(program, self.prefix, method, what).ended()
