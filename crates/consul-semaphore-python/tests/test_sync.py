@@ -1,11 +1,12 @@
 """Slots in threads."""
 
 import logging
+import pickle
 import signal
 import threading
 from datetime import timedelta
 
-from consul_semaphore import Absent, Conflict, InvalidSemaphore, Lost, Semaphore, Timeout, Window
+from consul_semaphore import Absent, Conflict, Consul, InvalidSemaphore, Lost, Semaphore, Timeout, Window
 from stage import Program, Stage, eventually
 
 
@@ -420,13 +421,31 @@ class Processes(Stage):
         self.assertEqual(Program(program, self.prefix).ended(), (0, "6\n", ""))
 
     def test_a_process_of_multiprocessing_gives_back_what_it_has(self) -> None:
-        self.assertEqual(self.in_child("fork", "hold"), (0, "", ""))
-        self.assertEqual(self.consul.holders(self.prefix), [])
+        for method in ("fork", "forkserver", "spawn"):
+            with self.subTest(method):
+                self.assertEqual(self.in_child(method, "hold"), (0, "", ""))
+                self.assertEqual(self.consul.holders(self.prefix), [])
+
+    def test_another_process_has_the_same_semaphore(self) -> None:
+        window = Window("* * * * *", timedelta(minutes=1))
+        one = Semaphore(f"{self.prefix}/one", limit=2, slots=2, windows=[window], consul=Consul(datacenter="dc1"))
+        same = pickle.loads(pickle.dumps(one))
+        self.assertEqual(same._parts, one._parts)
+        two = Semaphore(f"{self.prefix}/two", limit=1, program="importer")
+        both = pickle.loads(pickle.dumps(two & Semaphore(f"{self.prefix}/three", limit=1)))
+        # That of the environment is the same in all of a process.
+        four = both & Semaphore(f"{self.prefix}/four", limit=1)
+        with same.slot(timeout=60), four.slot(timeout=60):
+            self.assertEqual(len(self.consul.holders(f"{self.prefix}/one")), 2)
+            with self.assertRaisesRegex(Timeout, "by .*importer"), two.try_slot():
+                self.fail("there is none")
 
     def test_a_thread_outlasts_the_main_one_of_its_process_in_its_slot(self) -> None:
-        code, out, err = self.in_child("fork", "outlast")
-        self.assertEqual((code, err), (0, ""))
-        self.assertRegex(out, "1 of 1 held")
+        for method in ("fork", "forkserver", "spawn"):
+            with self.subTest(method):
+                code, out, err = self.in_child(method, "outlast")
+                self.assertEqual((code, err), (0, ""))
+                self.assertRegex(out, "1 of 1 held")
 
     def in_child(self, method: str, what: str) -> tuple[int, str, str]:
         """What a program says whose child does this with its semaphore."""

@@ -109,7 +109,8 @@ class Semaphore:
 
     Times are seconds, or `timedelta`.
 
-    It can be made before a fork, used by many threads and tasks, and costs nothing until a slot is asked for.
+    It can be made before a fork, given to a process of multiprocessing, and used by many threads and tasks. It costs
+    nothing until a slot is asked for.
     """
 
     def __init__(
@@ -168,6 +169,14 @@ class Semaphore:
         self._native = PerProcess(lambda: _native.Semaphore(client.get(), parts, named, log.log))
         # What is not possible is said now.
         self._native.get()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process connects by itself.
+        return {name: value for name, value in self.__dict__.items() if name != "_native"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._build(self._parts, self._common, self._consul)
 
     def __and__(self, other: "Semaphore") -> "Semaphore":
         """Slots of both are taken in one transaction, or none. While it waits, it holds nothing."""
