@@ -40,20 +40,20 @@ struct Window {
     limit: Option<i64>,
 }
 
-/// What is said of all of them.
+/// What is said of all of them. The library has defaults for what is not.
 #[derive(FromPyObject)]
 struct Common {
-    priority: i64,
-    fair_order: bool,
-    must_exist: bool,
-    cooldown: f64,
-    ttl: f64,
-    lock_delay: f64,
+    priority: Option<i64>,
+    fair_order: Option<bool>,
+    must_exist: Option<bool>,
+    cooldown: Option<f64>,
+    ttl: Option<f64>,
+    lock_delay: Option<f64>,
     grace: Option<f64>,
     host: Option<String>,
-    program: String,
+    program: Option<String>,
     node: Option<String>,
-    agent_checks: bool,
+    agent_checks: Option<bool>,
 }
 
 /// Who has it asks for slots.
@@ -66,7 +66,8 @@ impl Semaphore {
     #[new]
     fn new(consul: &Consul, parts: Vec<Part>, common: Common, log: Py<PyAny>) -> PyResult<Self> {
         let process = Process::here()?;
-        let rests = parts.iter().any(|part| part.period.is_some()) || common.cooldown > 0.0;
+        let cools = common.cooldown.is_some_and(|cooldown| cooldown > 0.0);
+        let rests = cools || parts.iter().any(|part| part.period.is_some());
         let mut builder: Option<Builder> = None;
         for part in parts {
             let prefix = part.prefix.clone();
@@ -169,16 +170,24 @@ impl Window {
 }
 
 impl Common {
-    fn say(self, builder: Builder) -> PyResult<Builder> {
-        let mut builder = builder
-            .priority(number("priority", self.priority)?)
-            .fair_order(self.fair_order)
-            .cooldown(time("cooldown", self.cooldown)?)
-            .ttl(time("ttl", self.ttl)?)
-            .lock_delay(time("lock_delay", self.lock_delay)?)
-            .program(self.program);
-        if self.must_exist {
+    fn say(self, mut builder: Builder) -> PyResult<Builder> {
+        if let Some(priority) = self.priority {
+            builder = builder.priority(number("priority", priority)?);
+        }
+        if let Some(fair_order) = self.fair_order {
+            builder = builder.fair_order(fair_order);
+        }
+        if self.must_exist == Some(true) {
             builder = builder.must_exist();
+        }
+        if let Some(cooldown) = self.cooldown {
+            builder = builder.cooldown(time("cooldown", cooldown)?);
+        }
+        if let Some(ttl) = self.ttl {
+            builder = builder.ttl(time("ttl", ttl)?);
+        }
+        if let Some(lock_delay) = self.lock_delay {
+            builder = builder.lock_delay(time("lock_delay", lock_delay)?);
         }
         if let Some(grace) = self.grace {
             builder = builder.grace(time("grace", grace)?);
@@ -186,10 +195,13 @@ impl Common {
         if let Some(host) = self.host {
             builder = builder.host(host);
         }
+        if let Some(program) = self.program {
+            builder = builder.program(program);
+        }
         if let Some(node) = self.node {
             builder = builder.node(node);
         }
-        if self.agent_checks {
+        if self.agent_checks == Some(true) {
             builder = builder.agent_checks();
         }
         Ok(builder)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pickle
 import subprocess
 import tempfile
 import unittest
@@ -81,6 +82,16 @@ class Access(unittest.TestCase):
         ]:
             with self.subTest(text), self.assertRaisesRegex(InvalidSemaphore, text):
                 Consul(**said)
+
+    def test_a_token_is_never_pickled(self) -> None:
+        with self.assertRaisesRegex(TypeError, "or give the token by CONSUL_HTTP_TOKEN") as raised:
+            pickle.dumps(self.semaphore(Consul(self.agent.address, token=MANAGEMENT)))
+        self.assertNotIn(MANAGEMENT, str(raised.exception))
+        with mock.patch.dict(os.environ, {"CONSUL_HTTP_TOKEN": MANAGEMENT}):
+            pickled = pickle.dumps(self.semaphore(Consul(self.agent.address)))
+            self.assertNotIn(MANAGEMENT.encode(), pickled)
+            with pickle.loads(pickled).slot(timeout=60):
+                pass
 
     def test_semaphores_of_two_consuls_are_not_taken_together(self) -> None:
         here, there = Consul(), Consul(self.agent.address)

@@ -1,11 +1,12 @@
 """Slots in threads."""
 
 import logging
+import pickle
 import signal
 import threading
 from datetime import timedelta
 
-from consul_semaphore import Absent, Conflict, InvalidSemaphore, Lost, Semaphore, Timeout, Window
+from consul_semaphore import Absent, Conflict, Consul, InvalidSemaphore, Lost, Semaphore, Timeout, Window
 from stage import Program, Stage, eventually
 
 
@@ -104,6 +105,17 @@ class Sync(Stage):
                 self.fail("there is none")
         self.assertEqual(self.consul.keys(f"{one}/"), [])
 
+    def test_what_several_have_in_common_is_said_of_one(self) -> None:
+        one, two = f"{self.prefix}/one", f"{self.prefix}/two"
+        for a, b in [
+            (Semaphore(one, limit=1, program="importer"), Semaphore(two, limit=1)),
+            (Semaphore(one, limit=1), Semaphore(two, limit=1, program="importer")),
+        ]:
+            with (a & b).slot(timeout=60):
+                for prefix in (one, two):
+                    with self.assertRaisesRegex(Timeout, "by .*importer"), Semaphore(prefix, limit=1).try_slot():
+                        self.fail("there is none")
+
     def test_higher_priorities_are_served_first(self) -> None:
         first = Semaphore(self.prefix, limit=1).acquire()
         served = []
@@ -171,8 +183,10 @@ class Sync(Stage):
             self.assertIsInstance(raised.exception, ValueError)
         with self.assertRaisesRegex(InvalidSemaphore, "prefix .* is not valid"):
             Semaphore("/db/", limit=1)
-        with self.assertRaisesRegex(InvalidSemaphore, "ttl: .* in common"):
-            Semaphore("a", limit=1, ttl=20) & Semaphore("b", limit=1, ttl=30)
+        # Of the two 60 is what it is if nobody says anything.
+        for ttl in (20, 60):
+            with self.assertRaisesRegex(InvalidSemaphore, "ttl: .* in common"):
+                Semaphore("a", limit=1, ttl=ttl) & Semaphore("b", limit=1, ttl=30)
         with self.assertRaisesRegex(InvalidSemaphore, "there twice"):
             Semaphore("a", limit=1) & Semaphore("a", limit=1)
 
@@ -405,3 +419,46 @@ class Processes(Stage):
                 print(len(set(pool.map(token, range(6)))))
         """
         self.assertEqual(Program(program, self.prefix).ended(), (0, "6\n", ""))
+
+    def test_a_process_of_multiprocessing_gives_back_what_it_has(self) -> None:
+        for method in ("fork", "forkserver", "spawn"):
+            with self.subTest(method):
+                self.assertEqual(self.in_child(method, "hold"), (0, "", ""))
+                self.assertEqual(self.consul.holders(self.prefix), [])
+
+    def test_another_process_has_the_same_semaphore(self) -> None:
+        window = Window("* * * * *", timedelta(minutes=1))
+        one = Semaphore(f"{self.prefix}/one", limit=2, slots=2, windows=[window], consul=Consul(datacenter="dc1"))
+        same = pickle.loads(pickle.dumps(one))
+        self.assertEqual(same._parts, one._parts)
+        two = Semaphore(f"{self.prefix}/two", limit=1, program="importer")
+        both = pickle.loads(pickle.dumps(two & Semaphore(f"{self.prefix}/three", limit=1)))
+        # That of the environment is the same in all of a process.
+        four = both & Semaphore(f"{self.prefix}/four", limit=1)
+        with same.slot(timeout=60), four.slot(timeout=60):
+            self.assertEqual(len(self.consul.holders(f"{self.prefix}/one")), 2)
+            with self.assertRaisesRegex(Timeout, "by .*importer"), two.try_slot():
+                self.fail("there is none")
+
+    def test_a_thread_outlasts_the_main_one_of_its_process_in_its_slot(self) -> None:
+        for method in ("fork", "forkserver", "spawn"):
+            with self.subTest(method):
+                code, out, err = self.in_child(method, "outlast")
+                self.assertEqual((code, err), (0, ""))
+                self.assertRegex(out, "1 of 1 held")
+
+    def in_child(self, method: str, what: str) -> tuple[int, str, str]:
+        """What a program says whose child does this with its semaphore."""
+        program = """
+            import multiprocessing, sys, warnings
+            import children
+            from consul_semaphore import Semaphore
+            warnings.simplefilter("ignore")
+            prefix, method, what = sys.argv[1:]
+            semaphore = Semaphore(prefix, limit=1)
+            child = multiprocessing.get_context(method).Process(target=getattr(children, what), args=[semaphore])
+            child.start()
+            child.join()
+            sys.exit(child.exitcode)
+        """
+        return Program(program, self.prefix, method, what).ended()

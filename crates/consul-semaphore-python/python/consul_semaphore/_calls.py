@@ -7,6 +7,8 @@ gives it up.
 import asyncio
 import atexit
 import os
+import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
@@ -69,6 +71,7 @@ class PerProcess(Generic[T]):
 
     def get(self) -> T:
         here = os.getpid()
+        _end_with_multiprocessing(here)
         if here not in self._made:
             self._made = {here: self._make()}
         return self._made[here]
@@ -85,3 +88,42 @@ def _end() -> None:
 
 
 atexit.register(_end)
+
+
+_noted: dict[int, object] = {}
+"""The processes of multiprocessing that end as below. Those that this one was forked from are in it, too."""
+
+
+def _end_with_multiprocessing(here: int) -> None:
+    """A process that multiprocessing has forked does not run what atexit has: multiprocessing's own finalizers it does.
+
+    It forgets those of the time before its function runs, when there may be semaphores already.
+    """
+    parent = getattr(sys.modules.get("multiprocessing"), "parent_process", None)
+    if parent is None or parent() is None:
+        return
+    mine = object()
+    if _noted.setdefault(here, mine) is mine:
+        from multiprocessing.util import Finalize
+
+        # Other finalizers may need slots.
+        Finalize(None, _end_after_threads, exitpriority=-100)
+
+
+def _end_after_threads() -> None:
+    """At this time other threads still work in their slots, and some end only when Python waits for them, which is next.
+
+    So a thread waits for them, and Python for that.
+    """
+    if threading.main_thread().is_alive():
+        atexit.unregister(_end)
+        threading.Thread(target=_wait_and_end, name="semaphore-end").start()
+    # Otherwise a process without multiprocessing was forked from one with it: there atexit is at work already.
+
+
+def _wait_and_end() -> None:
+    these = (threading.main_thread(), threading.current_thread())
+    while others := [of for of in threading.enumerate() if of.is_alive() and not of.daemon and of not in these]:
+        for thread in others:
+            thread.join()
+    _end()

@@ -1,6 +1,7 @@
 """How to reach Consul."""
 
 import os
+from collections.abc import Callable
 from typing import Optional, Union
 
 from consul_semaphore import _native
@@ -14,6 +15,7 @@ class Consul:
 
     These are CONSUL_HTTP_ADDR, _TOKEN, _TOKEN_FILE, _SSL, _SSL_VERIFY and _AUTH, CONSUL_CACERT, _CAPATH, _CLIENT_CERT,
     _CLIENT_KEY, _TLS_SERVER_NAME, _NAMESPACE and _PARTITION, as in Consul's own tools. They are read when this is made.
+    A process of multiprocessing to which it is given reads its own. With a `token` it can't be given to one.
 
     address: `host:port`, `http://host:port`, `https://host:port` or `unix:///path`; several with commas
     token_file: a file with the token, read again when it changes
@@ -46,11 +48,32 @@ class Consul:
             "CONSUL_NAMESPACE": namespace,
             "CONSUL_PARTITION": partition,
         }
+        self._build({name: os.fspath(value) for name, value in said.items() if value is not None}, datacenter)
+
+    def _build(self, said: dict[str, str], datacenter: Optional[str]) -> None:
+        self._said = said, datacenter
         settings = {name: value for name, value in os.environ.items() if name.startswith("CONSUL_")}
-        settings.update({name: os.fspath(value) for name, value in said.items() if value is not None})
+        settings.update(said)
         self._client = PerProcess(lambda: _native.Consul(settings, datacenter))
         # What is not possible is said now.
         self._client.get()
+
+    def __reduce__(self) -> tuple[Callable[..., "Consul"], tuple[object, ...]]:
+        """For another process, whose environment counts there."""
+        if self is _default:
+            return default, ()
+        if self._said[0].get("CONSUL_HTTP_TOKEN"):
+            raise TypeError(
+                "a Consul with a token can't be pickled, because the token would be legible in that: make it in the"
+                " process that uses it, or give the token by CONSUL_HTTP_TOKEN or token_file"
+            )
+        return _again, self._said
+
+
+def _again(said: dict[str, str], datacenter: Optional[str]) -> Consul:
+    consul = Consul.__new__(Consul)
+    consul._build(said, datacenter)
+    return consul
 
 
 _default: Optional[Consul] = None

@@ -34,4 +34,4 @@ class Lost(SemaphoreError):
 
 
 class StillHeld(SemaphoreError):
-    """The slot could not be given back, because Consul does not answer. It is free once its session has expired."""
+    """The slot could not be given back: the text says why. It is free once its session has expired."""

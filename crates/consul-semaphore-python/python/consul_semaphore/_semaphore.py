@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Optional
 
 from consul_semaphore import _native
@@ -50,24 +50,24 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Common:
-    """What is said of all semaphores whose slots are taken together."""
+    """What is said of all semaphores whose slots are taken together, and `None` for what is not."""
 
-    priority: int = 0
-    fair_order: bool = True
-    must_exist: bool = False
-    cooldown: float = 0.0
-    ttl: float = 60.0
-    lock_delay: float = 15.0
+    priority: Optional[int] = None
+    fair_order: Optional[bool] = None
+    must_exist: Optional[bool] = None
+    cooldown: Optional[float] = None
+    ttl: Optional[float] = None
+    lock_delay: Optional[float] = None
     grace: Optional[float] = None
     host: Optional[str] = None
-    program: str = ""
+    program: Optional[str] = None
     node: Optional[str] = None
-    agent_checks: bool = False
+    agent_checks: Optional[bool] = None
 
     def __and__(self, other: "_Common") -> "_Common":
         said: dict[str, Any] = {}
         for field in fields(self):
-            values = {getattr(of, field.name) for of in (self, other)} - {field.default}
+            values = {getattr(of, field.name) for of in (self, other)} - {None}
             if len(values) > 1:
                 raise InvalidSemaphore(
                     f"{field.name}: slots that are taken together have it in common: say it of one of the semaphores"
@@ -90,22 +90,27 @@ class Semaphore:
     slots: how many of its slots are taken together
     windows: slots are granted only while one of these is open. Other programs know nothing of it
     reserve: `(slots, priority)`: so many of the last free slots are for programs of this priority and above
-    priority: higher ones are served first; within one priority the one who has waited for longest
-    cooldown: how long a slot stays held after the work, 0 s to 24 h; at most for two TTLs if the program ends earlier
-    ttl: how long a program that was killed keeps its slot, to twice that: 10 s to 24 h
-    lock_delay: how long the slot of a dead holder is not granted to this program, 0 s to 60 s
+
+    The rest `a & b` has in common: it is said of one of them, or the same of both.
+
+    priority: higher ones are served first; within one priority the one who has waited for longest; by default 0
+    cooldown: how long a slot stays held after the work, 0 s (default) to 24 h; at most for two TTLs if the program ends
+        earlier
+    ttl: how long a program that was killed keeps its slot, to twice that: 10 s to 24 h; by default 60 s
+    lock_delay: how long the slot of a dead holder is not granted to this program, 0 s to 60 s; by default 15 s
     grace: how long the work takes at most to end once the slot is lost, less than half of the TTL; by default 10 s
-    fair_order: whether slots are granted by priority and age, or go to the fastest
-    must_exist: asking for a slot fails if nobody uses the prefix, which may be misspelt
+    fair_order: whether slots are granted by priority and age (default), or go to the fastest
+    must_exist: asking for a slot fails if nobody uses the prefix, which may be misspelt; by default it is made
     host, program: what people see in Consul; by default the host's name and that of the program's file
     node: the external node in Consul that owns the sessions. It must be named if there is a token: who may write the
         sessions of a node can end them all
     agent_checks: instead, the sessions belong to the agent on this machine, and end with its checks, too
-    consul: how to reach Consul; by default by its environment variables
+    consul: how to reach Consul, for all the same object; by default by its environment variables
 
     Times are seconds, or `timedelta`.
 
-    It can be made before a fork, used by many threads and tasks, and costs nothing until a slot is asked for.
+    It can be made before a fork, given to a process of multiprocessing, and used by many threads and tasks. It costs
+    nothing until a slot is asked for.
     """
 
     def __init__(
@@ -118,24 +123,24 @@ class Semaphore:
         slots: int = 1,
         windows: Sequence[Window] = (),
         reserve: Optional[tuple[int, int]] = None,
-        priority: int = 0,
-        cooldown: Seconds = 0,
-        ttl: Seconds = 60,
-        lock_delay: Seconds = 15,
+        priority: Optional[int] = None,
+        cooldown: Optional[Seconds] = None,
+        ttl: Optional[Seconds] = None,
+        lock_delay: Optional[Seconds] = None,
         grace: Optional[Seconds] = None,
-        fair_order: bool = True,
-        must_exist: bool = False,
+        fair_order: Optional[bool] = None,
+        must_exist: Optional[bool] = None,
         host: Optional[str] = None,
         program: Optional[str] = None,
         node: Optional[str] = None,
-        agent_checks: bool = False,
+        agent_checks: Optional[bool] = None,
         consul: Optional[Consul] = None,
     ) -> None:
         part = _Part(
             prefix=prefix,
             limit=limit,
             mutex=mutex,
-            period=None if period is None else seconds(period),
+            period=_if_said(period),
             slots=slots,
             windows=tuple(_Window(of.schedule, seconds(of.duration), of.time_zone, of.limit) for of in windows),
             reserve=reserve,
@@ -144,12 +149,12 @@ class Semaphore:
             priority=priority,
             fair_order=fair_order,
             must_exist=must_exist,
-            cooldown=seconds(cooldown),
-            ttl=seconds(ttl),
-            lock_delay=seconds(lock_delay),
-            grace=None if grace is None else seconds(grace),
+            cooldown=_if_said(cooldown),
+            ttl=_if_said(ttl),
+            lock_delay=_if_said(lock_delay),
+            grace=_if_said(grace),
             host=host,
-            program=program or _program(),
+            program=program,
             node=node,
             agent_checks=agent_checks,
         )
@@ -160,9 +165,18 @@ class Semaphore:
         self._common = common
         self._consul = consul or default()
         client = self._consul._client
-        self._native = PerProcess(lambda: _native.Semaphore(client.get(), parts, common, log.log))
+        named = common if common.program else replace(common, program=_program())
+        self._native = PerProcess(lambda: _native.Semaphore(client.get(), parts, named, log.log))
         # What is not possible is said now.
         self._native.get()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process connects by itself.
+        return {name: value for name, value in self.__dict__.items() if name != "_native"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._build(self._parts, self._common, self._consul)
 
     def __and__(self, other: "Semaphore") -> "Semaphore":
         """Slots of both are taken in one transaction, or none. While it waits, it holds nothing."""
@@ -210,6 +224,10 @@ class Semaphore:
     async def all_released_async(self) -> None:
         """The same in asyncio."""
         await wait_async(self._native.get().all_released)
+
+
+def _if_said(time: Optional[Seconds]) -> Optional[float]:
+    return None if time is None else seconds(time)
 
 
 def _program() -> str:

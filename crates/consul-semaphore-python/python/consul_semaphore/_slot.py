@@ -92,7 +92,7 @@ class Slot:
         A slot of a rate, or with a cooldown, stays held until that is over: it is not waited for. If it is being given
         back already, or was, this waits for that, and says the same of it.
 
-        Raises `Lost` if it was lost before, and `StillHeld` if Consul does not answer.
+        Raises `Lost` if it was lost before, and `StillHeld` if it could not be given back.
         """
         _raise_lost(wait(self._native.release))
 
