@@ -157,7 +157,15 @@ async fn the_stages_of_a_job_are_one_trace_whichever_replica_emits_it() {
 
     // A different operator process than the one that granted the slot sees it given back.
     bed.operator().kill().await;
+    let before = bed.consul().sessions().await;
     bed.operator().start().await;
+    eventually("it has a session for the next one", || async {
+        let now = bed.consul().sessions().await;
+        let mut ids = now.iter().map(|session| &session["ID"]);
+        let is_new = ids.any(|id| before.iter().all(|known| known["ID"] != *id));
+        is_new.then_some(())
+    })
+    .await;
     pods_end(&team, &a, End::Succeeded).await;
     is_given_back(&bed, &db, &first).await;
     let holding = collector.span("holding", &a, &first.session).await;
@@ -167,7 +175,7 @@ async fn the_stages_of_a_job_are_one_trace_whichever_replica_emits_it() {
     assert!(holding.end_time_unix_nano > holding.start_time_unix_nano);
     assert_eq!(holding.status.unwrap_or_default().code(), StatusCode::Unset);
 
-    // The next one waited for it.
+    // The next one waited for it, and was granted in the same transaction.
     let second = runs_in_a_slot(&bed, &db, &b).await;
     let waiting = collector.span("waiting", &b, &second.session).await;
     assert_eq!(time(waiting.start_time_unix_nano), made_at(&b).await);
