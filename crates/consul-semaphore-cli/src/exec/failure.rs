@@ -80,10 +80,7 @@ fn sentences(missing: &[Missing], patience: Duration) -> String {
 /// What to do about it.
 fn advice(error: &AcquireError) -> String {
     match error {
-        AcquireError::Refused(error) if error.is_unknown_token() => UNKNOWN_TOKEN.to_owned(),
-        AcquireError::Refused(consul::Error::Denied(_)) => {
-            ". Give the token the rules that docs/exec.md names".to_owned()
-        }
+        AcquireError::Refused(error) => advice_on(error),
         AcquireError::Absent(_) => {
             ". Correct the prefix. If it is right, leave --must-exist out: unless a ConsulSemaphore keeps it, a \
              semaphore exists only while it is used"
@@ -99,5 +96,20 @@ fn advice(error: &AcquireError) -> String {
         }
         .to_owned(),
         _ => String::new(),
+    }
+}
+
+/// What to do about a refusal of Consul's.
+fn advice_on(refusal: &consul::Error) -> String {
+    match refusal {
+        refusal if refusal.is_unknown_token() => UNKNOWN_TOKEN.to_owned(),
+        consul::Error::Denied(_) => ". Give the token the rules that docs/exec.md names".to_owned(),
+        refusal => match refusal.shortest_ttl() {
+            Some(shortest) => format!(
+                ". Give a --ttl of at least {}s, the session_ttl_min of this Consul",
+                shortest.as_secs_f64().ceil()
+            ),
+            None => String::new(),
+        },
     }
 }

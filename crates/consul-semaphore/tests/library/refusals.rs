@@ -8,6 +8,7 @@ use consul_semaphore::{
     holder::AcquireError,
     windows::WindowSpec,
 };
+use serde_json::json;
 use testbed::{Consul, SEMAPHORE_FLAGS};
 
 use crate::stage::{PREFIX, Stage, slot_of, soon};
@@ -225,6 +226,23 @@ async fn who_is_denied_is_told_the_rules() {
         assert!(denied.contains(rule), "{denied}");
     }
     slot_of(&semaphore("root")).await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_ttl_that_consul_refuses_ends_the_wait() {
+    let config = json!({ "session_ttl_min": "90s" });
+    let stage = Stage::with(Consul::builder().config(config)).await;
+    let refused = soon(stage.semaphore(1).acquire()).await.unwrap_err();
+    assert!(
+        matches!(refused.why, AcquireError::Refused(_)),
+        "{refused:?}"
+    );
+    let told = refused.to_string();
+    assert!(told.contains("Give a ttl of at least 90 s"), "{told}");
+    let longer = stage.builder().limit(1).ttl(Duration::from_secs(90));
+    let slot = slot_of(&longer.build().unwrap()).await;
+    slot.release().await.unwrap();
+    stage.is_clean().await;
 }
 
 #[tokio::test]
