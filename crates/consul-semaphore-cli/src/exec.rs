@@ -30,6 +30,7 @@ pub(crate) use self::{
     guard::guard,
 };
 use self::{
+    failure::advice_on,
     process::{Prepared, Process, Start},
     signals::Signals,
 };
@@ -273,22 +274,22 @@ async fn leave(words: Words, holder: &mut Holder, signals: &mut Signals, stderr:
     // Signals that came with the end of the command were meant for it.
     signals.forget();
     let begun = Moment::now();
-    let why = loop {
+    let (why, advice) = loop {
         tokio::select! {
             // A signal does not interrupt a release that is complete.
             biased;
             released = holder.release() => match released {
                 Ok(()) => return,
-                Err(error) => break error.to_string(),
+                Err(error) => break (error.to_string(), advice_on(&error.why)),
             },
             signal = signals.asks_to_end() => {
                 if holder.cools_until().is_some() || Moment::now().since(begun) > GRACE {
-                    break format!("ended by signal {}", signal.as_raw());
+                    break (format!("ended by signal {}", signal.as_raw()), String::new());
                 }
             }
         }
     };
     if let Some(remains) = holder.remains() {
-        stderr.say(&format!("{why}: {}", words.of_remains(remains)));
+        stderr.say(&format!("{why}: {}{advice}", words.of_remains(remains)));
     }
 }

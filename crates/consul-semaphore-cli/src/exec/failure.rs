@@ -99,8 +99,8 @@ fn advice(error: &AcquireError) -> String {
     }
 }
 
-/// What to do about a refusal of Consul's.
-fn advice_on(refusal: &consul::Error) -> String {
+/// What to do about a refusal of Consul's; nothing about other errors.
+pub(super) fn advice_on(refusal: &consul::Error) -> String {
     match refusal {
         refusal if refusal.is_unknown_token() => UNKNOWN_TOKEN.to_owned(),
         consul::Error::Denied(_) => ". Give the token the rules that docs/exec.md names".to_owned(),

@@ -52,9 +52,8 @@ impl NoSlot {
 
     /// The tasks end with the runtime.
     pub(super) fn ended() -> Self {
-        let ended = "the tokio runtime in which the semaphore was built has ended".to_owned();
         Self {
-            why: AcquireError::Unreachable(consul::Error::NotSent(ended)),
+            why: AcquireError::Unreachable(runtime_ended()),
             waited: None,
             advice: String::new(),
         }
@@ -64,6 +63,12 @@ impl NoSlot {
     pub fn is_taken(&self) -> bool {
         matches!(self.why, AcquireError::Taken(_))
     }
+}
+
+/// Why nothing is sent any more.
+pub(super) fn runtime_ended() -> consul::Error {
+    let ended = "the tokio runtime in which the semaphore was built has ended";
+    consul::Error::NotSent(ended.to_owned())
 }
 
 /// What to do about it.
@@ -89,7 +94,7 @@ fn advice(error: &AcquireError, settings: &Settings) -> String {
 }
 
 /// What to do about a refusal of Consul's; nothing about other errors.
-fn advice_on(refusal: &consul::Error, settings: &Settings) -> String {
+pub(super) fn advice_on(refusal: &consul::Error, settings: &Settings) -> String {
     match refusal {
         refusal if refusal.is_unknown_token() => {
             "Consul does not know the token: it was deleted, has expired, or belongs to another Consul. Use one that \

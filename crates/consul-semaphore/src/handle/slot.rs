@@ -4,13 +4,16 @@ use std::{fmt, time::Duration};
 
 use tokio::sync::oneshot;
 
-use super::task::Released;
+use super::{
+    refusal::{advice_on, runtime_ended},
+    task::Released,
+};
 use crate::{
     Sequencer,
-    holder::{Lost, Settings, Standing},
+    holder::{Lost, NotReleased, Settings, Standing},
     plan::{self, Start},
 };
-use consul_client::SessionId;
+use consul_client::{self as consul, SessionId};
 
 /// A slot that is held, or all of those that were asked for together. Its session is renewed until it is dropped or
 /// released.
@@ -33,25 +36,45 @@ pub enum ReleaseError {
     /// It was lost before that, so others may have had it while the work ran. Nothing of it is left.
     #[error("{0}: others may have had it before it was released")]
     Lost(Lost),
-    /// Consul does not answer.
+    /// Consul does not answer, or refuses.
     #[error(transparent)]
     StillHeld(#[from] StillHeld),
 }
 
 /// A slot could not be released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "Consul does not answer: the slot is free once its session has expired, {}s from now at the latest",
-    expires.as_secs()
+    "{why}: the slot is free once its session has expired, {}s from now at the latest{}{advice}",
+    expires.as_secs(),
+    if advice.is_empty() { "" } else { ". " }
 )]
+#[non_exhaustive]
 pub struct StillHeld {
+    /// What was wrong with Consul at last.
+    pub why: consul::Error,
     /// After how long Consul has ended the session, at the latest.
     pub expires: Duration,
+    /// What to do about it: a sentence, or nothing.
+    pub advice: String,
 }
 
 impl StillHeld {
-    pub(super) fn for_at_most(expires: Duration) -> Self {
-        Self { expires }
+    pub(super) fn new(failed: NotReleased, expires: Duration, settings: &Settings) -> Self {
+        let advice = advice_on(&failed.why, settings);
+        Self {
+            why: failed.why,
+            expires,
+            advice,
+        }
+    }
+
+    /// The slot's task has ended with its runtime.
+    fn ended(expires: Duration) -> Self {
+        Self {
+            why: runtime_ended(),
+            expires,
+            advice: String::new(),
+        }
     }
 }
 
@@ -123,17 +146,17 @@ impl Slot {
     /// (but see [`Semaphore::all_released`](super::Semaphore::all_released)).
     ///
     /// # Errors
-    /// The slot was lost before, or Consul does not answer for ten seconds.
+    /// The slot was lost before, or Consul does not answer, or refuses, for ten seconds.
     pub async fn release(self) -> Result<(), ReleaseError> {
-        let unknown = StillHeld::for_at_most(self.expires);
+        let ended = StillHeld::ended(self.expires);
         let (reply, released) = oneshot::channel();
         // Now, and not when its task comes to it.
         self.standing.lost();
-        // An error means that the slot's task has ended with its runtime.
+        // An error means that the slot's task has ended.
         if self.ends.send(reply).is_err() {
-            return Err(unknown.into());
+            return Err(ended.into());
         }
-        released.await.unwrap_or(Err(unknown.into()))
+        released.await.unwrap_or_else(|_ended| Err(ended.into()))
     }
 }
 

@@ -229,6 +229,31 @@ async fn who_is_denied_is_told_the_rules() {
 }
 
 #[tokio::test]
+async fn a_refused_release_says_that_the_token_is_refused() {
+    let stage = Stage::with(Consul::builder().acls("root")).await;
+    let token = json!({ "Policies": [{ "Name": "global-management" }] });
+    let token = stage.consul.put_json("acl/token", token).await;
+    let client = stage.client_with(|config| {
+        config.token = Some(token["SecretID"].as_str().unwrap().into());
+    });
+    let semaphore = Semaphore::builder(client, PREFIX).limit(1).node("team-a");
+    let slot = slot_of(&semaphore.build().unwrap()).await;
+    let accessor = token["AccessorID"].as_str().unwrap();
+    stage
+        .consul
+        .delete_at(&format!("acl/token/{accessor}"))
+        .await;
+    let told = soon(slot.release()).await.unwrap_err().to_string();
+    for words in [
+        "Consul denies it: ",
+        "the slot is free once its session has expired, 120s from now at the latest",
+        "Consul does not know the token",
+    ] {
+        assert!(told.contains(words), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn a_ttl_that_consul_refuses_ends_the_wait() {
     let config = json!({ "session_ttl_min": "90s" });
     let stage = Stage::with(Consul::builder().config(config)).await;
