@@ -124,8 +124,9 @@ impl Slot {
 
     /// Waits until the slot is lost; then the work in it must end, within [`Builder::grace`](super::Builder::grace).
     ///
-    /// It is lost when Consul says so, as when somebody has destroyed the session. Then others may have the slot once
-    /// the lock-delay is over. It counts as lost, too, when nothing has shown for nearly a TTL that it is held, as when
+    /// It is lost when Consul says so, as when somebody has destroyed the session. Then others may have the slot: those
+    /// with this library after [their own lock-delay](super::Builder::lock_delay), Consul's Go client and
+    /// `consul lock -n` at once, and that of a mutex nobody before the lock-delay of this session is over. It counts as lost, too, when nothing has shown for nearly a TTL that it is held, as when
     /// Consul can't be reached: early enough for the grace to be over before Consul can end the session. So the work
     /// has ended before anybody else has the slot.
     ///
