@@ -30,7 +30,7 @@ pub(crate) use self::{
     guard::guard,
 };
 use self::{
-    failure::advice_on,
+    failure::{LOST, advice_on},
     process::{Prepared, Process, Start},
     signals::Signals,
 };
@@ -57,8 +57,9 @@ pub(crate) struct Settings {
 }
 
 /// Runs a command in its slots and returns the exit code: the command's own, 128 and the signal's number if a signal
-/// ended it, or a [`Failure`]'s. Messages go to `stderr`. Must be called on the process's main thread and with a
-/// single-threaded runtime: the command ends with the thread that started it.
+/// ended it, or a [`Failure`]'s, also instead of 0 if a slot turns out to have been lost. Messages go to `stderr`. Must
+/// be called on the process's main thread and with a single-threaded runtime: the command ends with the thread that
+/// started it.
 pub(crate) async fn exec(settings: Settings, consul: consul::Config, stderr: &Stderr) -> u8 {
     let failed = |failure: Failure| {
         stderr.say(&failure.to_string());
@@ -71,8 +72,17 @@ pub(crate) async fn exec(settings: Settings, consul: consul::Config, stderr: &St
     let near = Arc::new(Notify::new());
     let mut holder = hold(&settings, consul.clone(), stderr, near.clone());
     let ran = run(&settings, &mut holder, &near, &mut signals, stderr).await;
-    let code = ran.unwrap_or_else(failed);
-    leave(Words::of(&settings), &mut holder, &mut signals, stderr).await;
+    // A command that may go on without its slots has lost nothing by that.
+    let relies = ran.is_ok() && settings.slots.on_slot_lost != OnSlotLost::Continue;
+    let mut code = ran.unwrap_or_else(failed);
+    let words = Words::of(&settings);
+    // The clock counts until now: this program may have slept.
+    let lost = holder.lost();
+    leave(words, &mut holder, &mut signals, stderr).await;
+    if relies && let Some(lost) = lost.or_else(|| holder.lost()) {
+        stderr.say(&words.of_late_loss(&lost));
+        code = if code == 0 { LOST } else { code };
+    }
     consul.log_out().await;
     code
 }
@@ -166,6 +176,19 @@ impl Words {
             Suspended::Unproved => {
                 format!("nothing shows any more that {slot} is held: ending the command")
             }
+        }
+    }
+
+    /// A loss that shows only after the command has ended.
+    fn of_late_loss(self, lost: &Lost) -> String {
+        let slot = self.slot(&lost.prefix);
+        match lost.why {
+            Suspended::SlotLost => format!(
+                "{slot} was lost before the command had ended: others may have had it meanwhile"
+            ),
+            Suspended::Unproved => format!(
+                "nothing shows that {slot} was held until the command had ended: others may have had it meanwhile"
+            ),
         }
     }
 

@@ -355,6 +355,17 @@ impl Holder {
         self.standing.clone()
     }
 
+    /// What was lost first, if a slot is lost: others may have had it while the work ran. Ask when the work has ended,
+    /// before [`Self::finished`], because only until then the clock counts; and again after [`Self::release`], which may
+    /// be the first to find out. With a cooldown it does not find out.
+    pub fn lost(&self) -> Option<Lost> {
+        if self.program.workload.phase == Phase::Running {
+            self.standing.lost()
+        } else {
+            self.standing.lost_before()
+        }
+    }
+
     /// When the last of the slots becomes free, if they cool down.
     pub fn cools_until(&self) -> Option<Moment> {
         let sessions = || self.program.sessions.keys();

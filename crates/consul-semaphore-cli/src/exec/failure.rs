@@ -10,7 +10,7 @@ use consul_semaphore::{
 use rustix::process::Signal;
 
 /// The exit code for a lost slot.
-const LOST: u8 = 79;
+pub(super) const LOST: u8 = 79;
 
 /// The exit code for a problem of this machine.
 pub(crate) const MACHINE: u8 = 71;

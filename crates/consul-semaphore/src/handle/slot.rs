@@ -146,6 +146,9 @@ impl Slot {
     /// ended. A slot that is dropped is released as well, by a task that nobody waits for
     /// (but see [`Semaphore::all_released`](super::Semaphore::all_released)).
     ///
+    /// It also finds out whether the slot was lost without a sign of that until now. With a
+    /// [cooldown](super::Builder::cooldown) it does not: then only what [`Self::lost`] would have said is an error.
+    ///
     /// # Errors
     /// The slot was lost before, or Consul does not answer, or refuses, for ten seconds.
     pub async fn release(self) -> Result<(), ReleaseError> {
