@@ -54,13 +54,14 @@ impl Failure {
             Self::NoSlot(AcquireError::Unreachable(_)) => 69,
             Self::System(_) => MACHINE,
             Self::NoSlot(AcquireError::Taken(_)) => 75,
-            Self::NoSlot(AcquireError::Refused(_)) => 77,
             Self::NoSlot(
-                AcquireError::Absent(_)
+                AcquireError::Refused(consul::Error::AnswerTooLarge(_))
+                | AcquireError::Absent(_)
                 | AcquireError::Limit { .. }
                 | AcquireError::Unusable { .. },
             )
             | Self::Config(_) => 78,
+            Self::NoSlot(AcquireError::Refused(_)) => 77,
             Self::Lost(_) => LOST,
             // As in timeout(1).
             Self::OutOfPatience { .. } => 124,
@@ -104,6 +105,10 @@ pub(super) fn advice_on(refusal: &consul::Error) -> String {
     match refusal {
         refusal if refusal.is_unknown_token() => UNKNOWN_TOKEN.to_owned(),
         consul::Error::Denied(_) => ". Give the token the rules that docs/exec.md names".to_owned(),
+        consul::Error::AnswerTooLarge(_) => {
+            ". Give another prefix, or delete the keys below it that do not belong to a semaphore"
+                .to_owned()
+        }
         refusal => match refusal.shortest_ttl() {
             Some(shortest) => format!(
                 ". Give a --ttl of at least {}s, the session_ttl_min of this Consul",
@@ -111,5 +116,18 @@ pub(super) fn advice_on(refusal: &consul::Error) -> String {
             ),
             None => String::new(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_much_below_a_prefix_has_the_exit_code_of_the_commands_that_inspect_it() {
+        let large = consul::Error::AnswerTooLarge(16 << 20);
+        let failure = Failure::from(AcquireError::Refused(large));
+        assert_eq!(failure.code(), 78);
+        assert!(failure.to_string().contains("another prefix"), "{failure}");
     }
 }
