@@ -132,9 +132,10 @@ struct Readme;
 pub use consul_client as consul;
 
 pub use handle::{Builder, InvalidSemaphore, NoSlot, ReleaseError, Semaphore, Slot, StillHeld};
-pub use holder::{Lost, Notice};
+pub use holder::{AcquireError, Lost, Notice};
 pub use prefix::Prefix;
 pub use sequencer::Sequencer;
+pub use windows::WindowSpec;
 
 // Short names of what is in the modules, for the operator's crates.
 #[doc(hidden)]

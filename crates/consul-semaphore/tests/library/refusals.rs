@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use consul_semaphore::{
-    Builder, InvalidSemaphore, Semaphore,
+    AcquireError, Builder, InvalidSemaphore, Semaphore, WindowSpec,
     consul::{Client, Config},
-    holder::AcquireError,
-    windows::WindowSpec,
 };
 use serde_json::json;
 use testbed::{Consul, SEMAPHORE_FLAGS};
