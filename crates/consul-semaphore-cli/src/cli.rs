@@ -70,10 +70,12 @@ Exit code: the command's own, 128 and the signal's number if a signal ended it, 
    71  the system refuses: no process, no signals
    75  --try: no slot is free, others that were queued before wait, too, or a
        mutex's lock-delay is not over
-   77  Consul refuses: the token is unknown or lacks a right
-   78  Consul has another limit, the key belongs to another use, or the flags for
-       Consul are wrong; with --must-exist: nobody uses the prefix
-   79  the slot was lost, and the command was ended
+   77  Consul refuses: the token is unknown or lacks a right, or the TTL is too
+       short
+   78  Consul has another limit, the key belongs to another use, too much is below
+       the prefix, or the flags for Consul are wrong; with --must-exist: nobody uses
+       the prefix
+   79  the slot was lost; the command was ended, or had ended with 0
   124  --wait-for is over
   126  the command can't be run
   127  the command is not found";

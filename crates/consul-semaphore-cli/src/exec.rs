@@ -30,6 +30,7 @@ pub(crate) use self::{
     guard::guard,
 };
 use self::{
+    failure::{LOST, advice_on},
     process::{Prepared, Process, Start},
     signals::Signals,
 };
@@ -56,8 +57,9 @@ pub(crate) struct Settings {
 }
 
 /// Runs a command in its slots and returns the exit code: the command's own, 128 and the signal's number if a signal
-/// ended it, or a [`Failure`]'s. Messages go to `stderr`. Must be called on the process's main thread and with a
-/// single-threaded runtime: the command ends with the thread that started it.
+/// ended it, or a [`Failure`]'s, also instead of 0 if a slot turns out to have been lost. Messages go to `stderr`. Must
+/// be called on the process's main thread and with a single-threaded runtime: the command ends with the thread that
+/// started it.
 pub(crate) async fn exec(settings: Settings, consul: consul::Config, stderr: &Stderr) -> u8 {
     let failed = |failure: Failure| {
         stderr.say(&failure.to_string());
@@ -70,8 +72,17 @@ pub(crate) async fn exec(settings: Settings, consul: consul::Config, stderr: &St
     let near = Arc::new(Notify::new());
     let mut holder = hold(&settings, consul.clone(), stderr, near.clone());
     let ran = run(&settings, &mut holder, &near, &mut signals, stderr).await;
-    let code = ran.unwrap_or_else(failed);
-    leave(Words::of(&settings), &mut holder, &mut signals, stderr).await;
+    // A command that may go on without its slots has lost nothing by that.
+    let relies = ran.is_ok() && settings.slots.on_slot_lost != OnSlotLost::Continue;
+    let mut code = ran.unwrap_or_else(failed);
+    let words = Words::of(&settings);
+    // The clock counts until now: this program may have slept.
+    let lost = holder.lost();
+    leave(words, &mut holder, &mut signals, stderr).await;
+    if relies && let Some(lost) = lost.or_else(|| holder.lost()) {
+        stderr.say(&words.of_late_loss(&lost));
+        code = if code == 0 { LOST } else { code };
+    }
     consul.log_out().await;
     code
 }
@@ -165,6 +176,19 @@ impl Words {
             Suspended::Unproved => {
                 format!("nothing shows any more that {slot} is held: ending the command")
             }
+        }
+    }
+
+    /// A loss that shows only after the command has ended.
+    fn of_late_loss(self, lost: &Lost) -> String {
+        let slot = self.slot(&lost.prefix);
+        match lost.why {
+            Suspended::SlotLost => format!(
+                "{slot} was lost before the command had ended: others may have had it meanwhile"
+            ),
+            Suspended::Unproved => format!(
+                "nothing shows that {slot} was held until the command had ended: others may have had it meanwhile"
+            ),
         }
     }
 
@@ -273,22 +297,22 @@ async fn leave(words: Words, holder: &mut Holder, signals: &mut Signals, stderr:
     // Signals that came with the end of the command were meant for it.
     signals.forget();
     let begun = Moment::now();
-    let why = loop {
+    let (why, advice) = loop {
         tokio::select! {
             // A signal does not interrupt a release that is complete.
             biased;
             released = holder.release() => match released {
                 Ok(()) => return,
-                Err(error) => break error.to_string(),
+                Err(error) => break (error.to_string(), advice_on(&error.why)),
             },
             signal = signals.asks_to_end() => {
                 if holder.cools_until().is_some() || Moment::now().since(begun) > GRACE {
-                    break format!("ended by signal {}", signal.as_raw());
+                    break (format!("ended by signal {}", signal.as_raw()), String::new());
                 }
             }
         }
     };
     if let Some(remains) = holder.remains() {
-        stderr.say(&format!("{why}: {}", words.of_remains(remains)));
+        stderr.say(&format!("{why}: {}{advice}", words.of_remains(remains)));
     }
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use consul_client::{self as consul, Client, Listing, SessionId};
 use consul_semaphore::{Mode, Prefix, Reading};
 
+use crate::exec::UNKNOWN_TOKEN;
+
 /// What a holder received with its slot: the key that its session has locked, and how often that key has been locked
 /// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +78,22 @@ async fn ask(client: &Client, sequencers: &[Sequencer]) -> anyhow::Result<Verdic
             Err(error) => unknown = Some(error),
         }
     }
-    unknown.map_or(Ok(Verdict::Held), |error| Err(error.into()))
+    match unknown {
+        None => Ok(Verdict::Held),
+        Some(error) => Err(anyhow::anyhow!("{error}{}", advice(&error))),
+    }
+}
+
+/// What to do about it.
+fn advice(error: &consul::Error) -> &'static str {
+    match error {
+        error if error.is_unknown_token() => UNKNOWN_TOKEN,
+        consul::Error::Denied(_) => {
+            ". Give `held` a token with key:read below the prefix. `exec` does not leave its own to the command, unless it \
+             has --pass-consul-credentials"
+        }
+        _ => "",
+    }
 }
 
 fn judge(sequencer: &Sequencer, prefix: &Prefix, listing: &Listing) -> Verdict {

@@ -142,9 +142,12 @@ pub struct Lost {
 }
 
 /// A slot or place could not be given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Consul does not answer")]
-pub struct NotReleased;
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct NotReleased {
+    /// What was wrong with Consul when the release was given up.
+    pub why: consul::Error,
+}
 
 /// What a holder that ends now leaves in Consul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -319,7 +322,7 @@ impl Holder {
     /// first.
     ///
     /// # Errors
-    /// Consul has not answered for too long: [`Self::remains`] says what stays.
+    /// Consul has not answered, or has refused, for too long: [`Self::remains`] says what stays.
     pub async fn release(&mut self) -> Result<(), NotReleased> {
         while self.has_anything() {
             self.work();
@@ -327,7 +330,7 @@ impl Holder {
                 self.given_up = self.given_up.max(end + RELEASE);
             }
             if self.given_up <= Moment::now() {
-                return Err(NotReleased);
+                return Err(self.not_released());
             }
             if self.has_anything() {
                 self.something().await;
@@ -337,9 +340,30 @@ impl Holder {
         Ok(())
     }
 
+    fn not_released(&self) -> NotReleased {
+        let trouble = self.queues().find_map(Queue::trouble);
+        let silent = || consul::Error::Unreachable {
+            message: "it does not answer".to_owned(),
+            undecided: true,
+        };
+        let why = trouble.map_or_else(silent, |trouble| trouble.error.clone());
+        NotReleased { why }
+    }
+
     /// Whether the slots still count as held, for those who ask while this runs, and afterwards.
     pub(crate) fn standing(&self) -> Standing {
         self.standing.clone()
+    }
+
+    /// What was lost first, if a slot is lost: others may have had it while the work ran. Ask when the work has ended,
+    /// before [`Self::finished`], because only until then the clock counts; and again after [`Self::release`], which may
+    /// be the first to find out. With a cooldown it does not find out.
+    pub fn lost(&self) -> Option<Lost> {
+        if self.program.workload.phase == Phase::Running {
+            self.standing.lost()
+        } else {
+            self.standing.lost_before()
+        }
     }
 
     /// When the last of the slots becomes free, if they cool down.

@@ -36,7 +36,9 @@
 //!
 //! - **End the work when [`Slot::lost`] says so**, within [`Builder::grace`]. If Consul can't be reached, that is early
 //!   enough for the work to have ended before anybody else can have the slot. If somebody has destroyed the session, the
-//!   slot is lost at once, and others can have it after the lock-delay.
+//!   slot is lost at once. Programs with this crate, `consul-semaphore exec` and operators take it after
+//!   [their own lock-delay](Builder::lock_delay), Go's client and `consul lock -n` at once. Only the lock-delay of a
+//!   mutex is Consul's own, which holds for everybody.
 //! - **Let the resource check [`Slot::fencing_token`]**, if it can: a machine that sleeps, or a process that is stopped,
 //!   does not notice that its slot is lost.
 //! - **Don't block the runtime.** The tasks that renew sessions run there. Work that uses the processor for long belongs
@@ -59,7 +61,7 @@
 //!   `docs/protocol.md`
 //! - `Slot::lost` is the `lostCh` of `Acquire`, but a failed request alone does not lose a slot
 //! - there is a fencing token, and the holders of a prefix have names
-//! - a dead holder is removed by any other that waits, after the lock-delay
+//! - a dead holder is removed by any other that waits, after the lock-delay of that one
 //!
 //! Sessions belong to an external node, so nothing but their TTL ends them; [`Builder::agent_checks`] changes that. A
 //! token needs `key_prefix "<prefix>/"`, `node "<node>"` and `session "<node>"`, each with `policy = "write"`, for the
@@ -130,9 +132,10 @@ struct Readme;
 pub use consul_client as consul;
 
 pub use handle::{Builder, InvalidSemaphore, NoSlot, ReleaseError, Semaphore, Slot, StillHeld};
-pub use holder::{Lost, Notice};
+pub use holder::{AcquireError, Lost, Notice};
 pub use prefix::Prefix;
 pub use sequencer::Sequencer;
+pub use windows::WindowSpec;
 
 // Short names of what is in the modules, for the operator's crates.
 #[doc(hidden)]

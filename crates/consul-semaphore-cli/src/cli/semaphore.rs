@@ -21,8 +21,8 @@ pub(super) const MOST: u32 = 5000;
 
 /// What is allowed.
 const ALLOWED: &str = "write prefix=PREFIX,limit=N and, where needed, slots=N, key=KEY, mode=semaphore, mode=mutex or \
-                       mode=rate with period=DURATION,                        window=(SCHEDULE,duration=DURATION) as for --window, reserve=(SLOTS,minPriority=N) as for \
-                       --reserve, with commas between them";
+                       mode=rate with period=DURATION, window=(SCHEDULE,duration=DURATION) as for --window, \
+                       reserve=(SLOTS,minPriority=N) as for --reserve, with commas between them";
 
 /// The words that were read so far.
 #[derive(Default)]
@@ -263,6 +263,7 @@ mod tests {
         ] {
             let said = parse(text).unwrap_err();
             assert!(said.contains(expected), "{text}: {said}");
+            assert!(!said.contains("  "), "{said}");
         }
     }
 

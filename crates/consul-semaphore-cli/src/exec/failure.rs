@@ -10,7 +10,7 @@ use consul_semaphore::{
 use rustix::process::Signal;
 
 /// The exit code for a lost slot.
-const LOST: u8 = 79;
+pub(super) const LOST: u8 = 79;
 
 /// The exit code for a problem of this machine.
 pub(crate) const MACHINE: u8 = 71;
@@ -54,13 +54,14 @@ impl Failure {
             Self::NoSlot(AcquireError::Unreachable(_)) => 69,
             Self::System(_) => MACHINE,
             Self::NoSlot(AcquireError::Taken(_)) => 75,
-            Self::NoSlot(AcquireError::Refused(_)) => 77,
             Self::NoSlot(
-                AcquireError::Absent(_)
+                AcquireError::Refused(consul::Error::AnswerTooLarge(_))
+                | AcquireError::Absent(_)
                 | AcquireError::Limit { .. }
                 | AcquireError::Unusable { .. },
             )
             | Self::Config(_) => 78,
+            Self::NoSlot(AcquireError::Refused(_)) => 77,
             Self::Lost(_) => LOST,
             // As in timeout(1).
             Self::OutOfPatience { .. } => 124,
@@ -80,10 +81,7 @@ fn sentences(missing: &[Missing], patience: Duration) -> String {
 /// What to do about it.
 fn advice(error: &AcquireError) -> String {
     match error {
-        AcquireError::Refused(error) if error.is_unknown_token() => UNKNOWN_TOKEN.to_owned(),
-        AcquireError::Refused(consul::Error::Denied(_)) => {
-            ". Give the token the rules that docs/exec.md names".to_owned()
-        }
+        AcquireError::Refused(error) => advice_on(error),
         AcquireError::Absent(_) => {
             ". Correct the prefix. If it is right, leave --must-exist out: unless a ConsulSemaphore keeps it, a \
              semaphore exists only while it is used"
@@ -99,5 +97,37 @@ fn advice(error: &AcquireError) -> String {
         }
         .to_owned(),
         _ => String::new(),
+    }
+}
+
+/// What to do about a refusal of Consul's; nothing about other errors.
+pub(super) fn advice_on(refusal: &consul::Error) -> String {
+    match refusal {
+        refusal if refusal.is_unknown_token() => UNKNOWN_TOKEN.to_owned(),
+        consul::Error::Denied(_) => ". Give the token the rules that docs/exec.md names".to_owned(),
+        consul::Error::AnswerTooLarge(_) => {
+            ". Give another prefix, or delete the keys below it that do not belong to a semaphore"
+                .to_owned()
+        }
+        refusal => match refusal.shortest_ttl() {
+            Some(shortest) => format!(
+                ". Give a --ttl of at least {}s, the session_ttl_min of this Consul",
+                shortest.as_secs_f64().ceil()
+            ),
+            None => String::new(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_much_below_a_prefix_has_the_exit_code_of_the_commands_that_inspect_it() {
+        let large = consul::Error::AnswerTooLarge(16 << 20);
+        let failure = Failure::from(AcquireError::Refused(large));
+        assert_eq!(failure.code(), 78);
+        assert!(failure.to_string().contains("another prefix"), "{failure}");
     }
 }

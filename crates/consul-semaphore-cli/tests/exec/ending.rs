@@ -5,9 +5,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use testbed::eventually;
+use testbed::{Consul, eventually};
 
-use crate::stage::{PREFIX, Stage, children, send};
+use crate::{
+    stage::{PREFIX, Stage, children, send},
+    waiting::token,
+};
 
 #[tokio::test]
 async fn the_exit_code_is_the_commands_own() {
@@ -198,6 +201,36 @@ async fn signals_come_with_the_end(stage: &Stage) -> String {
     fs::write(&written, id).unwrap();
     fs::rename(written, stage.folder().join("id.open")).unwrap();
     running.ends_with(4).await
+}
+
+#[tokio::test]
+async fn a_refused_release_says_that_the_token_is_refused() {
+    let stage = Stage::with(Consul::builder().acls("root")).await;
+    let token = token(
+        &stage.consul,
+        r#"key_prefix "" { policy = "write" } session_prefix "" { policy = "write" }"#,
+    )
+    .await;
+    let mut command = stage.command("", "note begin; wait_for end");
+    command.env("CONSUL_HTTP_TOKEN", &token);
+    let mut running = stage.start(command);
+    stage.noted("begin").await;
+    let known = stage.consul.with_token(&token).get("acl/token/self").await;
+    let accessor = known["AccessorID"].as_str().unwrap();
+    stage
+        .consul
+        .delete_at(&format!("acl/token/{accessor}"))
+        .await;
+    stage.open("end");
+    let said = running.ends_with(0).await;
+    let last = said.lines().last().unwrap();
+    for words in [
+        "Consul denies it: ",
+        "the slot stays held until its session has expired",
+        "Consul does not know the token",
+    ] {
+        assert!(last.contains(words), "{said}");
+    }
 }
 
 /// A terminal sends typed signals to all of its foreground group; this program is not in such a group.

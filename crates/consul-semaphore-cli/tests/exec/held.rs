@@ -1,6 +1,7 @@
 //! Whether a slot is still held.
 
 use serde_json::json;
+use testbed::Consul;
 
 use crate::stage::{PREFIX, Stage};
 
@@ -28,6 +29,21 @@ async fn a_sequencer_is_good_until_the_slot_is_given_back() {
         .ends_with(2)
         .await;
     held(&["--lock-key", "nowhere"]).ends_with(2).await;
+}
+
+#[tokio::test]
+async fn who_may_not_ask_is_told_what_it_needs() {
+    let stage = Stage::with(Consul::builder().acls("root")).await;
+    let program = env!("CARGO_BIN_EXE_consul-semaphore");
+    for (flags, code, words) in [
+        ("", 2, "--pass-consul-credentials"),
+        ("--pass-consul-credentials", 0, "held"),
+    ] {
+        let mut command = stage.command(flags, &format!("{program} held"));
+        command.env("CONSUL_HTTP_TOKEN", "root");
+        let said = stage.start(command).ends_with(code).await;
+        assert!(said.contains(words), "{said}");
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use testbed::Link;
+use testbed::{Fault, Link, Proxy};
 
 use crate::stage::{PREFIX, Stage};
 
@@ -70,6 +70,29 @@ async fn one_that_may_go_on_does_so_without_a_slot() {
     running.ends_with(0).await;
     assert_eq!(stage.consul.holders(PREFIX).await, [other].into());
     assert_eq!(stage.journal(), ["begin", "end"]);
+}
+
+/// No blocking query is answered: that others have the slot shows when it is to be released.
+#[tokio::test]
+async fn a_loss_that_only_the_release_shows_is_told() {
+    let stage = Stage::new().await;
+    let proxy = Proxy::start(stage.consul.address()).await;
+    proxy.faults(|call| call.query.contains("index=").then_some(Fault::Held));
+    let flags = format!("--ttl 10m --consul-address {}", proxy.address());
+    for (own, code) in [(0, 79), (3, 3)] {
+        let script = format!("note begin {own}; wait_for end-{own}; exit {own}");
+        let mut running = stage.exec(&flags, &script);
+        stage.noted(&format!("begin {own}")).await;
+        let held = stage.consul.holders(PREFIX).await;
+        let other = stage.consul.usurp(PREFIX, 1, held.first().unwrap()).await;
+        stage.open(&format!("end-{own}"));
+        let said = running.ends_with(code).await;
+        assert!(
+            said.contains("the slot was lost before the command had ended"),
+            "{said}"
+        );
+        stage.consul.give_back(PREFIX, &other).await;
+    }
 }
 
 /// Consul does not answer at all: the command is asked to end, and killed if it does not.

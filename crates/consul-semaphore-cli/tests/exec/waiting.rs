@@ -323,8 +323,19 @@ async fn a_consul_that_refuses_is_not_waited_for() {
     stage.is_clean().await;
 }
 
+#[tokio::test]
+async fn a_ttl_that_consul_refuses_ends_the_wait() {
+    let config = json!({ "session_ttl_min": "90s" });
+    let stage = Stage::with(Consul::builder().config(config)).await;
+    let said = stage.exec("", "note never").ends_with(77).await;
+    assert!(said.contains("Give a --ttl of at least 90s"), "{said}");
+    stage.exec("--ttl 90s", "note ran").ends_with(0).await;
+    assert_eq!(stage.journal(), ["ran"]);
+    stage.is_clean().await;
+}
+
 /// A token with these rules.
-async fn token(consul: &Consul, rules: &str) -> String {
+pub(crate) async fn token(consul: &Consul, rules: &str) -> String {
     let name = format!("exec-{:x}", fastrand::u64(..));
     let policy = json!({ "Name": name, "Rules": rules });
     consul.put_json("acl/policy", policy).await;

@@ -52,9 +52,8 @@ impl NoSlot {
 
     /// The tasks end with the runtime.
     pub(super) fn ended() -> Self {
-        let ended = "the tokio runtime in which the semaphore was built has ended".to_owned();
         Self {
-            why: AcquireError::Unreachable(consul::Error::NotSent(ended)),
+            why: AcquireError::Unreachable(runtime_ended()),
             waited: None,
             advice: String::new(),
         }
@@ -66,17 +65,16 @@ impl NoSlot {
     }
 }
 
+/// Why nothing is sent any more.
+pub(super) fn runtime_ended() -> consul::Error {
+    let ended = "the tokio runtime in which the semaphore was built has ended";
+    consul::Error::NotSent(ended.to_owned())
+}
+
 /// What to do about it.
 fn advice(error: &AcquireError, settings: &Settings) -> String {
     match error {
-        AcquireError::Refused(error) if error.is_unknown_token() => {
-            "Consul does not know the token: it was deleted, has expired, or belongs to another Consul. Use one that \
-             this Consul knows, as in CONSUL_HTTP_TOKEN or CONSUL_HTTP_TOKEN_FILE"
-                .to_owned()
-        }
-        AcquireError::Refused(consul::Error::Denied(_)) => {
-            format!("Give the token these rules: {}", rules(settings))
-        }
+        AcquireError::Refused(error) => advice_on(error, settings),
         AcquireError::Absent(_) => {
             "Correct the prefix. If it is right, leave must_exist out: unless a ConsulSemaphore keeps it, a semaphore \
              exists only while it is used"
@@ -91,9 +89,26 @@ fn advice(error: &AcquireError, settings: &Settings) -> String {
             _ => "Use another prefix, or delete the key if nobody needs it",
         }
         .to_owned(),
-        AcquireError::Taken(_) | AcquireError::Unreachable(_) | AcquireError::Refused(_) => {
-            String::new()
+        AcquireError::Taken(_) | AcquireError::Unreachable(_) => String::new(),
+    }
+}
+
+/// What to do about a refusal of Consul's; nothing about other errors.
+pub(super) fn advice_on(refusal: &consul::Error, settings: &Settings) -> String {
+    match refusal {
+        refusal if refusal.is_unknown_token() => {
+            "Consul does not know the token: it was deleted, has expired, or belongs to another Consul. Use one that \
+             this Consul knows, as in CONSUL_HTTP_TOKEN or CONSUL_HTTP_TOKEN_FILE"
+                .to_owned()
         }
+        consul::Error::Denied(_) => format!("Give the token these rules: {}", rules(settings)),
+        refusal => match refusal.shortest_ttl() {
+            Some(shortest) => format!(
+                "Give a ttl of at least {} s, the session_ttl_min of this Consul",
+                shortest.as_secs_f64().ceil()
+            ),
+            None => String::new(),
+        },
     }
 }
 

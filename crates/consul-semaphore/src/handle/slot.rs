@@ -4,13 +4,16 @@ use std::{fmt, time::Duration};
 
 use tokio::sync::oneshot;
 
-use super::task::Released;
+use super::{
+    refusal::{advice_on, runtime_ended},
+    task::Released,
+};
 use crate::{
     Sequencer,
-    holder::{Lost, Settings, Standing},
+    holder::{Lost, NotReleased, Settings, Standing},
     plan::{self, Start},
 };
-use consul_client::SessionId;
+use consul_client::{self as consul, SessionId};
 
 /// A slot that is held, or all of those that were asked for together. Its session is renewed until it is dropped or
 /// released.
@@ -33,25 +36,45 @@ pub enum ReleaseError {
     /// It was lost before that, so others may have had it while the work ran. Nothing of it is left.
     #[error("{0}: others may have had it before it was released")]
     Lost(Lost),
-    /// Consul does not answer.
+    /// Consul does not answer, or refuses.
     #[error(transparent)]
     StillHeld(#[from] StillHeld),
 }
 
 /// A slot could not be released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "Consul does not answer: the slot is free once its session has expired, {}s from now at the latest",
-    expires.as_secs()
+    "{why}: the slot is free once its session has expired, {}s from now at the latest{}{advice}",
+    expires.as_secs(),
+    if advice.is_empty() { "" } else { ". " }
 )]
+#[non_exhaustive]
 pub struct StillHeld {
+    /// What was wrong with Consul at last.
+    pub why: consul::Error,
     /// After how long Consul has ended the session, at the latest.
     pub expires: Duration,
+    /// What to do about it: a sentence, or nothing.
+    pub advice: String,
 }
 
 impl StillHeld {
-    pub(super) fn for_at_most(expires: Duration) -> Self {
-        Self { expires }
+    pub(super) fn new(failed: NotReleased, expires: Duration, settings: &Settings) -> Self {
+        let advice = advice_on(&failed.why, settings);
+        Self {
+            why: failed.why,
+            expires,
+            advice,
+        }
+    }
+
+    /// The slot's task has ended with its runtime.
+    fn ended(expires: Duration) -> Self {
+        Self {
+            why: runtime_ended(),
+            expires,
+            advice: String::new(),
+        }
     }
 }
 
@@ -101,8 +124,9 @@ impl Slot {
 
     /// Waits until the slot is lost; then the work in it must end, within [`Builder::grace`](super::Builder::grace).
     ///
-    /// It is lost when Consul says so, as when somebody has destroyed the session. Then others may have the slot once
-    /// the lock-delay is over. It counts as lost, too, when nothing has shown for nearly a TTL that it is held, as when
+    /// It is lost when Consul says so, as when somebody has destroyed the session. Then others may have the slot: those
+    /// with this library after [their own lock-delay](super::Builder::lock_delay), Consul's Go client and
+    /// `consul lock -n` at once, and that of a mutex nobody before the lock-delay of this session is over. It counts as lost, too, when nothing has shown for nearly a TTL that it is held, as when
     /// Consul can't be reached: early enough for the grace to be over before Consul can end the session. So the work
     /// has ended before anybody else has the slot.
     ///
@@ -122,18 +146,21 @@ impl Slot {
     /// ended. A slot that is dropped is released as well, by a task that nobody waits for
     /// (but see [`Semaphore::all_released`](super::Semaphore::all_released)).
     ///
+    /// It also finds out whether the slot was lost without a sign of that until now. With a
+    /// [cooldown](super::Builder::cooldown) it does not: then only what [`Self::lost`] would have said is an error.
+    ///
     /// # Errors
-    /// The slot was lost before, or Consul does not answer for ten seconds.
+    /// The slot was lost before, or Consul does not answer, or refuses, for ten seconds.
     pub async fn release(self) -> Result<(), ReleaseError> {
-        let unknown = StillHeld::for_at_most(self.expires);
+        let ended = StillHeld::ended(self.expires);
         let (reply, released) = oneshot::channel();
         // Now, and not when its task comes to it.
         self.standing.lost();
-        // An error means that the slot's task has ended with its runtime.
+        // An error means that the slot's task has ended.
         if self.ends.send(reply).is_err() {
-            return Err(unknown.into());
+            return Err(ended.into());
         }
-        released.await.unwrap_or(Err(unknown.into()))
+        released.await.unwrap_or_else(|_ended| Err(ended.into()))
     }
 }
 

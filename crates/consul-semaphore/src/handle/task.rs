@@ -60,7 +60,9 @@ pub(super) async fn run(shared: Arc<Shared>, wait: bool, within: Option<Duration
     let released = holder.release().await;
     // What a release that failed leaves expires; the one that succeeded leaves nothing.
     let released = match (released, holder.remains()) {
-        (Err(_), Some(remains)) => Err(StillHeld::for_at_most(remains.within)),
+        (Err(failed), Some(remains)) => {
+            Err(StillHeld::new(failed, remains.within, &shared.settings))
+        }
         _ => Ok(()),
     };
     let Some(asked) = asked else {

@@ -126,9 +126,9 @@ impl Calls {
     /// Waits for the end of a call; `None` if something about a session has changed.
     pub(super) async fn next(&mut self) -> Option<(CallId, Done)> {
         tokio::select! {
-            Some(ended) = self.under_way.join_next() => Some(whole(ended)),
+            Some(ended) = self.under_way.join_next() => Some(whole(ended).await),
             Some(ended) = self.ending.join_next() => {
-                whole(ended);
+                whole(ended).await;
                 None
             }
             () = self.changed.notified() => None,
@@ -144,7 +144,26 @@ impl Calls {
     }
 }
 
-/// The result of a task. A panic in it is a bug, and is propagated.
-fn whole<T>(ended: Result<T, JoinError>) -> T {
-    ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+/// The result of a task. A panic in it is a bug, and is propagated. A task that was cancelled has no result: the runtime
+/// shuts down, and with it whoever waits here.
+async fn whole<T>(ended: Result<T, JoinError>) -> T {
+    match ended.map_err(JoinError::try_into_panic) {
+        Ok(result) => result,
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        Err(Err(_cancelled)) => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_that_the_end_of_the_runtime_cancels_has_no_result() {
+        let cancelled = tokio::spawn(std::future::pending::<()>());
+        cancelled.abort();
+        let ended = whole(cancelled.await);
+        let settled = tokio::time::timeout(Duration::ZERO, ended).await;
+        assert!(settled.is_err());
+    }
 }

@@ -89,6 +89,10 @@ impl AcquireError {
             consul::Error::LoginFailed(failure) if failure.passing => {
                 Self::Unreachable(error.clone())
             }
+            // With status 500, and it stays so.
+            consul::Error::Unexpected { .. } if error.shortest_ttl().is_some() => {
+                Self::Refused(error.clone())
+            }
             consul::Error::Unreachable { .. }
             | consul::Error::NotSent(_)
             | consul::Error::NoLeader { .. }

@@ -9,9 +9,8 @@ use std::{
 };
 
 use consul_semaphore::{
-    Semaphore,
+    AcquireError, Semaphore,
     consul::{Client, Config},
-    holder::AcquireError,
 };
 use parking_lot::Mutex;
 use tokio::{net::TcpListener, task::JoinSet};

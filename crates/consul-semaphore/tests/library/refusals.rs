@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use consul_semaphore::{
-    Builder, InvalidSemaphore, Semaphore,
+    AcquireError, Builder, InvalidSemaphore, Semaphore, WindowSpec,
     consul::{Client, Config},
-    holder::AcquireError,
-    windows::WindowSpec,
 };
+use serde_json::json;
 use testbed::{Consul, SEMAPHORE_FLAGS};
 
 use crate::stage::{PREFIX, Stage, slot_of, soon};
@@ -225,6 +224,48 @@ async fn who_is_denied_is_told_the_rules() {
         assert!(denied.contains(rule), "{denied}");
     }
     slot_of(&semaphore("root")).await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_refused_release_says_that_the_token_is_refused() {
+    let stage = Stage::with(Consul::builder().acls("root")).await;
+    let token = json!({ "Policies": [{ "Name": "global-management" }] });
+    let token = stage.consul.put_json("acl/token", token).await;
+    let client = stage.client_with(|config| {
+        config.token = Some(token["SecretID"].as_str().unwrap().into());
+    });
+    let semaphore = Semaphore::builder(client, PREFIX).limit(1).node("team-a");
+    let slot = slot_of(&semaphore.build().unwrap()).await;
+    let accessor = token["AccessorID"].as_str().unwrap();
+    stage
+        .consul
+        .delete_at(&format!("acl/token/{accessor}"))
+        .await;
+    let told = soon(slot.release()).await.unwrap_err().to_string();
+    for words in [
+        "Consul denies it: ",
+        "the slot is free once its session has expired, 120s from now at the latest",
+        "Consul does not know the token",
+    ] {
+        assert!(told.contains(words), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_ttl_that_consul_refuses_ends_the_wait() {
+    let config = json!({ "session_ttl_min": "90s" });
+    let stage = Stage::with(Consul::builder().config(config)).await;
+    let refused = soon(stage.semaphore(1).acquire()).await.unwrap_err();
+    assert!(
+        matches!(refused.why, AcquireError::Refused(_)),
+        "{refused:?}"
+    );
+    let told = refused.to_string();
+    assert!(told.contains("Give a ttl of at least 90 s"), "{told}");
+    let longer = stage.builder().limit(1).ttl(Duration::from_secs(90));
+    let slot = slot_of(&longer.build().unwrap()).await;
+    slot.release().await.unwrap();
+    stage.is_clean().await;
 }
 
 #[tokio::test]
