@@ -126,9 +126,11 @@ impl Slot {
     ///
     /// It is lost when Consul says so, as when somebody has destroyed the session. Then others may have the slot: those
     /// with this library after [their own lock-delay](super::Builder::lock_delay), Consul's Go client and
-    /// `consul lock -n` at once, and that of a mutex nobody before the lock-delay of this session is over. It counts as lost, too, when nothing has shown for nearly a TTL that it is held, as when
-    /// Consul can't be reached: early enough for the grace to be over before Consul can end the session. So the work
-    /// has ended before anybody else has the slot.
+    /// `consul lock -n` at once, and that of a mutex nobody before the lock-delay of this session is over.
+    ///
+    /// It counts as lost, too, when nothing has shown for nearly a TTL that it is held, as when Consul can't be reached:
+    /// early enough for the grace to be over before Consul can end the session. So the work has ended before anybody
+    /// else has the slot.
     ///
     /// Of several slots, the first one that is lost counts. The slot stays lost: drop it and acquire another one. The
     /// slots of a [rate](super::Builder::rate) are never lost, because they only say that something may start.
