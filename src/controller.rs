@@ -154,6 +154,8 @@ pub async fn run(
         cluster = cluster(&client, settings.cluster_name, &telemetry.health) => cluster,
         () = shutdown.clone() => return Ok(()),
     };
+    // Not ready before anything is known of the election, whatever else is said until then.
+    let starting = telemetry.health.part("operator");
     // Logged in the background: the work does not depend on it.
     let mut aside = JoinSet::new();
     let kinds = settings.workloads.kinds.iter().cloned().collect();
@@ -192,6 +194,7 @@ pub async fn run(
     };
     let heirs = session_manager.clone();
     let on_change = |standing: &Standing| {
+        starting.ready();
         if matches!(standing, Standing::Standby { leader: Some(_) }) {
             heirs.hand_over();
         }
