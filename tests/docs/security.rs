@@ -15,7 +15,8 @@ async fn security() {
 /// What the table of rights says about a suspended Job.
 #[tokio::test]
 async fn of_a_suspended_job_it_can_change_where_it_runs_and_not_what() {
-    let bed = Bed::shared().await;
+    // By its rights alone: in the shared bed the admission policy is in force.
+    let bed = Bed::builder().without_operator().start().await;
     let team = bed.namespace("security").await;
     let shell = Shell::with(&bed, team.name()).await;
     team.job("job").create().await.is_at_rest().await;
