@@ -89,7 +89,7 @@ pub struct LoginFailure {
     pub(super) why: String,
     /// Whether it may be temporary: Consul, a proxy before it, or the service that checks the bearer token for Consul
     /// failed and did not clearly refuse.
-    pub passing: bool,
+    pub(super) passing: bool,
 }
 
 impl Display for LoginFailure {
@@ -196,6 +196,16 @@ impl Error {
     /// Nothing was done.
     pub fn is_unknown_token(&self) -> bool {
         matches!(self, Self::Denied(message) if message.contains(UNKNOWN_TOKEN))
+    }
+
+    /// Whether it may help to ask again later: no server answers or leads, one fails or has too much to do, or the login
+    /// was not clearly refused.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::LoginFailed(failure) => failure.passing,
+            // A TTL is refused with the status of a server that fails.
+            error => error.is_transient() && error.shortest_ttl().is_none(),
+        }
     }
 
     /// Whether another server, or the same one later, may succeed.
@@ -377,6 +387,29 @@ mod tests {
             let error = Error::from_answer(*status, body.as_bytes());
             assert_eq!(error.reason(), *reason, "{status} {body}");
             assert_eq!(error.may_have_been_applied(), *applied, "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_does_not_pass() {
+        let login = |passing| {
+            let why = "at the auth method".to_owned();
+            Error::LoginFailed(LoginFailure { why, passing })
+        };
+        let ttl = "Invalid Session TTL '1000000000', must be between [10s=24h0m0s]";
+        for (error, passes) in [
+            (Error::NotSent("late".to_owned()), true),
+            (Error::from_answer(500, b"No cluster leader"), true),
+            (Error::from_answer(429, b"slowly"), true),
+            (Error::from_answer(503, b"upstream connect error"), true),
+            (login(true), true),
+            (login(false), false),
+            (Error::from_answer(500, ttl.as_bytes()), false),
+            (Error::from_answer(500, b"Permission denied"), false),
+            (Error::from_answer(400, b"Missing key name"), false),
+            (Error::Gone, false),
+        ] {
+            assert_eq!(error.may_pass(), passes, "{error}");
         }
     }
 

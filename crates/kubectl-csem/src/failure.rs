@@ -147,9 +147,7 @@ impl From<consul::Error> for Failure {
     fn from(error: consul::Error) -> Self {
         let kind = match &error {
             consul::Error::Denied(_) => Kind::Denied,
-            consul::Error::Unreachable { .. }
-            | consul::Error::NoLeader { .. }
-            | consul::Error::TooManyRequests(_) => Kind::Away,
+            error if error.may_pass() => Kind::Away,
             _ => Kind::Impossible,
         };
         Self::new(kind, one_line(&error.to_string(), SHOWN))

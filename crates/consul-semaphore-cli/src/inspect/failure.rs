@@ -39,7 +39,7 @@ impl Failure {
     /// The exit code.
     pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::Consul(error) if is_away(error) => 69,
+            Self::Consul(error) if error.may_pass() => 69,
             Self::Consul(consul::Error::AnswerTooLarge(_)) | Self::Config(_) | Self::Nobody(_) => {
                 78
             }
@@ -47,19 +47,6 @@ impl Failure {
             Self::NotReleased(_) => 1,
             Self::Output(_) | Self::System(_) => MACHINE,
         }
-    }
-}
-
-/// Whether Consul can't answer now, and may later.
-pub(super) fn is_away(error: &consul::Error) -> bool {
-    match error {
-        consul::Error::LoginFailed(failure) => failure.passing,
-        consul::Error::Unreachable { .. }
-        | consul::Error::NotSent(_)
-        | consul::Error::NoLeader { .. }
-        | consul::Error::TooManyRequests(_) => true,
-        consul::Error::Unexpected { status, .. } => *status >= 500,
-        _ => false,
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::{
 use super::{
     Format,
     changes::{self, Change},
-    failure::{Failure, is_away},
+    failure::Failure,
     names::Names,
     seen::Semaphore,
 };
@@ -59,7 +59,7 @@ pub(crate) async fn watch(client: &Client, below: &Prefix, format: Format) -> Re
                 }
             }
             // Later it is only an interruption.
-            Some(Err(error)) if seen.began && is_away(&error) => {
+            Some(Err(error)) if seen.began && error.may_pass() => {
                 let said = Failure::from(error).to_string();
                 if trouble.as_ref() != Some(&said) {
                     message(&format!("{said}; trying again"));
@@ -102,7 +102,7 @@ impl Seen {
         let readings = semaphores(listing);
         // Those that can't be named now are without a name.
         match self.names.learn(client, &readings).await {
-            Err(error) if !is_away(&error) => return Err(error),
+            Err(error) if !error.may_pass() => return Err(error),
             _ => {}
         }
         let mut all: BTreeMap<Prefix, Semaphore> = BTreeMap::new();

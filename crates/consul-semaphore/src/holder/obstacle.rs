@@ -83,22 +83,12 @@ fn sentences(missing: &[Missing]) -> String {
 }
 
 impl AcquireError {
-    /// Whether waiting may help against this error: it may if no server answers, none leads, or one fails.
+    /// Whether waiting may help against this error.
     pub(super) fn of(error: &consul::Error) -> Self {
-        match error {
-            consul::Error::LoginFailed(failure) if failure.passing => {
-                Self::Unreachable(error.clone())
-            }
-            // With status 500, and it stays so.
-            consul::Error::Unexpected { .. } if error.shortest_ttl().is_some() => {
-                Self::Refused(error.clone())
-            }
-            consul::Error::Unreachable { .. }
-            | consul::Error::NotSent(_)
-            | consul::Error::NoLeader { .. }
-            | consul::Error::TooManyRequests(_)
-            | consul::Error::Unexpected { status: 500.., .. } => Self::Unreachable(error.clone()),
-            _ => Self::Refused(error.clone()),
+        if error.may_pass() {
+            Self::Unreachable(error.clone())
+        } else {
+            Self::Refused(error.clone())
         }
     }
 
