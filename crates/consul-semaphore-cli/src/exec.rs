@@ -22,7 +22,12 @@ use consul_semaphore::{
     holder::{self, AcquireError, Holder, Lost, Notice, Remains},
     plan::{self, Suspended},
 };
-use tokio::{pin, sync::Notify, time::timeout};
+use rustix::process::Signal;
+use tokio::{
+    pin,
+    sync::Notify,
+    time::{Instant, timeout},
+};
 
 pub(crate) use self::{
     become_command::Become,
@@ -285,10 +290,18 @@ async fn attend(
             signal = signals.next() => process.forward(signal),
         }
     };
-    process.ask_to_end();
+    process.forward(Signal::TERM);
+    let killed = Instant::now() + settings.slots.grace;
     stderr.say(&Words::of(settings).of_loss(&lost));
-    let code = process.end_within(settings.slots.grace).await;
-    Err(Failure::Lost(code.map_err(Failure::System)?))
+    loop {
+        tokio::select! {
+            code = process.end_by(killed) => {
+                return Err(Failure::Lost(code.map_err(Failure::System)?));
+            }
+            // Somebody may want it to end sooner.
+            signal = signals.next() => process.forward(signal),
+        }
+    }
 }
 
 /// Gives back the slots, after their cooldown if the process has run; reports what can't be given back.

@@ -49,6 +49,7 @@ fn start(of: u32, guarded: &Become) -> io::Result<(Child, unix::Signal)> {
     if getpgrp() != getpid() {
         return Err(io::Error::other("a guard leads a process group"));
     }
+    signals::collect_exit_codes()?;
     let death = signal(SignalKind::from_raw(DEATH.as_raw()))?;
     set_parent_process_death_signal(Some(DEATH))?;
     ends_with(of)?;

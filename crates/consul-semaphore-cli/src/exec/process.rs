@@ -16,10 +16,15 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use rustix::process::{
+    Pid, Signal, getpgrp, getpid, kill_process, kill_process_group, test_kill_process_group,
+};
+use tokio::time::{Instant, sleep, timeout_at};
 
-use super::become_command::{Become, MOST, Variables, set_variables};
+use super::{
+    become_command::{Become, MOST, Variables, set_variables},
+    signals::ends,
+};
 use consul_semaphore::{Sequencer, plan};
 
 /// How often it is checked whether a group that is ending has ended.
@@ -149,23 +154,30 @@ impl Process {
 
     /// Passes a signal on. Signals from a terminal already reach its foreground group.
     pub(super) fn forward(&self, signal: Signal) {
+        if signal == Signal::TSTP {
+            return self.resume();
+        }
         let keys = signal == Signal::INT || signal == Signal::QUIT;
         if self.leads || !keys || !is_at_terminal() {
             self.signal(signal);
         }
+        if ends(signal) {
+            // A stopped process, as one that reads the terminal in the background, receives it only after this.
+            self.signal(Signal::CONT);
+        }
     }
 
-    /// Asks it to end.
-    pub(super) fn ask_to_end(&self) {
-        self.signal(Signal::TERM);
-        // A stopped process receives it only after this.
-        self.signal(Signal::CONT);
+    /// Undoes a stop by the terminal. A shell takes the terminal back only when the process that it waits for, which
+    /// leads the group, is stopped, too; and this one must renew the session.
+    fn resume(&self) {
+        if !self.leads && getpgrp() == getpid() {
+            let _ = kill_process_group(getpgrp(), Signal::CONT);
+        }
     }
 
-    /// Waits until it has ended, and kills it with the rest of its group if that takes too long. Returns its exit
-    /// code.
-    pub(super) async fn end_within(&mut self, kill_after: Duration) -> io::Result<u8> {
-        let until = Instant::now() + kill_after;
+    /// Waits until it has ended, and from this time on kills it with the rest of its group. Returns its exit code. Can
+    /// be dropped and called again.
+    pub(super) async fn end_by(&mut self, until: Instant) -> io::Result<u8> {
         let ended = async {
             let code = self.ended().await;
             self.is_gone().await;
@@ -177,7 +189,7 @@ impl Process {
         self.signal(Signal::KILL);
         let code = self.ended().await;
         // The guard may be gone before the command is.
-        let _ = timeout(KILLED, self.is_gone()).await;
+        let _ = timeout_at(until + KILLED, self.is_gone()).await;
         code
     }
 

@@ -26,20 +26,20 @@ pub(super) struct Signals(mpsc::Receiver<Signal>);
 
 impl Signals {
     /// Receives signals from now on. Signals that this program was started to ignore, as nohup does, stay ignored.
-    /// SIGTSTP does nothing, so that a terminal can't stop the process that renews the session.
+    /// SIGTSTP does not stop this process, which renews the session.
     pub(super) fn listen() -> io::Result<Self> {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        for passed_on in heeded() {
-            let mut stream = stream(passed_on)?;
+        for heard in heeded().chain([Signal::TSTP]) {
+            let mut stream = stream(heard)?;
             let sender = sender.clone();
             tokio::spawn(async move {
                 while stream.recv().await.is_some() {
                     // If more arrive at once some are lost, as signals are.
-                    let _ = sender.try_send(passed_on);
+                    let _ = sender.try_send(heard);
                 }
             });
         }
-        drop(stream(Signal::TSTP)?);
+        collect_exit_codes()?;
         Ok(Self(receiver))
     }
 
@@ -47,7 +47,7 @@ impl Signals {
     pub(super) async fn next(&mut self) -> Signal {
         match self.0.recv().await {
             Some(signal) => signal,
-            // All of them are ignored.
+            // The runtime ends.
             None => std::future::pending().await,
         }
     }
@@ -61,11 +61,23 @@ impl Signals {
     pub(super) async fn asks_to_end(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
-            if signal != Signal::USR1 && signal != Signal::USR2 {
+            if ends(signal) {
                 return signal;
             }
         }
     }
+}
+
+/// Whether a signal asks to end.
+pub(super) fn ends(signal: Signal) -> bool {
+    ![Signal::USR1, Signal::USR2, Signal::TSTP].contains(&signal)
+}
+
+/// Sees to it that the exit codes of children are kept: they are not if whoever started this program ignores SIGCHLD,
+/// as some daemons do.
+pub(super) fn collect_exit_codes() -> io::Result<()> {
+    // A handler stays once it is installed.
+    stream(Signal::CHILD).map(drop)
 }
 
 /// From now on signals to its process group do not affect this process: neither those that are passed on to the

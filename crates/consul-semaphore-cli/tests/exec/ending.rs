@@ -5,10 +5,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use testbed::{Consul, eventually};
+use tokio::process::Command;
 
 use crate::{
-    stage::{PREFIX, Stage, children, send},
+    stage::{PREFIX, Running, Stage, children, send},
     waiting::token,
 };
 
@@ -73,37 +75,83 @@ async fn every_signal_is_passed_on() {
 #[tokio::test]
 async fn a_signal_that_is_to_be_ignored_stays_ignored() {
     let stage = Stage::new().await;
-    let program = env!("CARGO_BIN_EXE_consul-semaphore");
-    let inner = r#"trap 'echo usr1 >>"$FOLDER/journal"; exit 4' USR1
-        echo ready >>"$FOLDER/journal"; while :; do sleep 0.05; done"#;
-    let mut command = stage.program(&[]);
-    command = {
-        let mut nohup = tokio::process::Command::new("sh");
-        nohup.args(["-c", r#"trap "" HUP; exec "$@""#, "sh", program]);
-        nohup.args([
-            "exec",
-            "--prefix",
-            PREFIX,
-            "--limit=1",
-            "--",
-            "sh",
-            "-c",
-            inner,
-        ]);
-        let known = command.as_std().get_envs();
-        let known = known.filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
-        nohup
-            .env_clear()
-            .envs(known.collect::<Vec<_>>())
-            .kill_on_drop(true);
-        nohup
-    };
-    let mut running = stage.start(command);
+    let mut running = ignoring(
+        &stage,
+        "HUP",
+        "trap 'note usr1; exit 4' USR1; note ready; while :; do sleep 0.05; done",
+    );
     stage.noted("ready").await;
     running.signal("HUP").await;
     running.signal("USR1").await;
     running.ends_with(4).await;
     assert_eq!(stage.journal(), ["ready", "usr1"]);
+}
+
+/// Then the kernel forgets exit codes, unless the program heeds the signal.
+#[tokio::test]
+async fn the_exit_code_is_known_though_the_end_of_children_is_ignored() {
+    let stage = Stage::new().await;
+    ignoring(&stage, "CHLD", "exit 3").ends_with(3).await;
+    stage.is_clean().await;
+}
+
+/// A script under a program that was started to ignore this signal.
+fn ignoring(stage: &Stage, signal: &str, script: &str) -> Running {
+    let exec = stage.command("", script);
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!(r#"trap "" {signal}; exec "$@""#), "sh"]);
+    // Not with the reset of signals, which comes first.
+    command.args(exec.as_std().get_args().skip(1));
+    let known = exec.as_std().get_envs();
+    let known = known.filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
+    let known = known.collect::<Vec<_>>();
+    command.env_clear().envs(known).kill_on_drop(true);
+    stage.start(command)
+}
+
+#[tokio::test]
+async fn a_stopped_command_ends_at_a_signal() {
+    let stage = Stage::new().await;
+    for signal in ["TERM", "INT", "HUP", "QUIT"] {
+        let script =
+            format!("trap 'exit 5' {signal}; note $$ {signal}; kill -s STOP $$; wait_for end");
+        let mut running = stage.exec("", &script);
+        let command = eventually("the command runs", async || {
+            let journal = stage.journal();
+            let last = journal.last()?.strip_suffix(signal)?;
+            Some(last.trim().to_owned())
+        })
+        .await;
+        is_stopped(&command).await;
+        running.signal(signal).await;
+        running.ends_with(5).await;
+    }
+    stage.is_clean().await;
+}
+
+/// A shell would wait for this program, which can't stop: nobody could use the terminal.
+#[tokio::test]
+async fn a_command_that_a_terminal_stops_is_resumed() {
+    let stage = Stage::new().await;
+    let mut command = stage.command("--foreground", "note $$; wait_for end; exit 4");
+    command.process_group(0);
+    let mut running = stage.start(command);
+    eventually("the command runs", async || stage.journal().pop()).await;
+    let group = i32::try_from(running.id()).ok().and_then(Pid::from_raw);
+    kill_process_group(group.unwrap(), Signal::TSTP).unwrap();
+    stage.open("end");
+    running.ends_with(4).await;
+    stage.is_clean().await;
+}
+
+/// Waits until this process is stopped.
+async fn is_stopped(id: &str) {
+    let stat = Path::new("/proc").join(id).join("stat");
+    eventually("it is stopped", async || {
+        let stat = fs::read_to_string(&stat).unwrap_or_default();
+        stat.contains(") T ").then_some(())
+    })
+    .await;
 }
 
 /// A command that starts another process and waits for it; both note their ids. The started process ignores all

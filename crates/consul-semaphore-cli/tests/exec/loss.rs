@@ -39,6 +39,21 @@ async fn a_command_is_ended_also_where_nobody_reads_what_is_said() {
     running.ends_with(79).await;
 }
 
+/// It has minutes to end, and somebody wants it to end now.
+#[tokio::test]
+async fn signals_are_passed_on_after_a_loss_too() {
+    let stage = Stage::new().await;
+    let slow = "trap 'note term' TERM; trap 'exit 3' INT; note begin; while :; do sleep 0.05; done";
+    let mut running = stage.exec("--ttl 1h --kill-after 20m", slow);
+    stage.noted("begin").await;
+    let holders = stage.consul.holders(PREFIX).await;
+    stage.consul.destroy_session(holders.first().unwrap()).await;
+    stage.noted("term").await;
+    running.signal("INT").await;
+    let said = running.ends_with(79).await;
+    assert!(said.contains("exit code 3"), "{said}");
+}
+
 #[tokio::test]
 async fn one_that_may_go_on_has_a_slot_again() {
     let stage = Stage::new().await;

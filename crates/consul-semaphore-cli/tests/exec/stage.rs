@@ -17,10 +17,10 @@ use tokio::{
 pub(crate) const PREFIX: &str = "shared/db";
 
 /// The functions for the commands' scripts: `note WORDS` writes a line to the journal, and `wait_for NAME` waits
-/// until the test opens the gate of that name.
+/// until the test opens the gate of that name, or is over: what a killed `consul lock` has started lives on.
 const WORDS: &str = r#"
 note() { echo "$*" >>"$FOLDER/journal"; }
-wait_for() { until [ -e "$FOLDER/$1.open" ]; do sleep 0.05; done; }
+wait_for() { while [ -d "$FOLDER" ] && ! [ -e "$FOLDER/$1.open" ]; do sleep 0.05; done; }
 "#;
 
 /// A separate Consul for each story.
