@@ -22,6 +22,7 @@ use tokio::{
     sync::{oneshot, watch},
 };
 
+use self::task::Counted;
 pub use self::{
     builder::{Builder, InvalidSemaphore},
     refusal::NoSlot,
@@ -115,7 +116,7 @@ impl Semaphore {
 
     async fn ask(&self, wait: bool, within: Option<Duration>) -> Result<Slot, NoSlot> {
         let (reply, answer) = oneshot::channel();
-        let task = task::run(self.0.clone(), wait, within, reply);
+        let task = task::run(Counted::new(&self.0), wait, within, reply);
         self.0.runtime.spawn(task);
         answer.await.unwrap_or_else(|_ended| Err(NoSlot::ended()))
     }

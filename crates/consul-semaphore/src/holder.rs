@@ -315,7 +315,10 @@ impl Holder {
                 Phase::Deleting
             };
         });
-        self.given_up = Moment::now() + RELEASE;
+        let cools = self.program.workload.granted.is_some();
+        let cooldown = cools.then(|| self.settings.cooldown());
+        // If Consul is away, the slots cool down nevertheless.
+        self.given_up = Moment::now() + cooldown.unwrap_or_default() + RELEASE;
     }
 
     /// Gives back what is held: slots once they have cooled down, or the place in the queue. Call [`Self::finished`]

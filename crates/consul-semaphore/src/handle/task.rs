@@ -35,8 +35,8 @@ enum Taken {
 
 /// Waits for a slot, gives it to `reply`, and gives it back to Consul when it is dropped. All that was begun in Consul
 /// is undone, whenever the other side is gone.
-pub(super) async fn run(shared: Arc<Shared>, wait: bool, within: Option<Duration>, reply: Reply) {
-    let _counted = Counted::new(&shared);
+pub(super) async fn run(counted: Counted, wait: bool, within: Option<Duration>, reply: Reply) {
+    let shared = &counted.0;
     let settings = Settings {
         wait,
         ..shared.settings.clone()
@@ -130,11 +130,11 @@ async fn hold(holder: &mut Holder, mut end: oneshot::Receiver<Released>) -> Opti
     end.await.ok()
 }
 
-/// Counts a task as long as it runs.
-struct Counted(Arc<Shared>);
+/// Counts a task from before its start until it has ended.
+pub(super) struct Counted(Arc<Shared>);
 
 impl Counted {
-    fn new(shared: &Arc<Shared>) -> Self {
+    pub(super) fn new(shared: &Arc<Shared>) -> Self {
         shared.tasks.send_modify(|tasks| *tasks += 1);
         Self(shared.clone())
     }

@@ -100,6 +100,13 @@ impl Settings {
         self.longest_ttl() * 2
     }
 
+    /// How long slots stay held once the work has ended: not those of a rate, which stay held anyway.
+    pub(super) fn cooldown(&self) -> Duration {
+        let mut semaphores = self.request.semaphores().iter();
+        let any = semaphores.any(|semaphore| semaphore.period.is_none());
+        any.then_some(self.cooldown).unwrap_or_default()
+    }
+
     /// A semaphore for the engine. A program has neither a namespace nor an object of Kubernetes.
     pub(super) fn semaphore(&self, watched: &Watched) -> settings::Settings {
         let SlotsOf {

@@ -23,7 +23,7 @@ impl Program {
         let folder = stage.consul.folder().path();
         let gate = folder.join(format!("{name}.open"));
         let script = format!(
-            "echo {name} >>'{0}/journal'; until [ -e '{1}' ]; do sleep 0.05; done",
+            "echo {name} >>'{0}/journal'; while [ -d '{0}' ] && ! [ -e '{1}' ]; do sleep 0.05; done",
             folder.display(),
             gate.display()
         );

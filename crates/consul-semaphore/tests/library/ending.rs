@@ -1,9 +1,13 @@
 //! How a slot ends.
 
-use std::time::Duration;
+use std::{
+    pin::pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
 use consul_semaphore::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::stage::{PREFIX, Stage, slot_of, soon};
 
@@ -80,6 +84,37 @@ async fn a_slot_cools_down_after_the_work() {
     assert_eq!(stage.held().await, 1);
     soon(semaphore.all_released()).await;
     stage.is_clean().await;
+}
+
+#[tokio::test]
+async fn a_slot_cools_down_though_consul_is_away_when_the_work_ends() {
+    let stage = Stage::new().await;
+    let second = Duration::from_secs(1);
+    let semaphore = stage.builder().limit(1).cooldown(second * 15);
+    let slot = slot_of(&semaphore.build().unwrap()).await;
+    stage.consul.pause().await;
+    let released = tokio::spawn(slot.release());
+    // Without a cooldown the release fails after ten seconds.
+    sleep(second * 12).await;
+    stage.consul.resume().await;
+    assert_eq!(soon(released).await.unwrap(), Ok(()));
+    stage.is_clean().await;
+}
+
+/// The task of a wait that was given up at once may not have begun.
+#[tokio::test]
+async fn a_wait_counts_from_the_call_on() {
+    let stage = Stage::new().await;
+    let semaphore = stage.semaphore(1);
+    assert!(poll_once(semaphore.acquire()).is_pending());
+    assert!(poll_once(semaphore.all_released()).is_pending());
+    soon(semaphore.all_released()).await;
+    stage.is_clean().await;
+}
+
+/// Polls a future once, and drops it.
+fn poll_once<T>(future: impl Future<Output = T>) -> Poll<T> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
 /// Whoever awaits a slot need not be in the runtime that holds it.
