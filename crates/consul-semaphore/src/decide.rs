@@ -237,7 +237,7 @@ impl<'a> Pass<'a> {
             {
                 Fate::Release
             }
-            Fate::GiveBack { hold: false } if immovable && !busy => Fate::Release,
+            Fate::GiveBack { .. } if immovable && !busy => Fate::Release,
             // Refused permanently; another replica may still be about to start it.
             Fate::Start if barred => Fate::GiveBack { hold: false },
             // It counted as deleted, and its cooldown is already written.

@@ -53,7 +53,7 @@ impl Why {
 enum Refused {
     /// Starting the workload.
     Start,
-    /// Since then, also having it give its slot back.
+    /// Since then having it give its slot back, and perhaps starting it before.
     GiveBack(Moment),
     /// The same, for so long that no start sent before can still be in flight, not even another replica's.
     Everything,
@@ -64,7 +64,7 @@ impl Refused {
     fn after(before: Option<Self>, write: &Write, now: Moment) -> Option<Self> {
         match (write, before) {
             (Write::Start(_), _) => Some(Self::Start),
-            (Write::GiveBack(_), Some(Self::Start)) => Some(Self::GiveBack(now)),
+            (Write::GiveBack(_), None | Some(Self::Start)) => Some(Self::GiveBack(now)),
             (Write::GiveBack(_), Some(Self::GiveBack(since))) if since + UNDECIDED <= now => {
                 Some(Self::Everything)
             }
@@ -333,8 +333,8 @@ mod tests {
         let later = first + Duration::from_secs(59);
         assert_eq!(again(told, later), told);
         assert_eq!(again(told, first + UNDECIDED), Some(Refused::Everything));
-        // A workload that was never refused a start holds its slot for another reason.
-        assert_eq!(again(None, later), None);
+        // Its user suspended it, or this process has just begun.
+        assert_eq!(again(None, later), Some(Refused::GiveBack(later)));
     }
 
     #[test]

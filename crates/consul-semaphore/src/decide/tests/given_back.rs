@@ -81,6 +81,26 @@ fn a_user_s_suspension_is_a_hold() {
 }
 
 #[test]
+fn a_user_s_suspension_that_cannot_be_noted_keeps_no_slot() {
+    let workload = stopped("a", "sa");
+    let mut facts = Facts::new(1, &["sa"]);
+    facts.ours("sa", &workload, true).bound(workload.clone());
+    facts
+        .queue(&[workload.clone(), waiting("b")])
+        .session("b", "sb");
+    facts.immovable.insert("a".into());
+    let plan = facts.decide();
+    assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
+    assert_eq!(plan.give_backs, []);
+    // Once it can be written to, it is put on hold, and not started.
+    let mut facts = Facts::new(1, &[]);
+    facts.bound(workload.clone()).queue(&[workload]);
+    let plan = facts.decide();
+    assert!(plan.give_backs[0].hold);
+    assert_eq!(granted(&plan), [""; 0]);
+}
+
+#[test]
 fn a_user_s_suspension_is_a_hold_even_if_the_slot_was_lost() {
     // Its slot was moved to another session while its user suspended it.
     let workload = stopped("a", "old");
