@@ -25,8 +25,12 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use self::{
-    alike::Alike, contenders::Contenders, deadlines::Deadlines, lists::Lists, marks::Marks,
-    remnants::Remnants,
+    alike::Alike,
+    contenders::Contenders,
+    deadlines::Deadlines,
+    lists::Lists,
+    marks::Marks,
+    remnants::{Remnants, circle},
 };
 use crate::watch_scope::WatchScope;
 use consul_client::{clock::Moment, id::IdMap};
@@ -718,14 +722,20 @@ impl Index {
     }
 
     /// Some of the workloads that run without a grant, whether a semaphore claims them or not, in namespaces whose
-    /// semaphores are all known: at most this many, of those whose turn it is.
+    /// semaphores are all known: at most this many, of those whose turn it is, in a circle that begins after this one.
     pub(super) fn ungranted(
         &self,
         most: usize,
+        after: Option<&Uid>,
         its_turn: impl Fn(&Uid) -> bool,
     ) -> Vec<TrackedWorkload> {
         let state = self.state();
-        let due = state.ungranted.iter().filter(|uid| its_turn(uid));
+        let [next, first] = circle(after);
+        let all = state
+            .ungranted
+            .range(next)
+            .chain(state.ungranted.range(first));
+        let due = all.filter(|uid| its_turn(uid));
         let tracked = due.filter_map(|uid| state.placed(uid));
         tracked.take(most).cloned().collect()
     }
@@ -737,15 +747,16 @@ impl Index {
 
     /// Some of the workloads that count as stopping until it is proved that no pod of them is left, as their status
     /// shows them: at most this many, of those that are not `busy` and whose turn it is or of which a pod has ended
-    /// since. Those of other operators are theirs.
+    /// since, in a circle that begins after this one. Those of other operators are theirs.
     pub(super) fn unproved(
         &self,
         most: usize,
+        after: Option<&Uid>,
         busy: impl Fn(&Uid) -> bool,
         its_turn: impl Fn(&Uid) -> bool,
     ) -> Vec<TrackedWorkload> {
         let mut state = self.state();
-        let due = state.remnants.due(its_turn).filter(|uid| !busy(uid));
+        let due = state.remnants.due(after, its_turn).filter(|uid| !busy(uid));
         let due = due.filter(|uid| state.is_ours(uid));
         let due: Vec<_> = due.take(most).cloned().collect();
         let taken = due.iter().filter_map(|uid| state.remnants.take(uid));

@@ -11,6 +11,7 @@ pub(super) struct Tasks<T> {
     most: usize,
     running: JoinSet<(Uid, T)>,
     busy: HashSet<Uid>,
+    last: Option<Uid>,
 }
 
 impl<T: Send + 'static> Tasks<T> {
@@ -20,6 +21,7 @@ impl<T: Send + 'static> Tasks<T> {
             most,
             running: JoinSet::new(),
             busy: HashSet::new(),
+            last: None,
         }
     }
 
@@ -33,9 +35,15 @@ impl<T: Send + 'static> Tasks<T> {
         self.busy.contains(workload)
     }
 
+    /// The workload that the last one was started about.
+    pub(super) fn last(&self) -> Option<&Uid> {
+        self.last.as_ref()
+    }
+
     /// Starts one about a workload that has none.
     pub(super) fn start(&mut self, workload: Uid, task: impl Future<Output = T> + Send + 'static) {
         self.busy.insert(workload.clone());
+        self.last = Some(workload.clone());
         self.running.spawn(async move { (workload, task.await) });
     }
 

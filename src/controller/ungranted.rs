@@ -27,7 +27,10 @@ pub(super) async fn run(context: Arc<Context>) {
         setbacks.retain(|uid, _| context.index.is_ungranted(uid));
         let due = |uid: &Uid| setbacks.get(uid).is_none_or(|setback| setback.until <= now);
         let its_turn = |uid: &Uid| !tasks.has(uid) && due(uid);
-        for workload in context.index.ungranted(tasks.free(), its_turn) {
+        for workload in context
+            .index
+            .ungranted(tasks.free(), tasks.last(), its_turn)
+        {
             let (uid, context) = (workload.workload.uid.clone(), context.clone());
             tasks.start(uid, async move { suspend(&context, &workload).await });
         }

@@ -43,7 +43,9 @@ pub(super) async fn run(context: Arc<Context>) {
         pauses.retain(|uid, pause| context.index.is_unproved(uid) || pause.until() > now);
         let its_turn = |uid: &Uid| pauses.get(uid).is_none_or(|pause| pause.until() <= now);
         let busy = |uid: &Uid| tasks.has(uid);
-        let due = context.index.unproved(tasks.free(), busy, its_turn);
+        let due = context
+            .index
+            .unproved(tasks.free(), tasks.last(), busy, its_turn);
         for tracked in due {
             let (uid, context) = (tracked.workload.uid.clone(), context.clone());
             tasks.start(uid, async move { settle(&context, &tracked).await });
@@ -196,7 +198,8 @@ async fn return_to_queue(context: &Context, tracked: &TrackedWorkload) -> Outcom
     Outcome::Failed
 }
 
-/// Clears the start time of a suspended Job, without which it can't be started again in a slot.
+/// Clears the start time of a suspended Job, with which it can't be started again in a slot. If that is refused, nobody
+/// else waits for its slot: it is free, as no pod is left.
 async fn forget_start(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     let (namespace, workload) = (&tracked.namespace, &tracked.workload);
     let kind = context.workloads.kind(&workload.kind);
@@ -212,11 +215,13 @@ async fn forget_start(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     tracing::warn!(workload = %name, %error, "can't clear the start time of a suspended Job");
     if let WriteError::Refused { message, .. } = error {
         let note = format!(
-            "it is suspended, and the API server refuses to clear its status.startTime, without which it can't be \
-             started in a slot: {message}. Allow the operator to patch jobs/status"
+            "it is suspended, and the API server refuses to clear its status.startTime: {message}. Its slot is free, but \
+             it can't be started again in one: allow the operator to patch jobs/status, by RBAC and by admission \
+             policies"
         );
         let events = &context.shared.events;
         events.workload(namespace, &**workload, Reason::StartRefused, note);
+        context.index.let_slots_go(tracked);
     }
     Outcome::Failed
 }

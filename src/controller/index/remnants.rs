@@ -1,15 +1,28 @@
 //! Workloads of which pods may be left that their status does not show. Each of them counts as stopping until a LIST
 //! has shown that none is left: so it is not started beside them, and nobody else gets their slots.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::Bound,
+    sync::Arc,
+};
 
 use consul_semaphore::{Granted, Phase, Uid, Workload};
 use consul_semaphore_workload::TrackedWorkload;
 
+/// What comes after a workload, and what comes before and is it: so that each has its turn where many are due.
+pub(super) fn circle(after: Option<&Uid>) -> [(Bound<Uid>, Bound<Uid>); 2] {
+    let after = after.cloned().unwrap_or_else(|| Uid::from(""));
+    [
+        (Bound::Excluded(after.clone()), Bound::Unbounded),
+        (Bound::Unbounded, Bound::Included(after)),
+    ]
+}
+
 /// What is known of them.
 #[derive(Default)]
 pub(super) struct Remnants {
-    unproved: HashMap<Uid, Unproved>,
+    unproved: BTreeMap<Uid, Unproved>,
     /// The grants from which no pod is left, and the time in the queue that followed: Kueue's Workloads name no grant.
     proved: HashMap<Uid, (Option<Granted>, i64)>,
 }
@@ -44,7 +57,8 @@ impl Remnants {
         }
         let known = self.unproved.get(uid);
         let touched = known.is_some_and(|known| known.touched);
-        let has_ended = known.is_some_and(|known| known.has_ended) && tracked.shape.is_reset();
+        let has_ended = known.is_some_and(|known| known.has_ended)
+            && (tracked.shape.is_reset() || tracked.shape.is_started());
         let phase = if has_ended {
             Phase::Finished { at_rest: true }
         } else {
@@ -76,9 +90,14 @@ impl Remnants {
         known.map(|known| known.touched = true).is_some()
     }
 
-    /// Those whose turn it is, or of which a pod has ended.
-    pub(super) fn due(&self, its_turn: impl Fn(&Uid) -> bool) -> impl Iterator<Item = &Uid> {
-        let due = self.unproved.iter();
+    /// Those whose turn it is, or of which a pod has ended, in a circle that begins after this one.
+    pub(super) fn due(
+        &self,
+        after: Option<&Uid>,
+        its_turn: impl Fn(&Uid) -> bool,
+    ) -> impl Iterator<Item = &Uid> {
+        let [next, first] = circle(after);
+        let due = self.unproved.range(next).chain(self.unproved.range(first));
         let due = due.filter(move |(uid, known)| known.touched || its_turn(uid));
         due.map(|(uid, _)| uid)
     }
@@ -98,8 +117,10 @@ impl Remnants {
             since,
             ..
         } = &*tracked.workload;
+        // It may have been deleted meanwhile.
+        let known = self.unproved.get(uid)?.tracked.clone();
         self.proved.insert(uid.clone(), (granted.clone(), *since));
-        Some(self.unproved.get(uid)?.tracked.clone())
+        Some(known)
     }
 
     /// No pod is left of a workload, and that can't be written to it. Returns it as it is known now, if this is news.

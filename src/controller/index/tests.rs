@@ -115,7 +115,7 @@ fn names(workloads: &[Arc<Workload>]) -> Vec<&str> {
 }
 
 fn ungranted(index: &Index) -> Vec<TrackedWorkload> {
-    index.ungranted(usize::MAX, |_| true)
+    index.ungranted(usize::MAX, None, |_| true)
 }
 
 fn names_of(tracked: &[TrackedWorkload]) -> Vec<&str> {
@@ -530,6 +530,23 @@ fn a_workload_whose_semaphore_is_not_there_is_unclaimed_until_it_is() {
     assert_eq!(names(&index.all_waiting(&queue("db"))), ["waits"]);
     index.remove_semaphore(&reference("db"));
     assert_eq!(index.unclaimed().len(), 2);
+}
+
+#[test]
+fn each_that_runs_without_a_grant_has_its_turn() {
+    let index = empty();
+    for name in ["a", "b", "c"] {
+        let runs = |tracked: &mut TrackedWorkload| workload(tracked).phase = Phase::Running;
+        put(&index, tracked(name, runs));
+    }
+    let two_after = |after: Option<&str>| {
+        let after = after.map(Uid::from);
+        let two = index.ungranted(2, after.as_ref(), |_| true);
+        names_of(&two).join(" ")
+    };
+    assert_eq!(two_after(None), "a b");
+    assert_eq!(two_after(Some("b")), "c a");
+    assert_eq!(two_after(Some("c")), "a b");
 }
 
 #[test]

@@ -10,7 +10,7 @@ fn stopped(session: &str) -> TrackedWorkload {
 }
 
 fn due(index: &Index) -> Vec<String> {
-    let unproved = index.unproved(9, |_| false, |_| false);
+    let unproved = index.unproved(9, None, |_| false, |_| false);
     let names = unproved.iter().map(|it| it.workload.name.to_string());
     names.collect()
 }
@@ -25,7 +25,7 @@ fn what_may_have_pods_counts_as_stopping_until_none_is_left() {
         (vec![], vec!["a"])
     );
     assert_eq!(slice.bound[0].phase, Phase::Stopping);
-    let asked = index.unproved(9, |_| false, |_| true);
+    let asked = index.unproved(9, None, |_| false, |_| true);
     assert_eq!(
         asked[0].workload.phase,
         Phase::Idle,
@@ -61,11 +61,26 @@ fn it_is_asked_about_at_once_when_one_of_its_pods_has_ended() {
     put(&index, stopped("s"));
     assert!(due(&index).is_empty(), "it is not its turn");
     index.pod_ended("batch", "db/.lock", &"a".into());
-    assert!(index.unproved(9, |_| true, |_| true).is_empty(), "busy");
+    assert!(
+        index.unproved(9, None, |_| true, |_| true).is_empty(),
+        "busy"
+    );
     assert_eq!(due(&index), ["a"]);
     assert!(due(&index).is_empty());
     index.remove(&"a".into());
     assert!(!index.is_unproved(&"a".into()));
+}
+
+#[test]
+fn what_was_deleted_while_it_was_asked_about_is_forgotten() {
+    let index = with_db();
+    put(&index, stopped("s"));
+    let asked = index.unproved(9, None, |_| false, |_| true).remove(0);
+    index.remove(&"a".into());
+    index.proved(&asked);
+    // Whatever has its uid now is not proved by that.
+    put(&index, stopped("s"));
+    assert!(index.is_unproved(&"a".into()));
 }
 
 /// A Workload of Kueue that waits since this time. Kueue may have taken a grant from it that had pods.
@@ -84,7 +99,7 @@ fn one_of_kueues_is_not_queued_before_its_pods_are_known_to_be_gone() {
     let is_queued = || !index.all_waiting(&queue("db")).is_empty();
     put(&index, of_kueue("11", 5));
     assert!(!is_queued());
-    let asked = index.unproved(9, |_| false, |_| true);
+    let asked = index.unproved(9, None, |_| false, |_| true);
     index.proved(&asked[0]);
     assert!(is_queued());
     put(&index, of_kueue("12", 5));
@@ -92,7 +107,7 @@ fn one_of_kueues_is_not_queued_before_its_pods_are_known_to_be_gone() {
     // It has been evicted, and has its quota again.
     put(&index, of_kueue("13", 6));
     assert!(!is_queued());
-    index.proved(&index.unproved(9, |_| false, |_| true)[0]);
+    index.proved(&index.unproved(9, None, |_| false, |_| true)[0]);
     assert!(is_queued());
     // The same within one second, when it was seen to run.
     let mut runs = of_kueue("14", 6);
@@ -131,11 +146,18 @@ fn a_job_that_still_has_a_start_time_is_asked_about_until_it_has_none() {
     workload(&mut started).phase = Phase::Stopping;
     put(&index, started);
     assert_eq!(due(&index), [""; 0], "not before it is its turn");
-    let asked = index.unproved(9, |_| false, |_| true).remove(0);
+    let asked = index.unproved(9, None, |_| false, |_| true).remove(0);
     index.proved(&asked);
     let uid: Uid = "a".into();
     assert!(index.is_unproved(&uid), "that there are no pods is not all");
     assert_eq!(index.workload(&uid).unwrap().phase, Phase::Stopping);
+    // If it may not be cleared, its slot is free all the same.
+    index.let_slots_go(&asked);
+    assert_eq!(
+        index.workload(&uid).unwrap().phase,
+        Phase::Finished { at_rest: true }
+    );
+    assert!(index.is_unproved(&uid), "that is tried on");
     put(
         &index,
         suspended("12", consul_semaphore_workload::Shape::Plain),
@@ -150,7 +172,7 @@ fn the_slots_of_an_evicted_one_are_free_without_pods_also_if_that_cannot_be_writ
     let uid: Uid = "a".into();
     let phase = || index.workload(&uid).unwrap().phase;
     put(&index, evicted("s"));
-    let asked = index.unproved(9, |_| false, |_| true).remove(0);
+    let asked = index.unproved(9, None, |_| false, |_| true).remove(0);
     assert_eq!(phase(), Phase::Stopping);
     index.let_slots_go(&asked);
     assert_eq!(phase(), Phase::Finished { at_rest: true });
@@ -175,7 +197,7 @@ fn of_an_evicted_one_all_sessions_of_its_contenders_are_known_once_its_queue_is(
     add(&index, "db", "db", false);
     let (uid, db): (Uid, _) = ("a".into(), queue("db"));
     put(&index, evicted("s"));
-    let asked = index.unproved(9, |_| false, |_| true).remove(0);
+    let asked = index.unproved(9, None, |_| false, |_| true).remove(0);
     assert!(!index.knows_contenders(&asked));
     index.workloads_of(&db, &[&uid]);
     index.contends(&db, &uid, Some(&"t".into()));

@@ -130,7 +130,7 @@ fn whether_anothers_workload_has_pods_left_is_not_asked() {
     add_others(&index, "db", "db", false);
     let started = consul_semaphore_workload::Shape::Started;
     put(&index, tracked("a", |tracked| tracked.shape = started));
-    let asked = || index.unproved(9, |_| false, |_| true).len();
+    let asked = || index.unproved(9, None, |_| false, |_| true).len();
     assert_eq!(asked(), 0, "whose it is may not be known yet");
     index.semaphores_are_known(&WatchScope::Cluster);
     assert_eq!(asked(), 0);
