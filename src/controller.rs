@@ -8,7 +8,7 @@
 //! Beside that: `semaphore` handles a `ConsulSemaphore` apart from its slots (finalizer, status, access to Consul,
 //! the watch of its prefix), `session_manager` renews sessions, `events` writes events, `intake` reports Jobs that
 //! name no semaphore of this operator, `advisor` reports annotations that have no effect, `ungranted` suspends
-//! Jobs that run without a grant, `table` serves the kinds of a `ConfigMap`, `kueue` answers the admission checks of
+//! Jobs that run without a grant, `list_rights` sees whether a replica could list what the leader watches, `table` serves the kinds of a `ConfigMap`, `kueue` answers the admission checks of
 //! Kueue, and `unproved` looks for pods that the status of a workload does not show. `consul_target` says where in
 //! Consul a semaphore lives, and `secret` reads the token of a semaphore that has its own. `watching` reports the
 //! health of the watches of the API server, and `bench` exposes the index to benchmarks.
@@ -23,6 +23,7 @@ mod events;
 mod index;
 mod intake;
 mod kueue;
+mod list_rights;
 mod secret;
 mod semaphore;
 mod session_manager;
@@ -161,6 +162,12 @@ pub async fn run(
     let kinds = settings.workloads.kinds.iter().cloned().collect();
     aside.spawn(admission::report(client.clone(), kinds));
     let health = telemetry.health.clone();
+    aside.spawn(list_rights::check(
+        client.clone(),
+        settings.workloads.clone(),
+        settings.scope.namespaces.clone(),
+        health.clone(),
+    ));
     aside.spawn(startup_log::write(consul.clone(), addresses, health));
     // Events for completed work are written even if the lead was lost in the meantime.
     let (known, owners) = (KnownKinds::new(), Owners::default());

@@ -9,13 +9,14 @@ use futures::{
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Namespace};
 use kube::{
     Api, Client, Resource,
+    api::{DynamicObject, ListParams},
     core::{ApiResource, DynamicResourceScope},
     runtime::watcher::{self, Event},
 };
 use serde::de::DeserializeOwned;
 
 use crate::{
-    call::{call, watch_refusal},
+    call::{CallError, call, watch_refusal},
     streamed,
 };
 use consul_semaphore_api::scope::Namespaces;
@@ -49,6 +50,37 @@ impl WatchScope {
         match self {
             Self::Cluster => Api::all(client),
             Self::Namespace(name) => Api::namespaced(client, name),
+        }
+    }
+
+    /// The API for a resource in this scope.
+    fn api_of<K>(&self, client: Client, resource: &ApiResource) -> Api<K>
+    where
+        K: Resource<Scope = DynamicResourceScope, DynamicType = ApiResource>,
+    {
+        match self {
+            Self::Cluster => Api::all_with(client, resource),
+            Self::Namespace(name) => Api::namespaced_with(client, name, resource),
+        }
+    }
+
+    /// Lists one object of a resource, to see whether that is possible.
+    ///
+    /// # Errors
+    /// It is not, and the namespace is not deleted.
+    pub(crate) async fn list_one(
+        &self,
+        client: &Client,
+        resource: &ApiResource,
+    ) -> Result<(), CallError> {
+        let api: Api<DynamicObject> = self.api_of(client.clone(), resource);
+        match call(api.list_metadata(&ListParams::default().limit(1))).await {
+            Err(error)
+                if matches!(error.refusal(), Some((403, _))) && self.is_gone(client).await =>
+            {
+                Ok(())
+            }
+            listed => listed.map(drop),
         }
     }
 
@@ -87,10 +119,7 @@ impl WatchScope {
             + Send
             + 'static,
     {
-        let api = match self {
-            Self::Cluster => Api::all_with(client.clone(), &resource),
-            Self::Namespace(name) => Api::namespaced_with(client.clone(), name, &resource),
-        };
+        let api = self.api_of(client.clone(), &resource);
         let mut was_absent = false;
         let events = self.of_api(client, api, config).map(move |event| {
             let absent = event.as_ref().err().is_some_and(is_absent);

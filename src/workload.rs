@@ -325,9 +325,9 @@ impl Workloads {
             },
             _ => WriteError::Unanswered(error.to_string()),
         };
-        // Other kinds have webhooks of their own, which may be away for long: all writes then fail with 500. One that
-        // has changed nothing when the API server has given it up never will.
-        let shows = matches!(failed, WriteError::Unanswered(_)) && *of.kind != Kind::Job;
+        // A webhook may be away for long: all writes then fail with 500. One that has changed nothing when the API server
+        // has given it up never will.
+        let shows = matches!(failed, WriteError::Unanswered(_));
         if shows {
             sleep(end.since(Moment::now())).await;
         }

@@ -145,8 +145,13 @@ pub(super) async fn watch_workloads(
     mut unsynced: Option<Unsynced>,
 ) {
     let mut checks = context.shared.owners.checks();
-    if checks.wait_for(Option::is_some).await.is_err() {
-        return;
+    while checks.borrow_and_update().is_none() {
+        tokio::select! {
+            changed = checks.changed() => if changed.is_err() {
+                return;
+            },
+            () = Unsynced::is_over(unsynced.as_ref()) => unsynced = None,
+        }
     }
     let (sender, mut news) = mpsc::channel(CHANGES);
     let mut owners = JoinSet::new();
@@ -171,9 +176,15 @@ pub(super) async fn watch_workloads(
                         workloads.listed().await;
                         drop(unsynced.take());
                     }
-                    Some(event) => workloads.on(event),
+                    Some(event) => {
+                        if matches!(event, Event::InitApply(_)) {
+                            unsynced.iter_mut().for_each(Unsynced::progresses);
+                        }
+                        workloads.on(event);
+                    }
                     None => return,
                 },
+                () = Unsynced::is_over(unsynced.as_ref()) => unsynced = None,
                 Some(done) = workloads.tasks.join_next() => workloads.on_done(done),
                 Some(name) = news.recv() => workloads.read(name, None, Duration::ZERO),
                 ours = checks.changed() => match ours {

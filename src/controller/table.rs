@@ -5,7 +5,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
@@ -29,10 +28,6 @@ use crate::{
     watch_scope::WatchScope,
 };
 use consul_semaphore_workload::{Kind, Table as Rows};
-
-/// For how long at most nothing is decided at the start because the workloads of a row are not listed yet: the row may
-/// be wrong, or the operator may not list them.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The table, before it is read.
 pub(super) struct Table {
@@ -190,7 +185,7 @@ impl Serving {
             let watching = Watching::begin_later(plural, scope, health, metrics);
             let watching = watching.of(Source::Row(plural.clone()));
             let unsynced = first.get(place);
-            let unsynced = unsynced.map(|(_, unsynced)| unsynced.another(PATIENCE));
+            let unsynced = unsynced.map(|(_, unsynced)| unsynced.another(&kind));
             let context = self.context.clone();
             watches.spawn(watch_workloads(
                 context,

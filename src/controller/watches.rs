@@ -115,6 +115,10 @@ pub(super) fn begin(
     Begun { scopes, table }
 }
 
+/// For how long at most nothing is decided at the start because a kind is not listed yet, and no object of it comes: the
+/// operator may not list it, or the row that describes it is wrong. Jobs are waited for without a limit.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// What is not listed yet in a scope, as long as this is there.
 pub(super) struct Unsynced {
     counts: watch::Sender<usize>,
@@ -131,15 +135,25 @@ impl Unsynced {
         }
     }
 
-    /// One more, for which nobody waits longer than this.
-    pub(super) fn another(&self, patience: Duration) -> Self {
-        let mut another = Self::of(&self.counts);
-        another.until = Some(Moment::now() + patience);
-        another
+    /// One more, for this kind.
+    pub(super) fn another(&self, kind: &Kind) -> Self {
+        Self::of_kind(&self.counts, kind)
+    }
+
+    fn of_kind(counts: &watch::Sender<usize>, kind: &Kind) -> Self {
+        let mut one = Self::of(counts);
+        one.until = (*kind != Kind::Job).then(|| Moment::now() + PATIENCE);
+        one
+    }
+
+    /// An object was listed.
+    pub(super) fn progresses(&mut self) {
+        let now = Moment::now();
+        self.until = self.until.map(|_| now + PATIENCE);
     }
 
     /// Completes when nobody waits any more.
-    async fn is_over(unsynced: Option<&Self>) {
+    pub(super) async fn is_over(unsynced: Option<&Self>) {
         match unsynced.and_then(|unsynced| unsynced.until) {
             Some(until) => sleep(until.since(Moment::now())).await,
             None => std::future::pending().await,
@@ -179,7 +193,7 @@ pub(super) async fn run(
         let context = || context.clone();
         tasks.extend(checks.map(|checks| kueue::watch_checks(context(), checks)));
         for (kind, watching) in workloads {
-            let (scope, one) = (scope.clone(), Some(Unsynced::of(&counts)));
+            let (scope, one) = (scope.clone(), Some(Unsynced::of_kind(&counts, &kind)));
             if kind == Kind::KueueWorkload {
                 let owners = mem::take(&mut owners);
                 tasks.spawn(kueue::watch_workloads(
@@ -286,6 +300,7 @@ pub(super) async fn watch_workloads(
                 unsynced = None;
             }
             Event::Apply(Some(workload)) | Event::InitApply(Some(workload)) => {
+                unsynced.iter_mut().for_each(Unsynced::progresses);
                 advisor.on_update(&workload);
                 match workload.tracked {
                     Some(tracked) => context.index.put(&workload.uid, Some(tracked)),

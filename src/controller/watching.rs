@@ -61,7 +61,7 @@ fn missing(what: &str, source: &Source) -> String {
 }
 
 /// What to do if the operator may not list and watch something from this source, or if there is no such thing.
-fn advice(what: &str, source: &Source, code: u16) -> Option<String> {
+pub(super) fn advice_on(what: &str, source: &Source, code: u16) -> Option<String> {
     let allow = format!("allow the operator to list and watch {what}");
     Some(match (code, source) {
         (401, _) => {
@@ -230,7 +230,7 @@ fn explain(what: &str, source: &Source, error: &watcher::Error) -> (Option<u16>,
     let status = watch_refusal(error);
     let words = status.map_or_else(|| error.to_string(), |status| status.message.clone());
     let code = status.map(|status| status.code);
-    let advice = code.and_then(|code| advice(what, source, code));
+    let advice = code.and_then(|code| advice_on(what, source, code));
     let advice = advice.map(|advice| format!("; {advice}"));
     let advice = advice.unwrap_or_default();
     (code, format!("{}{advice}", one_line(&words, SHOWN)))

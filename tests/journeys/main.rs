@@ -72,5 +72,6 @@ mod ttl_after_finished;
 mod two_operators_by_label;
 mod two_operators_of_one_semaphore;
 mod unsuspended;
+mod unwritable;
 mod waits;
 mod windows;

@@ -1,6 +1,8 @@
 //! What the election may do, in a Consul that denies by default and in Kubernetes: the rules that are shipped, or
 //! that docs/consul-acl.md adds, suffice, and what is missing without them is reported.
 
+use std::pin::pin;
+
 use serde_json::json;
 use testbed::{
     Bed, Consul, Operator, eventually,
@@ -92,4 +94,59 @@ async fn a_right_that_is_missing_for_the_lease_is_named() {
     let mut load = Load::start(&bed, "120s").await;
     load.goes_on().await;
     load.was_kept().await;
+}
+
+/// A new version serves one kind more, which it may not list: its rollout stops, and if it leads nevertheless, Jobs go
+/// on.
+#[tokio::test]
+async fn a_kind_that_may_not_be_listed_holds_up_the_rollout_and_no_job() {
+    let bed = Bed::builder().without_operator().start().await;
+    let a = bed.another_operator("a", [""; 0], []);
+    let b = bed.another_operator("b", ["--workloads=jobsets"], []);
+    a.start().await;
+    let mut load = Load::start(&bed, "120s").await;
+    load.goes_on().await;
+
+    let mut ready = pin!(b.start());
+    let unready = async {
+        says(&b, "another replica leads").await;
+        a.stop().await;
+        says(&b, "this replica leads").await;
+        load.goes_on().await;
+    };
+    tokio::select! {
+        () = &mut ready => panic!("it is ready though it can't list all:\n{}", b.logs()),
+        () = unready => {}
+    }
+    let name = "lists-jobsets";
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": { "name": name },
+        "rules": [{ "apiGroups": ["jobset.x-k8s.io"], "resources": ["jobsets"], "verbs": ["list", "watch"] }],
+    });
+    let file = bed.folder().path().join("role.json");
+    std::fs::write(&file, role.to_string()).expect("a file");
+    bed.kubectl(["create", "-f", &file.display().to_string()])
+        .await;
+    let user = "--serviceaccount=consul-semaphore-system:consul-semaphore-operator";
+    let role = format!("--clusterrole={name}");
+    bed.kubectl(["create", "clusterrolebinding", name, &role, user])
+        .await;
+    ready.await;
+    leader_of(&[&b]).await;
+    load.goes_on().await;
+    load.was_kept().await;
+}
+
+/// Waits until the log says this.
+async fn says(operator: &Operator, words: &str) {
+    eventually(&format!("it says {words:?}"), async || {
+        let logs = operator.logs();
+        if logs.contains(words) {
+            Ok(())
+        } else {
+            Err(logs)
+        }
+    })
+    .await;
 }

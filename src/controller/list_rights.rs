@@ -1,0 +1,54 @@
+//! Whether this replica could list what the leader watches. It is not ready before, so that the rollout of a version
+//! without the rights or the schema stops while the old leader continues.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Client, core::ApiResource};
+
+use super::{Workloads, watching::advice_on};
+use crate::{call::CallError, manifests::Source, telemetry::Health, watch_scope::WatchScope};
+use consul_client::text::one_line;
+use consul_semaphore::holding::retry_until_ok;
+use consul_semaphore_api::{ConsulSemaphore, scope::Namespaces};
+use consul_semaphore_workload::Kind;
+
+/// How much of an error is shown, in characters.
+const SHOWN: usize = 400;
+
+/// Lists one object of each resource in each scope, until that has worked.
+pub(super) async fn check(
+    client: Client,
+    served: Workloads,
+    namespaces: Namespaces,
+    health: Health,
+) {
+    let part = health.part("lists");
+    let kinds = served.kinds.iter();
+    let kinds = kinds.map(|kind| (kind.resource(), Source::of(kind), *kind != Kind::Job));
+    let own = [
+        ApiResource::erase::<Pod>(&()),
+        ApiResource::erase::<ConsulSemaphore>(&()),
+    ];
+    let own = own.map(|resource| (resource, Source::Operator, false));
+    let resources: Vec<_> = kinds.chain(own).collect();
+    for scope in WatchScope::over(&namespaces) {
+        for (resource, source, optional) in &resources {
+            let list = async || match scope.list_one(&client, resource).await {
+                // It is served as soon as it is there.
+                Err(error) if *optional && matches!(error.refusal(), Some((404, _))) => Ok(()),
+                listed => listed.map_err(|error| problem(&scope, &resource.plural, source, &error)),
+            };
+            let complain = |problem: &String| part.not_ready(problem.clone());
+            retry_until_ok(list, complain).await;
+        }
+    }
+    part.ready();
+}
+
+/// Why these can't be listed, and what to do about it.
+fn problem(scope: &WatchScope, what: &str, source: &Source, error: &CallError) -> String {
+    let advice = error.refusal();
+    let advice = advice.and_then(|(code, _)| advice_on(what, source, code));
+    let advice = advice.map_or_else(String::new, |advice| format!(": {advice}"));
+    let error = one_line(&error.to_string(), SHOWN);
+    format!("{} can't be listed{advice}: {error}", scope.of(what))
+}
