@@ -30,8 +30,9 @@ const GRANTS: usize = 50;
 /// How many slots are freed at once in a run.
 const AT_ONCE: usize = 50;
 
-/// How many connections there may be besides those that wait for changes.
-const BESIDE: u32 = 16;
+/// How many connections there may be besides those that wait for changes: one for each call that the client makes at once
+/// in its own datacenter.
+const BESIDE: u32 = 34;
 
 /// Between two counts of the connections.
 const LOOK: Duration = Duration::from_millis(50);
