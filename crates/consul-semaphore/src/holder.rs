@@ -315,10 +315,10 @@ impl Holder {
                 Phase::Deleting
             };
         });
-        let cools = self.program.workload.granted.is_some();
-        let cooldown = cools.then(|| self.settings.cooldown());
+        let granted = self.program.workload.granted.as_ref();
+        let cooldown = granted.map_or(Duration::ZERO, |_| self.settings.cooldown());
         // If Consul is away, the slots cool down nevertheless.
-        self.given_up = Moment::now() + cooldown.unwrap_or_default() + RELEASE;
+        self.given_up = Moment::now() + cooldown + RELEASE;
     }
 
     /// Gives back what is held: slots once they have cooled down, or the place in the queue. Call [`Self::finished`]

@@ -103,8 +103,11 @@ impl Settings {
     /// How long slots stay held once the work has ended: not those of a rate, which stay held anyway.
     pub(super) fn cooldown(&self) -> Duration {
         let mut semaphores = self.request.semaphores().iter();
-        let any = semaphores.any(|semaphore| semaphore.period.is_none());
-        any.then_some(self.cooldown).unwrap_or_default()
+        if semaphores.any(|semaphore| semaphore.period.is_none()) {
+            self.cooldown
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// A semaphore for the engine. A program has neither a namespace nor an object of Kubernetes.
