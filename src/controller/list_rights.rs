@@ -1,7 +1,6 @@
 //! Whether this replica could list what the leader watches. It is not ready before, so that the rollout of a version
 //! without the rights or the schema stops while the old leader continues.
 
-use k8s_openapi::api::core::v1::Pod;
 use kube::{Client, core::ApiResource};
 
 use super::{Workloads, watching::advice_on};
@@ -25,7 +24,7 @@ pub(super) async fn check(
     let kinds = served.kinds.iter();
     let kinds = kinds.map(|kind| (kind.resource(), Source::of(kind), *kind != Kind::Job));
     let own = [
-        ApiResource::erase::<Pod>(&()),
+        Kind::Pod.resource(),
         ApiResource::erase::<ConsulSemaphore>(&()),
     ];
     let own = own.map(|resource| (resource, Source::Operator, false));
