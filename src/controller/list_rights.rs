@@ -3,15 +3,11 @@
 
 use kube::{Client, core::ApiResource};
 
-use super::{Workloads, watching::advice_on};
+use super::{Workloads, watching::with_advice};
 use crate::{call::CallError, manifests::Source, telemetry::Health, watch_scope::WatchScope};
-use consul_client::text::one_line;
 use consul_semaphore::holding::retry_until_ok;
 use consul_semaphore_api::{ConsulSemaphore, scope::Namespaces};
 use consul_semaphore_workload::Kind;
-
-/// How much of an error is shown, in characters.
-const SHOWN: usize = 400;
 
 /// Lists one object of each resource in each scope, until that has worked.
 pub(super) async fn check(
@@ -45,9 +41,7 @@ pub(super) async fn check(
 
 /// Why these can't be listed, and what to do about it.
 fn problem(scope: &WatchScope, what: &str, source: &Source, error: &CallError) -> String {
-    let advice = error.refusal();
-    let advice = advice.and_then(|(code, _)| advice_on(what, source, code));
-    let advice = advice.map_or_else(String::new, |advice| format!(": {advice}"));
-    let error = one_line(&error.to_string(), SHOWN);
-    format!("{} can't be listed{advice}: {error}", scope.of(what))
+    let code = error.refusal().map(|(code, _)| code);
+    let why = with_advice(&error.to_string(), what, source, code);
+    format!("{} can't be listed: {why}", scope.of(what))
 }

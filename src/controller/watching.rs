@@ -61,7 +61,7 @@ fn missing(what: &str, source: &Source) -> String {
 }
 
 /// What to do if the operator may not list and watch something from this source, or if there is no such thing.
-pub(super) fn advice_on(what: &str, source: &Source, code: u16) -> Option<String> {
+fn advice(what: &str, source: &Source, code: u16) -> Option<String> {
     let allow = format!("allow the operator to list and watch {what}");
     Some(match (code, source) {
         (401, _) => {
@@ -80,6 +80,14 @@ pub(super) fn advice_on(what: &str, source: &Source, code: u16) -> Option<String
         (404, source) => missing(what, source),
         _ => return None,
     })
+}
+
+/// Why these can't be listed or watched, in the words of an error with this HTTP status, and what to do about it.
+pub(super) fn with_advice(words: &str, what: &str, source: &Source, code: Option<u16>) -> String {
+    let advice = code.and_then(|code| advice(what, source, code));
+    let advice = advice.map(|advice| format!("; {advice}"));
+    let advice = advice.unwrap_or_default();
+    format!("{}{advice}", one_line(words, SHOWN))
 }
 
 /// Consecutive errors.
@@ -230,10 +238,7 @@ fn explain(what: &str, source: &Source, error: &watcher::Error) -> (Option<u16>,
     let status = watch_refusal(error);
     let words = status.map_or_else(|| error.to_string(), |status| status.message.clone());
     let code = status.map(|status| status.code);
-    let advice = code.and_then(|code| advice_on(what, source, code));
-    let advice = advice.map(|advice| format!("; {advice}"));
-    let advice = advice.unwrap_or_default();
-    (code, format!("{}{advice}", one_line(&words, SHOWN)))
+    (code, with_advice(&words, what, source, code))
 }
 
 #[cfg(test)]

@@ -73,8 +73,7 @@ pub(super) fn ends(signal: Signal) -> bool {
     ![Signal::USR1, Signal::USR2, Signal::TSTP].contains(&signal)
 }
 
-/// Sees to it that the exit codes of children are kept: they are not if whoever started this program ignores SIGCHLD,
-/// as some daemons do.
+/// Keeps the exit codes of children, which are lost if whoever started this program ignores SIGCHLD, as some daemons do.
 pub(super) fn collect_exit_codes() -> io::Result<()> {
     // A handler stays once it is installed.
     stream(Signal::CHILD).map(drop)
