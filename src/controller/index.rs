@@ -768,6 +768,11 @@ impl Index {
         self.state().remnants.contains(uid)
     }
 
+    /// From when on the absence of pods proves that none is left of a workload, if not at once.
+    pub(super) fn proof_counts_from(&self, tracked: &TrackedWorkload) -> Option<Moment> {
+        self.state().remnants.counts_from(tracked)
+    }
+
     /// No pod of a workload is left from the grant that this version of it names.
     pub(super) fn proved(&self, tracked: &TrackedWorkload) {
         let mut state = self.state();

@@ -68,14 +68,14 @@ pub(super) async fn run(context: Arc<Context>) {
 
 /// Why a workload is left alone for a while.
 enum Pause {
-    PodsLeft(Moment),
+    Again(Moment),
     Undone(Setback),
 }
 
 impl Pause {
     fn until(&self) -> Moment {
         match self {
-            Self::PodsLeft(until) => *until,
+            Self::Again(until) => *until,
             Self::Undone(setback) => setback.until,
         }
     }
@@ -86,6 +86,8 @@ enum Outcome {
     Settled,
     Changed,
     PodsLeft,
+    /// Its controller may still make pods until then.
+    TooSoon(Moment),
     Failed,
 }
 
@@ -93,12 +95,13 @@ impl Outcome {
     fn pause(&self, before: Option<&Pause>, now: Moment) -> Option<Pause> {
         let before = match before {
             Some(Pause::Undone(before)) => Some(before),
-            Some(Pause::PodsLeft(_)) | None => None,
+            Some(Pause::Again(_)) | None => None,
         };
         Some(match self {
             Self::Settled => return None,
             Self::Changed => Pause::Undone(Setback::outrun(before, now)),
-            Self::PodsLeft => Pause::PodsLeft(now + AGAIN),
+            Self::PodsLeft => Pause::Again(now + AGAIN),
+            Self::TooSoon(until) => Pause::Again(*until),
             Self::Failed => Pause::Undone(Setback::after(before, now)),
         })
     }
@@ -107,6 +110,10 @@ impl Outcome {
 /// Looks for pods of a workload. When none is left, it counts as its status shows it.
 async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     let (namespace, workload) = (&tracked.namespace, &tracked.workload);
+    let counts = context.index.proof_counts_from(tracked);
+    if let Some(counts) = counts.filter(|counts| *counts > Moment::now()) {
+        return Outcome::TooSoon(counts);
+    }
     let identity = Identity {
         cluster: context.shared.cluster.id.as_str().into(),
         namespace: namespace.clone(),

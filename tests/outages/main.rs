@@ -10,6 +10,7 @@
 mod consul_answers;
 mod consul_servers;
 mod hostile_bytes;
+mod job_controller;
 mod kubernetes_access;
 mod kubernetes_server;
 mod stage;

@@ -61,6 +61,7 @@ pub use self::{
     knowledge::Trouble,
     lookup::{Changes, Lookup, Slice, head},
     message::{Action, Answer, Call, CallId, Event, Moved, News, Now, Outcome, Write, Written},
+    proofs::START_SETTLE_TIME,
     queue::{Conclusion, IDLE, Queue},
     refs::{QueueRef, SemaphoreRef},
     semaphore::{ConsulAccess, Duty, Known, Obstacle, QueueState, Semaphore, Spec},

@@ -185,14 +185,16 @@ impl TrackedWorkload {
     }
 
     /// Whether pods of it may be left that its status does not show: it was started in a slot, and does not run any
-    /// more. Only a Job's status counts its pods; of any other workload only a LIST shows that none is left. One that
-    /// is finished in the slot that it says is not meant: the contender for that slot stays until then. One that is
-    /// held only to fail may have them, too; and one that has failed without a grant and may run again is looked at
-    /// once more, to bear no mark of that then. So is a Job that still has a start time, to have none.
+    /// more. Only a Job's status counts its pods, and if it lost its slot soon after it was started, that may still be
+    /// from before the start; of any other workload only a LIST shows that none is left. One that is finished in the
+    /// slot that it says is not meant: the contender for that slot stays until then. One that is held only to fail may
+    /// have them, too; and one that has failed without a grant and may run again is looked at once more, to bear no
+    /// mark of that then. So is a Job that still has a start time, to have none.
     pub fn may_have_pods(&self) -> bool {
         let workload = &self.workload;
         if workload.kind == Kind::Job.name() {
-            return self.shape.is_started() && !self.is_managed();
+            let lost = workload.phase == Phase::Idle && workload.lost();
+            return lost || self.shape.is_started() && !self.is_managed();
         }
         match workload.phase {
             // Kueue resets its grant while its pods terminate.

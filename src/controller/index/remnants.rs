@@ -7,7 +7,8 @@ use std::{
     sync::Arc,
 };
 
-use consul_semaphore::{Granted, Phase, Uid, Workload};
+use consul_client::clock::Moment;
+use consul_semaphore::{Granted, Phase, Uid, Workload, engine::START_SETTLE_TIME};
 use consul_semaphore_workload::TrackedWorkload;
 
 /// What comes after a workload, and what comes before and is it: so that each has its turn where many are due.
@@ -25,6 +26,8 @@ pub(super) struct Remnants {
     unproved: BTreeMap<Uid, Unproved>,
     /// The grants from which no pod is left, and the time in the queue that followed: Kueue's Workloads name no grant.
     proved: HashMap<Uid, (Option<Granted>, i64)>,
+    /// Since when each workload that runs or stops is known to have been started.
+    starts: HashMap<Uid, Moment>,
 }
 
 struct Unproved {
@@ -44,14 +47,26 @@ impl Remnants {
         if tracked.workload.phase == Phase::Running {
             self.proved.remove(uid);
         }
-        let Workload { granted, since, .. } = &*tracked.workload;
+        let Workload {
+            granted,
+            since,
+            phase,
+            seen,
+            ..
+        } = &*tracked.workload;
         let proved = self.proved.get(uid);
         // What is to be written then is waited for.
         let is_proved = proved.is_some_and(|proved| *granted == proved.0 && *since == proved.1)
             && !tracked.shape.is_to_fail()
             && !tracked.shape.is_started()
             && !tracked.shape.is_reset();
-        if is_proved || !tracked.may_have_pods() {
+        let is_unproved = !is_proved && tracked.may_have_pods();
+        if is_unproved || matches!(phase, Phase::Running | Phase::Stopping) {
+            self.starts.entry(uid.clone()).or_insert(*seen);
+        } else {
+            self.starts.remove(uid);
+        }
+        if !is_unproved {
             self.unproved.remove(uid);
             return tracked;
         }
@@ -109,6 +124,14 @@ impl Remnants {
         Some(known.tracked.clone())
     }
 
+    /// From when on the absence of pods proves that none is left of one of them: its controller may still make them
+    /// before.
+    pub(super) fn counts_from(&self, tracked: &TrackedWorkload) -> Option<Moment> {
+        tracked.workload.granted.as_ref()?;
+        let started = self.starts.get(&tracked.workload.uid)?;
+        Some(*started + START_SETTLE_TIME)
+    }
+
     /// No pod is left of a workload from the grant that it names. Returns it as it is known now.
     pub(super) fn proved(&mut self, tracked: &TrackedWorkload) -> Option<TrackedWorkload> {
         let Workload {
@@ -134,5 +157,6 @@ impl Remnants {
     pub(super) fn remove(&mut self, uid: &Uid) {
         self.unproved.remove(uid);
         self.proved.remove(uid);
+        self.starts.remove(uid);
     }
 }

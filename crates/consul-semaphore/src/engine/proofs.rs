@@ -15,7 +15,7 @@ const PROVE_SOON: Duration = Duration::from_millis(250);
 
 /// How long after a start the absence of pods proves nothing: the Job controller may still make them, from a workload
 /// that it saw before it was suspended or deleted again.
-pub(crate) const START_SETTLE_TIME: Duration = Duration::from_secs(5);
+pub const START_SETTLE_TIME: Duration = Duration::from_secs(5);
 
 /// When to warn about pods that are left.
 const OVERDUE: Duration = Duration::from_secs(90);

@@ -281,6 +281,31 @@ fn unsuspended_by_someone_it_runs_once_its_status_shows_it() {
     assert_eq!(granted, Phase::Running);
 }
 
+/// Its status may be from before its start, so that it has pods all the same.
+#[test]
+fn a_suspended_job_that_lost_its_slot_may_have_pods() {
+    let suspended = |change: fn(&mut Value)| {
+        let workload = waiting(|workload| {
+            workload["spec"]["template"]["metadata"]["annotations"] = json!({
+                "consul-semaphore.io/granted-to": "u",
+                "consul-semaphore.io/lock-key": "p/s",
+                "consul-semaphore.io/session": "s",
+            });
+            change(workload);
+        });
+        read(workload).unwrap()
+    };
+    let lost = suspended(|_| {});
+    assert!(lost.workload.phase == Phase::Idle && lost.may_have_pods());
+    // Its status counts them.
+    assert!(!suspended(|workload| workload["status"]["active"] = json!(1)).may_have_pods());
+    // Its user suspended it: its contender stays until a LIST shows that none is left.
+    let by_its_user = suspended(|workload| {
+        workload["metadata"]["annotations"][annotations::SESSION] = json!("s");
+    });
+    assert!(!by_its_user.may_have_pods());
+}
+
 #[test]
 fn only_a_grant_made_for_this_workload_counts() {
     let granted_to = |uid: &str| {

@@ -1,4 +1,5 @@
 use super::*;
+use consul_semaphore::engine::START_SETTLE_TIME;
 
 /// A `JobSet` that was suspended after the grant of this session, because its slot was lost.
 fn stopped(session: &str) -> TrackedWorkload {
@@ -53,6 +54,39 @@ fn what_may_have_pods_counts_as_stopping_until_none_is_left() {
     // A late answer about the grant before says nothing of these.
     index.proved(&asked[0]);
     assert!(index.is_unproved(&"a".into()));
+}
+
+/// The controller may have acted on the start and not yet have made the pods.
+#[test]
+fn that_it_has_no_pods_counts_only_some_time_after_it_was_started() {
+    let index = with_db();
+    let second = |second| Moment::from_boot(Duration::from_secs(second));
+    let seen = |at, phase| {
+        let mut tracked = stopped("s");
+        let workload = workload(&mut tracked);
+        (workload.seen, workload.phase) = (second(at), phase);
+        tracked
+    };
+    put(&index, seen(10, Phase::Running));
+    put(&index, seen(12, Phase::Running));
+    put(&index, seen(13, Phase::Stopping));
+    put(&index, seen(14, Phase::Idle));
+    let asked = index.unproved(9, None, |_| false, |_| true).remove(0);
+    let counts = |at| Some(second(at) + START_SETTLE_TIME);
+    assert_eq!(index.proof_counts_from(&asked), counts(10));
+    index.proved(&asked);
+    // It is started again.
+    put(&index, seen(20, Phase::Running));
+    put(&index, seen(21, Phase::Idle));
+    assert_eq!(index.proof_counts_from(&asked), counts(20));
+    // A replica that did not see the start waits from when it saw it first.
+    index.remove(&"a".into());
+    put(&index, seen(31, Phase::Idle));
+    assert_eq!(index.proof_counts_from(&asked), counts(31));
+    // One that is stopped only to fail never had a slot.
+    let mut failing = seen(31, Phase::Idle);
+    workload(&mut failing).granted = None;
+    assert_eq!(index.proof_counts_from(&failing), None);
 }
 
 #[test]
