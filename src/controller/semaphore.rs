@@ -410,7 +410,7 @@ impl SemaphoreController {
         let reference = QueueRef::new(&self.reference, key.clone());
         let tenures = self.reported.tenures.entry(key.clone()).or_default();
         let before = self.reported.keys.get(key);
-        let shown = match queue.reading() {
+        let shown = match queue.last_reading() {
             Some(reading) => Shown::new(&reference, queue, reading, tenures),
             None => before.map_or_else(Shown::default, |before| before.shown.clone()),
         };

@@ -33,6 +33,8 @@ pub(crate) struct Knowledge {
     mode: Mode,
     /// The prefix as Consul last showed it; `None` while it is unknown.
     pub(crate) reading: Option<Reading>,
+    /// What was known before that. Nothing is decided from it.
+    outdated: Option<Reading>,
     listed: Listed,
     own_writes: OwnWrites,
     /// Whether the watch failed last. It continues by itself, and its listings are for all who share it: meanwhile no
@@ -84,6 +86,7 @@ impl Knowledge {
             prefix,
             mode,
             reading: None,
+            outdated: None,
             listed: Listed::default(),
             own_writes: OwnWrites::default(),
             watch_failed: false,
@@ -169,7 +172,12 @@ impl Knowledge {
 
     /// Makes the prefix be read again before anything else is decided from it.
     pub(super) fn invalidate(&mut self) {
-        self.reading = None;
+        self.outdated = self.reading.take().or(self.outdated.take());
+    }
+
+    /// The prefix as it is known, or was when it was known last.
+    pub(super) fn last_reading(&self) -> Option<&Reading> {
+        self.reading.as_ref().or(self.outdated.as_ref())
     }
 
     /// Takes over a listing that was requested because nothing was known.
@@ -179,6 +187,7 @@ impl Knowledge {
             // What was written is not known any more: only a later listing can show it.
             return;
         }
+        self.outdated = None;
         let reading = Reading::new(self.prefix.clone(), self.mode, listing);
         self.memory.observe(&reading, now);
         self.reading = Some(reading);
@@ -363,6 +372,23 @@ mod tests {
             time: jiff::Timestamp::UNIX_EPOCH,
             jitter: 0.0,
         }
+    }
+
+    #[test]
+    fn what_was_known_last_is_still_told_while_consul_is_away() {
+        let mut known = known();
+        let told = |known: &Knowledge| known.last_reading().map(|reading| reading.sent);
+        assert_eq!(told(&known), None);
+        let (before, after) = (tick(), tick());
+        known.listed(Ok(news(9, before)), now());
+        // Each try fails.
+        for _ in 0..2 {
+            known.listed(Err(consul::Error::NoToken), now());
+            assert!(known.reading.is_none());
+            assert_eq!(told(&known), Some(before));
+        }
+        known.listed(Ok(news(10, after)), now());
+        assert_eq!(told(&known), Some(after));
     }
 
     #[test]

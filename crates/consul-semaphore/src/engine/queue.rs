@@ -176,6 +176,11 @@ impl Queue {
         self.knowledge.reading.as_ref()
     }
 
+    /// The prefix as it was known last, for reports: nothing is decided from it while [`Self::reading`] is `None`.
+    pub fn last_reading(&self) -> Option<&Reading> {
+        self.knowledge.last_reading()
+    }
+
     /// Why Consul can't be used, if it can't.
     pub fn trouble(&self) -> Option<&Trouble> {
         self.knowledge.trouble.as_ref()
