@@ -38,11 +38,12 @@ pub(super) async fn run(context: Arc<Context>) {
         reported.retain(|uid, _| there.contains(uid));
         let wait = report(&context, &unclaimed, &mut reported);
         let why = |tracked: &TrackedWorkload, why: &Unclaimed| explain(tracked, why).1;
-        let ends = unqueued.end(&context, &unclaimed, why).await;
+        let ends = unqueued.end(&context, &unclaimed, why);
         let wait = wait.into_iter().chain(ends).min();
         tokio::time::sleep(COALESCE).await;
         tokio::select! {
             () = context.index.unclaimed_changed() => {}
+            Some(()) = unqueued.ended() => {}
             () = tokio::time::sleep(wait.unwrap_or(Duration::from_hours(1))) => {}
         }
     }

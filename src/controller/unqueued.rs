@@ -7,13 +7,14 @@ use std::{
     time::Duration,
 };
 
+use futures::FutureExt;
 use jiff::Timestamp;
-use tokio::task::JoinSet;
 
 use super::{
     Context,
     index::Unclaimed,
     shell::{ended, explain_failure},
+    tasks::Tasks,
     unfailable::hold_instead,
 };
 use crate::{
@@ -40,6 +41,8 @@ pub(super) struct Unqueued {
     /// Since when this replica leads.
     started: Timestamp,
     setbacks: HashMap<Uid, Setback>,
+    /// Each returns what [`make_fail`] does.
+    fails: Tasks<bool>,
 }
 
 impl Unqueued {
@@ -47,12 +50,13 @@ impl Unqueued {
         Self {
             started: clock::time(),
             setbacks: HashMap::new(),
+            fails: Tasks::new(CONCURRENCY),
         }
     }
 
-    /// Makes those of these workloads fail whose time is over. `why` says what keeps one out of the queue. Returns how
-    /// long until the next one is due.
-    pub(super) async fn end(
+    /// Begins to make those of these workloads fail whose time is over, in turns; they are ordered by their uids.
+    /// `why` says what keeps one out of the queue. Returns how long until the next one is due.
+    pub(super) fn end(
         &mut self,
         context: &Arc<Context>,
         unclaimed: &[TrackedWorkload],
@@ -64,9 +68,15 @@ impl Unqueued {
             .collect();
         self.setbacks.retain(|uid, _| there.contains(uid));
         let (now, moment) = (clock::time(), Moment::now());
-        let (mut next, mut fails): (Option<Duration>, JoinSet<_>) = (None, JoinSet::new());
-        for tracked in unclaimed {
+        let mut next: Option<Duration> = None;
+        let last = self.fails.last();
+        let turn = unclaimed.partition_point(|tracked| Some(&tracked.workload.uid) <= last);
+        let (later, first) = unclaimed.split_at(turn);
+        for tracked in first.iter().chain(later) {
             let uid = &tracked.workload.uid;
+            if self.fails.has(uid) {
+                continue;
+            }
             let Some((ends, timeout)) = context.index.unclaimed_ends(tracked, self.started) else {
                 continue;
             };
@@ -80,7 +90,7 @@ impl Unqueued {
             let Some(obstacle) = obstacle.filter(Unclaimed::ends_waits) else {
                 continue;
             };
-            if !wait.is_zero() || fails.len() == CONCURRENCY {
+            if !wait.is_zero() || self.fails.free() == 0 {
                 let wait = wait.max(Duration::from_secs(1));
                 next = next.into_iter().chain([wait]).min();
                 continue;
@@ -94,25 +104,25 @@ impl Unqueued {
             };
             let (context, namespace) = (context.clone(), tracked.namespace.clone());
             let shape = tracked.shape.clone();
-            fails.spawn(async move {
-                let uid = fail.workload.uid.clone();
-                (uid, make_fail(&context, &namespace, fail, &shape).await)
+            self.fails.start(uid.clone(), async move {
+                make_fail(&context, &namespace, fail, &shape).await
             });
         }
-        while let Some(failed) = fails.join_next().await {
-            let (uid, done) = match failed {
-                Ok(failed) => failed,
-                Err(error) => std::panic::resume_unwind(error.into_panic()),
-            };
+        next
+    }
+
+    /// Waits until one of those that were begun is done, and whatever else is done by then; `None` if there is none.
+    pub(super) async fn ended(&mut self) -> Option<()> {
+        let mut ended = Some(self.fails.next().await?);
+        while let Some((uid, done)) = ended {
             let before = self.setbacks.remove(&uid);
             if !done {
                 let setback = Setback::after(before.as_ref(), Moment::now());
-                let wait = setback.until.since(Moment::now());
-                next = next.into_iter().chain([wait]).min();
                 self.setbacks.insert(uid, setback);
             }
+            ended = self.fails.next().now_or_never().flatten();
         }
-        next
+        Some(())
     }
 }
 

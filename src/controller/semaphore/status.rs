@@ -126,7 +126,7 @@ pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
 
 /// Who is queued now, including workloads that the last pass granted a slot.
 pub(super) fn queued(index: &Index, reference: &QueueRef, queue: &Queue) -> Queued {
-    let holders = queue.last_reading().into_iter().flat_map(|reading| {
+    let holders = queue.reading().into_iter().flat_map(|reading| {
         let (_, held) = slots(reading.lock()).unwrap_or_default();
         // A holder without a contender is dead, and its workload may wait for another slot.
         let lives = |session: &&SessionId| reading.contender(session).is_some();
