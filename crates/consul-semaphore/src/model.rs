@@ -319,6 +319,51 @@ fn a_holder_that_comes_back_is_not_pruned() {
     assert_eq!(world.outside.sight().holding().count(), 1);
 }
 
+/// A transaction that makes the key is lost on its way. Others make the key, it is agreed with them, and they delete it:
+/// then nothing keeps that transaction from arriving.
+#[test]
+fn a_limit_that_arrives_late_in_an_empty_prefix_is_somebody_elses() {
+    let setup = Setup {
+        lock_delay: 0,
+        ..alone(1, 4)
+    };
+    let create = Event::Create {
+        workload: 0,
+        priority: 0,
+    };
+    let lost = Lost {
+        done: false,
+        hangs: false,
+    };
+    let script = [
+        Event::Step(None),
+        Event::Step(None),
+        Event::Step(None),
+        Event::SetLimit(3),
+        Event::Step(None),
+        Event::Step(None),
+        Event::Step(None),
+        create.clone(),
+        Event::Step(None),
+        create.clone(),
+        Event::Step(Some(lost)),
+        create.clone(),
+        Event::Step(None),
+        create.clone(),
+        Event::Pass,
+        Event::WriteLimit(1),
+        Event::SetLimit(1),
+        Event::Pass,
+        Event::DeleteLock,
+        create,
+        Event::Land,
+    ];
+    let mut world = World::run(&setup, &script);
+    assert_eq!(world.outside.sight().body.unwrap().limit, 3);
+    let plan = world.settle();
+    assert_eq!(plan.agreement, Some(Agreement::Conflict { theirs: 3 }));
+}
+
 /// A foreign client that waits for a mutex is invisible, and still gets it before our queue is empty.
 #[test]
 fn nobody_starves_who_waits_for_a_mutex() {

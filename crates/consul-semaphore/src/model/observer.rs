@@ -35,6 +35,8 @@ pub(super) struct Written<'a> {
     pub(super) transaction: &'a Transaction,
     /// The generation of the spec that it was decided on.
     pub(super) generation: u64,
+    /// Whether nobody waited for it any more.
+    pub(super) late: bool,
     /// Its raft index.
     pub(super) index: u64,
     pub(super) before: Sight,
@@ -388,6 +390,12 @@ impl Observer {
         assert_eq!(written.transaction.limit, Some(moved));
         self.limit_is_ours = true;
         let recorded = |limit: u32| written.applied.contains(&limit);
+        // Others have made the key and deleted it, since a transaction was sent that makes it. Nothing in Consul can
+        // keep that one from arriving now. Its limit may be forgotten, and counts as somebody else's.
+        if written.late && before.is_none() && !recorded(moved) {
+            self.limit_is_ours = false;
+            return;
+        }
         assert!(recorded(moved), "wrote a limit that is not recorded");
         let ours = |limit: u32| recorded(limit) && self.claimed.contains(&limit);
         if before.is_some_and(|before| !ours(before)) {

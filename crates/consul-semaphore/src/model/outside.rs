@@ -173,6 +173,15 @@ impl Outside {
         transaction: &Transaction,
         generation: u64,
     ) -> Result<Vec<Entry>, Refused> {
+        self.arrive(transaction, generation, false)
+    }
+
+    fn arrive(
+        &mut self,
+        transaction: &Transaction,
+        generation: u64,
+        late: bool,
+    ) -> Result<Vec<Entry>, Refused> {
         let operations = &transaction.operations;
         assert!(!operations.is_empty(), "nothing to write");
         if operations.len() > self.operations {
@@ -183,6 +192,7 @@ impl Outside {
         let written = Written {
             transaction,
             generation,
+            late,
             index: self.consul.index(),
             before,
             after: self.sight(),
@@ -200,7 +210,7 @@ impl Outside {
     pub(super) fn land(&mut self) {
         if let Some((transaction, generation)) = self.late.pop() {
             // It may well be refused.
-            let _answer = self.transact(&transaction, generation);
+            let _answer = self.arrive(&transaction, generation, true);
             if transaction.limit.is_some() {
                 self.observer.forget_enforcements();
             }
