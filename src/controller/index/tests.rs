@@ -239,6 +239,10 @@ fn the_queue_is_by_loss_priority_age_and_name() {
             workload(tracked).granted = Some(Granted::by("db/s", "s"));
         }),
     );
+    // It is queued once no pod of it is left.
+    let slice = index.slice(&queue("db"), 4);
+    assert_eq!(names(&slice.waiting), ["urgent", "a", "b", "younger"]);
+    index.proved(&index.unproved(9, None, |_| false, |_| true)[0]);
     let slice = index.slice(&queue("db"), 4);
     assert_eq!(names(&slice.waiting), ["lost", "urgent", "a", "b"]);
     assert_eq!(index.all_waiting(&queue("db")).len(), 5);
