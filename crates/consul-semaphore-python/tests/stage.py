@@ -3,6 +3,7 @@
 import atexit
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,9 @@ from typing import Any, Optional, cast
 SERVERS = Path(os.environ["SERVERS_DIR"]) / "bin"
 PATIENCE = 60.0
 """How long something may take that takes a moment, on a machine that is busy with other things."""
+
+# A shell has what it starts in the background ignore Ctrl-C, and so would the programs that are started here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Consul:
