@@ -81,6 +81,9 @@ impl Kind {
         let run = self.held(team, "1h").await;
         run.change(json!([unset("/spec/status")])).await.unwrap();
         running(team, &self.of(&run).await, 1).await;
+        // Its controller makes the pods first, and Tekton's webhook goes by the status.
+        run.is("started", |it| it["status"]["startTime"].is_string())
+            .await;
         run
     }
 
