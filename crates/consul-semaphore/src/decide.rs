@@ -134,6 +134,8 @@ struct Pass<'a> {
     opening: Opening,
     /// The slots that workloads have, or for which they have a contender that they can't use again.
     settled: BTreeSet<(&'a Uid, u32)>,
+    /// The workloads whose contender is released in this pass. Those that wait can have another one in the next.
+    released: BTreeSet<&'a Uid>,
     /// The sessions that take over slots of a rate in this pass.
     taken: BTreeSet<SessionId>,
     /// The sessions of workloads that wait with a contender.
@@ -154,6 +156,7 @@ impl<'a> Pass<'a> {
             composer: Composer::new(reading, observed),
             opening: observed.settings.restrictions.windows.at(observed.time),
             settled: BTreeSet::new(),
+            released: BTreeSet::new(),
             taken: BTreeSet::new(),
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
@@ -258,6 +261,7 @@ impl<'a> Pass<'a> {
             self.settled.insert((uid, *ordinal));
         }
         if fate == Fate::Release {
+            self.released.insert(uid);
             return self.release(ours);
         }
         if fate == Fate::Cool {
@@ -530,7 +534,10 @@ impl<'a> Pass<'a> {
             if barred.contains(uid) && workload.asks_for_many() {
                 self.plan.parts.insert(uid.clone(), Part::Barred);
             }
-            if self.has_settled(uid) || barred.contains(uid) || busy.contains(uid) {
+            // What it gives back in this pass is for it again if it is the first: it can be started since.
+            let gives_back = self.released.contains(uid);
+            let settled = self.has_settled(uid) && !gives_back;
+            if settled || barred.contains(uid) || busy.contains(uid) {
                 continue;
             }
             if self.lateness(workload).is_some() {
@@ -543,7 +550,7 @@ impl<'a> Pass<'a> {
             let free = self.composer.has_room(slots.saturating_add(withheld));
             let (sessions, missing) = self.sessions_for(workload, slots);
             let joint = workload.asks_for_several() && self.observed.joint != Some(uid);
-            let ready = sessions.len() == count(slots) && in_turn;
+            let ready = sessions.len() == count(slots) && in_turn && !gives_back;
             if free {
                 self.plan.in_reach.insert(uid.clone());
             }

@@ -87,7 +87,7 @@ fn check_order(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) 
         .queue
         .iter()
         .map(AsRef::as_ref)
-        .filter(|workload| waits(observed, workload))
+        .filter(|workload| waits(observed, transaction, workload))
         .collect();
     let in_order = |workload: &&Workload| {
         let lost = workload.granted.is_some();
@@ -143,13 +143,16 @@ fn check_order(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) 
     );
 }
 
-/// Whether a workload in the queue can be granted a slot now.
-fn waits(observed: &Observed<'_>, workload: &Workload) -> bool {
+/// Whether a workload in the queue can be granted a slot now, or in the next pass because this one releases the slot
+/// that it gave back.
+fn waits(observed: &Observed<'_>, transaction: &Transaction, workload: &Workload) -> bool {
     let taken = observed.ours.iter().any(|ours| {
-        let held = observed.reading.is_some_and(|r| r.holds(&ours.session));
-        let ran_in =
-            workload.started_by(&ours.session) || workload.reported.contains(&ours.session);
-        ours.identity.uid == workload.uid && (held || ran_in)
+        let session = &ours.session;
+        let leaves = transaction.releases.iter().any(|r| r.session == *session);
+        let held = observed.reading.is_some_and(|r| r.holds(session));
+        let given_back = workload.reported.contains(session);
+        ours.identity.uid == workload.uid
+            && (workload.started_by(session) || (held || given_back) && !leaves)
     });
     let away = observed.barred.contains(&workload.uid) || observed.busy.contains(&workload.uid);
     observed.settings.may_start(workload) && !taken && !away

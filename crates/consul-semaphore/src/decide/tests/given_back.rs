@@ -27,6 +27,22 @@ fn one_that_cannot_be_started_blocks_nobody() {
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
 }
 
+/// What refused its start, such as missing rights, ended while it gave its slot back.
+#[test]
+fn one_that_can_be_started_again_is_not_passed_when_it_gives_its_slot_back() {
+    for (limit, holders) in [(1, &["sa"][..]), (2, &["sa"])] {
+        let told = samples::workload("a", Phase::Idle, None, Some("sa"));
+        let mut facts = Facts::new(limit, holders);
+        facts.ours("sa", &told, true);
+        facts
+            .queue(&[told.clone(), waiting("b")])
+            .session("b", "sb");
+        let plan = facts.decide();
+        assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec![]));
+        assert_eq!(asks_sessions(&plan), ["a"]);
+    }
+}
+
 #[test]
 fn one_that_cannot_even_be_told_blocks_nobody_either() {
     let mut facts = Facts::new(1, &["sa"]);
