@@ -229,10 +229,12 @@ impl Workloads {
             return Err(unknown(&target.kind));
         };
         let of = Resource::new(&kind, &namespace, &target.name);
-        let answer = match of.write(&target, &request) {
-            Ok(request) => self.send(&kind, request, end).await,
-            Err(error) => Err(Box::new(error).into()),
-        };
+        let mut answer = self.send_write(&of, &target, &request, end).await;
+        let may_write = self.may_write_after(&of, answer.as_ref().err(), end).await;
+        if may_write == Some(true) {
+            // The permission may have come back since. What is refused all the same is refused to this workload alone.
+            answer = self.send_write(&of, &target, &request, end).await;
+        }
         drop(turn);
         match answer {
             // What is left of a deleted workload no longer concerns the operator.
@@ -243,7 +245,37 @@ impl Workloads {
                 }
                 Ok(written)
             }
-            Err(error) => Err(self.find_out(&of, &target, &error, end).await),
+            Err(error) => {
+                let forbidden = may_write == Some(false);
+                Err(self.find_out(&of, &target, &error, forbidden, end).await)
+            }
+        }
+    }
+
+    async fn send_write(
+        &self,
+        of: &Resource<'_>,
+        target: &Target,
+        request: &Request,
+        end: Moment,
+    ) -> Result<Option<TrackedWorkload>, CallError> {
+        let request = of.write(target, request).map_err(Box::new)?;
+        self.send(of.kind, request, end).await
+    }
+
+    /// Whether the operator may write there at all, after this answer to a write; `None` if the answer does not raise
+    /// the question, or there is none. What is forbidden of another kind says nothing of Jobs in the same queue.
+    async fn may_write_after(
+        &self,
+        of: &Resource<'_>,
+        error: Option<&CallError>,
+        end: Moment,
+    ) -> Option<bool> {
+        match error.and_then(CallError::refusal) {
+            Some((401 | 403, _)) if *of.kind == Kind::Job => {
+                self.may_write(of.namespace, end).await
+            }
+            _ => None,
         }
     }
 
@@ -303,13 +335,14 @@ impl Workloads {
         read.map_err(|error| Box::new(kube::Error::SerdeError(error)).into())
     }
 
-    /// What a failed write means, given the current state of the workload. The API server has given the write up by
-    /// `end`.
+    /// What a failed write means, given the current state of the workload. `forbidden` says whether the operator may
+    /// write to none. The API server has given the write up by `end`.
     async fn find_out(
         &self,
         of: &Resource<'_>,
         target: &Target,
         error: &CallError,
+        forbidden: bool,
         end: Moment,
     ) -> WriteError {
         let conflict = matches!(error.refusal(), Some((404 | 409, _)));
@@ -318,10 +351,7 @@ impl Workloads {
             Some((code @ 400..500, message)) if code != 429 => WriteError::Refused {
                 message: message.to_owned(),
                 code: Some(code),
-                // What is forbidden of another kind says nothing of Jobs in the same queue.
-                forbidden: matches!(code, 401 | 403)
-                    && *of.kind == Kind::Job
-                    && self.may_write(of.namespace).await == Some(false),
+                forbidden,
             },
             _ => WriteError::Unanswered(error.to_string()),
         };
@@ -351,10 +381,10 @@ impl Workloads {
         }
     }
 
-    /// Whether the operator may write to Jobs of a namespace at all; `None` if that can't be determined.
+    /// Whether the operator may write to Jobs of a namespace at all; `None` if that can't be determined by `end`.
     /// Admission policies and webhooks refuse single workloads with 403, too: only the API server's authorizer can
     /// tell the two apart.
-    pub(crate) async fn may_write(&self, namespace: &str) -> Option<bool> {
+    pub(crate) async fn may_write(&self, namespace: &str, end: Moment) -> Option<bool> {
         let jobs = Kind::Job.resource();
         let review = SelfSubjectAccessReview {
             spec: SelfSubjectAccessReviewSpec {
@@ -370,7 +400,8 @@ impl Workloads {
             ..SelfSubjectAccessReview::default()
         };
         let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
-        match call(reviews.create(&PostParams::default(), &review)).await {
+        let answer = call_until(end, reviews.create(&PostParams::default(), &review)).await;
+        match answer {
             Ok(review) => Some(review.status?.allowed),
             // The API server does not even know this user.
             Err(error) if matches!(error.refusal(), Some((401, _))) => Some(false),

@@ -15,7 +15,8 @@ use kube::{
 };
 use serde_json::json;
 use testbed::{
-    Bed, Call, Fault, Job, Namespace, Operator, Proxy, eventually, eventually_within, same,
+    Bed, Call, Fault, Job, Namespace, Operator, Proxy, eventually, eventually_within,
+    helpers::event_reasons, same,
 };
 
 use crate::{ALWAYS_ACTIVE, EXPIRY, sessions};
@@ -35,6 +36,7 @@ async fn answers_come_late_or_never() {
     a_limit_that_lands_late(&bed, &consul).await;
     a_start_that_a_policy_refuses(&bed).await;
     a_start_that_is_a_conflict_with_nothing(&bed, &api).await;
+    a_start_that_was_forbidden_until_just_now(&bed, &api).await;
     lists_of_pods_that_hang(&bed, &api).await;
     operator.stop().await;
     let late = behind(&bed, "late", &consul, &kubeconfig);
@@ -293,6 +295,25 @@ async fn a_start_that_is_a_conflict_with_nothing(bed: &Bed, api: &Proxy) {
     a.is_complete().await;
     db.shows(json!({ "held": 0, "waiting": 0 })).await;
     assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
+}
+
+/// Its permission came back before the operator asked whether it has any: that costs no Job its turn.
+async fn a_start_that_was_forbidden_until_just_now(bed: &Bed, api: &Proxy) {
+    let team = bed.namespace("forbidden-once").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let (name, before) = (team.name().to_owned(), api.met());
+    let answer = r#"{"kind":"Status","status":"Failure","reason":"Forbidden","message":"may not patch","code":403}"#;
+    let refused = Fault::Refused(403, answer);
+    api.faults(once(refused, move |call| starts_a(call, &name)));
+    let a = team.job("a").semaphore("db").create().await;
+    a.is_complete().await;
+    a.has_event("SlotReleased").await;
+    has_met(api, before + 1).await;
+    let reasons = event_reasons(&a).await;
+    assert!(!reasons.contains(&"StartRefused".to_owned()), "{reasons:?}");
+    assert_eq!(Job::sessions([&a]).await.len(), 1, "in its first slot");
+    db.shows(json!({ "held": 0, "waiting": 0 })).await;
+    api.heal();
 }
 
 /// Many Jobs are deleted, and it is unknown whether they still have pods: all other slots change hands.

@@ -8,6 +8,7 @@ use tokio::{
 };
 
 use crate::{
+    call::CALL_TIMEOUT,
     controller::{
         Context, LOW_PRIORITY,
         consul_target::ConsulTarget,
@@ -89,7 +90,13 @@ impl Means {
             }
             Call::Prove(identity) => Answer::Proof(self.context.workloads.prove(&identity).await),
             Call::AskAccess => {
-                Answer::Access(self.context.workloads.may_write(self.namespace()).await)
+                let end = Moment::now() + CALL_TIMEOUT;
+                Answer::Access(
+                    self.context
+                        .workloads
+                        .may_write(self.namespace(), end)
+                        .await,
+                )
             }
             Call::Read { not_after } => Answer::Listing(
                 self.in_turn(not_after, async |target| {

@@ -664,10 +664,7 @@ impl Queue {
             }
             Written::NotSent => self.retry_soon(now),
             Written::Refused { message, forbidden } => {
-                if matches!(write, Write::Start(_)) {
-                    refusals.start_refused(message.clone(), forbidden, now);
-                }
-                refusals.failed(&write, true, now);
+                refusals.refused(&write, message.clone(), forbidden, now);
                 self.calls.report(Outcome::Refused { workload, message });
             }
             Written::Unanswered(why) => {

@@ -163,6 +163,7 @@ impl Refusals {
             (None, Some(closed)) => closed.forbidden = false,
             (_, closed) => {
                 *closed = None;
+                self.in_a_row = 0;
                 self.troubles.clear();
             }
         }
@@ -227,11 +228,17 @@ impl Refusals {
         self.troubles.retain(|uid, _| matters(uid));
     }
 
-    /// Records a refused start. If every start is refused, there is no point in trying all workloads one after
-    /// another.
-    pub(super) fn start_refused(&mut self, message: String, forbidden: bool, now: Now) {
-        self.in_a_row = self.in_a_row.saturating_add(1);
-        if forbidden || self.in_a_row >= IN_A_ROW {
+    /// Records a refused write. If every start is refused, there is no point in trying all workloads one after another.
+    /// What the operator may not do at all closes the queue whichever write shows it, also one that was sent before the
+    /// permission came back: it is asked about again, and held against no workload then.
+    pub(super) fn refused(&mut self, write: &Write, message: String, forbidden: bool, now: Now) {
+        self.failed(write, true, now);
+        let starts = matches!(write, Write::Start(_));
+        if starts {
+            self.in_a_row = self.in_a_row.saturating_add(1);
+        }
+        let asks = self.closed.as_ref().is_some_and(|closed| closed.forbidden);
+        if !asks && (forbidden || starts && self.in_a_row >= IN_A_ROW) {
             let before = self.closed.as_ref().map(|closed| &closed.setback);
             self.closed = Some(Closed {
                 setback: Setback::with_jitter(before, now.moment, now.jitter),
@@ -300,7 +307,8 @@ mod tests {
     use super::*;
     use crate::{
         KindName,
-        plan::{GiveBack, Target},
+        plan::{GiveBack, Slot, Start, Target},
+        samples::entry,
     };
 
     fn at(moment: Moment) -> Now {
@@ -311,14 +319,23 @@ mod tests {
         }
     }
 
+    fn target() -> Target {
+        Target {
+            kind: KindName::default(),
+            name: "a".into(),
+            uid: Uid::from("a"),
+            version: "1".into(),
+        }
+    }
+
+    fn start() -> Write {
+        let slot = Slot::new("s".into(), &entry("p/s", Some("s"), ""));
+        Write::Start(Start::new(target(), vec![slot]).unwrap())
+    }
+
     fn give_back() -> Write {
         Write::GiveBack(GiveBack {
-            workload: Target {
-                kind: KindName::default(),
-                name: "a".into(),
-                uid: Uid::from("a"),
-                version: "1".into(),
-            },
+            workload: target(),
             sessions: vec!["s".into()],
             hold: false,
         })
@@ -423,10 +440,10 @@ mod tests {
         let setback = Setback::after(None, now);
         let why = Why::Refused(Refused::Everything);
         let mut refusals = Refusals::default();
+        refusals.refused(&start(), "no".to_owned(), true, at(now));
         refusals
             .troubles
             .insert("a".into(), Trouble { setback, why });
-        refusals.start_refused("no".to_owned(), true, at(now));
 
         // It ends when the API server says so, however long that takes.
         let later = now + Duration::from_hours(1);
@@ -440,15 +457,45 @@ mod tests {
         assert_eq!(refusals.message(), None);
     }
 
+    /// The answer to a write can come after the one to a later question.
+    #[test]
+    fn what_was_forbidden_until_just_now_is_held_against_no_workload() {
+        let now = Moment::from_boot(Duration::from_secs(100));
+        let mut refusals = Refusals::default();
+        refusals.refused(&start(), "no".to_owned(), true, at(now));
+        refusals.answered(Some(true), at(now));
+        refusals.refused(&give_back(), "no".to_owned(), true, at(now));
+
+        let later = now + Duration::from_hours(1);
+        assert!(refusals.is_closed(later) && refusals.is_to_ask(later));
+        // It could give its slot back in the meantime. Nobody else gets that before the answer.
+        refusals.done(&give_back());
+        assert!(refusals.is_closed(later));
+        refusals.answered(Some(true), at(later));
+        assert!(!refusals.is_closed(later) && refusals.excluded(now).barred.is_empty());
+    }
+
+    /// Or there would be no answer while writes are refused.
+    #[test]
+    fn a_refusal_does_not_put_off_the_question_whether_all_are_forbidden() {
+        let now = Moment::from_boot(Duration::from_secs(100));
+        let mut refusals = Refusals::default();
+        refusals.refused(&start(), "no".to_owned(), true, at(now));
+        let asked = refusals.closed.clone().unwrap().setback.until;
+        refusals.refused(&give_back(), "no".to_owned(), true, at(asked));
+        assert!(refusals.is_to_ask(asked));
+    }
+
     #[test]
     fn refusals_of_some_workloads_close_nothing_for_long() {
         let now = Moment::from_boot(Duration::from_secs(100));
         let mut refusals = Refusals::default();
         for _ in 1..IN_A_ROW {
-            refusals.start_refused("no".to_owned(), false, at(now));
+            refusals.refused(&start(), "no".to_owned(), false, at(now));
+            refusals.refused(&give_back(), "no".to_owned(), false, at(now));
             assert!(!refusals.is_closed(now));
         }
-        refusals.start_refused("no".to_owned(), false, at(now));
+        refusals.refused(&start(), "no".to_owned(), false, at(now));
         assert!(refusals.is_closed(now));
         let later = now + Duration::from_mins(2);
         assert!(!refusals.is_closed(later) && !refusals.is_to_ask(later));
