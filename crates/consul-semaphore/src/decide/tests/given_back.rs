@@ -30,13 +30,11 @@ fn one_that_cannot_be_started_blocks_nobody() {
 /// What refused its start, such as missing rights, ended while it gave its slot back.
 #[test]
 fn one_that_can_be_started_again_is_not_passed_when_it_gives_its_slot_back() {
-    for (limit, holders) in [(1, &["sa"][..]), (2, &["sa"])] {
+    for limit in [1, 2] {
         let told = samples::workload("a", Phase::Idle, None, Some("sa"));
-        let mut facts = Facts::new(limit, holders);
+        let mut facts = Facts::new(limit, &["sa"]);
         facts.ours("sa", &told, true);
-        facts
-            .queue(&[told.clone(), waiting("b")])
-            .session("b", "sb");
+        facts.queue(&[told, waiting("b")]).session("b", "sb");
         let plan = facts.decide();
         assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec![]));
         assert_eq!(asks_sessions(&plan), ["a"]);
