@@ -14,6 +14,9 @@ use crate::{
 use consul_client::{ConfigError, Error};
 use consul_semaphore_api::Ttl;
 
+/// The first version of Consul that no test has run with yet.
+const UNTESTED: (u32, u32) = (2, 0);
+
 /// The oldest Consul that the calls are tested with: its minor version.
 const OLDEST: (u32, u32) = (1, 8);
 
@@ -80,6 +83,9 @@ fn version(version: &Result<String, Error>) -> Line {
             match minor(version) {
                 Some(minor) if minor < OLDEST => line("version", Outcome::Warning, message)
                     .todo("use Consul 1.8 or newer: older ones are not tested"),
+                Some(minor) if minor >= UNTESTED => line("version", Outcome::Warning, message).todo(
+                    "Consul 2 is not tested with this operator: use 1.22, or try it where a mistake costs nothing",
+                ),
                 _ => line("version", Outcome::Ok, message),
             }
         }
@@ -396,13 +402,19 @@ mod tests {
         for version in [
             "1.8.7",
             "1.21.5+ent",
-            "1.22.5",
+            "1.22.7",
             "1.22.0-rc1",
-            "2.0.0",
             "strange",
         ] {
             assert_eq!(bad(&of(Ok(version.to_owned()))), [], "{version}");
         }
+        let untested = of(Ok("2.0.0".to_owned()));
+        only(
+            &untested,
+            "version",
+            Outcome::Warning,
+            &["2.0.0", "Consul 2 is not tested"],
+        );
     }
 
     #[test]
