@@ -66,10 +66,7 @@ use consul_semaphore::{
     },
     windows::Opening,
 };
-use consul_semaphore_api::{
-    ConsulSemaphore, ConsulSemaphoreStatus,
-    conditions::{Finding, Reason},
-};
+use consul_semaphore_api::{ConsulSemaphore, ConsulSemaphoreStatus, conditions::Finding};
 
 /// What the status says of a pass's conclusion: a limit that is written with the first holder counts as agreed, because
 /// no other limit is in Consul until then.
@@ -615,7 +612,7 @@ impl SemaphoreController {
         if known && semaphore.spec().keyed {
             let each = each_key_has_its_limit(semaphore.spec().settings.limit, Use::default());
             for finding in &mut findings {
-                if finding.type_ == each.type_ && finding.reason != Reason::OutsideWindow {
+                if finding.type_ == each.type_ && !finding.reason.is_intended() {
                     *finding = each.clone();
                 }
             }

@@ -6,7 +6,7 @@
 {{- with .Values.log.filter }}
 - {{ printf "--log-filter=%s" . | quote }}
 {{- end }}
-{{- if or (ne .Values.http.host "0.0.0.0") (ne (int .Values.http.port) 8080) }}
+{{- if or (ne .Values.http.host "::") (ne (int .Values.http.port) 8080) }}
 - {{ printf "--http-address=%s:%d" (include "consul-semaphore-operator.host" .) (int .Values.http.port) | quote }}
 {{- end }}
 {{- if .Values.http.tls.secretName }}

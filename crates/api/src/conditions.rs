@@ -9,8 +9,9 @@ use consul_client::text::one_line;
 /// The type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConditionType {
-    /// The summary. True: slots are granted and released. False: nothing is granted; the reason says why. Unknown:
-    /// the operator has just started with this semaphore.
+    /// The summary. True: the semaphore does what its spec asks for; slots are granted and released, unless the reason
+    /// is `Paused` or `OutsideWindow`. False: nothing is granted; the reason says why. Unknown: the operator has just
+    /// started with this semaphore.
     Ready,
     /// True: the operator can read and write below the prefix in Consul. False: it can't. Unknown: it has not
     /// asked yet, or may not ask.
@@ -128,7 +129,7 @@ pub enum Reason {
     /// The API server refuses the finalizer on the `ConsulSemaphore`; the message says why. Check the operator's
     /// RBAC, admission policies and webhooks.
     FinalizerRefused,
-    /// `spec.paused` is true. Set it to false to grant again.
+    /// `spec.paused` is true, so nothing is granted. Set it to false to grant again.
     Paused,
     /// The `ConsulSemaphore` is being deleted. The message says what it waits for.
     Terminating,
@@ -221,6 +222,11 @@ impl Reason {
             | Self::RunningWithoutSlot
             | Self::IndexWentBack => false,
         }
+    }
+    /// Whether nothing is granted because the spec asks for that: the semaphore is paused, or outside its windows. It
+    /// is Ready all the same, so that tools which wait for Ready continue.
+    pub const fn is_intended(self) -> bool {
+        matches!(self, Self::Paused | Self::OutsideWindow)
     }
 }
 

@@ -399,13 +399,7 @@ mod tests {
             Outcome::Warning,
             &["1.7.14", "1.8 or newer"],
         );
-        for version in [
-            "1.8.7",
-            "1.21.5+ent",
-            "1.22.7",
-            "1.22.0-rc1",
-            "strange",
-        ] {
+        for version in ["1.8.7", "1.21.5+ent", "1.22.7", "1.22.0-rc1", "strange"] {
             assert_eq!(bad(&of(Ok(version.to_owned()))), [], "{version}");
         }
         let untested = of(Ok("2.0.0".to_owned()));
