@@ -251,7 +251,7 @@ pub(super) fn advice(error: &Error) -> &'static str {
         | Error::Gone
         | Error::TooLarge(_)
         | Error::AnswerTooLarge(_)
-        | Error::Withheld
+        | Error::Withheld(_)
         | Error::Unexpected { .. }
         | Error::Decode(_) => {
             "try again; if it persists, check that this is Consul's address, and read Consul's log"
