@@ -58,10 +58,11 @@ pub(in crate::check) fn lines(addresses: &str, seen: &Seen) -> Vec<Line> {
         lines.extend(steps(Area::Consul, tried, "the operator's token"));
         lines.extend(tried.shortest.map(shortest_ttl));
     }
-    if let Some(tried) = &seen.election {
-        let of_election = steps(Area::Consul, tried, "the operator's token");
-        lines.extend(of_election.into_iter().map(|line| Line {
-            what: format!("election: {}", line.what),
+    for (name, tried) in [("identity", &seen.identity), ("election", &seen.election)] {
+        let Some(tried) = tried else { continue };
+        let of_own_keys = steps(Area::Consul, tried, "the operator's token");
+        lines.extend(of_own_keys.into_iter().map(|line| Line {
+            what: format!("{name}: {}", line.what),
             ..line
         }));
     }
@@ -289,6 +290,7 @@ mod tests {
             ahead: Some(SignedDuration::from_millis(-300)),
             version: Some(Ok("1.20.5".to_owned())),
             tried: Some(tried(&consul::Outcome::Done)),
+            identity: None,
             election: None,
         }
     }
