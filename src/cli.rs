@@ -124,6 +124,10 @@ pub(crate) struct OperatorFlags {
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) cluster_name: Option<String>,
 
+    /// The id of this cluster in Consul, if it is a copy of another one [default: the uid of the namespace kube-system]
+    #[arg(long, env, value_name = "ID", value_parser = name)]
+    pub(crate) cluster_id: Option<String>,
+
     /// The external node in Consul that owns the operator's sessions [default: k8s-<cluster id>]
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) consul_node: Option<String>,
@@ -306,6 +310,7 @@ impl OperatorFlags {
         election: leader::Settings,
     ) -> controller::Settings {
         controller::Settings {
+            cluster_id: self.cluster_id,
             cluster_name: self.cluster_name,
             consul_node: self.consul_node,
             scope,

@@ -54,6 +54,7 @@ use self::{events::Events, index::Index, session_manager::SessionManager, unfail
 use crate::{
     admission,
     call::call,
+    identity::{self, Identity, Marks},
     leader::{self, Standing, Term},
     telemetry::{Health, Metrics, Telemetry, Traces},
     workload::{self, KnownKinds, Owners},
@@ -75,6 +76,8 @@ const LOW_PRIORITY: Duration = Duration::from_millis(50);
 pub struct Settings {
     /// The name of the cluster in Consul; by default the first 8 characters of its id.
     pub cluster_name: Option<String>,
+    /// The id of the cluster in Consul; by default the uid of the namespace kube-system.
+    pub cluster_id: Option<String>,
     /// The external node that owns the sessions; by default `k8s-<cluster id>`.
     pub consul_node: Option<String>,
     /// Which part of the cluster it works for.
@@ -113,6 +116,9 @@ struct Shared {
     order: Order,
     /// How long the other replicas wait for a dead leader; `None` if there is no election.
     lease: Option<Duration>,
+    /// Where the identity of the cluster is kept, and what is known of the marks from earlier terms.
+    place: identity::Place,
+    marks: Arc<Marks>,
     session_manager: SessionManager,
     /// What is known beside Workloads of Kueue.
     owners: Owners,
@@ -127,6 +133,7 @@ struct Context {
     shared: Arc<Shared>,
     client: Client,
     consul: consul::Client,
+    identity: Identity,
     index: Index,
     workloads: workload::Workloads,
     unfailable: Unfailable,
@@ -152,7 +159,7 @@ pub async fn run(
     )?;
     let client = Client::try_from(kubernetes.clone()).context("the API server")?;
     let cluster = tokio::select! {
-        cluster = cluster(&client, settings.cluster_name, &telemetry.health) => cluster,
+        cluster = cluster(&client, settings.cluster_id, settings.cluster_name, &telemetry.health) => cluster,
         () = shutdown.clone() => return Ok(()),
     };
     // Not ready before anything is known of the election, whatever else is said until then.
@@ -172,38 +179,38 @@ pub async fn run(
     // Events for completed work are written even if the lead was lost in the meantime.
     let (known, owners) = (KnownKinds::new(), Owners::default());
     let metrics = telemetry.metrics.clone();
-    let (events, write_events) = Events::new(client, metrics, known.clone(), owners.clone());
+    let (events, write_events) =
+        Events::new(client.clone(), metrics, known.clone(), owners.clone());
     let mut writing = JoinSet::new();
     writing.spawn(write_events);
     let node = settings
         .consul_node
         .unwrap_or_else(|| default_node(&cluster.id));
     tracing::info!(cluster = %cluster.name, id = %cluster.id, %node, "working for this cluster");
-    if !settings.scope.is_whole() {
-        let Scope {
-            namespaces,
-            semaphores,
-        } = &settings.scope;
-        tracing::info!(%namespaces, %semaphores, "working for a part of it");
-    }
+    log_part(&settings.scope);
     let session_manager = SessionManager::new(telemetry.metrics.clone());
     let guest = consul.clone();
     let lease = settings.election.waits();
     let identity = settings.election.identity.as_str().into();
+    let node: Arc<str> = node.into();
+    let place = identity_place(&settings.election, &kubernetes, &cluster, &node);
+    let marks = Arc::<Marks>::default();
+    aside.spawn(marks.clone().remember(place.clone(), client.clone()));
     let election = leader::Election {
         settings: settings.election,
         kubernetes: kubernetes.clone(),
         consul: consul.clone(),
-        node: node.clone(),
+        node: node.to_string(),
         cluster: cluster.name.clone(),
         cluster_id: cluster.id.clone(),
         telemetry: telemetry.clone(),
     };
-    let heirs = session_manager.clone();
+    let (heirs, heirs_of_marks) = (session_manager.clone(), marks.clone());
     let on_change = |standing: &Standing| {
         starting.ready();
         if matches!(standing, Standing::Standby { leader: Some(_) }) {
             heirs.hand_over();
+            heirs_of_marks.hand_over();
         }
     };
     let Telemetry {
@@ -218,13 +225,15 @@ pub async fn run(
         shared: Arc::new(Shared {
             cluster,
             identity,
-            node: node.into(),
+            node,
             scope: settings.scope,
             served: settings.workloads,
             known,
             tenancy: settings.tenancy,
             order: settings.order,
             lease,
+            place,
+            marks,
             session_manager,
             owners,
             events,
@@ -239,6 +248,34 @@ pub async fn run(
     let _ = timeout(SHUTDOWN_GRACE, writing.join_all()).await;
     guest.log_out().await;
     worked
+}
+
+/// Logs which part of the cluster it works for, unless it is the whole.
+fn log_part(scope: &Scope) {
+    if !scope.is_whole() {
+        let Scope {
+            namespaces,
+            semaphores,
+        } = scope;
+        tracing::info!(%namespaces, %semaphores, "working for a part of it");
+    }
+}
+
+/// Where the identity of this cluster is kept.
+fn identity_place(
+    election: &leader::Settings,
+    kubernetes: &Config,
+    cluster: &Cluster,
+    node: &Arc<str>,
+) -> identity::Place {
+    let namespace = election.namespace.as_ref();
+    identity::Place {
+        cluster: cluster.clone(),
+        node: node.clone(),
+        replica: election.identity.as_str().into(),
+        namespace: namespace.unwrap_or(&kubernetes.default_namespace).clone(),
+        lease: election.lease_name.to_string(),
+    }
 }
 
 /// The work of the leader. Each term reads everything again that [`Shared`] does not hold.
@@ -285,6 +322,9 @@ impl LeaderTask {
         let client = term
             .kubernetes(self.kubernetes.clone())
             .context("the API server")?;
+        let consul = term.consul(&self.consul);
+        let (place, marks) = (self.shared.place.clone(), self.shared.marks.clone());
+        let identity = Identity::new(term.clone(), client.clone(), &consul, place, marks);
         let context = Arc::new(Context {
             shared: self.shared.clone(),
             workloads: workload::Workloads::new(
@@ -293,7 +333,8 @@ impl LeaderTask {
                 self.shared.owners.clone(),
             ),
             client,
-            consul: term.consul(&self.consul),
+            consul,
+            identity,
             index: Index::default(),
             unfailable: Unfailable::default(),
         });
@@ -315,8 +356,23 @@ impl LeaderTask {
     }
 }
 
-/// Which cluster this is: retried until there is an answer.
-async fn cluster(client: &Client, name: Option<String>, health: &Health) -> Cluster {
+/// Which cluster this is, by the id that was chosen for it or the uid of kube-system. Reading that is retried until
+/// there is an answer.
+async fn cluster(
+    client: &Client,
+    id: Option<String>,
+    name: Option<String>,
+    health: &Health,
+) -> Cluster {
+    let id = match id {
+        Some(id) => id,
+        None => uid_of_kube_system(client, health).await,
+    };
+    let name = name.unwrap_or_else(|| id.chars().take(8).collect());
+    Cluster { name, id }
+}
+
+async fn uid_of_kube_system(client: &Client, health: &Health) -> String {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let part = health.part("cluster");
     let ask = async || match call(namespaces.get("kube-system")).await {
@@ -335,9 +391,7 @@ async fn cluster(client: &Client, name: Option<String>, health: &Health) -> Clus
             "the namespace kube-system can't be read, whose uid is the cluster's id: {problem}"
         ));
     };
-    let id = retry_until_ok(ask, log).await;
-    let name = name.unwrap_or_else(|| id.chars().take(8).collect());
-    Cluster { name, id }
+    retry_until_ok(ask, log).await
 }
 
 /// Counts the calls to Consul.

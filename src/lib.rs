@@ -9,6 +9,7 @@
 //! | [`check`] | what works and what does not, line by line: it reads, and leaves nothing behind | |
 //! | [`manifests`] | the rights and the admission policies of a kind of workload, as YAML | all other modules but the check's table of rights |
 //! | [`leader`] | which of several replicas leads: a Lease or a lock in Consul | what the work is |
+//! | `identity` | whether the cluster's identity in Consul belongs to this API server alone | slots, the controller |
 //! | [`telemetry`] | metrics, traces, health | all other modules |
 //! | [`endpoints`] | the HTTP endpoints: probes, and metrics for those who may read them | the controller, the page |
 //! | `workload` | the workloads of the cluster: watched, read, written to | the controller, slots |
@@ -39,6 +40,7 @@ mod connections;
 pub mod controller;
 pub mod crash;
 pub mod endpoints;
+mod identity;
 pub mod leader;
 pub mod manifests;
 mod streamed;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::Name;
-use crate::{admission, manifests::Source};
+use crate::{admission, identity::history_lease, manifests::Source};
 use consul_semaphore_api::scope::Namespaces;
 use consul_semaphore_workload::{Kind, Kinds, row::Row};
 
@@ -36,6 +36,8 @@ pub(super) enum Place {
     Election,
     /// In the namespace of the Lease, for this Lease.
     Lease,
+    /// In the namespace of the Lease, for the Lease of the identity.
+    Identity,
     /// For this one of the operator's admission policies.
     Policy(Cow<'static, str>),
     /// For the one `ConfigMap` with rows of kinds.
@@ -146,6 +148,13 @@ pub(super) const RULES: &[Rule] = &[
         &["get", "list", "watch", "update"],
         Place::Lease,
         "no replica leads, so nothing happens",
+    ),
+    rule(
+        "coordination.k8s.io",
+        "leases",
+        &["get", "update"],
+        Place::Identity,
+        "nothing is granted or released: the operator can't see whether a copy of this cluster uses its identity",
     ),
 ];
 
@@ -299,7 +308,7 @@ pub(super) struct Question {
     pub(super) name: Option<String>,
 }
 
-/// The Lease of the election.
+/// The Lease of the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lease {
     pub(super) namespace: String,
@@ -315,8 +324,8 @@ pub(super) struct Served {
     pub(super) table: Option<Name>,
 }
 
-/// The rights to check for an operator that serves these kinds of workloads in these namespaces, and is elected by this
-/// Lease, if any.
+/// The rights to check for an operator that serves these kinds of workloads in these namespaces, with this Lease, if it is
+/// known.
 pub(super) fn questions(
     served: &Served,
     namespaces: &Namespaces,
@@ -349,10 +358,14 @@ pub(super) fn questions(
                 let name = Some(lease.name.clone());
                 vec![question(Some(lease.namespace.clone()), name)]
             }
+            (Place::Identity, _, Some(lease)) => {
+                let name = Some(history_lease(&lease.name));
+                vec![question(Some(lease.namespace.clone()), name)]
+            }
             // A user that may list in the whole cluster needs no extra right to see that a namespace was deleted, and
             // operators of single namespaces work without the rights for the policies.
             (Place::Namespaces, Namespaces::All, _)
-            | (Place::Election | Place::Lease, _, None)
+            | (Place::Election | Place::Lease | Place::Identity, _, None)
             | (Place::Policy(_), Namespaces::Only(_), _) => Vec::new(),
             (Place::Policy(name), Namespaces::All, _) => {
                 vec![question(None, Some(name.clone().into_owned()))]
@@ -462,6 +475,7 @@ mod tests {
                 Place::KubeSystem => ("ClusterRole", "kube-system"),
                 Place::Election => ("Role", ""),
                 Place::Lease => ("Role", "consul-semaphore-operator"),
+                Place::Identity => ("Role", "consul-semaphore-operator-identity"),
                 Place::Policy(name) => ("ClusterRole", name.as_ref()),
             };
             for verb in rule.verbs {
@@ -504,6 +518,7 @@ mod tests {
             "jobsets/status b/*",
             "leases system/*",
             "leases system/shard-a",
+            "leases system/shard-a-identity",
             "configmaps system/kinds",
         ] {
             assert!(part.iter().any(|shown| shown == expected), "{part:?}");

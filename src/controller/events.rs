@@ -124,6 +124,9 @@ pub(super) enum Reason {
     /// The limit in Consul was changed while other programs or clusters, which may use the former limit, had
     /// contenders. Give them the new limit.
     OthersRefused,
+    /// Another API server uses this cluster's identity in Consul, so the operator grants, releases, suspends and ends
+    /// nothing. One of the two clusters is a copy: give its operator an identity of its own with `--cluster-id`.
+    IdentityConflict,
     /// More than one operator manages the `ConsulSemaphore`; the message names their replicas. They keep the limit
     /// and start no Job twice, but each emits all events and writes the status. Stop all but one, or give each a
     /// part of the cluster with `--semaphore-selector` or `--namespaces`.
@@ -165,6 +168,7 @@ impl Reason {
             | Self::LeftBehind
             | Self::ShortTtl
             | Self::OthersRefused
+            | Self::IdentityConflict
             | Self::AnotherOperator => true,
         }
     }

@@ -9,6 +9,7 @@
 mod access;
 mod advice;
 mod conditions;
+mod conflict;
 mod finalizer;
 mod holds;
 mod operators;
@@ -34,7 +35,6 @@ use tokio::{
     task::JoinSet,
 };
 
-pub(super) use self::conditions::{Need, Obstacle};
 use self::{
     access::Access,
     conditions::{Observed, number},
@@ -45,6 +45,10 @@ use self::{
     spec::{defence, settings, short_ttl},
     status::{KeyStatus, Keys, Several, Shown, SpecOf, Totals, Use, each_key_has_its_limit},
     tenures::Tenures,
+};
+pub(super) use self::{
+    conditions::{Need, Obstacle},
+    conflict::ConflictReport,
 };
 use super::{
     Context,

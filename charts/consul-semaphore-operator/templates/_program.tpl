@@ -48,6 +48,9 @@
 {{- with .Values.clusterName }}
 - --cluster-name={{ . }}
 {{- end }}
+{{- with .Values.clusterId }}
+- --cluster-id={{ . }}
+{{- end }}
 {{- with .Values.tenancy.prefix }}
 - {{ printf "--tenant-prefix=%s" . | quote }}
 {{- end }}
@@ -78,13 +81,13 @@
 {{- if ne .Values.leaderElection.mode "kubernetes" }}
 - --leader-election={{ .Values.leaderElection.mode }}
 {{- end }}
-{{- $lease := include "consul-semaphore-operator.leaseName" . }}
-{{- if ne $lease "consul-semaphore-operator" }}
-- --lease-name={{ $lease }}
-{{- end }}
 {{- with .Values.leaderElection.leaseDuration }}
 - --lease-duration={{ . }}
 {{- end }}
+{{- end }}
+{{- $lease := include "consul-semaphore-operator.leaseName" . }}
+{{- if ne $lease "consul-semaphore-operator" }}
+- --lease-name={{ $lease }}
 {{- end }}
 {{- with $consul.node }}
 - --consul-node={{ . }}

@@ -118,6 +118,12 @@ pub enum Reason {
     /// namespace's own folder, give this one its own token, or add the namespace to
     /// `--trusted-namespaces`.
     PrefixNotAllowed,
+    /// Another API server uses this cluster's identity in Consul: one of the two clusters is a copy, such as a restored
+    /// backup or a cloned image. Give the operator of the copy an identity of its own with `--cluster-id`.
+    IdentityConflict,
+    /// It is not known whether another API server uses this cluster's identity in Consul; the message says why. If it
+    /// lasts, check the operator's RBAC for the Lease.
+    IdentityUnknown,
     /// The Secret of `spec.consul.tokenSecretRef` or its key does not exist, or the operator may not read it.
     /// While `ConsulReachable` is True, the operator uses the token that it read before.
     TokenNotFound,
@@ -172,6 +178,8 @@ impl Reason {
             Self::LockConflict => "LockConflict",
             Self::LockTooLarge => "LockTooLarge",
             Self::PrefixNotAllowed => "PrefixNotAllowed",
+            Self::IdentityConflict => "IdentityConflict",
+            Self::IdentityUnknown => "IdentityUnknown",
             Self::TokenNotFound => "TokenNotFound",
             Self::LoginFailed => "LoginFailed",
             Self::StartsRefused => "StartsRefused",
@@ -199,6 +207,7 @@ impl Reason {
             | Self::LockConflict
             | Self::LockTooLarge
             | Self::PrefixNotAllowed
+            | Self::IdentityConflict
             | Self::TokenNotFound
             | Self::LoginFailed
             | Self::StartsRefused
@@ -212,6 +221,7 @@ impl Reason {
             | Self::TooManyRequests
             | Self::UnexpectedAnswer
             | Self::LimitsMatch
+            | Self::IdentityUnknown
             | Self::PeriodDiffers
             | Self::Paused
             | Self::Terminating

@@ -30,8 +30,8 @@ pub trait Observer: Send + Sync {
 
 /// Decides whether writes may be sent.
 pub trait Gate: Send + Sync {
-    /// Whether writes are sent.
-    fn is_open(&self) -> bool;
+    /// Why no writes are sent, as calls fail then; `None` if they are sent.
+    fn refusal(&self) -> Option<Error>;
 }
 
 /// Consul's HTTP API. Clones share connections, the token and the state of the servers.
@@ -162,7 +162,8 @@ impl Client {
         Self { by, ..self.clone() }
     }
 
-    /// The same client, which sends no writes while the gate is closed: [`Error::Withheld`].
+    /// The same client, which sends no writes while the gate is closed: they fail with its refusal, which is
+    /// [`Error::Withheld`] as a rule.
     #[must_use]
     pub fn gated(&self, gate: Arc<dyn Gate>) -> Self {
         Self {
@@ -369,8 +370,10 @@ impl Client {
             request = request.body(body.clone());
         }
         // As late as possible: everything before this may have taken long.
-        if call.changes && self.gate.as_ref().is_some_and(|gate| !gate.is_open()) {
-            return Err(Error::Withheld);
+        if call.changes
+            && let Some(refusal) = self.gate.as_ref().and_then(|gate| gate.refusal())
+        {
+            return Err(refusal);
         }
         let left = until.saturating_duration_since(Instant::now());
         let sent = Moment::now();

@@ -66,9 +66,9 @@ pub enum Error {
     /// refuses: since 1.22 with a space at either end, since 1.21.5 with more. It is the key, or Consul's words.
     #[error("Consul takes no such key: {0}")]
     InvalidKey(String),
-    /// The client's [`Gate`](super::Gate) is closed; nothing was sent.
-    #[error("held back: nothing may be changed any more")]
-    Withheld,
+    /// The client's [`Gate`](super::Gate) is closed, for this reason; nothing was sent.
+    #[error("nothing may be written to Consul now: {0}")]
+    Withheld(String),
     /// Any other failure.
     #[error("Consul answered with status {status}: {message}")]
     Unexpected {
@@ -164,7 +164,7 @@ impl Error {
             Self::UnknownDatacenter => "UnknownDatacenter",
             Self::MissingNode => "MissingNode",
             Self::InvalidKey(_) => "InvalidKey",
-            Self::Withheld => "Withheld",
+            Self::Withheld(_) => "Withheld",
             Self::Unexpected { .. } | Self::Decode(_) => "UnexpectedAnswer",
         }
     }
@@ -188,7 +188,7 @@ impl Error {
             | Self::UnknownDatacenter
             | Self::MissingNode
             | Self::InvalidKey(_)
-            | Self::Withheld => false,
+            | Self::Withheld(_) => false,
         }
     }
 

@@ -61,10 +61,11 @@ pub(in crate::check) fn lines(addresses: &str, seen: &Seen) -> Vec<Line> {
         lines.extend(steps(Area::Consul, tried, "the operator's token"));
         lines.extend(tried.shortest.map(shortest_ttl));
     }
-    if let Some(tried) = &seen.election {
-        let of_election = steps(Area::Consul, tried, "the operator's token");
-        lines.extend(of_election.into_iter().map(|line| Line {
-            what: format!("election: {}", line.what),
+    for (name, tried) in [("identity", &seen.identity), ("election", &seen.election)] {
+        let Some(tried) = tried else { continue };
+        let of_own_keys = steps(Area::Consul, tried, "the operator's token");
+        lines.extend(of_own_keys.into_iter().map(|line| Line {
+            what: format!("{name}: {}", line.what),
             ..line
         }));
     }
@@ -257,7 +258,7 @@ pub(super) fn advice(error: &Error) -> &'static str {
         | Error::Gone
         | Error::TooLarge(_)
         | Error::AnswerTooLarge(_)
-        | Error::Withheld
+        | Error::Withheld(_)
         | Error::Unexpected { .. }
         | Error::Decode(_) => {
             "try again; if it persists, check that this is Consul's address, and read Consul's log"
@@ -295,6 +296,7 @@ mod tests {
             ahead: Some(SignedDuration::from_millis(-300)),
             version: Some(Ok("1.20.5".to_owned())),
             tried: Some(tried(&consul::Outcome::Done)),
+            identity: None,
             election: None,
         }
     }

@@ -64,7 +64,7 @@ pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
             .flat_map(|(name, table)| rows(name, table)),
     );
     lines.extend(rest.policies.iter().map(policy));
-    lines.extend(rest.election.as_ref().map(election));
+    lines.extend(rest.elects.then(|| election(&rest.election)));
     lines.extend(operators(&rest.contested));
     lines.push(cron_jobs(&rest.cron_jobs));
     lines
@@ -382,9 +382,12 @@ fn right(right: &Right) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{
-        election::Lead,
-        rights::{Served, questions},
+    use crate::{
+        check::{
+            election::Lead,
+            rights::{Served, questions},
+        },
+        identity::History,
     };
     use consul_semaphore_workload::Kinds;
 
@@ -411,7 +414,9 @@ mod tests {
             rights: allowed.collect(),
             table: Some((table(), Ok(Table::default()))),
             policies: Vec::new(),
-            election: Some(elected(Ok(lead("replica-1", 3)), Searched::Named)),
+            election: elected(Ok(lead("replica-1", 3)), Searched::Named),
+            elects: true,
+            history: Ok(History::default()),
             cron_jobs: Ok(Found::default()),
             contested: Ok(Found::default()),
         }
@@ -452,7 +457,7 @@ mod tests {
             (Err(Refusal::NotThere), "there is no Lease"),
         ] {
             let rest = Rest {
-                election: Some(elected(answer, Searched::Named)),
+                election: elected(answer, Searched::Named),
                 ..rest()
             };
             only(
@@ -463,15 +468,15 @@ mod tests {
             );
         }
         let hidden = Rest {
-            election: Some(elected(
+            election: elected(
                 Err(Refusal::Forbidden("may not".to_owned())),
                 Searched::Named,
-            )),
+            ),
             ..rest()
         };
         only(hidden, "operator", Outcome::Unknown, &["may not"]);
         let nowhere = Rest {
-            election: Some(elected(Err(Refusal::NotThere), Searched::All)),
+            election: elected(Err(Refusal::NotThere), Searched::All),
             ..rest()
         };
         let words = [
@@ -486,7 +491,7 @@ mod tests {
     fn a_lease_that_the_user_may_not_look_for_is_not_missing() {
         let places = vec!["default".to_owned(), "consul-semaphore-system".to_owned()];
         let rest = Rest {
-            election: Some(elected(Err(Refusal::NotThere), Searched::Only(places))),
+            election: elected(Err(Refusal::NotThere), Searched::Only(places)),
             ..rest()
         };
         let words = [

@@ -79,6 +79,7 @@ fn advise(error: &consul::Error) -> (Reason, &'static str) {
             Reason::UnknownDatacenter,
             "Create another ConsulSemaphore with a datacenter that this Consul knows",
         ),
+        consul::Error::Withheld(_) => (Reason::IdentityUnknown, BY_ITSELF),
         consul::Error::NoLeader { .. } => (Reason::NoLeader, BY_ITSELF),
         consul::Error::TooManyRequests(_) => (Reason::TooManyRequests, BY_ITSELF),
         _ => (Reason::UnexpectedAnswer, BY_ITSELF),
