@@ -58,9 +58,12 @@ use consul_client::{Client, clock::Moment};
 /// returns. If Consul does not answer, it returns two seconds later at the most, and the place stays until the session
 /// has expired: for two TTLs at the most.
 ///
-/// While it waits, each call watches the prefix by itself, with a blocking query. A client has at most
-/// [`max_watches`](consul_client::Config::max_watches) of them (100 by default) at once, and polls beyond that. If
-/// more tasks than this wait at once, let fewer of them wait.
+/// Thousands of calls may wait at once, in one program or in many on a machine. Consul accepts only 200 connections from
+/// one address, so only the calls whose turn is near watch the prefix. All others look now and then how many are left
+/// before them, and keep no connection meanwhile. Programs on one machine watch 48 prefixes at each server of Consul in
+/// all, as many as there are calls whose turn is near, slots that are held, and calls that wait for a mutex or without
+/// [`fair_order`](Builder::fair_order), where nobody sees who waits. Beyond that number a prefix is read every fifth of
+/// the TTL, or every second for a call whose turn is near.
 #[derive(Clone)]
 pub struct Semaphore(Arc<Shared>);
 

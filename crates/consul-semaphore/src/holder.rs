@@ -47,13 +47,15 @@
 //!
 //! | file | subject |
 //! |---|---|
+//! | `approach` | the wait for a turn that is far |
 //! | `calls` | the calls to Consul, and the sessions that are renewed |
 //! | `program` | the program as the engine sees it |
 //! | `obstacle` | why there is no slot, or none yet |
 //! | `request` | the slots that are asked for, of one or several semaphores |
 //! | `standing` | whether the slots still count as held, by the clock |
-//! | `watched` | one of these semaphores, and the watch of its prefix |
+//! | `watched` | one of these semaphores, and how its prefix is followed |
 
+mod approach;
 mod calls;
 mod obstacle;
 mod program;
@@ -607,22 +609,23 @@ impl Holder {
 
     /// Takes note of what the last passes say of the program's places in the queues, and of its slots.
     fn note_places(&mut self) {
-        let known = |watched: &Watched| {
-            let last = conclusion(&self.engine, &watched.queue)?;
-            Some((last.before, !last.unheld.is_empty()))
-        };
-        let known: Vec<_> = self.semaphores.iter().map(known).collect();
-        let (mut near, now) = (self.settings.wait && self.settings.fair, Moment::now());
-        for (place, (watched, known)) in self.semaphores.iter_mut().zip(known).enumerate() {
-            let Some((before, unheld)) = known else {
+        let mut near = self.settings.wait && self.settings.fair;
+        let mut may_be_next = true;
+        for (place, watched) in self.semaphores.iter_mut().enumerate() {
+            may_be_next &= watched.follow(&mut self.engine, &self.program, &self.calls.consul);
+            let Some(last) = conclusion(&self.engine, &watched.queue) else {
                 near = false;
                 continue;
             };
-            near &= watched.note_before(before, now);
-            if self.notices.begins("unheld", place, unheld) {
+            near &= watched.is_ready_if_all_end(last.before);
+            if self
+                .notices
+                .begins("unheld", place, !last.unheld.is_empty())
+            {
                 (self.notices.on)(Notice::Unheld(watched.asked.prefix.clone()));
             }
         }
+        self.calls.keep_connections(may_be_next);
         if self.notices.begins("near", 0, near) {
             (self.notices.on)(Notice::Near);
         }
@@ -792,7 +795,9 @@ impl Holder {
         }
         tokio::select! {
             (semaphore, listing) = next_reading(&mut self.semaphores) => {
-                self.engine.listed(&semaphore, listing, now(), &self.program);
+                if let Some(listing) = listing {
+                    self.engine.listed(&semaphore, listing, now(), &self.program);
+                }
             }
             ended = self.calls.next() => match ended {
                 Some((id, done)) => self.settle(id, done),
