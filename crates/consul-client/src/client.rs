@@ -44,6 +44,8 @@ pub struct Client {
     pub(super) lanes: Arc<Lanes>,
     gate: Option<Arc<dyn Gate>>,
     token: Arc<TokenSource>,
+    /// Whether connections are kept for further calls.
+    keeps_connections: bool,
     /// When all calls end, in addition to the timeout.
     by: Moment,
 }
@@ -109,6 +111,7 @@ impl Client {
             }),
             gate: None,
             token: Arc::new(token),
+            keeps_connections: true,
             by: Moment::END,
         };
         let Some(method) = login else {
@@ -160,6 +163,17 @@ impl Client {
     #[must_use]
     pub fn by(&self, by: Moment) -> Self {
         Self { by, ..self.clone() }
+    }
+
+    /// The same client, which closes a connection after each call, except between blocking queries: for programs of which
+    /// thousands may use one agent, and that have little to ask. Consul accepts 200 connections from one address
+    /// (`limits.http_max_conns_per_client`), also of those that are idle.
+    #[must_use]
+    pub fn without_idle_connections(&self) -> Self {
+        Self {
+            keeps_connections: false,
+            ..self.clone()
+        }
     }
 
     /// The same client, which sends no writes while the gate is closed: they fail with its refusal, which is
@@ -359,7 +373,13 @@ impl Client {
             url.query_pairs_mut().append_pair(name, value);
         }
 
-        let mut request = target.http.request(call.method.clone(), url);
+        let keeps = self.keeps_connections || call.wait.is_some();
+        let http = if keeps {
+            &target.http
+        } else {
+            &target.http_once
+        };
+        let mut request = http.request(call.method.clone(), url);
         if let Some(token) = &token {
             request = request.header("X-Consul-Token", token.header());
         }

@@ -43,6 +43,7 @@ mod login;
 mod model;
 mod repeat;
 mod session;
+mod shared_turn;
 mod status;
 pub mod text;
 mod tls;

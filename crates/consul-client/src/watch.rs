@@ -14,6 +14,7 @@ use super::{
     endpoints::Target,
     kv::list_path,
     session::write_duration,
+    shared_turn::SharedTurn,
 };
 
 /// How a prefix is watched.
@@ -33,6 +34,10 @@ pub struct WatchOptions {
     /// How much time there is at least from one reading to the next, at most half of `wait`: changes meanwhile share
     /// a reading. It may be made shorter at any time.
     pub spacing: watch::Receiver<Duration>,
+    /// Whether it takes one of the turns to watch that all programs of this machine share; without one it polls, as a
+    /// watch beyond [`Config::max_watches`](super::Config::max_watches) does, and keeps no connection meanwhile. For
+    /// programs of which hundreds may run on a machine.
+    pub shares_turns: bool,
 }
 
 impl Default for WatchOptions {
@@ -43,6 +48,7 @@ impl Default for WatchOptions {
             rate: 100.0,
             urgent: watch::channel(true).1,
             spacing: watch::channel(Duration::ZERO).1,
+            shares_turns: false,
         }
     }
 }
@@ -73,8 +79,16 @@ impl Client {
         prefix: &str,
         options: WatchOptions,
     ) -> impl Stream<Item = Result<Listing, Error>> + Send + 'static + use<> {
+        let poller = if options.shares_turns {
+            self.without_idle_connections()
+        } else {
+            self.clone()
+        };
         let watch = Watch {
             client: self.clone(),
+            poller,
+            shares_turns: options.shares_turns,
+            shared_turn: None,
             prefix: prefix.to_owned(),
             wait: options.wait.min(LONGEST),
             since: None,
@@ -123,6 +137,11 @@ impl Client {
 
 struct Watch {
     client: Client,
+    /// Makes the calls that wait for nothing.
+    poller: Client,
+    shares_turns: bool,
+    /// The turn that it has among the programs of this machine.
+    shared_turn: Option<SharedTurn>,
     prefix: String,
     wait: Duration,
     urgent: watch::Receiver<bool>,
@@ -184,11 +203,21 @@ impl Watch {
         }
     }
 
+    /// Whether it may watch at this server, beside the other programs of this machine.
+    fn has_shared_turn(&mut self, server: &Target) -> bool {
+        if self.shared_turn.is_none() {
+            self.shared_turn = SharedTurn::take(server.base());
+        }
+        self.shared_turn.is_some()
+    }
+
     async fn read(&mut self) -> Result<Listing, Error> {
         let waited = match self.since.take() {
             None => None,
             Some((index, server)) => {
-                if let Some(_turn) = self.client.lanes.watch_turn() {
+                let lanes = self.client.lanes.clone();
+                let shared = !self.shares_turns || self.has_shared_turn(&server);
+                if let Some(_turn) = lanes.watch_turn().filter(|_| shared) {
                     Some(self.wait_for_change(index, server).await)
                 } else {
                     self.pause().await;
@@ -226,7 +255,7 @@ impl Watch {
     /// The current listing, without a wait.
     async fn list_now(&self) -> Result<(Listing, Arc<Target>), Error> {
         let call = self.call()?.consistent();
-        self.client.list_with(&self.prefix, call).await
+        self.poller.list_with(&self.prefix, call).await
     }
 
     /// Waits while nothing is urgent, at most for `wait`.

@@ -273,6 +273,15 @@ impl Engine {
         self.review(semaphore, now, stores);
     }
 
+    /// Nobody follows the prefix of a queue for a while: whoever waits there before its workloads has not let its turn
+    /// pass in that time.
+    pub fn unfollowed(&mut self, queue: &QueueRef, now: Moment) {
+        let state = self.semaphores.get_mut(&queue.semaphore);
+        if let Some(state) = state.and_then(|state| state.queues.get_mut(&queue.key)) {
+            state.queue.unfollowed(now);
+        }
+    }
+
     /// Something has changed about a workload, a pod or a session of a queue.
     pub fn touched(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         self.mark(queue, now, stores);

@@ -131,7 +131,9 @@ struct Readme;
 
 pub use consul_client as consul;
 
-pub use handle::{Builder, InvalidSemaphore, NoSlot, ReleaseError, Semaphore, Slot, StillHeld};
+pub use handle::{
+    Builder, InvalidSemaphore, NoSlot, PendingSlot, ReleaseError, Semaphore, Slot, StillHeld,
+};
 pub use holder::{AcquireError, Lost, Notice};
 pub use prefix::Prefix;
 pub use sequencer::Sequencer;

@@ -242,6 +242,16 @@ impl Queue {
         self.knowledge.memory.mutex.is_delayed(now)
     }
 
+    /// Nobody follows the prefix for a while.
+    pub(super) fn unfollowed(&mut self, now: Moment) {
+        self.knowledge.memory.turns.interrupt(now);
+    }
+
+    /// Whether the last try to lock the mutex was refused because of its lock-delay, and nobody has locked it since.
+    pub fn is_in_lock_delay(&self) -> bool {
+        self.knowledge.memory.mutex.rests_until().is_some()
+    }
+
     /// Whether a workload is being written to.
     pub fn is_busy(&self, uid: &Uid) -> bool {
         self.writes.busy.contains(uid)

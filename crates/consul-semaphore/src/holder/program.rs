@@ -33,7 +33,7 @@ pub struct Settings {
     pub priority: i32,
     /// Whether slots are granted by priority and age among all who wait at the prefix.
     pub fair: bool,
-    /// Whether to wait for a slot. What a dead holder has left is waited for in any case.
+    /// Whether to wait for a slot. The lock-delay of a dead holder is waited for in any case.
     pub wait: bool,
     /// Whether somebody must use each prefix already; if not, the first one creates the semaphore.
     pub must_exist: bool,
