@@ -84,6 +84,7 @@ fn tracked(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWork
         obstacle: None,
         bad_key: None,
         named_with_key: Vec::new(),
+        is_hook: false,
         shape: consul_semaphore_workload::Shape::Plain,
     };
     change(&mut tracked);
