@@ -430,6 +430,20 @@ mod tests {
         }
     }
 
+    /// The policies of Jobs are no templates.
+    #[test]
+    fn those_of_jobs_know_the_same_owners_as_the_operator() {
+        let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let owned = plain(&rows::owned(&Kind::Job));
+        for policy in [
+            include_str!("../config/policies/suspend.yaml"),
+            include_str!("../config/policies/guard.yaml"),
+            include_str!("../config/policies/refuse.yaml"),
+        ] {
+            assert!(plain(policy).contains(&owned), "{owned}\n{policy}");
+        }
+    }
+
     #[test]
     fn every_place_is_filled() {
         for kind in Kind::all() {
