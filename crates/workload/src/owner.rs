@@ -75,3 +75,40 @@ pub(crate) fn is_any(owner: &OwnerReference, kinds: &[OwnerKind]) -> bool {
     let is = |known: &OwnerKind| known.group == group && known.kind == owner.kind;
     kinds.iter().any(is)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(api_version: &str, kind: &str) -> OwnerReference {
+        OwnerReference {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            controller: Some(true),
+            ..OwnerReference::default()
+        }
+    }
+
+    #[test]
+    fn who_decides() {
+        for (api_version, kind, of_job, of_others) in [
+            ("batch/v1", "CronJob", false, false),
+            ("argoproj.io/v1alpha1", "CronWorkflow", false, false),
+            ("example.com/v1", "CronJob", false, true),
+            ("jobset.x-k8s.io/v1alpha2", "JobSet", true, true),
+            ("kubeflow.org/v2beta1", "MPIJob", true, true),
+            ("example.com/v1", "JobSet", false, true),
+            ("argoproj.io/v1alpha1", "Workflow", false, true),
+            ("v1", "ConfigMap", false, true),
+        ] {
+            let mut owner = owner(api_version, kind);
+            for of in Kind::all() {
+                let decides = if of == Kind::Job { of_job } else { of_others };
+                let decide = of.owners_that_decide();
+                assert_eq!(decide.include(&owner), decides, "{kind} of {}", of.name());
+            }
+            owner.controller = None;
+            assert!(!Kind::Pod.owners_that_decide().include(&owner));
+        }
+    }
+}
