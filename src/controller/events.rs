@@ -55,7 +55,9 @@ pub(super) enum Reason {
     /// The Job waits for a slot. The message says why it has none yet. It is a Warning if nothing is granted until
     /// somebody repairs what the message names.
     SlotWaiting,
-    /// The annotation `hold` keeps the Job out of the queue. Remove it to queue the Job.
+    /// The annotation `hold` keeps the Job out of the queue. Remove it to queue the Job. It is a Warning if a workload of
+    /// another kind was created on hold: the admission policy does that to one that is created held and without the
+    /// label `consul-semaphore.io/waits: "true"`.
     OnHold,
     /// The Job got a slot and was started.
     SlotGranted,
@@ -82,7 +84,7 @@ pub(super) enum Reason {
     /// `ReplaceRunning` in that one.
     Replaced,
     /// A user suspended the Job while it held a slot. The slot is released and the Job is on hold. To queue it
-    /// again, remove the annotation `hold` or unsuspend the Job.
+    /// again, remove the annotation `hold`.
     PutOnHold,
     /// The Job ran without a slot, so it was suspended and queued. Create Jobs with `suspend: true`, or install
     /// the admission policies. A workload of a kind that can't be suspended any more continues.

@@ -81,6 +81,8 @@ struct State {
     contenders: Contenders,
     /// Those that replace each other.
     alike: Alike,
+    /// The workloads that have been on hold since they were first seen.
+    held_from_the_start: BTreeSet<Uid>,
     /// When workloads came off hold that were seen on hold before, in seconds since 1970.
     unheld: HashMap<Uid, i64>,
     lists: Lists,
@@ -719,6 +721,11 @@ impl Index {
         let tracked = held_back.iter().filter_map(|uid| state.workloads.get(uid));
         let still = tracked.filter(|tracked| tracked.workload.is_held_back());
         still.cloned().collect()
+    }
+
+    /// Whether a workload has been on hold since it was first seen.
+    pub(super) fn is_held_from_the_start(&self, uid: &Uid) -> bool {
+        self.state().held_from_the_start.contains(uid)
     }
 
     /// Some of the workloads that run without a grant, whether a semaphore claims them or not, in namespaces whose

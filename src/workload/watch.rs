@@ -12,7 +12,7 @@ use crate::watch_scope::WatchScope;
 use consul_client::clock::Moment;
 use consul_semaphore::{KindName, Phase, Uid};
 use consul_semaphore_workload::{
-    Job, Kind, Object, TrackedWorkload, WAITING, advice,
+    Job, Kind, Object, TrackedWorkload, WAITING, advice, advice_on,
     kueue::is_in_a_queue,
     pods::{self, OwnPod},
 };
@@ -51,7 +51,8 @@ impl Sighting {
             None
         });
         let tracked = tracked.filter(|_| !kueue || !is_in_a_queue(&object.metadata));
-        Self::new(kind, object.metadata, tracked, None)
+        let advice = advice_on(kind, &object);
+        Self::new(kind, object.metadata, tracked, advice)
     }
 
     fn new(

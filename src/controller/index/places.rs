@@ -26,6 +26,11 @@ impl State {
             *known = tracked.clone();
             return self.note_started(&tracked);
         }
+        if !tracked.workload.hold {
+            self.held_from_the_start.remove(&uid);
+        } else if !self.workloads.contains_key(&uid) {
+            self.held_from_the_start.insert(uid.clone());
+        }
         if let Some(known) = self.workloads.get(&uid) {
             if known.workload.hold && !tracked.workload.hold {
                 let now = clock::time().as_second();
@@ -43,6 +48,7 @@ impl State {
         self.withdraw(uid);
         self.remnants.remove(uid);
         self.unheld.remove(uid);
+        self.held_from_the_start.remove(uid);
         self.workloads.remove(uid);
     }
 

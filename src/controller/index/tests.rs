@@ -84,6 +84,7 @@ fn tracked(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWork
         obstacle: None,
         bad_key: None,
         named_with_key: Vec::new(),
+        is_hook: false,
         shape: consul_semaphore_workload::Shape::Plain,
     };
     change(&mut tracked);
@@ -447,6 +448,31 @@ fn a_hold_is_announced_once() {
     };
     assert_eq!(put(ran), 0);
     assert_eq!(put(stopping), 1, "it ran without a slot");
+}
+
+/// A policy may have put it on hold, and its user may not know.
+#[test]
+fn it_is_known_who_was_on_hold_from_the_start() {
+    let index = with_db();
+    let mut version = 10;
+    let mut put = |name, hold| {
+        version += 1;
+        let later = tracked(name, |tracked| {
+            workload(tracked).version = version.to_string().as_str().into();
+            workload(tracked).hold = hold;
+        });
+        put(&index, later);
+        index.is_held_from_the_start(&name.into())
+    };
+    assert!(put("a", true));
+    assert!(put("a", true));
+    assert!(!put("a", false));
+    assert!(!put("a", true), "its user put it on hold later");
+    assert!(!put("b", false));
+    assert!(!put("b", true));
+    assert!(put("c", true));
+    index.remove(&"c".into());
+    assert!(!index.is_held_from_the_start(&"c".into()));
 }
 
 #[test]

@@ -224,7 +224,7 @@ impl Emitter<'_> {
             Write::GiveBack(give_back) if give_back.hold => {
                 let note = format!(
                     "was suspended while it held a slot of {semaphore}: the slot is released, and the {kind} is on \
-                     hold until you remove the annotation {HOLD} or unsuspend the {kind}"
+                     hold. To queue it again, remove the annotation {HOLD}"
                 );
                 (Reason::PutOnHold, note)
             }
