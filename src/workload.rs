@@ -4,12 +4,12 @@
 mod known;
 mod kueue;
 mod list;
+mod remains;
 mod turns;
 mod watch;
 
 use std::{sync::Arc, time::Duration};
 
-use self::turns::Turns;
 pub(crate) use self::{
     known::KnownKinds,
     kueue::{Name as WorkloadName, Owners},
@@ -17,6 +17,7 @@ pub(crate) use self::{
     turns::Urgency,
     watch::{Sighting, watch, watch_pods},
 };
+use self::{remains::Remains, turns::Turns};
 use crate::{
     call::{CallError, call, call_until, patch_params},
     crash::{self, Point},
@@ -25,8 +26,8 @@ use consul_client::clock::Moment;
 use consul_semaphore::{Identity, KindName, Uid, Workload, plan::Target};
 use consul_semaphore_workload::{
     EndBelow, Kind, Object, Request, TrackedWorkload,
-    kueue::{Earlier, Owner},
-    pods::{self, Pod, PodQuery},
+    kueue::Earlier,
+    pods::{self, Pod},
 };
 use futures::{StreamExt as _, stream};
 use http::{HeaderValue, header::CONTENT_TYPE};
@@ -457,45 +458,24 @@ impl Workloads {
             return Err(unknown(kind).to_string());
         };
         let of = Resource::new(&kind, namespace, workload);
+        let owner = self.owners.owner(uid);
+        let owner = owner.filter(|_| kind == Kind::KueueWorkload);
         let prove = async {
             let found = self.read(&of, uid).await?;
-            let mut left = Vec::new();
-            // What makes pods first: what it has made by then is in the list of pods.
-            for (part, selector) in kind.parts(identity) {
-                left.extend(self.parts_left(&part, namespace, &selector).await?);
+            let mut remains = Remains::new(self, namespace);
+            if let Some(owner) = &owner {
+                remains.owner(owner).await?;
+                let owner_itself = Identity {
+                    kind: owner.kind.name(),
+                    workload: owner.name.clone(),
+                    ..identity.clone()
+                };
+                remains.of(&owner.kind, &owner_itself).await?;
             }
-            if let Some(owner) = self
-                .owners
-                .owner(uid)
-                .filter(|_| kind == Kind::KueueWorkload)
-            {
-                left.extend(self.owner_left(namespace, &owner).await?);
-            }
-            for query in kind.pods(identity) {
-                left.extend(self.pods_left(namespace, &query).await?);
-            }
-            Ok((found.map(|found| found.workload), left))
+            remains.of(&kind, identity).await?;
+            Ok((found.map(|found| found.workload), remains.titles))
         };
         prove.await.map_err(|error: CallError| error.to_string())
-    }
-
-    /// Some of these pods that have not ended; none if all have.
-    async fn pods_left(&self, namespace: &str, query: &PodQuery) -> Result<Vec<String>, CallError> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let mut page = ListParams::default()
-            .labels(&query.labels)
-            .fields(pods::NOT_ENDED)
-            .limit(NAMED);
-        loop {
-            let list = call(api.list(&page)).await?;
-            let left = list.items.iter().filter(|pod| query.finds(pod));
-            let left: Vec<String> = left.map(pods::title).collect();
-            let more = list.metadata.continue_.filter(|token| !token.is_empty());
-            match more {
-                Some(token) if left.is_empty() => page = page.continue_token(&token),
-                _ => return Ok(left),
-            }
-        }
     }
 
     /// The slots in which the pods of a workload run that have not ended, as they say.
@@ -510,48 +490,6 @@ impl Workloads {
         let pods = call(api.list(&its)).await?.items;
         let granted = pods.iter().find_map(|pod| pods::granted(pod, workload));
         Ok(granted.map_or(Earlier::Nothing, |granted| Earlier::of(granted, &[])))
-    }
-
-    /// The owner of a Workload of Kueue, if it may still make pods: Kueue may not have suspended it yet.
-    async fn owner_left(
-        &self,
-        namespace: &str,
-        owner: &Owner,
-    ) -> Result<Option<String>, CallError> {
-        let Owner { kind, name, uid } = owner;
-        let client = self.client.clone();
-        let api: Api<Object> = Api::namespaced_with(client, namespace, &kind.resource());
-        let found = call(api.get_opt(name)).await?;
-        let it = found.filter(|object| object.metadata.uid.as_deref() == Some(uid.as_ref()));
-        let it = it.filter(|object| kind.may_make_pods(object));
-        Ok(it.map(|object| kind.title(&object)))
-    }
-
-    /// The parts of a workload, behind a label selector, that may still make pods. Of a kind that the cluster does not
-    /// have (any more), there are none.
-    async fn parts_left(
-        &self,
-        part: &Kind,
-        namespace: &str,
-        selector: &str,
-    ) -> Result<Vec<String>, CallError> {
-        let api: Api<Object> =
-            Api::namespaced_with(self.client.clone(), namespace, &part.resource());
-        let mut left = Vec::new();
-        let mut page = Some(ListParams::default().labels(selector).limit(PAGE));
-        while let Some(params) = page.take() {
-            let parts = match call(api.list(&params)).await {
-                Err(error) if matches!(error.refusal(), Some((404, _))) => break,
-                parts => parts?,
-            };
-            let may_make_pods = parts.items.iter();
-            let may_make_pods = may_make_pods.filter(|object| part.may_make_pods(object));
-            left.extend(may_make_pods.map(|object| part.title(object)));
-            let more = parts.metadata.continue_.filter(|token| !token.is_empty());
-            page = more.map(|token| params.continue_token(&token));
-        }
-        left.truncate(usize::try_from(NAMED).unwrap_or(usize::MAX));
-        Ok(left)
     }
 }
 

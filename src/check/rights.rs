@@ -275,6 +275,15 @@ fn rules_of_row(kind: &Kind, row: &Row) -> Vec<Rule> {
         let status = format!("{}/status", resource.plural);
         rules.push(of(ends("", ""), status, resource.group));
     }
+    if row.makes_job_sets() {
+        rules.push(optional(rule(
+            "jobset.x-k8s.io",
+            "jobsets",
+            &["get"],
+            Place::Scope,
+            "slots are kept until the pods of later workloads of the same name have ended, too",
+        )));
+    }
     rules
 }
 

@@ -34,7 +34,7 @@ use kube_core::ApiResource;
 use self::row::Row;
 use crate::{
     Object,
-    pods::{self, PodQuery},
+    pods::{self, OwnQuery},
     read::{self, Read},
     request::{EndBelow, Request, hold, suspend_ungranted},
     shape::Shape,
@@ -135,11 +135,11 @@ impl Kind {
     }
 
     /// The pods of such a workload: each query finds some or all of them.
-    pub fn pods(&self, workload: &Identity) -> Vec<PodQuery> {
+    pub fn pods(&self, workload: &Identity) -> Vec<OwnQuery> {
         let uid = &workload.uid;
         match self {
             Self::Job => vec![pods::of(uid).into()],
-            Self::JobSet => vec![job_set::selector(uid).into()],
+            Self::JobSet => job_set::pods(workload),
             Self::PipelineRun => pipeline_run::pods(uid),
             Self::TaskRun => task_run::pods(uid),
             Self::Workflow => workflow::pods(workload),
@@ -149,14 +149,15 @@ impl Kind {
         }
     }
 
-    /// The workloads that such a workload is made of, and that make its pods, each kind with their label selector. While
-    /// one of them runs, more pods may come.
-    pub fn parts(&self, workload: &Identity) -> Vec<(Self, String)> {
+    /// The workloads that such a workload is made of, and that make its pods: each kind with a query that finds some or
+    /// all of them. While one of them runs, more pods may come.
+    pub fn parts(&self, workload: &Identity) -> Vec<(Self, OwnQuery)> {
         match self {
-            Self::JobSet => vec![(Self::Job, job_set::selector(&workload.uid))],
+            Self::JobSet => job_set::parts(workload),
             Self::PipelineRun => {
                 let parts = [Self::PipelineRun, Self::TaskRun].into_iter();
-                parts.map(|part| (part, pods::of(&workload.uid))).collect()
+                let of_it = || pods::of(&workload.uid).into();
+                parts.map(|part| (part, of_it())).collect()
             }
             Self::Listed(row) => row.parts(workload),
             Self::KueueWorkload => kueue::parts(&workload.uid),

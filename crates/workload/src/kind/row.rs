@@ -14,7 +14,7 @@ mod value;
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use consul_client::text::one_line;
-use consul_semaphore::Identity;
+use consul_semaphore::{Identity, Uid};
 use kube_core::ApiResource;
 use serde::Deserialize;
 
@@ -24,7 +24,7 @@ pub use self::{
     value::{Scalar, Value},
 };
 use super::Kind;
-use crate::pods::{self, PodQuery};
+use crate::pods::{self, Maker, OwnQuery};
 
 /// How large the text of a row may be, in bytes.
 const MOST_BYTES: usize = 16 * 1024;
@@ -342,17 +342,35 @@ impl Row {
     }
 
     /// The pods of such a workload.
-    pub(super) fn pods(&self, workload: &Identity) -> Vec<PodQuery> {
+    pub(super) fn pods(&self, workload: &Identity) -> Vec<OwnQuery> {
+        let maker = self.maker(&workload.uid);
         let of_name = selectors(&self.pods.labels, workload);
-        let of_name = of_name.map(|labels| PodQuery::unless_of_another(labels, &workload.uid));
-        let held = PodQuery::from(pods::of(&workload.uid));
+        let of_name = of_name.map(|labels| OwnQuery::made_by(labels, &maker));
+        let held = OwnQuery::from(pods::of(&workload.uid));
         [held].into_iter().chain(of_name).collect()
     }
 
     /// The Jobs by which such a workload makes pods.
-    pub(super) fn parts(&self, workload: &Identity) -> Vec<(Kind, String)> {
+    pub(super) fn parts(&self, workload: &Identity) -> Vec<(Kind, OwnQuery)> {
+        let maker = self.maker(&workload.uid);
         let jobs = selectors(&self.pods.jobs, workload);
-        jobs.map(|selector| (Kind::Job, selector)).collect()
+        jobs.map(|labels| (Kind::Job, OwnQuery::made_by(labels, &maker)))
+            .collect()
+    }
+
+    fn maker(&self, uid: &Uid) -> Maker {
+        Maker {
+            kind: self.kind.as_str().into(),
+            group: pods::group_of(&self.api_version).to_owned(),
+            uid: uid.clone(),
+            uid_label: None,
+        }
+    }
+
+    /// Whether such a workload makes its pods by way of a `JobSet`, which stands between it and its Jobs.
+    pub fn makes_job_sets(&self) -> bool {
+        let mut jobs = self.pods.jobs.iter();
+        jobs.any(|Selector(labels)| labels.starts_with("jobset.sigs.k8s.io/"))
     }
 }
 

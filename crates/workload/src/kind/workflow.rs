@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use super::Kind;
 use crate::{
     object::Fields,
-    pods::{self, PodQuery, Which},
+    pods::{self, OwnQuery, Which},
     read::{self, Read},
     request::{Request, ended, give_back, holder_label, metadata, record, rename, sequencers},
 };
@@ -37,13 +37,13 @@ pub(super) fn resource() -> ApiResource {
 }
 
 /// Its pods.
-pub(super) fn pods(workload: &Identity) -> Vec<PodQuery> {
+pub(super) fn pods(workload: &Identity) -> Vec<OwnQuery> {
     let uid = &workload.uid;
-    let by_holder = PodQuery {
+    let by_holder = OwnQuery {
         labels: pods::of(uid),
         which: Which::NotOfAnother(Kind::Workflow.name(), uid.clone()),
     };
-    let by_name = PodQuery {
+    let by_name = OwnQuery {
         labels: format!("workflows.argoproj.io/workflow={}", workload.workload),
         which: Which::Owned(uid.clone()),
     };
