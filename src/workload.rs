@@ -23,7 +23,7 @@ use crate::{
     crash::{self, Point},
 };
 use consul_client::clock::Moment;
-use consul_semaphore::{Identity, KindName, Uid, Workload, plan::Target};
+use consul_semaphore::{Identity, KindName, Phase, Uid, Workload, plan::Target};
 use consul_semaphore_workload::{
     EndBelow, Kind, Object, Request, TrackedWorkload,
     kueue::Earlier,
@@ -115,7 +115,7 @@ pub(crate) enum WriteError {
     /// The workload has changed since; this is its current state (`None`: it was deleted).
     #[error("the Job has changed in the meantime")]
     Outdated(Option<Box<TrackedWorkload>>),
-    /// The API server refuses it, and would refuse every retry.
+    /// The API server refuses it, and would refuse every retry; or it accepts it, and nothing changes.
     #[error("{message}")]
     Refused {
         /// The API server's message.
@@ -135,12 +135,12 @@ pub(crate) enum WriteError {
 
 impl WriteError {
     /// The API server's HTTP status, and what it said, if it wants no such write at all: the operator may not do it, the
-    /// resource has no such part, or something finds what is written wrong.
+    /// resource has no such part, something finds what is written wrong, or nothing of it is kept.
     pub(crate) fn is_unwanted(&self) -> Option<(u16, &str)> {
         match self {
             Self::Refused {
                 message,
-                code: Some(code @ (403 | 404 | 422)),
+                code: Some(code @ (200 | 403 | 404 | 422)),
                 ..
             } => Some((*code, message)),
             _ => None,
@@ -161,6 +161,8 @@ pub(crate) struct WorkloadWrite {
     pub(crate) timeout: Duration,
     /// When the evidence that allows it ends; it is sent only if it can be answered before.
     pub(crate) deadline: Option<Moment>,
+    /// Whether the workload must not run any more after it.
+    pub(crate) holds: bool,
 }
 
 /// Has the API server give a request up when its caller does, so that nothing comes of it later: a Job is started only as
@@ -216,6 +218,7 @@ impl Workloads {
             urgency,
             timeout,
             deadline,
+            holds,
         } = write;
         // The process may have slept between the decision and now, also while it waited for its turn.
         let turn = self.turns.take(&namespace, urgency).await;
@@ -240,6 +243,7 @@ impl Workloads {
         match answer {
             // What is left of a deleted workload no longer concerns the operator.
             Ok(None) if !matches!(request, Request::Delete) => Err(WriteError::Outdated(None)),
+            Ok(Some(now)) if has_no_effect(&now, &target, holds) => Err(no_effect(&kind, &request)),
             Ok(written) => {
                 for below in &below {
                     self.end_below(&namespace, below, end).await;
@@ -493,6 +497,26 @@ impl Workloads {
     }
 }
 
+/// Whether the API server has accepted a write that did not do what it was for: it drops fields that the schema of a kind
+/// does not have, and webhooks may set others back. A write that changes nothing leaves the version as it was.
+fn has_no_effect(now: &TrackedWorkload, target: &Target, holds: bool) -> bool {
+    target.is_still(&now.workload) || holds && now.workload.phase == Phase::Running
+}
+
+/// The API server keeps nothing of this request to a workload of this kind, and would keep nothing of every retry.
+fn no_effect(kind: &Kind, request: &Request) -> WriteError {
+    let resource = kind.resource();
+    let fields = request.fields().join(", ");
+    WriteError::Refused {
+        message: format!(
+            "the write has no effect on {fields}: either the schema of {}.{} has no such field, or a webhook sets it back",
+            resource.plural, resource.group
+        ),
+        code: Some(200),
+        forbidden: false,
+    }
+}
+
 /// Nothing is known of workloads of this kind.
 fn unknown(kind: &KindName) -> WriteError {
     WriteError::Unanswered(format!(
@@ -588,5 +612,70 @@ mod tests {
             timeout.starts_with("timeout=") && timeout.ends_with("ms"),
             "{query}"
         );
+    }
+
+    /// A Job of this version, which may be suspended.
+    fn job(version: &str, suspend: bool) -> String {
+        serde_json::json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {
+                "name": "a", "namespace": "batch", "uid": "u", "resourceVersion": version,
+                "annotations": { "consul-semaphore.io/semaphore": "db" },
+            },
+            "spec": { "suspend": suspend },
+        })
+        .to_string()
+    }
+
+    /// What comes of suspending one at version 1, if this is the API server's answer.
+    async fn suspended(answer: String) -> Result<Option<TrackedWorkload>, WriteError> {
+        let server = wiremock::MockServer::start().await;
+        let answer = wiremock::ResponseTemplate::new(200).set_body_string(answer);
+        wiremock::Mock::given(wiremock::matchers::method("PATCH"))
+            .respond_with(answer)
+            .mount(&server)
+            .await;
+        let config = kube::Config::new(server.uri().parse().unwrap());
+        let client = Client::try_from(config).unwrap();
+        let workloads = Workloads::new(client, KnownKinds::new(), Owners::default());
+        let target = Target {
+            kind: Kind::Job.name(),
+            name: "a".into(),
+            uid: "u".into(),
+            version: "1".into(),
+        };
+        let patch = serde_json::json!({
+            "metadata": { "uid": "u", "resourceVersion": "1", "annotations": { "a/b": null } },
+            "spec": { "suspend": true },
+        });
+        let write = WorkloadWrite {
+            namespace: "batch".into(),
+            target,
+            request: Request::Patch(patch),
+            below: Vec::new(),
+            urgency: Urgency::Suspends,
+            timeout: Duration::from_mins(1),
+            deadline: None,
+            holds: true,
+        };
+        workloads.write(write).await
+    }
+
+    /// As the API server answers if a schema has no such field, or a webhook sets it back.
+    #[tokio::test]
+    async fn a_write_that_has_no_effect_is_refused_and_names_its_fields() {
+        for answer in [job("1", false), job("2", false)] {
+            let error = suspended(answer).await.unwrap_err();
+            let (code, message) = error.is_unwanted().unwrap();
+            assert_eq!(code, 200);
+            assert!(
+                message.starts_with(
+                    "the write has no effect on spec.suspend, metadata.annotations.a/b: "
+                ),
+                "{message}"
+            );
+        }
+        let now = suspended(job("2", true)).await.unwrap().unwrap();
+        assert_eq!(now.workload.phase, Phase::Stopping);
     }
 }
