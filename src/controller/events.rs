@@ -81,6 +81,8 @@ pub(super) enum Reason {
     /// The running Job was ended because a newer one, which the message names, replaces it: `on-contention` is
     /// `ReplaceRunning` in that one.
     Replaced,
+    /// A user shut the Workflow down while it waited for a slot, so it ends without one.
+    ShutDown,
     /// A user suspended the Job while it held a slot. The slot is released and the Job is on hold. To queue it
     /// again, remove the annotation `hold` or unsuspend the Job.
     PutOnHold,
@@ -103,6 +105,9 @@ pub(super) enum Reason {
     Unsatisfiable,
     /// An annotation has no effect: it is misspelt, in the wrong place, or lacks another one that it needs.
     AnnotationIgnored,
+    /// To Argo, a Workflow that waits for its slot is running: it holds its locks, or its deadline runs. The message says
+    /// which, and what to change.
+    CountsAsRunning,
     /// Another controller, such as Kueue, manages the Job, so the operator leaves it alone. Remove its label or
     /// field, or the annotation.
     ManagedElsewhere,
@@ -144,6 +149,7 @@ impl Reason {
             | Self::SlotCooling
             | Self::SlotReleased
             | Self::Skipped
+            | Self::ShutDown
             | Self::PutOnHold
             | Self::ReadyAgain => false,
             Self::SlotLost
@@ -158,6 +164,7 @@ impl Reason {
             | Self::Malformed
             | Self::Unsatisfiable
             | Self::AnnotationIgnored
+            | Self::CountsAsRunning
             | Self::ManagedElsewhere
             | Self::InvalidKind
             | Self::InvalidSemaphore

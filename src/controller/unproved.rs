@@ -302,7 +302,14 @@ async fn fail(context: &Context, tracked: &TrackedWorkload) -> Outcome {
         None => return Outcome::Failed,
     };
     let error = match failed {
-        Ok(Outcome::Settled) => return Outcome::PodsLeft,
+        Ok(Outcome::Settled) => {
+            if tracked.shape.is_shut_down() {
+                let note = "its user shut it down while it waited for a slot: it ends without one";
+                let events = &context.shared.events;
+                events.workload(namespace, &**workload, Reason::ShutDown, note.to_owned());
+            }
+            return Outcome::PodsLeft;
+        }
         Ok(other) => return other,
         Err(error) => error,
     };

@@ -219,8 +219,7 @@ impl Kind {
         }
     }
 
-    /// What has the status of such a workload say that it failed, once no pod of it is left; `None` if it is not held
-    /// for that.
+    /// What has such a workload fail that is held only for that, once no pod of it is left; `None` if it is not.
     pub fn failure(
         &self,
         workload: &Target,
@@ -229,6 +228,7 @@ impl Kind {
     ) -> Option<Request> {
         match self {
             Self::Listed(row) => row::failure(row, workload, shape, now),
+            Self::Workflow => workflow::shut_down(workload, shape),
             _ => None,
         }
     }
@@ -281,6 +281,17 @@ impl Kind {
             Self::Job | Self::JobSet => Some(suspend_ungranted(stop)),
             Self::KueueWorkload => kueue::stop(&stop.workload, shape, now),
             Self::PipelineRun | Self::TaskRun | Self::Workflow | Self::Pod => None,
+        }
+    }
+
+    /// The warning for the users of such an object that waits, if its controller counts it as running while it does.
+    ///
+    /// # Errors
+    /// If it is no object of this kind.
+    pub fn caution(&self, object: &Object) -> serde_json::Result<Option<String>> {
+        match self {
+            Self::Workflow => workflow::caution(object),
+            _ => Ok(None),
         }
     }
 
