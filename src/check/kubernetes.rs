@@ -13,7 +13,10 @@ use super::{
     election::{Election, Sought},
     rights::{Lease, Question, Served, questions},
 };
-use crate::admission::{self, Finding};
+use crate::{
+    admission::{self, Finding},
+    schema,
+};
 use consul_semaphore_api::{GROUP, annotations::SEMAPHORE, scope::Namespaces};
 use consul_semaphore_workload::{Kinds, Table};
 
@@ -68,6 +71,8 @@ pub(super) struct Rest {
     pub(super) table: Option<(Name, Answer<Table>)>,
     /// The state of the admission policies.
     pub(super) policies: Vec<Finding>,
+    /// Whether the schemas have the fields that the kinds need.
+    pub(super) schemas: Vec<schema::Finding>,
     /// Who leads, if there is an election by a Lease.
     pub(super) election: Option<Election>,
     /// The `CronJobs` that have the annotation on their own metadata alone, where it has no effect.
@@ -190,8 +195,9 @@ impl Cluster {
         let lease = election.as_ref().map(|election| &election.lease);
         let table = self.table(settings, lease).await;
         let all = Served::new(&settings.operator.workloads.kinds, table.as_ref());
-        let mut policies = Vec::new();
+        let (mut policies, mut schemas) = (Vec::new(), Vec::new());
         for kind in all.kinds.iter() {
+            schemas.extend(schema::look(&server.client, kind, server.patience).await);
             let of_kind = admission::look(&server.client, kind, operator, server.patience);
             policies.extend(of_kind.await);
         }
@@ -203,6 +209,7 @@ impl Cluster {
             rights: self.rights(settings, &all, lease).await,
             table,
             policies,
+            schemas,
             election,
             cron_jobs: self
                 .find_all(settings, "batch/v1", "cronjobs", mistaken)

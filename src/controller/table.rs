@@ -23,7 +23,7 @@ use super::{
 use crate::{
     admission,
     manifests::Source,
-    streamed,
+    schema, streamed,
     telemetry::{Health, Metrics},
     watch_scope::WatchScope,
 };
@@ -179,6 +179,7 @@ impl Serving {
         } = &self.table;
         let mut watches = JoinSet::new();
         let client = self.context.client.clone();
+        watches.spawn(schema::report(client.clone(), vec![kind.clone()]));
         watches.spawn(admission::report(client, vec![kind.clone()]));
         for (place, scope) in self.scopes.iter().enumerate() {
             let plural = &kind.resource().plural;

@@ -284,6 +284,32 @@ impl Kind {
         }
     }
 
+    /// The fields that the schema of this kind must have in a cluster.
+    pub fn needed(&self) -> Vec<Needed> {
+        let field = |path: &str, since: &str, holds| Needed {
+            path: path.to_owned(),
+            since: Some(since.to_owned()),
+            holds,
+        };
+        match self {
+            // They come with Kubernetes.
+            Self::Job | Self::Pod => Vec::new(),
+            // Its version says it.
+            Self::KueueWorkload => Vec::new(),
+            Self::JobSet => vec![
+                field("spec.suspend", job_set::LEAST, true),
+                field("spec.replicatedJobs.dependsOn", job_set::LEAST, false),
+            ],
+            Self::PipelineRun | Self::TaskRun => vec![field("spec.status", tekton::LEAST, true)],
+            Self::Workflow => vec![field("spec.suspend", workflow::LEAST, true)],
+            Self::Listed(row) => vec![Needed {
+                path: row.life.hold.path.to_string(),
+                since: row.needs.clone(),
+                holds: true,
+            }],
+        }
+    }
+
     /// The warning for the users of such an object that waits, if its controller counts it as running while it does.
     ///
     /// # Errors
@@ -326,6 +352,17 @@ impl Kind {
         let name = object.metadata.name.as_deref().unwrap_or_default();
         format!("{} {name}", self.name())
     }
+}
+
+/// A field that the schema of a kind must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Needed {
+    /// Its path, as in `spec.suspend`. A step into a list is not named.
+    pub path: String,
+    /// The least version of its controller that has it, for people; `None` of a user's row that does not say.
+    pub since: Option<String>,
+    /// Whether it is what holds the kind; otherwise it only tells the version.
+    pub holds: bool,
 }
 
 /// What the API server has under these names.

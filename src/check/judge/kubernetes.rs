@@ -17,7 +17,7 @@ use crate::{
         report::{Area, Line, Outcome},
         rights::{Lease, Place, RULES, Rule},
     },
-    telemetry,
+    schema, telemetry,
 };
 use consul_semaphore_api::{ConsulSemaphore, annotations::SEMAPHORE};
 use consul_semaphore_workload::Table;
@@ -64,6 +64,7 @@ pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
             .flat_map(|(name, table)| rows(name, table)),
     );
     lines.extend(rest.policies.iter().map(policy));
+    lines.extend(rest.schemas.iter().map(field));
     lines.extend(rest.election.as_ref().map(election));
     lines.extend(operators(&rest.contested));
     lines.push(cron_jobs(&rest.cron_jobs));
@@ -206,6 +207,22 @@ fn rows(name: &Name, table: &Answer<Table>) -> Vec<Line> {
         of(Outcome::Failed, message).todo("correct it: docs/kinds.md")
     });
     [of(Outcome::Ok, read)].into_iter().chain(wrong).collect()
+}
+
+/// The line about a field that a kind needs.
+fn field(finding: &schema::Finding) -> Line {
+    use schema::Standing;
+    let outcome = match finding.standing {
+        Standing::There => Outcome::Ok,
+        Standing::Missing if finding.needed.holds => Outcome::Failed,
+        Standing::Missing | Standing::NoKind => Outcome::Warning,
+        Standing::Unknown(_) => Outcome::Unknown,
+    };
+    let line = line(&finding.kind.resource().plural, outcome, finding);
+    match finding.advice() {
+        Some(advice) => line.todo(advice),
+        None => line,
+    }
 }
 
 /// The line about a policy. The operator is correct without the policies.
@@ -411,6 +428,7 @@ mod tests {
             rights: allowed.collect(),
             table: Some((table(), Ok(Table::default()))),
             policies: Vec::new(),
+            schemas: Vec::new(),
             election: Some(elected(Ok(lead("replica-1", 3)), Searched::Named)),
             cron_jobs: Ok(Found::default()),
             contested: Ok(Found::default()),

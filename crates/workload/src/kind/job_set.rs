@@ -30,6 +30,9 @@ use crate::{
     shape::{Shape, Template},
 };
 
+/// The least version that is known to work, for people.
+pub(super) const LEAST: &str = "JobSet 0.8";
+
 /// The value of `spec.managedBy` for `JobSet`'s own controller.
 const CONTROLLER: &str = "jobset.sigs.k8s.io/jobset-controller";
 

@@ -57,6 +57,8 @@ pub struct Row {
     /// What an object must be like to be held at all.
     #[serde(default)]
     pub requires: Vec<Requirement>,
+    /// The least version of its controller, for people, as in `Spark operator 2.4`.
+    pub needs: Option<String>,
 }
 
 /// How a kind is held, and when it has ended.
@@ -294,6 +296,7 @@ impl Row {
             pods,
             managed_by,
             requires,
+            needs,
         } = self;
         let group = api_version.split_once('/');
         let is_group = |(group, version)| is_name(group, ".-") && is_name(version, "");
@@ -320,6 +323,11 @@ impl Row {
                 manager.is_none_or(is_manager),
                 "managedBy",
                 "name one field, and a controller by letters, digits, dots, hyphens and slashes, at most 63",
+            ),
+            (
+                needs.as_ref().is_none_or(|needs| is_name(needs, " .-")),
+                "needs",
+                "write a version by letters, digits, spaces, dots and hyphens, at most 63",
             ),
             (
                 requires.len() <= MOST_ITEMS && requires.iter().all(|one| !one.path.has_each()),

@@ -32,6 +32,9 @@ use crate::{
     shape::Shape,
 };
 
+/// The least version that is known to work, for people.
+pub(super) const LEAST: &str = "Argo Workflows 3.7";
+
 /// What `status.progress` says before there is anything to do.
 const NOTHING_YET: &str = "0/0";
 
