@@ -95,6 +95,9 @@ pub(super) enum Reason {
     /// The Job keeps its slot because its pods have not ended for 90 seconds. The message names pods and nodes. If a
     /// node is lost, delete its Node object or force-delete the pod.
     PodsRemain,
+    /// The Job keeps its slot because the operator could not find out for 90 seconds whether its pods are gone. The message
+    /// says why. If you have switched off its kind, switch it on again until its slots are released.
+    PodsUnknown,
     /// No `ConsulSemaphore` of that name exists in the Job's namespace, or it is being deleted. The Job stays
     /// suspended. Create it, or correct the annotation.
     NoSemaphore,
@@ -160,6 +163,7 @@ impl Reason {
             | Self::RanWithoutSlot
             | Self::StartRefused
             | Self::PodsRemain
+            | Self::PodsUnknown
             | Self::NoSemaphore
             | Self::Malformed
             | Self::Unsatisfiable
