@@ -63,10 +63,11 @@ impl Table {
         scopes: Vec<(WatchScope, Unsynced)>,
         mut watching: Watching,
     ) {
-        let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &self.namespace);
+        let namespace = self.namespace.clone();
+        let api = |client| Api::<ConfigMap>::namespaced(client, &namespace);
         let this_one = format!("metadata.name={}", self.name);
         let config = watcher::Config::default().fields(&this_one);
-        let mut events = std::pin::pin!(streamed::watch(api, config));
+        let mut events = std::pin::pin!(streamed::watch(&context.client, api, config));
         let mut serving = Serving {
             table: self,
             context,
