@@ -181,6 +181,40 @@ impl Reason {
     }
 }
 
+impl Reason {
+    /// What the operator did, or wanted to do, as a verb.
+    fn action(self) -> &'static str {
+        match self {
+            Self::SlotWaiting | Self::CountsAsRunning => "Queue",
+            Self::SlotGranted => "Grant",
+            Self::StartRefused => "Start",
+            Self::SlotCooling
+            | Self::SlotReleased
+            | Self::PodsRemain
+            | Self::PodsUnknown
+            | Self::LeftBehind => "Release",
+            Self::SlotLost => "Renew",
+            Self::RanWithoutSlot => "Suspend",
+            Self::OnHold | Self::PutOnHold => "Hold",
+            Self::Skipped => "Delete",
+            Self::Contended | Self::WaitTimedOut | Self::Superseded => "Fail",
+            Self::Replaced | Self::ShutDown => "End",
+            Self::NoSemaphore
+            | Self::Malformed
+            | Self::Unsatisfiable
+            | Self::AnnotationIgnored
+            | Self::ManagedElsewhere
+            | Self::InvalidKind
+            | Self::InvalidSemaphore => "Read",
+            Self::NotReady
+            | Self::ReadyAgain
+            | Self::ShortTtl
+            | Self::OthersRefused
+            | Self::AnotherOperator => "Reconcile",
+        }
+    }
+}
+
 /// Where events are submitted; clones share one queue.
 #[derive(Clone)]
 pub(super) struct Events {
@@ -195,6 +229,7 @@ struct Due {
     about: ObjectReference,
     type_: &'static str,
     reason: String,
+    action: &'static str,
     note: String,
     /// Whether it is written only once, and repetitions are not counted.
     once: bool,
@@ -219,7 +254,7 @@ impl Due {
                 name: Some(name),
                 ..ObjectMeta::default()
             },
-            action: Some("Reconcile".into()),
+            action: Some(self.action.into()),
             reason: Some(self.reason.clone()),
             note: Some(self.note.clone()),
             type_: Some(self.type_.into()),
@@ -346,6 +381,7 @@ impl Events {
             about,
             type_,
             reason: format!("{reason:?}"),
+            action: reason.action(),
             note: shorten(note),
             once,
         };
