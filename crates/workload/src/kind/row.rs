@@ -98,6 +98,8 @@ pub enum Check {
     Condition(String),
     /// A field has one of these values.
     Field(Path, Vec<Scalar>),
+    /// A field is there, whatever its value.
+    Present(Path),
 }
 
 /// The same, as it is written.
@@ -108,23 +110,30 @@ struct CheckFields {
     path: Option<Path>,
     #[serde(default)]
     one_of: Vec<Scalar>,
+    #[serde(default)]
+    present: bool,
 }
 
 impl TryFrom<CheckFields> for Check {
     type Error = &'static str;
 
     fn try_from(fields: CheckFields) -> Result<Self, Self::Error> {
-        match (fields.condition, fields.path, fields.one_of) {
-            (Some(condition), None, none) if none.is_empty() && is_name(&condition, "") => {
+        let CheckFields {
+            condition,
+            path,
+            one_of,
+            present,
+        } = fields;
+        let path = path.filter(|path| !path.has_each());
+        match (condition, path, one_of.len(), present) {
+            (Some(condition), None, 0, false) if is_name(&condition, "") => {
                 Ok(Self::Condition(condition))
             }
-            (None, Some(path), one_of)
-                if !path.has_each() && (1..=MOST_ITEMS).contains(&one_of.len()) =>
-            {
-                Ok(Self::Field(path, one_of))
-            }
+            (None, Some(path), 1..=MOST_ITEMS, false) => Ok(Self::Field(path, one_of)),
+            (None, Some(path), 0, true) => Ok(Self::Present(path)),
             _ => Err(
-                "name either a condition, by letters and digits, or a path without [*] and at least one value in oneOf",
+                "name either a condition, by letters and digits, or a path without [*] with at least one value in oneOf, or \
+                 with present: true",
             ),
         }
     }

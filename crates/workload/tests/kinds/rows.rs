@@ -83,7 +83,13 @@ fn rows() -> Vec<Listed> {
                 "mpiReplicaSpecs": { "Launcher": { "template": template() }, "Worker": { "template": bare() } },
             }),
             suspended: condition("Suspended"),
-            finished: ["Succeeded", "Failed"].map(condition).into(),
+            finished: ["Succeeded", "Failed"]
+                .map(|type_| {
+                    let mut finished = condition(type_);
+                    finished["completionTime"] = "2026-01-01T00:00:20Z".into();
+                    finished
+                })
+                .into(),
             metadata: &[
                 "/spec/mpiReplicaSpecs/Launcher/template/metadata",
                 "/spec/mpiReplicaSpecs/Worker/template/metadata",
@@ -414,6 +420,23 @@ fn its_pods_are_found_by_our_label_and_by_its_name() {
     assert_eq!(spark.pods(&long).len(), 1, "no label has so long a value");
 }
 
+/// Its controller says that it is Failed, and lets its launcher go on, which may make more pods.
+#[test]
+fn an_mpi_job_with_an_evicted_worker_goes_on() {
+    let rows = rows();
+    let mpi = rows.iter().find(|row| row.kind == kind("mpijobs"));
+    let mut running = mpi.expect("a row").running();
+    running["status"] = json!({
+        "conditions": [{ "type": "Failed", "status": "True", "reason": "MPIJobEvicted" }],
+    });
+    let of = |running: &Value| phase(&kind("mpijobs"), running);
+    assert_eq!(of(&running), Phase::Running);
+    running["status"]["completionTime"] = Value::Null;
+    assert_eq!(of(&running), Phase::Running);
+    running["status"]["completionTime"] = "2026-01-01T00:00:20Z".into();
+    assert_eq!(of(&running), Phase::Finished { at_rest: false });
+}
+
 /// As Trainer makes them: a TrainJob makes a JobSet of its name, which makes Jobs, and nothing of the TrainJob's own
 /// metadata reaches any of them.
 #[test]
@@ -609,6 +632,12 @@ pods:
             "either a condition",
         ),
         ("oneOf: [Done]", "oneOf: []", "at least one value"),
+        (
+            "oneOf: [Done]",
+            "oneOf: [Done], present: true",
+            "with present: true",
+        ),
+        ("pods:\n", "needs: a/b\npods:\n", "needs: write a version"),
         (
             "[spec.template.metadata]",
             "[]",
