@@ -40,6 +40,8 @@ pub(super) enum Place {
     Policy(Cow<'static, str>),
     /// For the one `ConfigMap` with rows of kinds.
     Table,
+    /// In the namespace of that `ConfigMap`.
+    BesideTable,
 }
 
 const fn rule(
@@ -166,6 +168,15 @@ static TABLE: Rule = rule(
     Place::Table,
     "the operator is not ready: it can't read the rows of --kinds",
 );
+
+/// The extra rule for the events about wrong rows.
+static TABLE_EVENTS: Rule = optional(rule(
+    "events.k8s.io",
+    "events",
+    &["create", "patch"],
+    Place::BesideTable,
+    "wrong rows of --kinds are only in the log",
+));
 
 /// What the operator does with workloads that are no Jobs.
 const WRITES: &[&str] = &["get", "list", "watch", "patch", "delete"];
@@ -373,9 +384,14 @@ pub(super) fn questions(
                 };
                 table.map(one).collect()
             }
+            (Place::BesideTable, ..) => {
+                let table = served.table.iter();
+                let beside = |table: &Name| question(Some(table.namespace.clone()), None);
+                table.map(beside).collect()
+            }
         }
     };
-    let operators = RULES.iter().chain([&TABLE]);
+    let operators = RULES.iter().chain([&TABLE, &TABLE_EVENTS]);
     let operators = operators.flat_map(|rule| of(rule, &Source::Operator));
     let of_kinds = served.kinds.iter().flat_map(|kind| {
         let (rules, source) = (rules_of(kind).into_owned(), Source::of(kind));

@@ -218,7 +218,8 @@ fn field(finding: &schema::Finding) -> Line {
         Standing::Missing | Standing::NoKind => Outcome::Warning,
         Standing::Unknown(_) => Outcome::Unknown,
     };
-    let line = line(&finding.kind.resource().plural, outcome, finding);
+    let what = format!("schema of {}", finding.kind.resource().plural);
+    let line = line(&what, outcome, finding);
     match finding.advice() {
         Some(advice) => line.todo(advice),
         None => line,
@@ -542,6 +543,36 @@ mod tests {
         };
         let words = ["none has", "more than 10000", "not read"];
         only(rest, "CronJobs", Outcome::Unknown, &words);
+    }
+
+    #[test]
+    fn a_kind_that_can_t_be_held_is_reported() {
+        use crate::schema::{Finding, Standing};
+
+        let kinds: Kinds = "jobsets,sparkapplications".parse().unwrap();
+        let of = |name: &str, which: usize, standing: Standing| {
+            let kind = kinds.named(&name.into()).unwrap();
+            let schemas = vec![Finding {
+                kind: kind.clone(),
+                needed: kind.needed().remove(which),
+                standing,
+            }];
+            Rest { schemas, ..rest() }
+        };
+        let what = "schema of sparkapplications";
+        let spark = |standing| of("SparkApplication", 0, standing);
+        let words = [
+            "can't be held",
+            "spec.suspend",
+            "install Spark operator 2.4",
+        ];
+        only(spark(Standing::Missing), what, Outcome::Failed, &words);
+        only(spark(Standing::NoKind), what, Outcome::Warning, &["has no"]);
+        let unknown = spark(Standing::Unknown("away".to_owned()));
+        only(unknown, what, Outcome::Unknown, &["away"]);
+        let old = of("JobSet", 1, Standing::Missing);
+        let words = ["dependsOn", "install JobSet 0.8"];
+        only(old, "schema of jobsets", Outcome::Warning, &words);
     }
 
     #[test]
