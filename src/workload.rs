@@ -243,7 +243,11 @@ impl Workloads {
         match answer {
             // What is left of a deleted workload no longer concerns the operator.
             Ok(None) if !matches!(request, Request::Delete) => Err(WriteError::Outdated(None)),
-            Ok(Some(now)) if has_no_effect(&now, &target, holds) => Err(no_effect(&kind, &request)),
+            Ok(Some(now))
+                if !matches!(request, Request::Delete) && has_no_effect(&now, &target, holds) =>
+            {
+                Err(no_effect(&kind, &request))
+            }
             Ok(written) => {
                 for below in &below {
                     self.end_below(&namespace, below, end).await;

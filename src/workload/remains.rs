@@ -100,7 +100,8 @@ impl<'a> Remains<'a> {
             }
             let more = list.metadata.continue_.filter(|token| !token.is_empty());
             match more {
-                Some(token) if left.is_empty() => page = page.continue_token(&token),
+                // Many may be of another workload.
+                Some(token) if left.is_empty() => page = page.limit(PAGE).continue_token(&token),
                 _ => {
                     left.retain(|title| !self.titles.contains(title));
                     self.titles.extend(left);
