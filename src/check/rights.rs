@@ -483,7 +483,7 @@ mod tests {
             let (kind, name) = match &rule.place {
                 Place::Scope | Place::Cluster => ("ClusterRole", ""),
                 // docs/scope.md documents it.
-                Place::Namespaces | Place::Table => continue,
+                Place::Namespaces | Place::Table | Place::BesideTable => continue,
                 Place::KubeSystem => ("ClusterRole", "kube-system"),
                 Place::Election => ("Role", ""),
                 Place::Lease => ("Role", "consul-semaphore-operator"),

@@ -389,6 +389,9 @@ fn right(right: &Right) -> Line {
     let message = format!("may not {}: {}", named(denied.iter()), rule.without);
     let apply = question.source.apply();
     let apply = apply.unwrap_or_else(|| match rule.place {
+        Place::BesideTable => {
+            "let the operator write events beside its ConfigMap, as docs/kinds.md says".to_owned()
+        }
         Place::Table => "let the operator read its ConfigMap, as docs/kinds.md says".to_owned(),
         _ => "kubectl apply -k config/rbac".to_owned(),
     });
