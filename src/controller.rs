@@ -56,6 +56,7 @@ use crate::{
     call::call,
     identity::{self, Identity, Marks},
     leader::{self, Standing, Term},
+    schema,
     telemetry::{Health, Metrics, Telemetry, Traces},
     workload::{self, KnownKinds, Owners},
 };
@@ -166,7 +167,8 @@ pub async fn run(
     let starting = telemetry.health.part("operator");
     // Logged in the background: the work does not depend on it.
     let mut aside = JoinSet::new();
-    let kinds = settings.workloads.kinds.iter().cloned().collect();
+    let kinds: Vec<_> = settings.workloads.kinds.iter().cloned().collect();
+    aside.spawn(schema::report(client.clone(), kinds.clone()));
     aside.spawn(admission::report(client.clone(), kinds));
     let health = telemetry.health.clone();
     aside.spawn(list_rights::check(

@@ -17,6 +17,7 @@
 //! | `call`, `watch_scope` | calls to the API server, bounded in time; which namespaces a watch sees | |
 //! | `connections` | HTTP connections, with or without TLS, bounded in number and time | what they are for |
 //! | `auth` | whose a token is, and what that user may do | what they are for |
+//! | `schema` | whether the schemas of a cluster have the fields by which workloads are held | what the operator does |
 //! | `streamed` | watches with streamed lists, so that not all objects are in memory at once | what is watched |
 //! | [`crash`] | named points at which tests kill or freeze the operator | |
 //!
@@ -43,6 +44,7 @@ pub mod endpoints;
 mod identity;
 pub mod leader;
 pub mod manifests;
+mod schema;
 mod streamed;
 pub mod telemetry;
 mod watch_scope;

@@ -17,6 +17,7 @@ use crate::{
     admission::{self, Finding},
     identity::{History, history_lease},
     leader,
+    schema,
 };
 use consul_semaphore_api::{GROUP, annotations::SEMAPHORE, scope::Namespaces};
 use consul_semaphore_workload::{Kinds, Table};
@@ -78,6 +79,8 @@ pub(super) struct Rest {
     pub(super) elects: bool,
     /// The marks in Consul that the operators of this API server have written.
     pub(super) history: Answer<History>,
+    /// Whether the schemas have the fields that the kinds need.
+    pub(super) schemas: Vec<schema::Finding>,
     /// The `CronJobs` that have the annotation on their own metadata alone, where it has no effect.
     pub(super) cron_jobs: Answer<Found>,
     /// The `ConsulSemaphores` that several operators manage, each with the names of these.
@@ -197,8 +200,9 @@ impl Cluster {
         let table = self.table(settings, elects.then_some(lease)).await;
         let all = Served::new(&settings.operator.workloads.kinds, table.as_ref());
         let history = self.history(lease).await;
-        let mut policies = Vec::new();
+        let (mut policies, mut schemas) = (Vec::new(), Vec::new());
         for kind in all.kinds.iter() {
+            schemas.extend(schema::look(&server.client, kind, server.patience).await);
             let of_kind = admission::look(&server.client, kind, operator, server.patience);
             policies.extend(of_kind.await);
         }
@@ -210,6 +214,7 @@ impl Cluster {
             rights: self.rights(settings, &all, lease).await,
             table,
             policies,
+            schemas,
             election,
             elects,
             history,

@@ -42,6 +42,8 @@ pub(super) enum Place {
     Policy(Cow<'static, str>),
     /// For the one `ConfigMap` with rows of kinds.
     Table,
+    /// In the namespace of that `ConfigMap`.
+    BesideTable,
 }
 
 const fn rule(
@@ -176,6 +178,15 @@ static TABLE: Rule = rule(
     "the operator is not ready: it can't read the rows of --kinds",
 );
 
+/// The extra rule for the events about wrong rows.
+static TABLE_EVENTS: Rule = optional(rule(
+    "events.k8s.io",
+    "events",
+    &["create", "patch"],
+    Place::BesideTable,
+    "wrong rows of --kinds are only in the log",
+));
+
 /// What the operator does with workloads that are no Jobs.
 const WRITES: &[&str] = &["get", "list", "watch", "patch", "delete"];
 
@@ -284,6 +295,15 @@ fn rules_of_row(kind: &Kind, row: &Row) -> Vec<Rule> {
         let status = format!("{}/status", resource.plural);
         rules.push(of(ends("", ""), status, resource.group));
     }
+    if row.makes_job_sets() {
+        rules.push(optional(rule(
+            "jobset.x-k8s.io",
+            "jobsets",
+            &["get"],
+            Place::Scope,
+            "slots are kept until the pods of later workloads of the same name have ended, too",
+        )));
+    }
     rules
 }
 
@@ -377,9 +397,14 @@ pub(super) fn questions(
                 };
                 table.map(one).collect()
             }
+            (Place::BesideTable, ..) => {
+                let table = served.table.iter();
+                let beside = |table: &Name| question(Some(table.namespace.clone()), None);
+                table.map(beside).collect()
+            }
         }
     };
-    let operators = RULES.iter().chain([&TABLE]);
+    let operators = RULES.iter().chain([&TABLE, &TABLE_EVENTS]);
     let operators = operators.flat_map(|rule| of(rule, &Source::Operator));
     let of_kinds = served.kinds.iter().flat_map(|kind| {
         let (rules, source) = (rules_of(kind).into_owned(), Source::of(kind));
@@ -471,7 +496,7 @@ mod tests {
             let (kind, name) = match &rule.place {
                 Place::Scope | Place::Cluster => ("ClusterRole", ""),
                 // docs/scope.md documents it.
-                Place::Namespaces | Place::Table => continue,
+                Place::Namespaces | Place::Table | Place::BesideTable => continue,
                 Place::KubeSystem => ("ClusterRole", "kube-system"),
                 Place::Election => ("Role", ""),
                 Place::Lease => ("Role", "consul-semaphore-operator"),

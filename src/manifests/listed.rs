@@ -103,6 +103,7 @@ fn any(checks: &[Check]) -> String {
                     listed(one_of)
                 )
             }
+            Check::Present(path) => format!("it.{}.hasValue()", fields(path)),
         })
         .collect();
     checks.join("\n|| ")

@@ -28,6 +28,8 @@ pub(crate) struct Sighting {
     pub(crate) tracked: Option<TrackedWorkload>,
     /// The warning for its users about annotations that have no effect.
     pub(crate) advice: Option<String>,
+    /// The warning for its users about effects that it has while it waits.
+    pub(crate) caution: Option<String>,
 }
 
 impl Sighting {
@@ -51,8 +53,15 @@ impl Sighting {
             None
         });
         let tracked = tracked.filter(|_| !kueue || !is_in_a_queue(&object.metadata));
+        let caution = tracked
+            .as_ref()
+            .map(|_| kind.caution(&object).ok().flatten());
         let advice = advice_on(kind, &object);
-        Self::new(kind, object.metadata, tracked, advice)
+        let sighting = Self::new(kind, object.metadata, tracked, advice)?;
+        Some(Self {
+            caution: caution.flatten(),
+            ..sighting
+        })
     }
 
     fn new(
@@ -68,6 +77,7 @@ impl Sighting {
             name: metadata.name?,
             tracked,
             advice,
+            caution: None,
         })
     }
 }

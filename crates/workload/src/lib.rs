@@ -30,7 +30,7 @@ mod table;
 mod tracked;
 
 pub use advice::{advice, advice_on};
-pub use kind::{Kind, Kinds, UnknownKind, WAITING, job::Job, kueue, row};
+pub use kind::{Kind, Kinds, Needed, UnknownKind, WAITING, job::Job, kueue, row};
 pub use object::Object;
 pub use obstacle::Obstacle;
 pub use request::{EndBelow, Request};

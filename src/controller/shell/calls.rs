@@ -26,7 +26,7 @@ use consul_semaphore::{
     engine::{Answer, Call, QueueRef, Write},
     plan::Transaction,
 };
-use consul_semaphore_workload::{Shape, TrackedWorkload};
+use consul_semaphore_workload::{Kind, Shape, TrackedWorkload};
 
 /// Up to how many sessions are read one by one.
 const ASKED_APART: usize = 8;
@@ -239,6 +239,7 @@ impl Means {
             },
             timeout,
             deadline,
+            holds: matches!(write, Write::Suspend(_)) && kind != Kind::KueueWorkload,
         };
         let written = match self.context.workloads.write(workload_write).await {
             Err(error) if matches!(write, Write::Fail(_)) => {

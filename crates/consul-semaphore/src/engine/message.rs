@@ -323,6 +323,8 @@ pub enum Outcome {
         identity: Arc<Identity>,
         /// Why.
         why: String,
+        /// Whether that has been so for a long time.
+        overdue: bool,
     },
     /// A contender of ours was found, and its session is renewed.
     Adopted {

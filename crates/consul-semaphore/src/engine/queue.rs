@@ -701,7 +701,16 @@ impl Queue {
         self.calls.report(match remark {
             None => return,
             Some(Remark::Overdue(pods)) => Outcome::PodsRemain { identity, pods },
-            Some(Remark::Unknown(why)) => Outcome::PodsUnknown { identity, why },
+            Some(Remark::Unknown(why)) => Outcome::PodsUnknown {
+                identity,
+                why,
+                overdue: false,
+            },
+            Some(Remark::LongUnknown(why)) => Outcome::PodsUnknown {
+                identity,
+                why,
+                overdue: true,
+            },
         });
     }
 }
