@@ -119,7 +119,7 @@ impl ProofRecord {
     fn take_over_at(&self, found: Option<&str>, now: Moment, time: Timestamp) {
         let Some(text) = found else { return };
         match Text::read(text).map(|mut text| text.0.remove(&*self.part)) {
-            Ok(Some(written)) => self.proofs.lock().take_over(written.proofs(now, time)),
+            Ok(Some(written)) => self.proofs.lock().take_over(now, written.proofs(now, time)),
             Ok(None) => {}
             Err(why) => tracing::warn!(
                 annotation = LEGACY,
@@ -393,4 +393,104 @@ impl Keeper {
 fn legacy_in(lease: &Lease) -> Option<&str> {
     let annotations = lease.metadata.annotations.as_ref()?;
     annotations.get(LEGACY).map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(120);
+
+    fn at(second: u64) -> Moment {
+        Moment::from_boot(Duration::from_secs(second))
+    }
+
+    fn time(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// A record in which the group `a` was proved at second 80, updated at second 100.
+    fn record() -> ProofRecord {
+        let record = ProofRecord::new(&Scope::default());
+        let proved = Proved {
+            sent: at(80),
+            ttl: TTL,
+        };
+        record.note(at(100), [("a".into(), proved)]);
+        record
+    }
+
+    /// What the next process knows that reads this text at second 1000 of its own machine.
+    fn next(text: &str, now: i64) -> Option<LastProof> {
+        let next = ProofRecord::new(&Scope::default());
+        next.take_over_at(Some(text), at(1000), time(now));
+        next.proofs().of(&"a".into())
+    }
+
+    #[test]
+    fn a_proof_is_as_old_for_the_next_process_as_it_is_by_the_clocks() {
+        let text = record().leave_at(None, at(105), time(5000)).unwrap();
+        let expected = LastProof {
+            sent: at(1000 - 25 - 60),
+            ttl: Some(TTL),
+            ran: Duration::from_secs(20),
+        };
+        assert_eq!(next(&text, 5060), Some(expected));
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_makes_no_proof_newer() {
+        let text = record().leave_at(None, at(105), time(5000)).unwrap();
+        let sent = next(&text, 10).map(|proof| proof.sent);
+        assert_eq!(sent, Some(at(1000 - 25)));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_as_good_as_nothing() {
+        for text in [
+            "",
+            "7",
+            r#"{"": 3}"#,
+            r#"{"": {"at": "never", "groups": {}}}"#,
+        ] {
+            assert_eq!(next(text, 0), None, "{text}");
+        }
+        assert_eq!(next(&" ".repeat(LONGEST + 1), 0), None);
+    }
+
+    #[test]
+    fn operators_of_two_parts_keep_their_records_in_one_lease() {
+        let part = ProofRecord::new(&Scope {
+            namespaces: "team-a".parse().unwrap(),
+            ..Scope::default()
+        });
+        let first = record().leave_at(None, at(105), time(5000)).unwrap();
+        part.take_over_at(Some(&first), at(105), time(5000));
+        assert_eq!(part.proofs(), LastProofs::default());
+        let proved = Proved {
+            sent: at(101),
+            ttl: TTL,
+        };
+        part.note(at(105), [("a".into(), proved)]);
+        let both = part.leave_at(Some(&first), at(105), time(5000)).unwrap();
+        let sent = next(&both, 5000).map(|proof| proof.sent);
+        assert_eq!(sent, Some(at(1000 - 25)), "that of the whole cluster");
+    }
+
+    #[test]
+    fn what_finds_no_room_counts_as_the_oldest_of_it() {
+        let record = ProofRecord::new(&Scope::default());
+        let proved = (0..300).map(|number| {
+            let sent = at(1000 - number);
+            let group: Group = format!("{number:03}").into();
+            (group, Proved { sent, ttl: TTL })
+        });
+        record.note(at(1000), proved);
+        let text = record.leave_at(None, at(1000), time(0)).unwrap();
+        assert!(text.len() < LONGEST, "{}", text.len());
+        let next = ProofRecord::new(&Scope::default());
+        next.take_over_at(Some(&text), at(1000), time(0));
+        let rest = next.proofs().of(&REST.into());
+        assert_eq!(rest.map(|proof| proof.sent), Some(at(1000 - 299)));
+    }
 }

@@ -78,10 +78,12 @@
 {{- if ne .Values.leaderElection.mode "kubernetes" }}
 - --leader-election={{ .Values.leaderElection.mode }}
 {{- end }}
+{{- end }}
 {{- $lease := include "consul-semaphore-operator.leaseName" . }}
 {{- if ne $lease "consul-semaphore-operator" }}
 - --lease-name={{ $lease }}
 {{- end }}
+{{- if .Values.leaderElection.enabled }}
 {{- with .Values.leaderElection.leaseDuration }}
 - --lease-duration={{ . }}
 {{- end }}

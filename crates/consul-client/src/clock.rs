@@ -42,7 +42,8 @@ impl Moment {
     }
 }
 
-/// The wall-clock time, for people: in status, events, bodies and logs. Nothing is decided by it.
+/// The wall-clock time, for people: in status, events, bodies and logs. What may be decided by it is listed in
+/// `docs/guarantees.md`, under "Clocks".
 #[expect(clippy::disallowed_methods, reason = "the one place for the others")]
 pub fn time() -> jiff::Timestamp {
     jiff::Timestamp::now()

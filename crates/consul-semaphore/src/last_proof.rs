@@ -78,8 +78,9 @@ impl<K: Clone + Ord> LastProofs<K> {
     }
 
     /// Takes over what an earlier process or another replica recorded. Both records are true, so the later proof of a
-    /// group counts.
-    pub fn take_over(&mut self, recorded: Self) {
+    /// group counts. This process runs from now on.
+    pub fn take_over(&mut self, now: Moment, recorded: Self) {
+        self.noted.get_or_insert(now);
         self.complete = self.complete.max(recorded.complete);
         for (group, proof) in recorded.groups {
             let known = self.groups.entry(group).or_insert(proof);
@@ -209,10 +210,10 @@ mod tests {
         assert_eq!(proofs.of(&"a"), Some(last(40, 52 + 4)));
         let (complete, groups) = proofs.entries().unwrap();
         let mut next = LastProofs::default();
-        next.take_over(LastProofs::recorded(complete, groups.clone()));
+        next.take_over(second(169), LastProofs::recorded(complete, groups.clone()));
         next.note(second(170), [("a", proved(40))]);
         next.note(second(171), [("a", proved(40))]);
-        assert_eq!(next.of(&"a"), Some(last(40, 52 + 4 + 1)));
+        assert_eq!(next.of(&"a"), Some(last(40, 52 + 4 + 2)));
         next.note(second(172), [("a", proved(171))]);
         assert_eq!(next.of(&"a"), Some(last(171, 1)), "Consul answers again");
     }
@@ -233,10 +234,8 @@ mod tests {
     #[test]
     fn the_later_of_two_records_counts() {
         let mut own = LastProofs::recorded(second(50), [("a", last(40, 0)), ("b", last(45, 0))]);
-        own.take_over(LastProofs::recorded(
-            second(90),
-            [("a", last(80, 0)), ("b", last(30, 7))],
-        ));
+        let other = [("a", last(80, 0)), ("b", last(30, 7))];
+        own.take_over(second(91), LastProofs::recorded(second(90), other));
         assert_eq!(own.of(&"a"), Some(last(80, 0)));
         assert_eq!(own.of(&"b"), Some(last(45, 0)));
         assert_eq!(own.of(&"c").map(|proof| proof.sent), Some(second(90)));

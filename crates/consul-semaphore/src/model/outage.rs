@@ -142,7 +142,7 @@ impl Days {
         });
         self.proofs = LastProofs::default();
         if let Some(recorded) = recorded {
-            self.proofs.take_over(recorded);
+            self.proofs.take_over(self.outside.now(), recorded);
         }
         self.operator = Operator::after(self.proofs.of(&()));
         self.outside.observer.forget_enforcements();
