@@ -209,8 +209,9 @@ impl Queue {
             let soon = |deadline: Option<Moment>| {
                 deadline.is_some_and(|deadline| deadline <= now + settings.patience())
             };
-            let slept = soon(kept) || soon(anew);
-            let right = kept == anew || kept <= latest && (left_alone || kept > anew || slept);
+            let slept =
+                soon(kept) && (kept <= latest || soon(anew)) || kept <= latest && soon(anew);
+            let right = kept == anew || slept || kept <= latest && (left_alone || kept > anew);
             assert!(right, "{kept:?}, not {anew:?} to {latest:?}: {workload:?}");
         }
     }
