@@ -9,7 +9,7 @@
 //! the watch of its prefix), `session_manager` renews sessions, `events` writes events, `intake` reports Jobs that
 //! name no semaphore of this operator, `advisor` reports annotations that have no effect, `ungranted` suspends
 //! Jobs that run without a grant, `list_rights` sees whether a replica could list what the leader watches, `table` serves the kinds of a `ConfigMap`, `kueue` answers the admission checks of
-//! Kueue, and `unproved` looks for pods that the status of a workload does not show. `consul_target` says where in
+//! Kueue, `proof_record` keeps for the next process when slots were last proved to be held, and `unproved` looks for pods that the status of a workload does not show. `consul_target` says where in
 //! Consul a semaphore lives, and `secret` reads the token of a semaphore that has its own. `watching` reports the
 //! health of the watches of the API server, and `bench` exposes the index to benchmarks.
 //!
@@ -24,6 +24,7 @@ mod index;
 mod intake;
 mod kueue;
 mod list_rights;
+mod proof_record;
 mod secret;
 mod semaphore;
 mod session_manager;
@@ -50,7 +51,13 @@ pub(crate) use self::{
     secret::take_token,
     semaphore::spec::{defence, settings_of},
 };
-use self::{events::Events, index::Index, session_manager::SessionManager, unfailable::Unfailable};
+use self::{
+    events::Events,
+    index::Index,
+    proof_record::{Group, Keeper, ProofRecord},
+    session_manager::SessionManager,
+    unfailable::Unfailable,
+};
 use crate::{
     admission,
     call::call,
@@ -61,7 +68,7 @@ use crate::{
     workload::{self, KnownKinds, Owners},
 };
 use consul_client::{self as consul, Observer, text::one_line};
-use consul_semaphore::{Cluster, Order, holding::retry_until_ok};
+use consul_semaphore::{Cluster, LastProofs, Order, holding::retry_until_ok};
 use consul_semaphore_api::{scope::Scope, tenancy::Tenancy};
 use consul_semaphore_workload::Kinds;
 
@@ -121,6 +128,8 @@ struct Shared {
     place: identity::Place,
     marks: Arc<Marks>,
     session_manager: SessionManager,
+    /// When slots were last proved to be held.
+    proof_record: ProofRecord,
     /// What is known beside Workloads of Kueue.
     owners: Owners,
     events: Events,
@@ -138,6 +147,8 @@ struct Context {
     index: Index,
     workloads: workload::Workloads,
     unfailable: Unfailable,
+    /// The record of the last proofs as it was when the term began.
+    last_proofs: LastProofs<Group>,
 }
 
 /// Runs the operator until it is asked to end. Running Jobs keep their slots.
@@ -193,6 +204,8 @@ pub async fn run(
     let session_manager = SessionManager::new(telemetry.metrics.clone());
     let guest = consul.clone();
     let lease = settings.election.waits();
+    let proof_record = ProofRecord::new(&settings.scope);
+    let kept_in = settings.election.clone();
     let identity = settings.election.identity.as_str().into();
     let node: Arc<str> = node.into();
     let place = identity_place(&settings.election, &kubernetes, &cluster, &node);
@@ -206,6 +219,7 @@ pub async fn run(
         cluster: cluster.name.clone(),
         cluster_id: cluster.id.clone(),
         telemetry: telemetry.clone(),
+        legacy: Arc::new(proof_record.clone()),
     };
     let (heirs, heirs_of_marks) = (session_manager.clone(), marks.clone());
     let on_change = |standing: &Standing| {
@@ -224,6 +238,7 @@ pub async fn run(
         kubernetes,
         consul,
         health,
+        kept_in,
         shared: Arc::new(Shared {
             cluster,
             identity,
@@ -237,6 +252,7 @@ pub async fn run(
             place,
             marks,
             session_manager,
+            proof_record,
             owners,
             events,
             metrics,
@@ -285,6 +301,8 @@ struct LeaderTask {
     kubernetes: Config,
     consul: consul::Client,
     health: Health,
+    /// Where the record of the last proofs is kept.
+    kept_in: leader::Settings,
     shared: Arc<Shared>,
 }
 
@@ -327,6 +345,30 @@ impl LeaderTask {
         let consul = term.consul(&self.consul);
         let (place, marks) = (self.shared.place.clone(), self.shared.marks.clone());
         let identity = Identity::new(term.clone(), client.clone(), &consul, place, marks);
+        let sessions = &self.shared.session_manager;
+        sessions.come_back();
+        let mut stop = std::pin::pin!(async {
+            tokio::select! {
+                () = shutdown => {}
+                () = term.over() => sessions.leave(),
+            }
+        });
+        let mut aside = JoinSet::new();
+        aside.spawn(sessions.clone().settle_in(session_manager::SETTLED));
+        let record = &self.shared.proof_record;
+        let keeper = Keeper::new(
+            client.clone(),
+            &self.kubernetes.default_namespace,
+            &self.kept_in,
+            record.clone(),
+        );
+        if let Some(keeper) = keeper {
+            tokio::select! {
+                () = keeper.take_over() => {}
+                () = &mut stop => return Ok(()),
+            }
+            aside.spawn(keeper.keep());
+        }
         let context = Arc::new(Context {
             shared: self.shared.clone(),
             workloads: workload::Workloads::new(
@@ -339,17 +381,8 @@ impl LeaderTask {
             identity,
             index: Index::default(),
             unfailable: Unfailable::default(),
+            last_proofs: record.proofs(),
         });
-        let sessions = &self.shared.session_manager;
-        sessions.come_back();
-        let mut settling = JoinSet::new();
-        settling.spawn(sessions.clone().settle_in(session_manager::SETTLED));
-        let stop = async {
-            tokio::select! {
-                () = shutdown => {}
-                () = term.over() => sessions.leave(),
-            }
-        };
         let worked = watches::run(context, begun, stop).await;
         if !term.lasts() {
             self.shared.metrics.forget_all();

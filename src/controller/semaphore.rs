@@ -54,6 +54,7 @@ use super::{
     Context,
     consul_target::ConsulTarget,
     events,
+    proof_record::{Group, group, group_of_one, last_proof},
     shell::{Input, Object},
     watches::reference_of,
 };
@@ -192,7 +193,7 @@ impl SemaphoreController {
         }
     }
 
-    /// What an earlier status says.
+    /// What an earlier status says, and the record of the last proofs.
     pub(super) fn known(&self) -> Known {
         let object = self.object.borrow();
         let status = object.status.clone().unwrap_or_default();
@@ -203,6 +204,22 @@ impl SemaphoreController {
             defence: defence(&object),
             fencing_token: status.fencing_token.and_then(|token| token.try_into().ok()),
             blocked: waits::known(&object),
+            last_proof: last_proof(
+                &self.context.last_proofs,
+                &object,
+                settings(&self.context, &object).ttl,
+            ),
+        }
+    }
+
+    /// Its group in the record of the last proofs: its spec asks for sessions with the TTL `asked`, and `ttl` is the
+    /// shortest one that its running workloads hold slots with.
+    pub(super) fn proof_group(&self, asked: Option<Duration>, ttl: Duration) -> Group {
+        let object = self.object.borrow();
+        if asked == Some(ttl) {
+            group(&object, asked)
+        } else {
+            group_of_one(&object)
         }
     }
 

@@ -67,6 +67,7 @@ impl LockCandidate {
             cluster,
             cluster_id,
             telemetry: _,
+            legacy: _,
         } = election;
         Self {
             consul: consul.apart(),

@@ -28,9 +28,9 @@ use super::{
     sessions::Sessions,
 };
 use crate::{
-    Agreement, Asked, ContenderBody, Cooldowns, Defence, Evidence, Identity, Lock, OwnContender,
-    Phase, Plan, Reading, SessionState, Settings, SlotRequest, Starts, Turns, Uid, Workload,
-    decide,
+    Agreement, Asked, ContenderBody, Cooldowns, Defence, Evidence, Identity, LastProof, Lock,
+    OwnContender, Phase, Plan, Proved, Reading, SessionState, Settings, SlotRequest, Starts, Turns,
+    Uid, Workload, decide,
     evidence::{LATE, tenure},
     plan::{
         End, Fail, Failed, GiveBack, Grant, Part, Release, SessionRequest, Skip, Skipped, Slot,
@@ -214,6 +214,21 @@ impl Queue {
     /// Whether a session is being made.
     pub fn makes_sessions(&self) -> bool {
         !self.sessions.making.is_empty()
+    }
+
+    /// Takes over what an earlier process recorded of the workloads that this one finds running.
+    pub(super) fn recall(&mut self, last: Option<LastProof>) {
+        self.held.evidence = Evidence::after(last);
+        #[cfg(test)]
+        self.shadow.recall(last);
+    }
+
+    /// The oldest proof of the running workloads.
+    pub(super) fn oldest_proof(
+        &self,
+        life: impl Fn(&SessionId) -> Option<SessionState>,
+    ) -> Option<Proved> {
+        self.held.evidence.oldest(life)
     }
 
     /// The absence of pods counts at once: no Job controller can still act on an older state.
