@@ -10,7 +10,8 @@
 //! name no semaphore of this operator, `advisor` reports annotations that have no effect, `ungranted` suspends
 //! Jobs that run without a grant, `list_rights` sees whether a replica could list what the leader watches, `table` serves the kinds of a `ConfigMap`, `kueue` answers the admission checks of
 //! Kueue, and `unproved` looks for pods that the status of a workload does not show. `consul_target` says where in
-//! Consul a semaphore lives, and `secret` reads the token of a semaphore that has its own. `watching` reports the
+//! Consul a semaphore lives, and `secret` reads the token of a semaphore that has its own, and
+//! `prefix_watches` has the watches of prefixes, which semaphores share. `watching` reports the
 //! health of the watches of the API server, and `bench` exposes the index to benchmarks.
 //!
 //! [`check`](crate::check) uses the same code to read specs and Secrets.
@@ -24,6 +25,7 @@ mod index;
 mod intake;
 mod kueue;
 mod list_rights;
+mod prefix_watches;
 mod secret;
 mod semaphore;
 mod session_manager;
@@ -50,7 +52,10 @@ pub(crate) use self::{
     secret::take_token,
     semaphore::spec::{defence, settings_of},
 };
-use self::{events::Events, index::Index, session_manager::SessionManager, unfailable::Unfailable};
+use self::{
+    events::Events, index::Index, prefix_watches::PrefixWatches, secret::Secrets,
+    session_manager::SessionManager, unfailable::Unfailable,
+};
 use crate::{
     admission,
     call::call,
@@ -58,7 +63,7 @@ use crate::{
     telemetry::{Health, Metrics, Telemetry, Traces},
     workload::{self, KnownKinds, Owners},
 };
-use consul_client::{self as consul, Observer, text::one_line};
+use consul_client::{self as consul, Budget, Observer, text::one_line};
 use consul_semaphore::{Cluster, Order, holding::retry_until_ok};
 use consul_semaphore_api::{scope::Scope, tenancy::Tenancy};
 use consul_semaphore_workload::Kinds;
@@ -87,6 +92,8 @@ pub struct Settings {
     pub tenancy: Tenancy,
     /// In which order those who wait are served.
     pub order: Order,
+    /// How much is kept of what Consul lists, in bytes.
+    pub consul_memory: usize,
 }
 
 /// Which kinds of workloads an operator serves.
@@ -120,6 +127,8 @@ struct Shared {
     metrics: Metrics,
     /// Where traces of Jobs are sent.
     traces: Traces,
+    /// How much is kept of what Consul lists.
+    budget: Budget,
 }
 
 /// The state of one term of leadership. The clients send no writes after the term.
@@ -130,6 +139,8 @@ struct Context {
     index: Index,
     workloads: workload::Workloads,
     unfailable: Unfailable,
+    prefix_watches: PrefixWatches,
+    secrets: Secrets,
 }
 
 /// Runs the operator until it is asked to end. Running Jobs keep their slots.
@@ -230,6 +241,7 @@ pub async fn run(
             events,
             metrics,
             traces,
+            budget: Budget::new(settings.consul_memory),
         }),
     };
     let work = |term| task.work(term, shutdown.clone());
@@ -296,6 +308,8 @@ impl LeaderTask {
             consul: term.consul(&self.consul),
             index: Index::default(),
             unfailable: Unfailable::default(),
+            prefix_watches: PrefixWatches::new(self.shared.budget.clone()),
+            secrets: Secrets::default(),
         });
         let sessions = &self.shared.session_manager;
         sessions.come_back();

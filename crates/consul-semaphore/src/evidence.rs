@@ -494,7 +494,8 @@ mod tests {
             entries: vec![
                 entry(samples::LOCK_KEY, None, &lock),
                 entry("p/mine", Some("mine"), ""),
-            ],
+            ]
+            .into(),
             index: 1,
             sent: second(sent),
             reset: false,
@@ -705,7 +706,7 @@ mod tests {
             samples::entry("p/second", Some("second"), ""),
         ];
         let listing = Listing {
-            entries,
+            entries: entries.into(),
             index: 1,
             sent: second(30),
             reset: false,

@@ -251,6 +251,8 @@ pub(super) fn advice(error: &Error) -> &'static str {
         | Error::Gone
         | Error::TooLarge(_)
         | Error::AnswerTooLarge(_)
+        | Error::PrefixTooLarge(_)
+        | Error::NoTurn(_)
         | Error::Withheld
         | Error::Unexpected { .. }
         | Error::Decode(_) => {
