@@ -74,6 +74,9 @@ For --traces-exporter=otlp (docs/traces.md):
 
 KUBECONFIG selects the cluster if the operator does not run in one.";
 
+/// How much is kept of what Consul lists by default, in MiB.
+const CONSUL_MEMORY: u32 = 64;
+
 #[derive(Args, Debug)]
 pub(crate) struct Run {
     #[command(flatten)]
@@ -100,6 +103,10 @@ pub(crate) struct Run {
     /// How many prefixes in Consul to watch at once, each over its own connection; the others are polled
     #[arg(long, env, value_name = "NUMBER", default_value_t = Config::MAX_WATCHES, value_parser = RangedU64ValueParser::<u32>::new().range(1..=100_000))]
     pub(crate) consul_max_watches: u32,
+
+    /// How many MiB to keep of what Consul lists, over all prefixes
+    #[arg(long, env, value_name = "MIB", default_value_t = CONSUL_MEMORY, value_parser = RangedU64ValueParser::<u32>::new().range(16..=100_000))]
+    pub(crate) consul_memory: u32,
 
     #[command(flatten)]
     pub(crate) http: HttpFlags,
@@ -308,6 +315,7 @@ impl OperatorFlags {
         scope: Scope,
         workloads: controller::Workloads,
         election: leader::Settings,
+        consul_memory: usize,
     ) -> controller::Settings {
         controller::Settings {
             cluster_id: self.cluster_id,
@@ -324,6 +332,7 @@ impl OperatorFlags {
                 fair: self.fair_order.then_some(WINDOW),
                 pass_over: self.pass_over.get(),
             },
+            consul_memory,
         }
     }
 }

@@ -9,8 +9,10 @@
 //! the watch of its prefix), `session_manager` renews sessions, `events` writes events, `intake` reports Jobs that
 //! name no semaphore of this operator, `advisor` reports annotations that have no effect, `ungranted` suspends
 //! Jobs that run without a grant, `list_rights` sees whether a replica could list what the leader watches, `table` serves the kinds of a `ConfigMap`, `kueue` answers the admission checks of
-//! Kueue, `proof_record` keeps for the next process when slots were last proved to be held, and `unproved` looks for pods that the status of a workload does not show. `consul_target` says where in
-//! Consul a semaphore lives, and `secret` reads the token of a semaphore that has its own. `watching` reports the
+//! Kueue, `proof_record` keeps for the next process when slots were last proved to be held, and `unproved` looks for
+//! pods that the status of a workload does not show. `consul_target` says where in Consul a semaphore lives, `secret`
+//! reads the token of a semaphore that has its own, and
+//! `prefix_watches` has the watches of prefixes, which semaphores share. `watching` reports the
 //! health of the watches of the API server, and `bench` exposes the index to benchmarks.
 //!
 //! [`check`](crate::check) uses the same code to read specs and Secrets.
@@ -24,6 +26,7 @@ mod index;
 mod intake;
 mod kueue;
 mod list_rights;
+mod prefix_watches;
 mod proof_record;
 mod secret;
 mod semaphore;
@@ -54,7 +57,9 @@ pub(crate) use self::{
 use self::{
     events::Events,
     index::Index,
+    prefix_watches::PrefixWatches,
     proof_record::{Group, Keeper, ProofRecord},
+    secret::Secrets,
     session_manager::SessionManager,
     unfailable::Unfailable,
 };
@@ -67,7 +72,7 @@ use crate::{
     telemetry::{Health, Metrics, Telemetry, Traces},
     workload::{self, KnownKinds, Owners},
 };
-use consul_client::{self as consul, Observer, text::one_line};
+use consul_client::{self as consul, Budget, Observer, text::one_line};
 use consul_semaphore::{Cluster, LastProofs, Order, holding::retry_until_ok};
 use consul_semaphore_api::{scope::Scope, tenancy::Tenancy};
 use consul_semaphore_workload::Kinds;
@@ -98,6 +103,8 @@ pub struct Settings {
     pub tenancy: Tenancy,
     /// In which order those who wait are served.
     pub order: Order,
+    /// How much is kept of what Consul lists, in bytes.
+    pub consul_memory: usize,
 }
 
 /// Which kinds of workloads an operator serves.
@@ -136,6 +143,8 @@ struct Shared {
     metrics: Metrics,
     /// Where traces of Jobs are sent.
     traces: Traces,
+    /// How much is kept of what Consul lists.
+    budget: Budget,
 }
 
 /// The state of one term of leadership. The clients send no writes after the term.
@@ -149,6 +158,8 @@ struct Context {
     unfailable: Unfailable,
     /// The record of the last proofs as it was when the term began.
     last_proofs: LastProofs<Group>,
+    prefix_watches: PrefixWatches,
+    secrets: Secrets,
 }
 
 /// Runs the operator until it is asked to end. Running Jobs keep their slots.
@@ -257,6 +268,7 @@ pub async fn run(
             events,
             metrics,
             traces,
+            budget: Budget::new(settings.consul_memory),
         }),
     };
     let work = |term| task.work(term, shutdown.clone());
@@ -382,6 +394,8 @@ impl LeaderTask {
             index: Index::default(),
             unfailable: Unfailable::default(),
             last_proofs: record.proofs(),
+            prefix_watches: PrefixWatches::new(self.shared.budget.clone()),
+            secrets: Secrets::default(),
         });
         let worked = watches::run(context, begun, stop).await;
         if !term.lasts() {

@@ -216,6 +216,7 @@ impl Reason {
             | Self::ReadyAgain
             | Self::ShortTtl
             | Self::OthersRefused
+            | Self::IdentityConflict
             | Self::AnotherOperator => "Reconcile",
         }
     }

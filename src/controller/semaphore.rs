@@ -13,7 +13,6 @@ mod conflict;
 mod finalizer;
 mod holds;
 mod operators;
-mod prefix_watch;
 mod readiness;
 mod reporter;
 pub(super) mod spec;
@@ -39,7 +38,6 @@ use self::{
     access::Access,
     conditions::{Observed, number},
     holds::Holds,
-    prefix_watch::PrefixWatch,
     readiness::Readiness,
     reporter::{Report, Reporter},
     spec::{defence, settings, short_ttl},
@@ -54,6 +52,7 @@ use super::{
     Context,
     consul_target::ConsulTarget,
     events,
+    prefix_watches::{Demand, PrefixWatch, Subject},
     proof_record::{Group, group, group_of_one, last_proof},
     shell::{Input, Object},
     watches::reference_of,
@@ -232,6 +231,11 @@ impl SemaphoreController {
         self.target.as_ref()
     }
 
+    /// The client to list the prefix with, while it is watched.
+    pub(super) fn lister(&self) -> Option<&consul::Client> {
+        self.watching.as_ref().map(PrefixWatch::client)
+    }
+
     pub(super) fn turns(&self) -> Arc<Turns> {
         self.turns.clone()
     }
@@ -260,7 +264,9 @@ impl SemaphoreController {
             return None;
         }
         self.target = self.access.target(&self.context, &self.object.borrow());
-        self.watching = None;
+        if let Some(watching) = self.watching.take() {
+            watching.renew();
+        }
         Some(self.consul_access())
     }
 
@@ -317,15 +323,22 @@ impl SemaphoreController {
         let settings = &semaphore.spec().settings;
         let wait = settings.span() / 5;
         let wait = shortest.map_or(wait, |shortest| shortest.min(wait));
-        let watching = self.watching.as_ref();
-        if let Some(watching) = watching.filter(|watching| watching.waits(wait)) {
-            watching.hurry(awaits_others);
+        let demand = Demand {
+            wait,
+            urgent: awaits_others,
+        };
+        if let Some(watching) = &self.watching {
+            watching.demand(demand);
             return;
         }
-        let folder = settings.prefix.folder();
+        let subject = Subject {
+            place: target.place.clone(),
+            credential: self.access.credential(&self.reference.namespace),
+            folder: settings.prefix.folder(),
+        };
         let notify = (self.reference.clone(), self.inputs.clone());
-        let how = (wait, awaits_others);
-        let watch = PrefixWatch::start(&target.consul, &folder, how, notify);
+        let watches = &self.context.prefix_watches;
+        let watch = watches.watch(subject, &target.consul, demand, notify);
         self.watching = Some(watch);
     }
 

@@ -531,11 +531,14 @@ impl Shell {
     fn means(&self, reference: &QueueRef) -> Option<Means> {
         let controller = self.semaphores.get(&reference.semaphore)?;
         let queue = self.engine.queue(reference)?;
+        let semaphore = self.engine.semaphore(&reference.semaphore)?;
         Some(Means {
             context: self.context.clone(),
             queue: reference.clone(),
             target: controller.target().cloned(),
+            lister: controller.lister().cloned(),
             folder: queue.settings().prefix.folder(),
+            known: semaphore.watched().entries(&reference.key),
             turns: controller.turns(),
         })
     }

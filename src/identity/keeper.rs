@@ -136,7 +136,7 @@ impl Keeper {
 
     /// The mark in a listing.
     fn entry(&self, listing: &Listing) -> Option<Entry> {
-        let mut entries = listing.entries.iter();
+        let mut entries = listing.entries.iter().map(|entry| &**entry);
         entries.find(|entry| entry.key == self.key).cloned()
     }
 

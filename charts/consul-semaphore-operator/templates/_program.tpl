@@ -28,6 +28,9 @@
 {{- with .Values.consul.maxWatches }}
 - --consul-max-watches={{ int . }}
 {{- end }}
+{{- with .Values.consul.memory }}
+- --consul-memory={{ int . }}
+{{- end }}
 {{- with include "consul-semaphore-operator.sharedArgs" . | trim }}
 {{ . }}
 {{- end }}

@@ -111,9 +111,13 @@ pub enum Reason {
     /// prefix.
     LockConflict,
     /// The lock key is larger than Consul accepts in a transaction (about 380 KiB), or the data below the
-    /// prefix is larger than 16 MiB. A semaphore with 5000 holders needs less: delete data that does not belong to
-    /// it.
+    /// prefix is larger than 16 MiB, or takes so much in memory. A semaphore with 5000 holders needs less: delete data
+    /// that does not belong to it.
     LockTooLarge,
+    /// What is below the prefix does not fit into the memory that the operator has for all prefixes
+    /// (`--consul-memory`), and this namespace takes most of it. Nothing is granted. Delete data that does not belong
+    /// to the semaphore, have fewer `ConsulSemaphores` with one prefix, or raise the flag and the memory limit.
+    PrefixTooLarge,
     /// This namespace may not use the prefix. Create another `ConsulSemaphore` with a prefix below the
     /// namespace's own folder, give this one its own token, or add the namespace to
     /// `--trusted-namespaces`.
@@ -124,8 +128,8 @@ pub enum Reason {
     /// It is not known whether another API server uses this cluster's identity in Consul; the message says why. If it
     /// lasts, check the operator's RBAC for the Lease.
     IdentityUnknown,
-    /// The Secret of `spec.consul.tokenSecretRef` or its key does not exist, or the operator may not read it.
-    /// While `ConsulReachable` is True, the operator uses the token that it read before.
+    /// The Secret of `spec.consul.tokenSecretRef` or its key does not exist or holds no token, or the operator may not
+    /// read it. While `ConsulReachable` is True, the operator uses the token that it read before.
     TokenNotFound,
     /// Consul refuses the operator's login, or the token to log in with can't be read.
     LoginFailed,
@@ -177,6 +181,7 @@ impl Reason {
             Self::PeriodDiffers => "PeriodDiffers",
             Self::LockConflict => "LockConflict",
             Self::LockTooLarge => "LockTooLarge",
+            Self::PrefixTooLarge => "PrefixTooLarge",
             Self::PrefixNotAllowed => "PrefixNotAllowed",
             Self::IdentityConflict => "IdentityConflict",
             Self::IdentityUnknown => "IdentityUnknown",
@@ -206,6 +211,7 @@ impl Reason {
             | Self::LimitConflict
             | Self::LockConflict
             | Self::LockTooLarge
+            | Self::PrefixTooLarge
             | Self::PrefixNotAllowed
             | Self::IdentityConflict
             | Self::TokenNotFound

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    Backoff, Client, Error, Listing,
+    Account, Backoff, Client, Entries, Error, Listing,
     call::{Call, Wait},
     endpoints::Target,
     kv::list_path,
@@ -38,6 +38,8 @@ pub struct WatchOptions {
     /// watch beyond [`Config::max_watches`](super::Config::max_watches) does, and keeps no connection meanwhile. For
     /// programs of which hundreds may run on a machine.
     pub shares_turns: bool,
+    /// What is known of the prefix: of that, no second copy is made.
+    pub known: Entries,
 }
 
 impl Default for WatchOptions {
@@ -49,6 +51,7 @@ impl Default for WatchOptions {
             urgent: watch::channel(true).1,
             spacing: watch::channel(Duration::ZERO).1,
             shares_turns: false,
+            known: Entries::default(),
         }
     }
 }
@@ -100,6 +103,7 @@ impl Client {
             last: None,
             failures: None,
             lost_waits: BACKOFF,
+            known: options.known,
         };
         stream::unfold(watch, async |mut watch| {
             let reading = watch.next().await;
@@ -159,28 +163,53 @@ struct Watch {
     failures: Option<Backoff>,
     /// The longest pauses after failed waits.
     lost_waits: Backoff,
+    /// What the last reading showed: most of it is in the next one, too.
+    known: Entries,
 }
 
 impl Watch {
     async fn next(&mut self) -> Result<Listing, Error> {
-        if let Some(failures) = &mut self.failures {
-            failures.wait().await;
-        }
-        self.bucket.take(self.cost).await;
-        self.keep_space().await;
-        let reading = self.read().await;
+        let account = self.client.account.clone();
+        let gives_way = async {
+            match &account {
+                Some(account) => account.gives_way().await,
+                None => std::future::pending().await,
+            }
+        };
+        let reading = tokio::select! {
+            biased;
+            () = gives_way => Err(Error::PrefixTooLarge(account.as_ref().map_or(0, Account::limit))),
+            reading = self.read_in_time() => reading,
+        };
         self.last = Some(Instant::now());
         match &reading {
             Ok(listing) => {
+                self.known = listing.entries.clone();
                 let entries = u32::try_from(listing.entries.len()).unwrap_or(u32::MAX);
                 self.cost = self.bucket.cost(entries, self.wait);
                 self.failures = None;
             }
-            Err(Error::AnswerTooLarge(_)) => self.failures = Some(TOO_LARGE),
+            Err(error) if error.is_too_much_to_keep() => {
+                self.known = Entries::default();
+                self.failures = Some(TOO_LARGE);
+            }
             Err(_) if self.failures.is_none() => self.failures = Some(BACKOFF),
             Err(_) => {}
         }
         reading
+    }
+
+    /// The next reading, after the pauses that must be before it.
+    async fn read_in_time(&mut self) -> Result<Listing, Error> {
+        if let Some(failures) = &mut self.failures {
+            failures.wait().await;
+            if let Some(account) = &self.client.account {
+                account.come_back();
+            }
+        }
+        self.bucket.take(self.cost).await;
+        self.keep_space().await;
+        self.read().await
     }
 
     /// Waits until the next reading is far enough from the last one.
@@ -255,7 +284,7 @@ impl Watch {
     /// The current listing, without a wait.
     async fn list_now(&self) -> Result<(Listing, Arc<Target>), Error> {
         let call = self.call()?.consistent();
-        self.poller.list_with(&self.prefix, call).await
+        self.poller.list_with(&self.prefix, &self.known, call).await
     }
 
     /// Waits while nothing is urgent, at most for `wait`.
@@ -282,7 +311,7 @@ impl Watch {
         // Consul adds up to a sixteenth, so that not all waits end at the same time.
         let most = self.wait + self.wait / 16;
         call.wait = Some(Wait { most, server });
-        self.client.list_with(&self.prefix, call).await
+        self.client.list_with(&self.prefix, &self.known, call).await
     }
 
     fn call(&self) -> Result<Call, Error> {

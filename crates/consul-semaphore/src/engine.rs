@@ -264,7 +264,7 @@ impl Engine {
         }
         for key in concerned {
             let state = self.semaphores.get(semaphore);
-            let in_use = state.is_some_and(|state| !state.watched.entries(&key).is_empty());
+            let in_use = state.is_some_and(|state| state.watched.shows_use(&key));
             let reference = QueueRef::new(semaphore, key);
             if in_use || self.queue(&reference).is_some() {
                 self.mark(&reference, now, stores);

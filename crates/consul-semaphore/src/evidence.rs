@@ -602,7 +602,8 @@ mod tests {
             entries: vec![
                 entry(samples::LOCK_KEY, None, &lock),
                 entry("p/mine", Some("mine"), ""),
-            ],
+            ]
+            .into(),
             index: 1,
             sent: second(sent),
             reset: false,
@@ -896,7 +897,7 @@ mod tests {
             samples::entry("p/second", Some("second"), ""),
         ];
         let listing = Listing {
-            entries,
+            entries: entries.into(),
             index: 1,
             sent: second(30),
             reset: false,

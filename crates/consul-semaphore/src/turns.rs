@@ -243,7 +243,8 @@ mod tests {
                 entry("p/.lock", None, &body),
                 entry("p/h", Some("h"), ""),
                 entry("p/w", Some("w"), waiter),
-            ],
+            ]
+            .into(),
             index,
             sent: second(1),
             reset: false,

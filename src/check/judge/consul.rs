@@ -258,6 +258,8 @@ pub(super) fn advice(error: &Error) -> &'static str {
         | Error::Gone
         | Error::TooLarge(_)
         | Error::AnswerTooLarge(_)
+        | Error::PrefixTooLarge(_)
+        | Error::NoTurn(_)
         | Error::Withheld(_)
         | Error::Unexpected { .. }
         | Error::Decode(_) => {

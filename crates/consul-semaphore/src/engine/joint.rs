@@ -22,7 +22,7 @@ use crate::{
 use consul_client::{self as consul, Entry, OpError, clock::Moment};
 
 /// How many operations any Consul takes.
-const ALWAYS_TAKEN: usize = 64;
+pub(super) const ALWAYS_TAKEN: usize = 64;
 
 /// What a queue says of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,6 +20,7 @@ use super::{
     active::Active,
     calls::{Blocking, Blocks, Calls, Pending},
     holders::ForeignHolders,
+    joint::ALWAYS_TAKEN,
     knowledge::Knowledge,
     lookup::head,
     message::{Action, Answer, Call, CallId, Event, Moved, Now, Outcome, Write, Written},
@@ -95,6 +96,8 @@ pub struct Queue {
     settings: Settings,
     /// How many operations a transaction may have; `None` while Consul can't be used.
     operations: Option<usize>,
+    /// Whether a transaction of it was too large, and the next ones have few operations.
+    cautious: bool,
     limits: Limits,
     pub(crate) knowledge: Knowledge,
     pub(crate) sessions: Sessions,
@@ -330,6 +333,7 @@ impl Queue {
             knowledge: Knowledge::new(settings.prefix.clone(), settings.mode, turns),
             settings,
             operations: None,
+            cautious: false,
             limits: Limits {
                 recorded,
                 defence,
@@ -376,6 +380,7 @@ impl Queue {
             }
             Event::Access(operations) => {
                 self.operations = operations;
+                self.cautious = false;
                 self.calls.news = None;
                 // It is not sent again by the old path, but may have arrived.
                 if let Some(blocking) = self.calls.blocking.take()
@@ -385,7 +390,7 @@ impl Queue {
                 }
                 self.knowledge.start_anew();
             }
-            Event::Capacity(operations) => self.operations = self.operations.and(Some(operations)),
+            Event::Capacity(operations) => self.set_capacity(operations),
             Event::Listed(news) if self.calls.blocking.is_some() => {
                 if news.as_ref().is_ok_and(|news| news.reset) {
                     self.knowledge.note_reset();
@@ -497,13 +502,36 @@ impl Queue {
                 self.drop_gone(transaction, &errors);
             }
             Err(consul::Error::Conflict(errors)) => {
+                if errors.is_empty() {
+                    // It was one with more operations than every Consul takes.
+                    self.be_cautious();
+                }
                 self.knowledge.lost_race(now);
                 self.drop_gone(transaction, &errors);
             }
             // Later transactions have fewer operations.
             Err(consul::Error::TooLarge(_)) if too_long => {}
+            Err(consul::Error::TooLarge(_)) if transaction.operations.len() > ALWAYS_TAKEN => {
+                self.be_cautious();
+            }
             Err(error) => self.knowledge.transaction_failed(transaction, error, now),
         }
+    }
+
+    fn set_capacity(&mut self, operations: usize) {
+        let most = if self.cautious {
+            operations.min(ALWAYS_TAKEN)
+        } else {
+            operations
+        };
+        self.operations = self.operations.and(Some(most));
+    }
+
+    /// The next transactions of this queue have no more operations than every Consul takes: one with more was too
+    /// large, which may be because of its bytes.
+    fn be_cautious(&mut self) {
+        self.cautious = true;
+        self.set_capacity(self.operations.unwrap_or(ALWAYS_TAKEN));
     }
 
     /// A workload can't be granted its slots at several lock keys in one transaction. That is nobody else's trouble.

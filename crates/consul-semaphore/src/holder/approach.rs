@@ -257,7 +257,7 @@ mod tests {
         entries.extend(holders.iter().map(|name| contender(name)));
         entries.extend(waiting.iter().map(|name| contender(name)));
         let listing = Listing {
-            entries,
+            entries: entries.into(),
             index: 9,
             sent: Moment::now(),
             reset: false,
