@@ -38,7 +38,8 @@ impl Moment {
     }
 }
 
-/// The wall-clock time, for people: in status, events, bodies and logs. Nothing is decided by it.
+/// The wall-clock time, for people: in status, events, bodies and logs. Only what people say in its terms is decided by it,
+/// and what must outlive a process: windows, waits, the age of a holder, cooldowns, rates.
 #[expect(clippy::disallowed_methods, reason = "the one place for the others")]
 pub fn time() -> jiff::Timestamp {
     jiff::Timestamp::now()
