@@ -37,6 +37,7 @@ mod refs;
 mod refusals;
 mod semaphore;
 mod sessions;
+mod waiting;
 mod waits;
 mod watched;
 
@@ -59,13 +60,14 @@ use self::{
 };
 pub use self::{
     knowledge::Trouble,
-    lookup::{Changes, Lookup, Slice, head},
+    lookup::{Changes, Lookup},
     message::{Action, Answer, Call, CallId, Event, Moved, News, Now, Outcome, Write, Written},
     proofs::START_SETTLE_TIME,
     queue::{Conclusion, IDLE, Queue},
     refs::{QueueRef, SemaphoreRef},
     semaphore::{ConsulAccess, Duty, Known, Obstacle, QueueState, Semaphore, Spec},
     sessions::Owner,
+    waiting::{Reach, RequestClass, WaitingList, head},
     waits::{HEARTBEAT, Located, Overdue, Superseded},
     watched::WatchedPrefix,
 };
@@ -769,7 +771,10 @@ impl Engine {
         let basis = waits
             .then(|| joint::Basis::of(workload, queues, &said, is_due))
             .flatten();
-        self.joint.note(uid, queues, any);
+        // One that was removed has no more passes, in which it could be forgotten.
+        let existing = queues.iter().filter(|queue| self.queue(queue).is_some());
+        let existing: Vec<QueueRef> = existing.cloned().collect();
+        self.joint.note(uid, &existing, any);
         self.joint.note_basis(uid, basis);
         if let Some(first) = first.map(|first| &queues[first]) {
             let pass_over = self.queue(first).map(|queue| queue.settings().pass_over);
@@ -807,7 +812,7 @@ impl Engine {
         if self.semaphores.len() < 2 {
             return;
         }
-        let waiting = stores.of(queue).waiting(1).into_iter();
+        let waiting = stores.of(queue).waiting(&Reach::first(1)).into_iter();
         let hasty = waiting.filter(|workload| {
             let scheduled = workload.cron_job.is_some();
             scheduled && workload.is_skippable() && workload.asks_for_several()

@@ -25,6 +25,22 @@ fn queue(name: &str) -> QueueRef {
     QueueRef::new(&reference(name), None)
 }
 
+/// What a pass reads.
+struct Slice {
+    bound: Vec<Arc<Workload>>,
+    waiting: Vec<Arc<Workload>>,
+}
+
+impl Index {
+    /// The workloads of a queue that a pass reads which reads so many of each lane.
+    fn slice(&self, queue: &QueueRef, most: usize) -> Slice {
+        Slice {
+            bound: self.bound(queue),
+            waiting: self.waiting(queue, &Reach::first(most)),
+        }
+    }
+}
+
 fn queue_of(name: &str, key: &str) -> QueueRef {
     QueueRef::new(&reference(name), Some(key.parse().unwrap()))
 }
@@ -209,9 +225,9 @@ fn a_workload_that_must_not_wait_is_in_the_slice_wherever_it_is_queued() {
             }),
         );
     }
-    let waiting = |head| index.slice(&queue("db"), head).waiting;
+    let waiting = |most| index.slice(&queue("db"), most).waiting;
     assert_eq!(names(&waiting(1)), ["a", "hasty", "hastier"]);
-    assert_eq!(names(&waiting(3)), ["a", "b", "hasty", "hastier"]);
+    assert_eq!(names(&waiting(2)), ["a", "b", "hasty", "hastier"]);
     assert_eq!(names(&waiting(9)), ["a", "b", "hasty", "c", "hastier"]);
     put(
         &index,
@@ -244,7 +260,7 @@ fn the_queue_is_by_loss_priority_age_and_name() {
     let slice = index.slice(&queue("db"), 4);
     assert_eq!(names(&slice.waiting), ["urgent", "a", "b", "younger"]);
     index.proved(&index.unproved(9, None, |_| false, |_| true)[0]);
-    let slice = index.slice(&queue("db"), 4);
+    let slice = index.slice(&queue("db"), 3);
     assert_eq!(names(&slice.waiting), ["lost", "urgent", "a", "b"]);
     assert_eq!(index.all_waiting(&queue("db")).len(), 5);
 }

@@ -22,11 +22,11 @@ use super::{
     holders::ForeignHolders,
     joint::ALWAYS_TAKEN,
     knowledge::Knowledge,
-    lookup::head,
     message::{Action, Answer, Call, CallId, Event, Moved, Now, Outcome, Write, Written},
     proofs::{self, Proofs, Remark},
     refusals::{Excluded, Refusals},
     sessions::Sessions,
+    waiting::{Reach, head},
 };
 use crate::{
     Agreement, Asked, ContenderBody, Cooldowns, Defence, Evidence, Identity, LastProof, Lock,
@@ -853,7 +853,7 @@ impl Queue {
         if self.writes.refusals.is_to_ask(now.moment) && !self.asks_access() {
             self.calls.ask(Pending::Access, Call::AskAccess);
         }
-        let waiting = lookup.waiting(self.head(&ours, &excluded));
+        let waiting = self.read_waiting(&ours, &excluded, lookup);
         self.update_evidence(now, certain, &ours, lookup);
         if let Some(reading) = self
             .knowledge
@@ -1077,18 +1077,25 @@ impl Queue {
         ours
     }
 
-    /// How many of the queue this pass reads.
-    fn head(&self, ours: &[OwnContender], excluded: &Excluded) -> usize {
-        let waiting = |ours: &&OwnContender| {
-            ours.workload
-                .as_ref()
-                .is_some_and(|workload| workload.is_queued())
-        };
-        let passed = ours.iter().filter(waiting).count()
-            + excluded.busy.len()
-            + excluded.barred.len()
-            + self.stances.len();
-        head(self.settings.limit, self.operations.unwrap_or(0), passed)
+    /// The waiting workloads that this pass decides about. What can't be granted now and keeps nothing does not count
+    /// against how far it reads.
+    fn read_waiting(
+        &self,
+        ours: &[OwnContender],
+        excluded: &Excluded,
+        lookup: &impl Lookup,
+    ) -> Vec<Arc<Workload>> {
+        let contend: BTreeSet<&Uid> = ours.iter().map(|ours| &ours.identity.uid).collect();
+        let passed_over = |stance: &Stance| matches!(stance, Stance::PassedOver | Stance::Stopped);
+        lookup.waiting(&Reach {
+            most: head(self.settings.limit, self.operations.unwrap_or(0)),
+            apart: &|uid| {
+                contend.contains(uid)
+                    || excluded.busy.contains(uid)
+                    || excluded.barred.contains(uid)
+            },
+            passed_over: &|uid| self.stances.get(uid).is_some_and(passed_over),
+        })
     }
 
     /// The workloads that are left alone for now, or can't be started.

@@ -8,7 +8,7 @@ use std::{
 use super::{Facts, Queue};
 use crate::{
     Evidence, LastProof, Observed, OwnContender, Phase, Plan, Reading, SessionState, Uid, Workload,
-    engine::{Changes, Lookup, Owner, Slice, sessions::Sessions},
+    engine::{Changes, Lookup, Owner, Reach, sessions::Sessions},
 };
 use consul_client::{SessionId, clock::Moment};
 
@@ -47,7 +47,7 @@ impl Shadow {
             let workload = lookup.contending(&[&uid]).pop().flatten();
             (uid, workload)
         };
-        let bound = lookup.slice(0).bound.into_iter();
+        let bound = lookup.bound().into_iter();
         let seen = Seen {
             started: bound
                 .map(|workload| (workload.uid.clone(), workload))
@@ -82,8 +82,12 @@ pub(super) struct Telling<'a, L> {
 }
 
 impl<L: Lookup> Lookup for Telling<'_, L> {
-    fn slice(&self, head: usize) -> Slice {
-        self.lookup.slice(head)
+    fn bound(&self) -> Vec<Arc<Workload>> {
+        self.lookup.bound()
+    }
+
+    fn waiting(&self, reach: &Reach<'_>) -> Vec<Arc<Workload>> {
+        self.lookup.waiting(reach)
     }
 
     fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {
@@ -169,7 +173,7 @@ impl Queue {
 
     fn all_bound(&self, facts: &Facts, lookup: &impl Lookup) -> Vec<Arc<Workload>> {
         let evidence = &self.held.evidence;
-        let bound = lookup.slice(0).bound.into_iter();
+        let bound = lookup.bound().into_iter();
         let bound: BTreeMap<Uid, Arc<Workload>> = bound
             .filter(|workload| self.decides_about(workload))
             .map(|workload| (workload.uid.clone(), workload))

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{engine::Slice, samples};
+use crate::samples;
 use consul_client::{Behavior, Listing};
 
 /// One running workload, and when its session was last renewed.
@@ -9,11 +9,12 @@ struct Store {
 }
 
 impl Lookup for Store {
-    fn slice(&self, _head: usize) -> Slice {
-        Slice {
-            bound: vec![self.workload.clone()],
-            waiting: Vec::new(),
-        }
+    fn bound(&self) -> Vec<Arc<Workload>> {
+        vec![self.workload.clone()]
+    }
+
+    fn waiting(&self, _reach: &Reach<'_>) -> Vec<Arc<Workload>> {
+        Vec::new()
     }
 
     fn workload(&self, _uid: &Uid) -> Option<Arc<Workload>> {
