@@ -16,8 +16,7 @@ use super::{
 use crate::{
     admission::{self, Finding},
     identity::{History, history_lease},
-    leader,
-    schema,
+    leader, schema,
 };
 use consul_semaphore_api::{GROUP, annotations::SEMAPHORE, scope::Namespaces};
 use consul_semaphore_workload::{Kinds, Table};
