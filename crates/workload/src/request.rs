@@ -51,7 +51,7 @@ impl Request {
 
 /// The paths to the values of a merge patch.
 fn leaves(patch: &Value, path: &str, found: &mut Vec<String>) {
-    let Some(fields) = patch.as_object().filter(|fields| !fields.is_empty()) else {
+    let Some(fields) = patch.as_object() else {
         found.push(path.trim_start_matches('.').to_owned());
         return;
     };
