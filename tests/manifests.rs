@@ -168,17 +168,22 @@ fn the_operator_may_read_no_secret_and_has_no_wildcard() {
     }
 }
 
-/// The Lease may be written only where the deployment is, and only the one with this name; `create` can't be
+/// The Leases may be written only where the deployment is, and only those with these names; `create` can't be
 /// restricted to a name.
 #[test]
 fn the_lease_is_in_the_deployments_namespace() {
     let deployment: Deployment = manifest("manager/deployment.yaml");
     let election: Role = first("rbac/leader_election_role.yaml");
     assert_eq!(election.metadata.namespace, deployment.metadata.namespace);
+    let leases = [
+        "consul-semaphore-operator",
+        "consul-semaphore-operator-identity",
+    ];
     for rule in election.rules.expect("rules") {
+        let of_lease = |name: &String| leases.contains(&name.as_str());
+        let names = rule.resource_names.as_ref();
         assert!(
-            rule.verbs == ["create"]
-                || rule.resource_names == Some(vec!["consul-semaphore-operator".to_owned()]),
+            rule.verbs == ["create"] || names.is_some_and(|names| names.iter().all(of_lease)),
             "{rule:?}"
         );
     }

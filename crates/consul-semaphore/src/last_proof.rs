@@ -92,7 +92,7 @@ impl<K: Clone + Ord> LastProofs<K> {
 
     /// Updates the record with what is known now of the running workloads.
     ///
-    /// The entry of a group without running workloads is kept for two TTLs in which an operator runs, because a
+    /// The entry of a group without known running workloads is kept for two TTLs in which an operator runs, because a
     /// process that has just started has not seen all workloads yet.
     pub fn note(&mut self, now: Moment, proved: impl IntoIterator<Item = (K, Proved)>) {
         let last = self.noted.replace(now);
@@ -106,14 +106,16 @@ impl<K: Clone + Ord> LastProofs<K> {
         for proof in self.groups.values_mut() {
             proof.ran += ran;
         }
-        for (group, Proved { sent, ttl }) in seen {
-            let known = self.groups.get(&group).filter(|known| known.sent == sent);
+        for (group, &Proved { sent, ttl }) in &seen {
+            let known = self.groups.get(group).filter(|known| known.sent == sent);
             let ran = known.map_or(now.since(sent), |known| known.ran);
             let ttl = Some(ttl);
-            self.groups.insert(group, LastProof { sent, ttl, ran });
+            self.groups
+                .insert(group.clone(), LastProof { sent, ttl, ran });
         }
         let lasts = |proof: &LastProof| proof.ran <= proof.ttl.unwrap_or_default() * 2;
-        self.groups.retain(|_, proof| lasts(proof));
+        self.groups
+            .retain(|group, proof| seen.contains_key(group) || lasts(proof));
         if self.complete.is_some() || !self.groups.is_empty() {
             self.complete = Some(now);
         }
@@ -168,6 +170,15 @@ mod tests {
             ttl: Some(TTL),
             ran: Duration::from_secs(ran),
         }
+    }
+
+    #[test]
+    fn a_group_that_still_runs_keeps_its_entry_however_old_its_proof_is() {
+        let mut proofs = LastProofs::default();
+        for now in [50, 150, 250, 350, 450] {
+            proofs.note(second(now), [("a", proved(40))]);
+        }
+        assert_eq!(proofs.of(&"a").map(|proof| proof.sent), Some(second(40)));
     }
 
     #[test]

@@ -368,16 +368,18 @@ fn a_malformed_annotation_is_kept_with_its_error() {
 /// Its controller suspends and unsuspends its Jobs. What else makes a Job leaves that to others.
 #[test]
 fn a_job_of_a_job_set_is_its_job_sets() {
-    let made_by = |kind: &str| {
+    let made_by = |api_version: &str, kind: &str| {
         let read = read(waiting(|workload| {
             workload["metadata"]["ownerReferences"] = json!([{
-                "apiVersion": "a/v1", "kind": kind, "name": "set", "uid": "o", "controller": true,
+                "apiVersion": api_version, "kind": kind, "name": "set", "uid": "o", "controller": true,
             }]);
         }));
         read.unwrap().obstacle
     };
     let owned = Some(Obstacle::Owned("JobSet set".to_owned()));
-    assert_eq!((made_by("JobSet"), made_by("Workflow")), (owned, None));
+    assert_eq!(made_by("jobset.x-k8s.io/v1alpha2", "JobSet"), owned);
+    assert_eq!(made_by("example.com/v1", "JobSet"), None, "another kind of that name");
+    assert_eq!(made_by("argoproj.io/v1alpha1", "Workflow"), None);
 }
 
 #[test]
