@@ -426,7 +426,7 @@ impl Semaphores {
         } else {
             LookedAfter::ByOthers
         };
-        let offer = Offer::of(&semaphore);
+        let offer = Offer::of(&semaphore, &self.context.shared.tenancy);
         if ours && self.known.get(&reference) == Some(&looked_after) {
             self.context.index.update_semaphore(&reference, offer);
             return self.send(Input::Put(semaphore)).await;
