@@ -12,7 +12,7 @@ use consul_semaphore_workload::Kind;
 use serde_json::Value;
 
 pub use self::read::look;
-use crate::manifests::Source;
+use crate::manifests::{self, Source};
 
 /// How long one answer may take when the operator starts.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -37,8 +37,8 @@ pub enum Role {
     Hold,
     /// It lets only the operator start workloads and report on them: [`GUARD`].
     Guard,
-    /// [`CRON_JOBS`].
-    CronJobs,
+    /// It refuses what makes such workloads with the annotation where these don't get it: [`CRON_JOBS`].
+    Makers,
     /// It refuses workloads that are not held, or can't be: [`REFUSE`].
     Refuse,
     /// It limits what the operator may do.
@@ -71,7 +71,7 @@ pub fn policies_of(kind: &Kind) -> Vec<Policy> {
         Kind::Job => vec![
             policy(Role::Hold, SUSPEND.to_owned()),
             policy(Role::Guard, GUARD.to_owned()),
-            policy(Role::CronJobs, CRON_JOBS.to_owned()),
+            policy(Role::Makers, CRON_JOBS.to_owned()),
             policy(Role::Refuse, REFUSE.to_owned()),
             operator(""),
         ],
@@ -82,8 +82,10 @@ pub fn policies_of(kind: &Kind) -> Vec<Policy> {
                 of(Role::Guard, "guard"),
                 operator(""),
             ];
-            let requires = matches!(kind, Kind::Listed(row) if !row.requires.is_empty());
-            policies.extend(requires.then(|| of(Role::Refuse, "refuse")));
+            let refuses = manifests::has_requirements(kind);
+            policies.extend(refuses.then(|| of(Role::Refuse, "refuse")));
+            let makers = manifests::makers_of(kind);
+            policies.extend(makers.map(|plural| policy(Role::Makers, format!("{plural}.{GROUP}"))));
             policies
         }
     }
@@ -108,7 +110,7 @@ impl Policy {
     fn type_(&self) -> &'static str {
         match self.role {
             Role::Hold => "MutatingAdmissionPolicy",
-            Role::Guard | Role::CronJobs | Role::Refuse | Role::Operator => {
+            Role::Guard | Role::Makers | Role::Refuse | Role::Operator => {
                 "ValidatingAdmissionPolicy"
             }
         }
@@ -118,7 +120,7 @@ impl Policy {
     pub(crate) fn resource(&self) -> &'static str {
         match self.role {
             Role::Hold => "mutatingadmissionpolicies",
-            Role::Guard | Role::CronJobs | Role::Refuse | Role::Operator => {
+            Role::Guard | Role::Makers | Role::Refuse | Role::Operator => {
                 "validatingadmissionpolicies"
             }
         }
@@ -128,7 +130,7 @@ impl Policy {
     pub(crate) fn binding(&self) -> &'static str {
         match self.role {
             Role::Hold => "mutatingadmissionpolicybindings",
-            Role::Guard | Role::CronJobs | Role::Refuse | Role::Operator => {
+            Role::Guard | Role::Makers | Role::Refuse | Role::Operator => {
                 "validatingadmissionpolicybindings"
             }
         }
@@ -145,10 +147,10 @@ impl Policy {
                 "a waiting Job that somebody starts is suspended when the operator sees it, and its pods may run until then"
                     .into()
             }
-            (Role::CronJobs, _) => {
-                "the Jobs of a CronJob that has the annotation on its own metadata run without a slot, and nothing says so"
-                    .into()
-            }
+            (Role::Makers, _) => format!(
+                "the {kind}s of a Cron{kind} that has the annotation on its own metadata run without a slot, and nothing \
+                 says so"
+            ),
             (Role::Hold, _) => format!(
                 "a {kind} waits only if its user makes it held, and with the label {WAITS_LABEL}"
             ),
@@ -183,7 +185,7 @@ impl Policy {
             }
             (Role::Hold, _) => "on Kubernetes 1.36 or newer",
             (Role::Operator, _) => "on Kubernetes 1.33 or newer",
-            (Role::Guard | Role::CronJobs | Role::Refuse, _) => "on Kubernetes 1.30 or newer",
+            (Role::Guard | Role::Makers | Role::Refuse, _) => "on Kubernetes 1.30 or newer",
         }
     }
 }
@@ -340,7 +342,7 @@ fn binds(policy: &Policy, binding: &Value) -> bool {
         Role::Hold => true,
         Role::Guard | Role::Refuse | Role::Operator => acts(&["Deny"]),
         // Its user learns of the mistake either way.
-        Role::CronJobs => acts(&["Deny", "Warn"]),
+        Role::Makers => acts(&["Deny", "Warn"]),
     };
     spec["policyName"] == policy.name() && is_in_force
 }
@@ -364,7 +366,7 @@ mod tests {
     const ALL: [Role; 5] = [
         Role::Hold,
         Role::Guard,
-        Role::CronJobs,
+        Role::Makers,
         Role::Refuse,
         Role::Operator,
     ];
@@ -381,7 +383,7 @@ mod tests {
         let text = match role {
             Role::Hold => include_str!("../config/policies/suspend.yaml"),
             Role::Guard => include_str!("../config/policies/guard.yaml"),
-            Role::CronJobs => include_str!("../config/policies/cronjobs.yaml"),
+            Role::Makers => include_str!("../config/policies/cronjobs.yaml"),
             Role::Refuse => include_str!("../config/policies/refuse.yaml"),
             Role::Operator => include_str!("../config/policies/operator.yaml"),
         };
@@ -448,10 +450,10 @@ mod tests {
                 binding["spec"]["validationActions"] = json!(["Audit", "Warn"]);
             });
         }
-        unbound(Role::CronJobs, |binding| {
+        unbound(Role::Makers, |binding| {
             binding["spec"]["validationActions"] = json!(["Audit"]);
         });
-        let warns = judged(Role::CronJobs, |[_, binding]| {
+        let warns = judged(Role::Makers, |[_, binding]| {
             binding["spec"]["validationActions"] = json!(["Warn"]);
         });
         assert_eq!(warns.standing, Standing::InForce);
@@ -472,7 +474,7 @@ mod tests {
                 .map(|finding| finding.policy.role)
                 .collect::<Vec<_>>()
         };
-        let always = [Role::Hold, Role::Guard, Role::CronJobs, Role::Operator];
+        let always = [Role::Hold, Role::Guard, Role::Makers, Role::Operator];
         assert_eq!(reported([InForce, InForce, Absent]), always);
         assert_eq!(reported([Absent, Absent, Absent]), always);
         assert_eq!(reported([InForce, InForce, InForce]), ALL);
@@ -480,7 +482,7 @@ mod tests {
         assert_eq!(reported([Unbound, InForce, InForce]), ALL);
         assert_eq!(
             reported([Absent, InForce, InForce]),
-            [Role::Guard, Role::CronJobs, Role::Refuse, Role::Operator]
+            [Role::Guard, Role::Makers, Role::Refuse, Role::Operator]
         );
     }
 

@@ -9,6 +9,7 @@
 //! | `report` | lines, as text and as JSON |
 //! | `consul`, `kubernetes`, `semaphore` | what is read and tried |
 //! | `election` | which replica leads |
+//! | `identity` | whether another API server uses the cluster's identity |
 //! | `api_server` | one request to the API server |
 //! | `rights` | what the operator must be allowed in Kubernetes: a table |
 //! | `judge` | turns the facts into lines, without IO |
@@ -16,6 +17,7 @@
 mod api_server;
 mod consul;
 mod election;
+mod identity;
 mod judge;
 mod kubernetes;
 mod report;
@@ -137,6 +139,7 @@ async fn look(
         Err(why) => Err(why.clone()),
     };
     let id = kubernetes.as_ref().ok().and_then(kubernetes::Seen::id);
+    let id = settings.operator.cluster_id.as_deref().or(id);
     let operator = Operator::new(settings, id);
 
     let mut lines = Vec::new();
@@ -150,6 +153,10 @@ async fn look(
             lines.extend(judge::consul::lines(&addresses, &seen));
         }
         Err(error) => lines.push(judge::consul::unusable(error)),
+    }
+    if let (Some(client), Ok(kubernetes)) = (answering, &kubernetes) {
+        let seen = identity::look(&operator, kubernetes, client).await;
+        lines.extend(seen.as_ref().map(identity::line));
     }
     lines.extend(judge::kubernetes::lines(&kubernetes));
     if let (Some(name), Ok(cluster)) = (&settings.semaphore, &cluster) {

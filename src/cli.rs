@@ -74,6 +74,9 @@ For --traces-exporter=otlp (docs/traces.md):
 
 KUBECONFIG selects the cluster if the operator does not run in one.";
 
+/// How much is kept of what Consul lists by default, in MiB.
+const CONSUL_MEMORY: u32 = 64;
+
 #[derive(Args, Debug)]
 pub(crate) struct Run {
     #[command(flatten)]
@@ -101,6 +104,10 @@ pub(crate) struct Run {
     #[arg(long, env, value_name = "NUMBER", default_value_t = Config::MAX_WATCHES, value_parser = RangedU64ValueParser::<u32>::new().range(1..=100_000))]
     pub(crate) consul_max_watches: u32,
 
+    /// How many MiB to keep of what Consul lists, over all prefixes
+    #[arg(long, env, value_name = "MIB", default_value_t = CONSUL_MEMORY, value_parser = RangedU64ValueParser::<u32>::new().range(16..=100_000))]
+    pub(crate) consul_memory: u32,
+
     #[command(flatten)]
     pub(crate) http: HttpFlags,
 
@@ -123,6 +130,10 @@ pub(crate) struct OperatorFlags {
     /// The name of this cluster in Consul, for people [default: the first 8 characters of the cluster's id]
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) cluster_name: Option<String>,
+
+    /// The id of this cluster in Consul, if it is a copy of another one [default: the uid of the namespace kube-system]
+    #[arg(long, env, value_name = "ID", value_parser = name)]
+    pub(crate) cluster_id: Option<String>,
 
     /// The external node in Consul that owns the operator's sessions [default: k8s-<cluster id>]
     #[arg(long, env, value_name = "NAME", value_parser = name)]
@@ -304,8 +315,10 @@ impl OperatorFlags {
         scope: Scope,
         workloads: controller::Workloads,
         election: leader::Settings,
+        consul_memory: usize,
     ) -> controller::Settings {
         controller::Settings {
+            cluster_id: self.cluster_id,
             cluster_name: self.cluster_name,
             consul_node: self.consul_node,
             scope,
@@ -319,6 +332,7 @@ impl OperatorFlags {
                 fair: self.fair_order.then_some(WINDOW),
                 pass_over: self.pass_over.get(),
             },
+            consul_memory,
         }
     }
 }

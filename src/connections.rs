@@ -5,6 +5,8 @@ mod tls;
 use std::{
     collections::VecDeque,
     future::Future,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     pin::pin,
     sync::{
         Arc,
@@ -26,6 +28,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use rustix::io::Errno;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
@@ -91,6 +94,21 @@ struct Connections {
     tasks: JoinSet<()>,
     /// The oldest first; some of them may have ended.
     open: VecDeque<(Connection, AbortHandle)>,
+}
+
+/// Listens on the address; port 0 takes a free one.
+///
+/// `[::]` is every address of IPv6 and IPv4. On a machine whose kernel has no IPv6 it is every address of IPv4.
+pub(crate) async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address).await;
+    if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED)
+        && let Err(error) = &listener
+        && Errno::from_io_error(error) == Some(Errno::AFNOSUPPORT)
+    {
+        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+        return TcpListener::bind(address).await;
+    }
+    listener
 }
 
 /// Serves until `shutdown` ends, then for the grace, to finish answers that have begun.

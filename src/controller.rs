@@ -9,8 +9,10 @@
 //! the watch of its prefix), `session_manager` renews sessions, `events` writes events, `intake` reports Jobs that
 //! name no semaphore of this operator, `advisor` reports annotations that have no effect, `ungranted` suspends
 //! Jobs that run without a grant, `list_rights` sees whether a replica could list what the leader watches, `table` serves the kinds of a `ConfigMap`, `kueue` answers the admission checks of
-//! Kueue, and `unproved` looks for pods that the status of a workload does not show. `consul_target` says where in
-//! Consul a semaphore lives, and `secret` reads the token of a semaphore that has its own. `watching` reports the
+//! Kueue, `proof_record` keeps for the next process when slots were last proved to be held, and `unproved` looks for
+//! pods that the status of a workload does not show. `consul_target` says where in Consul a semaphore lives, `secret`
+//! reads the token of a semaphore that has its own, and
+//! `prefix_watches` has the watches of prefixes, which semaphores share. `watching` reports the
 //! health of the watches of the API server, and `bench` exposes the index to benchmarks.
 //!
 //! [`check`](crate::check) uses the same code to read specs and Secrets.
@@ -24,6 +26,8 @@ mod index;
 mod intake;
 mod kueue;
 mod list_rights;
+mod prefix_watches;
+mod proof_record;
 mod secret;
 mod semaphore;
 mod session_manager;
@@ -50,16 +54,26 @@ pub(crate) use self::{
     secret::take_token,
     semaphore::spec::{defence, settings_of},
 };
-use self::{events::Events, index::Index, session_manager::SessionManager, unfailable::Unfailable};
+use self::{
+    events::Events,
+    index::Index,
+    prefix_watches::PrefixWatches,
+    proof_record::{Group, Keeper, ProofRecord},
+    secret::Secrets,
+    session_manager::SessionManager,
+    unfailable::Unfailable,
+};
 use crate::{
     admission,
     call::call,
+    identity::{self, Identity, Marks},
     leader::{self, Standing, Term},
+    schema,
     telemetry::{Health, Metrics, Telemetry, Traces},
     workload::{self, KnownKinds, Owners},
 };
-use consul_client::{self as consul, Observer, text::one_line};
-use consul_semaphore::{Cluster, Order, holding::retry_until_ok};
+use consul_client::{self as consul, Budget, Observer, text::one_line};
+use consul_semaphore::{Cluster, LastProofs, Order, holding::retry_until_ok};
 use consul_semaphore_api::{scope::Scope, tenancy::Tenancy};
 use consul_semaphore_workload::Kinds;
 
@@ -75,6 +89,8 @@ const LOW_PRIORITY: Duration = Duration::from_millis(50);
 pub struct Settings {
     /// The name of the cluster in Consul; by default the first 8 characters of its id.
     pub cluster_name: Option<String>,
+    /// The id of the cluster in Consul; by default the uid of the namespace kube-system.
+    pub cluster_id: Option<String>,
     /// The external node that owns the sessions; by default `k8s-<cluster id>`.
     pub consul_node: Option<String>,
     /// Which part of the cluster it works for.
@@ -87,6 +103,8 @@ pub struct Settings {
     pub tenancy: Tenancy,
     /// In which order those who wait are served.
     pub order: Order,
+    /// How much is kept of what Consul lists, in bytes.
+    pub consul_memory: usize,
 }
 
 /// Which kinds of workloads an operator serves.
@@ -113,13 +131,20 @@ struct Shared {
     order: Order,
     /// How long the other replicas wait for a dead leader; `None` if there is no election.
     lease: Option<Duration>,
+    /// Where the identity of the cluster is kept, and what is known of the marks from earlier terms.
+    place: identity::Place,
+    marks: Arc<Marks>,
     session_manager: SessionManager,
+    /// When slots were last proved to be held.
+    proof_record: ProofRecord,
     /// What is known beside Workloads of Kueue.
     owners: Owners,
     events: Events,
     metrics: Metrics,
     /// Where traces of Jobs are sent.
     traces: Traces,
+    /// How much is kept of what Consul lists.
+    budget: Budget,
 }
 
 /// The state of one term of leadership. The clients send no writes after the term.
@@ -127,9 +152,14 @@ struct Context {
     shared: Arc<Shared>,
     client: Client,
     consul: consul::Client,
+    identity: Identity,
     index: Index,
     workloads: workload::Workloads,
     unfailable: Unfailable,
+    /// The record of the last proofs as it was when the term began.
+    last_proofs: LastProofs<Group>,
+    prefix_watches: PrefixWatches,
+    secrets: Secrets,
 }
 
 /// Runs the operator until it is asked to end. Running Jobs keep their slots.
@@ -152,14 +182,15 @@ pub async fn run(
     )?;
     let client = Client::try_from(kubernetes.clone()).context("the API server")?;
     let cluster = tokio::select! {
-        cluster = cluster(&client, settings.cluster_name, &telemetry.health) => cluster,
+        cluster = cluster(&client, settings.cluster_id, settings.cluster_name, &telemetry.health) => cluster,
         () = shutdown.clone() => return Ok(()),
     };
     // Not ready before anything is known of the election, whatever else is said until then.
     let starting = telemetry.health.part("operator");
     // Logged in the background: the work does not depend on it.
     let mut aside = JoinSet::new();
-    let kinds = settings.workloads.kinds.iter().cloned().collect();
+    let kinds: Vec<_> = settings.workloads.kinds.iter().cloned().collect();
+    aside.spawn(schema::report(client.clone(), kinds.clone()));
     aside.spawn(admission::report(client.clone(), kinds));
     let health = telemetry.health.clone();
     aside.spawn(list_rights::check(
@@ -172,38 +203,41 @@ pub async fn run(
     // Events for completed work are written even if the lead was lost in the meantime.
     let (known, owners) = (KnownKinds::new(), Owners::default());
     let metrics = telemetry.metrics.clone();
-    let (events, write_events) = Events::new(client, metrics, known.clone(), owners.clone());
+    let (events, write_events) =
+        Events::new(client.clone(), metrics, known.clone(), owners.clone());
     let mut writing = JoinSet::new();
     writing.spawn(write_events);
     let node = settings
         .consul_node
         .unwrap_or_else(|| default_node(&cluster.id));
     tracing::info!(cluster = %cluster.name, id = %cluster.id, %node, "working for this cluster");
-    if !settings.scope.is_whole() {
-        let Scope {
-            namespaces,
-            semaphores,
-        } = &settings.scope;
-        tracing::info!(%namespaces, %semaphores, "working for a part of it");
-    }
+    log_part(&settings.scope);
     let session_manager = SessionManager::new(telemetry.metrics.clone());
     let guest = consul.clone();
     let lease = settings.election.waits();
+    let proof_record = ProofRecord::new(&settings.scope);
+    let kept_in = settings.election.clone();
     let identity = settings.election.identity.as_str().into();
+    let node: Arc<str> = node.into();
+    let place = identity_place(&settings.election, &kubernetes, &cluster, &node);
+    let marks = Arc::<Marks>::default();
+    aside.spawn(marks.clone().remember(place.clone(), client.clone()));
     let election = leader::Election {
         settings: settings.election,
         kubernetes: kubernetes.clone(),
         consul: consul.clone(),
-        node: node.clone(),
+        node: node.to_string(),
         cluster: cluster.name.clone(),
         cluster_id: cluster.id.clone(),
         telemetry: telemetry.clone(),
+        legacy: Arc::new(proof_record.clone()),
     };
-    let heirs = session_manager.clone();
+    let (heirs, heirs_of_marks) = (session_manager.clone(), marks.clone());
     let on_change = |standing: &Standing| {
         starting.ready();
         if matches!(standing, Standing::Standby { leader: Some(_) }) {
             heirs.hand_over();
+            heirs_of_marks.hand_over();
         }
     };
     let Telemetry {
@@ -215,21 +249,26 @@ pub async fn run(
         kubernetes,
         consul,
         health,
+        kept_in,
         shared: Arc::new(Shared {
             cluster,
             identity,
-            node: node.into(),
+            node,
             scope: settings.scope,
             served: settings.workloads,
             known,
             tenancy: settings.tenancy,
             order: settings.order,
             lease,
+            place,
+            marks,
             session_manager,
+            proof_record,
             owners,
             events,
             metrics,
             traces,
+            budget: Budget::new(settings.consul_memory),
         }),
     };
     let work = |term| task.work(term, shutdown.clone());
@@ -241,11 +280,41 @@ pub async fn run(
     worked
 }
 
+/// Logs which part of the cluster it works for, unless it is the whole.
+fn log_part(scope: &Scope) {
+    if !scope.is_whole() {
+        let Scope {
+            namespaces,
+            semaphores,
+        } = scope;
+        tracing::info!(%namespaces, %semaphores, "working for a part of it");
+    }
+}
+
+/// Where the identity of this cluster is kept.
+fn identity_place(
+    election: &leader::Settings,
+    kubernetes: &Config,
+    cluster: &Cluster,
+    node: &Arc<str>,
+) -> identity::Place {
+    let namespace = election.namespace.as_ref();
+    identity::Place {
+        cluster: cluster.clone(),
+        node: node.clone(),
+        replica: election.identity.as_str().into(),
+        namespace: namespace.unwrap_or(&kubernetes.default_namespace).clone(),
+        lease: election.lease_name.to_string(),
+    }
+}
+
 /// The work of the leader. Each term reads everything again that [`Shared`] does not hold.
 struct LeaderTask {
     kubernetes: Config,
     consul: consul::Client,
     health: Health,
+    /// Where the record of the last proofs is kept.
+    kept_in: leader::Settings,
     shared: Arc<Shared>,
 }
 
@@ -285,6 +354,33 @@ impl LeaderTask {
         let client = term
             .kubernetes(self.kubernetes.clone())
             .context("the API server")?;
+        let consul = term.consul(&self.consul);
+        let (place, marks) = (self.shared.place.clone(), self.shared.marks.clone());
+        let identity = Identity::new(term.clone(), client.clone(), &consul, place, marks);
+        let sessions = &self.shared.session_manager;
+        sessions.come_back();
+        let mut stop = std::pin::pin!(async {
+            tokio::select! {
+                () = shutdown => {}
+                () = term.over() => sessions.leave(),
+            }
+        });
+        let mut aside = JoinSet::new();
+        aside.spawn(sessions.clone().settle_in(session_manager::SETTLED));
+        let record = &self.shared.proof_record;
+        let keeper = Keeper::new(
+            client.clone(),
+            &self.kubernetes.default_namespace,
+            &self.kept_in,
+            record.clone(),
+        );
+        if let Some(keeper) = keeper {
+            tokio::select! {
+                () = keeper.take_over() => {}
+                () = &mut stop => return Ok(()),
+            }
+            aside.spawn(keeper.keep());
+        }
         let context = Arc::new(Context {
             shared: self.shared.clone(),
             workloads: workload::Workloads::new(
@@ -293,20 +389,14 @@ impl LeaderTask {
                 self.shared.owners.clone(),
             ),
             client,
-            consul: term.consul(&self.consul),
+            consul,
+            identity,
             index: Index::default(),
             unfailable: Unfailable::default(),
+            last_proofs: record.proofs(),
+            prefix_watches: PrefixWatches::new(self.shared.budget.clone()),
+            secrets: Secrets::default(),
         });
-        let sessions = &self.shared.session_manager;
-        sessions.come_back();
-        let mut settling = JoinSet::new();
-        settling.spawn(sessions.clone().settle_in(session_manager::SETTLED));
-        let stop = async {
-            tokio::select! {
-                () = shutdown => {}
-                () = term.over() => sessions.leave(),
-            }
-        };
         let worked = watches::run(context, begun, stop).await;
         if !term.lasts() {
             self.shared.metrics.forget_all();
@@ -315,8 +405,23 @@ impl LeaderTask {
     }
 }
 
-/// Which cluster this is: retried until there is an answer.
-async fn cluster(client: &Client, name: Option<String>, health: &Health) -> Cluster {
+/// Which cluster this is, by the id that was chosen for it or the uid of kube-system. Reading that is retried until
+/// there is an answer.
+async fn cluster(
+    client: &Client,
+    id: Option<String>,
+    name: Option<String>,
+    health: &Health,
+) -> Cluster {
+    let id = match id {
+        Some(id) => id,
+        None => uid_of_kube_system(client, health).await,
+    };
+    let name = name.unwrap_or_else(|| id.chars().take(8).collect());
+    Cluster { name, id }
+}
+
+async fn uid_of_kube_system(client: &Client, health: &Health) -> String {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let part = health.part("cluster");
     let ask = async || match call(namespaces.get("kube-system")).await {
@@ -335,9 +440,7 @@ async fn cluster(client: &Client, name: Option<String>, health: &Health) -> Clus
             "the namespace kube-system can't be read, whose uid is the cluster's id: {problem}"
         ));
     };
-    let id = retry_until_ok(ask, log).await;
-    let name = name.unwrap_or_else(|| id.chars().take(8).collect());
-    Cluster { name, id }
+    retry_until_ok(ask, log).await
 }
 
 /// Counts the calls to Consul.

@@ -100,7 +100,7 @@ impl Endpoints {
             tls,
             metrics,
         } = settings;
-        let listener = TcpListener::bind(address).await;
+        let listener = connections::listen(address).await;
         let listener = listener.map_err(|source| BindError::Address { address, source })?;
         let tls = tls.map(Tls::read).transpose()?;
         let scrapers = match metrics {

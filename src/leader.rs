@@ -21,7 +21,7 @@ mod lock;
 mod name;
 mod term;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use tokio::time::timeout;
@@ -77,6 +77,20 @@ impl Settings {
     }
 }
 
+/// What each leader leaves for the next one: a text in an annotation of the Lease, which is written anyway.
+///
+/// Whoever may write the Lease can forge it. They can take the lead as well.
+pub trait Legacy: Send + Sync {
+    /// Takes over what is found when this replica becomes the leader; `None` if there is nothing.
+    fn take_over(&self, found: Option<&str>);
+
+    /// What to leave now in place of what was found; `None` if there is nothing to leave yet.
+    fn leave(&self, found: Option<&str>) -> Option<String>;
+}
+
+/// The annotation of the Lease that has the [`Legacy`].
+pub const LEGACY: &str = "consul-semaphore.io/last-proofs";
+
 /// What an election needs.
 pub struct Election {
     /// How it is set up.
@@ -93,6 +107,8 @@ pub struct Election {
     pub cluster_id: String,
     /// Where the election is reported.
     pub telemetry: Telemetry,
+    /// What the leader leaves for the next one, if the election is by a Lease. The others keep it elsewhere.
+    pub legacy: Arc<dyn Legacy>,
 }
 
 impl Election {
@@ -119,7 +135,7 @@ impl Election {
                 work.await
             }
             Mode::Kubernetes => {
-                let candidate = LeaseCandidate::new(&self.settings, self.kubernetes)?;
+                let candidate = LeaseCandidate::new(&self.settings, self.kubernetes, self.legacy)?;
                 campaign(candidate, &board, shutdown, work).await
             }
             Mode::Consul => {

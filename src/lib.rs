@@ -9,6 +9,7 @@
 //! | [`check`] | what works and what does not, line by line: it reads, and leaves nothing behind | |
 //! | [`manifests`] | the rights and the admission policies of a kind of workload, as YAML | all other modules but the check's table of rights |
 //! | [`leader`] | which of several replicas leads: a Lease or a lock in Consul | what the work is |
+//! | `identity` | whether the cluster's identity in Consul belongs to this API server alone | slots, the controller |
 //! | [`telemetry`] | metrics, traces, health | all other modules |
 //! | [`endpoints`] | the HTTP endpoints: probes, and metrics for those who may read them | the controller, the page |
 //! | `workload` | the workloads of the cluster: watched, read, written to | the controller, slots |
@@ -16,6 +17,7 @@
 //! | `call`, `watch_scope` | calls to the API server, bounded in time; which namespaces a watch sees | |
 //! | `connections` | HTTP connections, with or without TLS, bounded in number and time | what they are for |
 //! | `auth` | whose a token is, and what that user may do | what they are for |
+//! | `schema` | whether the schemas of a cluster have the fields by which workloads are held | what the operator does |
 //! | `streamed` | watches with streamed lists, so that not all objects are in memory at once | what is watched |
 //! | [`crash`] | named points at which tests kill or freeze the operator | |
 //!
@@ -39,8 +41,10 @@ mod connections;
 pub mod controller;
 pub mod crash;
 pub mod endpoints;
+mod identity;
 pub mod leader;
 pub mod manifests;
+mod schema;
 mod streamed;
 pub mod telemetry;
 mod watch_scope;

@@ -116,8 +116,9 @@ pub fn of_kind_for(kind: &Kind, account: &Account) -> String {
         }
         Policies::Own(life) => {
             documents.extend([hold(kind, &life), guard(kind, &life), limits(kind)]);
-            let requires = listed::requires(kind);
+            let requires = rows::requires(kind);
             documents.extend(requires.map(|requires| refuse(kind, &life, requires)));
+            documents.extend(maker(kind));
         }
     }
     for_account(&documents.join("---\n"), kind, account)
@@ -126,6 +127,38 @@ pub fn of_kind_for(kind: &Kind, account: &Account) -> String {
 /// The policy that limits what the operator may do with a kind, for the usual account.
 pub fn operator(kind: &Kind) -> String {
     for_account(&limits(kind), kind, &Account::default())
+}
+
+/// The policy on what makes workloads of a kind one after another: it refuses the annotation where these don't get it.
+/// `None` if there is no such maker.
+pub fn maker(kind: &Kind) -> Option<String> {
+    let rows::Maker {
+        kind: maker,
+        plural,
+        annotations,
+        place,
+    } = rows::maker(kind)?;
+    let filling = [
+        ("maker", maker.to_owned()),
+        ("makers", plural.to_owned()),
+        ("annotations", annotations.to_owned()),
+        ("place", place.to_owned()),
+    ];
+    Some(fill_in(
+        include_str!("manifests/maker.yaml"),
+        kind,
+        &filling,
+    ))
+}
+
+/// The plural of what [`maker`] is about.
+pub(crate) fn makers_of(kind: &Kind) -> Option<&'static str> {
+    rows::maker(kind).map(|maker| maker.plural)
+}
+
+/// Whether a policy refuses some workloads of a kind: not each can wait for a slot.
+pub(crate) fn has_requirements(kind: &Kind) -> bool {
+    rows::requires(kind).is_some()
 }
 
 fn for_account(manifests: &str, kind: &Kind, account: &Account) -> String {
@@ -219,9 +252,10 @@ fn hold(kind: &Kind, life: &Life) -> String {
         ("spec", spec),
         ("patch", patch),
         ("reports", reports()),
-        ("owned", rows::owned("it")),
+        ("owned", rows::owned(kind)),
         ("managed", rows::managed(life)),
         ("held", life.held.to_string()),
+        ("freed", life.freed.to_string()),
         ("exempt", life.exempt.to_string()),
         ("copied", life.copied.to_string()),
     ];
@@ -233,6 +267,7 @@ fn spec_if_it_waits(spec: &str) -> String {
     format!(
         ",
           ?spec: variables.waits && !variables.held
+            || variables.freed
             ? optional.of({spec})
             : optional.none()"
     )
@@ -241,7 +276,7 @@ fn spec_if_it_waits(spec: &str) -> String {
 /// The same before the rest of a JSON Patch.
 fn patches_if_it_waits(patches: &str) -> String {
     format!(
-        "(variables.waits && !variables.held
+        "(variables.waits && !variables.held || variables.freed
   ? {patches} : [])
 +"
     )
@@ -253,8 +288,18 @@ fn refuse(kind: &Kind, life: &Life, requires: Vec<(String, String)>) -> String {
         let filling = [("required", required), ("title", title)];
         fill_in(include_str!("manifests/require.yaml"), kind, &filling)
     });
+    // What can't be held again may be annotated by its controller after its start, which must not be hindered.
+    let (operations, now) = if life.again {
+        let annotated = "&& (request.operation == 'CREATE'
+  || !('consul-semaphore.io/semaphore' in oldObject.metadata.?annotations.orValue({})))";
+        ("CREATE, UPDATE", annotated)
+    } else {
+        ("CREATE", "")
+    };
     let filling = [
-        ("owned", rows::owned("it")),
+        ("operations", operations.to_owned()),
+        ("now", now.to_owned()),
+        ("owned", rows::owned(kind)),
         ("managed", rows::managed(life)),
         ("requires", requires.collect()),
     ];
@@ -273,7 +318,7 @@ fn guard(kind: &Kind, life: &Life) -> String {
     };
     let filling = [
         ("reports", reports()),
-        ("owned", rows::owned("it")),
+        ("owned", rows::owned(kind)),
         ("managed", rows::managed(life)),
         ("templates", life.templates.to_string()),
         ("held", life.held.to_string()),
@@ -382,6 +427,20 @@ mod tests {
             let known = known.iter().map(|policy| policy.name().to_owned());
             let known: BTreeSet<String> = known.filter(|_| kind != Kind::Job).collect();
             assert_eq!(made.collect::<BTreeSet<_>>(), known);
+        }
+    }
+
+    /// The policies of Jobs are no templates.
+    #[test]
+    fn those_of_jobs_know_the_same_owners_as_the_operator() {
+        let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let owned = plain(&rows::owned(&Kind::Job));
+        for policy in [
+            include_str!("../config/policies/suspend.yaml"),
+            include_str!("../config/policies/guard.yaml"),
+            include_str!("../config/policies/refuse.yaml"),
+        ] {
+            assert!(plain(policy).contains(&owned), "{owned}\n{policy}");
         }
     }
 

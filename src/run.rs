@@ -46,10 +46,12 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
     )?;
     // `Err` means a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let settings =
-        flags
-            .operator
-            .settings(scope, flags.scope.workloads(), flags.election.settings());
+    let settings = flags.operator.settings(
+        scope,
+        flags.scope.workloads(),
+        flags.election.settings(),
+        (flags.consul_memory as usize) << 20,
+    );
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .enable_all()

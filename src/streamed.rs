@@ -1,9 +1,11 @@
 //! Watches that receive their first list as a stream of objects, so that a list with other people's large objects
 //! does not need much memory.
 
+mod pages;
+
 use futures::{Stream, StreamExt as _, future};
 use kube::{
-    Api, Resource,
+    Api, Client, Resource,
     runtime::{
         WatchStreamExt as _,
         watcher::{self, Event, watcher},
@@ -11,22 +13,21 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-/// How many objects a page of a list has if the API server can't stream it. An object takes up to about 9 MiB: 1.5
-/// MiB, whose characters may be escaped.
-const PAGE: u32 = 5;
-
-/// Watches these objects, with backoff: the list is streamed, or arrives in small pages if the API server can't do
-/// that. By default those before Kubernetes 1.34 can't.
-pub(crate) fn watch<K>(
-    api: Api<K>,
+/// Watches these objects, with backoff: the list is streamed, or arrives in pages if the API server can't do that. By
+/// default those of Kubernetes 1.31 and 1.33 can't. `api` makes the API from a client.
+pub(crate) fn watch<K, F>(
+    client: &Client,
+    api: F,
     config: watcher::Config,
-) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send + use<K, F>
 where
+    F: Fn(Client) -> Api<K>,
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
 {
-    let streamed = watcher(api.clone(), config.clone().streaming_lists()).default_backoff();
+    let streamed = watcher(api(client.clone()), config.clone().streaming_lists()).default_backoff();
     let streamed = streamed.take_while(|event| future::ready(!is_not_streamed(event)));
-    streamed.chain(watcher(api, config.page_size(PAGE)).default_backoff())
+    let in_pages = api(pages::bounded(client.clone()));
+    streamed.chain(watcher(in_pages, config.page_size(pages::MOST)).default_backoff())
 }
 
 /// Whether the API server says that it can't stream lists.

@@ -99,7 +99,8 @@ impl WatchScope {
             + Send
             + 'static,
     {
-        self.of_api(client, self.api::<K>(client.clone()), config)
+        let scope = self.clone();
+        self.of_api(client, move |client| scope.api::<K>(client), config)
     }
 
     /// The same for a resource that the cluster may not have (any more): while it has none, there are no such objects.
@@ -119,7 +120,8 @@ impl WatchScope {
             + Send
             + 'static,
     {
-        let api = self.api_of(client.clone(), &resource);
+        let (scope, of) = (self.clone(), resource.clone());
+        let api = move |client| scope.api_of(client, &of);
         let mut was_absent = false;
         let events = self.of_api(client, api, config).map(move |event| {
             let absent = event.as_ref().err().is_some_and(is_absent);
@@ -144,14 +146,14 @@ impl WatchScope {
     fn of_api<K>(
         &self,
         client: &Client,
-        api: Api<K>,
+        api: impl Fn(Client) -> Api<K> + 'static,
         config: watcher::Config,
     ) -> BoxStream<'static, watcher::Result<Event<K>>>
     where
         K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
     {
         let (reach, client) = (self.clone(), client.clone());
-        let events = streamed::watch(api, config).then(move |event| {
+        let events = streamed::watch(&client, api, config).then(move |event| {
             let (reach, client) = (reach.clone(), client.clone());
             async move {
                 match event {

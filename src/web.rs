@@ -106,7 +106,7 @@ impl Page {
     /// Listens on the address; port 0 takes a free one.
     pub async fn bind(settings: Settings) -> Result<Self, BindError> {
         let address = settings.address;
-        let listener = TcpListener::bind(address).await;
+        let listener = connections::listen(address).await;
         let listener = listener.map_err(|source| BindError { address, source })?;
         Ok(Self { listener, settings })
     }

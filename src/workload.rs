@@ -4,12 +4,12 @@
 mod known;
 mod kueue;
 mod list;
+mod remains;
 mod turns;
 mod watch;
 
 use std::{sync::Arc, time::Duration};
 
-use self::turns::Turns;
 pub(crate) use self::{
     known::KnownKinds,
     kueue::{Name as WorkloadName, Owners},
@@ -17,16 +17,17 @@ pub(crate) use self::{
     turns::Urgency,
     watch::{Sighting, watch, watch_pods},
 };
+use self::{remains::Remains, turns::Turns};
 use crate::{
     call::{CallError, call, call_until, patch_params},
     crash::{self, Point},
 };
 use consul_client::clock::Moment;
-use consul_semaphore::{Identity, KindName, Uid, Workload, plan::Target};
+use consul_semaphore::{Identity, KindName, Phase, Uid, Workload, plan::Target};
 use consul_semaphore_workload::{
     EndBelow, Kind, Object, Request, TrackedWorkload,
-    kueue::{Earlier, Owner},
-    pods::{self, Pod, PodQuery},
+    kueue::Earlier,
+    pods::{self, Pod},
 };
 use futures::{StreamExt as _, stream};
 use http::{HeaderValue, header::CONTENT_TYPE};
@@ -114,7 +115,7 @@ pub(crate) enum WriteError {
     /// The workload has changed since; this is its current state (`None`: it was deleted).
     #[error("the Job has changed in the meantime")]
     Outdated(Option<Box<TrackedWorkload>>),
-    /// The API server refuses it, and would refuse every retry.
+    /// The API server refuses it, and would refuse every retry; or it accepts it, and nothing changes.
     #[error("{message}")]
     Refused {
         /// The API server's message.
@@ -134,12 +135,12 @@ pub(crate) enum WriteError {
 
 impl WriteError {
     /// The API server's HTTP status, and what it said, if it wants no such write at all: the operator may not do it, the
-    /// resource has no such part, or something finds what is written wrong.
+    /// resource has no such part, something finds what is written wrong, or nothing of it is kept.
     pub(crate) fn is_unwanted(&self) -> Option<(u16, &str)> {
         match self {
             Self::Refused {
                 message,
-                code: Some(code @ (403 | 404 | 422)),
+                code: Some(code @ (200 | 403 | 404 | 422)),
                 ..
             } => Some((*code, message)),
             _ => None,
@@ -160,6 +161,8 @@ pub(crate) struct WorkloadWrite {
     pub(crate) timeout: Duration,
     /// When the evidence that allows it ends; it is sent only if it can be answered before.
     pub(crate) deadline: Option<Moment>,
+    /// Whether the workload must not run any more after it.
+    pub(crate) holds: bool,
 }
 
 /// Has the API server give a request up when its caller does, so that nothing comes of it later: a Job is started only as
@@ -215,6 +218,7 @@ impl Workloads {
             urgency,
             timeout,
             deadline,
+            holds,
         } = write;
         // The process may have slept between the decision and now, also while it waited for its turn.
         let turn = self.turns.take(&namespace, urgency).await;
@@ -239,6 +243,11 @@ impl Workloads {
         match answer {
             // What is left of a deleted workload no longer concerns the operator.
             Ok(None) if !matches!(request, Request::Delete) => Err(WriteError::Outdated(None)),
+            Ok(Some(now))
+                if !matches!(request, Request::Delete) && has_no_effect(&now, &target, holds) =>
+            {
+                Err(no_effect(&kind, &request))
+            }
             Ok(written) => {
                 for below in &below {
                     self.end_below(&namespace, below, end).await;
@@ -457,45 +466,24 @@ impl Workloads {
             return Err(unknown(kind).to_string());
         };
         let of = Resource::new(&kind, namespace, workload);
+        let owner = self.owners.owner(uid);
+        let owner = owner.filter(|_| kind == Kind::KueueWorkload);
         let prove = async {
             let found = self.read(&of, uid).await?;
-            let mut left = Vec::new();
-            // What makes pods first: what it has made by then is in the list of pods.
-            for (part, selector) in kind.parts(identity) {
-                left.extend(self.parts_left(&part, namespace, &selector).await?);
+            let mut remains = Remains::new(self, namespace);
+            if let Some(owner) = &owner {
+                remains.owner(owner).await?;
+                let owner_itself = Identity {
+                    kind: owner.kind.name(),
+                    workload: owner.name.clone(),
+                    ..identity.clone()
+                };
+                remains.of(&owner.kind, &owner_itself).await?;
             }
-            if let Some(owner) = self
-                .owners
-                .owner(uid)
-                .filter(|_| kind == Kind::KueueWorkload)
-            {
-                left.extend(self.owner_left(namespace, &owner).await?);
-            }
-            for query in kind.pods(identity) {
-                left.extend(self.pods_left(namespace, &query).await?);
-            }
-            Ok((found.map(|found| found.workload), left))
+            remains.of(&kind, identity).await?;
+            Ok((found.map(|found| found.workload), remains.titles))
         };
         prove.await.map_err(|error: CallError| error.to_string())
-    }
-
-    /// Some of these pods that have not ended; none if all have.
-    async fn pods_left(&self, namespace: &str, query: &PodQuery) -> Result<Vec<String>, CallError> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let mut page = ListParams::default()
-            .labels(&query.labels)
-            .fields(pods::NOT_ENDED)
-            .limit(NAMED);
-        loop {
-            let list = call(api.list(&page)).await?;
-            let left = list.items.iter().filter(|pod| query.finds(pod));
-            let left: Vec<String> = left.map(pods::title).collect();
-            let more = list.metadata.continue_.filter(|token| !token.is_empty());
-            match more {
-                Some(token) if left.is_empty() => page = page.continue_token(&token),
-                _ => return Ok(left),
-            }
-        }
     }
 
     /// The slots in which the pods of a workload run that have not ended, as they say.
@@ -511,47 +499,25 @@ impl Workloads {
         let granted = pods.iter().find_map(|pod| pods::granted(pod, workload));
         Ok(granted.map_or(Earlier::Nothing, |granted| Earlier::of(granted, &[])))
     }
+}
 
-    /// The owner of a Workload of Kueue, if it may still make pods: Kueue may not have suspended it yet.
-    async fn owner_left(
-        &self,
-        namespace: &str,
-        owner: &Owner,
-    ) -> Result<Option<String>, CallError> {
-        let Owner { kind, name, uid } = owner;
-        let client = self.client.clone();
-        let api: Api<Object> = Api::namespaced_with(client, namespace, &kind.resource());
-        let found = call(api.get_opt(name)).await?;
-        let it = found.filter(|object| object.metadata.uid.as_deref() == Some(uid.as_ref()));
-        let it = it.filter(|object| kind.may_make_pods(object));
-        Ok(it.map(|object| kind.title(&object)))
-    }
+/// Whether the API server has accepted a write that did not do what it was for: it drops fields that the schema of a kind
+/// does not have, and webhooks may set others back. A write that changes nothing leaves the version as it was.
+fn has_no_effect(now: &TrackedWorkload, target: &Target, holds: bool) -> bool {
+    target.is_still(&now.workload) || holds && now.workload.phase == Phase::Running
+}
 
-    /// The parts of a workload, behind a label selector, that may still make pods. Of a kind that the cluster does not
-    /// have (any more), there are none.
-    async fn parts_left(
-        &self,
-        part: &Kind,
-        namespace: &str,
-        selector: &str,
-    ) -> Result<Vec<String>, CallError> {
-        let api: Api<Object> =
-            Api::namespaced_with(self.client.clone(), namespace, &part.resource());
-        let mut left = Vec::new();
-        let mut page = Some(ListParams::default().labels(selector).limit(PAGE));
-        while let Some(params) = page.take() {
-            let parts = match call(api.list(&params)).await {
-                Err(error) if matches!(error.refusal(), Some((404, _))) => break,
-                parts => parts?,
-            };
-            let may_make_pods = parts.items.iter();
-            let may_make_pods = may_make_pods.filter(|object| part.may_make_pods(object));
-            left.extend(may_make_pods.map(|object| part.title(object)));
-            let more = parts.metadata.continue_.filter(|token| !token.is_empty());
-            page = more.map(|token| params.continue_token(&token));
-        }
-        left.truncate(usize::try_from(NAMED).unwrap_or(usize::MAX));
-        Ok(left)
+/// The API server keeps nothing of this request to a workload of this kind, and would keep nothing of every retry.
+fn no_effect(kind: &Kind, request: &Request) -> WriteError {
+    let resource = kind.resource();
+    let fields = request.fields().join(", ");
+    WriteError::Refused {
+        message: format!(
+            "the write has no effect on {fields}: either the schema of {}.{} has no such field, or a webhook sets it back",
+            resource.plural, resource.group
+        ),
+        code: Some(200),
+        forbidden: false,
     }
 }
 
@@ -650,5 +616,70 @@ mod tests {
             timeout.starts_with("timeout=") && timeout.ends_with("ms"),
             "{query}"
         );
+    }
+
+    /// A Job of this version, which may be suspended.
+    fn job(version: &str, suspend: bool) -> String {
+        serde_json::json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {
+                "name": "a", "namespace": "batch", "uid": "u", "resourceVersion": version,
+                "annotations": { "consul-semaphore.io/semaphore": "db" },
+            },
+            "spec": { "suspend": suspend },
+        })
+        .to_string()
+    }
+
+    /// What comes of suspending one at version 1, if this is the API server's answer.
+    async fn suspended(answer: String) -> Result<Option<TrackedWorkload>, WriteError> {
+        let server = wiremock::MockServer::start().await;
+        let answer = wiremock::ResponseTemplate::new(200).set_body_string(answer);
+        wiremock::Mock::given(wiremock::matchers::method("PATCH"))
+            .respond_with(answer)
+            .mount(&server)
+            .await;
+        let config = kube::Config::new(server.uri().parse().unwrap());
+        let client = Client::try_from(config).unwrap();
+        let workloads = Workloads::new(client, KnownKinds::new(), Owners::default());
+        let target = Target {
+            kind: Kind::Job.name(),
+            name: "a".into(),
+            uid: "u".into(),
+            version: "1".into(),
+        };
+        let patch = serde_json::json!({
+            "metadata": { "uid": "u", "resourceVersion": "1", "annotations": { "a/b": null } },
+            "spec": { "suspend": true },
+        });
+        let write = WorkloadWrite {
+            namespace: "batch".into(),
+            target,
+            request: Request::Patch(patch),
+            below: Vec::new(),
+            urgency: Urgency::Suspends,
+            timeout: Duration::from_mins(1),
+            deadline: None,
+            holds: true,
+        };
+        workloads.write(write).await
+    }
+
+    /// As the API server answers if a schema has no such field, or a webhook sets it back.
+    #[tokio::test]
+    async fn a_write_that_has_no_effect_is_refused_and_names_its_fields() {
+        for answer in [job("1", false), job("2", false)] {
+            let error = suspended(answer).await.unwrap_err();
+            let (code, message) = error.is_unwanted().unwrap();
+            assert_eq!(code, 200);
+            assert!(
+                message.starts_with(
+                    "the write has no effect on spec.suspend, metadata.annotations.a/b: "
+                ),
+                "{message}"
+            );
+        }
+        let now = suspended(job("2", true)).await.unwrap().unwrap();
+        assert_eq!(now.workload.phase, Phase::Stopping);
     }
 }

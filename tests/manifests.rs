@@ -276,6 +276,9 @@ fn of_kinds() -> Vec<(String, String)> {
             let policy = manifests::operator(&kind);
             files.push(("config/policies/operator.yaml".to_owned(), policy.clone()));
             files.push((format!("{chart}/policies/operator.yaml"), policy));
+            let makers = manifests::maker(&kind).expect("CronJobs make Jobs");
+            files.push(("config/policies/cronjobs.yaml".to_owned(), makers.clone()));
+            files.push((format!("{chart}/policies/cronjobs.yaml"), makers));
             continue;
         }
         let all = manifests::of_kind(&kind);

@@ -112,6 +112,19 @@ fn an_election_knows_nothing_of_the_work() {
 }
 
 #[test]
+fn an_identity_knows_nothing_of_slots() {
+    assert_module_avoids(
+        "src/identity",
+        &[
+            "consul_semaphore_api",
+            "consul_semaphore::engine",
+            "crate::controller",
+            "crate::check",
+        ],
+    );
+}
+
+#[test]
 fn telemetry_knows_nothing_of_what_it_reports() {
     assert_module_avoids(
         "src/telemetry",

@@ -26,6 +26,8 @@ pub(super) struct Seen {
     pub(super) version: Option<Result<String, Error>>,
     /// What was tried; `None` if Consul does not answer.
     pub(super) tried: Option<Tried>,
+    /// What was tried for the mark that shows who uses the cluster's identity, if its node is known.
+    pub(super) identity: Option<Tried>,
     /// What was tried for an election in Consul, if one is configured.
     pub(super) election: Option<Tried>,
 }
@@ -127,6 +129,7 @@ pub(super) async fn look(
         status,
         ahead,
         tried: None,
+        identity: None,
         election: None,
     };
     let leads = |status: &Status| status.leader.is_some();
@@ -136,6 +139,11 @@ pub(super) async fn look(
     if seen.status.as_ref().is_ok_and(leads) {
         let node = operator.node.as_deref();
         seen.tried = Some(try_all(client, node, keys, scratch).await);
+        if let Some(node) = node {
+            let folder = format!("{OWN_KEYS}{node}/");
+            let rule = folder.clone();
+            seen.identity = Some(try_keys(client, Keys { folder, rule }).await);
+        }
         if settings.operator.election.mode == leader::Mode::Consul {
             let keys = elections(&operator.cluster.name);
             seen.election = Some(try_keys(client, keys).await);
@@ -144,9 +152,12 @@ pub(super) async fn look(
     seen
 }
 
+/// The folder of the operator's own keys.
+const OWN_KEYS: &str = "service/consul-semaphore-operator/";
+
 /// Where a cluster's elections are held.
 fn elections(cluster: &str) -> Keys {
-    let rule = "service/consul-semaphore-operator/".to_owned();
+    let rule = OWN_KEYS.to_owned();
     Keys {
         folder: format!("{rule}{cluster}/"),
         rule,
@@ -211,7 +222,7 @@ pub(super) async fn try_all(
     tried
 }
 
-/// Tries the key operations of an election in Consul.
+/// Tries the operations on keys of the operator's own.
 async fn try_keys(client: &Client, keys: Keys) -> Tried {
     let key = format!("{}{}", keys.folder, scratch_name());
     let mut tried = Tried {

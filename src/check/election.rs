@@ -19,7 +19,7 @@ const LONGEST: u64 = 3600;
 /// The namespace of the operator, if it is installed as the docs say.
 const USUAL: &str = "consul-semaphore-system";
 
-/// The Lease to look for.
+/// The Lease to look for, also of an operator that is elected otherwise: its identity's Lease is in the same namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sought {
     /// In the namespace that was named, or else in the most likely one.
@@ -92,23 +92,16 @@ impl Lead {
 }
 
 impl Sought {
-    /// The Lease of the operator's election: in the namespace of the flag, of the account that is checked, or where the
-    /// operator would look for it. `None` if it is elected otherwise.
-    pub(super) fn new(
-        election: &leader::Settings,
-        as_user: Option<&str>,
-        config: &Config,
-    ) -> Option<Self> {
-        if election.mode != leader::Mode::Kubernetes {
-            return None;
-        }
+    /// The operator's Lease: in the namespace of the flag, of the account that is checked, or where the operator would
+    /// look for it.
+    pub(super) fn new(election: &leader::Settings, as_user: Option<&str>, config: &Config) -> Self {
         let named = election.namespace.clone();
         let named = named.or_else(|| account_namespace(as_user?));
         let in_pod = || {
             let own = Config::incluster();
             own.is_ok_and(|own| own.cluster_url == config.cluster_url)
         };
-        Some(Self {
+        Self {
             namespace: match named {
                 Some(_) => Namespace::Named,
                 None if in_pod() => Namespace::Pod,
@@ -118,7 +111,7 @@ impl Sought {
                 namespace: named.unwrap_or_else(|| config.default_namespace.clone()),
                 name: election.lease_name.as_ref().to_owned(),
             },
-        })
+        }
     }
 
     /// Looks for it.
@@ -232,22 +225,23 @@ mod tests {
         let mut config = Config::new("https://kubernetes".parse().unwrap());
         config.default_namespace = "mine".to_owned();
         let found = |mode, namespace, user: Option<&str>| {
-            let sought = Sought::new(&election(mode, namespace), user, &config)?;
+            let sought = Sought::new(&election(mode, namespace), user, &config);
             let Lease { namespace, name } = sought.lease;
             let is_named = sought.namespace == Namespace::Named;
-            Some((format!("{namespace}/{name}"), is_named))
+            (format!("{namespace}/{name}"), is_named)
         };
-        let (kubernetes, account) = (leader::Mode::Kubernetes, "system:serviceaccount:ops:op");
+        let account = "system:serviceaccount:ops:op";
         for (namespace, user, lease, is_named) in [
             (None, None, "mine/shard-a", false),
             (None, Some("jane"), "mine/shard-a", false),
             (None, Some(account), "ops/shard-a", true),
             (Some("named"), Some(account), "named/shard-a", true),
         ] {
-            let expected = Some((lease.to_owned(), is_named));
-            assert_eq!(found(kubernetes, namespace, user), expected);
+            let expected = (lease.to_owned(), is_named);
+            for mode in [leader::Mode::Kubernetes, leader::Mode::Off] {
+                assert_eq!(found(mode, namespace, user), expected);
+            }
         }
-        assert_eq!(found(leader::Mode::Off, None, Some(account)), None);
     }
 
     #[test]

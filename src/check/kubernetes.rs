@@ -13,7 +13,11 @@ use super::{
     election::{Election, Sought},
     rights::{Lease, Question, Served, questions},
 };
-use crate::admission::{self, Finding};
+use crate::{
+    admission::{self, Finding},
+    identity::{History, history_lease},
+    leader, schema,
+};
 use consul_semaphore_api::{GROUP, annotations::SEMAPHORE, scope::Namespaces};
 use consul_semaphore_workload::{Kinds, Table};
 
@@ -36,8 +40,8 @@ pub(super) struct Cluster {
     pub(super) server: ApiServer,
     /// Used as the user whose rights are checked.
     asker: ApiServer,
-    /// The Lease of the election, if there is one.
-    lease: Option<Sought>,
+    /// The Lease of the operator.
+    lease: Sought,
     /// The default namespace.
     pub(super) namespace: String,
     /// The address of the API server.
@@ -68,8 +72,14 @@ pub(super) struct Rest {
     pub(super) table: Option<(Name, Answer<Table>)>,
     /// The state of the admission policies.
     pub(super) policies: Vec<Finding>,
-    /// Who leads, if there is an election by a Lease.
-    pub(super) election: Option<Election>,
+    /// The Lease of the operator.
+    pub(super) election: Election,
+    /// Whether a replica leads by it.
+    pub(super) elects: bool,
+    /// The marks in Consul that the operators of this API server have written.
+    pub(super) history: Answer<History>,
+    /// Whether the schemas have the fields that the kinds need.
+    pub(super) schemas: Vec<schema::Finding>,
     /// The `CronJobs` that have the annotation on their own metadata alone, where it has no effect.
     pub(super) cron_jobs: Answer<Found>,
     /// The `ConsulSemaphores` that several operators manage, each with the names of these.
@@ -183,15 +193,15 @@ impl Cluster {
         let asker = self.who_asks().await;
         // The guard must know the operator, which is a service account; other users do not matter.
         let operator = asker.as_deref().ok().filter(|user| is_account(user));
-        let election = match &self.lease {
-            Some(sought) => Some(sought.find(server).await),
-            None => None,
-        };
-        let lease = election.as_ref().map(|election| &election.lease);
-        let table = self.table(settings, lease).await;
+        let election = self.lease.find(server).await;
+        let lease = &election.lease;
+        let elects = settings.operator.election.mode == leader::Mode::Kubernetes;
+        let table = self.table(settings, elects.then_some(lease)).await;
         let all = Served::new(&settings.operator.workloads.kinds, table.as_ref());
-        let mut policies = Vec::new();
+        let history = self.history(lease).await;
+        let (mut policies, mut schemas) = (Vec::new(), Vec::new());
         for kind in all.kinds.iter() {
+            schemas.extend(schema::look(&server.client, kind, server.patience).await);
             let of_kind = admission::look(&server.client, kind, operator, server.patience);
             policies.extend(of_kind.await);
         }
@@ -203,7 +213,10 @@ impl Cluster {
             rights: self.rights(settings, &all, lease).await,
             table,
             policies,
+            schemas,
             election,
+            elects,
+            history,
             cron_jobs: self
                 .find_all(settings, "batch/v1", "cronjobs", mistaken)
                 .await,
@@ -297,15 +310,23 @@ impl Cluster {
         Some((name, table))
     }
 
-    /// `lease` is the one of the election.
-    async fn rights(
-        &self,
-        settings: &Settings,
-        served: &Served,
-        lease: Option<&Lease>,
-    ) -> Vec<Right> {
+    /// The marks that the operator with this Lease has written.
+    async fn history(&self, lease: &Lease) -> Answer<History> {
+        let Lease { namespace, name } = lease;
+        let name = history_lease(name);
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}");
+        match self.server.get(&path).await {
+            Ok(lease) => Ok(History::in_annotations(&lease["metadata"]["annotations"])),
+            // It has written none.
+            Err(Refusal::NotThere) => Ok(History::default()),
+            Err(why) => Err(why),
+        }
+    }
+
+    /// `lease` is the one of the operator.
+    async fn rights(&self, settings: &Settings, served: &Served, lease: &Lease) -> Vec<Right> {
         let namespaces = &settings.operator.scope.namespaces;
-        let questions = questions(served, namespaces, lease);
+        let questions = questions(served, namespaces, Some(lease));
         let rights = questions.into_iter().map(|question| self.right(question));
         stream::iter(rights).buffered(AT_ONCE).collect().await
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::Name;
-use crate::{admission, manifests::Source};
+use crate::{admission, identity::history_lease, manifests::Source};
 use consul_semaphore_api::scope::Namespaces;
 use consul_semaphore_workload::{Kind, Kinds, row::Row};
 
@@ -36,10 +36,14 @@ pub(super) enum Place {
     Election,
     /// In the namespace of the Lease, for this Lease.
     Lease,
+    /// In the namespace of the Lease, for the Lease of the identity.
+    Identity,
     /// For this one of the operator's admission policies.
     Policy(Cow<'static, str>),
     /// For the one `ConfigMap` with rows of kinds.
     Table,
+    /// In the namespace of that `ConfigMap`.
+    BesideTable,
 }
 
 const fn rule(
@@ -147,6 +151,13 @@ pub(super) const RULES: &[Rule] = &[
         Place::Lease,
         "no replica leads, so nothing happens",
     ),
+    rule(
+        "coordination.k8s.io",
+        "leases",
+        &["get", "update"],
+        Place::Identity,
+        "nothing is granted or released: the operator can't see whether a copy of this cluster uses its identity",
+    ),
 ];
 
 /// The rules by which the operator sees whether the policies of a kind are in force.
@@ -166,6 +177,15 @@ static TABLE: Rule = rule(
     Place::Table,
     "the operator is not ready: it can't read the rows of --kinds",
 );
+
+/// The extra rule for the events about wrong rows.
+static TABLE_EVENTS: Rule = optional(rule(
+    "events.k8s.io",
+    "events",
+    &["create", "patch"],
+    Place::BesideTable,
+    "wrong rows of --kinds are only in the log",
+));
 
 /// What the operator does with workloads that are no Jobs.
 const WRITES: &[&str] = &["get", "list", "watch", "patch", "delete"];
@@ -275,6 +295,15 @@ fn rules_of_row(kind: &Kind, row: &Row) -> Vec<Rule> {
         let status = format!("{}/status", resource.plural);
         rules.push(of(ends("", ""), status, resource.group));
     }
+    if row.makes_job_sets() {
+        rules.push(optional(rule(
+            "jobset.x-k8s.io",
+            "jobsets",
+            &["get"],
+            Place::Scope,
+            "slots are kept until the pods of later workloads of the same name have ended, too",
+        )));
+    }
     rules
 }
 
@@ -299,7 +328,7 @@ pub(super) struct Question {
     pub(super) name: Option<String>,
 }
 
-/// The Lease of the election.
+/// The Lease of the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lease {
     pub(super) namespace: String,
@@ -315,8 +344,8 @@ pub(super) struct Served {
     pub(super) table: Option<Name>,
 }
 
-/// The rights to check for an operator that serves these kinds of workloads in these namespaces, and is elected by this
-/// Lease, if any.
+/// The rights to check for an operator that serves these kinds of workloads in these namespaces, with this Lease, if it is
+/// known.
 pub(super) fn questions(
     served: &Served,
     namespaces: &Namespaces,
@@ -349,10 +378,14 @@ pub(super) fn questions(
                 let name = Some(lease.name.clone());
                 vec![question(Some(lease.namespace.clone()), name)]
             }
+            (Place::Identity, _, Some(lease)) => {
+                let name = Some(history_lease(&lease.name));
+                vec![question(Some(lease.namespace.clone()), name)]
+            }
             // A user that may list in the whole cluster needs no extra right to see that a namespace was deleted, and
             // operators of single namespaces work without the rights for the policies.
             (Place::Namespaces, Namespaces::All, _)
-            | (Place::Election | Place::Lease, _, None)
+            | (Place::Election | Place::Lease | Place::Identity, _, None)
             | (Place::Policy(_), Namespaces::Only(_), _) => Vec::new(),
             (Place::Policy(name), Namespaces::All, _) => {
                 vec![question(None, Some(name.clone().into_owned()))]
@@ -364,9 +397,14 @@ pub(super) fn questions(
                 };
                 table.map(one).collect()
             }
+            (Place::BesideTable, ..) => {
+                let table = served.table.iter();
+                let beside = |table: &Name| question(Some(table.namespace.clone()), None);
+                table.map(beside).collect()
+            }
         }
     };
-    let operators = RULES.iter().chain([&TABLE]);
+    let operators = RULES.iter().chain([&TABLE, &TABLE_EVENTS]);
     let operators = operators.flat_map(|rule| of(rule, &Source::Operator));
     let of_kinds = served.kinds.iter().flat_map(|kind| {
         let (rules, source) = (rules_of(kind).into_owned(), Source::of(kind));
@@ -458,10 +496,11 @@ mod tests {
             let (kind, name) = match &rule.place {
                 Place::Scope | Place::Cluster => ("ClusterRole", ""),
                 // docs/scope.md documents it.
-                Place::Namespaces | Place::Table => continue,
+                Place::Namespaces | Place::Table | Place::BesideTable => continue,
                 Place::KubeSystem => ("ClusterRole", "kube-system"),
                 Place::Election => ("Role", ""),
                 Place::Lease => ("Role", "consul-semaphore-operator"),
+                Place::Identity => ("Role", "consul-semaphore-operator-identity"),
                 Place::Policy(name) => ("ClusterRole", name.as_ref()),
             };
             for verb in rule.verbs {
@@ -504,6 +543,7 @@ mod tests {
             "jobsets/status b/*",
             "leases system/*",
             "leases system/shard-a",
+            "leases system/shard-a-identity",
             "configmaps system/kinds",
         ] {
             assert!(part.iter().any(|shown| shown == expected), "{part:?}");

@@ -75,6 +75,8 @@ impl Check {
                 self.scope.scope(),
                 self.scope.workloads(),
                 self.election.settings(),
+                // It keeps nothing.
+                0,
             ),
             semaphore: self.semaphore,
             as_user: self.as_user,

@@ -13,8 +13,8 @@ use consul_semaphore_operator::endpoints::{self, TlsFiles};
 #[derive(Args, Debug)]
 #[command(next_help_heading = "HTTP endpoints (probes and metrics)")]
 pub(crate) struct HttpFlags {
-    /// Where /livez, /readyz and /metrics are served
-    #[arg(long, env, value_name = "IP:PORT", default_value = "0.0.0.0:8080")]
+    /// Where /livez, /readyz and /metrics are served; [::] is every address of IPv6 and IPv4
+    #[arg(long, env, value_name = "IP:PORT", default_value = "[::]:8080")]
     pub(crate) http_address: SocketAddr,
 
     /// Serve them over TLS, with the certificate in this PEM file; it is read again when it changes

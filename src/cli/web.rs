@@ -16,7 +16,7 @@ use super::Cli;
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Web page")]
 pub(crate) struct WebFlags {
-    /// Where the web page is served, such as 0.0.0.0:8081 [default: nowhere]
+    /// Where the web page is served, such as [::]:8081 [default: nowhere]
     #[arg(long, env, value_name = "IP:PORT")]
     pub(crate) web_address: Option<SocketAddr>,
 

@@ -1,4 +1,5 @@
-//! Warns of annotations that have no effect: misspelt ones, and those in the wrong place.
+//! Warns of annotations that have no effect, misspelt ones and those in the wrong place, and of effects that a waiting
+//! workload has.
 //!
 //! It remembers only workloads with a problem, so all others cost three lookups each.
 
@@ -19,9 +20,10 @@ pub(super) struct Advisor {
     lists: u64,
 }
 
-/// The warning of a workload, and in which list (or after which) it was last seen.
+/// The warnings of a workload, and in which list (or after which) it was last seen.
 struct Reported {
-    advice: u64,
+    advice: Option<u64>,
+    caution: Option<u64>,
     list: u64,
 }
 
@@ -53,31 +55,40 @@ impl Advisor {
     /// Handles a workload from the watch: emits an event about what is wrong, once.
     pub(super) fn on_update(&mut self, workload: &Sighting) {
         let Sighting {
-            namespace,
             uid,
             advice,
+            caution,
             ..
         } = workload;
-        let Some(advice) = advice else {
+        if advice.is_none() && caution.is_none() {
             if !self.reported.is_empty() {
                 self.forget(uid);
             }
             return;
-        };
+        }
         let now = Reported {
-            advice: hash(advice),
+            advice: advice.as_deref().map(hash),
+            caution: caution.as_deref().map(hash),
             list: self.lists,
         };
-        let known = self.reported.get(uid).map(|reported| reported.advice);
-        if known != Some(now.advice) {
-            self.events.workload_once(
-                namespace,
-                workload,
-                Reason::AnnotationIgnored,
-                advice.clone(),
-            );
+        let known = self.reported.get(uid);
+        let (advised, cautioned) =
+            known.map_or((None, None), |known| (known.advice, known.caution));
+        if now.advice != advised {
+            self.warn(workload, Reason::AnnotationIgnored, advice.as_deref());
+        }
+        if now.caution != cautioned {
+            self.warn(workload, Reason::CountsAsRunning, caution.as_deref());
         }
         self.reported.insert(uid.clone(), now);
+    }
+
+    fn warn(&self, workload: &Sighting, reason: Reason, note: Option<&str>) {
+        if let Some(note) = note {
+            let namespace = &workload.namespace;
+            self.events
+                .workload_once(namespace, workload, reason, note.to_owned());
+        }
     }
 }
 
@@ -100,6 +111,7 @@ mod tests {
             uid: "u".into(),
             tracked: None,
             advice: Some(advice.to_owned()),
+            caution: None,
         }
     }
 
@@ -122,6 +134,15 @@ mod tests {
 
         advisor.on_update(&workload("this means nothing"));
         assert!(emitted.next().unwrap().contains("this means nothing"));
+
+        // What else is wrong is said by itself.
+        let mut waiting = workload("this means nothing");
+        waiting.caution = Some("it holds a lock".to_owned());
+        advisor.on_update(&waiting);
+        advisor.on_update(&waiting);
+        let caution = emitted.next().unwrap();
+        assert!(caution.contains("it holds a lock"), "{caution}");
+        assert_eq!(emitted.next(), None);
 
         // A list without it: it was deleted, and nothing is remembered.
         advisor.list_begins();

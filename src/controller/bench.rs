@@ -7,7 +7,7 @@ use consul_client::clock::Moment;
 use consul_semaphore::Prefix;
 use consul_semaphore::{
     Restrictions, Uid, Workload,
-    engine::{QueueRef, SemaphoreRef, head},
+    engine::{QueueRef, Reach, SemaphoreRef, head},
 };
 use consul_semaphore_workload::{Job, TrackedWorkload};
 
@@ -51,11 +51,10 @@ impl Queue {
         self.index.put(&Uid::from(uid), workload);
     }
 
-    /// The slice for a pass that can write this many operations: the workloads that were started, and the head of the
-    /// queue.
+    /// What a pass reads that can write this many operations: the workloads that were started, and those that wait.
     pub fn slice(&self, limit: u32, operations: usize) -> (Vec<Arc<Workload>>, Vec<Arc<Workload>>) {
-        let head = head(limit, operations, 0);
-        let slice = self.index.slice(&self.queue, head);
-        (slice.bound, slice.waiting)
+        let reach = Reach::first(head(limit, operations));
+        let waiting = self.index.waiting(&self.queue, &reach);
+        (self.index.bound(&self.queue), waiting)
     }
 }

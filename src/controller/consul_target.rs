@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Context;
+use crate::identity::TokenOwner;
 use consul_client::{Client, Scope, TokenCell};
 use consul_semaphore_api::ConsulSemaphore;
 
@@ -26,9 +27,15 @@ impl AsRef<Client> for ConsulTarget {
 impl Context {
     /// The target of a semaphore that uses the operator's own token.
     pub(super) fn own_target(&self, semaphore: &ConsulSemaphore) -> ConsulTarget {
+        self.target(semaphore, TokenOwner::Operator)
+    }
+
+    /// The target of a semaphore with the operator's own token, whose writes are held back as calls with `token` are.
+    fn target(&self, semaphore: &ConsulSemaphore, token: TokenOwner) -> ConsulTarget {
         let place = place(semaphore);
+        let gate = self.identity.gate(place.datacenter.as_deref(), token);
         ConsulTarget {
-            consul: self.consul.scoped(place.clone()),
+            consul: self.consul.scoped(place.clone()).gated(Arc::new(gate)),
             place,
             node: self.shared.node.clone(),
         }
@@ -43,7 +50,7 @@ impl Context {
         token: TokenCell,
     ) -> ConsulTarget {
         let namespace = semaphore.metadata.namespace.as_deref().unwrap_or_default();
-        let own = self.own_target(semaphore);
+        let own = self.target(semaphore, TokenOwner::Tenant);
         ConsulTarget {
             consul: own.consul.with_token(token),
             node: tenants_node(&self.shared.node, namespace).into(),

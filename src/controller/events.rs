@@ -55,7 +55,9 @@ pub(super) enum Reason {
     /// The Job waits for a slot. The message says why it has none yet. It is a Warning if nothing is granted until
     /// somebody repairs what the message names.
     SlotWaiting,
-    /// The annotation `hold` keeps the Job out of the queue. Remove it to queue the Job.
+    /// The annotation `hold` keeps the Job out of the queue. Remove it to queue the Job. It is a Warning if a workload of
+    /// another kind was created on hold: the admission policy does that to one that is created held and without the
+    /// label `consul-semaphore.io/waits: "true"`.
     OnHold,
     /// The Job got a slot and was started.
     SlotGranted,
@@ -81,8 +83,10 @@ pub(super) enum Reason {
     /// The running Job was ended because a newer one, which the message names, replaces it: `on-contention` is
     /// `ReplaceRunning` in that one.
     Replaced,
+    /// A user shut the Workflow down while it waited for a slot, so it ends without one.
+    ShutDown,
     /// A user suspended the Job while it held a slot. The slot is released and the Job is on hold. To queue it
-    /// again, remove the annotation `hold` or unsuspend the Job.
+    /// again, remove the annotation `hold`.
     PutOnHold,
     /// The Job ran without a slot, so it was suspended and queued. Create Jobs with `suspend: true`, or install
     /// the admission policies. A workload of a kind that can't be suspended any more continues.
@@ -93,6 +97,9 @@ pub(super) enum Reason {
     /// The Job keeps its slot because its pods have not ended for 90 seconds. The message names pods and nodes. If a
     /// node is lost, delete its Node object or force-delete the pod.
     PodsRemain,
+    /// The Job keeps its slot because the operator could not find out for 90 seconds whether its pods are gone. The message
+    /// says why. If you have switched off its kind, switch it on again until its slots are released.
+    PodsUnknown,
     /// No `ConsulSemaphore` of that name exists in the Job's namespace, or it is being deleted. The Job stays
     /// suspended. Create it, or correct the annotation.
     NoSemaphore,
@@ -103,6 +110,9 @@ pub(super) enum Reason {
     Unsatisfiable,
     /// An annotation has no effect: it is misspelt, in the wrong place, or lacks another one that it needs.
     AnnotationIgnored,
+    /// To Argo, a Workflow that waits for its slot is running: it holds its locks, or its deadline runs. The message says
+    /// which, and what to change.
+    CountsAsRunning,
     /// Another controller, such as Kueue, manages the Job, so the operator leaves it alone. Remove its label or
     /// field, or the annotation.
     ManagedElsewhere,
@@ -124,6 +134,9 @@ pub(super) enum Reason {
     /// The limit in Consul was changed while other programs or clusters, which may use the former limit, had
     /// contenders. Give them the new limit.
     OthersRefused,
+    /// Another API server uses this cluster's identity in Consul, so the operator grants, releases, suspends and ends
+    /// nothing. One of the two clusters is a copy: give its operator an identity of its own with `--cluster-id`.
+    IdentityConflict,
     /// More than one operator manages the `ConsulSemaphore`; the message names their replicas. They keep the limit
     /// and start no Job twice, but each emits all events and writes the status. Stop all but one, or give each a
     /// part of the cluster with `--semaphore-selector` or `--namespaces`.
@@ -144,6 +157,7 @@ impl Reason {
             | Self::SlotCooling
             | Self::SlotReleased
             | Self::Skipped
+            | Self::ShutDown
             | Self::PutOnHold
             | Self::ReadyAgain => false,
             Self::SlotLost
@@ -154,10 +168,12 @@ impl Reason {
             | Self::RanWithoutSlot
             | Self::StartRefused
             | Self::PodsRemain
+            | Self::PodsUnknown
             | Self::NoSemaphore
             | Self::Malformed
             | Self::Unsatisfiable
             | Self::AnnotationIgnored
+            | Self::CountsAsRunning
             | Self::ManagedElsewhere
             | Self::InvalidKind
             | Self::InvalidSemaphore
@@ -165,7 +181,43 @@ impl Reason {
             | Self::LeftBehind
             | Self::ShortTtl
             | Self::OthersRefused
+            | Self::IdentityConflict
             | Self::AnotherOperator => true,
+        }
+    }
+}
+
+impl Reason {
+    /// What the operator did, or wanted to do, as a verb.
+    fn action(self) -> &'static str {
+        match self {
+            Self::SlotWaiting | Self::CountsAsRunning => "Queue",
+            Self::SlotGranted => "Grant",
+            Self::StartRefused => "Start",
+            Self::SlotCooling
+            | Self::SlotReleased
+            | Self::PodsRemain
+            | Self::PodsUnknown
+            | Self::LeftBehind => "Release",
+            Self::SlotLost => "Renew",
+            Self::RanWithoutSlot => "Suspend",
+            Self::OnHold | Self::PutOnHold => "Hold",
+            Self::Skipped => "Delete",
+            Self::Contended | Self::WaitTimedOut | Self::Superseded => "Fail",
+            Self::Replaced | Self::ShutDown => "End",
+            Self::NoSemaphore
+            | Self::Malformed
+            | Self::Unsatisfiable
+            | Self::AnnotationIgnored
+            | Self::ManagedElsewhere
+            | Self::InvalidKind
+            | Self::InvalidSemaphore => "Read",
+            Self::NotReady
+            | Self::ReadyAgain
+            | Self::ShortTtl
+            | Self::OthersRefused
+            | Self::IdentityConflict
+            | Self::AnotherOperator => "Reconcile",
         }
     }
 }
@@ -184,6 +236,7 @@ struct Due {
     about: ObjectReference,
     type_: &'static str,
     reason: String,
+    action: &'static str,
     note: String,
     /// Whether it is written only once, and repetitions are not counted.
     once: bool,
@@ -208,7 +261,7 @@ impl Due {
                 name: Some(name),
                 ..ObjectMeta::default()
             },
-            action: Some("Reconcile".into()),
+            action: Some(self.action.into()),
             reason: Some(self.reason.clone()),
             note: Some(self.note.clone()),
             type_: Some(self.type_.into()),
@@ -335,6 +388,7 @@ impl Events {
             about,
             type_,
             reason: format!("{reason:?}"),
+            action: reason.action(),
             note: shorten(note),
             once,
         };

@@ -14,7 +14,6 @@ mod remnants;
 
 use std::{
     collections::{BTreeSet, HashMap},
-    ops::Bound::{Excluded, Unbounded},
     sync::Arc,
     time::Duration,
 };
@@ -37,16 +36,13 @@ use crate::watch_scope::WatchScope;
 use consul_client::{clock::Moment, id::IdMap};
 use consul_semaphore::{
     Blocked, Key, KindName, Phase, Place, Prefix, Restrictions, Uid, WaitTimeout, Workload,
-    engine::{Changes, Located, Overdue, QueueRef, SemaphoreRef, Slice, Superseded},
+    engine::{Changes, Located, Overdue, QueueRef, Reach, SemaphoreRef, Superseded, WaitingList},
 };
 use consul_semaphore_api::{ConsulSemaphore, ConsulSpec, tenancy::Tenancy};
 use consul_semaphore_workload::{Obstacle, TrackedWorkload};
 
 /// How many newer workloads are named for one that waits for the same.
 const NEWER: usize = 16;
-
-/// How many workloads that must not wait a slice includes from behind the head of a queue.
-const SKIPPABLE: usize = 64;
 
 /// Who is in a queue now.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -85,6 +81,8 @@ struct State {
     contenders: Contenders,
     /// Those that replace each other.
     alike: Alike,
+    /// The workloads that have been on hold since they were first seen.
+    held_from_the_start: BTreeSet<Uid>,
     /// When workloads came off hold that were seen on hold before, in seconds since 1970.
     unheld: HashMap<Uid, i64>,
     lists: Lists,
@@ -156,7 +154,7 @@ impl Semaphore {
     fn head(&self, most: usize) -> BTreeSet<&Place> {
         let mut first = BTreeSet::new();
         for queue in self.queues.values() {
-            for place in queue.waiting.iter().take(most) {
+            for place in queue.waiting.places().take(most) {
                 let is_behind = first.last().is_some_and(|last| place > *last);
                 if first.len() == most && is_behind {
                     break;
@@ -173,9 +171,7 @@ impl Semaphore {
 
 #[derive(Default)]
 struct IndexedQueue {
-    waiting: BTreeSet<Place>,
-    /// Those of them that must not wait: a pass decides about them at any place in the queue.
-    skippable: BTreeSet<Place>,
+    waiting: WaitingList,
     /// When their waits may end.
     deadlines: Deadlines,
     /// Those of them that a newer one supersedes, unless that one is gone.
@@ -221,14 +217,15 @@ impl State {
         (!newer.is_empty()).then_some(Superseded { workload, newer })
     }
 
-    fn waiting(&self, queue: &IndexedQueue, head: usize) -> Vec<Arc<Workload>> {
-        let first: Vec<_> = queue.waiting.iter().take(head).collect();
-        let behind = first
-            .last()
-            .map(|last| queue.skippable.range((Excluded(*last), Unbounded)));
-        let behind = behind.into_iter().flatten().take(SKIPPABLE);
-        let all = first.into_iter().chain(behind);
-        all.filter_map(|place| self.workload(place.uid())).collect()
+    fn bound(&self, queue: &IndexedQueue) -> Vec<Arc<Workload>> {
+        let bound = queue.bound.iter();
+        bound.filter_map(|uid| self.workload(uid)).collect()
+    }
+
+    fn waiting(&self, queue: &IndexedQueue, reach: &Reach<'_>) -> Vec<Arc<Workload>> {
+        let read = queue.waiting.read(reach).into_iter();
+        read.filter_map(|place| self.workload(place.uid()))
+            .collect()
     }
 }
 
@@ -482,27 +479,18 @@ impl Index {
         self.0.unproved_changed.notify_one();
     }
 
-    /// The workloads of a queue: `head` of the waiting ones, and some of those behind them that must not wait.
-    pub(super) fn slice(&self, queue: &QueueRef, head: usize) -> Slice {
-        let state = self.state();
-        let Some(queue) = state.queue(queue) else {
-            return Slice::default();
-        };
-        Slice {
-            bound: queue
-                .bound
-                .iter()
-                .filter_map(|uid| state.workload(uid))
-                .collect(),
-            waiting: state.waiting(queue, head),
-        }
-    }
-
-    /// The waiting workloads, as in a slice.
-    pub(super) fn waiting(&self, queue: &QueueRef, head: usize) -> Vec<Arc<Workload>> {
+    /// The workloads that were started in a queue and have not ended.
+    pub(super) fn bound(&self, queue: &QueueRef) -> Vec<Arc<Workload>> {
         let state = self.state();
         let queue = state.queue(queue);
-        queue.map_or_else(Vec::new, |queue| state.waiting(queue, head))
+        queue.map_or_else(Vec::new, |queue| state.bound(queue))
+    }
+
+    /// The waiting workloads that are within reach of a pass.
+    pub(super) fn waiting(&self, queue: &QueueRef, reach: &Reach<'_>) -> Vec<Arc<Workload>> {
+        let state = self.state();
+        let queue = state.queue(queue);
+        queue.map_or_else(Vec::new, |queue| state.waiting(queue, reach))
     }
 
     /// The waiting workloads whose wait may be over.
@@ -649,7 +637,12 @@ impl Index {
 
     /// All waiting workloads of a queue, in order.
     pub(super) fn all_waiting(&self, queue: &QueueRef) -> Vec<Arc<Workload>> {
-        self.slice(queue, usize::MAX).waiting
+        let state = self.state();
+        let places = state.queue(queue).into_iter();
+        let places = places.flat_map(|queue| queue.waiting.places());
+        places
+            .filter_map(|place| state.workload(place.uid()))
+            .collect()
     }
 
     /// Why no queue has a workload; `None` if one has it.
@@ -732,6 +725,11 @@ impl Index {
         let tracked = held_back.iter().filter_map(|uid| state.workloads.get(uid));
         let still = tracked.filter(|tracked| tracked.workload.is_held_back());
         still.cloned().collect()
+    }
+
+    /// Whether a workload has been on hold since it was first seen.
+    pub(super) fn is_held_from_the_start(&self, uid: &Uid) -> bool {
+        self.state().held_from_the_start.contains(uid)
     }
 
     /// Some of the workloads that run without a grant, whether a semaphore claims them or not, in namespaces whose

@@ -9,9 +9,9 @@ use std::{
 
 use super::{Context, events::Reason, index::Unclaimed, unqueued::Unqueued};
 use consul_client::clock::Moment;
-use consul_semaphore::Uid;
-use consul_semaphore_api::annotations::{HOLD, SEMAPHORE};
-use consul_semaphore_workload::{Obstacle, TrackedWorkload};
+use consul_semaphore::{Uid, Workload};
+use consul_semaphore_api::annotations::{HOLD, SEMAPHORE, WAITS_LABEL};
+use consul_semaphore_workload::{Kind, Obstacle, TrackedWorkload};
 
 /// How much later than its workloads a semaphore may arrive if both are created together.
 const GRACE: Duration = Duration::from_secs(2);
@@ -51,21 +51,37 @@ pub(super) async fn run(context: Arc<Context>) {
 
 /// Emits the event for each workload that was put on hold.
 fn report_held_back(context: &Context) {
-    for TrackedWorkload {
-        namespace,
-        workload,
-        ..
-    } in context.index.take_held_back()
-    {
-        let note = format!(
-            "on hold by the annotation {HOLD}: it is not in the queue of ConsulSemaphore {}. Remove the annotation \
-             to queue the {}",
-            workload.semaphores(),
-            workload.kind
-        );
+    for tracked in context.index.take_held_back() {
+        let workload = &*tracked.workload;
         let events = &context.shared.events;
-        events.workload(&namespace, &*workload, Reason::OnHold, note);
+        let about = events.about(&tracked.namespace, workload);
+        // The policies put no Job on hold.
+        let by_policy = workload.kind != Kind::Job.name()
+            && context.index.is_held_from_the_start(&workload.uid);
+        let note = why_held_back(workload, by_policy);
+        if by_policy {
+            events.warn(about, Reason::OnHold, note);
+        } else {
+            events.emit(about, Reason::OnHold, note);
+        }
     }
+}
+
+/// What the event of a workload on hold says. `by_policy`: it was on hold when it was created, and its user may not know
+/// of it.
+fn why_held_back(workload: &Workload, by_policy: bool) -> String {
+    let (kind, semaphores) = (&workload.kind, workload.semaphores());
+    if by_policy {
+        return format!(
+            "created on hold: it is not in the queue of ConsulSemaphore {semaphores}. The admission policy puts a {kind} \
+             on hold that is created held and without the label {WAITS_LABEL}: \"true\". To queue it, remove the \
+             annotation {HOLD}; in manifests, add that label"
+        );
+    }
+    format!(
+        "on hold by the annotation {HOLD}: it is not in the queue of ConsulSemaphore {semaphores}. Remove the annotation \
+         to queue the {kind}"
+    )
 }
 
 /// Emits the event for each workload, once. Returns how long until the next one is due.
@@ -125,9 +141,17 @@ fn explain(tracked: &TrackedWorkload, why: &Unclaimed) -> (Reason, String, Durat
     }
     let obstacle = match why {
         Unclaimed::Missing(missing) => {
+            let hook = if tracked.is_hook {
+                format!(
+                    ". This {kind} is a hook of Helm or Argo CD, which run before what is in the same chart or sync is \
+                     created: create the ConsulSemaphore earlier, or as a hook that comes first"
+                )
+            } else {
+                String::new()
+            };
             let note = format!(
                 "this {kind} stays suspended: namespace {} has no ConsulSemaphore {}. Create it, or correct \
-                 the annotation {SEMAPHORE}. A {kind} can't use a ConsulSemaphore of another namespace",
+                 the annotation {SEMAPHORE}. A {kind} can't use a ConsulSemaphore of another namespace{hook}",
                 tracked.namespace,
                 missing.join(", "),
             );

@@ -432,6 +432,7 @@ impl Workloads {
             urgency: Urgency::Usual,
             timeout: CALL_TIMEOUT,
             deadline: None,
+            holds: false,
         };
         self.tasks.spawn(async move {
             // Turns are never closed.

@@ -1,29 +1,65 @@
 //! The Consul token of a `ConsulSemaphore` that has its own: read from its Secret periodically.
 //!
-//! By GET and not by a watch, so that it needs only the right to `get` this one Secret.
+//! By GET and not by a watch, so that it needs only the right to `get` this one Secret. Semaphores that name the same
+//! Secret share one copy of its token.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use futures::AsyncReadExt as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Client, Resource as _, api::GetParams, core::Request};
+use parking_lot::Mutex;
 use serde::Deserialize;
-use tokio::{sync::watch, task::AbortHandle, time::sleep};
+use serde_json::value::RawValue;
+use tokio::{
+    sync::{Notify, Semaphore, watch},
+    task::AbortHandle,
+    time::sleep,
+};
 
 use super::Context;
 use crate::call::{CallError, call};
 use consul_client::{Backoff, TokenCell, clock::Moment};
-use consul_semaphore::engine::SemaphoreRef;
 use consul_semaphore_api::{TokenSecretRef, annotations::is_object_name};
 
 /// How often a Secret without problems is read, before jitter. After Consul denies a token the Secret is read sooner.
 const INTERVAL: Duration = Duration::from_mins(5);
+
+/// The longest answer for a Secret that is read, in bytes: the API server takes 1 MiB of data, which grows by a third in
+/// transit, and has as much again for everything else.
+const LONGEST: u64 = 3 << 20;
+
+/// How many Secrets are read at once.
+const AT_ONCE: usize = 2;
+
+/// The Secrets whose tokens are read, by namespace and reference.
+pub(super) struct Secrets {
+    tokens: Mutex<HashMap<(Arc<str>, TokenSecretRef), Weak<SecretToken>>>,
+    turns: Semaphore,
+}
+
+impl Default for Secrets {
+    fn default() -> Self {
+        Self {
+            tokens: Mutex::default(),
+            turns: Semaphore::new(AT_ONCE),
+        }
+    }
+}
 
 /// A token that is read periodically for as long as this exists. The last good one stays in use when its Secret is
 /// deleted: a namespace that is deleted loses its Secrets first.
 pub(super) struct SecretToken {
     cell: TokenCell,
     state: watch::Receiver<State>,
+    /// It is to be read again now, though there is a problem.
+    again: Arc<Notify>,
     reading: AbortHandle,
 }
 
@@ -43,20 +79,44 @@ impl Drop for SecretToken {
 }
 
 impl SecretToken {
-    /// Starts to read the token that a semaphore refers to.
-    pub(super) fn read(context: Arc<Context>, of: SemaphoreRef, from: TokenSecretRef) -> Self {
+    /// The token that semaphores of this namespace refer to like this. Reading it starts now, unless another one has it
+    /// read already.
+    pub(super) fn shared(
+        context: &Arc<Context>,
+        namespace: &Arc<str>,
+        from: &TokenSecretRef,
+    ) -> Arc<Self> {
+        let mut tokens = context.secrets.tokens.lock();
+        let subject = (namespace.clone(), from.clone());
+        if let Some(token) = tokens.get(&subject).and_then(Weak::upgrade) {
+            if token.problem().is_some() {
+                // It may have been created together with the semaphore.
+                token.again.notify_one();
+            }
+            return token;
+        }
+        let token = Arc::new(Self::read(context.clone(), namespace.clone(), from.clone()));
+        tokens.retain(|_, token| token.strong_count() > 0);
+        tokens.insert(subject, Arc::downgrade(&token));
+        token
+    }
+
+    fn read(context: Arc<Context>, namespace: Arc<str>, from: TokenSecretRef) -> Self {
         let cell = TokenCell::default();
         let (sender, state) = watch::channel(State::default());
-        let reader = Reader {
+        let again = Arc::new(Notify::new());
+        let reader = SecretReader {
             context,
-            of,
+            namespace,
             from,
             cell: cell.clone(),
+            again: again.clone(),
         };
         let reading = tokio::spawn(reader.run(sender)).abort_handle();
         Self {
             cell,
             state,
+            again,
             reading,
         }
     }
@@ -87,14 +147,15 @@ impl TokenChanges {
     }
 }
 
-struct Reader {
+struct SecretReader {
     context: Arc<Context>,
-    of: SemaphoreRef,
+    namespace: Arc<str>,
     from: TokenSecretRef,
     cell: TokenCell,
+    again: Arc<Notify>,
 }
 
-impl Reader {
+impl SecretReader {
     async fn run(self, sender: watch::Sender<State>) {
         let mut backoff = Backoff::default();
         loop {
@@ -107,7 +168,7 @@ impl Reader {
                 // Without a token the semaphore is not ready, which its condition reports.
                 let still = other && self.cell.is_set();
                 if let Some(problem) = problem.as_ref().filter(|_| still) {
-                    tracing::warn!(semaphore = %self.of, problem, "the token that was there before is still used");
+                    tracing::warn!(namespace = %self.namespace, secret = %self.from.name, problem, "the token that was there before is still used");
                 }
                 state.problem.clone_from(&problem);
                 state.tokens += u64::from(news);
@@ -120,7 +181,10 @@ impl Reader {
             let next = Moment::now() + backoff.pause();
             let due = async || sleep(next.since(Moment::now())).await;
             if problem.is_some() {
-                due().await;
+                tokio::select! {
+                    () = due() => {}
+                    () = self.again.notified() => {}
+                }
                 continue;
             }
             tokio::select! {
@@ -132,8 +196,10 @@ impl Reader {
 
     /// Reads the Secret; returns whether its token has changed.
     async fn look(&self) -> Result<bool, String> {
-        let namespace = &self.of.namespace;
-        take_token(&self.context.client, namespace, &self.from, &self.cell).await
+        // Turns are never closed.
+        let _turn = self.context.secrets.turns.acquire().await;
+        let (client, namespace) = (&self.context.client, &self.namespace);
+        take_token(client, namespace, &self.from, &self.cell).await
     }
 }
 
@@ -146,9 +212,9 @@ pub(crate) async fn take_token(
 ) -> Result<bool, String> {
     /// The fields of a Secret that are used.
     #[derive(Deserialize)]
-    struct Read {
-        #[serde(default)]
-        data: BTreeMap<String, String>,
+    struct Read<'a> {
+        #[serde(default, borrow)]
+        data: BTreeMap<Cow<'a, str>, &'a RawValue>,
     }
     let TokenSecretRef { name, key } = from;
     if !is_object_name(name) {
@@ -158,18 +224,30 @@ pub(crate) async fn take_token(
     let request = secrets.get(name, &GetParams::default());
     let request = request.map_err(|error| format!("the Secret {name} can't be read: {error}"))?;
     // As text: when the client can't parse an answer, it logs the answer with its contents.
-    let text = call(client.request_text(request)).await;
+    let read = async {
+        let answer = client.request_stream(request).await?;
+        let mut text = Vec::new();
+        let mut answer = std::pin::pin!(answer.take(LONGEST + 1));
+        let read = answer.read_to_end(&mut text).await;
+        read.map_err(kube::Error::ReadEvents)?;
+        Ok(text)
+    };
+    let text = call(read).await;
     let text = text.map_err(|error| explain(&error, namespace, name))?;
-    let Ok(Read { data }) = serde_json::from_str(&text) else {
+    if text.len() as u64 > LONGEST {
+        return Err(format!("the Secret {name} is too large to be read"));
+    }
+    let Ok(Read { data }) = serde_json::from_slice(&text) else {
         return Err(format!("the Secret {name} can't be understood"));
     };
-    let Some(value) = data.get(key) else {
+    let Some(value) = data.get(key.as_str()) else {
         return Err(format!(
             "the Secret {name} has no key {key}: put the token there, or name its key in \
              spec.consul.tokenSecretRef"
         ));
     };
-    let token = BASE64_STANDARD.decode(value).ok();
+    let value: Option<Cow<'_, str>> = serde_json::from_str(value.get()).ok();
+    let token = value.and_then(|value| BASE64_STANDARD.decode(&*value).ok());
     let token = token.and_then(|token| String::from_utf8(token).ok());
     let token = token.map(|token| token.trim().to_owned());
     let Some(token) = token.filter(|token| !token.is_empty()) else {

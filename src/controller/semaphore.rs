@@ -9,10 +9,10 @@
 mod access;
 mod advice;
 mod conditions;
+mod conflict;
 mod finalizer;
 mod holds;
 mod operators;
-mod prefix_watch;
 mod readiness;
 mod reporter;
 pub(super) mod spec;
@@ -34,22 +34,26 @@ use tokio::{
     task::JoinSet,
 };
 
-pub(super) use self::conditions::{Need, Obstacle};
 use self::{
     access::Access,
     conditions::{Observed, number},
     holds::Holds,
-    prefix_watch::PrefixWatch,
     readiness::Readiness,
     reporter::{Report, Reporter},
     spec::{defence, settings, short_ttl},
     status::{KeyStatus, Keys, Several, Shown, SpecOf, Totals, Use, each_key_has_its_limit},
     tenures::Tenures,
 };
+pub(super) use self::{
+    conditions::{Need, Obstacle},
+    conflict::ConflictReport,
+};
 use super::{
     Context,
     consul_target::ConsulTarget,
     events,
+    prefix_watches::{Demand, PrefixWatch, Subject},
+    proof_record::{Group, group, group_of_one, last_proof},
     shell::{Input, Object},
     watches::reference_of,
 };
@@ -66,10 +70,7 @@ use consul_semaphore::{
     },
     windows::Opening,
 };
-use consul_semaphore_api::{
-    ConsulSemaphore, ConsulSemaphoreStatus,
-    conditions::{Finding, Reason},
-};
+use consul_semaphore_api::{ConsulSemaphore, ConsulSemaphoreStatus, conditions::Finding};
 
 /// What the status says of a pass's conclusion: a limit that is written with the first holder counts as agreed, because
 /// no other limit is in Consul until then.
@@ -191,7 +192,7 @@ impl SemaphoreController {
         }
     }
 
-    /// What an earlier status says.
+    /// What an earlier status says, and the record of the last proofs.
     pub(super) fn known(&self) -> Known {
         let object = self.object.borrow();
         let status = object.status.clone().unwrap_or_default();
@@ -202,6 +203,22 @@ impl SemaphoreController {
             defence: defence(&object),
             fencing_token: status.fencing_token.and_then(|token| token.try_into().ok()),
             blocked: waits::known(&object),
+            last_proof: last_proof(
+                &self.context.last_proofs,
+                &object,
+                settings(&self.context, &object).ttl,
+            ),
+        }
+    }
+
+    /// Its group in the record of the last proofs: its spec asks for sessions with the TTL `asked`, and `ttl` is the
+    /// shortest one that its running workloads hold slots with.
+    pub(super) fn proof_group(&self, asked: Option<Duration>, ttl: Duration) -> Group {
+        let object = self.object.borrow();
+        if asked == Some(ttl) {
+            group(&object, asked)
+        } else {
+            group_of_one(&object)
         }
     }
 
@@ -212,6 +229,11 @@ impl SemaphoreController {
 
     pub(super) fn target(&self) -> Option<&ConsulTarget> {
         self.target.as_ref()
+    }
+
+    /// The client to list the prefix with, while it is watched.
+    pub(super) fn lister(&self) -> Option<&consul::Client> {
+        self.watching.as_ref().map(PrefixWatch::client)
     }
 
     pub(super) fn turns(&self) -> Arc<Turns> {
@@ -242,7 +264,9 @@ impl SemaphoreController {
             return None;
         }
         self.target = self.access.target(&self.context, &self.object.borrow());
-        self.watching = None;
+        if let Some(watching) = self.watching.take() {
+            watching.renew();
+        }
         Some(self.consul_access())
     }
 
@@ -299,15 +323,22 @@ impl SemaphoreController {
         let settings = &semaphore.spec().settings;
         let wait = settings.span() / 5;
         let wait = shortest.map_or(wait, |shortest| shortest.min(wait));
-        let watching = self.watching.as_ref();
-        if let Some(watching) = watching.filter(|watching| watching.waits(wait)) {
-            watching.hurry(awaits_others);
+        let demand = Demand {
+            wait,
+            urgent: awaits_others,
+        };
+        if let Some(watching) = &self.watching {
+            watching.demand(demand);
             return;
         }
-        let folder = settings.prefix.folder();
+        let subject = Subject {
+            place: target.place.clone(),
+            credential: self.access.credential(&self.reference.namespace),
+            folder: settings.prefix.folder(),
+        };
         let notify = (self.reference.clone(), self.inputs.clone());
-        let how = (wait, awaits_others);
-        let watch = PrefixWatch::start(&target.consul, &folder, how, notify);
+        let watches = &self.context.prefix_watches;
+        let watch = watches.watch(subject, &target.consul, demand, notify);
         self.watching = Some(watch);
     }
 
@@ -615,7 +646,7 @@ impl SemaphoreController {
         if known && semaphore.spec().keyed {
             let each = each_key_has_its_limit(semaphore.spec().settings.limit, Use::default());
             for finding in &mut findings {
-                if finding.type_ == each.type_ && finding.reason != Reason::OutsideWindow {
+                if finding.type_ == each.type_ && !finding.reason.is_intended() {
                     *finding = each.clone();
                 }
             }

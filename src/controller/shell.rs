@@ -34,7 +34,7 @@ pub(super) use self::{
     outcome::{ended, explain_failure},
 };
 use super::{
-    Context,
+    Context, Shared,
     index::Index,
     semaphore::{Need, SemaphoreController},
     session_manager::Session,
@@ -95,6 +95,10 @@ pub(super) struct Shell {
     duties: Duties,
     inputs: (mpsc::Sender<Input>, mpsc::Receiver<Input>),
     reports: Reports,
+    /// Whether all that was there at the start was decided about, so that every running workload is known.
+    settled: bool,
+    /// When the record of the last proofs is updated next.
+    notes: Moment,
 }
 
 impl Drop for Shell {
@@ -123,6 +127,8 @@ impl Shell {
             duties: Duties::default(),
             inputs: mpsc::channel(INPUTS),
             reports: Reports::default(),
+            settled: false,
+            notes: Moment::default(),
         }
     }
 
@@ -136,6 +142,7 @@ impl Shell {
         let mut inputs = Vec::new();
         loop {
             self.work().await;
+            self.note_proofs();
             self.report_what_is_due();
             let next = self.next();
             let context = self.context.clone();
@@ -335,7 +342,10 @@ impl Shell {
             self.carry_out();
             match passed {
                 Some(passed) => self.passed(&passed, took),
-                None => break,
+                None => {
+                    self.settled |= !self.semaphores.is_empty();
+                    break;
+                }
             }
             worked += Moment::now().since(started);
             if self.calls.len() > calls {
@@ -394,6 +404,30 @@ impl Shell {
             };
             emitter.announce_newcomers(all, waits, queues, obstacle);
         }
+    }
+
+    /// Records what is proved now of the running workloads, about once a second.
+    fn note_proofs(&mut self) {
+        let now = Moment::now();
+        if now < self.notes || !self.settled {
+            return;
+        }
+        self.notes = now + LATE;
+        let Shared {
+            session_manager,
+            proof_record,
+            ..
+        } = &*self.context.shared;
+        let proved = self
+            .semaphores
+            .iter()
+            .filter_map(|(reference, controller)| {
+                let semaphore = self.engine.semaphore(reference)?;
+                let proved = semaphore.oldest_proof(|session| session_manager.life(session))?;
+                let asked = semaphore.spec().settings.ttl;
+                Some((controller.proof_group(asked, proved.ttl), proved))
+            });
+        proof_record.note(now, proved);
     }
 
     /// Makes the statuses that are due, for a while: there are thousands when Consul is away, and new inputs come
@@ -497,11 +531,14 @@ impl Shell {
     fn means(&self, reference: &QueueRef) -> Option<Means> {
         let controller = self.semaphores.get(&reference.semaphore)?;
         let queue = self.engine.queue(reference)?;
+        let semaphore = self.engine.semaphore(&reference.semaphore)?;
         Some(Means {
             context: self.context.clone(),
             queue: reference.clone(),
             target: controller.target().cloned(),
+            lister: controller.lister().cloned(),
             folder: queue.settings().prefix.folder(),
+            known: semaphore.watched().entries(&reference.key),
             turns: controller.turns(),
         })
     }

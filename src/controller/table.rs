@@ -23,7 +23,7 @@ use super::{
 use crate::{
     admission,
     manifests::Source,
-    streamed,
+    schema, streamed,
     telemetry::{Health, Metrics},
     watch_scope::WatchScope,
 };
@@ -63,10 +63,11 @@ impl Table {
         scopes: Vec<(WatchScope, Unsynced)>,
         mut watching: Watching,
     ) {
-        let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &self.namespace);
+        let namespace = self.namespace.clone();
+        let api = |client| Api::<ConfigMap>::namespaced(client, &namespace);
         let this_one = format!("metadata.name={}", self.name);
         let config = watcher::Config::default().fields(&this_one);
-        let mut events = std::pin::pin!(streamed::watch(api, config));
+        let mut events = std::pin::pin!(streamed::watch(&context.client, api, config));
         let mut serving = Serving {
             table: self,
             context,
@@ -179,6 +180,7 @@ impl Serving {
         } = &self.table;
         let mut watches = JoinSet::new();
         let client = self.context.client.clone();
+        watches.spawn(schema::report(client.clone(), vec![kind.clone()]));
         watches.spawn(admission::report(client, vec![kind.clone()]));
         for (place, scope) in self.scopes.iter().enumerate() {
             let plural = &kind.resource().plural;

@@ -104,6 +104,7 @@ pub(super) async fn hold_instead(
         target: target.clone(),
         timeout: CALL_TIMEOUT,
         deadline: None,
+        holds: false,
     };
     context.workloads.write(hold).await
 }

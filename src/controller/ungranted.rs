@@ -18,13 +18,19 @@ use consul_semaphore_workload::{Kind, TrackedWorkload};
 /// How many of them are suspended at once.
 const CONCURRENCY: usize = 16;
 
+/// For how long it is remembered that a workload was suspended: one that runs again by then is suspended after a pause,
+/// which grows each time.
+const REMEMBERED: Duration = Duration::from_mins(1);
+
 /// Suspends them, and never returns.
 pub(super) async fn run(context: Arc<Context>) {
     let mut tasks = Tasks::new(CONCURRENCY);
     let mut setbacks: HashMap<Uid, Setback> = HashMap::new();
     loop {
         let now = Moment::now();
-        setbacks.retain(|uid, _| context.index.is_ungranted(uid));
+        setbacks.retain(|uid, setback| {
+            context.index.is_ungranted(uid) || setback.until + REMEMBERED > now
+        });
         let due = |uid: &Uid| setbacks.get(uid).is_none_or(|setback| setback.until <= now);
         let its_turn = |uid: &Uid| !tasks.has(uid) && due(uid);
         for workload in context
@@ -42,11 +48,11 @@ pub(super) async fn run(context: Arc<Context>) {
             Some((uid, result)) = tasks.next() => {
                 let (before, now) = (setbacks.remove(&uid), Moment::now());
                 let setback = match result {
-                    Ok(()) => None,
-                    Err(Undone::Conflict) => Some(Setback::outrun(before.as_ref(), now)),
-                    Err(Undone::Failed) => Some(Setback::after(before.as_ref(), now)),
+                    // Another controller may start it again at once, and again.
+                    Ok(()) | Err(Undone::Conflict) => Setback::outrun(before.as_ref(), now),
+                    Err(Undone::Failed) => Setback::after(before.as_ref(), now),
                 };
-                setbacks.extend(setback.map(|setback| (uid, setback)));
+                setbacks.insert(uid, setback);
             }
             () = sleep(wait) => {}
         }
@@ -72,9 +78,10 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
     let Some(stop) = Stop::of(workload) else {
         return Ok(());
     };
-    let kind = context.workloads.kind(&stop.workload.kind);
-    let request = kind.and_then(|kind| kind.stop(&stop, shape, clock::time()));
-    let Some(request) = request else {
+    let Some(kind) = context.workloads.kind(&stop.workload.kind) else {
+        return Ok(());
+    };
+    let Some(request) = kind.stop(&stop, shape, clock::time()) else {
         return Ok(());
     };
     let write = WorkloadWrite {
@@ -85,6 +92,7 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
         target: stop.workload,
         timeout: CALL_TIMEOUT,
         deadline: None,
+        holds: kind != Kind::KueueWorkload,
     };
     let emit = |reason, note| {
         let events = &context.shared.events;
@@ -97,8 +105,8 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
     match context.workloads.write(write).await {
         Ok(now) => {
             crash::reach(Point::Stopped, namespace).await;
-            let held = match context.workloads.kind(&workload.kind) {
-                Some(Kind::KueueWorkload) => {
+            let held = match kind {
+                Kind::KueueWorkload => {
                     "Annotate what you put in a queue of Kueue before you do".to_owned()
                 }
                 _ => format!("Create {}s with spec.suspend: true", workload.kind),
@@ -116,8 +124,7 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
             tracing::warn!(workload = %format_args!("{namespace}/{}", workload.name), %error, "can't suspend a Job without a slot");
             if let WriteError::Refused { message, .. } = error {
                 let note = format!(
-                    "it runs without a slot of {semaphore}, and the API server refuses to suspend it: \
-                     {message}"
+                    "it runs without a slot of {semaphore}, and can't be suspended: {message}"
                 );
                 emit(Reason::StartRefused, note);
             }

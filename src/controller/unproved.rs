@@ -27,6 +27,10 @@ use consul_semaphore_workload::{Kind, Request, TrackedWorkload};
 /// How many are asked about at once.
 const CONCURRENCY: usize = 16;
 
+/// For how long it is remembered that something was done about a workload: what is to be done again by then waits for a
+/// pause, which grows each time, because its controller may undo it at once.
+const REMEMBERED: Duration = Duration::from_mins(1);
+
 /// When to look again if pods are left and none is seen to end.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -39,8 +43,9 @@ pub(super) async fn run(context: Arc<Context>) {
     let mut tasks = Tasks::new(CONCURRENCY);
     loop {
         let now = Moment::now();
-        // A controller may overwrite at once what was written here.
-        pauses.retain(|uid, pause| context.index.is_unproved(uid) || pause.until() > now);
+        pauses.retain(|uid, pause| {
+            context.index.is_unproved(uid) || pause.until() + REMEMBERED > now
+        });
         let its_turn = |uid: &Uid| pauses.get(uid).is_none_or(|pause| pause.until() <= now);
         let busy = |uid: &Uid| tasks.has(uid);
         let due = context
@@ -58,8 +63,7 @@ pub(super) async fn run(context: Arc<Context>) {
             () = context.index.unproved_changed() => {}
             Some((uid, outcome)) = tasks.next() => {
                 let before = pauses.remove(&uid);
-                let pause = outcome.pause(before.as_ref(), Moment::now());
-                pauses.extend(pause.map(|pause| (uid, pause)));
+                pauses.insert(uid, outcome.pause(before.as_ref(), Moment::now()));
             }
             () = sleep(wait) => {}
         }
@@ -92,18 +96,18 @@ enum Outcome {
 }
 
 impl Outcome {
-    fn pause(&self, before: Option<&Pause>, now: Moment) -> Option<Pause> {
+    fn pause(&self, before: Option<&Pause>, now: Moment) -> Pause {
         let before = match before {
             Some(Pause::Undone(before)) => Some(before),
             Some(Pause::Again(_)) | None => None,
         };
-        Some(match self {
-            Self::Settled => return None,
-            Self::Changed => Pause::Undone(Setback::outrun(before, now)),
+        match self {
+            // Its controller may undo at once what was written here, and again.
+            Self::Settled | Self::Changed => Pause::Undone(Setback::outrun(before, now)),
             Self::PodsLeft => Pause::Again(now + AGAIN),
             Self::TooSoon(until) => Pause::Again(*until),
             Self::Failed => Pause::Undone(Setback::after(before, now)),
-        })
+        }
     }
 }
 
@@ -298,7 +302,14 @@ async fn fail(context: &Context, tracked: &TrackedWorkload) -> Outcome {
         None => return Outcome::Failed,
     };
     let error = match failed {
-        Ok(Outcome::Settled) => return Outcome::PodsLeft,
+        Ok(Outcome::Settled) => {
+            if tracked.shape.is_shut_down() {
+                let note = "its user shut it down while it waited for a slot: it ends without one";
+                let events = &context.shared.events;
+                events.workload(namespace, &**workload, Reason::ShutDown, note.to_owned());
+            }
+            return Outcome::PodsLeft;
+        }
         Ok(other) => return other,
         Err(error) => error,
     };
@@ -361,6 +372,7 @@ async fn send(
         target: (&**workload).into(),
         timeout: CALL_TIMEOUT,
         deadline: None,
+        holds: false,
     };
     match context.workloads.write(write).await {
         Ok(now) => {
@@ -382,10 +394,11 @@ mod tests {
     #[test]
     fn one_that_keeps_changing_is_asked_about_at_once_and_then_after_pauses() {
         let now = Moment::now();
-        let changed = |before| Outcome::Changed.pause(before, now);
-        let first = changed(None);
-        assert!(first.as_ref().is_some_and(|first| first.until() == now));
-        let second = changed(first.as_ref());
-        assert!(second.is_some_and(|second| second.until() > now));
+        for outcome in [Outcome::Changed, Outcome::Settled] {
+            let first = outcome.pause(None, now);
+            assert!(first.until() == now);
+            let second = outcome.pause(Some(&first), now);
+            assert!(second.until() > now);
+        }
     }
 }

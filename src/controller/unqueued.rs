@@ -115,11 +115,13 @@ impl Unqueued {
     pub(super) async fn ended(&mut self) -> Option<()> {
         let mut ended = Some(self.fails.next().await?);
         while let Some((uid, done)) = ended {
-            let before = self.setbacks.remove(&uid);
-            if !done {
-                let setback = Setback::after(before.as_ref(), Moment::now());
-                self.setbacks.insert(uid, setback);
-            }
+            let (before, now) = (self.setbacks.remove(&uid), Moment::now());
+            let setback = if done {
+                Setback::outrun(before.as_ref(), now)
+            } else {
+                Setback::after(before.as_ref(), now)
+            };
+            self.setbacks.insert(uid, setback);
             ended = self.fails.next().now_or_never().flatten();
         }
         Some(())
@@ -143,6 +145,7 @@ async fn make_fail(context: &Context, namespace: &Arc<str>, fail: Fail, shape: &
         target: target.clone(),
         timeout: CALL_TIMEOUT,
         deadline: None,
+        holds: false,
     };
     let written = match context.workloads.write(write).await {
         Err(error) => hold_instead(context, namespace, &target, error).await,

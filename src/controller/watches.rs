@@ -23,15 +23,18 @@ use tokio::{
 use super::{
     Context,
     advisor::Advisor,
+    consul_target::place,
     events::Reason,
     index::Offer,
     intake, kueue,
+    semaphore::ConflictReport,
     shell::{Input, Shell},
     table::Table,
     ungranted, unproved,
     watching::Watching,
 };
 use crate::{
+    identity::Ownership,
     manifests::Source,
     telemetry::{Health, Metrics},
     watch_scope::WatchScope,
@@ -345,11 +348,13 @@ async fn watch_semaphores(
     if unsynced.wait_for(|unsynced| *unsynced == 0).await.is_err() {
         return;
     }
+    context.identity.decided().await;
     let events = scope.watch(&context.client, watcher::Config::default());
     Semaphores {
         context,
         scope,
         known: HashMap::new(),
+        conflicts: HashMap::new(),
         inputs,
     }
     .run(events, watching)
@@ -362,13 +367,19 @@ enum LookedAfter {
     /// This operator, and it has this uid.
     Here(Option<String>),
     ByOthers,
+    /// Nobody yet: it is not known whom the identity belongs to where its slots are.
+    Later,
+    /// Nobody: another API server uses the identity there.
+    Nobody,
 }
 
 struct Semaphores {
     context: Arc<Context>,
     scope: WatchScope,
     /// All existing semaphores.
-    known: HashMap<SemaphoreRef, LookedAfter>,
+    known: HashMap<SemaphoreRef, (LookedAfter, Arc<ConsulSemaphore>)>,
+    /// What is reported of those that nobody manages.
+    conflicts: HashMap<SemaphoreRef, ConflictReport>,
     inputs: mpsc::Sender<Input>,
 }
 
@@ -379,8 +390,18 @@ impl Semaphores {
         mut watching: Watching,
     ) {
         let mut listed: Option<HashSet<SemaphoreRef>> = None;
+        let context = self.context.clone();
+        let mut identity = context.identity.changes();
         loop {
-            match next(&mut events, &mut watching).await {
+            let event = tokio::select! {
+                event = next(&mut events, &mut watching) => event,
+                // Its sender is in the context.
+                _ = identity.changed() => {
+                    self.reconsider().await;
+                    continue;
+                }
+            };
+            match event {
                 Some(Event::Init) => listed = Some(HashSet::new()),
                 Some(Event::InitApply(semaphore)) => {
                     if let Some(listed) = &mut listed {
@@ -414,42 +435,87 @@ impl Semaphores {
             Ok(semaphore) => Arc::new(semaphore),
             Err(invalid) => return self.report_invalid(&invalid),
         };
+        self.place(semaphore).await;
+    }
+
+    /// Whom the identity belongs to has changed somewhere.
+    async fn reconsider(&mut self) {
+        let all: Vec<_> = self.known.values().map(|(_, it)| it.clone()).collect();
+        for semaphore in all {
+            self.place(semaphore).await;
+        }
+    }
+
+    /// Who manages this semaphore, and why nobody does.
+    fn looked_after(&self, semaphore: &ConsulSemaphore) -> (LookedAfter, Option<String>) {
+        let context = &self.context;
+        if !context.shared.scope.semaphores.matches(semaphore.labels()) {
+            return (LookedAfter::ByOthers, None);
+        }
+        let datacenter = place(semaphore).datacenter;
+        let ownership = context.identity.ownership(datacenter.as_deref());
+        match &*ownership.borrow() {
+            Ownership::Undecided => (LookedAfter::Later, None),
+            Ownership::Ours(_) | Ownership::Unknown(_) => {
+                (LookedAfter::Here(semaphore.uid()), None)
+            }
+            Ownership::Conflict(message) => (LookedAfter::Nobody, Some(message.clone())),
+        }
+    }
+
+    /// Has a semaphore managed by whoever has to.
+    async fn place(&mut self, semaphore: Arc<ConsulSemaphore>) {
         let reference = reference_of(semaphore.as_ref());
-        let ours = self
-            .context
-            .shared
-            .scope
-            .semaphores
-            .matches(semaphore.labels());
-        let looked_after = if ours {
-            LookedAfter::Here(semaphore.uid())
-        } else {
-            LookedAfter::ByOthers
-        };
+        let (looked_after, conflict) = self.looked_after(&semaphore);
+        let ours = matches!(looked_after, LookedAfter::Here(_));
         let offer = Offer::of(&semaphore, &self.context.shared.tenancy);
-        if ours && self.known.get(&reference) == Some(&looked_after) {
+        let before = self.known.get(&reference).map(|(before, _)| before);
+        let known = (looked_after, semaphore.clone());
+        if ours && before == Some(&known.0) {
             self.context.index.update_semaphore(&reference, offer);
+            self.known.insert(reference, known);
             return self.send(Input::Put(semaphore)).await;
         }
-        if self.dismiss(&reference).await && !ours {
+        if self.dismiss(&reference).await && known.0 == LookedAfter::ByOthers {
             tracing::info!(semaphore = %reference, "left to another operator: the selector no longer matches its labels");
         }
         self.context.index.add_semaphore(&reference, offer, ours);
-        self.known.insert(reference, looked_after);
+        self.report_conflict(&reference, &semaphore, conflict);
+        self.known.insert(reference, known);
         if ours {
             self.send(Input::Put(semaphore)).await;
         }
     }
 
+    /// Reports that another API server uses the identity where a semaphore is, with this message, or ends the report.
+    fn report_conflict(
+        &mut self,
+        reference: &SemaphoreRef,
+        semaphore: &Arc<ConsulSemaphore>,
+        message: Option<String>,
+    ) {
+        let reported = self.conflicts.remove(reference);
+        let Some(message) = message else {
+            return;
+        };
+        let reported = reported.filter(|reported| reported.is_of(semaphore));
+        let start = || ConflictReport::start(&self.context, semaphore.clone());
+        let mut report = reported.unwrap_or_else(start);
+        report.say(&self.context, semaphore.clone(), message);
+        self.conflicts.insert(reference.clone(), report);
+    }
+
     async fn remove(&mut self, reference: &SemaphoreRef) {
         self.dismiss(reference).await;
+        self.conflicts.remove(reference);
         self.context.index.remove_semaphore(reference);
     }
 
     /// Ends the work on a semaphore; returns whether there was any. It has ended before the index knows another
     /// semaphore with that name, so that no workload that waits for the new one gets a slot of the old one.
     async fn dismiss(&mut self, reference: &SemaphoreRef) -> bool {
-        let ours = matches!(self.known.remove(reference), Some(LookedAfter::Here(_)));
+        let known = self.known.remove(reference);
+        let ours = matches!(known, Some((LookedAfter::Here(_), _)));
         if ours {
             let (removed, ended) = oneshot::channel();
             self.send(Input::Removed(reference.clone(), removed)).await;

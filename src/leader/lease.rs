@@ -5,7 +5,7 @@
 
 mod record;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use futures::StreamExt as _;
@@ -19,7 +19,7 @@ use kube::{
 use tokio::time::{sleep, timeout};
 
 use self::record::Sighting;
-use super::{Candidate, LeaseName, Settings, Standing, Term, Timing, board::Board};
+use super::{Candidate, LEGACY, LeaseName, Legacy, Settings, Standing, Term, Timing, board::Board};
 use consul_client::clock::{self, Moment};
 
 /// A replica that is a candidate in an election by a Lease.
@@ -33,6 +33,7 @@ pub(super) struct LeaseCandidate {
     /// The acquire time that it last tried to write. It tells its own record from that of another process with the
     /// same name, even when the answer was lost.
     claim: Option<MicroTime>,
+    legacy: Arc<dyn Legacy>,
 }
 
 /// How a call failed.
@@ -50,7 +51,11 @@ enum Failure {
 impl LeaseCandidate {
     /// # Errors
     /// The settings of the API server can't be used.
-    pub(super) fn new(settings: &Settings, mut config: Config) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        settings: &Settings,
+        mut config: Config,
+        legacy: Arc<dyn Legacy>,
+    ) -> anyhow::Result<Self> {
         let namespace = settings.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         // A client of its own: calls about the Lease must not be retried late, and must not wait for other calls.
@@ -66,6 +71,7 @@ impl LeaseCandidate {
             },
             seen: None,
             claim: None,
+            legacy,
         })
     }
 
@@ -87,6 +93,8 @@ impl LeaseCandidate {
         let mut lease = seen.taken(&self.identity, claim, self.timing.lease, &present());
         let spec = lease.spec.as_ref();
         self.claim = spec.and_then(|spec| spec.acquire_time.clone());
+        self.legacy.take_over(legacy_in(&lease));
+        self.leave(&mut lease);
         let params = PostParams::default();
         let sent = Moment::now();
         let taken = if seen.lease.is_some() {
@@ -120,6 +128,14 @@ impl LeaseCandidate {
             namespace, name, ..
         } = self;
         board.trouble(format!("Lease {namespace}/{name}: {problem}"));
+    }
+
+    /// Writes into the Lease what this leader leaves for the next one.
+    fn leave(&self, lease: &mut Lease) {
+        if let Some(legacy) = self.legacy.leave(legacy_in(lease)) {
+            let annotations = lease.metadata.annotations.get_or_insert_default();
+            annotations.insert(LEGACY.to_owned(), legacy);
+        }
     }
 
     /// Makes a call with a timeout.
@@ -174,7 +190,8 @@ impl Candidate for LeaseCandidate {
                 return "the Lease is unknown".to_owned();
             };
             let sent = Moment::now();
-            let lease = seen.renewed(&present());
+            let mut lease = seen.renewed(&present());
+            self.leave(&mut lease);
             let params = PostParams::default();
             let failure = match self
                 .call(self.leases.replace(self.name.as_ref(), &params, &lease))
@@ -209,7 +226,8 @@ impl Candidate for LeaseCandidate {
             return;
         };
         let Some(seen) = &self.seen else { return };
-        let lease = seen.given_back(&present());
+        let mut lease = seen.given_back(&present());
+        self.leave(&mut lease);
         let params = PostParams::default();
         let given = self.leases.replace(self.name.as_ref(), &params, &lease);
         if let Err(failure) = self.call(given).await {
@@ -238,6 +256,12 @@ impl LeaseCandidate {
 fn present() -> MicroTime {
     let now = clock::time();
     MicroTime(Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now))
+}
+
+/// What an earlier leader left in the Lease.
+fn legacy_in(lease: &Lease) -> Option<&str> {
+    let annotations = lease.metadata.annotations.as_ref()?;
+    annotations.get(LEGACY).map(String::as_str)
 }
 
 fn is_gone(error: &kube::Error) -> bool {

@@ -67,6 +67,7 @@ impl LockCandidate {
             cluster,
             cluster_id,
             telemetry: _,
+            legacy: _,
         } = election;
         Self {
             consul: consul.apart(),
@@ -104,7 +105,7 @@ impl LockCandidate {
     }
 
     fn of<'a>(&self, listing: &'a Listing) -> Option<&'a Entry> {
-        let mut entries = listing.entries.iter();
+        let mut entries = listing.entries.iter().map(|entry| &**entry);
         entries.find(|entry| entry.key == self.key)
     }
 

@@ -99,8 +99,8 @@ impl Term {
 }
 
 impl consul::Gate for Term {
-    fn is_open(&self) -> bool {
-        self.lasts()
+    fn refusal(&self) -> Option<consul::Error> {
+        (!self.lasts()).then(|| consul::Error::Withheld(NotLeading.to_string()))
     }
 }
 
@@ -168,7 +168,8 @@ mod tests {
         let before = server.received_requests().await.unwrap().len();
 
         term.end();
-        assert_eq!(put().await, Err(consul::Error::Withheld));
+        let refused = Err(consul::Error::Withheld(NotLeading.to_string()));
+        assert_eq!(put().await, refused);
         let refusal = post().await.unwrap_err();
         assert!(refusal.to_string().contains("no longer leads"), "{refusal}");
         assert_eq!(read().await.unwrap(), "true");

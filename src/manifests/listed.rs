@@ -14,8 +14,10 @@ pub(super) fn life(row: &Row) -> Life {
     let manager = row.managed_by.as_ref();
     let manager = manager.map(|ManagedBy { path, own }| (fields(path).into(), own.clone().into()));
     let templates: Vec<String> = row.pods.metadata.iter().map(maps).collect();
+    let held = is(&row.life.hold.path, &row.life.hold.held);
     Life {
-        held: is(&row.life.hold.path, &row.life.hold.held).into(),
+        freed: format!("!({held})").into(),
+        held: held.into(),
         hold: Hold::Patches(hold(&row.life.hold.path, &row.life.hold.held)),
         exempt: "false".into(),
         manager,
@@ -27,10 +29,7 @@ pub(super) fn life(row: &Row) -> Life {
 }
 
 /// What an object must be like to be held, in CEL and for people; `None` if anything will do.
-pub(super) fn requires(kind: &Kind) -> Option<Vec<(String, String)>> {
-    let Kind::Listed(row) = kind else {
-        return None;
-    };
+pub(super) fn requires(row: &Row) -> Option<Vec<(String, String)>> {
     let requires = row.requires.iter().map(|requirement| {
         let Requirement {
             path,
@@ -104,6 +103,7 @@ fn any(checks: &[Check]) -> String {
                     listed(one_of)
                 )
             }
+            Check::Present(path) => format!("it.{}.hasValue()", fields(path)),
         })
         .collect();
     checks.join("\n|| ")

@@ -2,7 +2,10 @@
 
 use std::borrow::Cow;
 
-use consul_semaphore_workload::Kind;
+use consul_semaphore_workload::{
+    Kind,
+    owner::{OwnerKind, OwnersThatDecide},
+};
 
 use super::listed;
 
@@ -22,6 +25,8 @@ pub(super) struct Life {
     pub(super) held: Cow<'static, str>,
     /// What holds it.
     pub(super) hold: Hold,
+    /// Whether it is not held, and nothing else says that it is to end: its controller starts it.
+    pub(super) freed: Cow<'static, str>,
     /// Whether it does not run, or can't be held, though it is not held.
     pub(super) exempt: Cow<'static, str>,
     /// The field that names its controller, if it has one, and its value for its own.
@@ -63,12 +68,24 @@ pub(super) struct Writes {
     pub(super) allowed: Vec<(String, String)>,
 }
 
-/// Whether another controller decides when it runs. The makers of one workload after another don't.
-pub(super) fn owned(it: &str) -> String {
+/// Whether another controller decides when it runs.
+pub(super) fn owned(kind: &Kind) -> String {
+    let decides = match kind.owners_that_decide() {
+        OwnersThatDecide::Only(kinds) => format!("({})", any_of(kinds)),
+        OwnersThatDecide::AllBut(kinds) => format!("!({})", any_of(kinds)),
+    };
     format!(
-        "{it}.metadata.?ownerReferences.orValue([]).exists(owner, owner.?controller.orValue(false)
-  && !(owner.kind in ['CronJob', 'CronWorkflow', 'ScheduledSparkApplication']))"
+        "it.metadata.?ownerReferences.orValue([]).exists(owner, owner.?controller.orValue(false)
+  && {decides})"
     )
+}
+
+/// Whether an owner is of one of these kinds.
+fn any_of(kinds: &[OwnerKind]) -> String {
+    let each = kinds.iter().map(|OwnerKind { group, kind }| {
+        format!("owner.apiVersion.startsWith('{group}/') && owner.kind == '{kind}'")
+    });
+    each.collect::<Vec<_>>().join("\n    || ")
 }
 
 /// Whether another controller than its own starts it.
@@ -97,6 +114,7 @@ pub(super) fn policies(kind: &Kind) -> Policies {
         Kind::JobSet => Life {
             held: "it.?spec.?suspend.orValue(false)".into(),
             hold: Hold::Field("/spec/suspend", "true"),
+            freed: "!it.?spec.?suspend.orValue(false)".into(),
             exempt: "false".into(),
             manager: Some(managed_by("jobset.sigs.k8s.io/jobset-controller")),
             ended: "it.?status.?conditions.orValue([])
@@ -111,6 +129,7 @@ pub(super) fn policies(kind: &Kind) -> Policies {
         Kind::PipelineRun => Life {
             held: "it.?spec.?status.orValue('') == 'PipelineRunPending'".into(),
             hold: Hold::Field("/spec/status", "'PipelineRunPending'"),
+            freed: "it.?spec.?status.orValue('') == ''".into(),
             exempt: "it.?spec.?status.orValue('') == 'Cancelled'".into(),
             manager: Some(managed_by("tekton.dev/pipeline")),
             ended: SUCCEEDED_IS_KNOWN.into(),
@@ -121,6 +140,7 @@ pub(super) fn policies(kind: &Kind) -> Policies {
         Kind::TaskRun => Life {
             held: "it.?spec.?status.orValue('') == 'TaskRunPending'".into(),
             hold: Hold::Field("/spec/status", "'TaskRunPending'"),
+            freed: "it.?spec.?status.orValue('') == ''".into(),
             exempt: "it.?spec.?status.orValue('') == 'TaskRunCancelled'".into(),
             manager: Some(managed_by("tekton.dev/pipeline")),
             ended: SUCCEEDED_IS_KNOWN.into(),
@@ -131,6 +151,7 @@ pub(super) fn policies(kind: &Kind) -> Policies {
         Kind::Workflow => Life {
             held: "it.?spec.?suspend.orValue(false) && it.?status.?progress.orValue('') in ['', '0/0']".into(),
             hold: Hold::Field("/spec/suspend", "true"),
+            freed: "!it.?spec.?suspend.orValue(false) && it.?spec.?shutdown.orValue('') == ''".into(),
             exempt: "!it.?spec.?suspend.orValue(false) && it.?spec.?shutdown.orValue('') == 'Terminate'".into(),
             manager: None,
             ended: "it.?status.?phase.orValue('') in ['Succeeded', 'Failed', 'Error']".into(),
@@ -143,6 +164,7 @@ pub(super) fn policies(kind: &Kind) -> Policies {
             hold: Hold::Spec(
                 "Object.spec{schedulingGates: [Object.spec.schedulingGates{name: 'consul-semaphore.io/slot'}]}",
             ),
+            freed: "!it.?spec.?schedulingGates.orValue([]).exists(gate, gate.name == 'consul-semaphore.io/slot')".into(),
             exempt: "it.?spec.?nodeName.orValue('') != ''".into(),
             manager: None,
             ended: "it.?status.?phase.orValue('') in ['Succeeded', 'Failed']".into(),
@@ -153,6 +175,52 @@ pub(super) fn policies(kind: &Kind) -> Policies {
         },
     };
     Policies::Own(Box::new(life))
+}
+
+/// A kind whose objects make workloads of another kind, one after another.
+pub(super) struct Maker {
+    pub(super) kind: &'static str,
+    pub(super) plural: &'static str,
+    /// The annotations that its workloads get, as the rest of an expression on its spec.
+    pub(super) annotations: &'static str,
+    /// The same for people.
+    pub(super) place: &'static str,
+}
+
+/// What makes workloads of this kind, and has their annotations in another place than its own.
+pub(super) fn maker(kind: &Kind) -> Option<Maker> {
+    match kind {
+        Kind::Job => Some(Maker {
+            kind: "CronJob",
+            plural: "cronjobs",
+            annotations: "jobTemplate.?metadata.?annotations",
+            place: "spec.jobTemplate.metadata.annotations",
+        }),
+        Kind::Workflow => Some(Maker {
+            kind: "CronWorkflow",
+            plural: "cronworkflows",
+            annotations: "?workflowMetadata.?annotations",
+            place: "spec.workflowMetadata.annotations",
+        }),
+        _ => None,
+    }
+}
+
+/// What an object must be like to wait for a slot, in CEL and for people; `None` if anything will do.
+pub(super) fn requires(kind: &Kind) -> Option<Vec<(String, String)>> {
+    match kind {
+        Kind::Listed(row) => listed::requires(row),
+        // Argo takes the locks of a Workflow before it looks whether that is suspended. Those of a template it takes
+        // when that starts, and so in a slot.
+        Kind::Workflow => Some(vec![(
+            "!it.?spec.?synchronization.hasValue()".to_owned(),
+            "remove spec.synchronization. Argo takes these locks while the Workflow waits for its slot, so two
+Workflows can wait for each other for ever. Ask for a slot of one more ConsulSemaphore instead, or use
+spec.templates[].synchronization, which Argo takes when the template starts"
+                .to_owned(),
+        )]),
+        _ => None,
+    }
 }
 
 /// What of the metadata of a template the operator may not change: three maps.

@@ -13,7 +13,7 @@ pub const COMMIT: &str = match option_env!("BUILD_COMMIT") {
 pub const KUBERNETES: &str = "v1.37.2";
 
 /// The Consul that the tests run against, as `crates/testbed/servers/consul/go.mod` pins it.
-pub const CONSUL: &str = "v1.22.5";
+pub const CONSUL: &str = "v1.22.7";
 
 /// What `version` prints.
 pub fn version() -> String {

@@ -354,7 +354,7 @@ mod tests {
         shown["status"] = json!({
             "waiting": 2, "queue": [{ "job": "a" }, { "job": "b" }],
             "conditions": [{
-                "type": "Ready", "status": "False", "reason": "Paused", "message": "spec.paused is true: long text",
+                "type": "Ready", "status": "True", "reason": "Paused", "message": "spec.paused is true: long text",
                 "lastTransitionTime": "2026-01-01T00:00:00Z",
             }],
         });

@@ -31,9 +31,17 @@ const QUIET: Duration = Duration::from_mins(2);
 
 type Semaphores = Api<DeserializeGuard<ConsulSemaphore>>;
 
+/// Those of a namespace, or of all.
+fn semaphores(client: Client, namespace: Option<&str>) -> Semaphores {
+    match namespace {
+        Some(namespace) => Api::namespaced(client, namespace),
+        None => Api::all(client),
+    }
+}
+
 /// One watch, over all namespaces or one of them.
 pub(super) struct Watch {
-    semaphores: Semaphores,
+    client: Client,
     namespace: Option<String>,
     selector: SemaphoreSelector,
     picture: Arc<Shared>,
@@ -53,10 +61,7 @@ pub(super) fn over(scope: &Scope, client: &Client, picture: &Arc<Shared>) -> Vec
     };
     let watch = |namespace: Option<String>| {
         let watch = Watch {
-            semaphores: match &namespace {
-                Some(namespace) => Api::namespaced(client.clone(), namespace),
-                None => Api::all(client.clone()),
-            },
+            client: client.clone(),
             namespace,
             selector: scope.semaphores.clone(),
             picture: picture.clone(),
@@ -74,7 +79,9 @@ pub(super) fn over(scope: &Scope, client: &Client, picture: &Arc<Shared>) -> Vec
 impl Watch {
     /// Watches for ever.
     pub(super) async fn run(mut self) {
-        let events = streamed::watch(self.semaphores.clone(), watcher::Config::default());
+        let namespace = self.namespace.clone();
+        let api = move |client| semaphores(client, namespace.as_deref());
+        let events = streamed::watch(&self.client, api, watcher::Config::default());
         let mut events = std::pin::pin!(events);
         loop {
             let event = tokio::select! {

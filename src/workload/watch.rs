@@ -12,7 +12,7 @@ use crate::watch_scope::WatchScope;
 use consul_client::clock::Moment;
 use consul_semaphore::{KindName, Phase, Uid};
 use consul_semaphore_workload::{
-    Job, Kind, Object, TrackedWorkload, WAITING, advice,
+    Job, Kind, Object, TrackedWorkload, WAITING, advice, advice_on,
     kueue::is_in_a_queue,
     pods::{self, OwnPod},
 };
@@ -28,6 +28,8 @@ pub(crate) struct Sighting {
     pub(crate) tracked: Option<TrackedWorkload>,
     /// The warning for its users about annotations that have no effect.
     pub(crate) advice: Option<String>,
+    /// The warning for its users about effects that it has while it waits.
+    pub(crate) caution: Option<String>,
 }
 
 impl Sighting {
@@ -51,7 +53,15 @@ impl Sighting {
             None
         });
         let tracked = tracked.filter(|_| !kueue || !is_in_a_queue(&object.metadata));
-        Self::new(kind, object.metadata, tracked, None)
+        let caution = tracked
+            .as_ref()
+            .map(|_| kind.caution(&object).ok().flatten());
+        let advice = advice_on(kind, &object);
+        let sighting = Self::new(kind, object.metadata, tracked, advice)?;
+        Some(Self {
+            caution: caution.flatten(),
+            ..sighting
+        })
     }
 
     fn new(
@@ -67,6 +77,7 @@ impl Sighting {
             name: metadata.name?,
             tracked,
             advice,
+            caution: None,
         })
     }
 }

@@ -58,4 +58,6 @@ async fn the_annotation_on_a_cron_job_itself_is_refused() {
     }
     let changed = apply(cron_job("none", true, false), false).await;
     assert!(changed.is_err(), "{changed:?}");
+    let changed = apply(cron_job("both", true, false), false).await;
+    assert!(changed.is_err(), "{changed:?}");
 }

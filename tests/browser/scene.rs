@@ -62,7 +62,7 @@ impl Scene {
             .semaphore("nightly-reports")
             .create()
             .await;
-        reports.has_condition("Ready", "False", "Paused").await;
+        reports.has_condition("Ready", "True", "Paused").await;
         let keyed = team
             .semaphore("per-customer")
             .spec(json!({ "keyed": true }));

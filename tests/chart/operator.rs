@@ -113,6 +113,7 @@ pub(crate) async fn make_token(consul: &Consul, secret: &str) {
 /// The operator's rules in Consul: docs/consul-acl.md has narrower ones, which other tests try.
 pub(crate) const RULES: &str = r#"
 key_prefix "semaphores/" { policy = "write" }
+key_prefix "service/consul-semaphore-operator/k8s-" { policy = "write" }
 node_prefix "k8s-" { policy = "write" }
 session_prefix "k8s-" { policy = "write" }
 "#;

@@ -108,7 +108,7 @@ async fn obstacles_are_reported() {
     let db = team.semaphore("db").limit(2).create().await;
     db.is_ready().await;
     db.pause().await;
-    db.has_condition("Ready", "False", "Paused").await;
+    db.has_condition("Ready", "True", "Paused").await;
     team.job("a")
         .semaphore("db")
         .create()
@@ -127,7 +127,12 @@ async fn obstacles_are_reported() {
         "warning",
         &["set spec.paused to false"],
     );
-    said.assert("semaphore", "condition Ready", "warning", &["Paused"]);
+    said.assert(
+        "semaphore",
+        "condition SlotsAvailable",
+        "warning",
+        &["Paused"],
+    );
     said.assert(
         "semaphore",
         "Job not queued",

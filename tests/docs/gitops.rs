@@ -85,7 +85,7 @@ async fn helm(team: &Namespace, shell: &mut Shell, page: &mut Page, long: &str) 
         .paused(true)
         .create()
         .await;
-    paused.has_condition("Ready", "False", "Paused").await;
+    paused.has_condition("Ready", "True", "Paused").await;
     // Created suspended: to Helm, a Job that the operator suspends has already started.
     let waits = long.replace("semaphore: db-migrations", "semaphore: paused");
     let waits = waits.replacen("spec:\n", "spec:\n  suspend: true\n", 1);
@@ -121,7 +121,7 @@ async fn an_apply_leaves_a_field_alone_that_git_does_not_have() {
     let team = bed.namespace("git").await;
     let db = team.semaphore("db-migrations").limit(9).paused(true);
     let db = db.create().await;
-    db.has_condition("Ready", "False", "Paused").await;
+    db.has_condition("Ready", "True", "Paused").await;
     let shell = Shell::with(&bed, team.name()).await;
     let manifest = Page::file(PAGE, "migrate.yaml").replacen("  template:\n", LONG, 1);
     shell.write("migrate.yaml", &manifest);
@@ -167,7 +167,7 @@ async fn the_deadline_of_a_job_does_not_run_while_it_waits() {
     let bed = Bed::shared().await;
     let team = bed.namespace("deadline").await;
     let db = team.semaphore("db").limit(1).paused(true).create().await;
-    db.has_condition("Ready", "False", "Paused").await;
+    db.has_condition("Ready", "True", "Paused").await;
     let deadline = json!({ "spec": { "activeDeadlineSeconds": 600 } });
     let job = team.job("job").semaphore("db").runs("1h").with(deadline);
     let job = job.create().await;

@@ -14,6 +14,7 @@
 )]
 
 mod contenders;
+mod copied_cluster;
 mod go_client;
 mod guide;
 mod keyed;

@@ -100,11 +100,15 @@ async fn the_documented_rules_suffice_and_each_is_named_when_it_is_missing() {
         .policy("operator", &["operator.hcl", "election.hcl"])
         .await;
     let operator = stage.operator("left-out", "off", &own);
+    // It registers its node when it starts.
+    let without_node = own.rules.iter().filter(|rule| !rule.starts_with("node"));
+    stage.allow(&own, &without_node.collect::<Vec<_>>()).await;
     operator.start().await;
     let operators: Vec<_> = own.rules[..3].to_vec();
     each_is_named_when_it_is_missing(&stage, &own, &operators, json!({})).await;
     tenants_rules(&stage).await;
     assert!(operator.stop().await.success());
+    the_identity_has_a_rule_of_its_own(&stage, &own).await;
 
     let elected = stage.operator("elected", "consul", &own);
     elected.start().await;
@@ -152,6 +156,30 @@ async fn each_is_named_when_it_is_missing(
         db.delete().await;
         db.is_gone().await;
     }
+}
+
+/// Without the rule for the operator's own key nothing is granted with its token, until the rule is there. A namespace with
+/// a token of its own is not affected.
+async fn the_identity_has_a_rule_of_its_own(stage: &Stage, own: &Policy) {
+    let mark = own.rules[3].split('"').nth(1).expect("a prefix");
+    for key in stage.bed.consul().list(mark).await {
+        let session = key.session.expect("it is locked");
+        stage.bed.consul().destroy_session(&session).await;
+    }
+    let rest: Vec<_> = own.rules[..3].iter().collect();
+    stage.allow(own, &rest).await;
+    let operator = stage.operator("without-identity", "off", own);
+    operator.start().await;
+    let db = stage.team.semaphore("identity").create().await;
+    let job = stage.team.job("identity").semaphore("identity");
+    let job = job.create().await;
+    denied(&db, mark).await;
+    job.is_waiting().await;
+    let rules = own.rules.iter().collect::<Vec<_>>();
+    stage.allow(own, &rules).await;
+    job.is_complete().await;
+    job.has_event("SlotReleased").await;
+    assert!(operator.stop().await.success());
 }
 
 /// The same for a namespace with its own token.

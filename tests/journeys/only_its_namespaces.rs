@@ -142,7 +142,8 @@ async fn slots_of_a_deleted_namespace_are_released_although_its_rights_went_firs
     let (stays, goes) = (bed.namespace("stays").await, bed.namespace("goes").await);
     stage.allow(&stays).await;
     stage.allow(&goes).await;
-    let operator = &stage.operator_with(["--leader-election", "off"], "of-two", &[&stays, &goes]);
+    let args = ["--lease-name=teams", "--leader-election=off"];
+    let operator = &stage.operator_with(args, "of-two", &[&stays, &goes]);
     operator.start().await;
     let db = goes.semaphore("db").ttl("10s").create().await;
     let job = goes.job("a").semaphore("db").runs("1h").create().await;

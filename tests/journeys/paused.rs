@@ -18,7 +18,8 @@ async fn a_paused_semaphore_grants_nothing_and_takes_nothing_away() {
     let next = team.job("next").semaphore("db").create().await;
 
     db.pause().await;
-    db.has_condition("Ready", "False", "Paused").await;
+    db.has_condition("Ready", "True", "Paused").await;
+    db.has_condition("SlotsAvailable", "False", "Paused").await;
     db.has_condition("ConsulReachable", "True", "Reachable")
         .await;
     running.is_running().await;
@@ -44,7 +45,7 @@ async fn a_semaphore_can_be_made_paused() {
     let db = team.semaphore("db").limit(2).paused(true).create().await;
     let job = team.job("a").semaphore("db").create().await;
     job.has_event("SlotWaiting").await;
-    db.has_condition("Ready", "False", "Paused").await;
+    db.has_condition("Ready", "True", "Paused").await;
     db.shows(json!({ "held": 0, "waiting": 1 })).await;
     job.is_waiting().await;
     db.resume().await;

@@ -158,7 +158,7 @@ async fn jobs_behind_use_what_is_free_while_a_semaphore_is_paused() {
     let team = bed.namespace("several-paused").await;
     let (db, licenses) = two(&team).await;
     licenses.pause().await;
-    licenses.has_condition("Ready", "False", "Paused").await;
+    licenses.has_condition("Ready", "True", "Paused").await;
     let both = team
         .job("both")
         .semaphore("db,licenses")

@@ -196,7 +196,7 @@ impl<'a> Case<'a> {
         if self.cause != Loss::Usurped {
             // So that there is something to see between its end and its start.
             self.lost.pause().await;
-            self.lost.has_condition("Ready", "False", "Paused").await;
+            self.lost.has_condition("Ready", "True", "Paused").await;
         }
         let thief = self.happens().await;
         is_warned(&self.job, "SlotLost", "suspended, first in the queue").await;

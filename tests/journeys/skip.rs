@@ -90,7 +90,7 @@ async fn a_skip_job_waits_while_anything_else_blocks_grants() {
         bed.consul().take_slot(&semaphore.lock_prefix(), 1).await;
     }
     paused.pause().await;
-    paused.has_condition("Ready", "False", "Paused").await;
+    paused.has_condition("Ready", "True", "Paused").await;
     conflict.set_limit(2).await;
     conflict.shows(json!({ "limit": 2 })).await;
     let other = bed.consul().take_slot(&conflict.lock_prefix(), 2).await;

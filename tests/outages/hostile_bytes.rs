@@ -1,19 +1,17 @@
-//! The largest values that tenants can write: they neither crash the operator nor disturb the semaphores of others.
+//! What tenants can write at most: it neither takes the operator past its memory nor disturbs the semaphores of others.
+//!
+//! Each flood alone, and all of them at once. What they have in common is that the operator is started when they are
+//! there, and that everything below the prefixes changes while it runs.
 
+use std::{fmt::Write as _, future::Future, pin::Pin};
+
+use consul_client::{Client, Config, Op, PutMode};
 use procfs::process::Process;
 use serde_json::json;
-use testbed::{Bed, Namespace, Operator, PATIENCE, eventually_within, same};
+use testbed::{Bed, Namespace, Operator, PATIENCE, Semaphore, eventually_within, same};
 
-/// How much the operator may have resident at any time: half of the chart's limit.
+/// How much the operator may have resident at any time, in KiB: half of the chart's limit.
 const MOST: u64 = 128 << 10;
-
-/// Jobs that ask for no slot. Each `<` takes six bytes in the API server's lists.
-const JOBS: usize = 30;
-const ARGUMENT: usize = 1_200_000;
-
-/// Values below a prefix that belong to no semaphore.
-const VALUES: usize = 90;
-const VALUE: usize = 500_000;
 
 /// The peak of the operator's resident memory since it was last started, in KiB.
 async fn peak(operator: &Operator) -> u64 {
@@ -26,18 +24,212 @@ async fn peak(operator: &Operator) -> u64 {
         .expect("a process of a user")
 }
 
-async fn makes_large_jobs(team: &Namespace) {
-    let args = ["<".repeat(ARGUMENT)];
-    let container = json!({ "name": "work", "image": "none", "args": args });
-    let large = json!({ "spec": { "template": { "spec": { "containers": [container] } } } });
-    for number in 0..JOBS {
-        let job = team.job(&format!("large-{number}")).with(large.clone());
-        job.create().await;
+/// What a hostile namespace has done, and the semaphores that the operator has because of it.
+type Flooded<'a> = Pin<Box<dyn Future<Output = Vec<Semaphore>> + 'a>>;
+
+/// A way to have the operator keep much.
+type Flood = for<'a> fn(&'a Bed, &'a Namespace) -> Flooded<'a>;
+
+/// A client of the bed's Consul, for writes by the thousand.
+fn consul(bed: &Bed) -> Client {
+    let addresses = vec![bed.consul().address().parse().expect("an address")];
+    Client::new(Config {
+        addresses,
+        ..Config::default()
+    })
+    .expect("valid settings")
+}
+
+async fn set(bed: &Bed, keys: impl IntoIterator<Item = (String, Vec<u8>)>) {
+    let consul = consul(bed);
+    let operations = keys.into_iter().map(|(key, value)| Op::Set {
+        key,
+        value,
+        flags: 0,
+    });
+    let operations: Vec<_> = operations.collect();
+    for part in operations.chunks(consul.transaction_capacity()) {
+        consul.transaction(part).await.expect("written");
     }
 }
 
-#[tokio::test]
-async fn large_jobs_and_values_of_others_take_no_memory() {
+/// A session that does not expire.
+async fn session(bed: &Bed) -> String {
+    bed.consul().create_session(json!({})).await
+}
+
+/// Semaphores of one prefix.
+async fn share(team: &Namespace, prefix: &str, count: usize) -> Vec<Semaphore> {
+    let mut semaphores = Vec::new();
+    for number in 0..count {
+        let semaphore = team.semaphore(&format!("{}-{number}", name(prefix)));
+        semaphores.push(semaphore.prefix(prefix).limit(1).create().await);
+    }
+    semaphores
+}
+
+/// What a prefix is called within its namespace.
+fn name(prefix: &str) -> &str {
+    prefix.rsplit_once('/').map_or(prefix, |(_, name)| name)
+}
+
+fn prefix(team: &Namespace, name: &str) -> String {
+    format!("semaphores/{}/{name}", team.name())
+}
+
+/// Jobs that ask for no slot. Each `<` takes six bytes in the API server's lists.
+fn large_jobs<'a>(_bed: &'a Bed, team: &'a Namespace) -> Flooded<'a> {
+    Box::pin(async move {
+        let args = ["<".repeat(1_200_000)];
+        let container = json!({ "name": "work", "image": "none", "args": args });
+        let large = json!({ "spec": { "template": { "spec": { "containers": [container] } } } });
+        for number in 0..30 {
+            let job = team.job(&format!("large-{number}")).with(large.clone());
+            job.create().await;
+        }
+        Vec::new()
+    })
+}
+
+/// More than is read of any prefix, though nothing of it is kept.
+fn values_of_others<'a>(bed: &'a Bed, team: &'a Namespace) -> Flooded<'a> {
+    Box::pin(async move {
+        let mut flooded = Vec::new();
+        for prefix in ["values-a", "values-b"].map(|name| prefix(team, name)) {
+            for number in 0..90 {
+                let key = format!("{prefix}/junk-{number}");
+                bed.consul().put(&key, 0, vec![b'x'; 500_000]).await;
+            }
+            flooded.extend(share(team, &prefix, 1).await);
+        }
+        flooded
+    })
+}
+
+fn empty_keys<'a>(bed: &'a Bed, team: &'a Namespace) -> Flooded<'a> {
+    Box::pin(async move {
+        let prefix = prefix(team, "empty");
+        let keys = (0..76_800).map(|number| (format!("{prefix}/{number}"), Vec::new()));
+        set(bed, keys).await;
+        share(team, &prefix, 4).await
+    })
+}
+
+fn locked_values<'a>(bed: &'a Bed, team: &'a Namespace) -> Flooded<'a> {
+    Box::pin(async move {
+        let prefix = prefix(team, "locked");
+        let (consul, session) = (consul(bed), session(bed).await);
+        for number in 0..23 {
+            let key = format!("{prefix}/{number}");
+            let mode = PutMode::Acquire(session.as_str().into());
+            consul.put(&key, &[b'x'; 500_000], 0, mode).await.unwrap();
+        }
+        let key = format!("{prefix}/{session}");
+        let mode = PutMode::Acquire(session.as_str().into());
+        consul.put(&key, &[b'x'; 500_000], 0, mode).await.unwrap();
+        share(team, &prefix, 10).await
+    })
+}
+
+/// One Secret, as large as the API server takes it.
+fn large_tokens<'a>(_bed: &'a Bed, team: &'a Namespace) -> Flooded<'a> {
+    Box::pin(async move {
+        let manifests = concat!(env!("CARGO_MANIFEST_DIR"), "/config/token-secret");
+        team.kubectl(["apply", "-k", manifests]).await;
+        team.apply(json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "consul-token" },
+            "stringData": { "token": "x".repeat(780_000) },
+        }))
+        .await;
+        let mut flooded = Vec::new();
+        for number in 0..80 {
+            let token = json!({ "tokenSecretRef": { "name": "consul-token" } });
+            let semaphore = team.semaphore(&format!("token-{number}")).limit(1);
+            let semaphore = semaphore.spec(json!({ "consul": token }));
+            flooded.push(semaphore.create().await);
+        }
+        flooded
+    })
+}
+
+/// Lock keys that list tens of thousands of holders, below the prefix of a keyed semaphore.
+fn many_holders<'a>(bed: &'a Bed, team: &'a Namespace) -> Flooded<'a> {
+    Box::pin(async move {
+        let prefix = prefix(team, "holders");
+        let mut body = r#"{"Limit":1,"Holders":{"#.to_owned();
+        for number in 0..57_000 {
+            let comma = if number == 0 { "" } else { "," };
+            write!(body, r#"{comma}"{number:x}":1"#).expect("text");
+        }
+        body += "}}";
+        let consul = consul(bed);
+        for number in 0..24 {
+            let key = format!("{prefix}/{number}/.lock");
+            let put = consul.put(&key, body.as_bytes(), 0, PutMode::Set).await;
+            assert!(put.expect("written"));
+        }
+        let keyed = team.semaphore("holders").prefix(&prefix).limit(1);
+        let keyed = keyed.spec(json!({ "keyed": true })).create().await;
+        vec![keyed]
+    })
+}
+
+/// Keys by the thousand, of a semaphore with as many windows as one may have.
+fn keys_with_windows<'a>(bed: &'a Bed, team: &'a Namespace) -> Flooded<'a> {
+    Box::pin(async move {
+        let prefix = prefix(team, "windows");
+        let keys = (0..11_000).map(|number| (format!("{prefix}/{number}/.lock"), b"{}".to_vec()));
+        set(bed, keys).await;
+        let windows: Vec<_> = (0..20)
+            .map(|minute| {
+                let schedule = format!("{minute} 0-23/2 1-28 * MON,TUE");
+                json!({ "schedule": schedule, "duration": "1h", "timeZone": "Europe/Berlin" })
+            })
+            .collect();
+        let spec = json!({ "keyed": true, "windows": windows });
+        let mut flooded = Vec::new();
+        for number in 0..3 {
+            let keyed = team.semaphore(&format!("windows-{number}"));
+            let keyed = keyed.prefix(&prefix).limit(1).spec(spec.clone());
+            flooded.push(keyed.create().await);
+        }
+        flooded
+    })
+}
+
+/// As many holders as a semaphore may have, each with a body as ours have, for many semaphores of one prefix.
+fn holders_for_many_semaphores<'a>(bed: &'a Bed, team: &'a Namespace) -> Flooded<'a> {
+    Box::pin(async move {
+        const HOLDERS: usize = 2_000;
+        let prefix = prefix(team, "shared");
+        let consul = consul(bed);
+        let mut sessions = Vec::new();
+        for _ in 0..HOLDERS {
+            sessions.push(session(bed).await);
+        }
+        for part in sessions.chunks(64) {
+            let locks: Vec<_> = part
+                .iter()
+                .map(|session| Op::Lock {
+                    key: format!("{prefix}/{session}"),
+                    value: vec![b' '; 1024],
+                    flags: testbed::SEMAPHORE_FLAGS,
+                    session: session.as_str().into(),
+                })
+                .collect();
+            consul.transaction(&locks).await.expect("locked");
+        }
+        let holders: Vec<_> = sessions.iter().map(|id| format!("\"{id}\":true")).collect();
+        let body = format!(r#"{{"Limit":1,"Holders":{{{}}}}}"#, holders.join(","));
+        let key = format!("{prefix}/.lock");
+        bed.consul().put(&key, testbed::SEMAPHORE_FLAGS, body).await;
+        share(team, &prefix, 25).await
+    })
+}
+
+/// A team has its Jobs started beside these floods, and the operator stays small. The flooded semaphores come to this
+/// reason, if it is the same for all of them.
+async fn is_small_beside(floods: &[Flood], reason: Option<&str>) {
     let bed = Bed::start().await;
     let (team, hostile) = (bed.namespace("team").await, bed.namespace("hostile").await);
     let ok = team.semaphore("ok").limit(1).create().await;
@@ -45,31 +237,87 @@ async fn large_jobs_and_values_of_others_take_no_memory() {
     let before = peak(bed.operator()).await;
     bed.operator().stop().await;
 
-    makes_large_jobs(&hostile).await;
-    let semaphores = ["a", "b"].map(|name| hostile.semaphore(name).limit(1));
-    for semaphore in &semaphores {
-        for number in 0..VALUES {
-            let key = format!("{}/junk-{number}", semaphore.lock_prefix());
-            bed.consul().put(&key, 0, vec![b'x'; VALUE]).await;
-        }
+    let mut flooded = Vec::new();
+    for flood in floods {
+        flooded.extend(flood(&bed, &hostile).await);
     }
-    let [a, b] = semaphores;
-    let flooded = [a.create().await, b.create().await];
     let job = team.job("job").semaphore("ok").create().await;
     bed.operator().start().await;
+    job.is_complete().await;
     for semaphore in &flooded {
-        // On a busy machine a listing that is cut off may take longer than a call, and the pause before the next one
-        // grows each time.
-        let what = "the prefix is known to be too large";
+        let what = "it is known what to do with the semaphore";
         eventually_within(4 * PATIENCE, what, || async {
             let ready = semaphore.condition("Ready").await;
-            same(ready["reason"].as_str(), Some("LockTooLarge")).map(drop)
+            match ready["reason"].as_str() {
+                // On a busy machine a listing that is cut off may take longer than a call, and the pause before the next
+                // one grows each time.
+                Some("Starting" | "ConsulUnreachable") | None => Err(ready.to_string()),
+                is => same(is, reason.or(is)).map(drop),
+            }
         })
         .await;
     }
-    job.is_complete().await;
+    // Each change has all of it read again.
+    for number in 0..5 {
+        for semaphore in &flooded {
+            let key = format!("{}/changed", semaphore.lock_prefix());
+            bed.consul().put(&key, 0, number.to_string()).await;
+        }
+        let job = team.job(&format!("job-{number}")).semaphore("ok");
+        job.create().await.is_complete().await;
+    }
     ok.is_ready().await;
     let peak = peak(bed.operator()).await;
     println!("resident at the most: {before} KiB with nothing to do, {peak} KiB with all of it");
     assert!(peak <= MOST, "{peak} KiB");
+}
+
+#[tokio::test]
+async fn large_jobs_and_values_of_others_take_no_memory() {
+    is_small_beside(&[large_jobs, values_of_others], Some("LockTooLarge")).await;
+}
+
+#[tokio::test]
+async fn empty_keys_by_the_ten_thousand_take_little_memory() {
+    is_small_beside(&[empty_keys], Some("LockTooLarge")).await;
+}
+
+#[tokio::test]
+async fn locked_values_that_are_no_contenders_take_little_memory() {
+    is_small_beside(&[locked_values], Some("Reconciled")).await;
+}
+
+#[tokio::test]
+async fn tokens_that_are_none_take_little_memory() {
+    is_small_beside(&[large_tokens], Some("TokenNotFound")).await;
+}
+
+#[tokio::test]
+async fn lock_keys_with_too_many_holders_take_little_memory() {
+    is_small_beside(&[many_holders], Some("LockTooLarge")).await;
+}
+
+#[tokio::test]
+async fn thousands_of_keys_of_a_semaphore_with_windows_take_little_memory() {
+    is_small_beside(&[keys_with_windows], Some("LockTooLarge")).await;
+}
+
+#[tokio::test]
+async fn many_semaphores_of_one_large_prefix_take_little_memory() {
+    is_small_beside(&[holders_for_many_semaphores], None).await;
+}
+
+#[tokio::test]
+async fn everything_at_once_takes_little_memory() {
+    let all: [Flood; 8] = [
+        large_jobs,
+        values_of_others,
+        empty_keys,
+        locked_values,
+        large_tokens,
+        many_holders,
+        keys_with_windows,
+        holders_for_many_semaphores,
+    ];
+    is_small_beside(&all, None).await;
 }

@@ -13,5 +13,6 @@ mod hostile_bytes;
 mod job_controller;
 mod kubernetes_access;
 mod kubernetes_server;
+mod restarts;
 mod stage;
 mod wall_clock;

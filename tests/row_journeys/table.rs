@@ -271,3 +271,55 @@ async fn what_may_not_say_in_its_status_that_it_failed_is_put_on_hold() {
     holder.finish().await;
     is_started(&late).await;
 }
+
+/// As of an older version of a kind, or with a misspelt path: the API server drops the field, and says nothing.
+#[tokio::test]
+async fn a_hold_that_the_schema_does_not_have_is_reported_and_is_not_repeated_at_once() {
+    let bed = Bed::builder()
+        .operator_args(["--kinds=kinds"])
+        .without_operator()
+        .start()
+        .await;
+    let mut definition = definition();
+    let spec = json!({ "type": "object", "properties": { "pod": { "type": "object" } } });
+    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] = spec;
+    apply(&bed, &definition).await;
+    established(&bed, "runs").await;
+    rights(&bed).await;
+    rows(&bed, json!({ "run": row("Done") })).await;
+    let (proxy, kubeconfig) = bed.proxy_to_kubernetes().await;
+    let kubeconfig = kubeconfig.display().to_string();
+    let operator = bed.another_operator("one", ["--kinds=kinds"], [("KUBECONFIG", kubeconfig)]);
+    operator.start().await;
+    let team = bed.namespace("unheld").await;
+    team.semaphore("db").limit(1).create().await;
+    let run = team
+        .create(json!({
+            "apiVersion": API, "kind": "Run",
+            "metadata": { "name": "a", "labels": { WAITS: "true" }, "annotations": { ASKS: "db" } },
+            "spec": { "pod": {} },
+        }))
+        .await;
+    let note = run.has_event("StartRefused").await;
+    assert!(
+        note.contains(
+            "the write has no effect on spec.paused: either the schema of runs.example.com"
+        ),
+        "{note}"
+    );
+    // What it does meanwhile is done in time.
+    let job = team.job("b").semaphore("db").create().await;
+    job.has_event("SlotReleased").await;
+    let patches = proxy.calls().into_iter();
+    let patches = patches.filter(|call| call.method == "PATCH" && call.path.ends_with("/runs/a"));
+    let patches = patches.count();
+    assert!((1..=20).contains(&patches), "{patches}");
+    let reasons = run
+        .events()
+        .await
+        .into_iter()
+        .filter_map(|event| event.reason);
+    let reasons: std::collections::BTreeSet<String> = reasons.collect();
+    assert!(!reasons.contains("RanWithoutSlot"), "{reasons:?}");
+    operator.stop().await;
+}

@@ -226,7 +226,7 @@ async fn the_components_belong_to_the_manifests() {
 
     for line in [
         "- name: WEB_ADDRESS",
-        "value: 0.0.0.0:8081",
+        "value: '[::]:8081'",
         "- containerPort: 8081",
         "targetPort: web",
         "name: consul-semaphore-operator-web",

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::stage::{HOLD, HOLDER, Kind, Person, REPORTS, SEMAPHORE, bed, owned_by, people};
+use crate::stage::{
+    HOLD, HOLDER, Kind, Person, REPORTS, SEMAPHORE, annotation, bed, owned_by, people,
+};
 
 const STARTS: &str = "only the operator starts a";
 const WRITES: &str = "only the operator changes consul-semaphore.io/";
@@ -97,6 +99,26 @@ async fn only_the_operator_starts_what_waits() {
     ] {
         is_refused(kind, admin.would_change(kind, "ends", &end).await, STARTS);
     }
+}
+
+/// `PipelinesAsCode` makes runs held, and starts them when it is their turn.
+#[tokio::test]
+async fn what_is_on_hold_and_started_stays_held_and_is_queued() {
+    let bed = bed().await;
+    let team = bed.namespace("freed").await;
+    let admin = Person::admin(&bed, &team);
+    for kind in Kind::ALL {
+        let made = admin.create(kind, &kind.held("a")).await.unwrap();
+        assert_eq!(annotation(&made, HOLD), Some("true"), "{kind:?}");
+        let freed = admin.would_patch(kind, "a", "", &started(kind)).await;
+        let freed = freed.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        assert!(kind.is_held(&freed), "{kind:?}");
+        assert_eq!(annotation(&freed, HOLD), None, "{kind:?}");
+    }
+    // To stop one is not to start it.
+    let stop = json!({ "spec": { "status": "StoppedRunFinally" } });
+    let stopped = admin.would_change(Kind::PipelineRun, "a", &stop).await;
+    is_refused(Kind::PipelineRun, stopped, STARTS);
 }
 
 /// What a user may do to a waiting one is no way to have it run without a slot.

@@ -38,6 +38,62 @@ async fn what_arrives_held_is_put_on_hold() {
     }
 }
 
+/// As a manifest for Kubernetes before 1.36 is written, and as a copy of what waits comes.
+#[tokio::test]
+async fn what_arrives_held_with_the_label_is_queued() {
+    let bed = bed().await;
+    let team = bed.namespace("labelled").await;
+    let admin = Person::admin(&bed, &team);
+    for kind in Kind::ALL {
+        let mut queued = kind.held("queued");
+        queued["metadata"]["labels"] = json!({ WAITS: "true" });
+        let made = admin.create(kind, &queued).await.unwrap();
+        assert!(kind.is_held(&made), "{kind:?}");
+        assert_eq!(annotation(&made, HOLD), None, "{kind:?}");
+    }
+}
+
+/// So that the operator sees it, and tells its user.
+#[tokio::test]
+async fn what_has_a_misspelt_annotation_is_labelled_and_not_held() {
+    let bed = bed().await;
+    let team = bed.namespace("misspelt").await;
+    let admin = Person::admin(&bed, &team);
+    for kind in Kind::ALL {
+        let mut misspelt = kind.stranger("misspelt");
+        misspelt["metadata"]["annotations"] = json!({ "consul-semaphore.io/semaphor": "db" });
+        let made = admin.would_create(kind, &misspelt).await.unwrap();
+        assert!(!kind.is_held(&made), "{kind:?}");
+        assert_eq!(label(&made, WAITS), Some("true"), "{kind:?}");
+        let part = owned_by(misspelt, "Whole");
+        let part = admin.would_create(kind, &part).await.unwrap();
+        assert_eq!(label(&part, WAITS), None, "{kind:?}");
+    }
+}
+
+/// Argo takes these locks before the Workflow has its slot.
+#[tokio::test]
+async fn a_workflow_with_locks_of_its_own_is_refused() {
+    let bed = bed().await;
+    let team = bed.namespace("locks").await;
+    let admin = Person::admin(&bed, &team);
+    let kind = Kind::Workflow;
+    let locks = json!({ "mutexes": [{ "name": "x" }] });
+    let mut locked = kind.running("locked");
+    locked["spec"]["synchronization"] = locks.clone();
+    let refusal = admin.would_create(kind, &locked).await.unwrap_err();
+    assert!(
+        refusal.contains("'refuse.") && refusal.contains("remove spec.synchronization"),
+        "{refusal}"
+    );
+    let mut unnamed = kind.stranger("unnamed");
+    unnamed["spec"]["synchronization"] = locks.clone();
+    admin.would_create(kind, &unnamed).await.unwrap();
+    let mut template = kind.running("template");
+    template["spec"]["templates"][0]["synchronization"] = locks;
+    admin.would_create(kind, &template).await.unwrap();
+}
+
 #[tokio::test]
 async fn what_names_none_is_not_touched() {
     let bed = bed().await;
@@ -66,7 +122,7 @@ async fn what_another_controller_starts_is_not_held() {
         queued["metadata"]["labels"] = json!({ KUEUE: "batch" });
         unheld(kind, queued).await;
         unheld(kind, owned_by(kind.running("part"), "Whole")).await;
-        for maker in ["CronJob", "CronWorkflow", "ScheduledSparkApplication"] {
+        for maker in ["CronJob", "CronWorkflow"] {
             let made = owned_by(kind.running("made"), maker);
             let made = admin.would_create(kind, &made).await.unwrap();
             assert!(kind.is_held(&made), "{kind:?} of a {maker}");

@@ -15,4 +15,5 @@ mod stage;
 mod changed;
 mod created;
 mod operator;
+mod owners;
 mod whole_way;

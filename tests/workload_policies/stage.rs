@@ -395,8 +395,13 @@ pub(crate) fn label<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
 
 /// What another controller makes.
 pub(crate) fn owned_by(mut object: Value, kind: &str) -> Value {
+    let api_version = match kind {
+        "CronJob" => "batch/v1",
+        "CronWorkflow" => "argoproj.io/v1alpha1",
+        _ => "example.com/v1",
+    };
     object["metadata"]["ownerReferences"] = json!([{
-        "apiVersion": "example.com/v1", "kind": kind, "name": "owner", "uid": "u", "controller": true,
+        "apiVersion": api_version, "kind": kind, "name": "owner", "uid": "u", "controller": true,
     }]);
     object
 }

@@ -6,7 +6,7 @@
 {{- with .Values.log.filter }}
 - {{ printf "--log-filter=%s" . | quote }}
 {{- end }}
-{{- if or (ne .Values.http.host "0.0.0.0") (ne (int .Values.http.port) 8080) }}
+{{- if or (ne .Values.http.host "::") (ne (int .Values.http.port) 8080) }}
 - {{ printf "--http-address=%s:%d" (include "consul-semaphore-operator.host" .) (int .Values.http.port) | quote }}
 {{- end }}
 {{- if .Values.http.tls.secretName }}
@@ -28,6 +28,9 @@
 {{- with .Values.consul.maxWatches }}
 - --consul-max-watches={{ int . }}
 {{- end }}
+{{- with .Values.consul.memory }}
+- --consul-memory={{ int . }}
+{{- end }}
 {{- with include "consul-semaphore-operator.sharedArgs" . | trim }}
 {{ . }}
 {{- end }}
@@ -47,6 +50,9 @@
 {{- $consul := .Values.consul }}
 {{- with .Values.clusterName }}
 - --cluster-name={{ . }}
+{{- end }}
+{{- with .Values.clusterId }}
+- --cluster-id={{ . }}
 {{- end }}
 {{- with .Values.tenancy.prefix }}
 - {{ printf "--tenant-prefix=%s" . | quote }}
@@ -78,13 +84,13 @@
 {{- if ne .Values.leaderElection.mode "kubernetes" }}
 - --leader-election={{ .Values.leaderElection.mode }}
 {{- end }}
-{{- $lease := include "consul-semaphore-operator.leaseName" . }}
-{{- if ne $lease "consul-semaphore-operator" }}
-- --lease-name={{ $lease }}
-{{- end }}
 {{- with .Values.leaderElection.leaseDuration }}
 - --lease-duration={{ . }}
 {{- end }}
+{{- end }}
+{{- $lease := include "consul-semaphore-operator.leaseName" . }}
+{{- if ne $lease "consul-semaphore-operator" }}
+- --lease-name={{ $lease }}
 {{- end }}
 {{- with $consul.node }}
 - --consul-node={{ . }}

@@ -1,5 +1,5 @@
 //! What is wrong with annotations that have no effect: those of this program's domain that are misspelt, or in another
-//! place than on the Job, and those of a domain that was probably meant to be this one.
+//! place than on the workload, and those of a domain that was probably meant to be this one.
 
 use std::collections::BTreeMap;
 
@@ -22,21 +22,28 @@ const QUOTED: usize = 100;
 
 type Map = BTreeMap<String, String>;
 
-/// The places in a Job where people write such names.
+/// The places in a workload where people write such names.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a> {
-    /// The Job's annotations: the place where they are read.
+    /// Its kind, as the advice names it.
+    pub kind: &'a str,
+    /// Where the annotations belong in an object that makes such workloads, for people: `in a CronJob: spec...`. Empty
+    /// if there is no such object.
+    pub made_by: &'a str,
+    /// Its annotations: the place where they are read.
     pub annotations: &'a Map,
-    /// The Job's labels.
+    /// Its labels.
     pub labels: &'a Map,
     /// The annotations of its pod template.
     pub template: &'a Map,
 }
 
-/// The advice about a Job's annotations that have no effect, for an event on the Job; `None` if there are none. It
-/// costs as much as looking the domain up in each place, and searching the names of the Job's annotations for two words.
+/// The advice about a workload's annotations that have no effect, for an event on it; `None` if there are none. It costs
+/// as much as looking the domain up in each place, and searching the names of its annotations for two words.
 pub fn advise(places: Places<'_>) -> Option<String> {
     let Places {
+        kind,
+        made_by,
         annotations,
         labels,
         template,
@@ -51,26 +58,30 @@ pub fn advise(places: Places<'_>) -> Option<String> {
             );
             return Some(advice);
         }
-        unknown("the annotation", name, annotations)
+        unknown("the annotation", name, places)
     });
     let of_others = annotations.keys().filter_map(|name| {
         let meant = meant(name)?;
         let quoted = beginning(name);
-        let advice = correction(meant, annotations);
+        let advice = correction(meant, places);
         Some(format!(
             "the annotation {quoted} has another domain: {advice}"
         ))
     });
+    let made_by = match made_by {
+        "" => String::new(),
+        made_by => format!(" ({made_by})"),
+    };
     let misplaced = |what: &'static str, place: &'static str| {
+        let made_by = &made_by;
         move |name: &str| {
             if !OF_USERS.contains(&name) {
-                return unknown(what, name, annotations);
+                return unknown(what, name, places);
             }
             // The same name on both is no mistake: it lets users select the pods.
             (!annotations.contains_key(name)).then(|| {
                 format!(
-                    "{what} {name} {place}, where it has no effect: make it an annotation of the Job \
-                     itself (in a CronJob: spec.jobTemplate.metadata.annotations)"
+                    "{what} {name} {place}, where it has no effect: make it an annotation of the {kind} itself{made_by}"
                 )
             })
         }
@@ -91,9 +102,9 @@ pub fn advise(places: Places<'_>) -> Option<String> {
         return None;
     }
     let so_far = if asks {
-        "has no effect"
+        "has no effect".to_owned()
     } else {
-        "this Job does not ask for a slot, so the operator leaves it alone"
+        format!("this {kind} does not ask for a slot, so the operator leaves it alone")
     };
     Some(format!("{so_far}: {}", mistakes.join("; ")))
 }
@@ -106,13 +117,13 @@ fn ours(place: &Map) -> impl Iterator<Item = &str> {
         .take_while(|name| name.starts_with(DOMAIN))
 }
 
-/// What is wrong with a name of this program's domain that it does not know. `annotations` are those of the Job.
-fn unknown(what: &str, name: &str, annotations: &Map) -> Option<String> {
+/// What is wrong with a name of this program's domain that it does not know.
+fn unknown(what: &str, name: &str, places: Places<'_>) -> Option<String> {
     if OF_USERS.contains(&name) || OF_THE_OPERATOR.contains(&name) {
         return None;
     }
     let advice = match nearest(name.trim_start_matches(DOMAIN)) {
-        Some(nearest) => correction(nearest, annotations),
+        Some(nearest) => correction(nearest, places),
         None => format!("the known ones are {}", OF_USERS.join(", ")),
     };
     Some(format!("{what} {name} is unknown: {advice}"))
@@ -135,9 +146,9 @@ fn domain_name() -> &'static str {
 }
 
 /// What to do about a name where `known` was meant.
-fn correction(known: &str, annotations: &Map) -> String {
-    if annotations.contains_key(known) {
-        format!("remove it, because the Job has {known}")
+fn correction(known: &str, places: Places<'_>) -> String {
+    if places.annotations.contains_key(known) {
+        format!("remove it, because the {} has {known}", places.kind)
     } else {
         format!("write {known}")
     }
@@ -179,6 +190,8 @@ mod tests {
 
     fn advice(annotations: &[&str], labels: &[&str], template: &[&str]) -> Option<String> {
         advise(Places {
+            kind: "Job",
+            made_by: "in a CronJob: spec.jobTemplate.metadata.annotations",
             annotations: &map(annotations),
             labels: &map(labels),
             template: &map(template),
@@ -316,7 +329,8 @@ mod tests {
             }
             places[0].extend(domains.into_iter().map(|name| (name, value.clone())));
             let [annotations, labels, template] = &places;
-            if let Some(advice) = advise(Places { annotations, labels, template }) {
+            let places = Places { kind: "Job", made_by: "in a CronJob", annotations, labels, template };
+            if let Some(advice) = advise(places) {
                 prop_assert!(advice.len() < 1000, "{}", advice);
                 prop_assert!(!advice.chars().any(char::is_control), "{}", advice);
             }

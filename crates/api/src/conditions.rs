@@ -9,8 +9,9 @@ use consul_client::text::one_line;
 /// The type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConditionType {
-    /// The summary. True: slots are granted and released. False: nothing is granted; the reason says why. Unknown:
-    /// the operator has just started with this semaphore.
+    /// The summary. True: the semaphore does what its spec asks for; slots are granted and released, unless the reason
+    /// is `Paused` or `OutsideWindow`. False: nothing is granted; the reason says why. Unknown: the operator has just
+    /// started with this semaphore.
     Ready,
     /// True: the operator can read and write below the prefix in Consul. False: it can't. Unknown: it has not
     /// asked yet, or may not ask.
@@ -110,15 +111,25 @@ pub enum Reason {
     /// prefix.
     LockConflict,
     /// The lock key is larger than Consul accepts in a transaction (about 380 KiB), or the data below the
-    /// prefix is larger than 16 MiB. A semaphore with 5000 holders needs less: delete data that does not belong to
-    /// it.
+    /// prefix is larger than 16 MiB, or takes so much in memory. A semaphore with 5000 holders needs less: delete data
+    /// that does not belong to it.
     LockTooLarge,
+    /// What is below the prefix does not fit into the memory that the operator has for all prefixes
+    /// (`--consul-memory`), and this namespace takes most of it. Nothing is granted. Delete data that does not belong
+    /// to the semaphore, have fewer `ConsulSemaphores` with one prefix, or raise the flag and the memory limit.
+    PrefixTooLarge,
     /// This namespace may not use the prefix. Create another `ConsulSemaphore` with a prefix below the
     /// namespace's own folder, give this one its own token, or add the namespace to
     /// `--trusted-namespaces`.
     PrefixNotAllowed,
-    /// The Secret of `spec.consul.tokenSecretRef` or its key does not exist, or the operator may not read it.
-    /// While `ConsulReachable` is True, the operator uses the token that it read before.
+    /// Another API server uses this cluster's identity in Consul: one of the two clusters is a copy, such as a restored
+    /// backup or a cloned image. Give the operator of the copy an identity of its own with `--cluster-id`.
+    IdentityConflict,
+    /// It is not known whether another API server uses this cluster's identity in Consul; the message says why. If it
+    /// lasts, check the operator's RBAC for the Lease.
+    IdentityUnknown,
+    /// The Secret of `spec.consul.tokenSecretRef` or its key does not exist or holds no token, or the operator may not
+    /// read it. While `ConsulReachable` is True, the operator uses the token that it read before.
     TokenNotFound,
     /// Consul refuses the operator's login, or the token to log in with can't be read.
     LoginFailed,
@@ -128,7 +139,7 @@ pub enum Reason {
     /// The API server refuses the finalizer on the `ConsulSemaphore`; the message says why. Check the operator's
     /// RBAC, admission policies and webhooks.
     FinalizerRefused,
-    /// `spec.paused` is true. Set it to false to grant again.
+    /// `spec.paused` is true, so nothing is granted. Set it to false to grant again.
     Paused,
     /// The `ConsulSemaphore` is being deleted. The message says what it waits for.
     Terminating,
@@ -170,7 +181,10 @@ impl Reason {
             Self::PeriodDiffers => "PeriodDiffers",
             Self::LockConflict => "LockConflict",
             Self::LockTooLarge => "LockTooLarge",
+            Self::PrefixTooLarge => "PrefixTooLarge",
             Self::PrefixNotAllowed => "PrefixNotAllowed",
+            Self::IdentityConflict => "IdentityConflict",
+            Self::IdentityUnknown => "IdentityUnknown",
             Self::TokenNotFound => "TokenNotFound",
             Self::LoginFailed => "LoginFailed",
             Self::StartsRefused => "StartsRefused",
@@ -197,7 +211,9 @@ impl Reason {
             | Self::LimitConflict
             | Self::LockConflict
             | Self::LockTooLarge
+            | Self::PrefixTooLarge
             | Self::PrefixNotAllowed
+            | Self::IdentityConflict
             | Self::TokenNotFound
             | Self::LoginFailed
             | Self::StartsRefused
@@ -211,6 +227,7 @@ impl Reason {
             | Self::TooManyRequests
             | Self::UnexpectedAnswer
             | Self::LimitsMatch
+            | Self::IdentityUnknown
             | Self::PeriodDiffers
             | Self::Paused
             | Self::Terminating
@@ -221,6 +238,11 @@ impl Reason {
             | Self::RunningWithoutSlot
             | Self::IndexWentBack => false,
         }
+    }
+    /// Whether nothing is granted because the spec asks for that: the semaphore is paused, or outside its windows. It
+    /// is Ready all the same, so that tools which wait for Ready continue.
+    pub const fn is_intended(self) -> bool {
+        matches!(self, Self::Paused | Self::OutsideWindow)
     }
 }
 

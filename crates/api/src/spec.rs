@@ -393,7 +393,7 @@ pub struct ConsulSpec {
 }
 
 /// A key of a Secret.
-#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenSecretRef {
     /// The name of the Secret.

@@ -17,7 +17,7 @@ use super::{
 pub enum Why<'a> {
     /// The operator has not reported on the semaphore.
     Unseen,
-    /// Nothing is granted, as the condition Ready says.
+    /// Nothing is granted, as the condition Ready says: it is not True, or its reason is Paused.
     Stopped(&'a Condition),
     /// It is first in the queue; this condition says what it waits for.
     First(&'a Condition),
@@ -228,7 +228,12 @@ impl<'a> Line<'a> {
     pub fn stop(&self) -> Option<Why<'a>> {
         match self.condition(ConditionType::Ready) {
             None => Some(Why::Unseen),
-            Some(ready) if ready.status == ConditionStatus::True.as_str() => None,
+            Some(ready)
+                if ready.status == ConditionStatus::True.as_str()
+                    && ready.reason != Reason::Paused.as_str() =>
+            {
+                None
+            }
             Some(ready) => Some(Why::Stopped(ready)),
         }
     }
@@ -545,7 +550,7 @@ mod tests {
         let queue = queue(&["a", "b"]);
         let spec = json!({ "limit": 1 });
         let paused =
-            json!({ "conditions": [condition("Ready", "False", "Paused")], "queue": queue });
+            json!({ "conditions": [condition("Ready", "True", "Paused")], "queue": queue });
         assert_eq!(reported(&spec, &paused), ["Paused: Paused!"; 2]);
         for unseen in reported(&spec, &json!({ "queue": queue })) {
             assert!(unseen.starts_with("Unseen: "), "{unseen}");

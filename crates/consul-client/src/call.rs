@@ -3,10 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use reqwest::{Method, header::HeaderValue};
-use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Error, endpoints::Target, lanes::Lane};
-use crate::clock::Moment;
+use super::{Entries, Error, endpoints::Target, lanes::Lane, listing::Wanted};
+use crate::{clock::Moment, turns::FairTurn};
 
 /// One call of the API.
 pub(super) struct Call {
@@ -24,6 +23,8 @@ pub(super) struct Call {
     pub(super) idempotent: bool,
     /// For a blocking query.
     pub(super) wait: Option<Wait>,
+    /// For a listing, which is decoded while it is read.
+    pub(super) listing: Option<Wanted>,
 }
 
 /// How long a blocking query waits.
@@ -48,6 +49,7 @@ impl Call {
             changes: false,
             idempotent: true,
             wait: None,
+            listing: None,
         }
     }
 
@@ -77,6 +79,14 @@ impl Call {
         self.with("consistent", "")
     }
 
+    /// This read, whose answer is a listing.
+    pub(super) fn listing(self, wanted: Wanted) -> Self {
+        Self {
+            listing: Some(wanted),
+            ..self
+        }
+    }
+
     /// Whether this is a blocking query that must not be sent to this server.
     pub(super) fn is_for_another(&self, server: &Arc<Target>) -> bool {
         let wait = self.wait.as_ref();
@@ -99,9 +109,12 @@ pub(super) struct Answer {
     pub(super) filtered: bool,
     /// The server's clock, to the second.
     pub(super) date: Option<HeaderValue>,
+    /// Its text; empty where it is a listing.
     pub(super) body: Vec<u8>,
-    /// While this exists no other long answer is read.
-    pub(super) _long: Option<OwnedSemaphorePermit>,
+    /// What is listed.
+    pub(super) entries: Entries,
+    /// The turn to have a long answer in memory, which lasts until it is decoded.
+    pub(super) _turn: Option<FairTurn>,
     pub(super) sent: Moment,
     /// The server that answered.
     pub(super) server: Arc<Target>,

@@ -2,24 +2,26 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use reqwest::{StatusCode, header::DATE};
 use tokio::{
-    sync::Semaphore,
     task::yield_now,
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 use super::{
-    Address, Config, ConfigError, Error, HttpAuth, Scope,
+    Account, Address, Config, ConfigError, Entries, Error, HttpAuth, Scope,
     call::{Answer, Call},
     datacenter::{Datacenter, Datacenters},
+    elements::Elements,
     endpoints::{Endpoints, Target, root_cause},
     lanes::{Lanes, Turn},
+    listing::Wanted,
     login::Login,
     repeat::Repeat,
     token::{Token, TokenCell, TokenSource},
 };
-use crate::clock::Moment;
+use crate::{clock::Moment, turns};
 
 /// Receives every request that was made, for metrics.
 pub trait Observer: Send + Sync {
@@ -30,8 +32,8 @@ pub trait Observer: Send + Sync {
 
 /// Decides whether writes may be sent.
 pub trait Gate: Send + Sync {
-    /// Whether writes are sent.
-    fn is_open(&self) -> bool;
+    /// Why no writes are sent, as calls fail then; `None` if they are sent.
+    fn refusal(&self) -> Option<Error>;
 }
 
 /// Consul's HTTP API. Clones share connections, the token and the state of the servers.
@@ -44,8 +46,12 @@ pub struct Client {
     pub(super) lanes: Arc<Lanes>,
     gate: Option<Arc<dyn Gate>>,
     token: Arc<TokenSource>,
+    /// Whether connections are kept for further calls.
+    keeps_connections: bool,
     /// When all calls end, in addition to the timeout.
     by: Moment,
+    /// What is kept of listings counts here.
+    pub(super) account: Option<Account>,
 }
 
 /// What all clones, scopes and tokens of a client have in common.
@@ -56,8 +62,8 @@ struct Shared {
     http_auth: Option<HttpAuth>,
     timeout: Duration,
     observer: Option<Arc<dyn Observer>>,
-    /// Permits one long answer at a time.
-    long: Arc<Semaphore>,
+    /// Who has the turns of a client without an account.
+    owner: Arc<str>,
 }
 
 /// How many tenths of its time may have passed when a call is sent. After that it would hardly be answered in time,
@@ -68,9 +74,12 @@ const LATEST: u32 = 9;
 /// body of up to 1 KiB, which grows by a third in transit.
 const LONGEST: usize = 16 << 20;
 
-/// Answers of at least this many bytes are read one at a time, so that what others write below their prefixes does
+/// The longest entry of a listing that is read, in bytes: Consul takes values of 512 KiB unless it is told otherwise.
+const LONGEST_ENTRY: usize = 2 << 20;
+
+/// Answers of more than this many bytes are read a few at a time, so that what others write below their prefixes does
 /// not add up in memory.
-const LONG: usize = 1 << 20;
+const LONG: usize = 64 << 10;
 
 impl Client {
     /// Reads the files that the settings name. The first call connects.
@@ -105,11 +114,13 @@ impl Client {
                 http_auth,
                 timeout,
                 observer,
-                long: Arc::new(Semaphore::new(1)),
+                owner: "".into(),
             }),
             gate: None,
             token: Arc::new(token),
+            keeps_connections: true,
             by: Moment::END,
+            account: None,
         };
         let Some(method) = login else {
             return Ok(client);
@@ -162,7 +173,35 @@ impl Client {
         Self { by, ..self.clone() }
     }
 
-    /// The same client, which sends no writes while the gate is closed: [`Error::Withheld`].
+    /// The same client, which closes a connection after each call, except between blocking queries: for programs of which
+    /// thousands may use one agent, and that have little to ask. Consul accepts 200 connections from one address
+    /// (`limits.http_max_conns_per_client`), also of those that are idle.
+    #[must_use]
+    pub fn without_idle_connections(&self) -> Self {
+        Self {
+            keeps_connections: false,
+            ..self.clone()
+        }
+    }
+
+    /// The same client, which keeps of what it lists only what fits into a budget, beside what is kept of others:
+    /// [`Error::PrefixTooLarge`]. Its long answers are read in the turns of the account's owner.
+    #[must_use]
+    pub fn charged(&self, account: Account) -> Self {
+        Self {
+            account: Some(account),
+            ..self.clone()
+        }
+    }
+
+    /// Whose turns it takes.
+    fn owner(&self) -> &Arc<str> {
+        let account = self.account.as_ref();
+        account.map_or(&self.shared.owner, Account::owner)
+    }
+
+    /// The same client, which sends no writes while the gate is closed: they fail with its refusal, which is
+    /// [`Error::Withheld`] as a rule.
     #[must_use]
     pub fn gated(&self, gate: Arc<dyn Gate>) -> Self {
         Self {
@@ -330,6 +369,8 @@ impl Client {
                 servers.leave(target);
             }
             Error::Unreachable { .. } => self.shared.datacenters.leave(target),
+            // It has answered.
+            Error::NoTurn(_) => {}
             _ => servers.leave(target),
         }
     }
@@ -358,7 +399,13 @@ impl Client {
             url.query_pairs_mut().append_pair(name, value);
         }
 
-        let mut request = target.http.request(call.method.clone(), url);
+        let keeps = self.keeps_connections || call.wait.is_some();
+        let http = if keeps {
+            &target.http
+        } else {
+            &target.http_once
+        };
+        let mut request = http.request(call.method.clone(), url);
         if let Some(token) = &token {
             request = request.header("X-Consul-Token", token.header());
         }
@@ -369,44 +416,45 @@ impl Client {
             request = request.body(body.clone());
         }
         // As late as possible: everything before this may have taken long.
-        if call.changes && self.gate.as_ref().is_some_and(|gate| !gate.is_open()) {
-            return Err(Error::Withheld);
+        if call.changes
+            && let Some(refusal) = self.gate.as_ref().and_then(|gate| gate.refusal())
+        {
+            return Err(refusal);
         }
-        let left = until.saturating_duration_since(Instant::now());
         let sent = Moment::now();
-        let lost = |error: reqwest::Error| unreachable(target, &error);
-        let mut response = request.timeout(left).send().await.map_err(lost)?;
+        let response = timeout_at(until, request.send()).await;
+        let response = response.map_err(|_| silent(target))?;
+        let response = response.map_err(|error| unreachable(target, &error))?;
         let status = response.status();
         let header = |name: &str| response.headers().get(name)?.to_str().ok();
         let index = header("X-Consul-Index").and_then(|index| index.parse::<u64>().ok());
         let filtered = header("X-Consul-Results-Filtered-By-ACLs") == Some("true");
         let date = response.headers().get(DATE).cloned();
-
-        let (mut body, mut long) = (Vec::new(), None);
-        while let Some(part) = response.chunk().await.map_err(lost)? {
-            let length = body.len() + part.len();
-            if length > LONGEST {
-                return Err(Error::AnswerTooLarge(LONGEST));
-            }
-            if length > LONG && long.is_none() {
-                let turn = timeout_at(until, self.shared.long.clone().acquire_owned()).await;
-                // The semaphore is never closed.
-                long = turn
-                    .map_err(|_| interrupted("other long answers took too long"))?
-                    .ok();
-            }
-            body.extend_from_slice(&part);
+        let listing = call.listing.as_ref();
+        let mut body = Body {
+            response,
+            target,
+            until,
+            length: 0,
+            client: self,
+            turn: None,
+        };
+        let (mut text, mut entries) = (Vec::new(), Entries::default());
+        match listing.filter(|_| status == StatusCode::OK) {
+            Some(wanted) => entries = body.list(wanted).await?,
+            None => text = body.text().await?,
         }
+        let turn = body.turn.take();
         // The pool takes back its connection in a separate task. A call made before that would open another
         // connection.
         yield_now().await;
         if status != StatusCode::OK {
             // A proxy may quote the request.
-            let hidden = token.map(|t| t.hide_in(&String::from_utf8_lossy(&body)).into_bytes());
-            body = hidden.unwrap_or(body);
+            let hidden = token.map(|t| t.hide_in(&String::from_utf8_lossy(&text)).into_bytes());
+            text = hidden.unwrap_or(text);
         }
         if status != StatusCode::OK && status != StatusCode::NOT_FOUND {
-            return Err(Error::from_answer(status.as_u16(), &body));
+            return Err(Error::from_answer(status.as_u16(), &text));
         }
         Ok(Answer {
             found: status == StatusCode::OK,
@@ -414,11 +462,87 @@ impl Client {
             index: index.map(|index| index.max(1)),
             filtered,
             date,
-            body,
-            _long: long,
+            body: text,
+            entries,
+            _turn: turn,
             sent,
             server: target.clone(),
         })
+    }
+}
+
+/// The body of an answer, while it is read.
+struct Body<'a> {
+    response: reqwest::Response,
+    target: &'a Target,
+    /// When the server must have sent it.
+    until: Instant,
+    /// How many bytes were read.
+    length: usize,
+    client: &'a Client,
+    turn: Option<turns::FairTurn>,
+}
+
+impl Body<'_> {
+    /// The next bytes of it.
+    async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        let part = timeout_at(self.until, self.response.chunk()).await;
+        let part = part.map_err(|_| silent(self.target))?;
+        let part = part.map_err(|error| unreachable(self.target, &error))?;
+        if let Some(part) = &part {
+            self.length += part.len();
+            if self.length > LONGEST {
+                return Err(Error::AnswerTooLarge(LONGEST));
+            }
+        }
+        Ok(part)
+    }
+
+    /// Takes a turn for a long answer, unless it has one. The server is not charged with the time that this takes.
+    async fn take_turn(&mut self, turns: &turns::FairTurns) -> Result<(), Error> {
+        if self.turn.is_some() || self.length <= LONG {
+            return Ok(());
+        }
+        let asked = Instant::now();
+        let turn = turns.take(self.client.owner());
+        let turn = timeout(self.client.shared.timeout, turn).await;
+        let turn =
+            turn.map_err(|_| Error::NoTurn("other long answers took too long".to_owned()))?;
+        self.until += asked.elapsed();
+        self.turn = Some(turn);
+        Ok(())
+    }
+
+    /// All of it as text.
+    async fn text(&mut self) -> Result<Vec<u8>, Error> {
+        let mut text = Vec::new();
+        while let Some(part) = self.next().await? {
+            self.take_turn(&self.client.datacenter.long.others).await?;
+            text.extend_from_slice(&part);
+        }
+        Ok(text)
+    }
+
+    /// The entries of a listing.
+    async fn list(&mut self, wanted: &Wanted) -> Result<Entries, Error> {
+        let (mut elements, mut decoder) = (Elements::default(), wanted.decoder());
+        while let Some(part) = self.next().await? {
+            self.take_turn(&self.client.datacenter.long.listings)
+                .await?;
+            let mut part: &[u8] = &part;
+            while let Some(element) = elements.next(&mut part)? {
+                decoder.take(element)?;
+            }
+            if elements.pending() > LONGEST_ENTRY {
+                return Err(Error::AnswerTooLarge(LONGEST_ENTRY));
+            }
+        }
+        if !elements.ended() {
+            return Err(Error::Decode("the list is cut off".to_owned()));
+        }
+        self.turn = None;
+        let entries = decoder.finish().await?;
+        entries.ok_or_else(|| Error::NoTurn("others must give way first".to_owned()))
     }
 }
 
@@ -453,6 +577,14 @@ fn interrupted(message: &str) -> Error {
     }
 }
 
+/// The server has not answered in time.
+fn silent(target: &Target) -> Error {
+    Error::Unreachable {
+        message: format!("{}: no answer in time", target.name),
+        undecided: true,
+    }
+}
+
 fn unreachable(target: &Target, error: &reqwest::Error) -> Error {
     let why = if error.is_timeout() && !error.is_connect() {
         "no answer in time".to_owned()
@@ -470,5 +602,90 @@ pub(super) fn install_crypto() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // `Err` means that a provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::FutureExt as _;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+        sync::watch,
+    };
+
+    use super::*;
+    use crate::{Budget, WatchOptions};
+
+    /// A Consul with a long listing, and how often it was asked to wait for a change of it, which never comes.
+    async fn consul_with_a_long_listing() -> (Config, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let waits = Arc::new(AtomicUsize::new(0));
+        let counted = waits.clone();
+        let entry = |number| {
+            format!(r#"{{"Key":"p/{number}","Value":null,"CreateIndex":1,"ModifyIndex":1}}"#)
+        };
+        let entries: Vec<_> = (0..2000).map(entry).collect();
+        let body = format!("[{}]", entries.join(","));
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\nX-Consul-Index: 5\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (answer, counted) = (answer.clone(), counted.clone());
+                tokio::spawn(async move {
+                    let mut request = vec![0; 4096];
+                    while let Ok(read @ 1..) = stream.read(&mut request).await {
+                        if String::from_utf8_lossy(&request[..read]).contains("index=5") {
+                            counted.fetch_add(1, Ordering::Relaxed);
+                            std::future::pending::<()>().await;
+                        }
+                        stream.write_all(answer.as_bytes()).await.unwrap();
+                    }
+                });
+            }
+        });
+        let config = Config {
+            addresses: vec![address.parse().unwrap()],
+            timeout: Duration::from_millis(500),
+            ..Config::default()
+        };
+        (config, waits)
+    }
+
+    #[tokio::test]
+    async fn a_wait_for_the_turn_of_a_long_answer_is_not_charged_to_the_server() {
+        let (config, waits) = consul_with_a_long_listing().await;
+        let client = Client::new(config).unwrap();
+        let budget = Budget::new(Budget::DEFAULT);
+        let of = |owner: &str| client.charged(budget.account(&owner.into(), "p"));
+        let (busy, other) = (of("busy"), of("other"));
+        // Somebody waits for a change.
+        let options = WatchOptions {
+            urgent: watch::channel(false).1,
+            ..WatchOptions::default()
+        };
+        let mut readings = other.readings("p/", options);
+        assert!(readings.recv().await.unwrap().is_ok());
+        while waits.load(Ordering::Relaxed) == 0 {
+            yield_now().await;
+        }
+        // One owner reads as many long answers as it may.
+        let turns = &busy.datacenter.long.listings;
+        let taken: Vec<_> =
+            std::iter::from_fn(|| turns.take(busy.owner()).now_or_never()).collect();
+        assert!(!taken.is_empty());
+        let error = busy.list("p/").await.unwrap_err();
+        assert!(matches!(error, Error::NoTurn(_)), "{error}");
+        // That ends no wait at this server, and others have their turns.
+        assert_eq!(other.list("p/").await.unwrap().entries.len(), 2000);
+        assert!(readings.recv().now_or_never().is_none());
+        assert_eq!(waits.load(Ordering::Relaxed), 1);
+        drop(taken);
+        assert_eq!(busy.list("p/").await.unwrap().entries.len(), 2000);
     }
 }

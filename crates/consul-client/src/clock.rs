@@ -9,6 +9,10 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment(Duration);
 
+/// How long before the boot of the machine the first moment is, so that there are moments before the boot: what was
+/// recorded then by another process may still count. Ten years.
+const BEFORE_BOOT: Duration = Duration::from_hours(10 * 365 * 24);
+
 impl Moment {
     /// The end of time.
     pub const END: Self = Self(Duration::MAX);
@@ -18,15 +22,15 @@ impl Moment {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
         let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
-        Self(Duration::new(seconds, nanos))
+        Self(BEFORE_BOOT + Duration::new(seconds, nanos))
     }
 
-    /// The moment this long after the machine booted: for tests and models, which have a clock of their own.
+    /// The moment this long after the first one: for tests and models, which have a clock of their own.
     pub const fn from_boot(since: Duration) -> Self {
         Self(since)
     }
 
-    /// The moment this long before, at the earliest when the machine booted.
+    /// The moment this long before, at the earliest the first one, years before the machine booted.
     #[must_use]
     pub fn before(self, time: Duration) -> Self {
         Self(self.0.saturating_sub(time))
@@ -38,7 +42,8 @@ impl Moment {
     }
 }
 
-/// The wall-clock time, for people: in status, events, bodies and logs. Nothing is decided by it.
+/// The wall-clock time, for people: in status, events, bodies and logs. What may be decided by it is listed in
+/// `docs/guarantees.md`, under "Clocks".
 #[expect(clippy::disallowed_methods, reason = "the one place for the others")]
 pub fn time() -> jiff::Timestamp {
     jiff::Timestamp::now()
@@ -60,6 +65,12 @@ mod tests {
     fn now_never_goes_back() {
         let earlier = Moment::now();
         assert!(Moment::now() >= earlier);
+    }
+
+    #[test]
+    fn a_moment_before_the_boot_is_as_long_ago_as_it_was() {
+        let (now, year) = (Moment::now(), Duration::from_hours(365 * 24));
+        assert_eq!(now.since(now.before(year)), year);
     }
 
     #[test]

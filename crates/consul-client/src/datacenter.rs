@@ -19,16 +19,40 @@ use super::{
     endpoints::{Choice, Endpoints, Target},
     lanes::{ELSEWHERE, Lanes},
 };
+use crate::turns::FairTurns;
 
 /// The state of one datacenter. All its clients share this.
 pub(super) struct Datacenter {
     /// Which server is asked.
     pub(super) servers: Choice,
     pub(super) lanes: Arc<Lanes>,
+    /// Turns to have a long answer in memory.
+    pub(super) long: Long,
     /// How many operations a transaction may have.
     pub(super) capacity: AtomicUsize,
     /// It has accepted a namespace or a partition.
     pub(super) enterprise: AtomicBool,
+}
+
+/// How many long listings are read at once: one of each owner. Of each, one entry at a time is in memory as text, and
+/// what is decoded of it until it proves too large.
+const LISTINGS: usize = 2;
+
+/// Turns to have a long answer in memory. Clones share them.
+#[derive(Clone, Debug)]
+pub(super) struct Long {
+    pub(super) listings: FairTurns,
+    /// For any other answer, all of which is in memory as text.
+    pub(super) others: FairTurns,
+}
+
+impl Default for Long {
+    fn default() -> Self {
+        Self {
+            listings: FairTurns::new(LISTINGS),
+            others: FairTurns::new(1),
+        }
+    }
 }
 
 /// The datacenters that have a client.
@@ -39,6 +63,8 @@ pub(super) struct Datacenters {
     known: Mutex<HashMap<Option<String>, Weak<Datacenter>>>,
     watches: Arc<Semaphore>,
     elsewhere: Arc<Semaphore>,
+    /// Of the client's own datacenter, and of all others, one of which may hang.
+    long: [Long; 2],
 }
 
 impl Datacenters {
@@ -49,6 +75,7 @@ impl Datacenters {
             known: Mutex::default(),
             watches: Arc::new(Semaphore::new(watches)),
             elsewhere: Arc::new(Semaphore::new(ELSEWHERE)),
+            long: [Long::default(), Long::default()],
         }
     }
 
@@ -60,14 +87,17 @@ impl Datacenters {
             return datacenter;
         }
         let watches = self.watches.clone();
-        let lanes = if name == self.home {
-            Lanes::at_home(watches)
+        let [long_at_home, long_elsewhere] = &self.long;
+        let (lanes, long) = if name == self.home {
+            (Lanes::at_home(watches), long_at_home)
         } else {
-            Lanes::elsewhere(watches, self.elsewhere.clone())
+            let lanes = Lanes::elsewhere(watches, self.elsewhere.clone());
+            (lanes, long_elsewhere)
         };
         let datacenter = Arc::new(Datacenter {
             servers: Choice::new(self.endpoints.clone()),
             lanes: Arc::new(lanes),
+            long: long.clone(),
             capacity: AtomicUsize::new(super::txn::CAPACITY),
             enterprise: AtomicBool::new(false),
         });

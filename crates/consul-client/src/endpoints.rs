@@ -29,11 +29,16 @@ use super::{
 /// The most targets that are kept if a name resolves to more.
 const MOST: usize = 32;
 
+/// The most connections to a server that are kept while they are not used.
+const IDLE: usize = 32;
+
 /// One server, with its own connections.
 pub(super) struct Target {
     /// For messages: the address, and what its name resolved to.
     pub(super) name: String,
     pub(super) http: Client,
+    /// Closes each connection after one call.
+    pub(super) http_once: Client,
     /// Wakes the blocking queries that wait there when the server has failed another call.
     pub(super) lost: Notify,
     /// The beginning of every URL, without a slash at its end.
@@ -47,6 +52,11 @@ impl Target {
     /// The URL of a path that is already escaped.
     pub(super) fn url(&self, path: &str) -> Option<Url> {
         Url::parse(&format!("{}{path}", self.base)).ok()
+    }
+
+    /// The server's address, as the beginning of a URL.
+    pub(super) fn base(&self) -> &str {
+        &self.base
     }
 
     /// Whether both are the same server, perhaps with different connections.
@@ -219,6 +229,26 @@ impl Endpoints {
     }
 
     fn connect(&self, site: &Site, key: Key, trust: &Arc<Trust>) -> Result<Target, String> {
+        let mut name = site.name.clone();
+        if let (Dial::Name(..), Some(address)) = (&site.dial, key.1) {
+            name = format!("{name} ({})", address.ip());
+        }
+        let client = |idle| {
+            let builder = self.builder(site, key, trust).pool_max_idle_per_host(idle);
+            builder.build().map_err(|error| root_cause(&error))
+        };
+        Ok(Target {
+            name,
+            http: client(IDLE)?,
+            http_once: client(0)?,
+            lost: Notify::new(),
+            base: site.base.as_str().trim_end_matches('/').to_owned(),
+            key,
+            trust: trust.clone(),
+        })
+    }
+
+    fn builder(&self, site: &Site, key: Key, trust: &Arc<Trust>) -> ClientBuilder {
         let mut builder = ClientBuilder::new()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
@@ -236,32 +266,17 @@ impl Endpoints {
             .http2_keep_alive_interval(Duration::from_secs(15))
             .http2_keep_alive_timeout(Duration::from_secs(10))
             .tcp_nodelay(true)
-            .pool_max_idle_per_host(32)
             .pool_idle_timeout(Duration::from_mins(1));
         builder = if site.base.scheme() == "https" {
             trust.apply(builder)
         } else {
             Trust::none(builder)
         };
-        let mut name = site.name.clone();
         match (&site.dial, key.1, site.base.host_str()) {
-            (Dial::Unix(path), ..) => builder = builder.unix_socket(path.as_path()),
-            (dial, Some(address), Some(host)) => {
-                builder = builder.resolve(host, address);
-                if let Dial::Name(..) = dial {
-                    name = format!("{name} ({})", address.ip());
-                }
-            }
-            _ => {}
+            (Dial::Unix(path), ..) => builder.unix_socket(path.as_path()),
+            (_, Some(address), Some(host)) => builder.resolve(host, address),
+            _ => builder,
         }
-        Ok(Target {
-            name,
-            http: builder.build().map_err(|error| root_cause(&error))?,
-            lost: Notify::new(),
-            base: site.base.as_str().trim_end_matches('/').to_owned(),
-            key,
-            trust: trust.clone(),
-        })
     }
 }
 

@@ -53,6 +53,13 @@ pub enum Error {
     /// The answer is longer than this client reads.
     #[error("Consul's answer has more than {} MiB", .0 >> 20)]
     AnswerTooLarge(usize),
+    /// What is below the prefix does not fit into the [`Budget`](super::Budget) of so many bytes, beside what is kept of
+    /// others.
+    #[error("Consul's answer does not fit into the {} MiB that are kept of all its answers", .0 >> 20)]
+    PrefixTooLarge(usize),
+    /// A long answer came, and other long ones were read for so long that it could not be read in time.
+    #[error("Consul's answer was not read: {0}")]
+    NoTurn(String),
     /// A namespace or a partition was named, and this Consul is not Consul Enterprise.
     #[error("not supported by this Consul: {0}")]
     Unsupported(String),
@@ -66,9 +73,9 @@ pub enum Error {
     /// refuses: since 1.22 with a space at either end, since 1.21.5 with more. It is the key, or Consul's words.
     #[error("Consul takes no such key: {0}")]
     InvalidKey(String),
-    /// The client's [`Gate`](super::Gate) is closed; nothing was sent.
-    #[error("held back: nothing may be changed any more")]
-    Withheld,
+    /// The client's [`Gate`](super::Gate) is closed, for this reason; nothing was sent.
+    #[error("nothing may be written to Consul now: {0}")]
+    Withheld(String),
     /// Any other failure.
     #[error("Consul answered with status {status}: {message}")]
     Unexpected {
@@ -160,11 +167,13 @@ impl Error {
             Self::Gone => "SessionGone",
             Self::TooLarge(_) => "TooLarge",
             Self::AnswerTooLarge(_) => "AnswerTooLarge",
+            Self::PrefixTooLarge(_) => "PrefixTooLarge",
+            Self::NoTurn(_) => "NoTurn",
             Self::Unsupported(_) => "EnterpriseOnly",
             Self::UnknownDatacenter => "UnknownDatacenter",
             Self::MissingNode => "MissingNode",
             Self::InvalidKey(_) => "InvalidKey",
-            Self::Withheld => "Withheld",
+            Self::Withheld(_) => "Withheld",
             Self::Unexpected { .. } | Self::Decode(_) => "UnexpectedAnswer",
         }
     }
@@ -175,7 +184,10 @@ impl Error {
         match self {
             Self::Unreachable { undecided, .. } | Self::NoLeader { undecided, .. } => *undecided,
             Self::Unexpected { status, .. } => *status >= 500,
-            Self::Decode(_) | Self::AnswerTooLarge(_) => true,
+            Self::Decode(_)
+            | Self::AnswerTooLarge(_)
+            | Self::PrefixTooLarge(_)
+            | Self::NoTurn(_) => true,
             Self::NotSent(_)
             | Self::Denied(_)
             | Self::LoginFailed(_)
@@ -188,8 +200,13 @@ impl Error {
             | Self::UnknownDatacenter
             | Self::MissingNode
             | Self::InvalidKey(_)
-            | Self::Withheld => false,
+            | Self::Withheld(_) => false,
         }
+    }
+
+    /// Whether nothing is kept of a listing because there is too much of it.
+    pub fn is_too_much_to_keep(&self) -> bool {
+        matches!(self, Self::AnswerTooLarge(_) | Self::PrefixTooLarge(_))
     }
 
     /// Whether Consul does not know the token: it was deleted, it has expired, or it is too new for this server.
@@ -213,6 +230,7 @@ impl Error {
         match self {
             Self::Unreachable { .. }
             | Self::NotSent(_)
+            | Self::NoTurn(_)
             | Self::NoLeader { .. }
             | Self::TooManyRequests(_) => true,
             Self::Unexpected { status, .. } => *status >= 500,

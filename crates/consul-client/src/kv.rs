@@ -2,7 +2,6 @@
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
-use base64::{Engine, prelude::BASE64_STANDARD};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::Method;
 use serde::{
@@ -12,10 +11,11 @@ use serde::{
 use serde_json::value::RawValue;
 
 use super::{
-    Client, Entry, Error, Keys, Listing, SessionId,
-    call::{Answer, Call},
+    Client, Entries, Entry, Error, Keys, Listing, SessionId,
+    call::Call,
     endpoints::Target,
     lanes::Lane,
+    listing::{self, Wanted},
 };
 
 /// The condition for writing a key.
@@ -38,9 +38,18 @@ impl Client {
     ///
     /// If the token may not read some of the entries it fails with [`Error::Denied`]: an incomplete listing would
     /// pass for a complete one.
+    ///
+    /// Only lock keys (`/.lock`), contenders (locked by the session that they are named after) and the key `prefix`
+    /// itself have their values. [`Error::AnswerTooLarge`] if there is more than 5000 holders need, and
+    /// [`Error::PrefixTooLarge`] if it does not fit into the budget of [`Self::charged`].
     pub async fn list(&self, prefix: &str) -> Result<Listing, Error> {
+        self.list_over(prefix, &Entries::default()).await
+    }
+
+    /// The same, with the copy of each entry that is known already.
+    pub async fn list_over(&self, prefix: &str, known: &Entries) -> Result<Listing, Error> {
         let call = Call::get("kv_list", list_path(prefix)?).consistent();
-        Ok(self.list_with(prefix, call).await?.0)
+        Ok(self.list_with(prefix, known, call).await?.0)
     }
 
     /// The keys that begin with `prefix` and end like this, without their values: much less than [`Self::list`] reads
@@ -121,20 +130,38 @@ impl Client {
     pub(super) async fn list_with(
         &self,
         prefix: &str,
+        known: &Entries,
         call: Call,
     ) -> Result<(Listing, Arc<Target>), Error> {
         let kind = call.kind;
-        let answer = self.send(call.with("recurse", "")).await?;
+        let wanted = Wanted {
+            prefix: prefix.to_owned(),
+            known: known.clone(),
+            account: self.account.clone(),
+        };
+        let answer = self.send(call.with("recurse", "").listing(wanted)).await?;
         if answer.filtered {
             return Err(Error::Denied(format!(
                 "the token lacks permission 'key:read' on some keys below {prefix:?}"
             )));
         }
-        let listing = decode_listing(&answer)?;
-        if listing.entries.is_empty() {
+        // Something other than Consul, such as a proxy, answers with 404, too. Taking that for "there are no keys"
+        // would lose every lock.
+        let index = match answer.index {
+            Some(index) => index,
+            None if answer.found => return Err(Error::Decode("no X-Consul-Index".to_owned())),
+            None => return Err(answer.not_found()),
+        };
+        if answer.entries.is_empty() {
             // Not every Consul reports that it left entries out, but it denies reading a single key explicitly.
             self.table_index(kind, prefix).await?;
         }
+        let listing = Listing {
+            entries: answer.entries,
+            index,
+            sent: answer.sent,
+            reset: false,
+        };
         Ok((listing, answer.server))
     }
 
@@ -146,28 +173,6 @@ impl Client {
         let answer = self.send(Call::get(kind, absent).consistent()).await?;
         answer.index.ok_or_else(|| answer.not_found())
     }
-}
-
-fn decode_listing(answer: &Answer) -> Result<Listing, Error> {
-    // Something other than Consul, such as a proxy, answers with 404, too. Taking that for "there are no keys" would
-    // lose every lock.
-    let index = match answer.index {
-        Some(index) => index,
-        None if answer.found => return Err(Error::Decode("no X-Consul-Index".to_owned())),
-        None => return Err(answer.not_found()),
-    };
-    let wire: Vec<WireEntry<'_>> = if answer.found {
-        answer.json()?
-    } else {
-        Vec::new()
-    };
-    let entries = wire.into_iter().map(WireEntry::listed);
-    Ok(Listing {
-        entries: entries.collect::<Result<_, _>>()?,
-        index,
-        sent: answer.sent,
-        reset: false,
-    })
 }
 
 /// Keeps the keys with this ending while they are read.
@@ -232,9 +237,9 @@ pub(super) fn list_path(prefix: &str) -> Result<String, Error> {
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct WireEntry<'a> {
-    key: String,
+    pub(super) key: String,
     #[serde(borrow)]
-    value: Option<&'a RawValue>,
+    pub(super) value: Option<&'a RawValue>,
     #[serde(default)]
     flags: u64,
     session: Option<SessionId>,
@@ -245,28 +250,17 @@ pub(super) struct WireEntry<'a> {
 }
 
 impl WireEntry<'_> {
-    /// The entry of a listing. It has its value only if it is a lock key or is locked: others may have written anything
-    /// beside these.
-    fn listed(mut self) -> Result<Entry, Error> {
-        let locked = self
-            .session
-            .as_ref()
-            .is_some_and(|session| !session.as_str().is_empty());
-        if !locked && !self.key.ends_with("/.lock") {
-            self.value = None;
-        }
-        self.decode()
+    /// Whether the session that it is named after has locked it.
+    pub(super) fn is_contender(&self) -> bool {
+        let name = self.key.rsplit_once('/').map(|(_, name)| name);
+        let session = self.session.as_ref().map(SessionId::as_str);
+        name == session && name.is_some_and(|name| !name.is_empty())
     }
 
     pub(super) fn decode(self) -> Result<Entry, Error> {
         let not_base64 = || Error::decode(&format!("the value of {:?} is no base64", self.key));
-        let value: Option<Cow<'_, str>> = match self.value {
-            Some(value) => serde_json::from_str(value.get()).map_err(|_| not_base64())?,
-            None => None,
-        };
-        let value = BASE64_STANDARD.decode(value.as_deref().unwrap_or_default());
         Ok(Entry {
-            value: value.map_err(|_| not_base64())?,
+            value: listing::bytes(self.value).ok_or_else(not_base64)?,
             key: self.key,
             flags: self.flags,
             session: self.session.filter(|session| !session.as_str().is_empty()),
@@ -346,18 +340,6 @@ mod tests {
                 format!("Consul takes no such key: {key:?}")
             );
         }
-    }
-
-    #[test]
-    fn only_what_can_be_a_semaphores_keeps_its_value_in_a_listing() {
-        let body = r#"[{"Key":"s/.lock","Value":"e30=","CreateIndex":1,"ModifyIndex":2},
-            {"Key":"s/1","Value":"e30=","Session":"1","CreateIndex":1,"ModifyIndex":2},
-            {"Key":"s/2","Value":"e30=","Session":"","CreateIndex":1,"ModifyIndex":2},
-            {"Key":"s/junk","Value":"e30=","CreateIndex":1,"ModifyIndex":2}]"#;
-        let wire: Vec<WireEntry<'_>> = serde_json::from_str(body).unwrap();
-        let entries: Result<Vec<_>, _> = wire.into_iter().map(WireEntry::listed).collect();
-        let values = entries.unwrap().into_iter().map(|entry| entry.value);
-        assert_eq!(values.collect::<Vec<_>>(), [&b"{}"[..], b"{}", b"", b""]);
     }
 
     #[test]

@@ -8,6 +8,9 @@
 //! | `model` | plain data without IO: entries, listings, session ids, transaction operations |
 //! | `error` | what can go wrong, and how it is read from Consul's answers |
 //! | `call` | a request and its answer |
+//! | `elements`, `listing` | listings, decoded while they are read |
+//! | `budget` | how much of the answers is kept, over all prefixes |
+//! | [`turns`] | turns that are shared fairly |
 //! | `client` | how every call is made: deadline, attempts, bounded answers |
 //! | `backoff` | pauses between attempts, for everything that fails |
 //! | `repeat` | when a call that failed is made again |
@@ -27,37 +30,43 @@
 //! always; a write only when it is certain that nothing was written. The timeout of [`Config`] limits everything.
 
 mod backoff;
+mod budget;
 mod call;
 mod catalog;
 mod client;
 pub mod clock;
 mod config;
 mod datacenter;
+mod elements;
 mod endpoints;
 mod error;
 pub mod files;
 pub mod id;
 mod kv;
 mod lanes;
+mod listing;
 mod login;
 mod model;
 mod repeat;
 mod session;
+mod shared_turn;
 mod status;
 pub mod text;
 mod tls;
 mod token;
+pub mod turns;
 mod txn;
 mod watch;
 
 pub use backoff::Backoff;
+pub use budget::{Account, Budget, Reader};
 pub use catalog::ExternalNode;
 pub use client::{Client, Gate, Observer};
 pub use config::{Address, Config, ConfigError, HttpAuth, Scope, Secret, Tls};
 pub use error::{Error, LoginFailure, OpError};
 pub use kv::PutMode;
 pub use login::AuthMethod;
-pub use model::{Entry, Keys, Listing, Op, SessionId};
+pub use model::{Entries, Entry, Keys, Listed, Listing, Op, SessionId};
 pub use session::{Behavior, NewSession, Renewed, Session};
 pub use status::Status;
 pub use token::{InvalidToken, TokenCell};

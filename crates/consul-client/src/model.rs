@@ -1,10 +1,14 @@
 //! Plain data of the KV store. No IO.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Deref, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{clock::Moment, id::Id};
+use crate::{
+    budget::{Charge, Derived},
+    clock::Moment,
+    id::Id,
+};
 
 /// The id of a session, as Consul made it (a UUID in text). Clones share it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -78,11 +82,115 @@ pub struct Entry {
     pub modify_index: u64,
 }
 
+/// An entry of a listing. Clones share it. What a client keeps of Consul's answers counts against its
+/// [`Budget`](super::Budget) until the last clone is dropped.
+#[derive(Clone, Debug)]
+pub struct Listed(Arc<Counted>);
+
+#[derive(Debug)]
+struct Counted {
+    entry: Entry,
+    _charge: Option<Charge>,
+}
+
+impl Listed {
+    /// An entry that counts as much as the charge says.
+    pub(super) fn charged(entry: Entry, charge: Option<Charge>) -> Self {
+        Self(Arc::new(Counted {
+            entry,
+            _charge: charge,
+        }))
+    }
+
+    /// Whether both are the same copy.
+    #[cfg(test)]
+    pub(super) fn is_same_copy(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// An entry that counts against no budget, such as one that this process wrote.
+impl From<Entry> for Listed {
+    fn from(entry: Entry) -> Self {
+        Self::charged(entry, None)
+    }
+}
+
+impl Deref for Listed {
+    type Target = Entry;
+
+    fn deref(&self) -> &Entry {
+        &self.0.entry
+    }
+}
+
+impl PartialEq for Listed {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Listed {}
+
+/// The entries of a listing, or a part of them. Clones share them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entries(Arc<Vec<Listed>>);
+
+impl Entries {
+    /// How many bytes a reader derives from them: who holds, who waits, and so on.
+    pub fn derived_size(&self) -> usize {
+        let mut derived = Derived::default();
+        self.iter().for_each(|entry| derived.add(entry));
+        derived.size()
+    }
+}
+
+impl Deref for Entries {
+    type Target = [Listed];
+
+    fn deref(&self) -> &[Listed] {
+        &self.0
+    }
+}
+
+impl From<Vec<Listed>> for Entries {
+    fn from(entries: Vec<Listed>) -> Self {
+        Self(Arc::new(entries))
+    }
+}
+
+impl From<Vec<Entry>> for Entries {
+    fn from(entries: Vec<Entry>) -> Self {
+        entries.into_iter().collect()
+    }
+}
+
+impl FromIterator<Entry> for Entries {
+    fn from_iter<I: IntoIterator<Item = Entry>>(entries: I) -> Self {
+        entries.into_iter().map(Listed::from).collect()
+    }
+}
+
+impl FromIterator<Listed> for Entries {
+    fn from_iter<I: IntoIterator<Item = Listed>>(entries: I) -> Self {
+        Self(Arc::new(entries.into_iter().collect()))
+    }
+}
+
+impl<'a> IntoIterator for &'a Entries {
+    type Item = &'a Listed;
+    type IntoIter = std::slice::Iter<'a, Listed>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
 /// All keys below a prefix, as read at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
     /// The entries, ordered by key.
-    pub entries: Vec<Entry>,
+    pub entries: Entries,
     /// The index for the next blocking query, which waits until it is passed; at least 1.
     pub index: u64,
     /// When the request was sent. The listing is at least as new.
@@ -95,15 +203,15 @@ pub struct Listing {
 impl Listing {
     /// What each part of it shows, by the part that `part_of` says an entry belongs to. The others are left out.
     pub fn split<K: Ord>(self, part_of: impl Fn(&Entry) -> Option<K>) -> BTreeMap<K, Self> {
-        let mut parts: BTreeMap<K, Vec<Entry>> = BTreeMap::new();
-        for entry in self.entries {
-            if let Some(part) = part_of(&entry) {
-                parts.entry(part).or_default().push(entry);
+        let mut parts: BTreeMap<K, Vec<Listed>> = BTreeMap::new();
+        for entry in &self.entries {
+            if let Some(part) = part_of(entry) {
+                parts.entry(part).or_default().push(entry.clone());
             }
         }
         let (index, sent, reset) = (self.index, self.sent, self.reset);
-        let listing = |entries| Self {
-            entries,
+        let listing = |entries: Vec<Listed>| Self {
+            entries: entries.into(),
             index,
             sent,
             reset,

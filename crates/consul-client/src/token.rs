@@ -27,7 +27,10 @@ pub(super) struct Token {
 
 impl Token {
     pub(super) fn parse(text: &str) -> Result<Self, InvalidToken> {
-        let mut header = HeaderValue::from_str(text).map_err(|_| InvalidToken)?;
+        if text.len() > LONGEST {
+            return Err(InvalidToken::TooLong);
+        }
+        let mut header = HeaderValue::from_str(text).map_err(|_| InvalidToken::Characters)?;
         header.set_sensitive(true);
         let secret = text.into();
         Ok(Self { secret, header })
@@ -43,10 +46,19 @@ impl Token {
     }
 }
 
-/// The text can't be sent as a token. The message does not quote it.
+/// The longest token, in bytes. Consul's have 36 characters, and tokens from a login some thousand.
+const LONGEST: usize = 16 << 10;
+
+/// Why a text can't be sent as a token. The message does not quote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("holds characters that no token has")]
-pub struct InvalidToken;
+pub enum InvalidToken {
+    /// No header can carry it.
+    #[error("holds characters that no token has")]
+    Characters,
+    /// It is longer than any token.
+    #[error("holds more than {} KiB, which no token has", LONGEST >> 10)]
+    TooLong,
+}
 
 /// A token that its owner sets and may replace at any time. Clones share it.
 #[derive(Clone, Default)]
@@ -201,6 +213,15 @@ mod tests {
         };
         assert_eq!(error.variable, "CONSUL_HTTP_TOKEN");
         assert!(!error.to_string().contains("s3cr3t"));
+    }
+
+    #[test]
+    fn a_token_is_not_longer_than_any_token_is() {
+        let parse = |length| Token::parse(&"x".repeat(length)).err();
+        assert_eq!(parse(LONGEST), None);
+        assert_eq!(parse(LONGEST + 1), Some(InvalidToken::TooLong));
+        let message = InvalidToken::TooLong.to_string();
+        assert_eq!(message, "holds more than 16 KiB, which no token has");
     }
 
     #[test]

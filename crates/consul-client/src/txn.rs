@@ -10,17 +10,14 @@ use super::{Client, Entry, Error, Op, Scope, call::Call, kv::WireEntry};
 /// What Consul accepts since 1.14.
 pub(super) const CAPACITY: usize = 128;
 
-/// What it accepts before 1.14.
-const OLD_CAPACITY: usize = 64;
-
 impl Client {
     /// Applies all operations, or none. Returns the entries that were read, written or checked, in order; only those
     /// that were read have a value. Deleted keys, and keys that must not exist, have no entry, so look entries up by
     /// their key and not by their place.
     ///
     /// [`Error::Conflict`] lists every operation that failed. [`Error::TooLarge`] means: retry with at most
-    /// [`Client::transaction_capacity`] operations; if there were no more, the values are too large. Not repeated when
-    /// its answer was lost.
+    /// [`Client::transaction_capacity`] operations; if there were no more, the values are too large, in all or one of
+    /// them. Not repeated when its answer was lost.
     pub async fn transaction(&self, operations: &[Op]) -> Result<Vec<Entry>, Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
@@ -51,23 +48,21 @@ impl Client {
         entries.map(WireEntry::decode).collect()
     }
 
-    /// How many operations a transaction may have: 128 until a Consul before 1.14 refuses so many, then 64. All
+    /// How many operations a transaction may have: 128 until Consul names another limit, as it does before 1.14: 64. All
     /// clients of the datacenter share what was learned.
     pub fn transaction_capacity(&self) -> usize {
         self.datacenter.capacity.load(Ordering::Relaxed)
     }
 
     /// `Transaction contains too many operations (65 > 64)` names the limit. Too many bytes, or a proxy's message, name
-    /// none, but fewer operations help there, too.
+    /// none: they say something of this transaction, and nothing of those of others.
     fn learn_capacity(&self, operations: usize, message: &str) {
-        let named = match message.rsplit_once("> ") {
-            Some((words, limit)) if words.contains("too many operations") => {
-                limit.trim_end_matches(')').parse().ok()
-            }
-            _ => None,
+        let Some((words, limit)) = message.rsplit_once("> ") else {
+            return;
         };
-        let limit: usize = named.unwrap_or(OLD_CAPACITY);
-        if (1..operations).contains(&limit) {
+        let named = limit.trim_end_matches(')').parse().ok();
+        let limit: Option<usize> = named.filter(|_| words.contains("too many operations"));
+        if let Some(limit) = limit.filter(|limit| (1..operations).contains(limit)) {
             self.datacenter.capacity.fetch_min(limit, Ordering::Relaxed);
         }
     }

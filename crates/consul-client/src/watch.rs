@@ -9,11 +9,12 @@ use tokio::{
 };
 
 use super::{
-    Backoff, Client, Error, Listing,
+    Account, Backoff, Client, Entries, Error, Listing,
     call::{Call, Wait},
     endpoints::Target,
     kv::list_path,
     session::write_duration,
+    shared_turn::SharedTurn,
 };
 
 /// How a prefix is watched.
@@ -33,6 +34,12 @@ pub struct WatchOptions {
     /// How much time there is at least from one reading to the next, at most half of `wait`: changes meanwhile share
     /// a reading. It may be made shorter at any time.
     pub spacing: watch::Receiver<Duration>,
+    /// Whether it takes one of the turns to watch that all programs of this machine share; without one it polls, as a
+    /// watch beyond [`Config::max_watches`](super::Config::max_watches) does, and keeps no connection meanwhile. For
+    /// programs of which hundreds may run on a machine.
+    pub shares_turns: bool,
+    /// What is known of the prefix: of that, no second copy is made.
+    pub known: Entries,
 }
 
 impl Default for WatchOptions {
@@ -43,6 +50,8 @@ impl Default for WatchOptions {
             rate: 100.0,
             urgent: watch::channel(true).1,
             spacing: watch::channel(Duration::ZERO).1,
+            shares_turns: false,
+            known: Entries::default(),
         }
     }
 }
@@ -73,8 +82,16 @@ impl Client {
         prefix: &str,
         options: WatchOptions,
     ) -> impl Stream<Item = Result<Listing, Error>> + Send + 'static + use<> {
+        let poller = if options.shares_turns {
+            self.without_idle_connections()
+        } else {
+            self.clone()
+        };
         let watch = Watch {
             client: self.clone(),
+            poller,
+            shares_turns: options.shares_turns,
+            shared_turn: None,
             prefix: prefix.to_owned(),
             wait: options.wait.min(LONGEST),
             since: None,
@@ -86,6 +103,7 @@ impl Client {
             last: None,
             failures: None,
             lost_waits: BACKOFF,
+            known: options.known,
         };
         stream::unfold(watch, async |mut watch| {
             let reading = watch.next().await;
@@ -123,6 +141,11 @@ impl Client {
 
 struct Watch {
     client: Client,
+    /// Makes the calls that wait for nothing.
+    poller: Client,
+    shares_turns: bool,
+    /// The turn that it has among the programs of this machine.
+    shared_turn: Option<SharedTurn>,
     prefix: String,
     wait: Duration,
     urgent: watch::Receiver<bool>,
@@ -140,28 +163,53 @@ struct Watch {
     failures: Option<Backoff>,
     /// The longest pauses after failed waits.
     lost_waits: Backoff,
+    /// What the last reading showed: most of it is in the next one, too.
+    known: Entries,
 }
 
 impl Watch {
     async fn next(&mut self) -> Result<Listing, Error> {
-        if let Some(failures) = &mut self.failures {
-            failures.wait().await;
-        }
-        self.bucket.take(self.cost).await;
-        self.keep_space().await;
-        let reading = self.read().await;
+        let account = self.client.account.clone();
+        let gives_way = async {
+            match &account {
+                Some(account) => account.gives_way().await,
+                None => std::future::pending().await,
+            }
+        };
+        let reading = tokio::select! {
+            biased;
+            () = gives_way => Err(Error::PrefixTooLarge(account.as_ref().map_or(0, Account::limit))),
+            reading = self.read_in_time() => reading,
+        };
         self.last = Some(Instant::now());
         match &reading {
             Ok(listing) => {
+                self.known = listing.entries.clone();
                 let entries = u32::try_from(listing.entries.len()).unwrap_or(u32::MAX);
                 self.cost = self.bucket.cost(entries, self.wait);
                 self.failures = None;
             }
-            Err(Error::AnswerTooLarge(_)) => self.failures = Some(TOO_LARGE),
+            Err(error) if error.is_too_much_to_keep() => {
+                self.known = Entries::default();
+                self.failures = Some(TOO_LARGE);
+            }
             Err(_) if self.failures.is_none() => self.failures = Some(BACKOFF),
             Err(_) => {}
         }
         reading
+    }
+
+    /// The next reading, after the pauses that must be before it.
+    async fn read_in_time(&mut self) -> Result<Listing, Error> {
+        if let Some(failures) = &mut self.failures {
+            failures.wait().await;
+            if let Some(account) = &self.client.account {
+                account.come_back();
+            }
+        }
+        self.bucket.take(self.cost).await;
+        self.keep_space().await;
+        self.read().await
     }
 
     /// Waits until the next reading is far enough from the last one.
@@ -184,11 +232,21 @@ impl Watch {
         }
     }
 
+    /// Whether it may watch at this server, beside the other programs of this machine.
+    fn has_shared_turn(&mut self, server: &Target) -> bool {
+        if self.shared_turn.is_none() {
+            self.shared_turn = SharedTurn::take(server.base());
+        }
+        self.shared_turn.is_some()
+    }
+
     async fn read(&mut self) -> Result<Listing, Error> {
         let waited = match self.since.take() {
             None => None,
             Some((index, server)) => {
-                if let Some(_turn) = self.client.lanes.watch_turn() {
+                let lanes = self.client.lanes.clone();
+                let shared = !self.shares_turns || self.has_shared_turn(&server);
+                if let Some(_turn) = lanes.watch_turn().filter(|_| shared) {
                     Some(self.wait_for_change(index, server).await)
                 } else {
                     self.pause().await;
@@ -226,7 +284,7 @@ impl Watch {
     /// The current listing, without a wait.
     async fn list_now(&self) -> Result<(Listing, Arc<Target>), Error> {
         let call = self.call()?.consistent();
-        self.client.list_with(&self.prefix, call).await
+        self.poller.list_with(&self.prefix, &self.known, call).await
     }
 
     /// Waits while nothing is urgent, at most for `wait`.
@@ -253,7 +311,7 @@ impl Watch {
         // Consul adds up to a sixteenth, so that not all waits end at the same time.
         let most = self.wait + self.wait / 16;
         call.wait = Some(Wait { most, server });
-        self.client.list_with(&self.prefix, call).await
+        self.client.list_with(&self.prefix, &self.known, call).await
     }
 
     fn call(&self) -> Result<Call, Error> {

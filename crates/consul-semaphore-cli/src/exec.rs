@@ -249,8 +249,10 @@ async fn wait(
         pin!(acquire);
         loop {
             tokio::select! {
-                granted = &mut acquire => return Ok(granted?),
+                biased;
+                // A command that is not to run any more is not started in a slot that was granted in this moment.
                 signal = signals.asks_to_end() => return Err(Failure::Interrupted(signal)),
+                granted = &mut acquire => return Ok(granted?),
                 // A terminal would also signal, or stop, what waits in the foreground. What fails is tried again once
                 // there are slots.
                 () = near.notified(), if !settings.foreground && prepared.is_none() => {

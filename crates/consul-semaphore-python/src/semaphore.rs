@@ -97,7 +97,7 @@ impl Semaphore {
         }
     }
 
-    /// `future` gets a slot. Without `timeout` it waits for as long as it takes, and with one of 0 it does not wait.
+    /// `future` gets a slot, whose work begins with [`Slot::begin`]. Without `timeout` it waits for as long as it takes, and with one of 0 it does not wait.
     #[pyo3(signature = (timeout, future))]
     fn acquire(&self, timeout: Option<f64>, future: Py<PyAny>) -> PyResult<Call> {
         let registered = self.0.get()?.clone();
@@ -107,17 +107,10 @@ impl Semaphore {
         let process = registered.process();
         call::begin(process, future, async move {
             let semaphore = registered.semaphore();
-            let asked = async {
-                match within {
-                    None => semaphore.acquire().await,
-                    Some(time) if time.is_zero() => semaphore.try_acquire().await,
-                    Some(time) => semaphore.acquire_within(time).await,
-                }
-            };
             let slot = tokio::select! {
                 biased;
                 () = process.ends() => return Err(process::ending()),
-                slot = asked => slot.map_err(|no| error::no_slot(&no))?,
+                slot = semaphore.acquire_pending(within) => slot.map_err(|no| error::no_slot(&no))?,
             };
             Slot::new(slot, registered)
         })

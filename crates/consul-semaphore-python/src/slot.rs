@@ -5,7 +5,8 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use consul_semaphore::{ReleaseError, Sequencer, Slot as Granted};
+use consul_semaphore::{PendingSlot, ReleaseError, Sequencer, Slot as Granted};
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use tokio::sync::{RwLock, watch};
 
@@ -17,7 +18,9 @@ use crate::{
 
 /// The slot, while it is held, and then what came of its release.
 pub(crate) struct Held {
-    /// Those who wait for its loss read it.
+    /// Until its work begins. Whoever asked for it may be cancelled before it looks at it.
+    pending: Mutex<Option<PendingSlot>>,
+    /// Those who wait for its loss read it. `None` before its work begins.
     slot: RwLock<Option<Granted>>,
     /// Makes them end.
     stage: watch::Sender<Stage>,
@@ -40,12 +43,26 @@ enum Stage {
 type Outcome = Result<Option<String>, String>;
 
 impl Held {
-    fn new(slot: Granted, rests: bool) -> Self {
+    fn new(slot: PendingSlot, rests: bool) -> Self {
         Self {
-            slot: RwLock::new(Some(slot)),
+            pending: Mutex::new(Some(slot)),
+            slot: RwLock::new(None),
             stage: watch::Sender::new(Stage::Held),
             was_lost: AtomicBool::new(false),
             rests,
+        }
+    }
+
+    /// The work begins, unless it is too late.
+    fn begin(&self) -> bool {
+        let begun = self.pending.lock().take().and_then(PendingSlot::begin);
+        match (begun, self.slot.try_write()) {
+            (Some(slot), Ok(mut place)) => {
+                *place = Some(slot);
+                true
+            }
+            // It is being given back.
+            _ => false,
         }
     }
 
@@ -72,8 +89,12 @@ impl Held {
     /// Gives it back, unless somebody does already or has, and waits until that is done: all are told the same. It must
     /// run to its end.
     pub(crate) async fn release(&self) -> PyResult<Option<String>> {
-        if let Some(slot) = self.take().await {
-            let outcome = self.end(slot).await;
+        if self.leave() {
+            let outcome = match self.take().await {
+                Some(slot) => self.end(slot).await,
+                // Its work has not begun.
+                None => Ok(None),
+            };
             self.stage.send_replace(Stage::Gone(outcome));
         }
         let mut stage = self.stage.subscribe();
@@ -91,15 +112,20 @@ impl Held {
         }
     }
 
-    /// Takes the slot out, which nobody else can then.
-    async fn take(&self) -> Option<Granted> {
+    /// Whether the slot is to be given back now, and not by somebody else.
+    fn leave(&self) -> bool {
         self.stage.send_if_modified(|stage| {
             let held = matches!(stage, Stage::Held);
             if held {
                 *stage = Stage::Leaves;
             }
             held
-        });
+        })
+    }
+
+    /// Takes the slot out, if its work has begun.
+    async fn take(&self) -> Option<Granted> {
+        drop(self.pending.lock().take());
         let slot = self.slot.write().await.take()?;
         self.was_lost.store(slot.is_lost(), Ordering::Relaxed);
         Some(slot)
@@ -151,7 +177,7 @@ impl Drop for Kept {
 impl Slot {
     /// # Errors
     /// The program ends: the slot is given back.
-    pub(crate) fn new(slot: Granted, semaphore: Arc<Registered>) -> PyResult<Self> {
+    pub(crate) fn new(slot: PendingSlot, semaphore: Arc<Registered>) -> PyResult<Self> {
         let sequencers = slot.sequencers();
         let held = Arc::new(Held::new(slot, semaphore.rests()));
         let id = semaphore.process().hold(&held)?;
@@ -179,6 +205,11 @@ impl Slot {
             )
         });
         Ok(all.collect())
+    }
+
+    /// Whether the work begins in it. Otherwise it is too late, and it is given back.
+    fn begin(&self) -> PyResult<bool> {
+        Ok(self.0.get()?.held.begin())
     }
 
     /// Whether this process took it, not one that it was forked from.

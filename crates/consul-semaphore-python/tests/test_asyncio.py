@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sys
 import threading
+import time
 import unittest
 
 from consul_semaphore import Lost, Semaphore, Timeout
@@ -85,6 +86,18 @@ class Asyncio(Stage, unittest.IsolatedAsyncioTestCase):
             del waiting
             async with semaphore.slot(timeout=60):
                 pass
+
+    async def test_a_slot_whose_task_is_cancelled_at_its_grant_does_not_cool_down(self) -> None:
+        semaphore = Semaphore(self.prefix, limit=1, cooldown=3600)
+        waiting = asyncio.create_task(semaphore.acquire_async())
+        await asyncio.sleep(0)
+        # The loop is blocked until the outcome has come, so that the cancellation comes after it.
+        eventually(lambda: self.consul.holders(self.prefix))
+        time.sleep(0.5)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        del waiting
+        await self.eventually_contend(0)
 
     async def test_a_lost_slot_ends_its_block(self) -> None:
         with self.assertRaisesRegex(Lost, f"the slot of {self.prefix} is lost"):

@@ -23,7 +23,7 @@ use consul_semaphore::{
     Cluster, Defence, Granted, LimitPolicy, Mode, OnContention, OnSlotLost, Phase, Place,
     Restrictions, SessionState, Settings, SlotRequest, Uid, Workload,
     engine::{
-        Action, Answer, Call, CallId, Changes, Event, Lookup, Now, Queue, Slice, Write, Written,
+        Action, Answer, Call, CallId, Changes, Event, Lookup, Now, Queue, Reach, Write, Written,
     },
     lock::SEMAPHORE_FLAGS,
     plan::Target,
@@ -70,17 +70,9 @@ impl Store {
 }
 
 impl Lookup for Store {
-    fn slice(&self, head: usize) -> Slice {
+    fn bound(&self) -> Vec<Arc<Workload>> {
         let workload = |uid| self.workloads.get(uid).cloned();
-        Slice {
-            bound: self.bound.iter().filter_map(workload).collect(),
-            waiting: self
-                .waiting
-                .values()
-                .take(head)
-                .filter_map(workload)
-                .collect(),
-        }
+        self.bound.iter().filter_map(workload).collect()
     }
 
     fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {
@@ -114,11 +106,11 @@ impl Lookup for Store {
         self.workload(uid).filter(|_| self.bound.contains(uid))
     }
 
-    fn waiting(&self, head: usize) -> Vec<Arc<Workload>> {
+    fn waiting(&self, reach: &Reach<'_>) -> Vec<Arc<Workload>> {
         let workload = |uid| self.workloads.get(uid).cloned();
         self.waiting
             .values()
-            .take(head)
+            .take(reach.most)
             .filter_map(workload)
             .collect()
     }

@@ -132,7 +132,7 @@ mod tests {
             modify_index: 5,
         };
         let listing = Listing {
-            entries: vec![contender],
+            entries: vec![contender].into(),
             index: 5,
             sent: second(0),
             reset: false,

@@ -565,16 +565,19 @@ impl<'a> Pass<'a> {
             let is_first = first && !others.keep_before(workload);
             let keeps = stance == Some(Stance::Keeps) && is_first;
             let passed_over = matches!(stance, Some(Stance::PassedOver | Stance::Stopped));
+            let enough = self.when_enough(slots.saturating_add(withheld));
             if workload.asks_for_many() {
                 let waits = Waits {
                     free,
                     ready,
                     first: is_first,
-                    enough: self.when_enough(slots.saturating_add(withheld)),
+                    enough,
                 };
                 self.plan.parts.insert(uid.clone(), Part::Waits(waits));
             }
-            first &= stance == Some(Stance::Stopped);
+            // Who may keep nothing here is in nobody's way. Of one that has just come that is decided after this pass.
+            let undecided = joint && stance.is_none();
+            first &= undecided || stance == Some(Stance::Stopped) || enough == Enough::Never;
             // While it can't have all that it asks for, the slots that are free here are of no use to it.
             let useless = joint && passed_over;
             if free && !useless {

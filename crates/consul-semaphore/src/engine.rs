@@ -37,6 +37,7 @@ mod refs;
 mod refusals;
 mod semaphore;
 mod sessions;
+mod waiting;
 mod waits;
 mod watched;
 
@@ -59,13 +60,14 @@ use self::{
 };
 pub use self::{
     knowledge::Trouble,
-    lookup::{Changes, Lookup, Slice, head},
+    lookup::{Changes, Lookup},
     message::{Action, Answer, Call, CallId, Event, Moved, News, Now, Outcome, Write, Written},
     proofs::START_SETTLE_TIME,
     queue::{Conclusion, IDLE, Queue},
     refs::{QueueRef, SemaphoreRef},
     semaphore::{ConsulAccess, Duty, Known, Obstacle, QueueState, Semaphore, Spec},
     sessions::Owner,
+    waiting::{Reach, RequestClass, WaitingList, head},
     waits::{HEARTBEAT, Located, Overdue, Superseded},
     watched::WatchedPrefix,
 };
@@ -264,13 +266,22 @@ impl Engine {
         }
         for key in concerned {
             let state = self.semaphores.get(semaphore);
-            let in_use = state.is_some_and(|state| !state.watched.entries(&key).is_empty());
+            let in_use = state.is_some_and(|state| state.watched.shows_use(&key));
             let reference = QueueRef::new(semaphore, key);
             if in_use || self.queue(&reference).is_some() {
                 self.mark(&reference, now, stores);
             }
         }
         self.review(semaphore, now, stores);
+    }
+
+    /// Nobody follows the prefix of a queue for a while: whoever waits there before its workloads has not let its turn
+    /// pass in that time.
+    pub fn unfollowed(&mut self, queue: &QueueRef, now: Moment) {
+        let state = self.semaphores.get_mut(&queue.semaphore);
+        if let Some(state) = state.and_then(|state| state.queues.get_mut(&queue.key)) {
+            state.queue.unfollowed(now);
+        }
     }
 
     /// Something has changed about a workload, a pod or a session of a queue.
@@ -760,7 +771,10 @@ impl Engine {
         let basis = waits
             .then(|| joint::Basis::of(workload, queues, &said, is_due))
             .flatten();
-        self.joint.note(uid, queues, any);
+        // One that was removed has no more passes, in which it could be forgotten.
+        let existing = queues.iter().filter(|queue| self.queue(queue).is_some());
+        let existing: Vec<QueueRef> = existing.cloned().collect();
+        self.joint.note(uid, &existing, any);
         self.joint.note_basis(uid, basis);
         if let Some(first) = first.map(|first| &queues[first]) {
             let pass_over = self.queue(first).map(|queue| queue.settings().pass_over);
@@ -798,7 +812,7 @@ impl Engine {
         if self.semaphores.len() < 2 {
             return;
         }
-        let waiting = stores.of(queue).waiting(1).into_iter();
+        let waiting = stores.of(queue).waiting(&Reach::first(1)).into_iter();
         let hasty = waiting.filter(|workload| {
             let scheduled = workload.cron_job.is_some();
             scheduled && workload.is_skippable() && workload.asks_for_several()

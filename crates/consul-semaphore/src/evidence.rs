@@ -9,6 +9,7 @@ use std::{collections::BTreeSet, time::Duration};
 use super::{
     fate::OwnContender,
     identity::Identity,
+    last_proof::{LastProof, Proved},
     reading::Reading,
     settings::Settings,
     workload::{Uid, Workload},
@@ -55,19 +56,30 @@ pub fn tenure(ttl: Duration, grace: Duration) -> Duration {
     ttl.saturating_sub(grace).max(ttl / 2)
 }
 
+/// Until when Consul is asked first, from now on, about a workload that had so much time left when it was last looked
+/// at: no longer than that time, so that all operators together let it run for its [`tenure`] at most, but for the
+/// second in which Consul can answer.
+fn ask_until(now: Moment, settings: &Settings, left: Duration) -> Moment {
+    now + left.min(settings.patience()).max(LATE)
+}
+
 /// What is known of one slot of a running workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     /// The session last seen to hold it.
     session: Option<SessionId>,
-    /// When the older of the two proofs was sent. For a workload that was found running, when it was found.
+    /// When the older of the two proofs was sent. For a workload that was found running and of which nothing was
+    /// recorded, when it was found.
     proved: Moment,
+    /// Whether that was a proof.
+    known: bool,
     /// How long a proof counts; `None` if only Consul can report the slot lost.
     ttl: Option<Duration>,
     /// Since when Consul says that the slot is lost.
     lost: Option<Moment>,
-    /// When this operator woke up, if the proofs became too old while it slept.
-    woken: Option<Moment>,
+    /// Until when Consul is asked first, if the proofs may have become too old while no operator ran, or while this one
+    /// slept. A later proof ends this.
+    put_off: Option<Moment>,
     /// Whether the workload still runs; used while that is determined.
     runs: bool,
 }
@@ -83,6 +95,8 @@ pub struct Evidence {
     looked: Moment,
     /// When the last reading was sent that shows the slots of the steady workloads.
     shown: Moment,
+    /// What an earlier process recorded of the workloads that are found running.
+    last: Option<LastProof>,
 }
 
 /// The workloads about which there is nothing to decide until something changes or their evidence becomes old: each
@@ -160,6 +174,15 @@ impl Steady {
 pub const LATE: Duration = Duration::from_secs(1);
 
 impl Evidence {
+    /// The evidence of a process that has seen nothing yet. `last` is what an earlier process recorded of the
+    /// workloads that this one finds running.
+    pub fn after(last: Option<LastProof>) -> Self {
+        Self {
+            last,
+            ..Self::default()
+        }
+    }
+
     /// Updates what is known of the slots of running workloads. `ours` are our contenders in the reading, `reading`
     /// is `None` while Consul can't be read, and `life` knows the sessions that this process renews, for all
     /// semaphores.
@@ -190,13 +213,19 @@ impl Evidence {
             let known = self.slots.entry(workload.uid.clone()).or_default();
             for (place, held_by) in workload.slots_at(&lock_key).enumerate() {
                 if known.len() == place {
-                    known.push(Held::found(now, settings.ttl));
+                    let sessions = held_by.clone();
+                    let shown = self.shown;
+                    let renewed = sessions.filter_map(|id| Proof::of_session(life(id), shown));
+                    let found = Held::found(now, settings, workload, self.last, renewed.max());
+                    known.push(found);
                 }
                 let held = &mut known[place];
                 held.runs = true;
                 let due = held.deadline(settings, workload);
-                if due.is_some_and(|due| looked < due && due + LATE < now) {
-                    held.woken = Some(now);
+                let missed = due.filter(|due| looked < *due && *due + LATE < now);
+                if let Some(due) = missed.filter(|_| !held.is_put_off(workload)) {
+                    let left = due.since(looked);
+                    held.put_off = Some(ask_until(now, settings, left));
                 }
                 let ordinal = u32::try_from(place).unwrap_or(u32::MAX);
                 let own = holding.get(&(&workload.uid, ordinal)).copied();
@@ -224,14 +253,36 @@ impl Evidence {
     /// By when this running workload must be suspended if nothing new is learned of its slot: early enough for its
     /// pods to end before the evidence does, but not before half of the time is over. `None`: never.
     ///
-    /// Nothing is known of the time before this operator started: a workload that it found running, and of whose slot
-    /// it has seen nothing, has half of that time. The same is true of the time in which it slept: if the deadline
-    /// passed meanwhile, Consul is asked first.
+    /// A workload that this operator found running counts as proved when an earlier process last proved it. If nothing
+    /// was recorded, it counts as proved when it was found, and has half of that time.
+    ///
+    /// If the deadline passed while the operator slept or did not run, Consul is asked first: once after each proof, for
+    /// an eighth of the TTL, but not for longer than an operator would have let it run that neither slept nor ended.
+    /// There is at least a second.
     pub fn deadline(&self, settings: &Settings, workload: &Workload) -> Option<Moment> {
         let steady = self.steady.by_workload.get(&workload.uid);
         let steady = steady.map(|holder| &holder.held);
         let held = self.slots.get(&workload.uid).or(steady)?;
         first_deadline(held, settings, workload)
+    }
+
+    /// The oldest proof of the running workloads whose slots count as held; `None` if there is none. `life` is as in
+    /// [`Self::observe`].
+    pub fn oldest(&self, life: impl Fn(&SessionId) -> Option<SessionState>) -> Option<Proved> {
+        let steady = self.steady.by_workload.values();
+        let steady = steady.flat_map(|holder| &holder.held);
+        let all = self.slots.values().flatten().chain(steady);
+        let held = all.filter(|held| held.lost.is_none());
+        let proved = held.filter_map(|held| {
+            let mut held = held.clone();
+            held.keep_up(self.shown, &life);
+            let ttl = held.ttl?;
+            Some(Proved {
+                sent: held.proved,
+                ttl,
+            })
+        });
+        proved.reduce(Proved::and)
     }
 
     /// How many contenders of steady workloads there are: each holds a slot and needs no decision.
@@ -271,7 +322,7 @@ impl Evidence {
             let same = held.iter().map(|held| held.session.as_ref());
             let same = same.eq(ours.iter().map(|ours| Some(&ours.session)));
             let mut slots = held.iter();
-            let sure = same && slots.all(|held| held.lost.is_none() && held.woken.is_none());
+            let sure = same && slots.all(|held| held.lost.is_none() && held.put_off.is_none());
             // A loss would make the deadline earlier.
             let late = |deadline| deadline > self.looked + settings.patience();
             sure && first_deadline(held, settings, workload).is_none_or(late)
@@ -360,31 +411,87 @@ impl Evidence {
     }
 }
 
+/// A proof that a slot is held, in the order of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Proof {
+    sent: Moment,
+    /// `None` if only Consul can report the slot lost.
+    ttl: Option<Duration>,
+}
+
+impl Proof {
+    /// What a session with this state proves, together with a reading that was sent at `shown`.
+    fn of_session(life: Option<SessionState>, shown: Moment) -> Option<Self> {
+        let (sent, ttl) = match life? {
+            SessionState::Renewed { sent, ttl } => (sent.min(shown), Some(ttl)),
+            SessionState::Endless => (shown, None),
+            SessionState::Unknown | SessionState::Gone => return None,
+        };
+        Some(Self { sent, ttl })
+    }
+}
+
 impl Held {
-    /// A slot of a workload found running now, under these settings.
-    fn found(now: Moment, ttl: Option<Duration>) -> Self {
-        Self {
+    /// A slot of a workload found running now. `last` is what an earlier process recorded, and `renewed` is what this
+    /// one has proved already of a session by which the workload held the slot: it may have started the workload
+    /// itself.
+    fn found(
+        now: Moment,
+        settings: &Settings,
+        workload: &Workload,
+        last: Option<LastProof>,
+        renewed: Option<Proof>,
+    ) -> Self {
+        let found = Self {
             session: None,
             proved: now,
-            ttl,
+            known: false,
+            ttl: settings.ttl,
             lost: None,
-            woken: None,
+            put_off: None,
             runs: true,
+        };
+        let Some(last) = last else {
+            return found;
+        };
+        let shortest = settings.ttl.into_iter().chain(last.ttl).min();
+        let last_proof = Proof {
+            sent: last.sent,
+            ttl: shortest,
+        };
+        let later = renewed.filter(|renewed| renewed.sent > last_proof.sent);
+        let proof = later.unwrap_or(last_proof);
+        let left = |ttl| tenure(ttl, workload.grace).saturating_sub(last.ran);
+        Self {
+            proved: proof.sent,
+            known: true,
+            ttl: proof.ttl,
+            put_off: proof.ttl.map(|ttl| ask_until(now, settings, left(ttl))),
+            ..found
         }
     }
 
+    /// When the evidence becomes too old.
+    fn aged(&self, workload: &Workload) -> Option<Moment> {
+        let ttl = self.ttl?;
+        let lasts = if self.known {
+            tenure(ttl, workload.grace)
+        } else {
+            ttl / 2
+        };
+        Some(self.proved + lasts)
+    }
+
+    /// Whether the deadline is put off since the last proof.
+    fn is_put_off(&self, workload: &Workload) -> bool {
+        let aged = self.aged(workload);
+        self.put_off
+            .is_some_and(|until| aged.is_some_and(|aged| until > aged))
+    }
+
     fn deadline(&self, settings: &Settings, workload: &Workload) -> Option<Moment> {
-        let aged = self.ttl.map(|ttl| {
-            let found = self.session.is_none();
-            self.proved
-                + if found {
-                    ttl / 2
-                } else {
-                    tenure(ttl, workload.grace)
-                }
-        });
-        let put_off = self.woken.map(|woken| woken + settings.patience());
-        let aged = aged.map(|aged| put_off.map_or(aged, |put_off| put_off.max(aged)));
+        let aged = self.aged(workload);
+        let aged = aged.map(|aged| self.put_off.map_or(aged, |until| until.max(aged)));
         let lost = self.lost.map(|since| since + settings.patience());
         aged.into_iter().chain(lost).min()
     }
@@ -428,10 +535,11 @@ impl Held {
         let before_proved = self.proved;
         let before = self.session.replace(session.clone());
         self.proved = before.map_or(proved, |_| self.proved.max(proved));
+        self.known = true;
         self.ttl = ttl;
         self.lost = None;
         if self.proved > before_proved {
-            self.woken = None;
+            self.put_off = None;
         }
     }
 
@@ -494,7 +602,8 @@ mod tests {
             entries: vec![
                 entry(samples::LOCK_KEY, None, &lock),
                 entry("p/mine", Some("mine"), ""),
-            ],
+            ]
+            .into(),
             index: 1,
             sent: second(sent),
             reset: false,
@@ -566,6 +675,89 @@ mod tests {
         assert_eq!(case.deadline(), Some(second(20 + 50)));
         case.observe(40, Some(&reading(30, true)), renewed(35));
         assert_eq!(case.deadline(), Some(second(30 + 70)));
+    }
+
+    /// What an earlier process recorded: a proof of this second, since when operators have run for so many seconds.
+    fn recorded(sent: u64, ran: u64) -> Case {
+        Case {
+            evidence: Evidence::after(Some(LastProof {
+                sent: second(sent),
+                ttl: None,
+                ran: Duration::from_secs(ran),
+            })),
+            ..Case::new()
+        }
+    }
+
+    #[test]
+    fn a_restart_renews_no_evidence() {
+        let mut case = recorded(20, 30);
+        case.observe(50, None, SessionState::Unknown);
+        assert_eq!(case.deadline(), Some(second(20 + 70)));
+        case.observe(60, Some(&reading(60, true)), renewed(60));
+        assert_eq!(case.deadline(), Some(second(60 + 70)));
+    }
+
+    #[test]
+    fn one_that_is_found_too_late_is_asked_about_for_no_longer_than_operators_would_have_let_it_run()
+     {
+        let patience = settings().patience();
+        for (ran, puts_off) in [
+            (30, patience),
+            (65, Duration::from_secs(5)),
+            (70, LATE),
+            (500, LATE),
+        ] {
+            let mut case = recorded(20, ran);
+            case.observe(200, None, SessionState::Unknown);
+            assert_eq!(case.deadline(), Some(second(200) + puts_off), "ran {ran} s");
+        }
+    }
+
+    #[test]
+    fn the_shorter_ttl_of_the_sessions_found_counts() {
+        let mut case = recorded(20, 0);
+        case.evidence.last = case.evidence.last.map(|last| LastProof {
+            ttl: Some(Duration::from_secs(80)),
+            ..last
+        });
+        case.observe(21, None, SessionState::Unknown);
+        assert_eq!(case.deadline(), Some(second(20 + 50)));
+    }
+
+    #[test]
+    fn whoever_is_frozen_again_and_again_puts_a_deadline_off_once() {
+        let mut case = Case::new();
+        case.observe(20, Some(&reading(20, true)), renewed(20));
+        case.observe(85, None, renewed(20));
+        case.observe(95, None, renewed(20));
+        let once = Some(second(95 + 5));
+        assert_eq!(case.deadline(), once);
+        for now in [105, 120, 140] {
+            case.observe(now, None, renewed(20));
+            assert_eq!(case.deadline(), once, "at {now}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_proof_is_the_one_to_record() {
+        let mut case = Case::new();
+        let life = |_: &SessionId| Some(renewed(30));
+        assert_eq!(case.evidence.oldest(life), None);
+        case.observe(40, Some(&reading(35, true)), renewed(20));
+        let proved = |sent| {
+            Some(Proved {
+                sent: second(sent),
+                ttl: Duration::from_secs(TTL),
+            })
+        };
+        assert_eq!(case.evidence.oldest(life), proved(30));
+        case.observe(50, Some(&reading(50, false)), renewed(45));
+        assert_eq!(
+            case.evidence.oldest(life),
+            None,
+            "Consul says that it is lost"
+        );
     }
 
     #[test]
@@ -705,7 +897,7 @@ mod tests {
             samples::entry("p/second", Some("second"), ""),
         ];
         let listing = Listing {
-            entries,
+            entries: entries.into(),
             index: 1,
             sent: second(30),
             reset: false,

@@ -26,10 +26,10 @@ use self::task::Counted;
 pub use self::{
     builder::{Builder, InvalidSemaphore},
     refusal::NoSlot,
-    slot::{ReleaseError, Slot, StillHeld},
+    slot::{PendingSlot, ReleaseError, Slot, StillHeld},
 };
 use crate::holder::{Notice, Settings};
-use consul_client::Client;
+use consul_client::{Client, clock::Moment};
 
 /// A semaphore, or several whose slots are taken together. Clones share it.
 ///
@@ -52,14 +52,18 @@ use consul_client::Client;
 /// ```
 ///
 /// A call that waits for a slot can be dropped at any time, as by `tokio::select!` or `tokio::time::timeout`: its
-/// place in the queue is given up, and a slot that was just granted is released. That takes a few calls to Consul, which
-/// a task makes; [`Self::all_released`] waits for it. A call that ends without a slot has given up its place when it
+/// place in the queue is given up, and a slot that was just granted is released at once: it does not cool down, and does
+/// not count as a start of a rate. That takes a few calls to Consul, which a task makes; [`Self::all_released`] waits for
+/// it. A call that ends without a slot has given up its place when it
 /// returns. If Consul does not answer, it returns two seconds later at the most, and the place stays until the session
 /// has expired: for two TTLs at the most.
 ///
-/// While it waits, each call watches the prefix by itself, with a blocking query. A client has at most
-/// [`max_watches`](consul_client::Config::max_watches) of them (100 by default) at once, and polls beyond that. If
-/// more tasks than this wait at once, let fewer of them wait.
+/// Thousands of calls may wait at once, in one program or in many on a machine. Consul accepts only 200 connections from
+/// one address, so only the calls whose turn is near watch the prefix. All others look now and then how many are left
+/// before them, and keep no connection meanwhile. Programs on one machine watch 48 prefixes at each server of Consul in
+/// all, as many as there are calls whose turn is near, slots that are held, and calls that wait for a mutex or without
+/// [`fair_order`](Builder::fair_order), where nobody sees who waits. Beyond that number a prefix is read every fifth of
+/// the TTL, or every second for a call whose turn is near.
 #[derive(Clone)]
 pub struct Semaphore(Arc<Shared>);
 
@@ -90,7 +94,7 @@ impl Semaphore {
     }
 
     /// Takes a slot if one is free, and others were not queued before. It waits only for answers of Consul, and for
-    /// what a dead holder has left, which somebody has to remove after its lock-delay.
+    /// the lock-delay of a dead holder, also of a mutex.
     ///
     /// # Errors
     /// There is no free slot ([`NoSlot::is_taken`]), Consul can't be reached, or waiting would be useless.
@@ -114,7 +118,34 @@ impl Semaphore {
         let _ = tasks.wait_for(|tasks| *tasks == 0).await;
     }
 
+    /// As [`Self::acquire_within`] or, without a time, [`Self::acquire`], or [`Self::try_acquire`] with a time of zero.
+    /// The work begins only with [`PendingSlot::begin`].
+    ///
+    /// # Errors
+    /// Those of these methods.
+    pub async fn acquire_pending(&self, within: Option<Duration>) -> Result<PendingSlot, NoSlot> {
+        match within {
+            Some(Duration::ZERO) => self.pend(false, None).await,
+            within => self.pend(true, within).await,
+        }
+    }
+
     async fn ask(&self, wait: bool, within: Option<Duration>) -> Result<Slot, NoSlot> {
+        let until = within.map(|time| Moment::now() + time);
+        loop {
+            let left = until.map(|until| until.since(Moment::now()));
+            let pending = self.pend(wait, left).await.map_err(|refused| NoSlot {
+                waited: refused.waited.and(within),
+                ..refused
+            })?;
+            // A slot that was lost before anybody looked at it is none.
+            if let Some(slot) = pending.begin() {
+                return Ok(slot);
+            }
+        }
+    }
+
+    async fn pend(&self, wait: bool, within: Option<Duration>) -> Result<PendingSlot, NoSlot> {
         let (reply, answer) = oneshot::channel();
         let task = task::run(Counted::new(&self.0), wait, within, reply);
         self.0.runtime.spawn(task);

@@ -47,13 +47,15 @@
 //!
 //! | file | subject |
 //! |---|---|
+//! | `approach` | the wait for a turn that is far |
 //! | `calls` | the calls to Consul, and the sessions that are renewed |
 //! | `program` | the program as the engine sees it |
 //! | `obstacle` | why there is no slot, or none yet |
 //! | `request` | the slots that are asked for, of one or several semaphores |
 //! | `standing` | whether the slots still count as held, by the clock |
-//! | `watched` | one of these semaphores, and the watch of its prefix |
+//! | `watched` | one of these semaphores, and how its prefix is followed |
 
+mod approach;
 mod calls;
 mod obstacle;
 mod program;
@@ -71,7 +73,7 @@ use tokio::time::sleep;
 pub(crate) use self::standing::Standing;
 use self::{
     calls::{Calls, Done},
-    obstacle::View,
+    obstacle::{View, conclusion},
     program::Program,
     standing::Held,
     watched::{Watched, next_reading},
@@ -84,8 +86,7 @@ pub use self::{
 use crate::{
     OnSlotLost, Phase, Prefix, Workload,
     engine::{
-        Action, Answer, Call, CallId, Conclusion, Duty, Effect, Engine, IDLE, Outcome, Queue,
-        QueueRef, Write, Written,
+        Action, Answer, Call, CallId, Duty, Effect, Engine, IDLE, Outcome, Queue, Write, Written,
     },
     evidence::LATE,
     holding::now,
@@ -161,7 +162,8 @@ pub struct Remains {
 /// What the engine wants done with the program.
 #[derive(Clone, Debug)]
 enum Wanted {
-    Start(Start),
+    /// The work is to begin, before this moment.
+    Start(Start, Moment),
     Stop(Lost),
 }
 
@@ -264,7 +266,7 @@ impl Holder {
     pub async fn acquire(&mut self) -> Result<Start, AcquireError> {
         loop {
             self.work();
-            if let Some((_, Wanted::Start(start))) = &self.wanted {
+            if let Some((_, Wanted::Start(start, _))) = &self.wanted {
                 let waited = self.waits_since.map(|since| Moment::now().since(since));
                 let created = self.created();
                 (self.notices.on)(Notice::Granted { waited, created });
@@ -279,10 +281,29 @@ impl Holder {
         }
     }
 
-    /// The work has begun in these slots.
-    pub fn started(&mut self, start: &Start) {
+    /// These slots are handed to the one who works in them, which may take a while: [`Self::hold`] says meanwhile whether
+    /// one of them is lost. [`Self::started`] follows, or [`Self::finished`]. Returns when it is too late to start: those
+    /// of a rate must be used soon after they were granted.
+    pub(crate) fn offered(&mut self, start: &Start) -> Moment {
+        self.rely_on(start);
+        let counted = |of: &Watched| of.asked.period.is_some();
+        match &self.wanted {
+            Some((_, Wanted::Start(_, by))) if self.semaphores.iter().any(counted) => *by,
+            _ => Moment::END,
+        }
+    }
+
+    /// From now on the loss of these slots counts.
+    fn rely_on(&mut self, start: &Start) {
         let held = start.slots().filter_map(|slot| self.held(slot));
         self.standing.begin(held.collect());
+    }
+
+    /// The work has begun in these slots.
+    pub fn started(&mut self, start: &Start) {
+        if !self.standing.has_begun() {
+            self.rely_on(start);
+        }
         self.change(|workload| {
             workload.phase = Phase::Running;
             workload.granted = Some(start.granted());
@@ -290,8 +311,8 @@ impl Holder {
         });
     }
 
-    /// Holds the slots while the work continues; returns when the work must end, within [`Settings::grace`], because
-    /// one of them is lost.
+    /// Holds the slots while the work continues, or is about to begin; returns when the work must end, within
+    /// [`Settings::grace`], because one of them is lost.
     pub async fn hold(&mut self) -> Lost {
         loop {
             if let Some(lost) = self.look().or_else(|| self.unproved()) {
@@ -392,8 +413,8 @@ impl Holder {
         if let Some(trouble) = self.queues().find_map(Queue::trouble) {
             return AcquireError::of(&trouble.error);
         }
-        // Who has not been told by Consul what is at a prefix does not know that others are in the way.
-        if self.views().all(|view| view.is_known()) || self.views().any(|view| view.is_taken()) {
+        // Slots that nobody prevents are being granted, and Consul has not answered yet.
+        if self.views().any(|view| view.is_taken() || view.rests()) {
             self.taken()
         } else {
             AcquireError::unanswered()
@@ -482,13 +503,6 @@ impl Holder {
         semaphores.map(|watched| View::of(watched, &self.engine, &self.program))
     }
 
-    /// The result of a queue's last pass, if it knew what Consul says.
-    fn conclusion(&self, queue: &QueueRef) -> Option<&Conclusion> {
-        let semaphore = self.engine.semaphore(&queue.semaphore)?;
-        let (conclusion, _) = semaphore.queues().get(&queue.key)?.concluded.as_ref()?;
-        conclusion.certain.then_some(conclusion)
-    }
-
     /// Whether a session exists that is not ended yet, or one may be being made.
     fn has_anything(&self) -> bool {
         !self.program.sessions.is_empty()
@@ -520,7 +534,7 @@ impl Holder {
             let refused = matches!(error, AcquireError::Refused(_));
             return (!self.settings.wait || refused).then_some(error);
         }
-        let agreement = self.conclusion(&watched.queue);
+        let agreement = conclusion(&self.engine, &watched.queue);
         let agreement = agreement.and_then(|last| last.agreement);
         AcquireError::conflict(&View::of(watched, &self.engine, &self.program), agreement)
     }
@@ -533,9 +547,9 @@ impl Holder {
             return None;
         }
         let mut views = self.views();
+        // What is neither taken nor rests is about to be granted.
         let taken = views.any(|view| view.is_taken() && !view.rests());
-        let rests = self.views().any(|view| view.rests());
-        (taken || !rests).then(|| self.taken())
+        taken.then(|| self.taken())
     }
 
     /// What is missing: where others are known to be in the way, or else anywhere.
@@ -595,22 +609,23 @@ impl Holder {
 
     /// Takes note of what the last passes say of the program's places in the queues, and of its slots.
     fn note_places(&mut self) {
-        let known = |watched: &Watched| {
-            let last = self.conclusion(&watched.queue)?;
-            Some((last.before, !last.unheld.is_empty()))
-        };
-        let known: Vec<_> = self.semaphores.iter().map(known).collect();
-        let (mut near, now) = (self.settings.wait && self.settings.fair, Moment::now());
-        for (place, (watched, known)) in self.semaphores.iter_mut().zip(known).enumerate() {
-            let Some((before, unheld)) = known else {
+        let mut near = self.settings.wait && self.settings.fair;
+        let mut may_be_next = true;
+        for (place, watched) in self.semaphores.iter_mut().enumerate() {
+            may_be_next &= watched.follow(&mut self.engine, &self.program, &self.calls.consul);
+            let Some(last) = conclusion(&self.engine, &watched.queue) else {
                 near = false;
                 continue;
             };
-            near &= watched.note_before(before, now);
-            if self.notices.begins("unheld", place, unheld) {
+            near &= watched.is_ready_if_all_end(last.before);
+            if self
+                .notices
+                .begins("unheld", place, !last.unheld.is_empty())
+            {
                 (self.notices.on)(Notice::Unheld(watched.asked.prefix.clone()));
             }
         }
+        self.calls.keep_connections(may_be_next);
         if self.notices.begins("near", 0, near) {
             (self.notices.on)(Notice::Near);
         }
@@ -678,7 +693,9 @@ impl Holder {
                 lock_delay,
                 ..
             } => return self.calls.create_session(id, name, ttl, lock_delay),
-            Call::Write { write, .. } => match self.write(prefix, id, write) {
+            Call::Write {
+                write, not_after, ..
+            } => match self.write(prefix, id, write, not_after) {
                 Some(written) => Answer::Written(written),
                 None => return,
             },
@@ -694,7 +711,13 @@ impl Holder {
     /// Asks the caller to start or stop the work; `None` means that there is no answer yet. As with the API server, a
     /// start, or a change of what is reported, counts only for the version that it was decided on: the queues decide
     /// by themselves.
-    fn write(&mut self, prefix: &Prefix, id: CallId, write: Write) -> Option<Written> {
+    fn write(
+        &mut self,
+        prefix: &Prefix,
+        id: CallId,
+        write: Write,
+        not_after: Option<Moment>,
+    ) -> Option<Written> {
         let workload = &self.program.workload;
         let outdated = write.target().version != workload.version;
         let wanted = match (write, workload.phase) {
@@ -710,7 +733,9 @@ impl Holder {
                 return None;
             }
             _ if outdated => return Some(Written::Outdated(Some(workload.clone()))),
-            (Write::Start(start), Phase::Idle) => Wanted::Start(start),
+            (Write::Start(start), Phase::Idle) => {
+                Wanted::Start(start, not_after.unwrap_or(Moment::END))
+            }
             (Write::Rename(rename), _) => {
                 self.change(|workload| workload.reported = rename.sessions);
                 return Some(Written::Done);
@@ -741,8 +766,8 @@ impl Holder {
         if let Some((id, wanted)) = self.wanted.take() {
             let made = self.program.workload.granted.is_some();
             let written = match wanted {
-                Wanted::Start(_) if !made => Written::NotSent,
-                Wanted::Start(_) | Wanted::Stop(_) => Written::Done,
+                Wanted::Start(..) if !made => Written::NotSent,
+                Wanted::Start(..) | Wanted::Stop(_) => Written::Done,
             };
             self.answer(id, Answer::Written(written));
         }
@@ -762,7 +787,7 @@ impl Holder {
         let moment = Moment::now();
         let next = self.engine.next_timeout(moment).unwrap_or(moment + IDLE);
         let mut left = next.min(self.given_up).since(moment);
-        if self.program.workload.granted.is_some() {
+        if self.standing.has_begun() {
             left = left.min(LATE);
         }
         for watched in &mut self.semaphores {
@@ -770,7 +795,9 @@ impl Holder {
         }
         tokio::select! {
             (semaphore, listing) = next_reading(&mut self.semaphores) => {
-                self.engine.listed(&semaphore, listing, now(), &self.program);
+                if let Some(listing) = listing {
+                    self.engine.listed(&semaphore, listing, now(), &self.program);
+                }
             }
             ended = self.calls.next() => match ended {
                 Some((id, done)) => self.settle(id, done),

@@ -84,6 +84,7 @@
 //! - [`rate`]: how long the slots of a rate stay held, which counts starts
 //! - [`turns`]: whose turn it is among all who wait at a prefix
 //! - [`evidence`]: how long a running workload's slot counts as held
+//! - [`last_proof`]: what a process leaves of that for the next one
 //! - [`mod@decide`]: a pass, which combines all of these
 //! - [`mutex`]: what is remembered of a mutex, whose key does not say who waits for it
 //! - [`engine`]: a queue as a whole, without IO: events in, actions out
@@ -104,6 +105,7 @@ pub mod holder;
 pub mod holding;
 pub mod identity;
 pub mod key;
+pub mod last_proof;
 pub mod limit;
 pub mod lock;
 #[cfg(test)]
@@ -131,7 +133,9 @@ struct Readme;
 
 pub use consul_client as consul;
 
-pub use handle::{Builder, InvalidSemaphore, NoSlot, ReleaseError, Semaphore, Slot, StillHeld};
+pub use handle::{
+    Builder, InvalidSemaphore, NoSlot, PendingSlot, ReleaseError, Semaphore, Slot, StillHeld,
+};
 pub use holder::{AcquireError, Lost, Notice};
 pub use prefix::Prefix;
 pub use sequencer::Sequencer;
@@ -148,6 +152,7 @@ pub use {
     fate::OwnContender,
     identity::{Claim, Cluster, ContenderBody, Identity},
     key::{InvalidKey, Key},
+    last_proof::{LastProof, LastProofs, Proved},
     limit::{Agreement, Defence},
     lock::Lock,
     mutex::MutexMemory,

@@ -18,8 +18,14 @@ const HOLDERS: &str = "Holders";
 /// The error for `Holders` that list anything else.
 const NO_SESSION: &str = "`Holders` lists something else than sessions";
 
+/// The error for `Holders` that list more than any semaphore has.
+const TOO_MANY: &str = "`Holders` lists more than 10,000 sessions";
+
 /// The error for a body that could be read in several ways.
 const TWICE: &str = "a name stands in it twice";
+
+/// The most holders that are read from a body: more sessions than Consul takes in a value.
+const MOST_HOLDERS: usize = 10_000;
 
 /// The longest that a session's id can be; Consul's have 36 characters.
 const LONGEST_ID: usize = 128;
@@ -202,6 +208,11 @@ impl LockBody {
 
     fn decode_holders(value: &Verbatim) -> Result<Holders, Unreadable> {
         let other = || Unreadable::OtherShape(NO_SESSION);
+        // Before anything is kept of them: each takes far more in memory than the few bytes that it may have here.
+        let text = value.raw().get();
+        if text.bytes().filter(|byte| *byte == b',').count() >= MOST_HOLDERS {
+            return Err(Unreadable::OtherShape(TOO_MANY));
+        }
         if value.is_object() {
             let fields: Fields = value.read().ok_or_else(other)?;
             if fields.twice {

@@ -129,7 +129,7 @@ mod tests {
             modify_index: index,
         };
         let listing = Listing {
-            entries: Vec::from_iter((index > 0).then_some(entry)),
+            entries: (index > 0).then_some(entry).into_iter().collect(),
             index: 1,
             sent: at(0),
             reset: false,

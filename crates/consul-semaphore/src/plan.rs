@@ -588,7 +588,8 @@ pub enum Stance {
     /// They are kept for it while it is the first: it was passed over for long enough, and is the first in all of its
     /// other queues, too.
     Keeps,
-    /// As `PassedOver`, and it is in nobody's way, because one of its other queues can't grant anything.
+    /// As `PassedOver`, and it is in nobody's way, because one of its queues can't grant it enough before
+    /// [`Settings::pass_over`] has gone by.
     Stopped,
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::lock::{Lock, LockChange, LockDraft, Unreadable};
 use crate::{Mode, Prefix};
-use consul_client::{Entry, Listing, Op, SessionId, clock::Moment, id::IdMap};
+use consul_client::{Entry, Listed, Listing, Op, SessionId, clock::Moment, id::IdMap};
 
 /// The name of the lock key below a prefix.
 pub(super) const LOCK: &str = ".lock";
@@ -46,13 +46,22 @@ pub struct Reading {
     prefix: Prefix,
     mode: Mode,
     /// The lock key.
-    lock_entry: Option<Entry>,
+    lock_entry: Option<Listed>,
     /// The other direct children of the prefix, by name. The name of a contender is its session.
-    entries: BTreeMap<SessionId, Entry>,
+    entries: BTreeMap<SessionId, Listed>,
     lock: Lock,
     roles: Roles,
     /// When the request for it was sent: it shows what was true at that time or later.
     pub sent: Moment,
+}
+
+/// The session that a direct child is named after: the entry's own copy where it is the one that has locked it.
+fn named(name: &str, entry: &Entry) -> SessionId {
+    let locks = entry.session.as_ref();
+    match locks.filter(|session| session.as_str() == name) {
+        Some(session) => session.clone(),
+        None => name.into(),
+    }
 }
 
 /// Who holds and who waits. It is asked for constantly, so it must not cost a search.
@@ -82,7 +91,7 @@ pub(super) enum Changed {
 pub(super) struct Difference<'a> {
     key: String,
     /// As it is listed; `None` if it is not.
-    listed: Option<&'a Entry>,
+    listed: Option<&'a Listed>,
 }
 
 impl Default for Changed {
@@ -125,14 +134,17 @@ impl Reading {
             prefix,
             mode,
         };
-        for entry in listing.entries {
+        for entry in &listing.entries {
             match reading.prefix.child(&entry.key) {
-                Some(LOCK) => reading.lock_entry = Some(entry),
-                Some(name) => drop(reading.entries.insert(name.into(), entry)),
+                Some(LOCK) => reading.lock_entry = Some(entry.clone()),
+                Some(name) => {
+                    let name = named(name, entry);
+                    reading.entries.insert(name, entry.clone());
+                }
                 None => {}
             }
         }
-        reading.lock = Lock::read(mode, reading.lock_entry.as_ref());
+        reading.lock = Lock::read(mode, reading.lock_entry.as_deref());
         reading.find_roles();
         reading
     }
@@ -142,7 +154,7 @@ impl Reading {
     pub fn found(prefix: Prefix, listing: Listing) -> Self {
         let key = prefix.lock_key();
         let entry = listing.entries.iter().find(|entry| entry.key == key);
-        let mode = match Lock::read(Mode::Semaphore, entry) {
+        let mode = match Lock::read(Mode::Semaphore, entry.map(|entry| &**entry)) {
             Lock::Unreadable(Unreadable::Mutex | Unreadable::LeftOver { .. }) => Mode::Mutex,
             _ => Mode::Semaphore,
         };
@@ -201,7 +213,7 @@ impl Reading {
     }
 
     /// Whether these entries are the whole prefix: nothing has been written to it since.
-    pub fn shows(&self, entries: &[Entry]) -> bool {
+    pub fn shows(&self, entries: &[Listed]) -> bool {
         self.differences(entries).is_empty()
     }
 
@@ -241,13 +253,15 @@ impl Reading {
     pub fn contenders(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
         let (mutex, others) = match self.mode {
             Mode::Semaphore => (None, Some(&self.entries)),
-            Mode::Mutex => (self.lock_entry.as_ref(), None),
+            Mode::Mutex => (self.lock_entry.as_deref(), None),
         };
         let mutex = mutex
             .into_iter()
             .filter_map(|entry| Some((entry.session.as_ref()?, entry)));
         let others = others.into_iter().flatten();
-        let others = others.filter(|(name, entry)| entry.session.as_ref() == Some(name));
+        let others = others
+            .filter(|(name, entry)| entry.session.as_ref() == Some(name))
+            .map(|(name, entry)| (name, &**entry));
         mutex.chain(others)
     }
 
@@ -271,8 +285,8 @@ impl Reading {
     /// The live contender of a session.
     pub fn contender(&self, session: &SessionId) -> Option<&Entry> {
         let entry = match self.mode {
-            Mode::Semaphore => self.entries.get(session),
-            Mode::Mutex => self.lock_entry.as_ref(),
+            Mode::Semaphore => self.entries.get(session).map(|entry| &**entry),
+            Mode::Mutex => self.lock_entry.as_deref(),
         };
         entry.filter(|entry| entry.session.as_ref() == Some(session))
     }
@@ -366,7 +380,7 @@ impl Reading {
                             value: value.clone(),
                             ..(*entry).clone()
                         };
-                        self.put(key, Some(entry), applies);
+                        self.put(key, Some(entry.into()), applies);
                     }
                 }
                 _ => {}
@@ -405,9 +419,9 @@ impl Reading {
     }
 
     /// The keys that a listing shows differently from what is known: nothing has been written to the others since.
-    pub(super) fn differences<'a>(&self, listing: &'a [Entry]) -> Vec<Difference<'a>> {
+    pub(super) fn differences<'a>(&self, listing: &'a [Listed]) -> Vec<Difference<'a>> {
         let mut differences = Vec::new();
-        let mut differ = |known: Option<&Entry>, listed: Option<&'a Entry>| {
+        let mut differ = |known: Option<&Listed>, listed: Option<&'a Listed>| {
             let same = known.map(|known| known.modify_index) == listed.map(|l| l.modify_index);
             if let Some(entry) = known.or(listed).filter(|_| !same) {
                 let key = entry.key.clone();
@@ -442,22 +456,29 @@ impl Reading {
 
     /// Sets the state of a key; `None` means that it does not exist. `change` is what the write changed in the body
     /// of `.lock`, if known.
-    fn put(&mut self, key: &str, entry: Option<Entry>, change: Option<&LockChange>) {
+    fn put(&mut self, key: &str, entry: Option<Listed>, change: Option<&LockChange>) {
         match self.prefix.child(key) {
             Some(LOCK) => self.put_lock(entry, change),
             Some(name) => {
-                let session = SessionId::from(name);
-                match entry {
-                    Some(entry) => drop(self.entries.insert(session.clone(), entry)),
-                    None => drop(self.entries.remove(&session)),
-                }
+                let session = match entry {
+                    Some(entry) => {
+                        let session = named(name, &entry);
+                        self.entries.insert(session.clone(), entry);
+                        session
+                    }
+                    None => {
+                        let session = SessionId::from(name);
+                        self.entries.remove(&session);
+                        session
+                    }
+                };
                 self.find_role(&session);
             }
             None => {}
         }
     }
 
-    fn put_lock(&mut self, entry: Option<Entry>, change: Option<&LockChange>) {
+    fn put_lock(&mut self, entry: Option<Listed>, change: Option<&LockChange>) {
         if let (Lock::Semaphore { body, index }, Some(change), Some(written)) =
             (&mut self.lock, change, &entry)
         {
@@ -469,11 +490,11 @@ impl Reading {
             }
             return;
         }
-        let locked = |entry: Option<&Entry>| entry.and_then(|entry| entry.session.clone());
+        let locked = |entry: Option<&Listed>| entry.and_then(|entry| entry.session.clone());
         let mut concerned: BTreeSet<SessionId> = self.named().cloned().collect();
         concerned.extend(locked(self.lock_entry.as_ref()));
         self.lock_entry = entry;
-        self.lock = Lock::read(self.mode, self.lock_entry.as_ref());
+        self.lock = Lock::read(self.mode, self.lock_entry.as_deref());
         concerned.extend(locked(self.lock_entry.as_ref()));
         let after: BTreeSet<SessionId> = self.named().cloned().collect();
         // A session that was there before and still is has the same role.
@@ -534,7 +555,7 @@ impl Reading {
     /// A listing with the keys in `written` as this shows them: the expected result of [`Self::update`].
     pub(super) fn over<'a>(
         &self,
-        listing: &[Entry],
+        listing: &[Listed],
         sent: Moment,
         written: impl IntoIterator<Item = &'a str>,
     ) -> Self {
@@ -550,7 +571,7 @@ impl Reading {
             }
         }
         let listing = Listing {
-            entries,
+            entries: entries.into(),
             index: 0,
             sent: later,
             reset: false,
@@ -592,7 +613,7 @@ mod tests {
     fn reading(entries: Vec<Entry>) -> Reading {
         let sent = Moment::from_boot(Duration::from_secs(1));
         let listing = Listing {
-            entries,
+            entries: entries.into(),
             index: 5,
             sent,
             reset: false,
@@ -602,18 +623,17 @@ mod tests {
 
     #[test]
     fn of_a_mutex_the_lock_key_is_the_one_that_counts() {
-        let listing = Listing {
-            entries: vec![
-                entry("a/.lock", Some("s1"), "body"),
-                entry("a/s2", Some("s2"), ""),
-            ],
-            index: 5,
-            sent: Moment::default(),
-            reset: false,
-        };
         let listing = |flags| {
-            let mut listing = listing.clone();
-            listing.entries[0].flags = flags;
+            let lock = Entry {
+                flags,
+                ..entry("a/.lock", Some("s1"), "body")
+            };
+            let listing = Listing {
+                entries: vec![lock, entry("a/s2", Some("s2"), "")].into(),
+                index: 5,
+                sent: Moment::default(),
+                reset: false,
+            };
             Reading::new("a".parse().unwrap(), Mode::Mutex, listing)
         };
         let reading = listing(0);

@@ -162,6 +162,13 @@ impl Turns {
         self.keeps = keeps.collect();
     }
 
+    /// Forgets whose turn has begun and not ended, because the prefix is not followed for a while: a slot that is free
+    /// afterwards need not have been free all the time, so nobody has let its turn pass.
+    pub(super) fn interrupt(&mut self, now: Moment) {
+        self.began.retain(|_, turn| turn.ends <= now);
+        self.room = 0;
+    }
+
     /// Records which contenders are those of other semaphores of this cluster, by their sessions.
     pub(super) fn note_neighbours(&mut self, is_neighbour: impl Fn(&SessionId) -> bool) {
         for (session, keep) in &mut self.keeps {
@@ -236,7 +243,8 @@ mod tests {
                 entry("p/.lock", None, &body),
                 entry("p/h", Some("h"), ""),
                 entry("p/w", Some("w"), waiter),
-            ],
+            ]
+            .into(),
             index,
             sent: second(1),
             reset: false,
@@ -301,6 +309,20 @@ mod tests {
             Some(second(3) + WINDOW),
             "somebody was faster"
         );
+    }
+
+    #[test]
+    fn nobody_lets_a_turn_pass_that_is_not_followed() {
+        let mut turns = Turns::new(Some(WINDOW));
+        let free = reading(None, 5);
+        turns.observe(&free, second(1), samples::time(1));
+        turns.interrupt(second(2));
+        assert_eq!(turns.ends(&"w".into()), None);
+        turns.observe(&free, second(9), samples::time(9));
+        assert_eq!(turns.ends(&"w".into()), Some(second(9) + WINDOW));
+        turns.interrupt(second(20));
+        turns.observe(&reading(Some("h"), 5), second(21), samples::time(21));
+        assert_eq!(turns.ends(&"w".into()), Some(second(9) + WINDOW), "it did");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! time neither skips nor doubles a window: a time that does not exist that day is the moment of the change, and one
 //! that comes twice is the first of the two, also for a schedule of every hour.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use cronexpr::{Crontab, FallbackTimezoneOption, MakeTimestamp, ParseOptions};
 use jiff::{
@@ -63,17 +63,24 @@ struct Window {
 /// The windows of a semaphore. Without any, slots are always granted.
 #[derive(Clone, Debug, Default)]
 pub struct Windows {
-    specs: Vec<WindowSpec>,
-    understood: Vec<Window>,
-    /// Those that never open, by their place in the list.
-    invalid: Vec<(usize, NeverOpens)>,
+    /// Each key of a semaphore has a clone.
+    read: Arc<Read>,
     /// What was last evaluated, and for which time: it holds until it may change.
     known: Option<(Timestamp, Opening)>,
 }
 
+/// Windows as they were read.
+#[derive(Debug, Default)]
+struct Read {
+    specs: Vec<WindowSpec>,
+    understood: Vec<Window>,
+    /// Those that never open, by their place in the list.
+    invalid: Vec<(usize, NeverOpens)>,
+}
+
 impl PartialEq for Windows {
     fn eq(&self, other: &Self) -> bool {
-        self.specs == other.specs
+        self.read.specs == other.read.specs
     }
 }
 
@@ -151,27 +158,30 @@ impl Windows {
                 Err(why) => invalid.push((place, why)),
             }
         }
-        Self {
+        let read = Read {
             specs,
             understood,
             invalid,
+        };
+        Self {
+            read: Arc::new(read),
             known: None,
         }
     }
 
     /// The windows that never open, by their place in the list, which begins at 0.
     pub fn invalid(&self) -> &[(usize, NeverOpens)] {
-        &self.invalid
+        &self.read.invalid
     }
 
     /// Whether there are any.
     pub fn is_empty(&self) -> bool {
-        self.specs.is_empty()
+        self.read.specs.is_empty()
     }
 
     /// The largest limit of any window, of a semaphore with this limit.
     pub fn most(&self, limit: u32) -> u32 {
-        let limits = self.understood.iter();
+        let limits = self.read.understood.iter();
         let limits = limits.map(|window| window.limit.map_or(limit, |here| here.min(limit)));
         limits.max().unwrap_or(limit)
     }
@@ -201,7 +211,7 @@ impl Windows {
 
     fn evaluate(&self, now: Timestamp) -> Opening {
         let (mut limits, mut until) = (Vec::new(), None::<Timestamp>);
-        for window in &self.understood {
+        for window in &self.read.understood {
             let Some(opens) = window.first_open_after(now) else {
                 continue;
             };

@@ -120,7 +120,7 @@ impl Facts {
 
     fn reading(&self) -> Reading {
         let listing = Listing {
-            entries: self.entries.clone(),
+            entries: self.entries.clone().into(),
             index: 20,
             sent: NOW,
             reset: false,

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use kube::Client;
 use reqwest::Certificate;
@@ -232,6 +232,22 @@ impl ApiServer {
         ready(&self.server, &self.url, &self.authority_file()).await
     }
 
+    /// Copies the data of its etcd to where the etcd of another folder looks for it. etcd stands still meanwhile, so
+    /// the copy is what it has at one moment.
+    pub(crate) async fn copy_data(&self, to: &Folder) -> Result<()> {
+        self.etcd_process.pause().await?;
+        let copied = tokio::process::Command::new("cp")
+            .arg("-a")
+            .args([etcd_data(&self.folder), etcd_data(to)])
+            .status()
+            .await;
+        self.etcd_process.signal("CONT")?;
+        if !copied.context("running cp")?.success() {
+            bail!("the data of etcd can't be copied")
+        }
+        Ok(())
+    }
+
     /// Its etcd.
     pub fn etcd(&self) -> &Etcd {
         &self.etcd
@@ -286,15 +302,17 @@ fn left_out(workloads: Workloads) -> &'static str {
     }
 }
 
+/// Where etcd keeps its data.
+fn etcd_data(folder: &Folder) -> PathBuf {
+    folder.path().join("etcd")
+}
+
 async fn start_etcd(folder: &Arc<Folder>) -> Result<(Process, Etcd)> {
     let program = programs::server("etcd")?;
     ports::on_free(|[client, peer]| {
         let [client, peer] = [client, peer].map(|port| format!("http://127.0.0.1:{port}"));
         let recipe = Recipe::new("etcd", &program)
-            .arg(format!(
-                "--data-dir={}",
-                folder.path().join("etcd").display()
-            ))
+            .arg(format!("--data-dir={}", etcd_data(folder).display()))
             .arg(format!("--listen-client-urls={client}"))
             .arg(format!("--advertise-client-urls={client}"))
             .arg(format!("--listen-peer-urls={peer}"))

@@ -78,6 +78,16 @@ impl Bed {
         BedBuilder::default()
     }
 
+    /// What this is a handle of.
+    pub(crate) fn servers(&self) -> &Arc<Servers> {
+        &self.servers
+    }
+
+    /// A namespace that exists, because this bed is a copy of the one that it was made in.
+    pub fn copied_namespace(&self, of: &Namespace) -> Namespace {
+        Namespace::existing(self.cluster(), of.name())
+    }
+
     /// A new namespace whose name starts with `name`.
     #[track_caller]
     pub fn namespace(&self, name: &str) -> impl Future<Output = Namespace> {

@@ -42,6 +42,8 @@ pub struct BedBuilder {
     without_operator: bool,
     with_policy: bool,
     controllers: Vec<Controller>,
+    /// The bed whose Kubernetes is copied.
+    original: Option<Arc<Servers>>,
 }
 
 #[derive(Clone, Debug)]
@@ -63,6 +65,14 @@ impl BedBuilder {
     pub fn with_consul_of(mut self, bed: &Bed) -> Self {
         self.consul = Some(ConsulChoice::Existing(bed.consul_env().clone()));
         self
+    }
+
+    /// Starts Kubernetes with a copy of all that another bed's etcd has by then, as a restored backup or a cloned
+    /// machine does, and uses the Consul of that bed.
+    #[must_use]
+    pub fn copy_of(mut self, bed: &Bed) -> Self {
+        self.original = Some(bed.servers().clone());
+        self.with_consul_of(bed)
     }
 
     /// Uses an existing Consul, as the `CONSUL_*` variables describe it. The operator gets all of them; the observer
@@ -138,6 +148,11 @@ impl BedBuilder {
             existing = Some(required("KUBECONFIG")?.into());
         }
         let folder = Arc::new(Folder::new()?);
+        if let Some(original) = self.original.take() {
+            let original = original.kubernetes.as_ref();
+            let original = original.context("only a bed's own Kubernetes can be copied")?;
+            original.copy_data(&folder).await?;
+        }
         let ((consul, consul_env), (kubernetes, admin)) = tokio::try_join!(
             start_consul(self.consul.unwrap_or_default(), &folder),
             start_kubernetes(existing, &self.api_server_args, &folder)

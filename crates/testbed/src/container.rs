@@ -30,7 +30,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Where the program listens by default.
-const HTTP_ADDRESS: &str = "0.0.0.0:8080";
+const HTTP_ADDRESS: &str = "[::]:8080";
 
 /// The credentials for the API server in every pod: the pod's token, and the API server's authority.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

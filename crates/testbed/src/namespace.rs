@@ -56,6 +56,12 @@ impl Namespace {
         Self::make(cluster, json!({ "name": name })).await
     }
 
+    /// The namespace of this name, which exists.
+    pub(crate) fn existing(cluster: Cluster, name: &str) -> Self {
+        let name = name.to_owned();
+        Self(Arc::new(Inner { cluster, name }))
+    }
+
     async fn make(cluster: Cluster, metadata: Value) -> Result<Self> {
         let namespace = serde_json::from_value(json!({ "metadata": metadata }))?;
         let api = Api::<core::v1::Namespace>::all(cluster.client.clone());

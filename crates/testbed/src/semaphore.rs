@@ -139,7 +139,8 @@ impl Semaphore {
         let what = format!("the semaphore {} is ready", self.name);
         story(Location::caller(), async move {
             self.until(&what, |object| {
-                condition(object, "Ready")["status"] == "True"
+                let ready = condition(object, "Ready");
+                ready["status"] == "True" && ready["reason"] != "Paused"
             })
             .await
         })

@@ -34,7 +34,7 @@ use kube_core::ApiResource;
 use self::row::Row;
 use crate::{
     Object,
-    pods::{self, PodQuery},
+    pods::{self, OwnQuery},
     read::{self, Read},
     request::{EndBelow, Request, hold, suspend_ungranted},
     shape::Shape,
@@ -135,11 +135,11 @@ impl Kind {
     }
 
     /// The pods of such a workload: each query finds some or all of them.
-    pub fn pods(&self, workload: &Identity) -> Vec<PodQuery> {
+    pub fn pods(&self, workload: &Identity) -> Vec<OwnQuery> {
         let uid = &workload.uid;
         match self {
             Self::Job => vec![pods::of(uid).into()],
-            Self::JobSet => vec![job_set::selector(uid).into()],
+            Self::JobSet => job_set::pods(workload),
             Self::PipelineRun => pipeline_run::pods(uid),
             Self::TaskRun => task_run::pods(uid),
             Self::Workflow => workflow::pods(workload),
@@ -149,14 +149,15 @@ impl Kind {
         }
     }
 
-    /// The workloads that such a workload is made of, and that make its pods, each kind with their label selector. While
-    /// one of them runs, more pods may come.
-    pub fn parts(&self, workload: &Identity) -> Vec<(Self, String)> {
+    /// The workloads that such a workload is made of, and that make its pods: each kind with a query that finds some or
+    /// all of them. While one of them runs, more pods may come.
+    pub fn parts(&self, workload: &Identity) -> Vec<(Self, OwnQuery)> {
         match self {
-            Self::JobSet => vec![(Self::Job, job_set::selector(&workload.uid))],
+            Self::JobSet => job_set::parts(workload),
             Self::PipelineRun => {
                 let parts = [Self::PipelineRun, Self::TaskRun].into_iter();
-                parts.map(|part| (part, pods::of(&workload.uid))).collect()
+                let of_it = || pods::of(&workload.uid).into();
+                parts.map(|part| (part, of_it())).collect()
             }
             Self::Listed(row) => row.parts(workload),
             Self::KueueWorkload => kueue::parts(&workload.uid),
@@ -218,8 +219,7 @@ impl Kind {
         }
     }
 
-    /// What has the status of such a workload say that it failed, once no pod of it is left; `None` if it is not held
-    /// for that.
+    /// What has such a workload fail that is held only for that, once no pod of it is left; `None` if it is not.
     pub fn failure(
         &self,
         workload: &Target,
@@ -228,6 +228,7 @@ impl Kind {
     ) -> Option<Request> {
         match self {
             Self::Listed(row) => row::failure(row, workload, shape, now),
+            Self::Workflow => workflow::shut_down(workload, shape),
             _ => None,
         }
     }
@@ -283,6 +284,43 @@ impl Kind {
         }
     }
 
+    /// The fields that the schema of this kind must have in a cluster.
+    pub fn needed(&self) -> Vec<Needed> {
+        let field = |path: &str, since: &str, holds| Needed {
+            path: path.to_owned(),
+            since: Some(since.to_owned()),
+            holds,
+        };
+        match self {
+            // They come with Kubernetes.
+            Self::Job | Self::Pod => Vec::new(),
+            // Its version says it.
+            Self::KueueWorkload => Vec::new(),
+            Self::JobSet => vec![
+                field("spec.suspend", job_set::LEAST, true),
+                field("spec.replicatedJobs.dependsOn", job_set::LEAST, false),
+            ],
+            Self::PipelineRun | Self::TaskRun => vec![field("spec.status", tekton::LEAST, true)],
+            Self::Workflow => vec![field("spec.suspend", workflow::LEAST, true)],
+            Self::Listed(row) => vec![Needed {
+                path: row.life.hold.path.to_string(),
+                since: row.needs.clone(),
+                holds: true,
+            }],
+        }
+    }
+
+    /// The warning for the users of such an object that waits, if its controller counts it as running while it does.
+    ///
+    /// # Errors
+    /// If it is no object of this kind.
+    pub fn caution(&self, object: &Object) -> serde_json::Result<Option<String>> {
+        match self {
+            Self::Workflow => workflow::caution(object),
+            _ => Ok(None),
+        }
+    }
+
     /// What such an object is doing, whether it asks for a slot or not.
     ///
     /// # Errors
@@ -314,6 +352,17 @@ impl Kind {
         let name = object.metadata.name.as_deref().unwrap_or_default();
         format!("{} {name}", self.name())
     }
+}
+
+/// A field that the schema of a kind must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Needed {
+    /// Its path, as in `spec.suspend`. A step into a list is not named.
+    pub path: String,
+    /// The least version of its controller that has it, for people; `None` of a user's row that does not say.
+    pub since: Option<String>,
+    /// Whether it is what holds the kind; otherwise it only tells the version.
+    pub holds: bool,
 }
 
 /// What the API server has under these names.

@@ -9,6 +9,7 @@
 //! | [`Kind`] | the kinds, each in a file of its own: how it is read and written to (start, suspend, give back, rename, skip) |
 //! | [`row`], [`Table`] | a kind as data; the rows of users |
 //! | [`kueue`] | Kueue's Workloads, which have an owner, and its admission checks |
+//! | [`owner`] | which owners decide when a workload runs |
 //! | `read` | what is read of every kind alike: who made it, what manages it, its grant |
 //! | [`Obstacle`] | why a workload that names a semaphore is not in its queue |
 //! | [`Request`] | what is written to a workload |
@@ -19,6 +20,7 @@ mod advice;
 mod kind;
 mod object;
 mod obstacle;
+pub mod owner;
 pub mod pods;
 mod read;
 mod request;
@@ -28,7 +30,7 @@ mod table;
 mod tracked;
 
 pub use advice::{advice, advice_on};
-pub use kind::{Kind, Kinds, UnknownKind, WAITING, job::Job, kueue, row};
+pub use kind::{Kind, Kinds, Needed, UnknownKind, WAITING, job::Job, kueue, row};
 pub use object::Object;
 pub use obstacle::Obstacle;
 pub use request::{EndBelow, Request};

@@ -2,11 +2,14 @@
 
 use consul_semaphore::{Granted, KindName, Uid, lock_key_of};
 use consul_semaphore_api::annotations::{HOLDER_LABEL, LOCK_KEY};
-use k8s_openapi::{api::core::v1 as core, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::{
+    api::core::v1 as core,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
 use kube_derive::Resource;
 use serde::Deserialize;
 
-use crate::{object::or_default, read};
+use crate::{Kind, object::or_default, read};
 
 /// The label that all pods of workloads in slots have, as a label selector.
 pub const OF_ANY: &str = HOLDER_LABEL;
@@ -50,16 +53,16 @@ pub fn granted(pod: &Pod, workload: &Uid) -> Option<Granted> {
     read::granted_to(workload.as_ref(), annotations)
 }
 
-/// Which pods to ask for.
+/// A LIST of objects that belong to a workload: its pods, or the workloads that make these.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodQuery {
+pub struct OwnQuery {
     /// A label selector.
     pub labels: String,
     /// Which of these, if the labels say too little.
     pub(crate) which: Which,
 }
 
-/// Which of the pods with some labels are a workload's.
+/// Which of the objects with some labels are a workload's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
     /// All.
@@ -70,48 +73,137 @@ pub(crate) enum Which {
     NotOfAnother(KindName, Uid),
     /// The workload itself.
     Itself(Uid),
-    /// All but those with another workload's holder label: a later workload of its name has the labels, too.
-    NotHeldByAnother(Uid),
+    /// Those that it made, or that what it made has made: an earlier or a later workload of its name, or a copy of it,
+    /// has the labels, too.
+    MadeBy(Maker),
 }
 
-impl From<String> for PodQuery {
+/// A workload, as the objects that it makes refer to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Maker {
+    /// Its kind.
+    pub(crate) kind: KindName,
+    /// The API group of its kind.
+    pub(crate) group: String,
+    /// Its uid.
+    pub(crate) uid: Uid,
+    /// The label in which its controller writes its uid, if there is one. Older controllers may not write it.
+    pub(crate) uid_label: Option<&'static str>,
+}
+
+/// What an object says about whether it belongs to a workload.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Belongs {
+    /// It does.
+    Yes,
+    /// It belongs to another workload.
+    No,
+    /// As much as its controller does. If that can't be found out, `otherwise` says whether it counts.
+    AsItsController {
+        /// What made it.
+        controller: OwnerReference,
+        /// Whether it counts if its controller is gone, or can't be read.
+        otherwise: bool,
+    },
+}
+
+impl From<bool> for Belongs {
+    fn from(belongs: bool) -> Self {
+        if belongs { Self::Yes } else { Self::No }
+    }
+}
+
+impl From<String> for OwnQuery {
     fn from(labels: String) -> Self {
         let which = Which::All;
         Self { labels, which }
     }
 }
 
-impl PodQuery {
-    /// Those with these labels, unless they belong to another workload than this one.
-    pub(crate) fn unless_of_another(labels: String, workload: &Uid) -> Self {
-        let which = Which::NotHeldByAnother(workload.clone());
+impl OwnQuery {
+    /// Those with these labels that this workload made.
+    pub(crate) fn made_by(labels: String, maker: &Maker) -> Self {
+        let which = Which::MadeBy(maker.clone());
         Self { labels, which }
     }
 
-    /// Whether it asks for this pod, which has the labels.
-    pub fn finds(&self, pod: &Pod) -> bool {
-        let ObjectMeta {
-            labels,
-            owner_references,
-            uid,
-            ..
-        } = &pod.metadata;
-        let mut owners = owner_references.iter().flatten();
+    /// Whether it asks for the object with this metadata, which has the labels.
+    pub fn finds(&self, metadata: &ObjectMeta) -> Belongs {
+        let mut owners = metadata.owner_references.iter().flatten();
         match &self.which {
-            Which::All => true,
-            Which::Owned(uid) => owners.any(|owner| owner.uid == uid.as_ref()),
-            Which::NotOfAnother(kind, uid) => !owners.any(|owner| {
-                owner.controller == Some(true)
-                    && owner.kind == kind.as_str()
-                    && owner.uid != uid.as_ref()
-            }),
-            Which::Itself(own) => uid.as_deref() == Some(own.as_ref()),
-            Which::NotHeldByAnother(own) => {
-                let holder = labels.as_ref().and_then(|labels| labels.get(HOLDER_LABEL));
-                holder.is_none_or(|holder| holder == own.as_ref())
+            Which::All => Belongs::Yes,
+            Which::Owned(uid) => owners.any(|owner| owner.uid == uid.as_ref()).into(),
+            Which::NotOfAnother(kind, uid) => {
+                let of_another = owners.any(|owner| {
+                    owner.controller == Some(true)
+                        && owner.kind == kind.as_str()
+                        && owner.uid != uid.as_ref()
+                });
+                (!of_another).into()
             }
+            Which::Itself(own) => (metadata.uid.as_deref() == Some(own.as_ref())).into(),
+            Which::MadeBy(maker) => maker.made(metadata, false),
         }
     }
+
+    /// Whether it asks for what this controller, which has this metadata, controls.
+    pub fn finds_by(&self, controller: &OwnerReference, metadata: &ObjectMeta) -> Belongs {
+        match &self.which {
+            Which::MadeBy(maker) => maker.made(metadata, maker.is_alike(controller)),
+            _ => self.finds(metadata),
+        }
+    }
+
+    /// Whether a controller of this kind may stand between an object and its workload, or be such a workload itself. The
+    /// operator may read no others.
+    pub fn may_ask(&self, kind: &Kind, controller: &OwnerReference) -> bool {
+        let between = matches!(kind, Kind::Job | Kind::JobSet);
+        let is_alike = match &self.which {
+            Which::MadeBy(maker) => maker.is_alike(controller),
+            _ => false,
+        };
+        (between || is_alike) && kind.resource().group == group_of(&controller.api_version)
+    }
+}
+
+impl Maker {
+    /// Whether it made an object, which may be one of its own kind. What owns the object comes first, because no manifest
+    /// can be copied with that; then the label of its controller; then our own, which a pod has from the template that
+    /// its workload was started with.
+    fn made(&self, metadata: &ObjectMeta, is_alike: bool) -> Belongs {
+        let own = self.uid.as_ref();
+        let mut owners = metadata.owner_references.iter().flatten();
+        if owners.clone().any(|owner| owner.uid == own) {
+            return Belongs::Yes;
+        }
+        let label = |name: &str| metadata.labels.as_ref()?.get(name);
+        if let Some(uid) = self.uid_label.and_then(label) {
+            return (uid == own).into();
+        }
+        let holder = label(HOLDER_LABEL);
+        if holder.is_some_and(|holder| holder == own) {
+            return Belongs::Yes;
+        }
+        let otherwise = holder.is_none();
+        match owners.find(|owner| owner.controller == Some(true)) {
+            Some(controller) => Belongs::AsItsController {
+                controller: controller.clone(),
+                otherwise,
+            },
+            None => (otherwise && !is_alike).into(),
+        }
+    }
+
+    fn is_alike(&self, owner: &OwnerReference) -> bool {
+        owner.kind == self.kind.as_str() && group_of(&owner.api_version) == self.group
+    }
+}
+
+/// The group of an `apiVersion`; empty for the core group.
+pub fn group_of(api_version: &str) -> &str {
+    api_version
+        .split_once('/')
+        .map_or("", |(group, _version)| group)
 }
 
 /// A pod of a workload in a slot.
@@ -208,15 +300,18 @@ mod tests {
             pod(|pod| pod["metadata"]["ownerReferences"] = json!([owner]))
         };
         let workflow = of_holder(Kind::Workflow);
-        assert!(workflow.finds(&owned_by("Workflow", "u")));
-        assert!(workflow.finds(&owned_by("Job", "x")), "it made a Job");
-        assert!(workflow.finds(&pod(|_| {})), "it was orphaned");
-        assert!(!workflow.finds(&owned_by("Workflow", "copy")));
-        let itself =
-            |uid: &str| of_holder(Kind::Pod).finds(&pod(|pod| pod["metadata"]["uid"] = uid.into()));
+        let finds = |query: &OwnQuery, pod: &Pod| query.finds(&pod.metadata) == Belongs::Yes;
+        assert!(finds(&workflow, &owned_by("Workflow", "u")));
+        assert!(finds(&workflow, &owned_by("Job", "x")), "it made a Job");
+        assert!(finds(&workflow, &pod(|_| {})), "it was orphaned");
+        assert!(!finds(&workflow, &owned_by("Workflow", "copy")));
+        let itself = |uid: &str| {
+            let pod = pod(|pod| pod["metadata"]["uid"] = uid.into());
+            finds(&of_holder(Kind::Pod), &pod)
+        };
         assert_eq!((itself("u"), itself("copy")), (true, false));
         // It may have been adopted while it ran.
-        assert!(of_holder(Kind::Job).finds(&owned_by("Job", "x")));
+        assert!(finds(&of_holder(Kind::Job), &owned_by("Job", "x")));
     }
 
     fn identity(kind: KindName) -> Identity {

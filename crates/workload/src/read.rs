@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use crate::{
     Obstacle,
     kind::{Kind, kueue::QUEUE},
+    owner::{self, MAKERS},
     shape::Shape,
     slots,
 };
@@ -166,13 +167,9 @@ pub(crate) fn granted_to(uid: &str, grant: &BTreeMap<String, String>) -> Option<
 /// The `CronJob` that made a workload, or another kind's like it.
 pub(crate) fn cron_job(metadata: &ObjectMeta) -> Option<CronJob> {
     let mut owners = metadata.owner_references.iter().flatten();
-    let owner = owners.find(|owner| {
-        let is_maker = MAKERS.iter().any(|(group, kind)| {
-            let (of, _) = owner.api_version.split_once('/').unwrap_or_default();
-            (of, owner.kind.as_str()) == (*group, *kind)
-        });
-        is_maker && owner.controller == Some(true)
-    })?;
+    let is_maker =
+        |owner: &&OwnerReference| owner.controller == Some(true) && owner::is_any(owner, &MAKERS);
+    let owner = owners.find(is_maker)?;
     // Only that of a Job can't be changed later.
     let scheduled = annotation(metadata, SCHEDULED).filter(|_| owner.kind == "CronJob");
     Some(CronJob {
@@ -183,6 +180,14 @@ pub(crate) fn cron_job(metadata: &ObjectMeta) -> Option<CronJob> {
         scheduled: scheduled.and_then(|scheduled| scheduled.parse().ok()),
     })
 }
+
+/// Whether a workload is a hook, by these annotations of it.
+pub(crate) fn is_hook(annotations: &BTreeMap<String, String>) -> bool {
+    HOOKS.iter().any(|hook| annotations.contains_key(*hook))
+}
+
+/// The annotations by which Helm and Argo CD know their hooks.
+const HOOKS: [&str; 2] = ["helm.sh/hook", "argocd.argoproj.io/hook"];
 
 /// What starts and stops a workload, if that is neither its kind's own controller nor this operator.
 pub(crate) fn manager(object: &dyn Read) -> Option<String> {
@@ -214,23 +219,11 @@ pub(crate) fn shown(text: &str) -> String {
     text.chars().take(longest::NAME).collect()
 }
 
-/// The kinds, with the groups of their APIs, whose objects make one workload after another, each to wait by itself.
-const MAKERS: [(&str, &str); 3] = [
-    ("batch", "CronJob"),
-    ("argoproj.io", "CronWorkflow"),
-    ("sparkoperator.k8s.io", "ScheduledSparkApplication"),
-];
-
-/// What made a workload, and decides when it runs: of a Job only what suspends and unsuspends the Jobs that it makes.
-fn owner(object: &dyn Read) -> Option<&OwnerReference> {
+/// What made a workload, and decides when it runs.
+pub(crate) fn owner(object: &dyn Read) -> Option<&OwnerReference> {
+    let decide = object.kind().owners_that_decide();
     let mut owners = object.metadata().owner_references.iter().flatten();
-    let owner = owners.find(|owner| owner.controller == Some(true))?;
-    let kind = owner.kind.as_str();
-    let decides = match object.kind() {
-        Kind::Job => kind == "JobSet",
-        _ => !MAKERS.iter().any(|(_, maker)| kind == *maker),
-    };
-    decides.then_some(owner)
+    owners.find(|owner| decide.include(owner))
 }
 
 /// Whether its annotations are a copy of those of what made it, which was granted the slots: it runs in these.

@@ -20,6 +20,46 @@ pub enum Request {
     Delete,
 }
 
+/// How many fields of a request are named, and how long the name of one is at most, in characters.
+const MOST_FIELDS: usize = 4;
+const MOST_PATH: usize = 100;
+
+impl Request {
+    /// Some of the fields that it writes, as in `spec.suspend`, for people: those of the spec and status first.
+    pub fn fields(&self) -> Vec<String> {
+        let mut fields = Vec::new();
+        match self {
+            Self::Patch(patch) => leaves(patch, "", &mut fields),
+            Self::Json(patch) | Self::Status(patch) => {
+                let operations = patch.as_array().into_iter().flatten();
+                let pointers = operations.filter_map(|operation| operation["path"].as_str());
+                fields.extend(
+                    pointers.map(|pointer| pointer.trim_start_matches('/').replace('/', ".")),
+                );
+            }
+            Self::Delete => {}
+        }
+        fields.retain(|field| !matches!(&**field, "metadata.uid" | "metadata.resourceVersion"));
+        fields.sort_by_key(|field| field.starts_with("metadata"));
+        fields.truncate(MOST_FIELDS);
+        let short = fields.into_iter();
+        short
+            .map(|field| field.chars().take(MOST_PATH).collect())
+            .collect()
+    }
+}
+
+/// The paths to the values of a merge patch.
+fn leaves(patch: &Value, path: &str, found: &mut Vec<String>) {
+    let Some(fields) = patch.as_object().filter(|fields| !fields.is_empty()) else {
+        found.push(path.trim_start_matches('.').to_owned());
+        return;
+    };
+    for (name, value) in fields {
+        leaves(value, &format!("{path}.{name}"), found);
+    }
+}
+
 /// What else ends with a workload that is ended: what it is made of, where its controller does not see to that.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EndBelow {

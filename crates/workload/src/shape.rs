@@ -19,6 +19,8 @@ pub enum Shape {
     Gate(usize),
     /// It is made of workloads of its own kind.
     Nested,
+    /// Its user shut it down while it was held, so it is to fail; its controller does nothing about that while it is held.
+    ShutDown,
     /// It is suspended, and its status still has a start time, as before Kubernetes 1.36: its template can't be changed.
     Started,
     /// Which of its admission checks are ours, and what its sets of pods are called.
@@ -88,7 +90,12 @@ impl Shape {
 
     /// Whether it is held only to fail, once its pods are gone.
     pub fn is_to_fail(&self) -> bool {
-        self.fails_for().is_some()
+        self.fails_for().is_some() || self.is_shut_down()
+    }
+
+    /// Whether its user shut it down while it was held.
+    pub fn is_shut_down(&self) -> bool {
+        matches!(self, Self::ShutDown)
     }
 
     /// Whether it has failed, bears the mark of that, and may run again.

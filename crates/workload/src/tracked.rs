@@ -29,6 +29,8 @@ pub struct TrackedWorkload {
     pub named_with_key: Vec<Arc<str>>,
     /// What a patch must know of it.
     pub shape: Shape,
+    /// Whether it is a hook of Helm or Argo CD, which run before other objects are created.
+    pub is_hook: bool,
 }
 
 impl TrackedWorkload {
@@ -142,6 +144,7 @@ impl TrackedWorkload {
             bad_key,
             named_with_key,
             shape: object.shape(),
+            is_hook: read::is_hook(annotations),
         })
     }
 
@@ -224,6 +227,7 @@ impl TrackedWorkload {
             bad_key,
             named_with_key,
             shape,
+            is_hook,
         } = later;
         *self.workload == workload
             && self.namespace == *namespace
@@ -232,6 +236,7 @@ impl TrackedWorkload {
             && self.bad_key == *bad_key
             && self.named_with_key == *named_with_key
             && self.shape == *shape
+            && self.is_hook == *is_hook
     }
 }
 

@@ -14,6 +14,9 @@ use crate::{
 use consul_client::{ConfigError, Error};
 use consul_semaphore_api::Ttl;
 
+/// The first version of Consul that no test has run with yet.
+const UNTESTED: (u32, u32) = (2, 0);
+
 /// The oldest Consul that the calls are tested with: its minor version.
 const OLDEST: (u32, u32) = (1, 8);
 
@@ -58,10 +61,11 @@ pub(in crate::check) fn lines(addresses: &str, seen: &Seen) -> Vec<Line> {
         lines.extend(steps(Area::Consul, tried, "the operator's token"));
         lines.extend(tried.shortest.map(shortest_ttl));
     }
-    if let Some(tried) = &seen.election {
-        let of_election = steps(Area::Consul, tried, "the operator's token");
-        lines.extend(of_election.into_iter().map(|line| Line {
-            what: format!("election: {}", line.what),
+    for (name, tried) in [("identity", &seen.identity), ("election", &seen.election)] {
+        let Some(tried) = tried else { continue };
+        let of_own_keys = steps(Area::Consul, tried, "the operator's token");
+        lines.extend(of_own_keys.into_iter().map(|line| Line {
+            what: format!("{name}: {}", line.what),
             ..line
         }));
     }
@@ -80,6 +84,9 @@ fn version(version: &Result<String, Error>) -> Line {
             match minor(version) {
                 Some(minor) if minor < OLDEST => line("version", Outcome::Warning, message)
                     .todo("use Consul 1.8 or newer: older ones are not tested"),
+                Some(minor) if minor >= UNTESTED => line("version", Outcome::Warning, message).todo(
+                    "Consul 2 is not tested with this operator: use 1.22, or try it where a mistake costs nothing",
+                ),
                 _ => line("version", Outcome::Ok, message),
             }
         }
@@ -251,7 +258,9 @@ pub(super) fn advice(error: &Error) -> &'static str {
         | Error::Gone
         | Error::TooLarge(_)
         | Error::AnswerTooLarge(_)
-        | Error::Withheld
+        | Error::PrefixTooLarge(_)
+        | Error::NoTurn(_)
+        | Error::Withheld(_)
         | Error::Unexpected { .. }
         | Error::Decode(_) => {
             "try again; if it persists, check that this is Consul's address, and read Consul's log"
@@ -289,6 +298,7 @@ mod tests {
             ahead: Some(SignedDuration::from_millis(-300)),
             version: Some(Ok("1.20.5".to_owned())),
             tried: Some(tried(&consul::Outcome::Done)),
+            identity: None,
             election: None,
         }
     }
@@ -393,16 +403,16 @@ mod tests {
             Outcome::Warning,
             &["1.7.14", "1.8 or newer"],
         );
-        for version in [
-            "1.8.7",
-            "1.21.5+ent",
-            "1.22.5",
-            "1.22.0-rc1",
-            "2.0.0",
-            "strange",
-        ] {
+        for version in ["1.8.7", "1.21.5+ent", "1.22.7", "1.22.0-rc1", "strange"] {
             assert_eq!(bad(&of(Ok(version.to_owned()))), [], "{version}");
         }
+        let untested = of(Ok("2.0.0".to_owned()));
+        only(
+            &untested,
+            "version",
+            Outcome::Warning,
+            &["2.0.0", "Consul 2 is not tested"],
+        );
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::{
         report::{Area, Line, Outcome},
         rights::{Lease, Place, RULES, Rule},
     },
-    telemetry,
+    schema, telemetry,
 };
 use consul_semaphore_api::{ConsulSemaphore, annotations::SEMAPHORE};
 use consul_semaphore_workload::Table;
@@ -64,7 +64,8 @@ pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
             .flat_map(|(name, table)| rows(name, table)),
     );
     lines.extend(rest.policies.iter().map(policy));
-    lines.extend(rest.election.as_ref().map(election));
+    lines.extend(rest.elects.then(|| election(&rest.election)));
+    lines.extend(rest.schemas.iter().map(field));
     lines.extend(operators(&rest.contested));
     lines.push(cron_jobs(&rest.cron_jobs));
     lines
@@ -206,6 +207,23 @@ fn rows(name: &Name, table: &Answer<Table>) -> Vec<Line> {
         of(Outcome::Failed, message).todo("correct it: docs/kinds.md")
     });
     [of(Outcome::Ok, read)].into_iter().chain(wrong).collect()
+}
+
+/// The line about a field that a kind needs.
+fn field(finding: &schema::Finding) -> Line {
+    use schema::Standing;
+    let outcome = match finding.standing {
+        Standing::There => Outcome::Ok,
+        Standing::Missing if finding.needed.holds => Outcome::Failed,
+        Standing::Missing | Standing::NoKind => Outcome::Warning,
+        Standing::Unknown(_) => Outcome::Unknown,
+    };
+    let what = format!("schema of {}", finding.kind.resource().plural);
+    let line = line(&what, outcome, finding);
+    match finding.advice() {
+        Some(advice) => line.todo(advice),
+        None => line,
+    }
 }
 
 /// The line about a policy. The operator is correct without the policies.
@@ -371,6 +389,9 @@ fn right(right: &Right) -> Line {
     let message = format!("may not {}: {}", named(denied.iter()), rule.without);
     let apply = question.source.apply();
     let apply = apply.unwrap_or_else(|| match rule.place {
+        Place::BesideTable => {
+            "let the operator write events beside its ConfigMap, as docs/kinds.md says".to_owned()
+        }
         Place::Table => "let the operator read its ConfigMap, as docs/kinds.md says".to_owned(),
         _ => "kubectl apply -k config/rbac".to_owned(),
     });
@@ -382,9 +403,12 @@ fn right(right: &Right) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{
-        election::Lead,
-        rights::{Served, questions},
+    use crate::{
+        check::{
+            election::Lead,
+            rights::{Served, questions},
+        },
+        identity::History,
     };
     use consul_semaphore_workload::Kinds;
 
@@ -411,7 +435,10 @@ mod tests {
             rights: allowed.collect(),
             table: Some((table(), Ok(Table::default()))),
             policies: Vec::new(),
-            election: Some(elected(Ok(lead("replica-1", 3)), Searched::Named)),
+            election: elected(Ok(lead("replica-1", 3)), Searched::Named),
+            elects: true,
+            history: Ok(History::default()),
+            schemas: Vec::new(),
             cron_jobs: Ok(Found::default()),
             contested: Ok(Found::default()),
         }
@@ -452,7 +479,7 @@ mod tests {
             (Err(Refusal::NotThere), "there is no Lease"),
         ] {
             let rest = Rest {
-                election: Some(elected(answer, Searched::Named)),
+                election: elected(answer, Searched::Named),
                 ..rest()
             };
             only(
@@ -463,15 +490,15 @@ mod tests {
             );
         }
         let hidden = Rest {
-            election: Some(elected(
+            election: elected(
                 Err(Refusal::Forbidden("may not".to_owned())),
                 Searched::Named,
-            )),
+            ),
             ..rest()
         };
         only(hidden, "operator", Outcome::Unknown, &["may not"]);
         let nowhere = Rest {
-            election: Some(elected(Err(Refusal::NotThere), Searched::All)),
+            election: elected(Err(Refusal::NotThere), Searched::All),
             ..rest()
         };
         let words = [
@@ -486,7 +513,7 @@ mod tests {
     fn a_lease_that_the_user_may_not_look_for_is_not_missing() {
         let places = vec!["default".to_owned(), "consul-semaphore-system".to_owned()];
         let rest = Rest {
-            election: Some(elected(Err(Refusal::NotThere), Searched::Only(places))),
+            election: elected(Err(Refusal::NotThere), Searched::Only(places)),
             ..rest()
         };
         let words = [
@@ -524,6 +551,36 @@ mod tests {
         };
         let words = ["none has", "more than 10000", "not read"];
         only(rest, "CronJobs", Outcome::Unknown, &words);
+    }
+
+    #[test]
+    fn a_kind_that_can_t_be_held_is_reported() {
+        use crate::schema::{Finding, Standing};
+
+        let kinds: Kinds = "jobsets,sparkapplications".parse().unwrap();
+        let of = |name: &str, which: usize, standing: Standing| {
+            let kind = kinds.named(&name.into()).unwrap();
+            let schemas = vec![Finding {
+                kind: kind.clone(),
+                needed: kind.needed().remove(which),
+                standing,
+            }];
+            Rest { schemas, ..rest() }
+        };
+        let what = "schema of sparkapplications";
+        let spark = |standing| of("SparkApplication", 0, standing);
+        let words = [
+            "can't be held",
+            "spec.suspend",
+            "install Spark operator 2.4",
+        ];
+        only(spark(Standing::Missing), what, Outcome::Failed, &words);
+        only(spark(Standing::NoKind), what, Outcome::Warning, &["has no"]);
+        let unknown = spark(Standing::Unknown("away".to_owned()));
+        only(unknown, what, Outcome::Unknown, &["away"]);
+        let old = of("JobSet", 1, Standing::Missing);
+        let words = ["dependsOn", "install JobSet 0.8"];
+        only(old, "schema of jobsets", Outcome::Warning, &words);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use super::alike::Asked;
 use super::{IndexedQueue, Offer, QueueRef, Semaphore, SemaphoreRef, State, Unclaimed};
 use consul_client::clock::{self, Moment};
 use consul_semaphore::{
-    Key, Phase, Prefix, SlotRequest, Uid, Workload, lock_key_parts, plan::Stop,
+    Key, Phase, Prefix, SlotRequest, Uid, Workload, engine::RequestClass, lock_key_parts,
+    plan::Stop,
 };
 use consul_semaphore_workload::{Obstacle, TrackedWorkload};
 
@@ -26,6 +27,11 @@ impl State {
             *known = tracked.clone();
             return self.note_started(&tracked);
         }
+        if !tracked.workload.hold {
+            self.held_from_the_start.remove(&uid);
+        } else if !self.workloads.contains_key(&uid) {
+            self.held_from_the_start.insert(uid.clone());
+        }
         if let Some(known) = self.workloads.get(&uid) {
             if known.workload.hold && !tracked.workload.hold {
                 let now = clock::time().as_second();
@@ -43,6 +49,7 @@ impl State {
         self.withdraw(uid);
         self.remnants.remove(uid);
         self.unheld.remove(uid);
+        self.held_from_the_start.remove(uid);
         self.workloads.remove(uid);
     }
 
@@ -64,7 +71,6 @@ impl State {
             if let Some(queue) = semaphore.queues.get_mut(&reference.key) {
                 queue.bound.remove(uid);
                 queue.waiting.remove(&place);
-                queue.skippable.remove(&place);
                 queue.deadlines.forget(uid);
                 queue.superseded.remove(uid);
             }
@@ -92,7 +98,7 @@ impl State {
         for reference in &queues {
             let asks = workload.asks_for(&reference.semaphore.name, reference.key.as_ref());
             if workload.is_queued() && asks.is_some() {
-                self.enqueue(workload, reference, announce);
+                self.enqueue(workload, reference, &queues, announce);
             } else if workload.granted.is_some()
                 && !matches!(workload.phase, Phase::Finished { .. })
                 && let Some(queue) = self.queue_entry(reference)
@@ -165,8 +171,14 @@ impl State {
         unheld.map_or(workload.since, |unheld| unheld.max(workload.since))
     }
 
-    /// Puts a workload into a queue; `announce` if an event should say so.
-    fn enqueue(&mut self, workload: &Workload, reference: &QueueRef, announce: bool) {
+    /// Puts a workload into a queue, one of the `queues` that it waits in; `announce` if an event should say so.
+    fn enqueue(
+        &mut self,
+        workload: &Workload,
+        reference: &QueueRef,
+        queues: &[QueueRef],
+        announce: bool,
+    ) {
         let (place, uid) = (workload.place(), &workload.uid);
         let timeout = self.wait_timeout(workload, reference);
         let timeout = timeout.filter(|_| workload.was_never_granted());
@@ -175,12 +187,10 @@ impl State {
         let Some(queue) = self.queue_entry(reference) else {
             return;
         };
-        queue.waiting.insert(place.clone());
+        let class = RequestClass::of(workload, reference, queues);
+        queue.waiting.insert(place, class);
         if let Some(ends) = ends {
             queue.deadlines.set(uid, ends);
-        }
-        if workload.is_skippable() {
-            queue.skippable.insert(place);
         }
         if announce {
             queue.newcomers.insert(uid.clone());
@@ -264,7 +274,6 @@ impl State {
             if reference.namespace.as_ref() == namespace {
                 for queue in semaphore.queues.values_mut() {
                     queue.waiting.clear();
-                    queue.skippable.clear();
                     queue.deadlines.clear();
                     queue.superseded.clear();
                     queue.bound.clear();

@@ -26,6 +26,22 @@ fn queue(name: &str) -> QueueRef {
     QueueRef::new(&reference(name), None)
 }
 
+/// What a pass reads.
+struct Slice {
+    bound: Vec<Arc<Workload>>,
+    waiting: Vec<Arc<Workload>>,
+}
+
+impl Index {
+    /// The workloads of a queue that a pass reads which reads so many of each lane.
+    fn slice(&self, queue: &QueueRef, most: usize) -> Slice {
+        Slice {
+            bound: self.bound(queue),
+            waiting: self.waiting(queue, &Reach::first(most)),
+        }
+    }
+}
+
 fn queue_of(name: &str, key: &str) -> QueueRef {
     QueueRef::new(&reference(name), Some(key.parse().unwrap()))
 }
@@ -86,6 +102,7 @@ fn tracked(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWork
         obstacle: None,
         bad_key: None,
         named_with_key: Vec::new(),
+        is_hook: false,
         shape: consul_semaphore_workload::Shape::Plain,
     };
     change(&mut tracked);
@@ -210,9 +227,9 @@ fn a_workload_that_must_not_wait_is_in_the_slice_wherever_it_is_queued() {
             }),
         );
     }
-    let waiting = |head| index.slice(&queue("db"), head).waiting;
+    let waiting = |most| index.slice(&queue("db"), most).waiting;
     assert_eq!(names(&waiting(1)), ["a", "hasty", "hastier"]);
-    assert_eq!(names(&waiting(3)), ["a", "b", "hasty", "hastier"]);
+    assert_eq!(names(&waiting(2)), ["a", "b", "hasty", "hastier"]);
     assert_eq!(names(&waiting(9)), ["a", "b", "hasty", "c", "hastier"]);
     put(
         &index,
@@ -245,7 +262,7 @@ fn the_queue_is_by_loss_priority_age_and_name() {
     let slice = index.slice(&queue("db"), 4);
     assert_eq!(names(&slice.waiting), ["urgent", "a", "b", "younger"]);
     index.proved(&index.unproved(9, None, |_| false, |_| true)[0]);
-    let slice = index.slice(&queue("db"), 4);
+    let slice = index.slice(&queue("db"), 3);
     assert_eq!(names(&slice.waiting), ["lost", "urgent", "a", "b"]);
     assert_eq!(index.all_waiting(&queue("db")).len(), 5);
 }
@@ -449,6 +466,31 @@ fn a_hold_is_announced_once() {
     };
     assert_eq!(put(ran), 0);
     assert_eq!(put(stopping), 1, "it ran without a slot");
+}
+
+/// A policy may have put it on hold, and its user may not know.
+#[test]
+fn it_is_known_who_was_on_hold_from_the_start() {
+    let index = with_db();
+    let mut version = 10;
+    let mut put = |name, hold| {
+        version += 1;
+        let later = tracked(name, |tracked| {
+            workload(tracked).version = version.to_string().as_str().into();
+            workload(tracked).hold = hold;
+        });
+        put(&index, later);
+        index.is_held_from_the_start(&name.into())
+    };
+    assert!(put("a", true));
+    assert!(put("a", true));
+    assert!(!put("a", false));
+    assert!(!put("a", true), "its user put it on hold later");
+    assert!(!put("b", false));
+    assert!(!put("b", true));
+    assert!(put("c", true));
+    index.remove(&"c".into());
+    assert!(!index.is_held_from_the_start(&"c".into()));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::controller::{
     Context,
     consul_target::ConsulTarget,
+    prefix_watches::Credential,
     secret::{SecretToken, TokenChanges},
     watches::reference_of,
 };
@@ -46,7 +47,7 @@ enum Kind {
     /// With the token of its Secret.
     Secret {
         from: TokenSecretRef,
-        token: SecretToken,
+        token: Arc<SecretToken>,
     },
 }
 
@@ -56,7 +57,7 @@ impl Access {
         let reference = reference_of(semaphore);
         let kind = if let Some(from) = secret_ref(semaphore) {
             Kind::Secret {
-                token: SecretToken::read(context.clone(), reference, from.clone()),
+                token: SecretToken::shared(context, &reference.namespace, from),
                 from: from.clone(),
             }
         } else {
@@ -94,6 +95,14 @@ impl Access {
             Kind::Secret { token, .. } => token
                 .token()
                 .map(|token| context.tenants_target(semaphore, token)),
+        }
+    }
+
+    /// Whose token it is, in this namespace.
+    pub(super) fn credential(&self, namespace: &Arc<str>) -> Credential {
+        match &self.kind {
+            Kind::Own | Kind::Barred(_) => Credential::Own,
+            Kind::Secret { from, .. } => Credential::Secret(namespace.clone(), from.clone()),
         }
     }
 

@@ -39,8 +39,17 @@ impl Observed<'_> {
             );
             return (Reason::LockTooLarge, message);
         }
+        let folder = self.settings.prefix.folder();
+        if matches!(error, consul::Error::PrefixTooLarge(_)) {
+            let message = format!(
+                "{error}: the semaphores of this namespace take most of it, and {folder} most of theirs. Nothing is \
+                 granted; running Jobs go on while it can be shown that their slots are held. It is tried again \
+                 by itself. Delete what is no semaphore's: consul kv get -keys {folder}; have fewer \
+                 ConsulSemaphores with this prefix; or raise the operator's --consul-memory and its memory limit"
+            );
+            return (Reason::PrefixTooLarge, message);
+        }
         if matches!(error, consul::Error::AnswerTooLarge(_)) {
-            let folder = self.settings.prefix.folder();
             let message = format!(
                 "{error} where it lists {folder}, which is more than 5000 holders need. Nothing is granted; \
                  running Jobs go on while it can be shown that their slots are held. Delete what is no \
@@ -63,7 +72,9 @@ impl Observed<'_> {
 /// The reason for a condition, and what a person can do about any other error.
 fn advise(error: &consul::Error) -> (Reason, &'static str) {
     match error {
-        consul::Error::NotSent(_) => (Reason::ConsulUnreachable, BY_ITSELF),
+        consul::Error::NotSent(_) | consul::Error::NoTurn(_) => {
+            (Reason::ConsulUnreachable, BY_ITSELF)
+        }
         consul::Error::NoToken => (Reason::TokenNotFound, BY_ITSELF),
         consul::Error::LoginFailed(_) => (
             Reason::LoginFailed,
@@ -79,6 +90,7 @@ fn advise(error: &consul::Error) -> (Reason, &'static str) {
             Reason::UnknownDatacenter,
             "Create another ConsulSemaphore with a datacenter that this Consul knows",
         ),
+        consul::Error::Withheld(_) => (Reason::IdentityUnknown, BY_ITSELF),
         consul::Error::NoLeader { .. } => (Reason::NoLeader, BY_ITSELF),
         consul::Error::TooManyRequests(_) => (Reason::TooManyRequests, BY_ITSELF),
         _ => (Reason::UnexpectedAnswer, BY_ITSELF),

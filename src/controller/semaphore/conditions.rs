@@ -11,6 +11,9 @@ use consul_semaphore::{
 };
 use consul_semaphore_api::conditions::{ConditionStatus, ConditionType, Finding, Reason};
 
+/// The message of a semaphore that its spec pauses.
+const PAUSED: &str = "spec.paused is true: no slot is granted, and running Jobs continue. Set it to false to grant again";
+
 /// The facts behind the conditions of a queue, or of a keyed semaphore without a key in use.
 pub(super) struct Observed<'a> {
     pub(super) reference: &'a QueueRef,
@@ -155,7 +158,7 @@ impl<'a> Observed<'a> {
         ]
     }
 
-    /// The summary: whether slots can be granted and released.
+    /// The summary: whether the semaphore does what its spec asks for.
     fn ready(&self, conclusion: &Conclusion, reachable: &Finding) -> Finding {
         let not =
             |reason, message: String| Finding::new(ConditionType::Ready, false, reason, message);
@@ -178,9 +181,7 @@ impl<'a> Observed<'a> {
             return not(Reason::LimitConflict, self.limit_conflict(theirs));
         }
         if self.settings.paused {
-            let message = "spec.paused is true: no slot is granted, and running Jobs continue. Set it to false \
-                           to grant again";
-            return not(Reason::Paused, message.into());
+            return Finding::new(ConditionType::Ready, true, Reason::Paused, PAUSED);
         }
         let invalid = self.invalid_windows();
         if let Some(invalid) = &invalid
@@ -201,12 +202,27 @@ impl<'a> Observed<'a> {
                 format!("slots are granted and released in the other windows, but {invalid}");
             return Finding::new(ConditionType::Ready, true, Reason::InvalidWindow, message);
         }
-        Finding::new(
-            ConditionType::Ready,
-            true,
-            Reason::Reconciled,
-            "slots are granted and released",
-        )
+        let (reason, message) = self.outside_windows().map_or_else(
+            || {
+                (
+                    Reason::Reconciled,
+                    "slots are granted and released".to_owned(),
+                )
+            },
+            |message| (Reason::OutsideWindow, message),
+        );
+        Finding::new(ConditionType::Ready, true, reason, message)
+    }
+
+    /// The message of a semaphore that is outside its windows; `None` while one is open, or without windows.
+    fn outside_windows(&self) -> Option<String> {
+        let Opening::Closed { until } = self.opening else {
+            return None;
+        };
+        Some(until.map_or_else(
+            || "no window of spec.windows opens".to_owned(),
+            |until| format!("outside spec.windows: no slot is granted before {until:.0}"),
+        ))
     }
 
     /// What is wrong with windows of the spec.
@@ -411,13 +427,14 @@ impl<'a> Observed<'a> {
             return Finding::new(ConditionType::SlotsAvailable, false, reason, message);
         }
         let opening = self.opening;
-        if let Opening::Closed { until } = opening {
-            let message = until.map_or_else(
-                || "no window of spec.windows opens".to_owned(),
-                |until| format!("outside spec.windows: no slot is granted before {until:.0}"),
-            );
-            let reason = Reason::OutsideWindow;
-            return Finding::new(ConditionType::SlotsAvailable, false, reason, message);
+        let none = |reason, message: String| {
+            Finding::new(ConditionType::SlotsAvailable, false, reason, message)
+        };
+        if self.settings.paused {
+            return none(Reason::Paused, PAUSED.to_owned());
+        }
+        if let Some(message) = self.outside_windows() {
+            return none(Reason::OutsideWindow, message);
         }
         let Some((limit, held)) = self.lock().and_then(slots) else {
             return self.unknown(ConditionType::SlotsAvailable);

@@ -18,7 +18,7 @@ enum LogEntry {
     Ready,
     /// Something is wrong.
     NotReady,
-    /// It is paused or being deleted, as requested.
+    /// The semaphore is being deleted, as requested.
     AtRest,
 }
 
@@ -26,6 +26,9 @@ impl Readiness {
     /// What to log for the condition Ready; `None` if it was logged before.
     fn note(&mut self, ready: &Finding) -> Option<LogEntry> {
         if ready.status == ConditionStatus::True {
+            if ready.reason.is_intended() {
+                return None;
+            }
             let was_not = !std::mem::take(&mut self.logged).is_empty();
             return was_not.then_some(LogEntry::Ready);
         }
@@ -33,7 +36,7 @@ impl Readiness {
             return None;
         }
         Some(match ready.reason {
-            Reason::Paused | Reason::Terminating => LogEntry::AtRest,
+            Reason::Terminating => LogEntry::AtRest,
             _ => LogEntry::NotReady,
         })
     }
@@ -91,6 +94,9 @@ mod tests {
         assert_eq!(note(Unknown, Reason::Starting), None);
         assert_eq!(note(True, Reason::Reconciled), Some(LogEntry::Ready));
         assert_eq!(note(False, Reason::ConsulUnreachable), lost);
-        assert_eq!(note(False, Reason::Paused), Some(LogEntry::AtRest));
+        assert_eq!(note(True, Reason::Paused), None, "nothing is granted yet");
+        assert_eq!(note(True, Reason::OutsideWindow), None);
+        assert_eq!(note(True, Reason::Reconciled), Some(LogEntry::Ready));
+        assert_eq!(note(False, Reason::Terminating), Some(LogEntry::AtRest));
     }
 }

@@ -590,7 +590,7 @@ impl<'a> Together<'a> {
             return Finding::new(type_, ConditionStatus::Unknown, Reason::Starting, "");
         };
         let message = match phase {
-            Phase::True if !fine.is_empty() && *reason != Reason::InvalidWindow => fine.to_owned(),
+            Phase::True if !fine.is_empty() && *reason == Reason::Reconciled => fine.to_owned(),
             Phase::False if keys.len() < self.keys.len() || is_of_a_key(*reason) => {
                 format!("{}: {}", named(keys), finding.message)
             }
@@ -622,8 +622,8 @@ impl<'a> Together<'a> {
                 };
             }
         }
-        let outside = (type_, Phase::False, Reason::OutsideWindow);
-        if self.found.contains_key(&outside) {
+        let mut found = self.of_type(type_);
+        if found.any(|((_, _, reason), _)| reason.is_intended()) {
             return self.worst(type_, "");
         }
         let used = Use {

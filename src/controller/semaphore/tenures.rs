@@ -58,7 +58,7 @@ mod tests {
             modify_index: index,
         };
         let listing = Listing {
-            entries: vec![lock],
+            entries: vec![lock].into(),
             index: 1,
             sent: Moment::now(),
             reset: false,

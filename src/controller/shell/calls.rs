@@ -26,7 +26,7 @@ use consul_semaphore::{
     engine::{Answer, Call, QueueRef, Write},
     plan::Transaction,
 };
-use consul_semaphore_workload::{Shape, TrackedWorkload};
+use consul_semaphore_workload::{Kind, Shape, TrackedWorkload};
 
 /// Up to how many sessions are read one by one.
 const ASKED_APART: usize = 8;
@@ -38,8 +38,12 @@ pub(super) struct Means {
     pub(super) queue: QueueRef,
     /// Where in Consul the queue is; `None` while there is no access.
     pub(super) target: Option<ConsulTarget>,
+    /// The client to list the prefix with, while it is watched.
+    pub(super) lister: Option<consul::Client>,
     /// All keys below the prefix begin with this.
     pub(super) folder: String,
+    /// What the watch showed of them.
+    pub(super) known: consul::Entries,
     /// Turns to call Consul, which all queues of a semaphore share.
     pub(super) turns: Arc<Semaphore>,
 }
@@ -100,7 +104,8 @@ impl Means {
             }
             Call::Read { not_after } => Answer::Listing(
                 self.in_turn(not_after, async |target| {
-                    target.consul.list(&self.folder).await
+                    let lister = self.lister.as_ref().unwrap_or(&target.consul);
+                    lister.list_over(&self.folder, &self.known).await
                 })
                 .await,
             ),
@@ -239,6 +244,7 @@ impl Means {
             },
             timeout,
             deadline,
+            holds: matches!(write, Write::Suspend(_)) && kind != Kind::KueueWorkload,
         };
         let written = match self.context.workloads.write(workload_write).await {
             Err(error) if matches!(write, Write::Fail(_)) => {

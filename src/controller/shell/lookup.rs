@@ -7,7 +7,7 @@ use consul_client::SessionId;
 use consul_semaphore::{
     Key, SessionState, Uid, Workload,
     engine::{
-        Changes, Located, Lookup, Overdue, QueueRef, SemaphoreRef, Slice, Stores, Superseded,
+        Changes, Located, Lookup, Overdue, QueueRef, Reach, SemaphoreRef, Stores, Superseded,
     },
 };
 
@@ -65,8 +65,8 @@ pub(super) struct OfQueue<'a> {
 }
 
 impl Lookup for OfQueue<'_> {
-    fn slice(&self, head: usize) -> Slice {
-        self.index.slice(self.queue, head)
+    fn bound(&self) -> Vec<Arc<Workload>> {
+        self.index.bound(self.queue)
     }
 
     fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {
@@ -93,8 +93,8 @@ impl Lookup for OfQueue<'_> {
         self.index.started(self.queue, uid)
     }
 
-    fn waiting(&self, head: usize) -> Vec<Arc<Workload>> {
-        self.index.waiting(self.queue, head)
+    fn waiting(&self, reach: &Reach<'_>) -> Vec<Arc<Workload>> {
+        self.index.waiting(self.queue, reach)
     }
 
     fn overdue(&self, now: jiff::Timestamp, most: usize) -> Vec<Overdue> {

@@ -84,9 +84,17 @@ impl Emitter<'_> {
                 tracing::warn!(workload = %identity.workload, %semaphore, "{note}");
                 self.emit_event(&*identity, Reason::PodsRemain, note);
             }
-            Outcome::PodsUnknown { identity, why } => {
+            Outcome::PodsUnknown {
+                identity,
+                why,
+                overdue,
+            } => {
                 let workload = &identity.workload;
                 tracing::warn!(%workload, error = %why, "can't find out whether pods are left");
+                if overdue {
+                    let note = pods_unknown(&semaphore.title(), &identity.kind, &why);
+                    self.emit_event(&*identity, Reason::PodsUnknown, note);
+                }
             }
             Outcome::Adopted { identity, session } => {
                 let workload = format_args!("{}/{}", identity.namespace, identity.workload);
@@ -224,7 +232,7 @@ impl Emitter<'_> {
             Write::GiveBack(give_back) if give_back.hold => {
                 let note = format!(
                     "was suspended while it held a slot of {semaphore}: the slot is released, and the {kind} is on \
-                     hold until you remove the annotation {HOLD} or unsuspend the {kind}"
+                     hold. To queue it again, remove the annotation {HOLD}"
                 );
                 (Reason::PutOnHold, note)
             }
@@ -461,6 +469,13 @@ fn waits_for_several(
 }
 
 /// The note that a workload's slot is still held, because these pods have not ended.
+fn pods_unknown(semaphore: &str, kind: &KindName, why: &str) -> String {
+    format!(
+        "the slot of {semaphore} stays held: for 90 seconds the operator could not find out whether pods of this {kind} \
+         are left: {why}. If you have switched its kind off, switch it on again until its slots are released"
+    )
+}
+
 fn pods_remain(semaphore: &str, kind: &KindName, pods: &[String]) -> String {
     format!(
         "the slot of {semaphore} is kept because pods of this {kind} have not ended: {}. If a node \

@@ -218,7 +218,7 @@ mod tests {
                 .map(|session| entry(session, Some(session), "")),
         );
         let listing = Listing {
-            entries,
+            entries: entries.into(),
             index: 1,
             sent: Moment::now(),
             reset: false,
@@ -257,7 +257,7 @@ mod tests {
         let there = semaphore(2, &[A], &[A, B]);
         let junk = || {
             let listing = Listing {
-                entries: vec![entry(".lock", None, "junk"), entry(A, Some(A), "")],
+                entries: vec![entry(".lock", None, "junk"), entry(A, Some(A), "")].into(),
                 index: 2,
                 sent: Moment::now(),
                 reset: false,

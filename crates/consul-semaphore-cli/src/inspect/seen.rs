@@ -390,7 +390,8 @@ mod tests {
                 waiting("mute", 2, None),
                 waiting("old", 1, Some(0)),
                 waiting("urgent", 3, Some(9)),
-            ],
+            ]
+            .into(),
             index: 9,
             sent: Moment::now(),
             reset: false,

@@ -15,6 +15,7 @@ mod held;
 mod inspect;
 mod limit;
 mod loss;
+mod many;
 mod names;
 mod prepared;
 mod rates;

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from time import monotonic
 from typing import Any, NamedTuple, Optional
 
 from consul_semaphore import _native
@@ -209,13 +210,20 @@ class Semaphore:
 
         Whoever stops waiting, as by Ctrl-C, leaves the queue.
         """
-        native, time = self._native.get(), None if timeout is None else seconds(timeout)
-        return Slot(wait(lambda future: native.acquire(time, future)))
+        native, left = self._native.get(), _Deadline(timeout)
+        while True:
+            slot = wait(lambda future: native.acquire(left.seconds(), future))
+            # What is interrupted before this gives the slot back as if it had not been granted.
+            if slot.begin():
+                return Slot(slot)
 
     async def acquire_async(self, timeout: Optional[Seconds] = None) -> Slot:
         """The same in asyncio. Nobody cancels the task if the slot is lost: see `Slot.wait_lost_async`."""
-        native, time = self._native.get(), None if timeout is None else seconds(timeout)
-        return Slot(await wait_async(lambda future: native.acquire(time, future)))
+        native, left = self._native.get(), _Deadline(timeout)
+        while True:
+            slot = await wait_async(lambda future: native.acquire(left.seconds(), future))
+            if slot.begin():
+                return Slot(slot)
 
     def all_released(self) -> None:
         """Waits until all slots that were taken here are free for others, also those that rest, and nobody waits."""
@@ -224,6 +232,20 @@ class Semaphore:
     async def all_released_async(self) -> None:
         """The same in asyncio."""
         await wait_async(self._native.get().all_released)
+
+
+class _Deadline:
+    """How long a slot may be waited for."""
+
+    def __init__(self, timeout: Optional[Seconds]) -> None:
+        self._timeout = None if timeout is None else seconds(timeout)
+        self._began = monotonic()
+
+    def seconds(self) -> Optional[float]:
+        """What is left of the time."""
+        if self._timeout is None or self._timeout <= 0:
+            return self._timeout
+        return max(self._timeout - (monotonic() - self._began), 0.001)
 
 
 def _if_said(time: Optional[Seconds]) -> Optional[float]:

@@ -170,7 +170,7 @@ impl Facts {
 
     fn reading(&self) -> Reading {
         let listing = Listing {
-            entries: self.entries.clone(),
+            entries: self.entries.clone().into(),
             index: 5,
             sent: second(READ),
             reset: false,

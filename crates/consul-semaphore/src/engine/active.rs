@@ -59,7 +59,7 @@ impl Active {
         let is_known = changes.is_some();
         let Some(changes) = changes.filter(|_| !self.all) else {
             evidence.unsettle_all(|session| lookup.life(session));
-            let bound = lookup.slice(0).bound.into_iter();
+            let bound = lookup.bound().into_iter();
             self.bound = bound
                 .map(|workload| (workload.uid.clone(), workload))
                 .collect();

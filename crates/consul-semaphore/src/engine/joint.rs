@@ -6,8 +6,10 @@
 //!
 //! What can't have all its slots yet is passed over, for [`Settings::pass_over`](crate::Settings::pass_over) after it
 //! came to the head of a queue. From then on its queues keep their free slots for it ([`Stance`]), while it is the
-//! first in all of them. It holds nothing in Consul while it waits, so there is no deadlock; and the workload that is
-//! the first in all of its queues gets its slots next, so there is no starvation.
+//! first in all of them. It holds nothing in Consul while it waits, so there is no deadlock. A workload that may keep
+//! nothing, because one of its queues can't grant it enough for now, is in nobody's way: those behind it count as the
+//! first without it. So some workload is always the first in all of its queues among those that can be granted their
+//! slots, it gets its slots next, and there is no starvation.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +24,7 @@ use crate::{
 use consul_client::{self as consul, Entry, OpError, clock::Moment};
 
 /// How many operations any Consul takes.
-const ALWAYS_TAKEN: usize = 64;
+pub(super) const ALWAYS_TAKEN: usize = 64;
 
 /// What a queue says of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,10 +145,7 @@ pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
     let is_held = |said: &Said<'_>| matches!(said, Said::Held(_) | Said::Busy);
     // Of a single queue each pass finds out itself whether it is the first.
     let alone = said.len() == 1;
-    let is_next = |said: &Said<'_>| {
-        let waits = said.waits();
-        waits.is_some_and(|waits| (waits.first || alone) && waits.enough != Enough::Never)
-    };
+    let is_next = |said: &Said<'_>| said.waits().is_some_and(|waits| waits.first || alone);
     let is_late = |said: &Said<'_>| {
         said.waits()
             .is_some_and(|waits| waits.enough == Enough::Late)
@@ -154,7 +153,11 @@ pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
     if said.iter().any(is_held) || said.iter().all(|said| *said == Said::Absent) {
         return vec![None; said.len()];
     }
-    if said.iter().any(stopped) {
+    let never = |said: &Said<'_>| {
+        said.waits()
+            .is_some_and(|waits| waits.enough == Enough::Never)
+    };
+    if said.iter().any(|said| stopped(said) || never(said)) {
         return vec![Some(Stance::Stopped); said.len()];
     }
     let keeps = due && said.iter().all(is_next);
@@ -164,7 +167,9 @@ pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
         // Where its slots come free far apart, the first must wait for the last, or it would never have them together.
         let late_elsewhere = late - usize::from(is_late(said));
         let missing_elsewhere = missing - usize::from(!said.is_free());
-        if keeps && late_elsewhere == 0 {
+        if late_elsewhere > 0 {
+            Some(Stance::Stopped)
+        } else if keeps {
             Some(Stance::Keeps)
         } else if missing_elsewhere > 0 {
             Some(Stance::PassedOver)
@@ -356,11 +361,13 @@ impl Joint {
         }
     }
 
-    /// A queue is no more: what was decided about its workloads was told to it alone.
+    /// A queue is no more: what was decided about its workloads was told to it alone, and one that is made again under
+    /// its name begins anew.
     pub(super) fn closed(&mut self, queue: &QueueRef) {
-        for workload in self.workloads.get(queue).into_iter().flatten() {
-            self.bases.remove(workload);
+        for workload in self.workloads.remove(queue).into_iter().flatten() {
+            self.forget(&workload);
         }
+        self.heads.retain(|_, head| head.queue != *queue);
     }
 
     /// A workload waits no longer.

@@ -132,7 +132,6 @@ impl Knowledge {
             reset,
         } = news;
         let Some(known) = self.reading.as_mut().filter(|_| !reset) else {
-            let entries = entries.to_vec();
             let listing = Listing {
                 entries,
                 index,
@@ -258,6 +257,9 @@ impl Knowledge {
     pub(super) fn read_failed(&mut self, error: consul::Error, now: Now) {
         // Nothing is granted while the prefix is unknown.
         self.invalidate();
+        if error.is_too_much_to_keep() {
+            self.outdated = None;
+        }
         self.failed(error, false, now);
     }
 
@@ -352,10 +354,7 @@ impl Knowledge {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    };
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
 
@@ -367,7 +366,7 @@ mod tests {
 
     fn news(index: u64, sent: Moment) -> News {
         News {
-            entries: Arc::default(),
+            entries: consul::Entries::default(),
             index,
             sent,
             reset: false,

@@ -2,19 +2,20 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::waits::{Located, Overdue, Superseded};
-
-use crate::{AHEAD, SessionState, Uid, Workload};
+use super::{
+    waiting::Reach,
+    waits::{Located, Overdue, Superseded},
+};
+use crate::{SessionState, Uid, Workload};
 use consul_client::SessionId;
-
-/// How many more of the queue a pass reads than it needs: as many may be queued before those for which sessions were
-/// made ahead, and these are kept.
-const SPARE: usize = 8;
 
 /// What the caller stores anyway and the engine reads: workloads, and sessions.
 pub trait Lookup {
-    /// The workloads that this queue started, and the first `head` of those that wait in it.
-    fn slice(&self, head: usize) -> Slice;
+    /// The workloads that were started in this queue and have not ended.
+    fn bound(&self) -> Vec<Arc<Workload>>;
+    /// Those of the workloads that wait in this queue that are within `reach`, in order: see
+    /// [`WaitingList::read`](super::WaitingList::read).
+    fn waiting(&self, reach: &Reach<'_>) -> Vec<Arc<Workload>>;
     /// A workload, of any semaphore.
     fn workload(&self, uid: &Uid) -> Option<Arc<Workload>>;
     /// The same for all of which this queue has contenders: a change of one makes the queue due.
@@ -31,15 +32,15 @@ pub trait Lookup {
         None
     }
 
-    /// A workload, if this queue started it: as in [`Slice::bound`].
+    /// A workload, if this queue started it: as in [`Self::bound`].
     fn started(&self, uid: &Uid) -> Option<Arc<Workload>> {
-        let mut bound = self.slice(0).bound.into_iter();
+        let mut bound = self.bound().into_iter();
         bound.find(|workload| workload.uid == *uid)
     }
 
-    /// The first `head` of those that wait, as in [`Slice::waiting`].
-    fn waiting(&self, head: usize) -> Vec<Arc<Workload>> {
-        self.slice(head).waiting
+    /// The workload that is the first in this queue.
+    fn first(&self) -> Option<Arc<Workload>> {
+        self.waiting(&Reach::first(1)).into_iter().next()
     }
 
     /// Workloads that wait in this queue and whose time to wait may be over by now, at most this many. They are not
@@ -86,20 +87,4 @@ pub struct Changes {
     pub workloads: BTreeSet<Uid>,
     /// Whether a session has more news than another renewal: it may be gone.
     pub sessions: bool,
-}
-
-/// The workloads that a pass deals with.
-#[derive(Clone, Debug, Default)]
-pub struct Slice {
-    /// The workloads that were started here and have not ended.
-    pub bound: Vec<Arc<Workload>>,
-    /// The head of the queue, in order, and some of those behind it that must not wait.
-    pub waiting: Vec<Arc<Workload>>,
-}
-
-/// How many of a queue a pass reads that can write so many operations: all who may be granted a slot at once, those
-/// for whom sessions are made ahead, and as many as may have to be `passed` over.
-pub fn head(limit: u32, operations: usize, passed: usize) -> usize {
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    limit.min(operations) + limit.min(AHEAD) + passed + SPARE
 }

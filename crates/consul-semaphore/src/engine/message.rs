@@ -9,7 +9,7 @@ use crate::{
         Transaction,
     },
 };
-use consul_client::{self as consul, Entry, Listing, Session, SessionId, clock::Moment};
+use consul_client::{self as consul, Entries, Entry, Listing, Session, SessionId, clock::Moment};
 
 /// The present, provided by the caller. The engine has no clock and no randomness of its own.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,7 @@ pub enum Event {
 #[derive(Clone, Debug)]
 pub struct News {
     /// What is below the prefix.
-    pub entries: Arc<Vec<Entry>>,
+    pub entries: Entries,
     /// The index that it was read at.
     pub index: u64,
     /// When the request for it was sent.
@@ -81,7 +81,7 @@ pub struct News {
 impl From<Listing> for News {
     fn from(listing: Listing) -> Self {
         Self {
-            entries: Arc::new(listing.entries),
+            entries: listing.entries,
             index: listing.index,
             sent: listing.sent,
             reset: listing.reset,
@@ -323,6 +323,8 @@ pub enum Outcome {
         identity: Arc<Identity>,
         /// Why.
         why: String,
+        /// Whether that has been so for a long time.
+        overdue: bool,
     },
     /// A contender of ours was found, and its session is renewed.
     Adopted {

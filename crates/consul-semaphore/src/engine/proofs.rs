@@ -78,6 +78,8 @@ pub(super) enum Remark {
     Overdue(Vec<String>),
     /// The first time without an answer, with the reason.
     Unknown(String),
+    /// There has been no answer for a long time, with the reason.
+    LongUnknown(String),
 }
 
 /// The proofs received, and those requested.
@@ -192,10 +194,22 @@ impl Proofs {
             .as_ref()
             .and_then(|before| before.pods.as_ref().err());
         let mut remark = None;
+        let first = before.as_ref().map_or(asked, |before| before.first);
+        let mut warned = before.as_ref().is_some_and(|before| before.warned);
+        let is_overdue = !warned && asked.since(first) >= OVERDUE;
         let (workload, pods) = match answer {
-            Ok((workload, pods)) => (workload, Ok(pods)),
+            Ok((workload, pods)) => {
+                if is_overdue && !pods.is_empty() {
+                    remark = Some(Remark::Overdue(pods.clone()));
+                    warned = true;
+                }
+                (workload, Ok(pods))
+            }
             Err(why) => {
-                if unanswered.is_none() {
+                if is_overdue {
+                    remark = Some(Remark::LongUnknown(why));
+                    warned = true;
+                } else if unanswered.is_none() {
                     remark = Some(Remark::Unknown(why));
                 }
                 (
@@ -205,24 +219,16 @@ impl Proofs {
             }
         };
         let start = self.starts.get(&session);
-        let mut proof = Proof {
+        let proof = Proof {
             of: version,
             workload,
             pods,
-            first: before.as_ref().map_or(asked, |before| before.first),
+            first,
             taken: asked,
             counts: start.map_or(asked, |start| *start + self.start_settle_time),
             touched,
-            warned: before.is_some_and(|before| before.warned),
+            warned,
         };
-        if let Ok(pods) = &proof.pods
-            && !pods.is_empty()
-            && !proof.warned
-            && proof.taken.since(proof.first) >= OVERDUE
-        {
-            remark = Some(Remark::Overdue(pods.clone()));
-            proof.warned = true;
-        }
         self.brought.insert(session, proof);
         remark
     }
@@ -290,7 +296,9 @@ mod tests {
         for round in 0..12 {
             let question = ask(&mut proofs, &gone, now).expect("it is due");
             let remark = proofs.answered(question, Err("away".into()), None, now);
-            assert_eq!(remark.is_some(), round == 0, "it is said once");
+            if now.moment.since(at(0).moment) < OVERDUE {
+                assert_eq!(remark.is_some(), round == 0, "it is said once");
+            }
             let due = proofs.due().next().unwrap();
             pauses.push(due.since(now.moment));
             assert!(ask(&mut proofs, &gone, now).is_none());
@@ -312,5 +320,21 @@ mod tests {
         }
         let overdue = Some(Remark::Overdue(vec!["a on node n".into()]));
         assert_eq!(remarks, [None, None, overdue, None]);
+    }
+
+    /// As when the operator may not read a kind any more.
+    #[test]
+    fn that_nothing_is_known_of_pods_for_long_is_warned_of_once() {
+        let mut proofs = Proofs::default();
+        let gone = samples::ours("s", None);
+        let mut remarks = Vec::new();
+        for second in [0, 60, 100, 200] {
+            let question = ask(&mut proofs, &gone, at(second)).expect("it is due");
+            let forbidden = Err("forbidden".to_owned());
+            remarks.push(proofs.answered(question, forbidden, None, at(second)));
+        }
+        let said = |remark: fn(String) -> Remark| Some(remark("forbidden".to_owned()));
+        let expected = [said(Remark::Unknown), None, said(Remark::LongUnknown), None];
+        assert_eq!(remarks, expected);
     }
 }

@@ -20,17 +20,18 @@ use super::{
     active::Active,
     calls::{Blocking, Blocks, Calls, Pending},
     holders::ForeignHolders,
+    joint::ALWAYS_TAKEN,
     knowledge::Knowledge,
-    lookup::head,
     message::{Action, Answer, Call, CallId, Event, Moved, Now, Outcome, Write, Written},
     proofs::{self, Proofs, Remark},
     refusals::{Excluded, Refusals},
     sessions::Sessions,
+    waiting::{Reach, head},
 };
 use crate::{
-    Agreement, Asked, ContenderBody, Cooldowns, Defence, Evidence, Identity, Lock, OwnContender,
-    Phase, Plan, Reading, SessionState, Settings, SlotRequest, Starts, Turns, Uid, Workload,
-    decide,
+    Agreement, Asked, ContenderBody, Cooldowns, Defence, Evidence, Identity, LastProof, Lock,
+    OwnContender, Phase, Plan, Proved, Reading, SessionState, Settings, SlotRequest, Starts, Turns,
+    Uid, Workload, decide,
     evidence::{LATE, tenure},
     plan::{
         End, Fail, Failed, GiveBack, Grant, Part, Release, SessionRequest, Skip, Skipped, Slot,
@@ -95,6 +96,8 @@ pub struct Queue {
     settings: Settings,
     /// How many operations a transaction may have; `None` while Consul can't be used.
     operations: Option<usize>,
+    /// Whether a transaction of it was too large, and the next ones have few operations.
+    cautious: bool,
     limits: Limits,
     pub(crate) knowledge: Knowledge,
     pub(crate) sessions: Sessions,
@@ -216,6 +219,21 @@ impl Queue {
         !self.sessions.making.is_empty()
     }
 
+    /// Takes over what an earlier process recorded of the workloads that this one finds running.
+    pub(super) fn recall(&mut self, last: Option<LastProof>) {
+        self.held.evidence = Evidence::after(last);
+        #[cfg(test)]
+        self.shadow.recall(last);
+    }
+
+    /// The oldest proof of the running workloads.
+    pub(super) fn oldest_proof(
+        &self,
+        life: impl Fn(&SessionId) -> Option<SessionState>,
+    ) -> Option<Proved> {
+        self.held.evidence.oldest(life)
+    }
+
     /// The absence of pods counts at once: no Job controller can still act on an older state.
     pub fn believe_at_once(&mut self) {
         self.held.proofs.start_settle_time = Duration::ZERO;
@@ -240,6 +258,16 @@ impl Queue {
     /// Whether it is a mutex in its lock-delay, because its last holder died.
     pub fn is_delayed(&self, now: Moment) -> bool {
         self.knowledge.memory.mutex.is_delayed(now)
+    }
+
+    /// Nobody follows the prefix for a while.
+    pub(super) fn unfollowed(&mut self, now: Moment) {
+        self.knowledge.memory.turns.interrupt(now);
+    }
+
+    /// Whether the last try to lock the mutex was refused because of its lock-delay, and nobody has locked it since.
+    pub fn is_in_lock_delay(&self) -> bool {
+        self.knowledge.memory.mutex.rests_until().is_some()
     }
 
     /// Whether a workload is being written to.
@@ -305,6 +333,7 @@ impl Queue {
             knowledge: Knowledge::new(settings.prefix.clone(), settings.mode, turns),
             settings,
             operations: None,
+            cautious: false,
             limits: Limits {
                 recorded,
                 defence,
@@ -351,6 +380,7 @@ impl Queue {
             }
             Event::Access(operations) => {
                 self.operations = operations;
+                self.cautious = false;
                 self.calls.news = None;
                 // It is not sent again by the old path, but may have arrived.
                 if let Some(blocking) = self.calls.blocking.take()
@@ -360,7 +390,7 @@ impl Queue {
                 }
                 self.knowledge.start_anew();
             }
-            Event::Capacity(operations) => self.operations = self.operations.and(Some(operations)),
+            Event::Capacity(operations) => self.set_capacity(operations),
             Event::Listed(news) if self.calls.blocking.is_some() => {
                 if news.as_ref().is_ok_and(|news| news.reset) {
                     self.knowledge.note_reset();
@@ -472,13 +502,36 @@ impl Queue {
                 self.drop_gone(transaction, &errors);
             }
             Err(consul::Error::Conflict(errors)) => {
+                if errors.is_empty() {
+                    // It was one with more operations than every Consul takes.
+                    self.be_cautious();
+                }
                 self.knowledge.lost_race(now);
                 self.drop_gone(transaction, &errors);
             }
             // Later transactions have fewer operations.
             Err(consul::Error::TooLarge(_)) if too_long => {}
+            Err(consul::Error::TooLarge(_)) if transaction.operations.len() > ALWAYS_TAKEN => {
+                self.be_cautious();
+            }
             Err(error) => self.knowledge.transaction_failed(transaction, error, now),
         }
+    }
+
+    fn set_capacity(&mut self, operations: usize) {
+        let most = if self.cautious {
+            operations.min(ALWAYS_TAKEN)
+        } else {
+            operations
+        };
+        self.operations = self.operations.and(Some(most));
+    }
+
+    /// The next transactions of this queue have no more operations than every Consul takes: one with more was too
+    /// large, which may be because of its bytes.
+    fn be_cautious(&mut self) {
+        self.cautious = true;
+        self.set_capacity(self.operations.unwrap_or(ALWAYS_TAKEN));
     }
 
     /// A workload can't be granted its slots at several lock keys in one transaction. That is nobody else's trouble.
@@ -691,7 +744,16 @@ impl Queue {
         self.calls.report(match remark {
             None => return,
             Some(Remark::Overdue(pods)) => Outcome::PodsRemain { identity, pods },
-            Some(Remark::Unknown(why)) => Outcome::PodsUnknown { identity, why },
+            Some(Remark::Unknown(why)) => Outcome::PodsUnknown {
+                identity,
+                why,
+                overdue: false,
+            },
+            Some(Remark::LongUnknown(why)) => Outcome::PodsUnknown {
+                identity,
+                why,
+                overdue: true,
+            },
         });
     }
 }
@@ -791,7 +853,7 @@ impl Queue {
         if self.writes.refusals.is_to_ask(now.moment) && !self.asks_access() {
             self.calls.ask(Pending::Access, Call::AskAccess);
         }
-        let waiting = lookup.waiting(self.head(&ours, &excluded));
+        let waiting = self.read_waiting(&ours, &excluded, lookup);
         self.update_evidence(now, certain, &ours, lookup);
         if let Some(reading) = self
             .knowledge
@@ -1015,18 +1077,25 @@ impl Queue {
         ours
     }
 
-    /// How many of the queue this pass reads.
-    fn head(&self, ours: &[OwnContender], excluded: &Excluded) -> usize {
-        let waiting = |ours: &&OwnContender| {
-            ours.workload
-                .as_ref()
-                .is_some_and(|workload| workload.is_queued())
-        };
-        let passed = ours.iter().filter(waiting).count()
-            + excluded.busy.len()
-            + excluded.barred.len()
-            + self.stances.len();
-        head(self.settings.limit, self.operations.unwrap_or(0), passed)
+    /// The waiting workloads that this pass decides about. What can't be granted now and keeps nothing does not count
+    /// against how far it reads.
+    fn read_waiting(
+        &self,
+        ours: &[OwnContender],
+        excluded: &Excluded,
+        lookup: &impl Lookup,
+    ) -> Vec<Arc<Workload>> {
+        let contend: BTreeSet<&Uid> = ours.iter().map(|ours| &ours.identity.uid).collect();
+        let passed_over = |stance: &Stance| matches!(stance, Stance::PassedOver | Stance::Stopped);
+        lookup.waiting(&Reach {
+            most: head(self.settings.limit, self.operations.unwrap_or(0)),
+            apart: &|uid| {
+                contend.contains(uid)
+                    || excluded.busy.contains(uid)
+                    || excluded.barred.contains(uid)
+            },
+            passed_over: &|uid| self.stances.get(uid).is_some_and(passed_over),
+        })
     }
 
     /// The workloads that are left alone for now, or can't be started.

@@ -15,7 +15,8 @@ use super::{
     finalizer::Finalizer, orphans::Orphans, watched::Concerned,
 };
 use crate::{
-    Agreement, Blocked, Defence, Key, Settings, Uid, limit,
+    Agreement, Blocked, Defence, Key, LastProof, OnSlotLost, Proved, SessionState, Settings, Uid,
+    limit,
     plan::{Part, Stance},
 };
 use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
@@ -42,6 +43,8 @@ pub struct Known {
     pub fencing_token: Option<u64>,
     /// When nothing could be granted.
     pub blocked: Blocked,
+    /// When its running workloads were last proved to hold their slots; `None` if nothing was recorded.
+    pub last_proof: Option<LastProof>,
 }
 
 /// A semaphore's access to Consul.
@@ -165,6 +168,7 @@ pub struct Semaphore {
     defence: Defence,
     fencing_token: Option<u64>,
     blocked: Blocked,
+    last_proof: Option<LastProof>,
     pub(super) watched: WatchedPrefix,
     pub(super) queues: BTreeMap<Option<Key>, QueueState>,
     orphans: Orphans,
@@ -263,6 +267,22 @@ impl Semaphore {
         self.has_begun() && all_keys && self.queues.values().all(|state| state.concluded.is_some())
     }
 
+    /// The oldest proof of its running workloads; `None` if none of them is judged by one. `life` knows the sessions
+    /// that this process renews.
+    ///
+    /// Workloads that continue without a slot don't count: their proofs only become older.
+    pub fn oldest_proof(
+        &self,
+        life: impl Fn(&SessionId) -> Option<SessionState>,
+    ) -> Option<Proved> {
+        if self.spec.settings.on_slot_lost == OnSlotLost::Continue {
+            return None;
+        }
+        let queues = self.queues.values();
+        let proofs = queues.filter_map(|state| state.queue.oldest_proof(&life));
+        proofs.reduce(Proved::and)
+    }
+
     /// Why Consul can't be used, for some key or for all of them.
     pub fn obstacle(&self) -> Option<Obstacle> {
         let mut troubles = self
@@ -310,6 +330,7 @@ impl Semaphore {
             defence: known.defence,
             fencing_token: known.fencing_token,
             blocked: known.blocked,
+            last_proof: known.last_proof,
             watched: WatchedPrefix::default(),
             queues: BTreeMap::new(),
             orphans: Orphans::default(),
@@ -354,6 +375,7 @@ impl Semaphore {
         }
         let recorded = self.limits.recorded.clone();
         let mut queue = Queue::new(self.settings_of(key), recorded, self.defence);
+        queue.recall(self.last_proof);
         if self.standalone {
             queue.believe_at_once();
         }

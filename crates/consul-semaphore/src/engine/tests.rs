@@ -3,6 +3,7 @@
 mod clusters;
 mod doubt;
 mod kept;
+mod reach;
 mod several;
 mod tenants;
 mod together;
@@ -85,16 +86,24 @@ impl<'a> OfQueue<'a> {
 }
 
 impl Lookup for OfQueue<'_> {
-    fn slice(&self, head: usize) -> Slice {
-        let waiting = self.workloads().filter(|workload| workload.is_queued());
-        Slice {
-            bound: self
-                .workloads()
-                .filter(|workload| !workload.is_queued())
-                .cloned()
-                .collect(),
-            waiting: waiting.take(head).cloned().collect(),
+    fn bound(&self) -> Vec<Arc<Workload>> {
+        let bound = self.workloads().filter(|workload| !workload.is_queued());
+        bound.cloned().collect()
+    }
+
+    fn waiting(&self, reach: &Reach<'_>) -> Vec<Arc<Workload>> {
+        let mut list = WaitingList::default();
+        for workload in self.workloads().filter(|workload| workload.is_queued()) {
+            let requests = workload.requests.iter();
+            let queues: Vec<QueueRef> = requests
+                .map(|request| QueueRef::new(&semaphore(&request.semaphore), request.key.clone()))
+                .collect();
+            let class = RequestClass::of(workload, self.queue, &queues);
+            list.insert(workload.place(), class);
         }
+        let read = list.read(reach).into_iter();
+        read.filter_map(|place| self.workload(place.uid()))
+            .collect()
     }
 
     fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {

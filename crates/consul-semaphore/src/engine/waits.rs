@@ -248,15 +248,14 @@ impl Engine {
 
     /// Ends running workloads for the first in the queue, if it replaces them and nothing else can let it start.
     fn replace_running(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
-        let first = stores.of(queue).waiting(1).into_iter().next();
-        let Some(workload) = first.filter(|first| {
+        let Some(workload) = stores.of(queue).first().filter(|first| {
             first.on_contention == OnContention::ReplaceRunning && first.is_replaceable()
         }) else {
             return;
         };
         let queues = self.queues_for(&queue.semaphore.namespace, &workload);
         let is_first = |queue: &QueueRef| {
-            let first = stores.of(queue).waiting(1).into_iter().next();
+            let first = stores.of(queue).first();
             first.is_some_and(|first| first.uid == workload.uid)
         };
         if !queues.iter().all(is_first)

@@ -9,14 +9,11 @@
     reason = "a semaphore without keys is found in the same maps, by None"
 )]
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, HashSet};
 
 use super::News;
-use crate::{Key, Prefix};
-use consul_client::{self as consul, Entry, Listing, SessionId, clock::Moment};
+use crate::{Key, Prefix, reading::LOCK};
+use consul_client::{self as consul, Entries, Listed, Listing, SessionId, clock::Moment};
 
 /// What the watch of a prefix showed last.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +37,7 @@ struct Shown {
 
 #[derive(Clone, Debug)]
 struct Slice {
-    entries: Arc<Vec<Entry>>,
+    entries: Entries,
     /// The listing since which it is like this.
     since: u64,
 }
@@ -69,6 +66,9 @@ impl WatchedPrefix {
             Ok(listing) => listing,
             Err(error) => {
                 self.failing_since.get_or_insert(now);
+                if error.is_too_much_to_keep() {
+                    self.slices.clear();
+                }
                 self.last = Some(Err(error));
                 return Concerned::All(Vec::new());
             }
@@ -82,7 +82,7 @@ impl WatchedPrefix {
             sent: listing.sent,
         }));
         let changed = if keyed {
-            self.split(prefix, listing.entries)
+            self.split(prefix, &listing.entries)
         } else {
             self.replace(None, listing.entries);
             vec![None]
@@ -119,9 +119,19 @@ impl WatchedPrefix {
     }
 
     /// The part of a key, as the watch last showed it.
-    pub(super) fn entries(&self, key: &Option<Key>) -> Arc<Vec<Entry>> {
+    pub fn entries(&self, key: &Option<Key>) -> Entries {
         let slice = self.slices.get(key);
         slice.map(|slice| slice.entries.clone()).unwrap_or_default()
+    }
+
+    /// Whether there is a lock key or a contender at this key. Anything else is no semaphore's.
+    pub(super) fn shows_use(&self, key: &Option<Key>) -> bool {
+        let entries = self.slices.get(key).map(|slice| &slice.entries);
+        entries.into_iter().flatten().any(|entry| {
+            let name = entry.key.rsplit_once('/').map(|(_, name)| name);
+            let session = entry.session.as_ref().map(SessionId::as_str);
+            name == Some(LOCK) || (session.is_some() && name == session)
+        })
     }
 
     /// The sessions that lock anything, as the watch last showed it.
@@ -159,17 +169,17 @@ impl WatchedPrefix {
         slice.is_some_and(|slice| slice.since > last_read)
     }
 
-    fn replace(&mut self, key: Option<Key>, entries: Vec<Entry>) {
+    fn replace(&mut self, key: Option<Key>, entries: Entries) {
         let slice = Slice {
-            entries: Arc::new(entries),
+            entries,
             since: self.number,
         };
         self.slices.insert(key, slice);
     }
 
     /// Sorts the entries by key, and returns the keys that have changed.
-    fn split(&mut self, prefix: &Prefix, entries: Vec<Entry>) -> Vec<Option<Key>> {
-        let mut by_key: BTreeMap<Option<Key>, Vec<Entry>> = BTreeMap::new();
+    fn split(&mut self, prefix: &Prefix, entries: &Entries) -> Vec<Option<Key>> {
+        let mut by_key: BTreeMap<Option<Key>, Vec<Listed>> = BTreeMap::new();
         // They come sorted, so the entries of one key are together, except for keys such as `a` and `a-b`.
         let mut last: Option<(String, Option<Key>)> = None;
         for entry in entries {
@@ -180,7 +190,8 @@ impl WatchedPrefix {
                 last = Some((name.to_owned(), name.parse().ok()));
             }
             if let Some((_, Some(key))) = &last {
-                by_key.entry(Some(key.clone())).or_default().push(entry);
+                let part = by_key.entry(Some(key.clone())).or_default();
+                part.push(entry.clone());
             }
         }
         let gone = self.slices.keys().filter(|key| !by_key.contains_key(*key));
@@ -193,7 +204,7 @@ impl WatchedPrefix {
             let known = self.slices.get(&key);
             if known.is_none_or(|known| !alike(&known.entries, &entries)) {
                 changed.push(key.clone());
-                self.replace(key, entries);
+                self.replace(key, entries.into());
             }
         }
         changed
@@ -201,9 +212,9 @@ impl WatchedPrefix {
 }
 
 /// Whether nothing was written between the two.
-fn alike(before: &[Entry], after: &[Entry]) -> bool {
+fn alike(before: &[Listed], after: &[Listed]) -> bool {
     let mut pairs = before.iter().zip(after);
-    let same = |(a, b): (&Entry, &Entry)| a.modify_index == b.modify_index && a.key == b.key;
+    let same = |(a, b): (&Listed, &Listed)| a.modify_index == b.modify_index && a.key == b.key;
     before.len() == after.len() && pairs.all(same)
 }
 
@@ -216,6 +227,8 @@ fn key_of<'a>(prefix: &Prefix, key: &'a str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use consul_client::Entry;
+
     use super::*;
 
     fn entry(key: &str, modify_index: u64) -> Entry {
@@ -367,6 +380,43 @@ mod tests {
                 .unwrap()
                 .reset
         );
+    }
+
+    #[test]
+    fn what_is_too_much_to_keep_is_dropped() {
+        let mut watched = WatchedPrefix::default();
+        bring(&mut watched, listing(2, &[("p/a/.lock", 1)]));
+        bring(&mut watched, Err(consul::Error::Gone));
+        assert_eq!(names(&watched, "a"), ["p/a/.lock"]);
+        bring(&mut watched, Err(consul::Error::PrefixTooLarge(1)));
+        assert_eq!(names(&watched, "a"), [""; 0]);
+        let again = bring(&mut watched, listing(2, &[("p/a/.lock", 1)]));
+        assert_eq!(again, Concerned::All(vec![key("a")]));
+    }
+
+    #[test]
+    fn only_a_lock_key_or_a_contender_shows_that_a_key_is_used() {
+        let mut watched = WatchedPrefix::default();
+        let session = "s";
+        let locked = |key: &str| Entry {
+            session: Some(session.into()),
+            ..entry(key, 1)
+        };
+        let entries = vec![
+            entry("p/a/.lock", 1),
+            locked("p/b/s"),
+            entry("p/c/s", 1),
+            locked("p/d/junk"),
+        ];
+        let listing = Listing {
+            entries: entries.into(),
+            index: 1,
+            sent: Moment::default(),
+            reset: false,
+        };
+        bring(&mut watched, Ok(listing));
+        let used = ["a", "b", "c", "d"].map(|name| watched.shows_use(&key(name)));
+        assert_eq!(used, [true, true, false, false]);
     }
 
     #[test]

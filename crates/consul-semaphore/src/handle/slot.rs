@@ -13,7 +13,7 @@ use crate::{
     holder::{Lost, NotReleased, Settings, Standing},
     plan::{self, Start},
 };
-use consul_client::{self as consul, SessionId};
+use consul_client::{self as consul, SessionId, clock::Moment};
 
 /// A slot that is held, or all of those that were asked for together. Its session is renewed until it is dropped or
 /// released.
@@ -27,6 +27,44 @@ pub struct Slot {
     ends: oneshot::Sender<Released>,
     /// How long what is not released stays in Consul at the most.
     expires: Duration,
+}
+
+/// A slot that is granted, and in which no work has begun yet.
+///
+/// [`Semaphore::acquire`](super::Semaphore::acquire) and the like begin by themselves, when they return. This is for
+/// those who have to hand the slot on, as to another language, and may find that nobody wants it any more: a pending slot
+/// that is dropped is given back at once, without a cooldown, and a rate does not count it as a start.
+#[must_use = "a pending slot that is dropped is given back"]
+#[derive(Debug)]
+pub struct PendingSlot {
+    slot: Slot,
+    /// Used when the work begins.
+    begins: oneshot::Sender<()>,
+    /// When it is too late for that.
+    begin_by: Moment,
+}
+
+impl PendingSlot {
+    pub(super) fn new(slot: Slot, begins: oneshot::Sender<()>, begin_by: Moment) -> Self {
+        Self {
+            slot,
+            begins,
+            begin_by,
+        }
+    }
+
+    /// The sequencers of all slots that were granted together, as those of a [`Slot`].
+    pub fn sequencers(&self) -> Vec<Sequencer> {
+        self.slot.sequencers()
+    }
+
+    /// The work begins now. `None`: this comes too late, because the slot was lost meanwhile, or belongs to a
+    /// [rate](super::Builder::rate), whose starts follow their grant within half a minute. Then ask for another slot.
+    pub fn begin(self) -> Option<Slot> {
+        let late = self.begin_by <= Moment::now() || self.slot.is_lost();
+        // An error means that the slot's task has given it back.
+        (!late && self.begins.send(()).is_ok()).then_some(self.slot)
+    }
 }
 
 /// A slot was not released, or was no longer held then.

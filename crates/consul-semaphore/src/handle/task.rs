@@ -11,11 +11,15 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{NoSlot, ReleaseError, Shared, Slot, StillHeld};
-use crate::holder::{Holder, Notice, Settings};
+use super::{NoSlot, PendingSlot, ReleaseError, Shared, Slot, StillHeld};
+use crate::{
+    holder::{Holder, Notice, Settings},
+    plan::Start,
+};
+use consul_client::clock::Moment;
 
 /// Where the one who asks for a slot waits for it; closed once nobody does.
-type Reply = oneshot::Sender<Result<Slot, NoSlot>>;
+type Reply = oneshot::Sender<Result<PendingSlot, NoSlot>>;
 
 /// Where the one who releases a slot waits for that.
 pub(super) type Released = oneshot::Sender<Result<(), ReleaseError>>;
@@ -25,12 +29,23 @@ const LEAVING: Duration = Duration::from_secs(2);
 
 /// What became of the wait for a slot.
 enum Taken {
-    /// The slot was given out; this is closed when it is dropped.
-    Given(oneshot::Receiver<Released>),
+    /// The slot was handed to the one who asked for it.
+    Given(Given),
     /// There is none.
     Refused(Reply, NoSlot),
     /// Nobody wants it any more.
     Unwanted,
+}
+
+/// A slot that was handed out.
+struct Given {
+    start: Start,
+    /// Told when the work begins; closed when it never will.
+    begins: oneshot::Receiver<()>,
+    /// When it is too late for the work to begin.
+    begin_by: Moment,
+    /// Told when the slot is released; closed when it is dropped.
+    ends: oneshot::Receiver<Released>,
 }
 
 /// Waits for a slot, gives it to `reply`, and gives it back to Consul when it is dropped. All that was begun in Consul
@@ -46,7 +61,14 @@ pub(super) async fn run(counted: Counted, wait: bool, within: Option<Duration>, 
         report(&*on_notice, notice);
     });
     let asked = match take(&mut holder, &shared.settings, within, reply).await {
-        Taken::Given(end) => hold(&mut holder, end).await,
+        Taken::Given(mut given) => {
+            if begins(&mut holder, &mut given).await {
+                holder.started(&given.start);
+                hold(&mut holder, given.ends).await
+            } else {
+                None
+            }
+        }
         Taken::Refused(reply, why) => {
             holder.finished();
             // Whoever asks again at once must not come behind its own earlier place.
@@ -106,17 +128,33 @@ async fn take(
         () = patience => Err(NoSlot::new(holder.why_waiting(), within, settings)),
     };
     match granted {
-        // It has not begun: its slot does not cool down.
-        Ok(_) if reply.is_closed() => Taken::Unwanted,
         Ok(start) => {
-            holder.started(&start);
-            let (ends, end) = oneshot::channel();
-            let slot = Slot::new(start, settings, holder.standing(), ends);
-            // If it can't be sent it is dropped, which ends it.
-            drop(reply.send(Ok(slot)));
-            Taken::Given(end)
+            let begin_by = holder.offered(&start);
+            let ((tells_begin, begins), (tells_end, ends)) =
+                (oneshot::channel(), oneshot::channel());
+            let slot = Slot::new(start.clone(), settings, holder.standing(), tells_end);
+            let pending = PendingSlot::new(slot, tells_begin, begin_by);
+            // A slot that can't be sent is dropped, so its work never begins.
+            drop(reply.send(Ok(pending)));
+            Taken::Given(Given {
+                start,
+                begins,
+                begin_by,
+                ends,
+            })
         }
         Err(why) => Taken::Refused(reply, why),
+    }
+}
+
+/// Whether the work begins in a slot that was handed out. The one who asked for it may be gone, or may not look at the
+/// answer for long: until the work begins the slot neither cools down when it is given back nor counts as a start.
+async fn begins(holder: &mut Holder, given: &mut Given) -> bool {
+    tokio::select! {
+        biased;
+        begun = &mut given.begins => begun.is_ok(),
+        _lost = holder.hold() => false,
+        () = sleep(given.begin_by.since(Moment::now())) => false,
     }
 }
 

@@ -26,6 +26,9 @@ pub(super) enum Done {
 /// The pending calls.
 pub(super) struct Calls {
     pub(super) consul: Client,
+    /// The same client, for a program that has little to ask for now: see [`Self::keep_connections`].
+    sparing: Client,
+    keeps_connections: bool,
     /// The external node that owns the sessions; `None`: the agent's.
     node: Option<String>,
     under_way: JoinSet<(CallId, Done)>,
@@ -38,11 +41,27 @@ pub(super) struct Calls {
 impl Calls {
     pub(super) fn new(consul: Client, node: Option<String>) -> Self {
         Self {
+            sparing: consul.without_idle_connections(),
             consul,
+            keeps_connections: false,
             node,
             under_way: JoinSet::new(),
             ending: JoinSet::new(),
             changed: Arc::new(Notify::new()),
+        }
+    }
+
+    /// Whether to keep connections for further calls. Those who wait far behind keep none: there may be thousands of them
+    /// at one agent, and only a few connections.
+    pub(super) fn keep_connections(&mut self, keeps: bool) {
+        self.keeps_connections = keeps;
+    }
+
+    fn client(&self) -> &Client {
+        if self.keeps_connections {
+            &self.consul
+        } else {
+            &self.sparing
         }
     }
 
@@ -88,7 +107,7 @@ impl Calls {
         ttl: Option<Duration>,
         lock_delay: Duration,
     ) {
-        let consul = self.consul.clone();
+        let consul = self.client().clone();
         let request = NewSession {
             name,
             node: self.node.clone(),
@@ -110,12 +129,13 @@ impl Calls {
     pub(super) fn renew(&self, session: SessionId, life: SessionState) -> Renewal {
         let changed = self.changed.clone();
         let on_change = Arc::new(move || changed.notify_one());
-        Renewal::start(self.consul.clone(), session, life, on_change)
+        // A third of a TTL lies between two renewals.
+        Renewal::start(self.sparing.clone(), session, life, on_change)
     }
 
     /// Destroys a session. If that fails, it expires.
     pub(super) fn end_session(&mut self, session: SessionId) {
-        let consul = self.consul.clone();
+        let consul = self.client().clone();
         self.ending.spawn(async move {
             if let Err(error) = consul.destroy_session(&session).await {
                 tracing::debug!(%session, %error, "the session can't be destroyed");
@@ -138,8 +158,8 @@ impl Calls {
     /// A client whose calls end by then.
     fn by(&self, not_after: Option<Moment>) -> Client {
         match not_after {
-            Some(not_after) => self.consul.by(not_after),
-            None => self.consul.clone(),
+            Some(not_after) => self.client().by(not_after),
+            None => self.client().clone(),
         }
     }
 }

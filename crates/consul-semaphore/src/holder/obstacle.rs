@@ -3,7 +3,7 @@
 use super::{program::Program, request::SlotsOf, watched::Watched};
 use crate::{
     Agreement, Lock, Prefix, Reading,
-    engine::{Engine, Queue},
+    engine::{Conclusion, Engine, Queue, QueueRef},
     lock::Unreadable,
     plan::Taker,
     windows::Opening,
@@ -129,6 +129,17 @@ pub(super) struct View<'a> {
     program: &'a Program,
     /// Whether slots are granted now, by its windows.
     opening: Opening,
+    /// What the last pass found, if it knew what Consul says.
+    conclusion: Option<&'a Conclusion>,
+    /// Whether it is a mutex that Consul does not let anybody lock yet, because its last holder died.
+    is_in_lock_delay: bool,
+}
+
+/// The result of a queue's last pass, if it knew what Consul says.
+pub(super) fn conclusion<'a>(engine: &'a Engine, queue: &QueueRef) -> Option<&'a Conclusion> {
+    let semaphore = engine.semaphore(&queue.semaphore)?;
+    let (conclusion, _) = semaphore.queues().get(&queue.key)?.concluded.as_ref()?;
+    conclusion.certain.then_some(conclusion)
 }
 
 impl<'a> View<'a> {
@@ -143,6 +154,8 @@ impl<'a> View<'a> {
             reading: queue.and_then(Queue::reading),
             program,
             opening,
+            conclusion: conclusion(engine, &watched.queue),
+            is_in_lock_delay: queue.is_some_and(Queue::is_in_lock_delay),
         }
     }
 
@@ -151,9 +164,9 @@ impl<'a> View<'a> {
         !self.opening.is_open() && !self.is_held()
     }
 
-    /// Whether the prefix was read.
+    /// Whether the prefix was read, and a pass has decided what follows.
     pub(super) fn is_known(&self) -> bool {
-        self.reading.is_some()
+        self.reading.is_some() && self.conclusion.is_some()
     }
 
     /// Whether the program has a slot here.
@@ -165,7 +178,7 @@ impl<'a> View<'a> {
     /// Whether the prefix is unused; `None` if it was not read, or the reading has this program's own slot.
     pub(super) fn is_unused(&self) -> Option<bool> {
         let reading = self.reading.filter(|_| !self.is_held())?;
-        Some(matches!(reading.lock(), Lock::Absent { .. }) && !self.others_wait(reading))
+        Some(matches!(reading.lock(), Lock::Absent { .. }) && !self.others_contend(reading))
     }
 
     /// Whether somebody prevents slots here, as far as is known.
@@ -174,16 +187,22 @@ impl<'a> View<'a> {
             return false;
         };
         let free = match reading.lock() {
-            Lock::Semaphore { body, .. } => {
-                body.room() >= self.room_needed() && !self.others_wait(reading)
-            }
+            Lock::Semaphore { body, .. } => self.is_enough(body.room()),
             Lock::Absent { .. } => {
-                let limit = usize::try_from(self.asked.limit).unwrap_or(usize::MAX);
-                limit >= self.room_needed() && !self.others_wait(reading)
+                self.is_enough(usize::try_from(self.asked.limit).unwrap_or(usize::MAX))
             }
-            Lock::Mutex { .. } | Lock::Unreadable(_) => false,
+            Lock::Mutex { holder, .. } => self.is_enough(usize::from(holder.is_none())),
+            Lock::Unreadable(_) => false,
         };
         !free && !self.is_held()
+    }
+
+    /// Whether so many free slots are enough for the program, beside those that are left to others who come before it.
+    fn is_enough(&self, room: usize) -> bool {
+        let before = self.conclusion.and_then(|last| last.before);
+        room >= self
+            .room_needed()
+            .saturating_add(before.unwrap_or_default())
     }
 
     /// Whether slots are blocked only by what dead holders have left, which is removed after the lock-delay. A holder
@@ -198,6 +217,7 @@ impl<'a> View<'a> {
                 let (room, dead) = (body.room(), reading.dead_holders().len());
                 room < self.room_needed() && room + dead >= self.room_needed()
             }
+            Lock::Mutex { holder: None, .. } => self.is_in_lock_delay,
             _ => false,
         }
     }
@@ -226,7 +246,7 @@ impl<'a> View<'a> {
                 return "others that were queued before wait, too".to_owned();
             }
             Lock::Semaphore { body, .. } => (body.limit(), body.holders().collect()),
-            Lock::Mutex { holder, .. } if holder.is_none() => {
+            Lock::Mutex { holder: None, .. } if self.is_in_lock_delay => {
                 return "its lock-delay runs".to_owned();
             }
             Lock::Mutex { holder, .. } => (1, holder.iter().collect()),
@@ -275,20 +295,24 @@ impl<'a> View<'a> {
 
     /// How many slots must be free for the program to get those that it asks for.
     fn room_needed(&self) -> usize {
+        let slots = usize::try_from(self.asked.slots.get()).unwrap_or(usize::MAX);
+        slots.saturating_add(self.withheld())
+    }
+
+    /// How many slots stay free for others when the program has those that it asks for.
+    fn withheld(&self) -> usize {
         let SlotsOf {
             limit,
-            slots,
             restrictions,
             ..
         } = self.asked;
         let priority = self.program.workload.priority;
         let withheld = limit - restrictions.limit(*limit, self.opening, priority);
-        let needed = slots.get().saturating_add(withheld);
-        usize::try_from(needed).unwrap_or(usize::MAX)
+        usize::try_from(withheld).unwrap_or(usize::MAX)
     }
 
-    /// Whether others have contenders at the prefix.
-    fn others_wait(&self, reading: &Reading) -> bool {
+    /// Whether others hold slots at the prefix or wait for them, visibly.
+    fn others_contend(&self, reading: &Reading) -> bool {
         let mut contenders = reading.contenders();
         contenders.any(|(session, _)| !self.program.sessions.contains_key(session))
     }

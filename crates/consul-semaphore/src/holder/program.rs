@@ -13,7 +13,7 @@ use super::{
 use crate::{
     Cluster, Key, KindName, LimitPolicy, OnContention, OnSlotLost, Phase, Reading, SessionState,
     Traits, Uid, Wait, Workload,
-    engine::{Answer, Lookup, QueueRef, SemaphoreRef, Slice, Stores},
+    engine::{Answer, Lookup, QueueRef, Reach, SemaphoreRef, Stores},
     evidence::LATE,
     holding::Renewal,
     identity, rate, settings,
@@ -33,7 +33,7 @@ pub struct Settings {
     pub priority: i32,
     /// Whether slots are granted by priority and age among all who wait at the prefix.
     pub fair: bool,
-    /// Whether to wait for a slot. What a dead holder has left is waited for in any case.
+    /// Whether to wait for a slot. The lock-delay of a dead holder is waited for in any case.
     pub wait: bool,
     /// Whether somebody must use each prefix already; if not, the first one creates the semaphore.
     pub must_exist: bool,
@@ -228,6 +228,11 @@ impl Program {
         });
     }
 
+    /// Its workload, if that is so.
+    fn only_if(&self, there: bool) -> Vec<Arc<Workload>> {
+        there.then(|| self.workload.clone()).into_iter().collect()
+    }
+
     /// Stops renewing a session, and returns whether to destroy it: not if it is known to be gone.
     pub(super) fn forget(&mut self, session: &SessionId) -> bool {
         self.sessions.remove(session).is_some_and(|renewal| {
@@ -260,13 +265,13 @@ impl Stores for Program {
 }
 
 impl Lookup for &Program {
-    fn slice(&self, _head: usize) -> Slice {
+    fn bound(&self) -> Vec<Arc<Workload>> {
         let ended = matches!(self.workload.phase, Phase::Finished { .. });
-        let only_if = |there: bool| there.then(|| self.workload.clone()).into_iter().collect();
-        Slice {
-            bound: only_if(self.workload.granted.is_some() && !ended),
-            waiting: only_if(self.workload.is_queued()),
-        }
+        self.only_if(self.workload.granted.is_some() && !ended)
+    }
+
+    fn waiting(&self, _reach: &Reach<'_>) -> Vec<Arc<Workload>> {
+        self.only_if(self.workload.is_queued())
     }
 
     fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {

@@ -18,6 +18,7 @@ struct State {
     grace: Duration,
     /// Those that can be lost: the slots of a rate only say that something may start.
     slots: Vec<Held>,
+    begun: bool,
     lost: Option<Lost>,
 }
 
@@ -68,13 +69,22 @@ impl Standing {
         Self(watch::Sender::new(State {
             grace,
             slots: Vec::new(),
+            begun: false,
             lost: None,
         }))
     }
 
-    /// The work begins in these slots.
+    /// The work begins in these slots, or is about to.
     pub(super) fn begin(&self, slots: Vec<Held>) {
-        self.0.send_modify(|state| state.slots = slots);
+        self.0.send_modify(|state| {
+            state.slots = slots;
+            state.begun = true;
+        });
+    }
+
+    /// Whether there are slots to work in: those of a rate alone can't be lost, but they count here.
+    pub(super) fn has_begun(&self) -> bool {
+        self.0.borrow().begun
     }
 
     /// Takes into account what a reading of this prefix shows.

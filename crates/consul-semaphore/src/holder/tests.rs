@@ -1,6 +1,13 @@
-//! What becomes of the writes to a program that several queues decide by themselves.
+//! What a holder does with what the engine and Consul say, without a Consul.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde_json::json;
+use wiremock::{
+    Mock, MockServer, ResponseTemplate,
+    matchers::{any, path},
+};
 
 use super::*;
 use crate::{
@@ -8,7 +15,7 @@ use crate::{
     plan::{GiveBack, Rename, Suspend, Target},
     samples,
 };
-use consul_client::SessionId;
+use consul_client::{Entry, SessionId};
 
 fn prefix(name: &str) -> Prefix {
     name.parse().unwrap()
@@ -35,7 +42,7 @@ impl Holder {
     }
 
     fn writes(&mut self, number: u64, at: &str, write: Write) -> Option<Written> {
-        self.write(&prefix(at), CallId::sample(number), write)
+        self.write(&prefix(at), CallId::sample(number), write, None)
     }
 }
 
@@ -94,4 +101,98 @@ async fn the_first_slot_that_is_lost_ends_the_work() {
     };
     assert_eq!(lost.prefix, prefix("b"));
     assert_eq!(lost.why, Suspended::SlotLost);
+}
+
+/// A Consul with this at the prefix `a`, which answers nothing else.
+async fn consul_with(entries: &[Entry]) -> MockServer {
+    let wire = entries.iter().map(|entry| {
+        json!({
+            "Key": entry.key,
+            "Value": BASE64_STANDARD.encode(&entry.value),
+            "Flags": entry.flags,
+            "Session": entry.session,
+            "LockIndex": entry.lock_index,
+            "CreateIndex": entry.create_index,
+            "ModifyIndex": entry.modify_index,
+        })
+    });
+    let server = MockServer::start().await;
+    let listing = ResponseTemplate::new(200)
+        .insert_header("X-Consul-Index", "9")
+        .set_body_json(wire.collect::<Vec<_>>());
+    Mock::given(path("/v1/kv/a/"))
+        .respond_with(listing)
+        .mount(&server)
+        .await;
+    let silence = ResponseTemplate::new(200).set_delay(Duration::from_hours(1));
+    Mock::given(any())
+        .respond_with(silence)
+        .mount(&server)
+        .await;
+    server
+}
+
+/// A program that asks for a slot of `a`, which has two, and has read who holds them and who waits; and what it was
+/// told.
+async fn after_its_first_reading(holders: &[&str], waiting: &[&str]) -> (Holder, Vec<Notice>) {
+    let names: Vec<_> = holders
+        .iter()
+        .map(|name| format!("\"{name}\":true"))
+        .collect();
+    let body = format!(r#"{{"Limit":2,"Holders":{{{}}}}}"#, names.join(","));
+    let contenders = holders.iter().chain(waiting);
+    let contenders = contenders.map(|name| samples::entry(&format!("a/{name}"), Some(name), ""));
+    let entries: Vec<_> = contenders
+        .chain([samples::entry("a/.lock", None, &body)])
+        .collect();
+    let server = consul_with(&entries).await;
+    let consul = Client::new(consul::Config {
+        addresses: vec![server.uri().parse().unwrap()],
+        ..consul::Config::default()
+    });
+    let (tell, told) = mpsc::channel();
+    let request = Request::one(prefix("a"), Mode::Semaphore, 2).unwrap();
+    let settings = samples::program(request);
+    let mut holder = Holder::new(settings, consul.unwrap(), move |notice| {
+        tell.send(notice).unwrap();
+    });
+    let known = async {
+        while !holder.views().all(|view| view.is_known()) {
+            holder.something().await;
+            holder.work();
+            holder.report_waiting();
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), known)
+        .await
+        .unwrap();
+    let told = told.try_iter().filter(|notice| *notice != Notice::Near);
+    (holder, told.collect())
+}
+
+#[tokio::test]
+async fn a_free_slot_beside_a_holder_is_not_taken() {
+    let (holder, told) = after_its_first_reading(&["h"], &[]).await;
+    assert_eq!(told, []);
+    let why = holder.why_waiting();
+    assert!(matches!(why, AcquireError::Unreachable(_)), "{why:?}");
+}
+
+#[tokio::test]
+async fn a_free_slot_is_taken_for_one_who_comes_after_others() {
+    // Of another program, whose contenders say no place: the first who came is the first who is served.
+    let (holder, told) = after_its_first_reading(&["h"], &["w"]).await;
+    let [Notice::Waiting(missing)] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!(missing.holders, "others that were queued before wait, too");
+    let why = holder.why_waiting();
+    assert!(matches!(why, AcquireError::Taken(_)), "{why:?}");
+}
+
+#[tokio::test]
+async fn slots_that_others_hold_are_taken() {
+    let (holder, told) = after_its_first_reading(&["h", "i"], &[]).await;
+    assert!(matches!(told[..], [Notice::Waiting(_)]), "{told:?}");
+    assert!(matches!(holder.why_waiting(), AcquireError::Taken(_)));
 }

@@ -1,4 +1,9 @@
-//! One of the semaphores that a program asks for, and the watch of its prefix.
+//! One of the semaphores that a program asks for, and how its prefix is followed.
+//!
+//! Consul accepts 200 connections from one address, and sends a whole prefix for each change of it. A thousand programs
+//! on one machine that all watch the prefix would keep each other, and every other program there, from Consul. So only
+//! those whose turn is near watch it, and those that hold slots. All others [approach](super::approach) their turn
+//! without a connection.
 
 use std::{
     future::poll_fn,
@@ -8,10 +13,15 @@ use std::{
 
 use tokio::sync::{mpsc, watch};
 
-use super::request::{Request, SlotsOf};
+use super::{
+    approach::{self, Ahead},
+    obstacle::conclusion,
+    program::Program,
+    request::{Request, SlotsOf},
+};
 use crate::{
     Mode, SlotRequest,
-    engine::{QueueRef, SemaphoreRef},
+    engine::{Engine, Queue, QueueRef, SemaphoreRef},
     identity,
 };
 use consul_client::{self as consul, Client, Listing, WatchOptions, clock::Moment};
@@ -22,67 +32,32 @@ pub(super) struct Watched {
     pub(super) queue: QueueRef,
     /// Whether the prefix was unused when it was last read, before there was a slot.
     pub(super) unused: bool,
-    /// The same when it was first read.
+    /// Whether the prefix was unused when it was first read.
     absent: Option<bool>,
-    /// Readings of the prefix, once something waits for one.
-    readings: Option<mpsc::Receiver<Reading>>,
-    /// How far these are apart at least.
+    /// Whether it is to be watched.
+    is_near: bool,
+    follows: Follows,
+    /// How far apart the readings of the watch are at least.
     spacing: watch::Sender<Duration>,
-    /// How fast the queue moves, while the program waits in it.
-    pace: Option<Pace>,
+    /// Whether the program waits in an order, so that nobody else takes the slot that is for it.
+    is_awaited: watch::Sender<bool>,
+    /// When the reading was sent by which the program last found that its turn is far. Only a later one can say so
+    /// again.
+    far_at: Option<Moment>,
 }
 
-/// The longest time between two readings while something changes: a slot is free for so long at most if all that wait
-/// before are gone at once.
-const FAR: Duration = Duration::from_millis(200);
-
-/// How long each slot takes to come free until that is known, and at most: a queue that stands still may begin to move
-/// at any time.
-const FAST: Duration = Duration::from_millis(20);
-const SLOW: Duration = Duration::from_millis(100);
-
-/// How fast a queue moves, as one who waits in it sees it.
-///
-/// Only those who may be next must see at once that a slot is free. A hundred programs on a machine that all read every
-/// change would delay the one that the slot is for. So the others read again when half of the time has passed that it
-/// takes, at this pace, until they may be next.
-#[derive(Debug)]
-struct Pace {
-    /// For how many slots others waited before, and when that was first seen.
-    before: usize,
-    since: Moment,
-    /// How long each of these slots took, or takes at least.
-    each: Duration,
+/// How the prefix is followed.
+enum Follows {
+    /// Not yet, or not any more.
+    No,
+    /// By a watch.
+    Closely(mpsc::Receiver<Reading>),
+    /// By short looks until the turn is near, which closes this.
+    FromAfar(mpsc::Receiver<Reading>),
 }
 
-impl Pace {
-    fn new(before: usize, now: Moment) -> Self {
-        Self {
-            before,
-            since: now,
-            each: FAST,
-        }
-    }
-
-    /// Others wait before for this many slots now.
-    fn note(&mut self, before: usize, now: Moment) {
-        let took = now.since(self.since);
-        match self.before.checked_sub(before) {
-            Some(0) => self.each = self.each.max(took),
-            Some(fewer) => self.each = took / u32::try_from(fewer).unwrap_or(u32::MAX),
-            None => {}
-        }
-        if self.before != before {
-            (self.before, self.since) = (before, now);
-        }
-    }
-
-    /// How far apart readings are while this many slots must come free before the last one that counts.
-    fn spacing(&self, slots: usize) -> Duration {
-        let slots = u32::try_from(slots).unwrap_or(u32::MAX);
-        (self.each.min(SLOW) / 2).saturating_mul(slots).min(FAR)
-    }
-}
+/// How far apart the readings of a program are that holds its slots: it learns from them only that a slot is lost.
+const HOLDING: Duration = Duration::from_secs(1);
 
 type Reading = Result<Listing, consul::Error>;
 
@@ -95,9 +70,11 @@ impl Watched {
             queue: QueueRef::new(&reference(place), None),
             unused: false,
             absent: None,
-            readings: None,
+            is_near: false,
+            follows: Follows::No,
             spacing: watch::channel(Duration::ZERO).0,
-            pace: None,
+            is_awaited: watch::channel(false).0,
+            far_at: None,
         });
         watched.collect()
     }
@@ -115,59 +92,100 @@ impl Watched {
         }
     }
 
-    /// Others wait before for this many slots; `None`: the program does not wait. Returns whether it would be granted its
-    /// slots if all holders ended now. Those of a rate do not end, and those of a mutex have no order.
-    pub(super) fn note_before(&mut self, slots: Option<usize>, now: Moment) -> bool {
+    /// Whether the program would be granted its slots if all holders ended now, where others wait before for this many
+    /// slots; `None`: it does not wait. Those of a rate do not end, and those of a mutex have no order.
+    pub(super) fn is_ready_if_all_end(&self, before: Option<usize>) -> bool {
         let limit = usize::try_from(self.asked.limit).unwrap_or(usize::MAX);
-        let before = slots.unwrap_or_default();
-        let further = before.saturating_sub(limit);
-        let spacing = if slots.is_some() {
-            let pace = self.pace.get_or_insert_with(|| Pace::new(before, now));
-            pace.note(before, now);
-            pace.spacing(further)
-        } else {
-            self.pace = None;
-            Duration::ZERO
-        };
-        self.spacing.send_if_modified(|known| {
-            let changed = *known != spacing;
-            *known = spacing;
-            changed
-        });
         let own = usize::try_from(self.asked.slots.get()).unwrap_or(usize::MAX);
-        slots.is_some()
-            && before.saturating_add(own) <= limit
+        before.is_some_and(|before| before.saturating_add(own) <= limit)
             && self.asked.mode == Mode::Semaphore
             && self.asked.period.is_none()
     }
 
-    /// Begins to watch the prefix, with blocking queries of this length, unless it is watched.
+    /// Follows the prefix as the last pass says: closely while the program may be next or does not wait, and otherwise
+    /// from afar. Returns whether that is closely.
+    pub(super) fn follow(
+        &mut self,
+        engine: &mut Engine,
+        program: &Program,
+        consul: &Client,
+    ) -> bool {
+        let reading = engine.queue(&self.queue).and_then(Queue::reading);
+        let last = conclusion(engine, &self.queue);
+        let (Some(reading), Some(last)) = (reading, last) else {
+            return self.is_near;
+        };
+        let spacing = last.before.map_or(HOLDING, |_| Duration::ZERO);
+        self.spacing
+            .send_if_modified(|known| std::mem::replace(known, spacing) != spacing);
+        let is_awaited = last.before.is_some() && self.has_order(engine);
+        self.is_awaited
+            .send_if_modified(|known| std::mem::replace(known, is_awaited) != is_awaited);
+        let before = last
+            .before
+            .filter(|before| approach::is_far(*before, self.asked.limit));
+        match before {
+            None => {
+                self.is_near = true;
+                if matches!(self.follows, Follows::FromAfar(_)) {
+                    self.follows = Follows::No;
+                }
+            }
+            Some(before) if self.far_at.is_none_or(|far_at| far_at < reading.sent) => {
+                // Otherwise its contender is to be written first, which shows its place.
+                if let Some(ahead) = Ahead::of(reading, before, program) {
+                    (self.is_near, self.far_at) = (false, Some(reading.sent));
+                    self.follows = Follows::FromAfar(approach::begin(consul, &self.asked, ahead));
+                }
+            }
+            Some(_) => {}
+        }
+        if !self.is_near {
+            engine.unfollowed(&self.queue, Moment::now());
+        }
+        self.is_near
+    }
+
+    /// Whether all who wait at the prefix can be seen, and are served in an order.
+    fn has_order(&self, engine: &Engine) -> bool {
+        let settings = engine.queue(&self.queue).map(Queue::settings);
+        self.asked.mode == Mode::Semaphore && settings.is_some_and(|of| of.fair.is_some())
+    }
+
+    /// Begins to watch the prefix if the turn is near, with blocking queries of this length, unless it is watched.
     pub(super) fn watch(&mut self, consul: &Client, wait: Duration) {
-        let folder = self.asked.prefix.folder();
-        self.readings.get_or_insert_with(|| {
+        if self.is_near && matches!(self.follows, Follows::No) {
             let options = WatchOptions {
                 wait,
                 spacing: self.spacing.subscribe(),
+                urgent: self.is_awaited.subscribe(),
+                shares_turns: true,
                 ..WatchOptions::default()
             };
-            consul.readings(&folder, options)
-        });
+            let readings = consul.readings(&self.asked.prefix.folder(), options);
+            self.follows = Follows::Closely(readings);
+        }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Reading>> {
-        match &mut self.readings {
-            Some(readings) => readings.poll_recv(context),
-            None => Poll::Pending,
+        let (Follows::Closely(readings) | Follows::FromAfar(readings)) = &mut self.follows else {
+            return Poll::Pending;
+        };
+        let reading = readings.poll_recv(context);
+        if matches!(reading, Poll::Ready(None)) {
+            (self.is_near, self.follows) = (true, Follows::No);
         }
+        reading
     }
 }
 
-/// Waits for the next reading of any of them. None comes before the others each time, however much happens there.
-pub(super) async fn next_reading(watched: &mut [Watched]) -> (SemaphoreRef, Reading) {
+/// Waits for the next reading of any of them; `None`: one of them has come near, and is to be watched. None comes before
+/// the others each time, however much happens there.
+pub(super) async fn next_reading(watched: &mut [Watched]) -> (SemaphoreRef, Option<Reading>) {
     poll_fn(|context| {
         let (before, from) = watched.split_at_mut(fastrand::usize(..=watched.len()));
         for watched in from.iter_mut().chain(before) {
-            if let Poll::Ready(Some(reading)) = watched.poll(context) {
+            if let Poll::Ready(reading) = watched.poll(context) {
                 return Poll::Ready((watched.queue.semaphore.clone(), reading));
             }
         }
@@ -197,42 +215,5 @@ fn reference(place: usize) -> SemaphoreRef {
     SemaphoreRef {
         namespace: identity::NONE.into(),
         name: name.into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    #[test]
-    fn those_far_behind_read_when_half_of_their_wait_is_over() {
-        let start = Moment::now();
-        let mut pace = Pace::new(10, start);
-        assert_eq!(pace.spacing(7), 7 * FAST / 2, "nothing is known yet");
-        assert_eq!(pace.spacing(0), Duration::ZERO, "it may be next");
-
-        pace.note(8, start + Duration::from_millis(60));
-        assert_eq!(pace.spacing(5), Duration::from_millis(75));
-        assert_eq!(pace.spacing(0), Duration::ZERO);
-    }
-
-    #[test]
-    fn a_pace_follows_the_queue() {
-        let start = Moment::now();
-        let mut pace = Pace::new(10, start);
-        pace.note(10, start + SECOND);
-        assert_eq!(pace.spacing(1), SLOW / 2, "it stands still");
-        pace.note(12, start + 2 * SECOND);
-        assert_eq!(pace.spacing(3), 3 * SLOW / 2, "others came before it");
-        assert_eq!(pace.spacing(5), FAR);
-        pace.note(4, start + 2 * SECOND + Duration::from_millis(8));
-        assert_eq!(
-            pace.spacing(1),
-            Duration::from_micros(500),
-            "they went fast"
-        );
-        assert_eq!(pace.spacing(usize::MAX), FAR);
     }
 }

@@ -12,6 +12,10 @@ use consul_client::{self as consul, Backoff, Client, Renewed, SessionId, clock::
 /// The longest pause between tries to renew a session of unknown state: short beside the shortest TTL.
 const UNKNOWN_PAUSE: Duration = Duration::from_secs(2);
 
+/// The longest sleep until a renewal is due. Timers stand still while the machine sleeps, and the session does not, so
+/// the boot-time clock is read again that often.
+const STEP: Duration = Duration::from_secs(1);
+
 /// Called when something about a session has changed.
 pub type OnChange = Arc<dyn Fn() + Send + Sync>;
 
@@ -99,6 +103,18 @@ impl KnownLife {
     }
 }
 
+/// Waits until the boot-time clock, which `now` reads, shows this moment. That is at most [`STEP`] late, even if the
+/// machine sleeps meanwhile.
+async fn until(moment: Moment, now: impl Fn() -> Moment) {
+    loop {
+        let left = moment.since(now());
+        if left.is_zero() {
+            return;
+        }
+        sleep(left.min(STEP)).await;
+    }
+}
+
 /// The task that renews one session.
 struct Renewer {
     consul: Client,
@@ -117,7 +133,7 @@ impl Renewer {
                 // counts from when the last renewal was sent: a late answer leaves that much less time.
                 SessionState::Renewed { sent, ttl } => {
                     let due = sent + (ttl / 3).mul_f64(fastrand::f64().mul_add(0.1, 0.9));
-                    sleep(due.since(Moment::now())).await;
+                    until(due, Moment::now).await;
                 }
                 SessionState::Endless | SessionState::Gone => return,
             }
@@ -176,9 +192,26 @@ pub fn backoff(longest: Duration) -> Backoff {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use wiremock::{Mock, MockServer, ResponseTemplate, matchers::path};
 
     use super::*;
+
+    /// The machine sleeps for two hours, in which the clock of the timers stands still.
+    #[tokio::test]
+    async fn a_renewal_is_due_by_the_clock_that_runs_while_the_machine_sleeps() {
+        let hours = AtomicU64::new(0);
+        let now = || Moment::from_boot(Duration::from_hours(hours.load(Ordering::Relaxed)));
+        let due = Moment::from_boot(Duration::from_hours(1));
+        let sleeps = async {
+            sleep(Duration::from_millis(5)).await;
+            hours.store(2, Ordering::Relaxed);
+        };
+        let both = async { tokio::join!(until(due, now), sleeps) };
+        let woken = tokio::time::timeout(Duration::from_mins(1), both).await;
+        assert!(woken.is_ok(), "not an hour after it woke");
+    }
 
     /// The state after an outage in which a renewal was retried for nearly as long as the session lives.
     #[tokio::test]

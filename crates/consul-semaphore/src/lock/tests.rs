@@ -339,3 +339,22 @@ fn what_a_mutex_leaves_behind_is_known_by_its_flags_and_that_it_was_locked() {
     left.session = Some("s".into());
     assert_eq!(read(Some(&left)), Lock::Unreadable(Unreadable::Mutex));
 }
+
+#[test]
+fn no_more_holders_are_read_than_any_semaphore_has() {
+    let map = |count: usize| {
+        let holders: Vec<_> = (0..count).map(|number| format!("\"{number}\":1")).collect();
+        format!(r#"{{"Limit":1,"Holders":{{{}}}}}"#, holders.join(","))
+    };
+    let list = |count: usize| {
+        let holders: Vec<_> = (0..count).map(|number| format!("\"{number}\"")).collect();
+        format!(r#"{{"Limit":1,"Holders":[{}]}}"#, holders.join(","))
+    };
+    let shapes: [&dyn Fn(usize) -> String; 2] = [&map, &list];
+    for shape in shapes {
+        let lock = read(Some(&entry(shape(MOST_HOLDERS).as_bytes(), 0)));
+        assert!(matches!(lock, Lock::Semaphore { body, .. } if body.held() == MOST_HOLDERS));
+        let lock = read(Some(&entry(shape(MOST_HOLDERS + 1).as_bytes(), 0)));
+        assert_eq!(lock, Lock::Unreadable(Unreadable::OtherShape(TOO_MANY)));
+    }
+}

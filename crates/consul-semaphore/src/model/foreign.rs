@@ -9,7 +9,7 @@ use crate::{
     Prefix,
     lock::{MUTEX_FLAGS, SEMAPHORE_FLAGS},
 };
-use consul_client::{Entry, Op, SessionId, clock::Moment};
+use consul_client::{Entries, Entry, Op, SessionId, clock::Moment};
 
 /// The body as Consul's Go client writes it.
 #[derive(Serialize, Deserialize)]
@@ -47,7 +47,7 @@ pub(super) struct Client {
     pub(super) limit: usize,
     session: Option<SessionId>,
     /// The prefix as it last read it, possibly long ago.
-    seen: Vec<Entry>,
+    seen: Entries,
 }
 
 impl Client {
@@ -56,7 +56,7 @@ impl Client {
             style,
             limit,
             session: None,
-            seen: Vec::new(),
+            seen: Entries::default(),
         }
     }
 
@@ -78,7 +78,7 @@ impl Client {
 
     /// Forgets what it last saw: it reads again before it does anything else.
     pub(super) fn forget(&mut self) {
-        self.seen.clear();
+        self.seen = Entries::default();
     }
 
     fn flags(&self) -> u64 {

@@ -28,7 +28,7 @@ use super::{
     workloads::Object,
 };
 use crate::{
-    Identity, Plan, SessionState, Turns, Uid, Workload,
+    Identity, LastProof, Plan, Proved, SessionState, Turns, Uid, Workload,
     engine::{
         Action, Answer, Call, CallId, ConsulAccess, Duty, Effect, Engine, Known, Lookup, Now,
         Outcome, Queue, QueueRef, SemaphoreRef, Spec, Write,
@@ -73,6 +73,8 @@ pub(super) struct Operator {
     brought: VecDeque<Listing>,
     /// Whether another replica has taken over.
     pub(super) deposed: bool,
+    /// What an earlier process recorded.
+    last_proof: Option<LastProof>,
 }
 
 /// The present.
@@ -146,6 +148,15 @@ impl Operator {
             answered: VecDeque::new(),
             brought: VecDeque::new(),
             deposed: false,
+            last_proof: None,
+        }
+    }
+
+    /// A new process that knows what an earlier one recorded.
+    pub(super) fn after(last_proof: Option<LastProof>) -> Self {
+        Self {
+            last_proof,
+            ..Self::default()
         }
     }
 
@@ -163,6 +174,17 @@ impl Operator {
 
     fn queue(&self) -> Option<&Queue> {
         self.engine.queue(&self.reference)
+    }
+
+    /// The oldest proof of the workloads that it runs.
+    pub(super) fn oldest_proof(&self, outside: &Outside) -> Option<Proved> {
+        let view = View {
+            store: &self.store,
+            outside,
+            flaw: self.flaw,
+        };
+        let semaphore = self.engine.semaphore(&self.reference.semaphore)?;
+        semaphore.oldest_proof(|session| (&view).life(session))
     }
 
     /// What it does next.
@@ -435,10 +457,11 @@ impl Operator {
             self.operations = outside.operations;
         }
         self.generation = outside.generation;
-        let operations = self.operations;
+        let (operations, last_proof) = (self.operations, self.last_proof);
         let known = || {
             let known = Known {
                 recorded: outside.applied.clone(),
+                last_proof,
                 ..Known::default()
             };
             (known, ConsulAccess::Granted { operations })

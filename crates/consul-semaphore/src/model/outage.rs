@@ -1,11 +1,13 @@
 //! Outages of Consul, and sessions that expire: worlds in which time counts.
 //!
 //! A call takes no time here, and the running operator passes when something happens, when its plan asks for it, and
-//! every few seconds. The tests check this sentence of the design: no workload has pods without its session in
-//! `Holders`, except from the loss of its slot to the end of its pods' grace period. While Consul can't be asked, the
-//! earliest possible loss counts: Consul never ends a session before its TTL is over, and may end it from then on.
+//! every few seconds. The tests check these sentences of the design: no workload has pods without its session in
+//! `Holders`, except from the loss of its slot to the end of its pods' grace period; and however often the operator is
+//! restarted while Consul is away, a workload is suspended within one TTL of the last proof plus the time in which no
+//! operator ran. While Consul can't be asked, the earliest possible loss counts: Consul never ends a session before its
+//! TTL is over, and may end it from then on.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use proptest::{collection::vec, prelude::*};
 
@@ -18,11 +20,14 @@ use super::{
     rest::check_at_rest,
     world::{Event, by_others},
 };
-use crate::{OnSlotLost, Plan, Uid, samples};
+use crate::{LastProof, LastProofs, OnSlotLost, Plan, Uid, evidence::LATE, samples};
 use consul_client::{SessionId, clock::Moment};
 
 /// Seconds. The pods' grace period is less than half of it.
 const TTL: u64 = 48;
+
+/// How often the operator writes down what it proved, in seconds.
+const WRITTEN: u64 = 2;
 
 /// How often the operator passes when nothing else triggers a pass.
 const ROUND: u64 = 6;
@@ -34,8 +39,16 @@ enum Happening {
     Reach(Reach),
     /// Consul ends a session that was not renewed for a TTL.
     Expire(usize),
-    /// The operator's process is replaced.
-    Crash,
+    /// The operator's process ends, and another one starts after so many seconds.
+    Restart {
+        after: u64,
+        /// Whether the wall clock of its machine shows how long that was.
+        clock: bool,
+    },
+    /// The operator's process is frozen for so many seconds.
+    Freeze(u64),
+    /// This happens again and again for two TTLs, and the operator runs for so many seconds before each.
+    Repeat(u64, Box<Self>),
     Wait(u64),
     Other(Event),
 }
@@ -45,10 +58,14 @@ struct Days {
     operator: Operator,
     clients: Vec<Client>,
     plan: Plan,
-    /// When the operator last reached Consul, or was started.
+    /// When an operator last reached Consul.
     reached: Moment,
-    /// When the operator's process was started.
-    started: Moment,
+    /// The seconds in which no operator ran, as far as the next one can know.
+    absent: BTreeSet<u64>,
+    /// What the running process knows of the proofs.
+    proofs: LastProofs<()>,
+    /// What it wrote down of them for the next one.
+    record: LastProofs<()>,
 }
 
 impl Days {
@@ -66,7 +83,9 @@ impl Days {
             clients: vec![Client::new(Style::Go, theirs); 2],
             plan: Plan::default(),
             reached: Moment::default(),
-            started: Moment::default(),
+            absent: BTreeSet::new(),
+            proofs: LastProofs::default(),
+            record: LastProofs::default(),
         }
     }
 
@@ -79,11 +98,15 @@ impl Days {
                     self.expire(session);
                 }
             }
-            Happening::Crash => {
-                self.operator = Operator::default();
-                self.started = self.outside.now();
-                self.reached = self.started;
-                self.outside.observer.forget_enforcements();
+            Happening::Restart { after, clock } => self.restart(*after, *clock),
+            Happening::Freeze(seconds) => {
+                (0..*seconds).for_each(|_| self.second_without_operator())
+            }
+            Happening::Repeat(every, happening) => {
+                for _ in 0..=2 * TTL / every {
+                    (0..*every).for_each(|_| self.second());
+                    self.happen(happening);
+                }
             }
             Happening::Wait(seconds) => (0..*seconds).for_each(|_| self.second()),
             Happening::Other(event) => {
@@ -96,6 +119,35 @@ impl Days {
         self.second();
     }
 
+    fn restart(&mut self, after: u64, clock: bool) {
+        (0..after).for_each(|_| self.second_without_operator());
+        let recorded = self.record.entries();
+        let recorded = recorded.map(|(complete, groups)| {
+            // By a clock that lags behind, the record was written just now, and nobody knows that the last process ran
+            // on for a moment after that.
+            let now = self.outside.now();
+            let unseen = if clock {
+                0
+            } else {
+                now.since(complete).as_secs()
+            };
+            self.absent
+                .extend(self.outside.seconds - unseen..self.outside.seconds);
+            let later = |moment: Moment| moment + Duration::from_secs(unseen);
+            let groups = groups.iter().map(|(group, proof)| {
+                let sent = later(proof.sent);
+                (*group, LastProof { sent, ..*proof })
+            });
+            LastProofs::recorded(later(complete), groups)
+        });
+        self.proofs = LastProofs::default();
+        if let Some(recorded) = recorded {
+            self.proofs.take_over(self.outside.now(), recorded);
+        }
+        self.operator = Operator::after(self.proofs.of(&()));
+        self.outside.observer.forget_enforcements();
+    }
+
     fn set_access(&mut self, reach: Reach) {
         self.outside.reach = reach;
         if reach != Reach::Silent {
@@ -105,6 +157,24 @@ impl Days {
 
     /// A second passes.
     fn second(&mut self) {
+        self.second_of_others();
+        self.operator.renew(&mut self.outside);
+        let now = self.outside.now();
+        let round = self.outside.seconds.is_multiple_of(ROUND);
+        if round || self.operator.next_timeout() <= now {
+            self.pass();
+        }
+        self.note_proofs();
+        self.check();
+    }
+
+    /// A second passes in which no operator runs.
+    fn second_without_operator(&mut self) {
+        self.absent.insert(self.outside.seconds);
+        self.second_of_others();
+    }
+
+    fn second_of_others(&mut self) {
         self.outside.seconds += 1;
         self.outside.workloads.clock += 1;
         self.outside.by_others(|outside| {
@@ -114,13 +184,24 @@ impl Days {
         for session in self.overdue(2) {
             self.expire(&session);
         }
-        self.operator.renew(&mut self.outside);
-        let now = self.outside.now();
-        let round = self.outside.seconds.is_multiple_of(ROUND);
-        if round || self.operator.next_timeout() <= now {
-            self.pass();
+    }
+
+    /// Updates the record each second, and writes it down as often as a Lease is renewed.
+    fn note_proofs(&mut self) {
+        let proved = self.operator.oldest_proof(&self.outside);
+        let proved = proved.map(|proved| ((), proved));
+        self.proofs.note(self.outside.now(), proved);
+        if self.outside.seconds.is_multiple_of(WRITTEN) {
+            self.record = self.proofs.clone();
         }
-        self.check();
+    }
+
+    /// For how long operators have run since then.
+    fn ran_since(&self, moment: Moment) -> Duration {
+        let from = moment.since(Moment::default()).as_secs();
+        let absent = self.absent.range(from..).count();
+        let all = self.outside.now().since(moment);
+        all.saturating_sub(Duration::from_secs(u64::try_from(absent).expect("it fits")))
     }
 
     /// Passes, until there is nothing left to do.
@@ -165,7 +246,12 @@ impl Days {
     /// Consul ends a session, as it may: by then the pods of its workload are gone.
     fn expire(&mut self, session: &SessionId) {
         let renewed = self.outside.renewed.get(session).copied();
-        let ran_on = renewed.is_some_and(|renewed| renewed >= self.started);
+        let ttl = self
+            .outside
+            .settings
+            .ttl
+            .unwrap_or(Duration::from_secs(u64::MAX / 2));
+        let ran_on = renewed.is_some_and(|renewed| self.ran_since(renewed) >= ttl + LATE);
         let holder = self.holder(session);
         if ran_on
             && self.outside.settings.on_slot_lost != OnSlotLost::Continue
@@ -206,7 +292,6 @@ impl Days {
             return;
         }
         let held = self.outside.sight().workloads();
-        let now = self.outside.now();
         let lock_key = settings.prefix.lock_key();
         let lost = workloads.in_need_of_a_slot(&lock_key);
         for uid in lost.filter(|uid| !held.contains(uid)) {
@@ -220,10 +305,10 @@ impl Days {
                 continue;
             };
             let orphaned = workloads.get(uid).is_none();
-            let out_of_sight = now.since(self.reached);
+            let out_of_sight = self.ran_since(self.reached);
             assert!(
-                orphaned || out_of_sight <= ttl,
-                "{uid} has pods, {out_of_sight:?} after Consul was last reached"
+                orphaned || out_of_sight <= ttl + LATE,
+                "{uid} has pods, {out_of_sight:?} of work after Consul was last reached"
             );
         }
     }
@@ -277,13 +362,24 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
         3 => Just(Reach::Silent),
         4 => Just(Reach::There),
     ];
+    let restart = |longest| {
+        let restart = (0..longest, any::<bool>());
+        restart.prop_map(|(after, clock)| Happening::Restart { after, clock })
+    };
+    let interruption = prop_oneof![
+        2 => restart(3),
+        1 => (1..6_u64).prop_map(Happening::Freeze),
+    ];
+    let repeated = (WRITTEN..TTL / 2, interruption);
     let happening = prop_oneof![
         6 => workloads.prop_map(Happening::Other),
         3 => clients.prop_map(Happening::Other),
         2 => mischief.prop_map(Happening::Other),
         4 => reach.prop_map(Happening::Reach),
         4 => any_one().prop_map(Happening::Expire),
-        1 => Just(Happening::Crash),
+        2 => restart(TTL),
+        1 => (1..TTL).prop_map(Happening::Freeze),
+        1 => repeated.prop_map(|(every, it)| Happening::Repeat(every, Box::new(it))),
         6 => (1..TTL).prop_map(Happening::Wait),
     ];
     vec(happening, 0..60)

@@ -112,12 +112,15 @@ fn check_order(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) 
         .filter(|workload| {
             let stance = observed.stances.get(&workload.uid);
             let is_first = first;
-            first &= stance == Some(&Stance::Stopped);
+            let undecided = workload.asks_for_several() && stance.is_none();
+            first &= undecided || stance == Some(&Stance::Stopped) || !fits_in(observed, workload);
             match stance {
                 Some(Stance::Keeps) => is_first,
                 Some(Stance::PassedOver | Stance::Stopped) => false,
                 // Free slots that are too few for it are for those behind it.
-                Some(Stance::Grants) | None => slots(observed.settings, workload) == 1,
+                Some(Stance::Grants) | None => {
+                    slots(observed.settings, workload) == 1 && fits_in(observed, workload)
+                }
             }
         });
 
@@ -141,6 +144,15 @@ fn check_order(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) 
         passed.sum::<usize>() + without_place.count() <= left,
         "somebody was passed: {transaction:?}"
     );
+}
+
+/// Whether the limit in force now allows as many slots as a workload asks for.
+fn fits_in(observed: &Observed<'_>, workload: &Workload) -> bool {
+    let settings = observed.settings;
+    let opening = settings.restrictions.windows.at(observed.time);
+    let restrictions = &settings.restrictions;
+    let most = restrictions.limit(settings.limit, opening, workload.priority);
+    usize::try_from(most).is_ok_and(|most| slots(settings, workload) <= most)
 }
 
 /// Whether a workload in the queue can be granted a slot now, or in the next pass because this one releases the slot

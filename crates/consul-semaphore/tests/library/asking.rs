@@ -9,11 +9,12 @@ use std::{
 };
 
 use consul_semaphore::{
-    AcquireError, Semaphore,
+    AcquireError, Notice, Semaphore,
     consul::{Client, Config},
 };
 use parking_lot::Mutex;
-use tokio::{net::TcpListener, task::JoinSet};
+use testbed::eventually;
+use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 
 use crate::stage::{MOMENT, PREFIX, Stage, slot_of, soon};
 
@@ -119,7 +120,7 @@ async fn calls_that_are_dropped_at_any_time_leave_nothing() {
     let (mut time, mut granted) = (Duration::ZERO, 0);
     // However slow the machine is, the last ones are dropped with their slot.
     while granted < 5 {
-        let slot = tokio::time::timeout(time, semaphore.acquire()).await;
+        let slot = timeout(time, semaphore.acquire()).await;
         granted += usize::from(slot.is_ok_and(|slot| slot.is_ok()));
         time += Duration::from_micros(500);
     }
@@ -127,6 +128,117 @@ async fn calls_that_are_dropped_at_any_time_leave_nothing() {
     stage.is_clean().await;
     let _both = [slot_of(&semaphore).await, slot_of(&semaphore).await];
     assert!(soon(semaphore.try_acquire()).await.unwrap_err().is_taken());
+}
+
+/// Grants a slot to a call that nobody polls, and drops the call.
+async fn drop_at_the_grant(stage: &Stage, semaphore: &Semaphore) {
+    let mut call = Box::pin(semaphore.acquire());
+    assert!(timeout(Duration::ZERO, &mut call).await.is_err());
+    eventually("it is granted a slot", async || {
+        testbed::same(stage.held().await, 1)
+    })
+    .await;
+    drop(call);
+}
+
+#[tokio::test]
+async fn a_slot_whose_call_is_dropped_at_the_grant_does_not_cool_down() {
+    let stage = Stage::new().await;
+    let cooldown = Duration::from_hours(1);
+    let semaphore = stage.builder().limit(1).cooldown(cooldown);
+    let semaphore = semaphore.build().unwrap();
+    drop_at_the_grant(&stage, &semaphore).await;
+    soon(semaphore.all_released()).await;
+    stage.is_clean().await;
+    // One that is taken does.
+    drop(slot_of(&semaphore).await);
+    eventually("it cools down", async || {
+        let contenders = stage.consul.contenders(PREFIX).await;
+        let body = contenders.first().map(testbed::Entry::json);
+        let cools = body.is_some_and(|body| !body["coolsUntil"].is_null());
+        cools.then_some(()).ok_or("not yet".to_owned())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_slot_whose_call_is_dropped_at_the_grant_is_no_start_of_a_rate() {
+    let stage = Stage::new().await;
+    let semaphore = stage.builder().rate(1, Duration::from_hours(12));
+    let semaphore = semaphore.build().unwrap();
+    drop_at_the_grant(&stage, &semaphore).await;
+    soon(semaphore.all_released()).await;
+    stage.is_clean().await;
+    let _start = slot_of(&semaphore).await;
+    assert!(soon(semaphore.try_acquire()).await.unwrap_err().is_taken());
+}
+
+#[tokio::test]
+async fn a_pending_slot_that_is_dropped_does_not_cool_down() {
+    let stage = Stage::new().await;
+    let cooldown = Duration::from_hours(1);
+    let semaphore = stage.builder().limit(1).cooldown(cooldown);
+    let semaphore = semaphore.build().unwrap();
+    let pending = soon(semaphore.acquire_pending(None)).await.unwrap();
+    assert!(soon(semaphore.try_acquire()).await.unwrap_err().is_taken());
+    drop(pending);
+    soon(semaphore.all_released()).await;
+    stage.is_clean().await;
+}
+
+/// Its caller may not look at the answer for long.
+#[tokio::test]
+async fn a_slot_that_is_lost_before_anybody_takes_it_is_replaced() {
+    let stage = Stage::new().await;
+    let semaphore = stage.builder().limit(1).lock_delay(Duration::ZERO);
+    let semaphore = semaphore.build().unwrap();
+    let mut call = Box::pin(semaphore.acquire());
+    assert!(timeout(Duration::ZERO, &mut call).await.is_err());
+    eventually("it is granted a slot", async || {
+        testbed::same(stage.held().await, 1)
+    })
+    .await;
+    let first = stage.consul.holders(PREFIX).await;
+    let first = first.first().unwrap();
+    stage.consul.destroy_session(first).await;
+    // Its task has noticed, and ended.
+    soon(semaphore.all_released()).await;
+    let slot = soon(call).await.unwrap();
+    assert!(!slot.is_lost() && slot.session().as_str() != first);
+    slot.release().await.unwrap();
+    stage.becomes_clean().await;
+}
+
+#[tokio::test]
+async fn nobody_is_told_to_wait_beside_a_free_slot() {
+    let stage = Stage::new().await;
+    let _first = slot_of(&stage.semaphore(2)).await;
+    let told = Arc::<Mutex<Vec<Notice>>>::default();
+    let semaphore = stage.builder().limit(2).on_notice({
+        let told = told.clone();
+        move |notice| told.lock().push(notice)
+    });
+    let _second = slot_of(&semaphore.build().unwrap()).await;
+    let told = told.lock();
+    let granted = |notice: &Notice| matches!(notice, Notice::Granted { waited: None, .. });
+    assert!(told.iter().any(granted), "{told:?}");
+    let waits = |notice: &Notice| matches!(notice, Notice::Waiting(_));
+    assert!(!told.iter().any(waits), "{told:?}");
+}
+
+#[tokio::test]
+async fn who_does_not_wait_waits_for_the_lock_delay_of_a_mutex() {
+    let stage = Stage::new().await;
+    let semaphore = stage.builder().mutex().lock_delay(Duration::from_secs(2));
+    let semaphore = semaphore.build().unwrap();
+    let first = slot_of(&semaphore).await;
+    // Others find it locked.
+    assert!(soon(semaphore.try_acquire()).await.unwrap_err().is_taken());
+    stage.consul.destroy_session(first.session().as_str()).await;
+    let next = soon(semaphore.try_acquire()).await.unwrap();
+    drop(first);
+    next.release().await.unwrap();
+    stage.becomes_clean().await;
 }
 
 #[tokio::test]

@@ -33,8 +33,8 @@ pub struct Gap {
 }
 
 /// All gaps that are allowed. The time of an outage of the operator or of the API server does not count, nor does the
-/// time until the next try: the operator can't do anything then. A restarted operator starts counting again. Once the
-/// Job is suspended, Kubernetes gives its pods their grace period.
+/// time until the next try: the operator can't do anything then. All other time counts, however often the operator is
+/// restarted. Once the Job is suspended, Kubernetes gives its pods their grace period.
 pub const GAPS: [Gap; 6] = [
     Gap {
         name: "lost, and Consul says so",
@@ -73,8 +73,6 @@ pub(super) struct Measure<'a> {
     semaphore: &'a Semaphore,
     /// When the operator can't write to Jobs.
     idle: Spans,
-    /// Each ends with a restart of the operator.
-    restarts: Spans,
     /// When the operator can't read Consul.
     unread: Spans,
 }
@@ -87,7 +85,6 @@ impl<'a> Measure<'a> {
         Self {
             semaphore,
             idle: idle.iter().fold(Spans::default(), |all, one| all.and(one)),
-            restarts: outages.of_part(&Part::Operator),
             unread: outages
                 .with_recovery(&Part::Consul)
                 .and(&outages.with_recovery(&grants)),
@@ -99,15 +96,14 @@ impl<'a> Measure<'a> {
         if why == Why::Lost && self.semaphore.goes_on {
             return None;
         }
-        let begin = self.restarts.last_end(from, to).unwrap_or(from);
         let unread = self.unread.touches(from, to);
-        let mut length = self.idle.clear(begin, to);
+        let mut length = self.idle.clear(from, to);
         let bound = match (why, self.semaphore.ttl) {
             (Why::ByHand, _) => 0.0,
             (Why::Lost, Some(ttl)) if unread => (ttl - grace).max(ttl / 2.0),
             (Why::Lost, Some(ttl)) => ttl.min(UNTIMED) / 8.0,
             (Why::Lost, None) => {
-                length = self.idle.and(&self.unread).clear(begin, to);
+                length = self.idle.and(&self.unread).clear(from, to);
                 UNTIMED / 8.0
             }
         };

@@ -289,6 +289,22 @@ fn an_outage_of_consul_gives_the_ttl_less_the_grace_period_and_no_more() {
 }
 
 #[test]
+fn a_restart_in_an_outage_of_consul_gives_no_more_time() {
+    let restarted = |seconds| {
+        let mut story = running();
+        story.outage(Part::Consul, true).takes_all();
+        story.outage(Part::Operator, true).after(1.0);
+        story.outage(Part::Operator, false).after(seconds);
+        story.outage(Part::Operator, true).after(1.0);
+        story.outage(Part::Operator, false).after(seconds);
+        story.pod("a", false).outage(Part::Consul, false);
+        story.rules()
+    };
+    assert_eq!(restarted(10.0), [], "the time to catch up does not count");
+    assert_eq!(restarted(45.0), [Rule::GapTooLong]);
+}
+
+#[test]
 fn a_session_that_never_expires_is_lost_by_consuls_word_alone() {
     let lost = |unread, read| {
         let mut story = running_in(Story::with_ttl(None, 1, false));

@@ -38,6 +38,7 @@ pub(crate) async fn grant(consul: &Consul) -> Result<()> {
     let node = &consul.node;
     let operator = format!(
         r#"key_prefix "semaphores/" {{ policy = "write" }}
+        key_prefix "service/consul-semaphore-operator/{node}/" {{ policy = "write" }}
         node "{node}" {{ policy = "write" }}
         session "{node}" {{ policy = "write" }}"#
     );

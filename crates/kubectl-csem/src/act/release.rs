@@ -428,7 +428,7 @@ mod tests {
 
     fn listing(entries: Vec<Entry>) -> Listing {
         Listing {
-            entries,
+            entries: entries.into(),
             index: 1,
             sent: Moment::default(),
             reset: false,

@@ -434,7 +434,7 @@ mod tests {
     fn what_stops_the_semaphore_stops_everyone() {
         let mut status = json!({ "waiting": 2, "queue": queue(&["a", "b"]) });
         status["conditions"] = json!([{
-            "type": "Ready", "status": "False", "reason": "Paused", "message": "spec.paused is true",
+            "type": "Ready", "status": "True", "reason": "Paused", "message": "spec.paused is true",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         }]);
         let line = queue_of(&semaphore(&status), &[], &[], 99);

@@ -87,7 +87,7 @@ async fn a_semaphore_is_paused_and_resumed() {
     db.is_ready().await;
     let said = user.sees(&["pause", "csem/db"]).await;
     assert!(said.contains("db paused"), "{said}");
-    db.has_condition("Ready", "False", "Paused").await;
+    db.has_condition("Ready", "True", "Paused").await;
     let job = team.job("a").semaphore("db").create().await;
     db.shows(json!({ "waiting": 1 })).await;
     assert!(user.sees(&["pause", "db"]).await.contains("already"));

@@ -99,7 +99,7 @@ async fn the_queue_continues_where_the_status_ends() {
     });
     join_all(jobs).await;
     db.shows(json!({ "waiting": JOBS })).await;
-    db.has_condition("Ready", "False", "Paused").await;
+    db.has_condition("Ready", "True", "Paused").await;
 
     let read = user.reads(&["show", "db"]).await;
     let queue = list(&read["queue"], |place| place["job"].clone());
@@ -145,7 +145,7 @@ async fn all_semaphores_of_a_namespace_and_of_all() {
         .create()
         .await;
     db.is_ready().await;
-    api.has_condition("Ready", "False", "Paused").await;
+    api.has_condition("Ready", "True", "Paused").await;
 
     let listed = user.sees(&["list"]).await;
     let words: Vec<Vec<&str>> = listed
@@ -163,7 +163,7 @@ async fn all_semaphores_of_a_namespace_and_of_all() {
     );
     assert_eq!(
         words[2][..6],
-        ["partner-api", "3", "0", "0", "False", "Paused"],
+        ["partner-api", "3", "0", "0", "True", "Paused"],
         "{listed}"
     );
     team.kubectl(["label", "csem", "partner-api", "team=b"])

@@ -5,14 +5,14 @@
 //! | hold | `spec.suspend` |
 //! | finished | conditions `Completed` and `Failed`; pods may be left |
 //! | metadata that reaches pods | the pod template of each of `spec.replicatedJobs`, which can be changed while it is suspended |
-//! | pods | the label `jobset.sigs.k8s.io/jobset-uid`, also on its Jobs |
+//! | pods | the holder label, or the label with its name, which its Jobs have, too; whose they are is said by the label `jobset.sigs.k8s.io/jobset-uid` (from v0.9 on) or by what owns them |
 //! | stopped while it runs | by `spec.suspend` |
 //! | failed | `status`: condition `Failed` and `terminalState`; the controller then deletes the Jobs that are active |
 
 use std::time::Duration;
 
 use consul_semaphore::{
-    Phase, Uid,
+    Identity, Phase, Uid,
     engine::Write,
     plan::{Start, Target},
 };
@@ -24,13 +24,20 @@ use serde_json::{Value, json};
 use super::Kind;
 use crate::{
     object::{Conditions, Fields, PodSpec},
+    pods::{self, Maker, OwnQuery},
     read::{self, Read},
     request::{JsonPatch, Request, give_back, holder_label, record, rename, sequencers, suspend},
     shape::{Shape, Template},
 };
 
+/// The least version that is known to work, for people.
+pub(super) const LEAST: &str = "JobSet 0.8";
+
 /// The value of `spec.managedBy` for `JobSet`'s own controller.
 const CONTROLLER: &str = "jobset.sigs.k8s.io/jobset-controller";
+
+/// How long the value of a label may be, in bytes.
+const MOST_LABEL: usize = 63;
 
 /// How many of its Jobs' templates one patch can change: the API server takes 10,000 operations.
 const MOST_JOBS: usize = 500;
@@ -40,9 +47,42 @@ pub(super) fn resource() -> ApiResource {
     super::resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 }
 
-/// The label selector of its Jobs and pods.
+/// The label of its Jobs and pods with its uid, which JobSet writes from v0.9 on.
+const UID: &str = "jobset.sigs.k8s.io/jobset-uid";
+
+/// The label selector of the Jobs and pods of the one with this uid.
 pub(super) fn selector(uid: &Uid) -> String {
-    format!("jobset.sigs.k8s.io/jobset-uid={uid}")
+    format!("{UID}={uid}")
+}
+
+/// The Jobs and pods with its name, which all versions of JobSet write on them. No label can have a longer name, and
+/// JobSet makes nothing for such a one.
+fn named(workload: &Identity) -> Option<OwnQuery> {
+    let name = &workload.workload;
+    let labels = format!("jobset.sigs.k8s.io/jobset-name={name}");
+    (name.len() <= MOST_LABEL).then(|| OwnQuery::made_by(labels, &maker(&workload.uid)))
+}
+
+fn maker(uid: &Uid) -> Maker {
+    Maker {
+        kind: Kind::JobSet.name(),
+        group: resource().group,
+        uid: uid.clone(),
+        uid_label: Some(UID),
+    }
+}
+
+/// Its pods: those that were started in its slot, and those that it made before.
+pub(super) fn pods(workload: &Identity) -> Vec<OwnQuery> {
+    let uid = &workload.uid;
+    let held = OwnQuery::made_by(pods::of(uid), &maker(uid));
+    [held].into_iter().chain(named(workload)).collect()
+}
+
+/// Its Jobs.
+pub(super) fn parts(workload: &Identity) -> Vec<(Kind, OwnQuery)> {
+    let jobs = named(workload).into_iter();
+    jobs.map(|jobs| (Kind::Job, jobs)).collect()
 }
 
 pub(super) type JobSet<'a> = Fields<'a, Spec, State>;

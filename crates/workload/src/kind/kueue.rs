@@ -37,7 +37,7 @@ use super::Kind;
 use crate::{
     Object,
     object::{Conditions, Fields, PodSpec},
-    pods::{self, PodQuery},
+    pods::{self, OwnQuery},
     read::{self, Read},
     request::{JsonPatch, Request, holder_label, listed, sequencers},
     shape::Shape,
@@ -87,13 +87,13 @@ pub fn admission_checks() -> ApiResource {
 pub const OWNERS: [Kind; 2] = [Kind::Job, Kind::JobSet];
 
 /// The pods of its owner, of whatever kind that is.
-pub(super) fn pods(uid: &Uid) -> Vec<PodQuery> {
+pub(super) fn pods(uid: &Uid) -> Vec<OwnQuery> {
     vec![pods::of(uid).into(), super::job_set::selector(uid).into()]
 }
 
 /// What its owner is made of, of whatever kind that is.
-pub(super) fn parts(uid: &Uid) -> Vec<(Kind, String)> {
-    vec![(Kind::Job, super::job_set::selector(uid))]
+pub(super) fn parts(uid: &Uid) -> Vec<(Kind, OwnQuery)> {
+    vec![(Kind::Job, super::job_set::selector(uid).into())]
 }
 
 /// The owner of a Workload: what the user made.

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     Object,
     object::Fields,
-    pods::{self, PodQuery},
+    pods::{self, OwnQuery},
     request::Request,
     shape::Shape,
 };
@@ -35,7 +35,7 @@ pub(super) fn resource() -> ApiResource {
 }
 
 /// Its pods.
-pub(super) fn pods(uid: &Uid) -> Vec<PodQuery> {
+pub(super) fn pods(uid: &Uid) -> Vec<OwnQuery> {
     let own = format!("tekton.dev/pipelineRunUID={uid}");
     vec![own.into(), pods::of(uid).into()]
 }

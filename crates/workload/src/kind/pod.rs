@@ -24,7 +24,7 @@ use serde_json::json;
 use super::Kind;
 use crate::{
     object::Fields,
-    pods::{self, PodQuery, Which},
+    pods::{self, OwnQuery, Which},
     read::{self, Read},
     request::{JsonPatch, Request, end_by_deadline, give_back, holder_label, record, rename},
     shape::Shape,
@@ -39,10 +39,10 @@ pub(super) fn resource() -> ApiResource {
 }
 
 /// Itself.
-pub(super) fn pods(uid: &Uid) -> Vec<PodQuery> {
+pub(super) fn pods(uid: &Uid) -> Vec<OwnQuery> {
     let labels = pods::of(uid);
     let which = Which::Itself(uid.clone());
-    vec![PodQuery { labels, which }]
+    vec![OwnQuery { labels, which }]
 }
 
 pub(super) type Pod<'a> = Fields<'a, Spec, State>;

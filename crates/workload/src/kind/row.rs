@@ -14,7 +14,7 @@ mod value;
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use consul_client::text::one_line;
-use consul_semaphore::Identity;
+use consul_semaphore::{Identity, Uid};
 use kube_core::ApiResource;
 use serde::Deserialize;
 
@@ -24,7 +24,7 @@ pub use self::{
     value::{Scalar, Value},
 };
 use super::Kind;
-use crate::pods::{self, PodQuery};
+use crate::pods::{self, Maker, OwnQuery};
 
 /// How large the text of a row may be, in bytes.
 const MOST_BYTES: usize = 16 * 1024;
@@ -57,6 +57,8 @@ pub struct Row {
     /// What an object must be like to be held at all.
     #[serde(default)]
     pub requires: Vec<Requirement>,
+    /// The least version of its controller, for people, as in `Spark operator 2.4`.
+    pub needs: Option<String>,
 }
 
 /// How a kind is held, and when it has ended.
@@ -96,6 +98,8 @@ pub enum Check {
     Condition(String),
     /// A field has one of these values.
     Field(Path, Vec<Scalar>),
+    /// A field is there, whatever its value.
+    Present(Path),
 }
 
 /// The same, as it is written.
@@ -106,23 +110,30 @@ struct CheckFields {
     path: Option<Path>,
     #[serde(default)]
     one_of: Vec<Scalar>,
+    #[serde(default)]
+    present: bool,
 }
 
 impl TryFrom<CheckFields> for Check {
     type Error = &'static str;
 
     fn try_from(fields: CheckFields) -> Result<Self, Self::Error> {
-        match (fields.condition, fields.path, fields.one_of) {
-            (Some(condition), None, none) if none.is_empty() && is_name(&condition, "") => {
+        let CheckFields {
+            condition,
+            path,
+            one_of,
+            present,
+        } = fields;
+        let path = path.filter(|path| !path.has_each());
+        match (condition, path, one_of.len(), present) {
+            (Some(condition), None, 0, false) if is_name(&condition, "") => {
                 Ok(Self::Condition(condition))
             }
-            (None, Some(path), one_of)
-                if !path.has_each() && (1..=MOST_ITEMS).contains(&one_of.len()) =>
-            {
-                Ok(Self::Field(path, one_of))
-            }
+            (None, Some(path), 1..=MOST_ITEMS, false) => Ok(Self::Field(path, one_of)),
+            (None, Some(path), 0, true) => Ok(Self::Present(path)),
             _ => Err(
-                "name either a condition, by letters and digits, or a path without [*] and at least one value in oneOf",
+                "name either a condition, by letters and digits, or a path without [*] with at least one value in oneOf, or \
+                 with present: true",
             ),
         }
     }
@@ -294,6 +305,7 @@ impl Row {
             pods,
             managed_by,
             requires,
+            needs,
         } = self;
         let group = api_version.split_once('/');
         let is_group = |(group, version)| is_name(group, ".-") && is_name(version, "");
@@ -322,6 +334,11 @@ impl Row {
                 "name one field, and a controller by letters, digits, dots, hyphens and slashes, at most 63",
             ),
             (
+                needs.as_ref().is_none_or(|needs| is_name(needs, " .-")),
+                "needs",
+                "write a version by letters, digits, spaces, dots and hyphens, at most 63",
+            ),
+            (
                 requires.len() <= MOST_ITEMS && requires.iter().all(|one| !one.path.has_each()),
                 "requires",
                 "name at most 16 fields, without [*]",
@@ -342,17 +359,35 @@ impl Row {
     }
 
     /// The pods of such a workload.
-    pub(super) fn pods(&self, workload: &Identity) -> Vec<PodQuery> {
+    pub(super) fn pods(&self, workload: &Identity) -> Vec<OwnQuery> {
+        let maker = self.maker(&workload.uid);
         let of_name = selectors(&self.pods.labels, workload);
-        let of_name = of_name.map(|labels| PodQuery::unless_of_another(labels, &workload.uid));
-        let held = PodQuery::from(pods::of(&workload.uid));
+        let of_name = of_name.map(|labels| OwnQuery::made_by(labels, &maker));
+        let held = OwnQuery::from(pods::of(&workload.uid));
         [held].into_iter().chain(of_name).collect()
     }
 
     /// The Jobs by which such a workload makes pods.
-    pub(super) fn parts(&self, workload: &Identity) -> Vec<(Kind, String)> {
+    pub(super) fn parts(&self, workload: &Identity) -> Vec<(Kind, OwnQuery)> {
+        let maker = self.maker(&workload.uid);
         let jobs = selectors(&self.pods.jobs, workload);
-        jobs.map(|selector| (Kind::Job, selector)).collect()
+        jobs.map(|labels| (Kind::Job, OwnQuery::made_by(labels, &maker)))
+            .collect()
+    }
+
+    fn maker(&self, uid: &Uid) -> Maker {
+        Maker {
+            kind: self.kind.as_str().into(),
+            group: pods::group_of(&self.api_version).to_owned(),
+            uid: uid.clone(),
+            uid_label: None,
+        }
+    }
+
+    /// Whether such a workload makes its pods by way of a `JobSet`, which stands between it and its Jobs.
+    pub fn makes_job_sets(&self) -> bool {
+        let mut jobs = self.pods.jobs.iter();
+        jobs.any(|Selector(labels)| labels.starts_with("jobset.sigs.k8s.io/"))
     }
 }
 

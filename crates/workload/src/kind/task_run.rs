@@ -5,7 +5,7 @@
 //! | hold | `spec.status: TaskRunPending`, only before it starts. Tekton 1.6 does not know that word. |
 //! | finished | condition `Succeeded` is not Unknown; pods may be left |
 //! | metadata that reaches pods | its own |
-//! | pods | the label `tekton.dev/taskRunUID` |
+//! | pods | the holder label, which Tekton copies and a copy's pods have, too; or the label `tekton.dev/taskRunUID` |
 //! | stopped while it runs | no: it is ended |
 //! | failed | `spec.status: TaskRunCancelled` |
 
@@ -16,7 +16,13 @@ use super::{
     Kind,
     tekton::{Run, Words},
 };
-use crate::{Object, object::Fields, pods::PodQuery, request::Request, shape::Shape};
+use crate::{
+    Object,
+    object::Fields,
+    pods::{self, OwnQuery, Which},
+    request::Request,
+    shape::Shape,
+};
 
 const WORDS: Words = Words {
     pending: "TaskRunPending",
@@ -29,8 +35,13 @@ pub(super) fn resource() -> ApiResource {
 }
 
 /// Its pods.
-pub(super) fn pods(uid: &Uid) -> Vec<PodQuery> {
-    vec![format!("tekton.dev/taskRunUID={uid}").into()]
+pub(super) fn pods(uid: &Uid) -> Vec<OwnQuery> {
+    let by_holder = OwnQuery {
+        labels: pods::of(uid),
+        which: Which::NotOfAnother(Kind::TaskRun.name(), uid.clone()),
+    };
+    let by_uid = format!("tekton.dev/taskRunUID={uid}");
+    vec![by_holder, by_uid.into()]
 }
 
 /// Reads one.

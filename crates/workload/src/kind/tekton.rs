@@ -19,6 +19,9 @@ use crate::{
     shape::Shape,
 };
 
+/// The least version that is known to work, for people.
+pub(super) const LEAST: &str = "Tekton Pipelines 1.15";
+
 /// The value of `spec.managedBy` for Tekton's own controller.
 const CONTROLLER: &str = "tekton.dev/pipeline";
 

@@ -7,7 +7,9 @@
 //! | metadata that reaches pods | `spec.podMetadata` |
 //! | pods | the holder label, which a copy's pods have, too; or the label with its name, and its uid among their owners |
 //! | stopped while it runs | no: it is ended |
-//! | failed | `spec.shutdown: Terminate`, without `spec.suspend` |
+//! | failed | `spec.shutdown: Terminate`, without `spec.suspend`; so is one that its user shuts down while it waits |
+//!
+//! To Argo a Workflow that waits is Running: it holds the locks of `spec.synchronization`, and its deadline runs.
 
 use consul_semaphore::{
     Identity, Phase, Traits,
@@ -17,16 +19,21 @@ use consul_semaphore::{
 use consul_semaphore_api::annotations as a;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::ApiResource;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Value, json};
 
 use super::Kind;
 use crate::{
+    Object,
     object::Fields,
-    pods::{self, PodQuery, Which},
+    pods::{self, OwnQuery, Which},
     read::{self, Read},
     request::{Request, ended, give_back, holder_label, metadata, record, rename, sequencers},
+    shape::Shape,
 };
+
+/// The least version that is known to work, for people.
+pub(super) const LEAST: &str = "Argo Workflows 3.7";
 
 /// What `status.progress` says before there is anything to do.
 const NOTHING_YET: &str = "0/0";
@@ -37,13 +44,13 @@ pub(super) fn resource() -> ApiResource {
 }
 
 /// Its pods.
-pub(super) fn pods(workload: &Identity) -> Vec<PodQuery> {
+pub(super) fn pods(workload: &Identity) -> Vec<OwnQuery> {
     let uid = &workload.uid;
-    let by_holder = PodQuery {
+    let by_holder = OwnQuery {
         labels: pods::of(uid),
         which: Which::NotOfAnother(Kind::Workflow.name(), uid.clone()),
     };
-    let by_name = PodQuery {
+    let by_name = OwnQuery {
         labels: format!("workflows.argoproj.io/workflow={}", workload.workload),
         which: Which::Owned(uid.clone()),
     };
@@ -54,18 +61,65 @@ pub(super) type Workflow<'a> = Fields<'a, Spec, State>;
 
 /// What matters of its spec.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub(super) struct Spec {
     suspend: Option<bool>,
     shutdown: Option<String>,
+    synchronization: Option<IgnoredAny>,
+    active_deadline_seconds: Option<IgnoredAny>,
 }
 
 /// What matters of its status.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub(super) struct State {
     phase: Option<String>,
     progress: Option<String>,
+    /// Its spec together with that of the `WorkflowTemplate` that it refers to, as soon as Argo has read that.
+    stored_workflow_template_spec: Option<Spec>,
+}
+
+/// Why one that its user shuts down while it waits fails, as the annotation of one that is to fail says it.
+const SHUT_DOWN: &str = "ShutDown";
+
+impl Workflow<'_> {
+    /// Whether it has made nothing yet, and is held.
+    fn is_held(&self) -> bool {
+        let progress = self.status.progress.as_deref().unwrap_or_default();
+        let is_new = matches!(progress, "" | NOTHING_YET);
+        self.spec.suspend == Some(true) && is_new
+    }
+
+    /// What Argo does for it while it waits as if it ran, for its users.
+    fn caution(&self) -> Option<String> {
+        let stored = self.status.stored_workflow_template_spec.as_ref();
+        let specs = || [&self.spec].into_iter().chain(stored);
+        let locks = specs().any(|spec| spec.synchronization.is_some());
+        let deadline = specs().any(|spec| spec.active_deadline_seconds.is_some());
+        let locks = locks.then_some(
+            "it holds the locks of its spec.synchronization, and can block others for ever that have a slot and wait for \
+             such a lock: remove spec.synchronization, or move it to a template",
+        );
+        let deadline = deadline.then_some(
+            "its spec.activeDeadlineSeconds runs, and it fails when that is over: remove it, or set activeDeadlineSeconds \
+             of its templates",
+        );
+        let effects: Vec<&str> = locks.into_iter().chain(deadline).collect();
+        (!effects.is_empty()).then(|| {
+            let effects = effects.join("; ");
+            format!("to Argo, a Workflow that waits for a slot is running. While this one waits, {effects}")
+        })
+    }
+}
+
+/// The warning for the users of one that waits, if waiting has effects that they may not expect.
+///
+/// # Errors
+/// If it is no Workflow.
+pub(super) fn caution(object: &Object) -> serde_json::Result<Option<String>> {
+    let workflow = Workflow::of(object)?;
+    let waits = workflow.phase(false) == Phase::Idle;
+    Ok(waits.then(|| workflow.caution()).flatten())
 }
 
 impl Read for Workflow<'_> {
@@ -78,8 +132,8 @@ impl Read for Workflow<'_> {
     }
 
     fn phase(&self, granted: bool) -> Phase {
-        let State { phase, progress } = &self.status;
-        if matches!(phase.as_deref(), Some("Succeeded" | "Failed" | "Error")) {
+        let phase = self.status.phase.as_deref();
+        if matches!(phase, Some("Succeeded" | "Failed" | "Error")) {
             return Phase::Finished { at_rest: false };
         }
         if self.metadata.deletion_timestamp.is_some() {
@@ -89,13 +143,22 @@ impl Read for Workflow<'_> {
         if granted {
             return Phase::Running;
         }
-        let progress = progress.as_deref().unwrap_or_default();
-        let is_new = matches!(progress, "" | NOTHING_YET);
-        match self.spec.suspend {
-            Some(true) if is_new => Phase::Idle,
+        match &self.spec.shutdown {
+            None if self.is_held() => Phase::Idle,
+            // Its user wants no slot for it any more.
+            Some(_) if self.is_held() => Phase::Stopping,
             // It was shut down before it could start, and makes no pods, unless `argo retry` runs it again.
-            _ if read::is_failing(self.metadata) && self.spec.shutdown.is_some() => Phase::Stopping,
+            Some(_) if read::is_failing(self.metadata) => Phase::Stopping,
             _ => Phase::Running,
+        }
+    }
+
+    fn shape(&self) -> Shape {
+        let shut_down = self.is_held() && self.spec.shutdown.is_some();
+        if shut_down && read::granted(self).is_none() {
+            Shape::ShutDown
+        } else {
+            Shape::Plain
         }
     }
 
@@ -134,6 +197,13 @@ fn start(start: &Start) -> Request {
             },
         },
     }))
+}
+
+/// Ends one that its user shut down while it waited: Argo does nothing about it while it is suspended. No exit handler
+/// of it runs, as `Stop` would have it: that would be a pod without a slot.
+pub(super) fn shut_down(target: &Target, shape: &Shape) -> Option<Request> {
+    let annotations = json!({ (a::FAILED): SHUT_DOWN });
+    (*shape == Shape::ShutDown).then(|| fail(target, &annotations))
 }
 
 /// Argo shuts down nothing that is suspended, and a user may suspend one that runs.

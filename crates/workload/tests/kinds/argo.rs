@@ -76,6 +76,65 @@ fn it_may_run_again() {
     ));
 }
 
+/// As `argo terminate` and `argo stop` do it: they leave `suspend` as it is.
+#[test]
+fn one_that_its_user_shuts_down_while_it_waits_ends_without_a_slot() {
+    for strategy in ["Terminate", "Stop"] {
+        let shut_down = waiting(|workflow| workflow["spec"]["shutdown"] = strategy.into());
+        let it = tracked(&KIND, &shut_down);
+        assert_eq!(it.workload.phase, Phase::Stopping, "it is in no queue");
+        assert!(it.may_have_pods() && it.shape.is_to_fail());
+        let target = (&*it.workload).into();
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let request = KIND.failure(&target, &it.shape, now);
+        let ended = applied(&shut_down, &request.expect("it is to fail"));
+        assert_eq!(
+            ended["spec"],
+            json!({ "entrypoint": "main", "shutdown": "Terminate" })
+        );
+        let it = tracked(&KIND, &ended);
+        assert_eq!(it.workload.phase, Phase::Stopping);
+        assert!(!it.may_have_pods() && !it.shape.is_to_fail());
+    }
+    let waits = tracked(&KIND, &waiting(|_| {}));
+    let target = (&*waits.workload).into();
+    let now = jiff::Timestamp::UNIX_EPOCH;
+    assert_eq!(KIND.failure(&target, &waits.shape, now), None);
+    let mut granted = granted(&KIND, &waiting(|_| {}));
+    granted["spec"]["shutdown"] = "Stop".into();
+    assert_eq!(phase(&KIND, &granted), Phase::Running, "it has a slot");
+}
+
+#[test]
+fn its_users_are_warned_of_what_argo_does_while_it_waits() {
+    let warned = |change: &dyn Fn(&mut Value)| {
+        let workflow = waiting(change).to_string();
+        let object = serde_json::from_str(&workflow).expect("an object");
+        KIND.caution(&object).expect("a Workflow")
+    };
+    let locks =
+        |spec: &mut Value| spec["synchronization"] = json!({ "mutexes": [{ "name": "x" }] });
+    let deadline = |spec: &mut Value| spec["activeDeadlineSeconds"] = 1800.into();
+    assert_eq!(warned(&|_| {}), None);
+    let said = warned(&|it| locks(&mut it["spec"])).expect("it holds a mutex");
+    assert!(said.contains("spec.synchronization") && !said.contains("activeDeadline"));
+    let said = warned(&|it| deadline(&mut it["spec"])).expect("its deadline runs");
+    assert!(said.contains("spec.activeDeadlineSeconds") && !said.contains("locks"));
+    // From its WorkflowTemplate.
+    let both = |it: &mut Value| {
+        it["status"]["storedWorkflowTemplateSpec"] = json!({});
+        locks(&mut it["status"]["storedWorkflowTemplateSpec"]);
+        deadline(&mut it["status"]["storedWorkflowTemplateSpec"]);
+    };
+    let said = warned(&both).expect("both");
+    assert!(said.contains("synchronization") && said.contains("activeDeadlineSeconds"));
+    let started = |it: &mut Value| {
+        both(it);
+        it["spec"]["suspend"] = Value::Null;
+    };
+    assert_eq!(warned(&started), None, "it waits no more");
+}
+
 #[test]
 fn it_is_shut_down_where_others_are_suspended_or_fail() {
     let workflow = waiting(|_| {});

@@ -1,14 +1,14 @@
 use consul_semaphore::{
-    Phase, SlotRequest,
+    Identity, Phase, SlotRequest,
     engine::Write,
     plan::{Fail, Failed, Stop, Suspend, Suspended},
 };
-use consul_semaphore_workload::{Kind, Obstacle, Request, Shape, TrackedWorkload};
+use consul_semaphore_workload::{Kind, Obstacle, Request, Shape, TrackedWorkload, pods::Belongs};
 use serde_json::{Value, json};
 
 use super::{
-    SESSION, UID, applied, forgets_its_grant, granted, object, phase, reads_its_grant_back, sent,
-    tracked, workload,
+    HOLDER, SESSION, UID, applied, forgets_its_grant, granted, identity, object, phase,
+    reads_its_grant_back, sent, tracked, workload,
 };
 
 const KIND: Kind = Kind::JobSet;
@@ -239,4 +239,53 @@ fn one_that_cannot_be_read_is_an_error_and_one_of_others_is_not_read() {
     assert!(read(&strange).is_err());
     strange["metadata"]["annotations"] = json!({});
     assert!(read(&strange).is_ok_and(|read| read.is_none()));
+}
+
+/// Before v0.9, JobSet writes no label with the uid of a JobSet.
+#[test]
+fn its_pods_and_jobs_are_found_whatever_the_version_of_its_controller() {
+    let identity = identity("JobSet");
+    let queries = KIND.pods(&identity);
+    let labels: Vec<&str> = queries.iter().map(|query| &*query.labels).collect();
+    let held = format!("{HOLDER}={UID}");
+    assert_eq!(labels, [&held, "jobset.sigs.k8s.io/jobset-name=a"]);
+    let jobs = KIND.parts(&identity);
+    assert_eq!(jobs, [(Kind::Job, queries[1].clone())]);
+
+    let object = |labels: Value, owner: Value| {
+        let metadata = json!({ "labels": labels, "ownerReferences": [owner] });
+        serde_json::from_value(metadata).expect("metadata")
+    };
+    let job_set = |uid: &str| {
+        json!({
+            "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "a", "uid": uid,
+            "controller": true,
+        })
+    };
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "name": "a-w-0", "uid": "job", "controller": true,
+    });
+    let (of_uid, of_holder) = (
+        |uid: &str| json!({ "jobset.sigs.k8s.io/jobset-uid": uid }),
+        |uid: &str| json!({ HOLDER: uid }),
+    );
+    for query in &queries {
+        let finds = |labels, owner| query.finds(&object(labels, owner));
+        assert_eq!(finds(json!({}), job_set(UID)), Belongs::Yes);
+        assert_eq!(finds(of_uid(UID), job.clone()), Belongs::Yes);
+        assert_eq!(finds(of_uid("copy"), job.clone()), Belongs::No);
+        assert_eq!(finds(of_holder(UID), job.clone()), Belongs::Yes, "v0.8");
+        for (labels, counts) in [(of_holder("other"), false), (json!({}), true)] {
+            let said = finds(labels, job.clone());
+            let otherwise = matches!(said, Belongs::AsItsController { otherwise, .. } if otherwise);
+            assert_eq!(otherwise, counts, "{said:?}");
+        }
+        let orphan = serde_json::from_value(json!({ "labels": {} })).expect("metadata");
+        assert_eq!(query.finds(&orphan), Belongs::Yes);
+    }
+    let long = Identity {
+        workload: "a".repeat(64).as_str().into(),
+        ..identity
+    };
+    assert_eq!(KIND.pods(&long).len(), 1, "no label has so long a value");
 }

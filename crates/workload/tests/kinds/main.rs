@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use consul_client::{Entry, clock::Moment};
 use consul_semaphore::{
-    Phase, Workload,
+    Identity, Phase, Workload,
     engine::Write,
     plan::{Grant, Start, Target, Transaction},
 };
@@ -24,6 +24,7 @@ use consul_semaphore_workload::{Kind, Request, TrackedWorkload};
 use serde_json::{Value, json};
 
 const UID: &str = "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48";
+const HOLDER: &str = "consul-semaphore.io/holder";
 const SESSION: &str = "4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5";
 const KEY: &str = "semaphores/batch/db/4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5";
 
@@ -38,6 +39,20 @@ fn object(spec: &Value) -> Value {
         },
         "spec": spec,
     })
+}
+
+/// Whose slot a workload of this kind holds that is called `a`.
+fn identity(kind: &str) -> Identity {
+    Identity {
+        cluster: "c".into(),
+        namespace: "batch".into(),
+        semaphore: "db".into(),
+        key: None,
+        kind: kind.into(),
+        workload: "a".into(),
+        uid: UID.into(),
+        ordinal: 0,
+    }
 }
 
 /// What is kept of it.

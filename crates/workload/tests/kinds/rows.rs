@@ -7,17 +7,18 @@ use consul_semaphore::{
     plan::{End, Ended, Fail, Failed, Suspend, Suspended, Target},
 };
 use consul_semaphore_workload::{
-    Kind, Kinds, Obstacle, Request, TrackedWorkload, pods::PodQuery, row::Row,
+    Kind, Kinds, Obstacle, Request, TrackedWorkload,
+    pods::{Belongs, OwnQuery},
+    row::Row,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
-    SESSION, UID, applied, forgets_its_grant, granted, object, phase, reads_its_grant_back, sent,
-    started, tracked, workload,
+    HOLDER, SESSION, UID, applied, forgets_its_grant, granted, identity, object, phase,
+    reads_its_grant_back, sent, started, tracked, workload,
 };
-
-const HOLDER: &str = "consul-semaphore.io/holder";
 
 /// A kind, and what its controller does.
 struct Listed {
@@ -82,7 +83,13 @@ fn rows() -> Vec<Listed> {
                 "mpiReplicaSpecs": { "Launcher": { "template": template() }, "Worker": { "template": bare() } },
             }),
             suspended: condition("Suspended"),
-            finished: ["Succeeded", "Failed"].map(condition).into(),
+            finished: ["Succeeded", "Failed"]
+                .map(|type_| {
+                    let mut finished = condition(type_);
+                    finished["completionTime"] = "2026-01-01T00:00:20Z".into();
+                    finished
+                })
+                .into(),
             metadata: &[
                 "/spec/mpiReplicaSpecs/Launcher/template/metadata",
                 "/spec/mpiReplicaSpecs/Worker/template/metadata",
@@ -385,16 +392,7 @@ fn where_a_status_can_t_say_it_one_is_put_on_hold() {
 
 #[test]
 fn its_pods_are_found_by_our_label_and_by_its_name() {
-    let identity = Identity {
-        cluster: "c".into(),
-        namespace: "batch".into(),
-        semaphore: "db".into(),
-        key: None,
-        kind: "SparkApplication".into(),
-        workload: "a".into(),
-        uid: UID.into(),
-        ordinal: 0,
-    };
+    let identity = identity("SparkApplication");
     let spark = kind("sparkapplications");
     let queries = spark.pods(&identity);
     let labels: Vec<&str> = queries.iter().map(|query| &*query.labels).collect();
@@ -402,14 +400,14 @@ fn its_pods_are_found_by_our_label_and_by_its_name() {
     assert_eq!(labels, [&own, "sparkoperator.k8s.io/app-name=a"]);
     let pod = |holder: Option<&str>| {
         let labels = holder.map(|uid| json!({ HOLDER: uid }));
-        serde_json::from_value(json!({ "metadata": { "labels": labels } })).expect("a pod")
+        serde_json::from_value(json!({ "labels": labels })).expect("metadata")
     };
-    let finds = |query: &PodQuery| {
+    let finds = |query: &OwnQuery| {
         [None, Some(UID), Some("another")].map(|holder| query.finds(&pod(holder)))
     };
     assert_eq!(
         finds(&queries[1]),
-        [true, true, false],
+        [Belongs::Yes, Belongs::Yes, Belongs::No],
         "a later application of that name has other pods"
     );
     let jobs = kind("rayjobs").parts(&identity);
@@ -420,6 +418,82 @@ fn its_pods_are_found_by_our_label_and_by_its_name() {
         ..identity
     };
     assert_eq!(spark.pods(&long).len(), 1, "no label has so long a value");
+}
+
+/// Its controller says that it is Failed, and lets its launcher go on, which may make more pods.
+#[test]
+fn an_mpi_job_with_an_evicted_worker_goes_on() {
+    let rows = rows();
+    let mpi = rows.iter().find(|row| row.kind == kind("mpijobs"));
+    let mut running = mpi.expect("a row").running();
+    running["status"] = json!({
+        "conditions": [{ "type": "Failed", "status": "True", "reason": "MPIJobEvicted" }],
+    });
+    let of = |running: &Value| phase(&kind("mpijobs"), running);
+    assert_eq!(of(&running), Phase::Running);
+    running["status"]["completionTime"] = Value::Null;
+    assert_eq!(of(&running), Phase::Running);
+    running["status"]["completionTime"] = "2026-01-01T00:00:20Z".into();
+    assert_eq!(of(&running), Phase::Finished { at_rest: false });
+}
+
+/// As Trainer makes them: a TrainJob makes a JobSet of its name, which makes Jobs, and nothing of the TrainJob's own
+/// metadata reaches any of them.
+#[test]
+fn what_a_later_one_of_its_name_made_is_not_its_own() {
+    let owned = |kind: &str, version: &str, uid: &str| {
+        let owner = json!({
+            "apiVersion": version, "kind": kind, "name": "a", "uid": uid, "controller": true
+        });
+        let metadata: ObjectMeta = serde_json::from_value(json!({
+            "name": "a",
+            "labels": { "jobset.sigs.k8s.io/jobset-name": "a" },
+            "ownerReferences": [owner],
+        }))
+        .expect("metadata");
+        metadata
+    };
+    let train_job = kind("trainjobs");
+    let identity = identity("TrainJob");
+    let queries = train_job.pods(&identity);
+    let by_name = &queries[1];
+    let pod = owned("Job", "batch/v1", "job");
+    let Belongs::AsItsController {
+        controller: job,
+        otherwise: true,
+    } = by_name.finds(&pod)
+    else {
+        panic!("its Job knows more than it does");
+    };
+    assert!(by_name.may_ask(&Kind::Job, &job));
+    let job_set = owned("JobSet", "jobset.x-k8s.io/v1alpha2", "job-set");
+    let Belongs::AsItsController {
+        controller: job_set,
+        ..
+    } = by_name.finds_by(&job, &job_set)
+    else {
+        panic!("its JobSet knows more than its Job does");
+    };
+    assert!(by_name.may_ask(&Kind::JobSet, &job_set));
+    let of = |uid: &str| owned("TrainJob", "trainer.kubeflow.org/v1alpha1", uid);
+    assert_eq!(by_name.finds_by(&job_set, &of(UID)), Belongs::Yes);
+    let Belongs::AsItsController {
+        controller: later, ..
+    } = by_name.finds_by(&job_set, &of("later"))
+    else {
+        panic!("one of its own kind may be between them");
+    };
+    assert!(by_name.may_ask(&train_job, &later));
+    let itself = ObjectMeta::default();
+    assert_eq!(by_name.finds_by(&later, &itself), Belongs::No);
+    // A kind of the same name in another group is not the same kind.
+    let foreign = OwnerReference {
+        api_version: "example.com/v1".to_owned(),
+        ..later
+    };
+    assert!(!by_name.may_ask(&train_job, &foreign));
+    let (part, jobs) = &train_job.parts(&identity)[0];
+    assert_eq!((part, jobs), (&Kind::Job, by_name));
 }
 
 #[test]
@@ -558,6 +632,12 @@ pods:
             "either a condition",
         ),
         ("oneOf: [Done]", "oneOf: []", "at least one value"),
+        (
+            "oneOf: [Done]",
+            "oneOf: [Done], present: true",
+            "with present: true",
+        ),
+        ("pods:\n", "needs: a/b\npods:\n", "needs: write a version"),
         (
             "[spec.template.metadata]",
             "[]",

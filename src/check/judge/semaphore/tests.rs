@@ -78,22 +78,24 @@ fn one_that_no_operator_knows_is_reported() {
 fn the_report_repeats_the_conditions() {
     let mut facts = Facts::new();
     facts.conditions(&[
-        condition("Ready", "False", "Paused"),
+        condition("Ready", "True", "Paused"),
         condition("ConsulReachable", "False", "PermissionDenied"),
         condition("LimitAgreed", "Unknown", "Starting"),
-        condition("SlotsAvailable", "False", "AllSlotsHeld"),
+        condition("SlotsAvailable", "False", "Paused"),
     ]);
-    facts.assert(
-        "condition Ready",
-        Outcome::Warning,
-        &["Paused: Paused it is"],
-    );
+    facts.assert("condition Ready", Outcome::Ok, &["Paused: Paused it is"]);
     facts.assert(
         "condition ConsulReachable",
         Outcome::Failed,
         &["reason PermissionDenied"],
     );
     facts.assert("condition LimitAgreed", Outcome::Unknown, &["Starting"]);
+    facts.assert(
+        "condition SlotsAvailable",
+        Outcome::Warning,
+        &["Paused: Paused it is"],
+    );
+    facts.conditions(&[condition("SlotsAvailable", "False", "AllSlotsHeld")]);
     facts.assert("condition SlotsAvailable", Outcome::Ok, &["AllSlotsHeld"]);
 }
 

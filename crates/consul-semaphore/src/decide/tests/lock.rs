@@ -83,7 +83,7 @@ fn a_dead_holder_rests_for_the_lock_delay() {
     assert_eq!(facts.decide().wake, Some(second(NOW + 15)));
 
     let listing = Listing {
-        entries: facts.entries.clone(),
+        entries: facts.entries.clone().into(),
         index: 5,
         sent: second(READ),
         reset: false,

@@ -7,10 +7,10 @@ use std::{
 
 use super::{Facts, Queue};
 use crate::{
-    Evidence, Observed, OwnContender, Phase, Plan, Reading, SessionState, Uid, Workload,
-    engine::{Changes, Lookup, Owner, Slice, sessions::Sessions},
+    Evidence, LastProof, Observed, OwnContender, Phase, Plan, Reading, SessionState, Uid, Workload,
+    engine::{Changes, Lookup, Owner, Reach, sessions::Sessions},
 };
-use consul_client::SessionId;
+use consul_client::{SessionId, clock::Moment};
 
 /// The state at the last pass, and the evidence of a check of all slots in each pass.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +27,11 @@ struct Seen {
 }
 
 impl Shadow {
+    /// As [`Queue::recall`].
+    pub(super) fn recall(&mut self, last: Option<LastProof>) {
+        self.evidence = Evidence::after(last);
+    }
+
     /// The same lookup, but it also reports what has changed since the last pass, and nothing else.
     pub(super) fn tell_changes<'a, L: Lookup>(
         &mut self,
@@ -42,7 +47,7 @@ impl Shadow {
             let workload = lookup.contending(&[&uid]).pop().flatten();
             (uid, workload)
         };
-        let bound = lookup.slice(0).bound.into_iter();
+        let bound = lookup.bound().into_iter();
         let seen = Seen {
             started: bound
                 .map(|workload| (workload.uid.clone(), workload))
@@ -77,8 +82,12 @@ pub(super) struct Telling<'a, L> {
 }
 
 impl<L: Lookup> Lookup for Telling<'_, L> {
-    fn slice(&self, head: usize) -> Slice {
-        self.lookup.slice(head)
+    fn bound(&self) -> Vec<Arc<Workload>> {
+        self.lookup.bound()
+    }
+
+    fn waiting(&self, reach: &Reach<'_>) -> Vec<Arc<Workload>> {
+        self.lookup.waiting(reach)
     }
 
     fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {
@@ -164,7 +173,7 @@ impl Queue {
 
     fn all_bound(&self, facts: &Facts, lookup: &impl Lookup) -> Vec<Arc<Workload>> {
         let evidence = &self.held.evidence;
-        let bound = lookup.slice(0).bound.into_iter();
+        let bound = lookup.bound().into_iter();
         let bound: BTreeMap<Uid, Arc<Workload>> = bound
             .filter(|workload| self.decides_about(workload))
             .map(|workload| (workload.uid.clone(), workload))
@@ -200,7 +209,13 @@ impl Queue {
             let latest = shadow.latest_deadline(settings, workload, life);
             let left_alone = evidence.steady_sessions(&workload.uid).next().is_some()
                 && kept.is_none_or(|kept| kept > now + settings.patience());
-            let right = kept == anew || kept <= latest && (left_alone || kept > anew);
+            // After a sleep either of the two may have had the newer evidence, and so have put its deadline off or not.
+            let soon = |deadline: Option<Moment>| {
+                deadline.is_some_and(|deadline| deadline <= now + settings.patience())
+            };
+            let slept =
+                soon(kept) && (kept <= latest || soon(anew)) || kept <= latest && soon(anew);
+            let right = kept == anew || slept || kept <= latest && (left_alone || kept > anew);
             assert!(right, "{kept:?}, not {anew:?} to {latest:?}: {workload:?}");
         }
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{engine::Slice, samples};
+use crate::samples;
 use consul_client::{Behavior, Listing};
 
 /// One running workload, and when its session was last renewed.
@@ -9,11 +9,12 @@ struct Store {
 }
 
 impl Lookup for Store {
-    fn slice(&self, _head: usize) -> Slice {
-        Slice {
-            bound: vec![self.workload.clone()],
-            waiting: Vec::new(),
-        }
+    fn bound(&self) -> Vec<Arc<Workload>> {
+        vec![self.workload.clone()]
+    }
+
+    fn waiting(&self, _reach: &Reach<'_>) -> Vec<Arc<Workload>> {
+        Vec::new()
     }
 
     fn workload(&self, _uid: &Uid) -> Option<Arc<Workload>> {
@@ -48,7 +49,8 @@ fn held(sent: Moment) -> Listing {
         entries: vec![
             samples::entry("p/.lock", None, body),
             samples::entry("p/s", Some("s"), ""),
-        ],
+        ]
+        .into(),
         index: 9,
         sent,
         reset: false,
@@ -119,4 +121,61 @@ fn nobody_is_suspended_while_news_of_its_slot_waits_behind_a_call() {
         assert!(asked.is_empty(), "after {late} ms: {asked:?}");
     }
     assert!(queue.knowledge.deadline > Some(deadline));
+}
+
+fn unlocks(operations: usize) -> Transaction {
+    let operation = consul::Op::Delete {
+        key: "p/s".to_owned(),
+    };
+    Transaction {
+        operations: vec![operation; operations],
+        ..Transaction::default()
+    }
+}
+
+#[test]
+fn a_transaction_with_too_many_bytes_makes_only_its_own_queue_send_fewer_operations() {
+    let start = Moment::from_boot(Duration::from_secs(1000));
+    let workload = Arc::new(samples::workload("a", Phase::Idle, None, None));
+    let store = Store {
+        workload,
+        life: SessionState::Gone,
+    };
+    let mut queue = Queue::new(samples::settings(1), vec![1], Defence::default());
+    queue.handle(Event::Access(Some(128)), at(start), &store);
+    let too_large = |queue: &mut Queue, operations| {
+        let refused = Err(consul::Error::TooLarge("too many bytes".into()));
+        queue.transacted(&unlocks(operations), start, refused, at(start), &store);
+    };
+    too_large(&mut queue, 65);
+    // Consul itself takes more: that is so for others.
+    queue.handle(Event::Capacity(128), at(start), &store);
+    assert_eq!(queue.operations(), Some(64));
+    assert!(queue.trouble().is_none(), "it tries again with fewer");
+    too_large(&mut queue, 64);
+    assert!(queue.trouble().is_some(), "one value is too large");
+    queue.handle(Event::Access(Some(128)), at(start), &store);
+    assert_eq!(queue.operations(), Some(128));
+}
+
+#[test]
+fn what_is_too_much_to_keep_is_not_kept() {
+    let start = Moment::from_boot(Duration::from_secs(1000));
+    let workload = Arc::new(samples::workload("a", Phase::Idle, None, None));
+    let store = Store {
+        workload,
+        life: SessionState::Gone,
+    };
+    let knows = |error: consul::Error| {
+        let mut queue = Queue::new(samples::settings(1), vec![1], Defence::default());
+        queue.handle(Event::Access(Some(64)), at(start), &store);
+        let listed = Event::Listed(Ok(held(start).into()));
+        queue.handle(listed, at(start), &store);
+        queue.handle(Event::Listed(Err(error)), at(start), &store);
+        assert!(queue.trouble().is_some());
+        queue.last_reading().is_some()
+    };
+    assert!(knows(consul::Error::NoToken), "it is shown meanwhile");
+    assert!(!knows(consul::Error::PrefixTooLarge(1)));
+    assert!(!knows(consul::Error::AnswerTooLarge(1)));
 }

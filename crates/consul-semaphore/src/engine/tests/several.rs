@@ -44,7 +44,7 @@ impl World {
     }
 
     /// It comes at the same time as others.
-    fn arrives(&mut self, name: &str, requests: &[SlotRequest]) {
+    pub(super) fn arrives(&mut self, name: &str, requests: &[SlotRequest]) {
         let workload = Arc::new(Workload {
             requests: requests.to_vec(),
             since: self.seconds.try_into().unwrap(),

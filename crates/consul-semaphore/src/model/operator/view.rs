@@ -8,7 +8,7 @@ use std::{
 use super::Flaw;
 use crate::{
     AHEAD, Key, Phase, SessionState, Uid, Workload,
-    engine::{Lookup, Overdue, QueueRef, SemaphoreRef, Slice, Stores},
+    engine::{Lookup, Overdue, QueueRef, Reach, RequestClass, SemaphoreRef, Stores, WaitingList},
     model::outside::Outside,
 };
 use consul_client::{SessionId, clock::Moment};
@@ -97,7 +97,7 @@ impl Stores for View<'_> {
 }
 
 impl Lookup for &View<'_> {
-    fn slice(&self, head: usize) -> Slice {
+    fn bound(&self) -> Vec<Arc<Workload>> {
         let lock_key = self.outside.settings.prefix.lock_key();
         let unseen = |workload: &Workload| {
             let on_hold = workload.hold && workload.phase == Phase::Idle;
@@ -106,13 +106,26 @@ impl Lookup for &View<'_> {
         let workloads = self.store.workloads.iter().cloned();
         let bound =
             workloads.filter(|workload| workload.started_at(&lock_key) && !unseen(workload));
-        let mut waiting = self.queued();
-        let mut position = 0..;
-        waiting.retain(|workload| position.next() < Some(head) || workload.is_skippable());
-        Slice {
-            bound: bound.collect(),
-            waiting,
+        bound.collect()
+    }
+
+    fn waiting(&self, reach: &Reach<'_>) -> Vec<Arc<Workload>> {
+        let settings = &self.outside.settings;
+        let semaphore = SemaphoreRef {
+            namespace: settings.namespace.as_str().into(),
+            name: settings.name.as_str().into(),
+        };
+        let queue = QueueRef::new(&semaphore, None);
+        let mut list = WaitingList::default();
+        let mut workloads = BTreeMap::new();
+        for workload in self.queued() {
+            let class = RequestClass::of(&workload, &queue, std::slice::from_ref(&queue));
+            list.insert(workload.place(), class);
+            workloads.insert(workload.uid.clone(), workload);
         }
+        let read = list.read(reach).into_iter();
+        read.filter_map(|place| workloads.remove(place.uid()))
+            .collect()
     }
 
     fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {

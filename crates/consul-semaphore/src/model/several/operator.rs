@@ -273,7 +273,13 @@ impl Operator {
         let prefix = &outside.places[place].settings.prefix;
         let mut listing = outside.consul.list(prefix, outside.now());
         if self.flaw == Some(Flaw::StartsInAPart) {
-            listing.entries.iter_mut().for_each(Flaw::forget_request);
+            let mut entries: Vec<_> = listing
+                .entries
+                .iter()
+                .map(|entry| (**entry).clone())
+                .collect();
+            entries.iter_mut().for_each(Flaw::forget_request);
+            listing.entries = entries.into();
         }
         if self.flaw != Some(Flaw::JudgesOnAStaleReading) || place == 0 {
             return listing;

@@ -227,7 +227,7 @@ fn the_first_waits_for_a_holder() {
 #[test]
 fn what_stops_the_semaphore_is_said_with_the_way_out() {
     let paused = json!({ "conditions": [{
-        "type": "Ready", "status": "False", "reason": "Paused", "message": "spec.paused is true",
+        "type": "Ready", "status": "True", "reason": "Paused", "message": "spec.paused is true",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }] });
     let (answer, text) = asked(&queued(&["a"], &paused), &json!({}), &[]);
@@ -236,7 +236,7 @@ fn what_stops_the_semaphore_is_said_with_the_way_out() {
         &text,
         &[
             "Paused: spec.paused is true",
-            "False, Paused\n",
+            "True, Paused\n",
             "csem resume db -n batch",
         ],
     );

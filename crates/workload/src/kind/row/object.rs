@@ -58,6 +58,10 @@ impl<'a> Listed<'a> {
                 let mut found = path.find(self.object).into_iter().flatten();
                 found.any(|value| one_of.iter().any(|one| one.is(value)))
             }
+            Check::Present(path) => {
+                let mut found = path.find(self.object).into_iter().flatten();
+                found.any(|value| value.get() != "null")
+            }
         }
     }
 
@@ -137,7 +141,7 @@ impl Read for Listed<'_> {
         let suspended = self.row.life.suspended.iter();
         let mut conditions = suspended.filter_map(|check| match check {
             Check::Condition(type_) => self.conditions.get(type_),
-            Check::Field(..) => None,
+            Check::Field(..) | Check::Present(_) => None,
         });
         conditions.next()?.last_transition_time.as_ref()
     }
@@ -145,7 +149,7 @@ impl Read for Listed<'_> {
     fn was_suspended(&self) -> bool {
         let was = |check: &Check| match check {
             Check::Condition(type_) => self.conditions.get(type_).is_some(),
-            Check::Field(..) => self.is(check),
+            Check::Field(..) | Check::Present(_) => self.is(check),
         };
         self.row.life.suspended.iter().any(was)
     }

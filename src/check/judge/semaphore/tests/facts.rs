@@ -137,7 +137,7 @@ impl Facts {
         self.entries.sort_by(|one, other| one.key.cmp(&other.key));
         let sent = Moment::from_boot(Duration::from_secs(1));
         let listing = Listing {
-            entries: self.entries.clone(),
+            entries: self.entries.clone().into(),
             index: 5,
             sent,
             reset: false,

@@ -1,12 +1,18 @@
 //! What a process stores for the engine, and how the engine looks it up: the waiting workloads of a queue are those of
 //! which each semaphore that they ask for could ever give what they ask for, as in the operator's index.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use super::{Flaw, Outside};
+use super::{Flaw, Outside, queue};
 use crate::{
     Key, Phase, SessionState, Settings, Uid, Workload,
-    engine::{Located, Lookup, Overdue, QueueRef, SemaphoreRef, Slice, Stores, Superseded},
+    engine::{
+        Located, Lookup, Overdue, QueueRef, Reach, RequestClass, SemaphoreRef, Stores, Superseded,
+        WaitingList,
+    },
 };
 use consul_client::SessionId;
 
@@ -125,18 +131,31 @@ fn located(workload: Arc<Workload>) -> Located {
 }
 
 impl Lookup for OfQueue<'_> {
-    fn slice(&self, head: usize) -> Slice {
+    fn bound(&self) -> Vec<Arc<Workload>> {
         let lock_key = self.settings().prefix.lock_key();
         let bound = self
             .workloads()
             .filter(|workload| workload.started_at(&lock_key));
-        let mut waiting = self.queued();
-        let mut position = 0..;
-        waiting.retain(|workload| position.next() < Some(head) || workload.is_skippable());
-        Slice {
-            bound: bound.collect(),
-            waiting,
+        bound.collect()
+    }
+
+    fn waiting(&self, reach: &Reach<'_>) -> Vec<Arc<Workload>> {
+        let mut list = WaitingList::default();
+        let mut workloads = BTreeMap::new();
+        for workload in self.queued() {
+            let requests = workload.requests.iter();
+            let queues = requests.filter_map(|request| {
+                let place = self.view.outside.place_of(&request.semaphore)?;
+                Some(queue(self.view.outside, place))
+            });
+            let queues: Vec<QueueRef> = queues.collect();
+            let class = RequestClass::of(&workload, self.queue, &queues);
+            list.insert(workload.place(), class);
+            workloads.insert(workload.uid.clone(), workload);
         }
+        let read = list.read(reach).into_iter();
+        read.filter_map(|place| workloads.remove(place.uid()))
+            .collect()
     }
 
     fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {

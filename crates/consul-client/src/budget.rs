@@ -1,0 +1,431 @@
+//! How much of Consul's answers is kept at once, over all prefixes.
+//!
+//! Anybody who can write below a prefix decides how much there is to keep of it. So every entry that is kept is counted
+//! when it is decoded, and no longer when it is dropped, whoever has it by then. When there is no room, whoever keeps
+//! most gives way: of the owner that keeps most over all its prefixes, the largest prefix.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry as Slot},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
+
+use super::{Entries, Entry, Error};
+
+/// How long the room of a prefix that gives way is waited for, before its owner is told that there is none.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Which part of the budget must be free, beside what is asked for, before a prefix that gave way is kept again, or has
+/// one more reader. Else they would come and go with each change.
+const SLACK: usize = 8;
+
+/// How many bytes of Consul's answers may be kept at once. Clones share it.
+#[derive(Clone)]
+pub struct Budget(Arc<Inner>);
+
+struct Inner {
+    limit: usize,
+    state: Mutex<State>,
+    /// Something was dropped.
+    freed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    kept: usize,
+    next: u64,
+    accounts: BTreeMap<u64, Figures>,
+}
+
+/// What one account keeps.
+struct Figures {
+    owner: Arc<str>,
+    prefix: Arc<str>,
+    kept: usize,
+    /// It gives way: what it keeps is about to be dropped.
+    leaving: bool,
+    /// It gave way, or there was no room for it, and it has kept no whole listing since.
+    refused: bool,
+    told: Arc<Notify>,
+}
+
+/// Who gives way.
+enum Verdict {
+    /// Nobody: there is room.
+    Room,
+    /// Others, who are told: there will be room when they have dropped what they keep.
+    Soon,
+    /// This account.
+    Refused,
+}
+
+impl Budget {
+    /// What is kept by default, in bytes.
+    pub const DEFAULT: usize = 64 << 20;
+
+    /// A budget of this many bytes.
+    pub fn new(limit: usize) -> Self {
+        Self(Arc::new(Inner {
+            limit,
+            state: Mutex::default(),
+            freed: Notify::new(),
+        }))
+    }
+
+    /// An account for what is kept of a prefix. It gives way with the other prefixes of its owner.
+    pub fn account(&self, owner: &Arc<str>, prefix: &str) -> Account {
+        let mut state = self.0.state.lock();
+        let number = state.next;
+        state.next += 1;
+        let told = Arc::new(Notify::new());
+        let figures = Figures {
+            owner: owner.clone(),
+            prefix: prefix.into(),
+            kept: 0,
+            leaving: false,
+            refused: false,
+            told: told.clone(),
+        };
+        state.accounts.insert(number, figures);
+        drop(state);
+        Account(Arc::new(Opened {
+            number,
+            owner: owner.clone(),
+            told,
+            budget: self.clone(),
+        }))
+    }
+
+    /// How many bytes are kept now.
+    pub fn kept(&self) -> usize {
+        self.0.state.lock().kept
+    }
+}
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Budget")
+            .field("limit", &self.0.limit)
+            .field("kept", &self.kept())
+            .finish()
+    }
+}
+
+/// What is kept of one prefix. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Account(Arc<Opened>);
+
+#[derive(Debug)]
+struct Opened {
+    number: u64,
+    owner: Arc<str>,
+    told: Arc<Notify>,
+    budget: Budget,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let mut state = self.budget.0.state.lock();
+        state.accounts.remove(&self.number);
+    }
+}
+
+impl Account {
+    /// Whose it is.
+    pub(super) fn owner(&self) -> &Arc<str> {
+        &self.0.owner
+    }
+
+    /// Takes this many bytes, if they are free.
+    pub(super) fn charge(&self, bytes: usize) -> Option<Charge> {
+        let inner = &self.0.budget.0;
+        let mut state = inner.state.lock();
+        let figures = state.accounts.get(&self.0.number)?;
+        if figures.leaving || state.kept + bytes + figures.slack(inner.limit) > inner.limit {
+            return None;
+        }
+        state.add(self.0.number, bytes);
+        Some(Charge {
+            account: self.clone(),
+            bytes,
+        })
+    }
+
+    /// Waits until this many bytes more are free, if others give way; fails if it is this account that does. The caller
+    /// drops what it has kept in vain only after that.
+    pub(super) async fn room(&self, bytes: usize) -> Result<(), Error> {
+        let inner = &self.0.budget.0;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let freed = inner.freed.notified();
+            let verdict = inner.state.lock().judge(self.0.number, bytes, inner.limit);
+            let in_time = match verdict {
+                Verdict::Room => return Ok(()),
+                Verdict::Soon => timeout_at(until, freed).await.is_ok(),
+                Verdict::Refused => false,
+            };
+            if !in_time {
+                return Err(Error::PrefixTooLarge(inner.limit));
+            }
+        }
+    }
+
+    /// Returns when this account gives way to others: what is kept of the prefix is to be dropped.
+    pub async fn gives_way(&self) {
+        self.0.told.notified().await;
+    }
+
+    /// The limit of the whole budget, in bytes.
+    pub(super) fn limit(&self) -> usize {
+        self.0.budget.0.limit
+    }
+
+    /// What was kept has been dropped, and the prefix is about to be read again.
+    pub(super) fn come_back(&self) {
+        self.change(|figures| figures.leaving = false);
+    }
+
+    /// A whole listing was kept, or there was no room for it.
+    pub(super) fn settle(&self, kept: bool) {
+        self.change(|figures| figures.refused = !kept);
+    }
+
+    fn give_back(&self, bytes: usize) {
+        let Opened { number, budget, .. } = &*self.0;
+        budget.0.state.lock().take_back(*number, bytes);
+        budget.0.freed.notify_waiters();
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Figures)) {
+        let mut state = self.0.budget.0.state.lock();
+        if let Some(figures) = state.accounts.get_mut(&self.0.number) {
+            change(figures);
+        }
+    }
+}
+
+impl Figures {
+    /// What must stay free beside it.
+    fn slack(&self, limit: usize) -> usize {
+        if self.refused { limit / SLACK } else { 0 }
+    }
+}
+
+impl State {
+    fn add(&mut self, account: u64, bytes: usize) {
+        self.kept += bytes;
+        if let Some(figures) = self.accounts.get_mut(&account) {
+            figures.kept += bytes;
+        }
+    }
+
+    fn take_back(&mut self, account: u64, bytes: usize) {
+        self.kept = self.kept.saturating_sub(bytes);
+        if let Some(figures) = self.accounts.get_mut(&account) {
+            figures.kept = figures.kept.saturating_sub(bytes);
+        }
+    }
+
+    /// Decides who gives way so that an account may keep this much more, and tells them.
+    fn judge(&mut self, asks: u64, more: usize, limit: usize) -> Verdict {
+        let staying = self.accounts.get(&asks).filter(|asks| !asks.leaving);
+        let Some(slack) = staying.map(|asks| asks.slack(limit)) else {
+            return Verdict::Refused;
+        };
+        let needs = self.kept + more + slack;
+        if needs <= limit {
+            return Verdict::Room;
+        }
+        loop {
+            let leaving = self.accounts.values().filter(|other| other.leaving);
+            let leaving: usize = leaving.map(|other| other.kept).sum();
+            if needs - leaving <= limit {
+                return Verdict::Soon;
+            }
+            let largest = self.largest(asks, more, slack);
+            let Some(other) = largest.filter(|largest| *largest != asks) else {
+                break;
+            };
+            let Some(figures) = self.accounts.get_mut(&other).filter(|other| other.kept > 0) else {
+                break;
+            };
+            (figures.leaving, figures.refused) = (true, true);
+            figures.told.notify_one();
+        }
+        Verdict::Refused
+    }
+
+    /// The largest account of the owner that keeps most, if the one that asks had what it asks for. Equal ones are
+    /// told apart by their names, so that the same one gives way each time.
+    fn largest(&self, asks: u64, more: usize, slack: usize) -> Option<u64> {
+        let staying = || self.accounts.iter().filter(|(_, figures)| !figures.leaving);
+        let size = |number: u64, figures: &Figures| match number {
+            number if number == asks => figures.kept + more + slack,
+            _ => figures.kept,
+        };
+        let mut owners: BTreeMap<&str, usize> = BTreeMap::new();
+        for (number, figures) in staying() {
+            let size = size(*number, figures);
+            match owners.entry(&figures.owner) {
+                Slot::Vacant(new) => drop(new.insert(size)),
+                Slot::Occupied(mut known) => *known.get_mut() += size,
+            }
+        }
+        let (owner, _) = owners
+            .into_iter()
+            .max_by_key(|(name, kept)| (*kept, *name))?;
+        let its = staying().filter(|(_, figures)| *figures.owner == *owner);
+        let largest = its.max_by_key(|(number, figures)| {
+            (size(**number, figures), figures.prefix.clone(), **number)
+        });
+        largest.map(|(number, _)| *number)
+    }
+}
+
+/// Bytes of a budget that are taken until this is dropped.
+#[derive(Debug)]
+pub(super) struct Charge {
+    account: Account,
+    bytes: usize,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.account.give_back(self.bytes);
+    }
+}
+
+impl Charge {
+    /// Counts no more than this many bytes from now on.
+    fn shrink_to(&mut self, bytes: usize) {
+        let back = self.bytes.saturating_sub(bytes);
+        self.bytes -= back;
+        self.account.give_back(back);
+    }
+
+    /// Counts what another charge of the same account counted, too.
+    fn absorb(&mut self, mut other: Self) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+}
+
+/// One of those who derive something from the listings of a prefix, which counts, too.
+#[derive(Debug)]
+pub struct Reader {
+    account: Account,
+    charge: Charge,
+}
+
+impl Reader {
+    /// A reader that has read nothing yet.
+    pub fn new(account: &Account) -> Self {
+        Self {
+            account: account.clone(),
+            charge: Charge {
+                account: account.clone(),
+                bytes: 0,
+            },
+        }
+    }
+
+    /// It is about to read these entries instead of what it read before; fails if there is no room for what it would
+    /// derive from them, and no other prefix gives way. Then it must drop what it has.
+    pub async fn admit(&mut self, entries: &Entries) -> Result<(), Error> {
+        let admitted = self.make_room(entries.derived_size()).await;
+        if admitted.is_err() {
+            self.leave();
+        }
+        admitted
+    }
+
+    /// It has dropped what it read.
+    pub fn leave(&mut self) {
+        self.charge.shrink_to(0);
+    }
+
+    async fn make_room(&mut self, bytes: usize) -> Result<(), Error> {
+        let more = bytes.saturating_sub(self.charge.bytes);
+        if more == 0 {
+            self.charge.shrink_to(bytes);
+            return Ok(());
+        }
+        let limit = self.account.limit();
+        // A new one leaves room for what comes to the listings of those that are there.
+        let new = self.charge.bytes == 0;
+        let slack = if new { limit / SLACK } else { 0 };
+        self.account.room(more + slack).await?;
+        let extra = self.account.charge(more);
+        self.charge
+            .absorb(extra.ok_or(Error::PrefixTooLarge(limit))?);
+        Ok(())
+    }
+}
+
+/// What an entry takes besides its texts: itself, and the overhead of its allocations.
+const ENTRY: usize = 256;
+
+/// What a contender takes in what is derived from a listing: who holds, who waits, whose it is.
+const CONTENDER: usize = 1024;
+
+/// What any other key takes there.
+const KEY: usize = 128;
+
+/// What a folder with a lock key or a contender takes there: with keys, each has a queue.
+const FOLDER: usize = 4 << 10;
+
+/// What a holder takes there, or anything else between two commas of a lock key's value.
+const HOLDER: usize = 640;
+
+/// What an entry takes itself.
+pub(super) fn own_size(entry: &Entry) -> usize {
+    let session = entry
+        .session
+        .as_ref()
+        .map_or(0, |session| session.as_str().len());
+    ENTRY + entry.key.len() + entry.value.len() + session
+}
+
+/// How much a reader derives from the entries of a listing.
+#[derive(Default)]
+pub(super) struct Derived {
+    size: usize,
+    /// The folder of the last lock key or contender. Those of one folder come together.
+    folder: String,
+}
+
+impl Derived {
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    pub(super) fn add(&mut self, entry: &Entry) {
+        let lock = is_lock(&entry.key);
+        if !lock && entry.session.is_none() {
+            self.size += KEY;
+            return;
+        }
+        self.size += if lock {
+            let commas = entry.value.iter().filter(|byte| **byte == b',').count();
+            entry.value.len() + HOLDER * (commas + 1)
+        } else {
+            CONTENDER
+        };
+        let folder = entry.key.rsplit_once('/').map_or("", |(folder, _)| folder);
+        if self.folder != folder {
+            self.size += FOLDER;
+            folder.clone_into(&mut self.folder);
+        }
+    }
+}
+
+/// Whether this is the name of a lock key.
+pub(super) fn is_lock(key: &str) -> bool {
+    key.ends_with("/.lock")
+}

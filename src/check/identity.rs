@@ -1,0 +1,148 @@
+//! Whether another API server uses the cluster's identity in Consul, as the operator would find out.
+
+use super::{
+    Operator,
+    api_server::Answer,
+    kubernetes,
+    report::{Area, Line, Outcome},
+};
+use crate::identity::{History, Place, conflict, judge_for_people, mark_key};
+use consul_client::{Client, Entry, Error};
+
+/// What was read.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Seen {
+    /// The cluster's id.
+    id: String,
+    /// The key of the mark.
+    key: String,
+    mark: Result<Option<Entry>, Error>,
+    /// The marks that the operators of this API server have written.
+    history: Answer<History>,
+}
+
+/// Reads the mark. `None` while the cluster or its Lease is unknown.
+pub(super) async fn look(
+    operator: &Operator,
+    kubernetes: &kubernetes::Seen,
+    consul: &Client,
+) -> Option<Seen> {
+    let rest = kubernetes.rest.as_ref()?;
+    let lease = &rest.election.lease;
+    let key = mark_key(&Place {
+        cluster: operator.cluster.clone(),
+        node: operator.node.as_deref()?.into(),
+        replica: "check".into(),
+        namespace: lease.namespace.clone(),
+        lease: lease.name.clone(),
+    });
+    Some(Seen {
+        id: operator.cluster.id.clone(),
+        mark: consul.get(&key).await,
+        key,
+        history: rest.history.clone(),
+    })
+}
+
+/// The line about it.
+pub(super) fn line(seen: &Seen) -> Line {
+    let Seen {
+        id,
+        key,
+        mark,
+        history,
+    } = seen;
+    let of = |outcome, message: String| Line::new(Area::Consul, "identity", outcome, message);
+    let entry = match mark {
+        Ok(Some(entry)) if entry.session.is_some() => entry,
+        Ok(_) => {
+            return of(
+                Outcome::Ok,
+                format!("no operator uses the identity {id} now"),
+            );
+        }
+        Err(why) => {
+            let message =
+                format!("whether another cluster uses the identity {id} is not known: {why}");
+            return of(Outcome::Unknown, message);
+        }
+    };
+    let history = match history {
+        Ok(history) => history,
+        Err(why) => {
+            let message = format!(
+                "whether another cluster uses the identity {id} is not known, because the Lease of this operator's \
+                 identity can't be read: {why}"
+            );
+            return of(Outcome::Unknown, message).todo(
+                "give --leader-election-namespace, with a kubeconfig that may get Leases there",
+            );
+        }
+    };
+    match judge_for_people(entry, history) {
+        Ok(replica) => of(
+            Outcome::Ok,
+            format!("{replica} uses the identity {id}, and no other API server does"),
+        ),
+        Err(mark) => of(Outcome::Failed, conflict(key, id, mark.as_ref())).todo(
+            "give the operator of the copy --cluster-id: docs/operations.md, IdentityConflict",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::api_server::Refusal;
+
+    fn seen(session: Option<&str>) -> Seen {
+        let value = r#"{"writer":"a","number":7,"cluster":"prod","replica":"operator-0"}"#;
+        Seen {
+            id: "7d0d".to_owned(),
+            key: "k".to_owned(),
+            mark: Ok(Some(Entry {
+                key: "k".to_owned(),
+                value: value.into(),
+                flags: 0,
+                session: session.map(Into::into),
+                lock_index: 1,
+                create_index: 1,
+                modify_index: 1,
+            })),
+            history: Ok(History::in_annotations(&serde_json::json!({
+                "consul-semaphore.io/identity": r#"[{"writer":"a","number":7}]"#,
+            }))),
+        }
+    }
+
+    #[test]
+    fn each_state_of_the_mark_has_its_line() {
+        let foreign = Seen {
+            history: Ok(History::default()),
+            ..seen(Some("s"))
+        };
+        let hidden = Seen {
+            history: Err(Refusal::Forbidden("may not".to_owned())),
+            ..seen(Some("s"))
+        };
+        let denied = Seen {
+            mark: Err(Error::Denied("key:read".to_owned())),
+            ..seen(Some("s"))
+        };
+        for (seen, outcome, words) in [
+            (seen(None), Outcome::Ok, "no operator uses"),
+            (
+                seen(Some("s")),
+                Outcome::Ok,
+                "operator-0 uses the identity 7d0d",
+            ),
+            (foreign, Outcome::Failed, "--cluster-id"),
+            (hidden, Outcome::Unknown, "may not"),
+            (denied, Outcome::Unknown, "key:read"),
+        ] {
+            let line = line(&seen);
+            assert_eq!(line.outcome, outcome, "{line:?}");
+            assert!(line.message.contains(words), "{line:?}");
+        }
+    }
+}

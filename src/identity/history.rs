@@ -1,0 +1,177 @@
+//! Which marks the operators of this API server have written: in an annotation of a Lease that is there for that alone.
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client, api::PostParams};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Version;
+use crate::call::{CallError, call};
+
+/// The annotation of the Lease.
+const ANNOTATION: &str = "consul-semaphore.io/identity";
+
+/// How many processes are remembered. An older one has not written for as many changes of the leader.
+const PROCESSES: usize = 100;
+
+/// How often the Lease is written until nobody else was faster.
+const ATTEMPTS: usize = 4;
+
+/// The last version of each process, the newest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct History(Vec<Version>);
+
+impl History {
+    /// Whether a version was written through this API server.
+    pub(super) fn has(&self, version: &Version) -> bool {
+        self.0.iter().any(|known| known.covers(version))
+    }
+
+    /// A version is about to be written.
+    pub(super) fn note(&mut self, version: Version) {
+        self.0.retain(|known| known.writer != version.writer);
+        self.0.insert(0, version);
+        self.0.truncate(PROCESSES);
+    }
+
+    /// Adds all versions of another reading.
+    pub(super) fn merge(&mut self, other: Self) {
+        for version in other.0.into_iter().rev() {
+            if !self.has(&version) {
+                self.note(version);
+            }
+        }
+    }
+
+    /// The history in a Lease. One that can't be read has no versions: then the operator waits until the mark in Consul
+    /// expires.
+    fn of(lease: &Lease) -> Self {
+        let annotations = lease.metadata.annotations.as_ref();
+        let text = annotations.and_then(|annotations| annotations.get(ANNOTATION));
+        text.map_or_else(Self::default, |text| Self::parse(text))
+    }
+
+    /// The same, for the annotations as JSON.
+    pub(crate) fn in_annotations(annotations: &Value) -> Self {
+        let text = annotations[ANNOTATION].as_str();
+        text.map_or_else(Self::default, Self::parse)
+    }
+
+    fn parse(text: &str) -> Self {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+}
+
+/// The history in the API server.
+pub(crate) struct LeaseHistory {
+    leases: Api<Lease>,
+    name: String,
+}
+
+impl LeaseHistory {
+    pub(crate) fn new(client: Client, namespace: &str, name: &str) -> Self {
+        Self {
+            leases: Api::namespaced(client, namespace),
+            name: name.to_owned(),
+        }
+    }
+
+    /// The history now.
+    pub(crate) async fn read(&self) -> Result<History, CallError> {
+        let lease = call(self.leases.get_opt(&self.name)).await?;
+        Ok(lease.as_ref().map(History::of).unwrap_or_default())
+    }
+
+    /// Adds a version before it is written to Consul.
+    pub(super) async fn note(&self, version: &Version) -> Result<(), CallError> {
+        for _ in 1..ATTEMPTS {
+            let answer = self.try_to_note(version).await;
+            let refusal = answer.as_ref().err().and_then(CallError::refusal);
+            if refusal.is_none_or(|(code, _)| code != 409) {
+                return answer;
+            }
+        }
+        self.try_to_note(version).await
+    }
+
+    /// The write names the version that was read, so nothing that others write into the Lease is lost.
+    async fn try_to_note(&self, version: &Version) -> Result<(), CallError> {
+        let found = call(self.leases.get_opt(&self.name)).await?;
+        let exists = found.is_some();
+        let mut lease = found.unwrap_or_default();
+        let mut history = History::of(&lease);
+        history.note(version.clone());
+        // Strings and numbers only: writing them cannot fail.
+        let text = serde_json::to_string(&history).unwrap_or_default();
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        annotations.insert(ANNOTATION.to_owned(), text);
+        let params = PostParams::default();
+        if exists {
+            call(self.leases.replace(&self.name, &params, &lease)).await?;
+        } else {
+            lease.metadata.name = Some(self.name.clone());
+            call(self.leases.create(&params, &lease)).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(writer: &str, number: u64) -> Version {
+        Version {
+            writer: writer.to_owned(),
+            number,
+        }
+    }
+
+    #[test]
+    fn each_process_is_remembered_by_its_last_version_and_the_oldest_is_forgotten() {
+        let mut history = History::default();
+        for number in 0..3 {
+            history.note(version("a", number));
+        }
+        assert_eq!(history.0, [version("a", 2)]);
+        for other in 0..PROCESSES - 1 {
+            history.note(version(&other.to_string(), 0));
+        }
+        assert!(history.has(&version("a", 2)));
+        history.note(version("one more", 0));
+        assert!(!history.has(&version("a", 2)));
+        assert_eq!(history.0.len(), PROCESSES);
+    }
+
+    #[test]
+    fn an_older_reading_takes_nothing_away() {
+        let history = |versions: &[(&str, u64)]| {
+            let mut history = History::default();
+            for (writer, number) in versions.iter().rev() {
+                history.note(version(writer, *number));
+            }
+            history
+        };
+        let mut seen = history(&[("b", 5), ("a", 9)]);
+        seen.merge(history(&[("c", 0), ("b", 2)]));
+        assert_eq!(seen, history(&[("c", 0), ("b", 5), ("a", 9)]));
+    }
+
+    #[test]
+    fn what_somebody_else_wrote_into_the_annotation_is_no_history() {
+        let mut lease = Lease::default();
+        for text in ["", "x", "{}", "[1]"] {
+            let annotations = lease.metadata.annotations.get_or_insert_default();
+            annotations.insert(ANNOTATION.to_owned(), text.to_owned());
+            assert_eq!(History::of(&lease), History::default(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_bytes_in_the_lease() {
+        let mut history = History::default();
+        history.note(version("a", 7));
+        let text = serde_json::to_string(&history).unwrap();
+        assert_eq!(text, r#"[{"writer":"a","number":7}]"#);
+    }
+}

@@ -1,0 +1,388 @@
+//! What is left of a workload: its pods, and what may still make more of them. Never from a cache.
+
+use std::collections::HashMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::{Api, api::ListParams};
+
+use super::{NAMED, PAGE, Workloads};
+use crate::call::{CallError, call};
+use consul_semaphore::Identity;
+use consul_semaphore_workload::{
+    Kind, Object,
+    kueue::Owner,
+    pods::{self, Belongs, OwnQuery, Pod},
+};
+
+/// How many controllers there are at most between a pod and the workload that it belongs to.
+const CONTROLLERS: usize = 4;
+
+/// What was found so far.
+pub(super) struct Remains<'a> {
+    workloads: &'a Workloads,
+    namespace: &'a str,
+    /// For people: at most about [`NAMED`] of each query.
+    pub(super) titles: Vec<String>,
+    /// Whether what these controllers made belongs to the workload that is asked about.
+    controllers: HashMap<String, bool>,
+}
+
+impl<'a> Remains<'a> {
+    pub(super) fn new(workloads: &'a Workloads, namespace: &'a str) -> Self {
+        Self {
+            workloads,
+            namespace,
+            titles: Vec::new(),
+            controllers: HashMap::new(),
+        }
+    }
+
+    /// What is left of this workload. What makes pods is listed first: what it has made by then is in the list of pods.
+    pub(super) async fn of(&mut self, kind: &Kind, workload: &Identity) -> Result<(), CallError> {
+        for (part, query) in kind.parts(workload) {
+            self.parts(&part, &query).await?;
+        }
+        for query in kind.pods(workload) {
+            self.pods(&query).await?;
+        }
+        Ok(())
+    }
+
+    /// The owner of a Workload of Kueue, if it may still make pods: Kueue may not have suspended it yet.
+    pub(super) async fn owner(&mut self, owner: &Owner) -> Result<(), CallError> {
+        let Owner { kind, name, uid } = owner;
+        let found = call(self.api::<Object>(kind).get_opt(name)).await?;
+        let it = found.filter(|object| object.metadata.uid.as_deref() == Some(uid.as_ref()));
+        let it = it.filter(|object| kind.may_make_pods(object));
+        self.titles.extend(it.map(|object| kind.title(&object)));
+        Ok(())
+    }
+
+    /// The parts of a workload that may still make pods. Of a kind that the cluster does not have (any more), there are
+    /// none.
+    async fn parts(&mut self, part: &Kind, query: &OwnQuery) -> Result<(), CallError> {
+        let api = self.api::<Object>(part);
+        let mut left = Vec::new();
+        let mut page = Some(ListParams::default().labels(&query.labels).limit(PAGE));
+        while let Some(params) = page.take() {
+            let parts = match call(api.list(&params)).await {
+                Err(error) if matches!(error.refusal(), Some((404, _))) => break,
+                parts => parts?,
+            };
+            for object in &parts.items {
+                if self.belongs(query, &object.metadata).await? && part.may_make_pods(object) {
+                    left.push(part.title(object));
+                }
+            }
+            let more = parts.metadata.continue_.filter(|token| !token.is_empty());
+            page = more.map(|token| params.continue_token(&token));
+        }
+        left.truncate(usize::try_from(NAMED).unwrap_or(usize::MAX));
+        self.titles.extend(left);
+        Ok(())
+    }
+
+    /// Some of the pods of a workload that have not ended; none if all have.
+    async fn pods(&mut self, query: &OwnQuery) -> Result<(), CallError> {
+        let client = self.workloads.client.clone();
+        let api: Api<Pod> = Api::namespaced(client, self.namespace);
+        let mut page = ListParams::default()
+            .labels(&query.labels)
+            .fields(pods::NOT_ENDED)
+            .limit(NAMED);
+        loop {
+            let list = call(api.list(&page)).await?;
+            let mut left = Vec::new();
+            for pod in &list.items {
+                if self.belongs(query, &pod.metadata).await? {
+                    left.push(pods::title(pod));
+                }
+            }
+            let more = list.metadata.continue_.filter(|token| !token.is_empty());
+            match more {
+                // Many may be of another workload.
+                Some(token) if left.is_empty() => page = page.limit(PAGE).continue_token(&token),
+                _ => {
+                    left.retain(|title| !self.titles.contains(title));
+                    self.titles.extend(left);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Whether an object belongs to the workload that a query is about: as its controllers say, or, where one of them is
+    /// gone or can't be read, as the object itself does.
+    async fn belongs(&mut self, query: &OwnQuery, object: &ObjectMeta) -> Result<bool, CallError> {
+        match query.finds(object) {
+            Belongs::Yes => Ok(true),
+            Belongs::No => Ok(false),
+            Belongs::AsItsController {
+                controller,
+                otherwise,
+            } => {
+                let made = self.made_by_it(query, controller).await?;
+                Ok(made.unwrap_or(otherwise))
+            }
+        }
+    }
+
+    /// Whether what this controller controls belongs to the workload; `None` if that can't be found out.
+    async fn made_by_it(
+        &mut self,
+        query: &OwnQuery,
+        mut controller: OwnerReference,
+    ) -> Result<Option<bool>, CallError> {
+        let mut asked = Vec::new();
+        let belongs = loop {
+            if let Some(known) = self.controllers.get(&controller.uid) {
+                break *known;
+            }
+            if asked.len() == CONTROLLERS {
+                return Ok(None);
+            }
+            let Some(metadata) = self.controller(query, &controller).await? else {
+                return Ok(None);
+            };
+            let said = query.finds_by(&controller, &metadata);
+            asked.push(controller.uid);
+            match said {
+                Belongs::Yes => break true,
+                Belongs::No => break false,
+                Belongs::AsItsController {
+                    controller: next, ..
+                } => controller = next,
+            }
+        };
+        let known = asked.into_iter().map(|uid| (uid, belongs));
+        self.controllers.extend(known);
+        Ok(Some(belongs))
+    }
+
+    /// The metadata of what controls an object; `None` if it is gone, or of a kind that the operator may not read.
+    async fn controller(
+        &self,
+        query: &OwnQuery,
+        controller: &OwnerReference,
+    ) -> Result<Option<ObjectMeta>, CallError> {
+        let kind = self.workloads.kind(&controller.kind.as_str().into());
+        let kind = kind.filter(|kind| query.may_ask(kind, controller));
+        let Some(kind) = kind else {
+            return Ok(None);
+        };
+        let api = self.api::<Object>(&kind);
+        let found = match call(api.get_metadata_opt(&controller.name)).await {
+            Err(error) if matches!(error.refusal(), Some((403 | 404, _))) => None,
+            found => found?,
+        };
+        let metadata = found.map(|found| found.metadata);
+        Ok(metadata.filter(|metadata| metadata.uid.as_deref() == Some(&*controller.uid)))
+    }
+
+    fn api<K>(&self, kind: &Kind) -> Api<K>
+    where
+        K: kube::Resource<
+                DynamicType = kube::api::ApiResource,
+                Scope = kube::core::DynamicResourceScope,
+            >,
+    {
+        let client = self.workloads.client.clone();
+        Api::namespaced_with(client, self.namespace, &kind.resource())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use kube::{Client, Config};
+    use serde_json::{Value, json};
+    use wiremock::{Mock, MockServer, Request, ResponseTemplate, matchers::any};
+
+    use super::*;
+    use crate::workload::{KnownKinds, Owners};
+
+    /// Objects by their paths in the API server.
+    type Objects = BTreeMap<String, Vec<Value>>;
+
+    /// Whether an object has all labels of a selector, as in `a=b,c=d`.
+    fn has(object: &Value, selector: &str) -> bool {
+        let mut labels = selector.split(',').filter(|label| !label.is_empty());
+        labels.all(|label| {
+            let (name, value) = label.split_once('=').unwrap();
+            object["metadata"]["labels"][name] == value
+        })
+    }
+
+    fn answer(objects: &Objects, request: &Request) -> ResponseTemplate {
+        let path = request.url.path();
+        if let Some(all) = objects.get(path) {
+            let query: BTreeMap<_, _> = request.url.query_pairs().collect();
+            let selector = query.get("labelSelector").map_or("", |labels| labels);
+            let found = all.iter().filter(|object| has(object, selector));
+            let items: Vec<&Value> = found.collect();
+            let list =
+                json!({ "kind": "List", "apiVersion": "v1", "metadata": {}, "items": items });
+            return ResponseTemplate::new(200).set_body_json(list);
+        }
+        let (folder, name) = path.rsplit_once('/').unwrap();
+        let mut all = objects.get(folder).into_iter().flatten();
+        all.find(|object| object["metadata"]["name"] == name)
+            .map_or_else(
+                || {
+                    let details = json!({ "name": name });
+                    let status = json!({
+                        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
+                        "reason": "NotFound", "message": "not found", "details": details,
+                    });
+                    ResponseTemplate::new(404).set_body_json(status)
+                },
+                |object| ResponseTemplate::new(200).set_body_json(object),
+            )
+    }
+
+    /// What an API server with these objects says is left of the workload with this kind, name and uid.
+    async fn left(objects: Objects, kind: &str, name: &str, uid: &str) -> Vec<String> {
+        let server = MockServer::start().await;
+        let answers = Mock::given(any());
+        answers
+            .respond_with(move |request: &Request| answer(&objects, request))
+            .mount(&server)
+            .await;
+        let config = Config::new(server.uri().parse().unwrap());
+        let client = Client::try_from(config).unwrap();
+        let workloads = Workloads::new(client, KnownKinds::new(), Owners::default());
+        let identity = Identity {
+            cluster: "c".into(),
+            namespace: "batch".into(),
+            semaphore: "db".into(),
+            key: None,
+            kind: kind.into(),
+            workload: name.into(),
+            uid: uid.into(),
+            ordinal: 0,
+        };
+        let (_, left) = workloads.prove(&identity).await.unwrap();
+        left
+    }
+
+    const JOBS: &str = "/apis/batch/v1/namespaces/batch/jobs";
+    const JOB_SETS: &str = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/batch/jobsets";
+    const TRAIN_JOBS: &str = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/batch/trainjobs";
+    const RAY_JOBS: &str = "/apis/ray.io/v1/namespaces/batch/rayjobs";
+    const PODS: &str = "/api/v1/namespaces/batch/pods";
+
+    fn owner(api_version: &str, kind: &str, name: &str, uid: &str) -> Value {
+        json!([{
+            "apiVersion": api_version, "kind": kind, "name": name, "uid": uid, "controller": true,
+        }])
+    }
+
+    fn object(name: &str, uid: &str, labels: &Value, owners: &Value) -> Value {
+        json!({
+            "metadata": {
+                "name": name, "namespace": "batch", "uid": uid, "resourceVersion": "1",
+                "labels": labels, "ownerReferences": owners,
+            },
+            "spec": {},
+        })
+    }
+
+    /// As Trainer makes them. Nothing of a `TrainJob` reaches what its `JobSet` makes.
+    #[tokio::test]
+    async fn a_train_job_made_again_under_its_name_has_other_pods() {
+        let named = json!({ "jobset.sigs.k8s.io/jobset-name": "t" });
+        let made = |uid: &str| owner("trainer.kubeflow.org/v1alpha1", "TrainJob", "t", uid);
+        let by_job_set = |uid: &str| owner("jobset.x-k8s.io/v1alpha2", "JobSet", "t", uid);
+        let by_job = |name: &str, uid: &str| owner("batch/v1", "Job", name, uid);
+        let none = json!([]);
+        let objects = |old_pod: bool| {
+            let mut pods = vec![object("new-pod", "np", &named, &by_job("t-node-0", "nj"))];
+            // Its Job and JobSet are gone already.
+            let old = || object("old-pod", "op", &named, &by_job("t-node-0", "oj"));
+            pods.extend(old_pod.then(old));
+            Objects::from([
+                (
+                    TRAIN_JOBS.to_owned(),
+                    vec![object("t", "new", &json!({}), &none)],
+                ),
+                (
+                    JOB_SETS.to_owned(),
+                    vec![object("t", "ns", &named, &made("new"))],
+                ),
+                (
+                    JOBS.to_owned(),
+                    vec![object("t-node-0", "nj", &named, &by_job_set("ns"))],
+                ),
+                (PODS.to_owned(), pods),
+            ])
+        };
+        let of = |old_pod, uid| left(objects(old_pod), "TrainJob", "t", uid);
+        assert_eq!(of(true, "old").await, ["old-pod on node (none yet)"]);
+        assert_eq!(of(false, "old").await, [""; 0], "its slot is free");
+        assert_eq!(
+            of(false, "new").await,
+            ["Job t-node-0", "new-pod on node (none yet)"]
+        );
+    }
+
+    /// As `KubeRay` makes its submitter: nothing of a `RayJob` reaches its pod.
+    #[tokio::test]
+    async fn a_ray_job_made_again_under_its_name_has_another_submitter() {
+        let labels = json!({
+            "batch.kubernetes.io/job-name": "r",
+            "ray.io/originated-from-cr-name": "r",
+            "ray.io/originated-from-crd": "RayJob",
+        });
+        let objects = || {
+            let job = object(
+                "r",
+                "job",
+                &labels,
+                &owner("ray.io/v1", "RayJob", "r", "new"),
+            );
+            let pod = object("r-x", "pod", &labels, &owner("batch/v1", "Job", "r", "job"));
+            Objects::from([
+                (
+                    RAY_JOBS.to_owned(),
+                    vec![object("r", "new", &json!({}), &json!([]))],
+                ),
+                (JOBS.to_owned(), vec![job]),
+                (PODS.to_owned(), vec![pod]),
+            ])
+        };
+        assert_eq!(left(objects(), "RayJob", "r", "old").await, [""; 0]);
+        let left = left(objects(), "RayJob", "r", "new").await;
+        assert_eq!(left, ["Job r", "r-x on node (none yet)"]);
+    }
+
+    /// As `JobSet` before v0.9 makes them: without the label `jobset-uid`.
+    #[tokio::test]
+    async fn the_pods_and_jobs_of_a_deleted_job_set_count_whatever_its_version() {
+        let held = json!({
+            "jobset.sigs.k8s.io/jobset-name": "a", "consul-semaphore.io/holder": "u",
+        });
+        let by_job = owner("batch/v1", "Job", "a-w-0", "j");
+        let pods = Objects::from([
+            (PODS.to_owned(), vec![object("a-x", "p", &held, &by_job)]),
+            (JOBS.to_owned(), Vec::new()),
+        ]);
+        assert_eq!(
+            left(pods, "JobSet", "a", "u").await,
+            ["a-x on node (none yet)"]
+        );
+        let named = json!({ "jobset.sigs.k8s.io/jobset-name": "a" });
+        let by_it = owner("jobset.x-k8s.io/v1alpha2", "JobSet", "a", "u");
+        let jobs = Objects::from([
+            (PODS.to_owned(), Vec::new()),
+            (JOBS.to_owned(), vec![object("a-w-0", "j", &named, &by_it)]),
+        ]);
+        assert_eq!(left(jobs.clone(), "JobSet", "a", "u").await, ["Job a-w-0"]);
+        let later = Objects::from([(
+            JOB_SETS.to_owned(),
+            vec![object("a", "u", &named, &json!([]))],
+        )]);
+        let later = jobs.into_iter().chain(later).collect();
+        assert_eq!(left(later, "JobSet", "a", "earlier").await, [""; 0]);
+    }
+}
