@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::index::{Index, Offer};
+use super::index::{Credential, Index, Offer};
 use consul_client::clock::Moment;
 use consul_semaphore::Prefix;
 use consul_semaphore::{
@@ -35,6 +35,7 @@ impl Queue {
             prefix,
             keyed: false,
             consul: None,
+            credential: Some(Credential::Operator),
             limit: 5000,
             restrictions: Restrictions::default(),
             wait_timeout: None,

@@ -23,6 +23,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
+pub(super) use self::alike::Credential;
 use self::{
     alike::Alike,
     contenders::Contenders,
@@ -37,8 +38,11 @@ use consul_semaphore::{
     Blocked, Key, KindName, Phase, Place, Prefix, Restrictions, Uid, WaitTimeout, Workload,
     engine::{Changes, Located, Overdue, QueueRef, Reach, SemaphoreRef, Superseded, WaitingList},
 };
-use consul_semaphore_api::{ConsulSemaphore, ConsulSpec};
+use consul_semaphore_api::{ConsulSemaphore, ConsulSpec, tenancy::Tenancy};
 use consul_semaphore_workload::{Obstacle, TrackedWorkload};
+
+/// How many newer workloads are named for one that waits for the same.
+const NEWER: usize = 16;
 
 /// Who is in a queue now.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -93,6 +97,8 @@ pub(super) struct Offer {
     pub(super) keyed: bool,
     /// The part of Consul that it is in.
     pub(super) consul: Option<ConsulSpec>,
+    /// With what it uses Consul; `None` if it may not.
+    pub(super) credential: Option<Credential>,
     /// How many slots there are.
     pub(super) limit: u32,
     /// How long a workload may wait that does not say so itself.
@@ -102,11 +108,12 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    pub(super) fn of(semaphore: &ConsulSemaphore) -> Self {
+    pub(super) fn of(semaphore: &ConsulSemaphore, tenancy: &Tenancy) -> Self {
         Self {
             prefix: semaphore.prefix(),
             keyed: semaphore.spec.keyed,
             consul: semaphore.spec.consul.clone(),
+            credential: Credential::of(semaphore, tenancy),
             limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
             wait_timeout: semaphore.spec.wait_timeout.map(WaitTimeout::get),
             restrictions: semaphore.restrictions(consul_client::clock::time()),
@@ -200,6 +207,14 @@ impl State {
             namespace: tracked.namespace.clone(),
             workload: tracked.workload.clone(),
         })
+    }
+
+    /// A waiting workload with the newer ones that wait for the same; `None` if there is none.
+    fn superseded(&self, uid: &Uid) -> Option<Superseded> {
+        let workload = self.workload(uid)?;
+        let newer = self.alike.newer(&workload, NEWER).into_iter();
+        let newer: Vec<_> = newer.filter_map(|newer| self.located(newer)).collect();
+        (!newer.is_empty()).then_some(Superseded { workload, newer })
     }
 
     fn bound(&self, queue: &IndexedQueue) -> Vec<Arc<Workload>> {
@@ -526,10 +541,8 @@ impl Index {
             if superseded.len() == most {
                 break;
             }
-            let newer = state.alike.newest(uid).filter(|newer| *newer != uid);
-            let newer = newer.and_then(|newer| state.located(newer));
-            match newer.zip(state.workload(uid)) {
-                Some((newer, workload)) => superseded.push(Superseded { workload, newer }),
+            match state.superseded(uid) {
+                Some(found) => superseded.push(found),
                 None => newest.push(uid.clone()),
             }
         }

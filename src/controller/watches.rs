@@ -468,7 +468,7 @@ impl Semaphores {
         let reference = reference_of(semaphore.as_ref());
         let (looked_after, conflict) = self.looked_after(&semaphore);
         let ours = matches!(looked_after, LookedAfter::Here(_));
-        let offer = Offer::of(&semaphore);
+        let offer = Offer::of(&semaphore, &self.context.shared.tenancy);
         let before = self.known.get(&reference).map(|(before, _)| before);
         let known = (looked_after, semaphore.clone());
         if ours && before == Some(&known.0) {

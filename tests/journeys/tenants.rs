@@ -14,6 +14,7 @@ use testbed::{
     same,
 };
 
+const ON_CONTENTION: &str = "consul-semaphore.io/on-contention";
 const MANAGEMENT: &str = "00000000-1111-4222-8333-444444444444";
 /// The operator's own token.
 const OWN: &str = "0a0a5ec2-e75e-4222-8333-0123456789ab";
@@ -122,6 +123,73 @@ async fn tenants_go_where_they_may_and_no_token_is_shown() {
     one_that_is_trusted_does_not(&mut tenants, &team).await;
     a_token_of_its_own_goes_where_consul_lets_it(&mut tenants, &team).await;
     no_token_is_anywhere(&tenants, &team).await;
+    let status = tenants.operator.stop().await;
+    assert!(status.success(), "{status}");
+}
+
+/// A Job that replaces others by this policy of on-contention.
+async fn replaces(team: &Namespace, name: &str, policy: &str, hold: bool) -> Job {
+    let job = team.job(name).semaphore("db").runs("1h");
+    let job = job.annotation(ON_CONTENTION, policy);
+    let job = if hold { job.hold() } else { job };
+    job.create().await
+}
+
+/// Whoever may make a `ConsulSemaphore` may name the lock key of another namespace. What it may do there decides.
+#[tokio::test]
+async fn a_job_replaces_none_of_a_namespace_whose_slots_it_could_not_have() {
+    let tenants = Tenants::start().await;
+    let team = tenants.bed.namespace("replaced").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let runs = replaces(&team, "runs", "ReplaceRunning", false).await;
+    runs.is_running().await;
+    let older = replaces(&team, "older", "ReplaceWaiting", true).await;
+    let newer = replaces(&team, "newer", "ReplaceWaiting", true).await;
+
+    // The operator refuses this prefix. The Job there is the newest of all that name the lock key.
+    let outsider = tenants.bed.namespace("outsider").await;
+    let refused_db = outsider.semaphore("db").limit(1).prefix(&db.lock_prefix());
+    let refused_db = refused_db.create().await;
+    refused(&refused_db, "PrefixNotAllowed", &[&db.lock_prefix()]).await;
+    let newest = replaces(&outsider, "newest", "ReplaceRunning", false).await;
+    newest.has_event("SlotWaiting").await;
+    for job in [&older, &newer] {
+        job.annotate("consul-semaphore.io/hold", None).await;
+    }
+    let note = older.has_event("Superseded").await;
+    assert!(note.contains("/newer"), "{note}");
+    older.is_failed().await;
+
+    // This one may read the lock key, and make sessions. No slot is free, so nothing shows that it can't write.
+    let reader = tenants.bed.namespace("reader").await;
+    let rule = format!(
+        "key_prefix \"{}/\" {{ policy = \"read\" }}",
+        db.lock_prefix()
+    );
+    let node = format!("{}:{}", tenants.node, reader.name());
+    token(&tenants.bed, FIRST, &[&rule], &node).await;
+    let manifests = concat!(env!("CARGO_MANIFEST_DIR"), "/config/token-secret");
+    reader.kubectl(["apply", "-k", manifests]).await;
+    put_secret(&reader, json!({ "token": FIRST })).await;
+    let reads = reader.semaphore("db").limit(1).prefix(&db.lock_prefix());
+    let reads = reads.spec(json!({ "consul": { "tokenSecretRef": { "name": "consul-token" } } }));
+    let reads = reads.create().await;
+    reads.is_ready().await;
+    let of_reader = replaces(&reader, "newest", "ReplaceRunning", false).await;
+    of_reader.has_event("SlotWaiting").await;
+    reads.shows(json!({ "held": 1, "waiting": 1 })).await;
+
+    // A Job of its own namespace does replace them.
+    newer.is_waiting().await;
+    let third = replaces(&team, "third", "ReplaceRunning", false).await;
+    for (job, event) in [(&newer, "Superseded"), (&runs, "Replaced")] {
+        let note = job.has_event(event).await;
+        assert!(note.contains(&format!("{}/third", team.name())), "{note}");
+    }
+    third.is_running().await;
+    for job in [&newest, &of_reader] {
+        job.is_waiting().await;
+    }
     let status = tenants.operator.stop().await;
     assert!(status.success(), "{status}");
 }

@@ -1,16 +1,56 @@
 //! The workloads that ask for the same slots and replace each other: of those that wait only the newest goes on.
+//!
+//! They replace each other only within one credential of Consul. Whoever may create a `ConsulSemaphore` may name any lock
+//! key, so the lock key alone would let a namespace end the workloads of another one.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
-use consul_semaphore::{Uid, Workload};
-use consul_semaphore_api::ConsulSpec;
+use consul_semaphore::{Uid, Workload, engine::SemaphoreRef};
+use consul_semaphore_api::{ConsulSemaphore, ConsulSpec, TokenSecretRef, tenancy::Tenancy};
 
-/// Slots at a lock key, wherever their semaphore is.
+/// What a semaphore shows Consul to be let in.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(in crate::controller) enum Credential {
+    /// The operator's own token.
+    Operator,
+    /// The token in a Secret of this namespace. Another namespace with the same text in a Secret has another credential:
+    /// its sessions are on another node, and Consul's ACL decides by node who may make sessions.
+    Secret {
+        namespace: Arc<str>,
+        secret: String,
+        key: String,
+    },
+}
+
+impl Credential {
+    /// The credential of a semaphore; `None` if it may not use the operator's token, and has none of its own.
+    pub(in crate::controller) fn of(
+        semaphore: &ConsulSemaphore,
+        tenancy: &Tenancy,
+    ) -> Option<Self> {
+        let namespace = semaphore.metadata.namespace.as_deref().unwrap_or_default();
+        let consul = semaphore.spec.consul.as_ref();
+        if let Some(TokenSecretRef { name, key }) =
+            consul.and_then(|consul| consul.token_secret_ref.as_ref())
+        {
+            return Some(Self::Secret {
+                namespace: namespace.into(),
+                secret: name.clone(),
+                key: key.clone(),
+            });
+        }
+        let allowed = tenancy.check(namespace, &semaphore.prefix()).is_ok();
+        allowed.then_some(Self::Operator)
+    }
+}
+
+/// Slots at a lock key, and the credential with which they are asked for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Asked {
+    credential: Credential,
     /// The datacenter, the namespace and the partition of Consul.
     place: [Option<String>; 3],
     lock_key: String,
@@ -18,9 +58,15 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    pub(super) fn new(consul: Option<&ConsulSpec>, lock_key: String, slots: u32) -> Self {
+    pub(super) fn new(
+        credential: Credential,
+        consul: Option<&ConsulSpec>,
+        lock_key: String,
+        slots: u32,
+    ) -> Self {
         let consul = consul.cloned().unwrap_or_default();
         Self {
+            credential,
             place: [consul.datacenter, consul.namespace, consul.partition],
             lock_key,
             slots,
@@ -31,71 +77,113 @@ impl Asked {
 /// Those that ask for the same.
 #[derive(Default)]
 struct Group {
-    /// Those that wait and were never granted it, the newest last.
-    waiting: BTreeSet<(i64, Arc<str>, Uid)>,
+    /// Those that wait and were never granted it, by the semaphores that they wait for: the newest last.
+    waiting: BTreeMap<Arc<[SemaphoreRef]>, BTreeSet<Age>>,
     running: BTreeSet<Uid>,
+}
+
+/// The order of creation.
+type Age = (i64, Arc<str>, Uid);
+
+impl Group {
+    /// The newest of all that wait.
+    fn newest(&self) -> Option<&Age> {
+        self.waiting.values().filter_map(BTreeSet::last).max()
+    }
+}
+
+/// The group of a workload, and the semaphores that it asks in it.
+#[derive(Clone)]
+struct Member {
+    asked: Arc<[Asked]>,
+    semaphores: Arc<[SemaphoreRef]>,
 }
 
 /// All such workloads.
 #[derive(Default)]
 pub(super) struct Alike {
     groups: HashMap<Arc<[Asked]>, Group>,
-    group_of: HashMap<Uid, Arc<[Asked]>>,
+    members: HashMap<Uid, Member>,
 }
 
 impl Alike {
-    /// A workload waits. Returns the one that is superseded now and was not before: an older one, or this one.
-    pub(super) fn waits(&mut self, workload: &Workload, asked: Vec<Asked>) -> Option<Uid> {
-        let group = self.group(&workload.uid, asked);
-        let newest = group.waiting.last().cloned();
+    /// A workload waits for slots of these semaphores. Returns the one that is superseded now and was not before: an
+    /// older one, or this one.
+    pub(super) fn waits(
+        &mut self,
+        workload: &Workload,
+        asked: Vec<(SemaphoreRef, Asked)>,
+    ) -> Option<Uid> {
+        let (member, group) = self.join(&workload.uid, asked);
+        let newest = group.newest().cloned();
         let own = workload.age();
-        group.waiting.insert(own.clone());
+        let waiting = group.waiting.entry(member.semaphores).or_default();
+        waiting.insert(own.clone());
         let (.., superseded) = newest.map(|newest| newest.min(own))?;
         Some(superseded)
     }
 
-    /// A workload runs in its slots.
-    pub(super) fn runs(&mut self, workload: &Uid, asked: Vec<Asked>) {
-        let group = self.group(workload, asked);
+    /// A workload runs in its slots of these semaphores.
+    pub(super) fn runs(&mut self, workload: &Uid, asked: Vec<(SemaphoreRef, Asked)>) {
+        let (_, group) = self.join(workload, asked);
         group.running.insert(workload.clone());
     }
 
-    fn group(&mut self, workload: &Uid, mut asked: Vec<Asked>) -> &mut Group {
-        asked.sort();
-        let asked: Arc<[Asked]> = asked.into();
-        self.group_of.insert(workload.clone(), asked.clone());
-        self.groups.entry(asked).or_default()
+    fn join(
+        &mut self,
+        workload: &Uid,
+        mut asked: Vec<(SemaphoreRef, Asked)>,
+    ) -> (Member, &mut Group) {
+        asked.sort_by(|(_, a), (_, b)| a.cmp(b));
+        let (semaphores, asked): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
+        let member = Member {
+            asked: asked.into(),
+            semaphores: semaphores.into(),
+        };
+        self.members.insert(workload.clone(), member.clone());
+        let group = self.groups.entry(member.asked.clone()).or_default();
+        (member, group)
     }
 
     /// A workload neither waits nor runs any more.
     pub(super) fn forget(&mut self, workload: &Workload) {
-        let Some(asked) = self.group_of.remove(&workload.uid) else {
+        let Some(member) = self.members.remove(&workload.uid) else {
             return;
         };
-        let Some(group) = self.groups.get_mut(&asked) else {
+        let Some(group) = self.groups.get_mut(&member.asked) else {
             return;
         };
-        group.waiting.remove(&workload.age());
+        if let Some(waiting) = group.waiting.get_mut(&member.semaphores) {
+            waiting.remove(&workload.age());
+            if waiting.is_empty() {
+                group.waiting.remove(&member.semaphores);
+            }
+        }
         group.running.remove(&workload.uid);
         if group.waiting.is_empty() && group.running.is_empty() {
-            self.groups.remove(&asked);
+            self.groups.remove(&member.asked);
         }
     }
 
-    /// The newest of those that wait for the same as this one.
-    pub(super) fn newest(&self, workload: &Uid) -> Option<&Uid> {
-        let (.., newest) = self.of(workload)?.waiting.last()?;
-        Some(newest)
+    /// Of those that wait for the same as this one and are newer, the newest of each semaphore: the newest first, at
+    /// most this many.
+    pub(super) fn newer(&self, than: &Workload, most: usize) -> Vec<&Uid> {
+        let group = self.group_of(&than.uid).into_iter();
+        let newest = group.flat_map(|group| group.waiting.values());
+        let newest = newest.filter_map(BTreeSet::last);
+        let mut newer: Vec<_> = newest.filter(|newest| **newest > than.age()).collect();
+        newer.sort_unstable_by(|a, b| b.cmp(a));
+        let newer = newer.into_iter().take(most);
+        newer.map(|(.., uid)| uid).collect()
     }
 
     /// Those that run in the same slots as this one asks for.
     pub(super) fn running(&self, workload: &Uid) -> impl Iterator<Item = &Uid> {
-        self.of(workload)
-            .into_iter()
-            .flat_map(|group| &group.running)
+        let group = self.group_of(workload).into_iter();
+        group.flat_map(|group| &group.running)
     }
 
-    fn of(&self, workload: &Uid) -> Option<&Group> {
-        self.groups.get(self.group_of.get(workload)?)
+    fn group_of(&self, workload: &Uid) -> Option<&Group> {
+        self.groups.get(&self.members.get(workload)?.asked)
     }
 }

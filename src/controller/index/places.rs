@@ -117,7 +117,10 @@ impl State {
         if !(runs || workload.is_replaceable()) || queues.is_empty() {
             return;
         }
-        let asked = queues.iter().map(|queue| self.asked(workload, queue));
+        let asked = queues.iter().map(|queue| {
+            let asked = self.asked(workload, queue)?;
+            Some((queue.semaphore.clone(), asked))
+        });
         let Some(asked) = asked.collect::<Option<Vec<_>>>() else {
             return;
         };
@@ -141,9 +144,10 @@ impl State {
         }
     }
 
-    /// What a workload asks for in a queue.
+    /// What a workload asks for in a queue; `None` if its semaphore may not use Consul.
     fn asked(&self, workload: &Workload, queue: &QueueRef) -> Option<Asked> {
         let offer = &self.semaphores.get(&queue.semaphore)?.offer;
+        let credential = offer.credential.clone()?;
         let request = workload.asks_for(&queue.semaphore.name, queue.key.as_ref())?;
         let prefix = match &queue.key {
             Some(key) => offer.prefix.of_key(key),
@@ -151,7 +155,7 @@ impl State {
         };
         let consul = offer.consul.as_ref();
         let slots = request.slots.get();
-        Some(Asked::new(consul, prefix.lock_key(), slots))
+        Some(Asked::new(credential, consul, prefix.lock_key(), slots))
     }
 
     /// How long a workload may wait in a queue.

@@ -4,6 +4,7 @@ mod keyed;
 mod remnants;
 mod scope;
 mod several;
+mod tenants;
 mod waits;
 
 use futures::FutureExt;
@@ -50,6 +51,7 @@ fn offer(prefix: &str, keyed: bool) -> Offer {
         prefix: prefix.parse().unwrap(),
         keyed,
         consul: None,
+        credential: Some(Credential::Operator),
         limit: 3,
         wait_timeout: None,
         restrictions: Restrictions::default(),

@@ -41,6 +41,8 @@ pub(crate) struct Knowledge {
     /// queue reads the prefix alone.
     watch_failed: bool,
     pub(crate) trouble: Option<Trouble>,
+    /// Whether the last transaction was denied: the token may read and not write.
+    is_read_only: bool,
     /// What is derived from successive readings.
     pub(crate) memory: Memory,
     /// How many races in a row were lost to others, and until when the prefix is not read again because of that.
@@ -91,6 +93,7 @@ impl Knowledge {
             own_writes: OwnWrites::default(),
             watch_failed: false,
             trouble: None,
+            is_read_only: false,
             memory: Memory {
                 deaths: Deaths::default(),
                 mutex: MutexMemory::default(),
@@ -214,6 +217,7 @@ impl Knowledge {
         now: Now,
     ) {
         self.conflicts = 0;
+        self.is_read_only = false;
         self.writing_works();
         let grants = transaction.grants.iter();
         for session in grants.flat_map(|grant| grant.sessions.values()) {
@@ -269,6 +273,7 @@ impl Knowledge {
         if error.may_have_been_applied() {
             self.transaction_lost(transaction, now);
         }
+        self.is_read_only = matches!(error, consul::Error::Denied(_));
         self.write_failed(error, now);
     }
 
@@ -309,6 +314,14 @@ impl Knowledge {
     pub(super) fn start_anew(&mut self) {
         self.invalidate();
         self.trouble = None;
+        self.is_read_only = false;
+    }
+
+    /// Whether Consul can be read and written, as far as is known, and what is at the lock key is understood. That a
+    /// write was denied is known until one is not, also while there is nothing to write.
+    pub(super) fn is_usable(&self) -> bool {
+        let readable = self.reading.as_ref().is_none_or(Reading::is_readable);
+        self.trouble.is_none() && !self.is_read_only && readable
     }
 
     /// Invalidates what is known if this process, or its machine, has slept past the time when a running workload had

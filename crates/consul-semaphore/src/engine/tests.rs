@@ -5,6 +5,7 @@ mod doubt;
 mod kept;
 mod reach;
 mod several;
+mod tenants;
 mod together;
 mod waits;
 
@@ -62,12 +63,21 @@ impl Stores for Store {
 }
 
 impl<'a> OfQueue<'a> {
-    /// The workloads of this queue that ask for the same.
-    fn alike(&self, workload: &Workload) -> impl Iterator<Item = &'a Arc<Workload>> {
+    /// The workloads that ask for the same, in any namespace: semaphores of one name use the same credential.
+    fn alike(
+        &self,
+        workload: &Workload,
+    ) -> impl Iterator<Item = (&'a QueueRef, &'a Arc<Workload>)> {
         let store: &'a Store = self.store;
-        let workloads = store.workloads.get(self.queue).into_iter().flatten();
+        let name = self.queue.semaphore.name.clone();
+        let queues = store.workloads.iter();
+        let queues = queues.filter(move |(queue, _)| queue.semaphore.name == name);
+        let workloads = queues.flat_map(|(queue, workloads)| {
+            let workloads = workloads.iter();
+            workloads.map(move |workload| (queue, workload))
+        });
         let requests = workload.requests.clone();
-        workloads.filter(move |other| other.requests == requests)
+        workloads.filter(move |(_, other)| other.requests == requests)
     }
 
     fn workloads(&self) -> impl Iterator<Item = &Arc<Workload>> {
@@ -132,11 +142,15 @@ impl Lookup for OfQueue<'_> {
             .workloads()
             .filter(|workload| workload.is_replaceable());
         let superseded = waiting.filter_map(|workload| {
-            let alike = self.alike(workload).filter(|other| other.is_replaceable());
-            let newer = alike.max_by_key(|other| other.age())?;
-            (newer.uid != workload.uid).then(|| Superseded {
+            let alike = self.alike(workload);
+            let newer = alike.filter(|(_, other)| other.is_replaceable());
+            let mut newer: Vec<_> = newer
+                .filter(|(_, other)| other.age() > workload.age())
+                .collect();
+            newer.sort_by_key(|(_, other)| std::cmp::Reverse(other.age()));
+            (!newer.is_empty()).then(|| Superseded {
                 workload: workload.clone(),
-                newer: located(newer),
+                newer: newer.into_iter().map(located).collect(),
             })
         });
         superseded.take(most).collect()
@@ -145,7 +159,7 @@ impl Lookup for OfQueue<'_> {
     fn replaceable(&self, by: &Workload) -> Vec<Located> {
         let running = self
             .alike(by)
-            .filter(|other| other.phase == Phase::Running && other.on_contention.replaces());
+            .filter(|(_, other)| other.phase == Phase::Running && other.on_contention.replaces());
         running.map(located).collect()
     }
 }
@@ -158,9 +172,9 @@ fn size(operation: &consul::Op) -> usize {
     }
 }
 
-fn located(workload: &Arc<Workload>) -> Located {
+fn located((queue, workload): (&QueueRef, &Arc<Workload>)) -> Located {
     Located {
-        namespace: "batch".into(),
+        namespace: queue.semaphore.namespace.clone(),
         workload: workload.clone(),
     }
 }
@@ -184,6 +198,8 @@ struct World {
     busy: Option<&'static str>,
     /// The prefix that can't be read.
     unread: Option<&'static str>,
+    /// The semaphores whose token may only read.
+    read_only: BTreeSet<SemaphoreRef>,
     /// The workload whose sessions are still being made.
     no_sessions_for: Option<&'static str>,
     /// The semaphore for which Consul makes no sessions.
@@ -356,6 +372,12 @@ impl World {
                 Answer::Listing(Ok(self.consul.list(&prefix, now.moment)))
             }
             Call::Transact { .. } if self.hung.contains(queue) => return,
+            Call::Transact { .. } if self.read_only.contains(&queue.semaphore) => {
+                Answer::Transacted {
+                    sent: now.moment,
+                    result: Err(consul::Error::Denied("no write".into())),
+                }
+            }
             Call::Transact { transaction, .. } => {
                 self.transactions += 1;
                 assert!(transaction.operations.len() <= 64, "{transaction:?}");

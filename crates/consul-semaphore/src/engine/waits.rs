@@ -21,7 +21,8 @@ const MOST: usize = 64;
 /// When to look again at a workload about which something is not known yet.
 const SOON: Duration = Duration::from_secs(1);
 
-/// When to look again at a workload whose time stands still: so much later than it may its wait ends.
+/// When to look again at a workload whose time stands still, so much later than it may its wait ends; and at one that a
+/// newer one would supersede whose semaphore can't use Consul.
 const STANDS_STILL: Duration = Duration::from_secs(15);
 
 /// For how long nothing is recorded that shows that an operator counts the time.
@@ -77,13 +78,8 @@ impl Engine {
     /// Older workloads that wait for the same as a newer one.
     fn end_superseded(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         for superseded in stores.of(queue).superseded(MOST) {
-            let newer = &superseded.newer;
-            let theirs = self.queues_for(&newer.namespace, &newer.workload);
-            match self.standing(&theirs, &newer.workload.uid, now) {
-                // It waits no longer, or can't be started.
-                Standing::Engaged => {}
-                Standing::Unsure => self.look_again(queue, now),
-                Standing::Waits => {
+            match self.newest_that_may_be_granted(&superseded.newer, now) {
+                Ok(Some(newer)) => {
                     let fail = Fail {
                         workload: (&superseded.workload).into(),
                         why: Failed::Superseded { by: newer.title() },
@@ -91,8 +87,36 @@ impl Engine {
                     let queues = self.queues_for(&queue.semaphore.namespace, &superseded.workload);
                     self.fail(queue, &queues, fail, now);
                 }
+                Ok(None) => {}
+                Err(later) => self.look_again(queue, later, now),
             }
         }
+    }
+
+    /// The first of these that waits and may be granted its slots: one whose semaphores can't read or write what Consul
+    /// has supersedes nothing, however new it is. `Err`: how much later to ask again, because that is not known.
+    fn newest_that_may_be_granted<'a>(
+        &self,
+        newer: &'a [Located],
+        now: Now,
+    ) -> Result<Option<&'a Located>, Duration> {
+        let mut soonest = None;
+        for newer in newer {
+            let queues = self.queues_for(&newer.namespace, &newer.workload);
+            let may = queues.iter().all(|queue| {
+                let known = self.queue(queue);
+                known.is_none_or(Queue::can_use_consul)
+            });
+            let later = match self.standing(&queues, &newer.workload.uid, now) {
+                // It waits no longer, or can't be started.
+                Standing::Engaged => continue,
+                _ if !may => STANDS_STILL,
+                Standing::Unsure => SOON,
+                Standing::Waits => return Ok(Some(newer)),
+            };
+            soonest = soonest.into_iter().chain([later]).min();
+        }
+        soonest.map_or(Ok(None), Err)
     }
 
     /// Workloads that have waited for as long as they may.
@@ -199,7 +223,7 @@ impl Engine {
     fn fail(&mut self, queue: &QueueRef, queues: &[QueueRef], fail: Fail, now: Now) {
         match self.standing(queues, &fail.workload.uid, now) {
             Standing::Engaged => {}
-            Standing::Unsure => self.look_again(queue, now),
+            Standing::Unsure => self.look_again(queue, SOON, now),
             Standing::Waits => {
                 if let Some(queue) = self.existing(queue) {
                     queue.fail(fail, now);
@@ -216,9 +240,9 @@ impl Engine {
         }))
     }
 
-    fn look_again(&mut self, queue: &QueueRef, now: Now) {
+    fn look_again(&mut self, queue: &QueueRef, later: Duration, now: Now) {
         if let Some(queue) = self.existing(queue) {
-            queue.wake_by(now.moment + SOON);
+            queue.wake_by(now.moment + later);
         }
     }
 
@@ -312,7 +336,7 @@ impl Engine {
             if !conclusion.certain || !conclusion.open || !agreed || state.blocked().lasts() {
                 return None;
             }
-            let known = self.queue(queue)?;
+            let known = self.queue(queue).filter(|known| known.can_use_consul())?;
             lacks = lacks.max(known.ends_lacking(workload, now, &stores.of(queue))?);
         }
         Some(lacks)
@@ -358,13 +382,13 @@ pub struct Overdue {
     pub timeout: Duration,
 }
 
-/// A waiting workload, and the newest of those that wait for the same.
+/// A waiting workload, and the newer ones that wait for the same.
 #[derive(Clone, Debug)]
 pub struct Superseded {
     /// The workload.
     pub workload: Arc<Workload>,
-    /// The newer one.
-    pub newer: Located,
+    /// The newest one of each semaphore, the newest first. Their semaphores use Consul with the same credential.
+    pub newer: Vec<Located>,
 }
 
 /// A workload of any namespace.
@@ -405,6 +429,11 @@ impl Queue {
         } else {
             Standing::Waits
         }
+    }
+
+    /// Whether Consul can be read and written here, as far as is known, and what is at the lock key is understood.
+    fn can_use_consul(&self) -> bool {
+        self.operations().is_some() && self.knowledge.is_usable()
     }
 
     /// How many workloads that ask for the same as this one must end for it to have its slots here; `None` if that is

@@ -18,7 +18,7 @@ fn replaces(name: &str, created: i64) -> TrackedWorkload {
 fn superseded(index: &Index, at: &QueueRef) -> Vec<(String, String)> {
     let superseded = index.superseded(at, 9).into_iter();
     let names = superseded.map(|one| {
-        let newer = one.newer.workload.name.to_string();
+        let newer = one.newer[0].workload.name.to_string();
         (one.workload.name.to_string(), newer)
     });
     names.collect()

@@ -212,7 +212,7 @@ impl Lookup for OfQueue<'_> {
             let newer = alike.max_by_key(|other| other.age())?;
             (newer.uid != workload.uid).then(|| Superseded {
                 workload,
-                newer: located(newer),
+                newer: vec![located(newer)],
             })
         });
         superseded.take(most).collect()
