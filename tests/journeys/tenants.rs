@@ -143,8 +143,9 @@ async fn a_job_replaces_none_of_a_namespace_whose_slots_it_could_not_have() {
     let db = team.semaphore("db").limit(1).create().await;
     let runs = replaces(&team, "runs", "ReplaceRunning", false).await;
     runs.is_running().await;
-    let older = replaces(&team, "older", "ReplaceWaiting", true).await;
-    let newer = replaces(&team, "newer", "ReplaceWaiting", true).await;
+    // Of the same second, the name decides which one is newer.
+    let older = replaces(&team, "a-older", "ReplaceWaiting", true).await;
+    let newer = replaces(&team, "b-newer", "ReplaceWaiting", true).await;
 
     // The operator refuses this prefix. The Job there is the newest of all that name the lock key.
     let outsider = tenants.bed.namespace("outsider").await;
@@ -157,7 +158,7 @@ async fn a_job_replaces_none_of_a_namespace_whose_slots_it_could_not_have() {
         job.annotate("consul-semaphore.io/hold", None).await;
     }
     let note = older.has_event("Superseded").await;
-    assert!(note.contains("/newer"), "{note}");
+    assert!(note.contains("/b-newer"), "{note}");
     older.is_failed().await;
 
     // This one may read the lock key, and make sessions. No slot is free, so nothing shows that it can't write.
