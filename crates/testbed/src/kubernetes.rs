@@ -144,7 +144,11 @@ impl Kubernetes {
         let node = json!({
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": { "name": "fake", "annotations": { "kwok.x-k8s.io/node": "fake" } },
+            "metadata": {
+                "name": "fake",
+                "annotations": { "kwok.x-k8s.io/node": "fake" },
+                "labels": { "kubernetes.io/os": "linux" },
+            },
         });
         let pod = json!({
             "apiVersion": "v1",

@@ -378,7 +378,11 @@ fn a_job_of_a_job_set_is_its_job_sets() {
     };
     let owned = Some(Obstacle::Owned("JobSet set".to_owned()));
     assert_eq!(made_by("jobset.x-k8s.io/v1alpha2", "JobSet"), owned);
-    assert_eq!(made_by("example.com/v1", "JobSet"), None, "another kind of that name");
+    assert_eq!(
+        made_by("example.com/v1", "JobSet"),
+        None,
+        "another kind of that name"
+    );
     assert_eq!(made_by("argoproj.io/v1alpha1", "Workflow"), None);
 }
 
