@@ -182,23 +182,13 @@ pub async fn run(
     )?;
     let client = Client::try_from(kubernetes.clone()).context("the API server")?;
     let cluster = tokio::select! {
-        cluster = cluster(&client, settings.cluster_id, settings.cluster_name, &telemetry.health) => cluster,
+        cluster = cluster(&client, settings.cluster_id.clone(), settings.cluster_name.clone(), &telemetry.health) => cluster,
         () = shutdown.clone() => return Ok(()),
     };
     // Not ready before anything is known of the election, whatever else is said until then.
     let starting = telemetry.health.part("operator");
-    // Logged in the background: the work does not depend on it.
-    let mut aside = JoinSet::new();
-    let kinds: Vec<_> = settings.workloads.kinds.iter().cloned().collect();
-    aside.spawn(schema::report(client.clone(), kinds.clone()));
-    aside.spawn(admission::report(client.clone(), kinds));
+    let mut aside = startup_tasks(&client, &settings, &telemetry.health);
     let health = telemetry.health.clone();
-    aside.spawn(list_rights::check(
-        client.clone(),
-        settings.workloads.clone(),
-        settings.scope.namespaces.clone(),
-        health.clone(),
-    ));
     aside.spawn(startup_log::write(consul.clone(), addresses, health));
     // Events for completed work are written even if the lead was lost in the meantime.
     let (known, owners) = (KnownKinds::new(), Owners::default());
@@ -278,6 +268,21 @@ pub async fn run(
     let _ = timeout(SHUTDOWN_GRACE, writing.join_all()).await;
     guest.log_out().await;
     worked
+}
+
+/// The tasks that report about the cluster in the background: the work does not depend on them.
+fn startup_tasks(client: &Client, settings: &Settings, health: &Health) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    let kinds: Vec<_> = settings.workloads.kinds.iter().cloned().collect();
+    tasks.spawn(schema::report(client.clone(), kinds.clone()));
+    tasks.spawn(admission::report(client.clone(), kinds));
+    tasks.spawn(list_rights::check(
+        client.clone(),
+        settings.workloads.clone(),
+        settings.scope.namespaces.clone(),
+        health.clone(),
+    ));
+    tasks
 }
 
 /// Logs which part of the cluster it works for, unless it is the whole.

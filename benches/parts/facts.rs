@@ -292,7 +292,7 @@ fn reading(settings: &Settings, ours: &[OwnContender]) -> Reading {
     let mut entries: Vec<_> = ours.iter().map(contender).collect();
     entries.push(lock(settings.limit, Shape::Map));
     let listing = Listing {
-        entries,
+        entries: entries.into(),
         index: 10,
         sent: NOW,
         reset: false,

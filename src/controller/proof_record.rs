@@ -180,9 +180,10 @@ struct Written {
     groups: BTreeMap<String, WrittenProof>,
 }
 
-/// A [`LastProof`] in milliseconds.
+/// A [`LastProof`] as it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_field_names, reason = "each field names its unit")]
 struct WrittenProof {
     age_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -399,7 +400,7 @@ fn legacy_in(lease: &Lease) -> Option<&str> {
 mod tests {
     use super::*;
 
-    const TTL: Duration = Duration::from_secs(120);
+    const TTL: Duration = Duration::from_mins(2);
 
     fn at(second: u64) -> Moment {
         Moment::from_boot(Duration::from_secs(second))

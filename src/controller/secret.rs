@@ -38,9 +38,12 @@ const LONGEST: u64 = 3 << 20;
 /// How many Secrets are read at once.
 const AT_ONCE: usize = 2;
 
-/// The Secrets whose tokens are read, by namespace and reference.
+/// Where a token lies: the namespace, and the Secret and its key there.
+type TokenPlace = (Arc<str>, TokenSecretRef);
+
+/// The Secrets whose tokens are read.
 pub(super) struct Secrets {
-    tokens: Mutex<HashMap<(Arc<str>, TokenSecretRef), Weak<SecretToken>>>,
+    tokens: Mutex<HashMap<TokenPlace, Weak<SecretToken>>>,
     turns: Semaphore,
 }
 

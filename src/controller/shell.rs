@@ -340,13 +340,11 @@ impl Shell {
             let took = Moment::now().since(started);
             let calls = self.calls.len();
             self.carry_out();
-            match passed {
-                Some(passed) => self.passed(&passed, took),
-                None => {
-                    self.settled |= !self.semaphores.is_empty();
-                    break;
-                }
-            }
+            let Some(passed) = passed else {
+                self.settled |= !self.semaphores.is_empty();
+                break;
+            };
+            self.passed(&passed, took);
             worked += Moment::now().since(started);
             if self.calls.len() > calls {
                 yield_now().await;

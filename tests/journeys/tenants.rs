@@ -167,8 +167,8 @@ async fn a_job_replaces_none_of_a_namespace_whose_slots_it_could_not_have() {
         "key_prefix \"{}/\" {{ policy = \"read\" }}",
         db.lock_prefix()
     );
-    let node = format!("{}:{}", tenants.node, reader.name());
-    token(&tenants.bed, FIRST, &[&rule], &node).await;
+    let of_sessions = format!("{}:{}", tenants.node, reader.name());
+    token(&tenants.bed, FIRST, &[&rule], &of_sessions).await;
     let manifests = concat!(env!("CARGO_MANIFEST_DIR"), "/config/token-secret");
     reader.kubectl(["apply", "-k", manifests]).await;
     put_secret(&reader, json!({ "token": FIRST })).await;

@@ -412,8 +412,8 @@ impl Derived {
             return;
         }
         self.size += if lock {
-            let commas = entry.value.iter().filter(|byte| **byte == b',').count();
-            entry.value.len() + HOLDER * (commas + 1)
+            let holders = entry.value.split(|byte| *byte == b',').count();
+            entry.value.len() + HOLDER * holders
         } else {
             CONTENDER
         };

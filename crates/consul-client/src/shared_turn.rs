@@ -52,6 +52,10 @@ mod tests {
     use super::*;
 
     #[test]
+    #[allow(
+        clippy::used_underscore_binding,
+        reason = "only the test reads the name, which is free again once it is dropped"
+    )]
     fn so_many_have_a_turn_at_each_server_and_one_that_ends_is_free() {
         let server = format!("http://127.0.0.1:{}", std::process::id());
         let mut all: Vec<_> = (0..TURNS)

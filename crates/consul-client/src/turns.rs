@@ -1,4 +1,4 @@
-//! FairTurns that bound how many of a kind run at once, and are shared fairly among their owners.
+//! Fair turns, which bound how many of a kind run at once, and are shared fairly among their owners.
 //!
 //! An owner takes another turn only while more are free than it has: alone it gets half of them, and each owner whose
 //! turns hang leaves half of the rest to the others (the dynamic threshold of Choudhury and Hahne for shared buffers,
@@ -12,7 +12,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// FairTurns of one kind. Clones share them.
+/// Fair turns of one kind. Clones share them.
 #[derive(Clone, Debug)]
 pub struct FairTurns {
     shares: Arc<Mutex<Shares>>,

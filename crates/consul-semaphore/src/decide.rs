@@ -537,10 +537,8 @@ impl<'a> Pass<'a> {
             // What it gives back in this pass is for it again if it is the first: it can be started since.
             let gives_back = self.released.contains(uid);
             let settled = self.has_settled(uid) && !gives_back;
-            if settled || barred.contains(uid) || busy.contains(uid) {
-                continue;
-            }
-            if self.lateness(workload).is_some() {
+            let left_alone = settled || barred.contains(uid) || busy.contains(uid);
+            if left_alone || self.lateness(workload).is_some() {
                 continue;
             }
             let slots = self.slots_for(workload);

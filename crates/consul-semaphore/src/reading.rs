@@ -125,16 +125,17 @@ impl Roles {
 impl Reading {
     /// Reads a listing of [`Prefix::folder`] for this mode.
     pub fn new(prefix: Prefix, mode: Mode, listing: Listing) -> Self {
+        let Listing { entries, sent, .. } = listing;
         let mut reading = Self {
             lock_entry: None,
             entries: BTreeMap::new(),
             lock: Lock::read(mode, None),
             roles: Roles::default(),
-            sent: listing.sent,
+            sent,
             prefix,
             mode,
         };
-        for entry in &listing.entries {
+        for entry in &entries {
             match reading.prefix.child(&entry.key) {
                 Some(LOCK) => reading.lock_entry = Some(entry.clone()),
                 Some(name) => {
@@ -460,17 +461,14 @@ impl Reading {
         match self.prefix.child(key) {
             Some(LOCK) => self.put_lock(entry, change),
             Some(name) => {
-                let session = match entry {
-                    Some(entry) => {
-                        let session = named(name, &entry);
-                        self.entries.insert(session.clone(), entry);
-                        session
-                    }
-                    None => {
-                        let session = SessionId::from(name);
-                        self.entries.remove(&session);
-                        session
-                    }
+                let session = if let Some(entry) = entry {
+                    let session = named(name, &entry);
+                    self.entries.insert(session.clone(), entry);
+                    session
+                } else {
+                    let session = SessionId::from(name);
+                    self.entries.remove(&session);
+                    session
                 };
                 self.find_role(&session);
             }

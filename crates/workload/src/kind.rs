@@ -292,10 +292,8 @@ impl Kind {
             holds,
         };
         match self {
-            // They come with Kubernetes.
-            Self::Job | Self::Pod => Vec::new(),
-            // Its version says it.
-            Self::KueueWorkload => Vec::new(),
+            // Jobs and Pods come with Kubernetes, and the version of Kueue's API says it.
+            Self::Job | Self::Pod | Self::KueueWorkload => Vec::new(),
             Self::JobSet => vec![
                 field("spec.suspend", job_set::LEAST, true),
                 field("spec.replicatedJobs.dependsOn", job_set::LEAST, false),

@@ -50,13 +50,13 @@ impl Request {
 }
 
 /// The paths to the values of a merge patch.
-fn leaves(patch: &Value, path: &str, found: &mut Vec<String>) {
+fn leaves(patch: &Value, above: &str, found: &mut Vec<String>) {
     let Some(fields) = patch.as_object() else {
-        found.push(path.trim_start_matches('.').to_owned());
+        found.push(above.trim_start_matches('.').to_owned());
         return;
     };
     for (name, value) in fields {
-        leaves(value, &format!("{path}.{name}"), found);
+        leaves(value, &format!("{above}.{name}"), found);
     }
 }
 

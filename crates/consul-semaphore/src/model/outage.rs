@@ -100,7 +100,7 @@ impl Days {
             }
             Happening::Restart { after, clock } => self.restart(*after, *clock),
             Happening::Freeze(seconds) => {
-                (0..*seconds).for_each(|_| self.second_without_operator())
+                (0..*seconds).for_each(|_| self.second_without_operator());
             }
             Happening::Repeat(every, happening) => {
                 for _ in 0..=2 * TTL / every {

@@ -47,7 +47,7 @@ pub(super) fn resource() -> ApiResource {
     super::resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 }
 
-/// The label of its Jobs and pods with its uid, which JobSet writes from v0.9 on.
+/// The label of its Jobs and pods with its uid, which its controller writes from v0.9 on.
 const UID: &str = "jobset.sigs.k8s.io/jobset-uid";
 
 /// The label selector of the Jobs and pods of the one with this uid.
@@ -55,8 +55,8 @@ pub(super) fn selector(uid: &Uid) -> String {
     format!("{UID}={uid}")
 }
 
-/// The Jobs and pods with its name, which all versions of JobSet write on them. No label can have a longer name, and
-/// JobSet makes nothing for such a one.
+/// The Jobs and pods with its name, which all versions of its controller write on them. No label can have a longer
+/// name, and the controller makes nothing for such a `JobSet`.
 fn named(workload: &Identity) -> Option<OwnQuery> {
     let name = &workload.workload;
     let labels = format!("jobset.sigs.k8s.io/jobset-name={name}");

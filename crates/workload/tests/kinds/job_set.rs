@@ -241,7 +241,7 @@ fn one_that_cannot_be_read_is_an_error_and_one_of_others_is_not_read() {
     assert!(read(&strange).is_ok_and(|read| read.is_none()));
 }
 
-/// Before v0.9, JobSet writes no label with the uid of a JobSet.
+/// Before v0.9, its controller writes no label with the uid of the owner.
 #[test]
 fn its_pods_and_jobs_are_found_whatever_the_version_of_its_controller() {
     let identity = identity("JobSet");

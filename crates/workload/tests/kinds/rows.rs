@@ -437,7 +437,7 @@ fn an_mpi_job_with_an_evicted_worker_goes_on() {
     assert_eq!(of(&running), Phase::Finished { at_rest: false });
 }
 
-/// As Trainer makes them: a TrainJob makes a JobSet of its name, which makes Jobs, and nothing of the TrainJob's own
+/// As Trainer makes them: a `TrainJob` makes a `JobSet` of its name, which makes Jobs, and nothing of the `TrainJob`'s own
 /// metadata reaches any of them.
 #[test]
 fn what_a_later_one_of_its_name_made_is_not_its_own() {
