@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use testbed::{Bed, Link, proof::nothing_is_left};
+use testbed::{Bed, proof::nothing_is_left};
 use tokio::time::sleep;
 
 use crate::stage::Held;
@@ -13,8 +13,7 @@ const LIFE: Duration = Duration::from_secs(4);
 #[tokio::test]
 async fn an_operator_that_is_restarted_in_an_outage_suspends_in_time() {
     let bed = Bed::builder().without_operator().start().await;
-    let started = Link::start(bed.consul().address().to_string()).await;
-    let link = started.expect("a free port");
+    let link = bed.link_to_consul().await;
     let address = [("CONSUL_HTTP_ADDR", link.address().to_owned())];
     let operator = bed.another_operator("restarted", ["--leader-election", "off"], address);
     operator.start().await;
