@@ -212,7 +212,7 @@ class Semaphore:
         """
         native, left = self._native.get(), _Deadline(timeout)
         while True:
-            slot = wait(lambda future: native.acquire(left.seconds(), future))
+            slot: _native.Slot = wait(lambda future: native.acquire(left.seconds(), future))
             # What is interrupted before this gives the slot back as if it had not been granted.
             if slot.begin():
                 return Slot(slot)
@@ -221,7 +221,7 @@ class Semaphore:
         """The same in asyncio. Nobody cancels the task if the slot is lost: see `Slot.wait_lost_async`."""
         native, left = self._native.get(), _Deadline(timeout)
         while True:
-            slot = await wait_async(lambda future: native.acquire(left.seconds(), future))
+            slot: _native.Slot = await wait_async(lambda future: native.acquire(left.seconds(), future))
             if slot.begin():
                 return Slot(slot)
 
