@@ -59,6 +59,12 @@ enum Follows {
 /// How far apart the readings of a program are that holds its slots: it learns from them only that a slot is lost.
 const HOLDING: Duration = Duration::from_secs(1);
 
+/// How far apart the readings are beside sessions that live this long. Two blocking queries, of a fifth of the TTL and a
+/// sixteenth of that each, and the pause between them must end within half of it, or the slot counts as lost.
+fn holding(ttl: Option<Duration>) -> Duration {
+    ttl.map_or(HOLDING, |ttl| HOLDING.min(ttl / 40))
+}
+
 type Reading = Result<Listing, consul::Error>;
 
 impl Watched {
@@ -115,7 +121,8 @@ impl Watched {
         let (Some(reading), Some(last)) = (reading, last) else {
             return self.is_near;
         };
-        let spacing = last.before.map_or(HOLDING, |_| Duration::ZERO);
+        let ttl = engine.queue(&self.queue).and_then(|of| of.settings().ttl);
+        let spacing = last.before.map_or(holding(ttl), |_| Duration::ZERO);
         self.spacing
             .send_if_modified(|known| std::mem::replace(known, spacing) != spacing);
         let is_awaited = last.before.is_some() && self.has_order(engine);
