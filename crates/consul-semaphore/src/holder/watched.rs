@@ -224,3 +224,18 @@ fn reference(place: usize) -> SemaphoreRef {
         name: name.into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_readings_and_the_pause_between_them_end_within_half_of_any_ttl() {
+        for seconds in [10, 15, 60, 600, 86_400] {
+            let ttl = Duration::from_secs(seconds);
+            let wait = ttl / 5;
+            let query = wait + wait / 16;
+            assert!(query * 2 + holding(Some(ttl)) < ttl / 2, "{seconds} s");
+        }
+    }
+}
