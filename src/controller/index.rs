@@ -327,10 +327,11 @@ impl Index {
     pub(super) fn pod_ended(&self, namespace: &str, lock_key: &str, workload: &Uid) {
         let mut state = self.state();
         let known = state.workloads.get(workload);
+        let known = known.filter(|tracked| *tracked.namespace == *namespace);
         if known.is_some_and(|tracked| tracked.workload.phase == Phase::Running) {
             return;
         }
-        if state.remnants.touch(workload) {
+        if state.remnants.touch(namespace, workload) {
             self.0.unproved_changed.notify_one();
         }
         for reference in state.queues_at(&namespace.into(), lock_key) {

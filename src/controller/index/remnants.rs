@@ -99,9 +99,11 @@ impl Remnants {
         self.unproved.contains_key(uid)
     }
 
-    /// A pod of a workload has ended. Returns whether that matters here.
-    pub(super) fn touch(&mut self, uid: &Uid) -> bool {
+    /// A pod in this namespace says that it is of a workload, and has ended. Whoever may make pods may name any workload.
+    /// Returns whether that matters here.
+    pub(super) fn touch(&mut self, namespace: &str, uid: &Uid) -> bool {
         let known = self.unproved.get_mut(uid);
+        let known = known.filter(|known| *known.tracked.namespace == *namespace);
         known.map(|known| known.touched = true).is_some()
     }
 

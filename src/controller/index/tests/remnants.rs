@@ -105,6 +105,15 @@ fn it_is_asked_about_at_once_when_one_of_its_pods_has_ended() {
     assert!(!index.is_unproved(&"a".into()));
 }
 
+/// Whoever may make pods writes any uid into their labels.
+#[test]
+fn a_pod_of_another_namespace_says_nothing_of_it() {
+    let index = with_db();
+    put(&index, stopped("s"));
+    index.pod_ended("elsewhere", "db/.lock", &"a".into());
+    assert!(due(&index).is_empty());
+}
+
 #[test]
 fn what_was_deleted_while_it_was_asked_about_is_forgotten() {
     let index = with_db();
