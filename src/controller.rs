@@ -11,9 +11,10 @@
 //! Jobs that run without a grant, `list_rights` sees whether a replica could list what the leader watches, `table`
 //! serves the kinds of a `ConfigMap`, `kueue` answers the admission checks of Kueue, `proof_record` keeps for the next
 //! process when slots were last proved to be held, and `unproved` looks for pods that the status of a workload does not
-//! show. `consul_target` says where in Consul a semaphore lives, `secret` reads the token of a semaphore that has its
-//! own, and `prefix_watches` has the watches of prefixes, which semaphores share. `watching` reports the
-//! health of the watches of the API server, and `bench` exposes the index to benchmarks.
+//! show. `tasks` runs what several of these do about single workloads, each when it is due (`due_times`).
+//! `consul_target` says where in Consul a semaphore lives, `secret` reads the token of a semaphore that has its own, and
+//! `prefix_watches` has the watches of prefixes, which semaphores share. `watching` reports the health of the watches of
+//! the API server, and `bench` exposes the index to benchmarks.
 //!
 //! [`check`](crate::check) uses the same code to read specs and Secrets.
 
@@ -21,6 +22,7 @@ mod advisor;
 #[cfg(feature = "bench")]
 pub mod bench;
 mod consul_target;
+mod due_times;
 mod events;
 mod index;
 mod intake;

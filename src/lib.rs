@@ -44,6 +44,8 @@ pub mod endpoints;
 mod identity;
 pub mod leader;
 pub mod manifests;
+#[cfg(test)]
+mod samples;
 mod schema;
 mod streamed;
 pub mod telemetry;

@@ -93,22 +93,14 @@ pub(super) fn line(seen: &Seen) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::api_server::Refusal;
+    use crate::{check::api_server::Refusal, samples::entry};
 
     fn seen(session: Option<&str>) -> Seen {
         let value = r#"{"writer":"a","number":7,"cluster":"prod","replica":"operator-0"}"#;
         Seen {
             id: "7d0d".to_owned(),
             key: "k".to_owned(),
-            mark: Ok(Some(Entry {
-                key: "k".to_owned(),
-                value: value.into(),
-                flags: 0,
-                session: session.map(Into::into),
-                lock_index: 1,
-                create_index: 1,
-                modify_index: 1,
-            })),
+            mark: Ok(Some(entry(value, session))),
             history: Ok(History::in_annotations(&serde_json::json!({
                 "consul-semaphore.io/identity": r#"[{"writer":"a","number":7}]"#,
             }))),

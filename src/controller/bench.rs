@@ -40,7 +40,7 @@ impl Queue {
             restrictions: Restrictions::default(),
             wait_timeout: None,
         };
-        index.add_semaphore(&semaphore, offer, true);
+        futures::executor::block_on(index.add_semaphore(&semaphore, offer, true));
         Self { index, queue }
     }
 

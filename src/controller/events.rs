@@ -1,8 +1,12 @@
-//! Events on workloads and semaphores, written one after another in the background.
+//! Events on workloads and semaphores, written in the background: those of one namespace one after another, and those of
+//! several at once. Whatever happens in a namespace delays and drops only its own.
+
+mod fair_queue;
 
 use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher as _},
+    sync::Arc,
     time::Duration,
 };
 
@@ -17,9 +21,11 @@ use kube::{
     Api, Client,
     api::{Patch, PostParams},
 };
+use parking_lot::Mutex;
 use serde_json::json;
-use tokio::{sync::mpsc, time::sleep};
+use tokio::{sync::mpsc, task::JoinSet, time::sleep};
 
+use self::fair_queue::{Enqueued, FairQueue};
 use super::LOW_PRIORITY;
 use crate::{
     call::{CallError, call, patch_params},
@@ -27,19 +33,22 @@ use crate::{
     telemetry::Metrics,
     workload::{KnownKinds, Owners, Subject, reference},
 };
-use consul_client::{Backoff, clock, text::one_line};
+use consul_client::{Backoff, clock, text::one_line, turns::FairTurns};
 use consul_semaphore::CronJob;
 
-/// How many events may be pending; more are dropped, and counted.
+/// How many events may be pending, of which each namespace has a share; more are dropped, and counted.
 const QUEUE: usize = 4096;
 
-/// How many events are taken from the queue at once.
-const BATCH: usize = 256;
+/// In how many namespaces events are written at once.
+const WRITERS: usize = 8;
+
+/// How many events of a namespace are written before it is the turn of another one.
+const BATCH: usize = 16;
 
 /// Between tries to write an event.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
 
-/// How often a failed event is retried. All others wait behind it.
+/// How often a failed event is retried. All others of its namespace wait behind it.
 const RETRIES: u32 = 3;
 
 /// How many events are remembered, so that repetitions can be counted.
@@ -222,10 +231,12 @@ impl Reason {
     }
 }
 
-/// Where events are submitted; clones share one queue.
+/// Where events are submitted; clones share what is pending.
 #[derive(Clone)]
 pub(super) struct Events {
-    queue: mpsc::Sender<Due>,
+    pending: Arc<FairQueue<Due>>,
+    /// The namespaces for which nobody writes yet: never more than events are pending.
+    begun: mpsc::Sender<Arc<str>>,
     metrics: Metrics,
     kinds: KnownKinds,
     owners: Owners,
@@ -248,10 +259,14 @@ impl Due {
         hash((&self.about.uid, &self.reason, &self.note))
     }
 
-    /// The events of the namespace that it belongs to: that of its object, if that is in one.
+    /// The namespace that it belongs to: that of its object, if that is in one.
+    fn namespace(&self) -> &str {
+        self.about.namespace.as_deref().unwrap_or("default")
+    }
+
+    /// The events of the namespace that it belongs to.
     fn api(&self, client: &Client) -> Api<Event> {
-        let namespace = self.about.namespace.as_deref().unwrap_or("default");
-        Api::namespaced(client.clone(), namespace)
+        Api::namespaced(client.clone(), self.namespace())
     }
 
     /// The event under this name, as this instance reports it.
@@ -275,36 +290,31 @@ impl Due {
 }
 
 impl Events {
-    /// The queue, and the task that writes its events until every handle to the queue is dropped.
+    /// Where events are submitted, and the task that writes them until every handle is dropped and none is pending.
     pub(super) fn new(
         client: Client,
         metrics: Metrics,
         kinds: KnownKinds,
         owners: Owners,
     ) -> (Self, impl Future<Output = ()>) {
-        let (queue, mut due) = mpsc::channel::<Due>(QUEUE);
+        let pending = Arc::new(FairQueue::new(QUEUE));
+        let (begun, to_begin) = mpsc::channel(QUEUE);
         let pod = std::env::var("HOSTNAME").ok();
-        let mut writer = Writer {
+        let writers = Writers {
             client,
             instance: pod.unwrap_or_else(|| consul_semaphore_api::GROUP.into()),
-            written: HashMap::new(),
-        };
-        let write = async move {
-            let mut batch = Vec::new();
-            while due.recv_many(&mut batch, BATCH).await > 0 {
-                sleep(LOW_PRIORITY).await;
-                for due in batch.drain(..) {
-                    writer.write_or_log(&due).await;
-                }
-            }
+            pending: pending.clone(),
+            turns: FairTurns::new(WRITERS),
+            written: Mutex::default(),
         };
         let events = Self {
-            queue,
+            pending,
+            begun,
             metrics,
             kinds,
             owners,
         };
-        (events, write)
+        (events, Arc::new(writers).run(to_begin))
     }
 
     /// A workload as events refer to it: a Workload of Kueue by its owner, which its user has made.
@@ -392,55 +402,139 @@ impl Events {
             note: shorten(note),
             once,
         };
-        if self.queue.try_send(due).is_err() {
-            self.metrics.events_dropped();
+        let namespace = due.namespace().into();
+        match self.pending.put(&namespace, due) {
+            // It fails only if nothing is written any more.
+            Enqueued::First => drop(self.begun.try_send(namespace)),
+            Enqueued::Behind => {}
+            Enqueued::Dropped => self.metrics.events_dropped(),
         }
     }
 
-    /// A queue whose events are not written, and what is put into it.
+    /// Events that are not written, and what is submitted.
     #[cfg(test)]
     pub(super) fn captured() -> (Self, Captured) {
-        let (queue, due) = mpsc::channel(QUEUE);
+        let pending = Arc::new(FairQueue::new(QUEUE));
         let events = Self {
-            queue,
+            pending: pending.clone(),
+            begun: mpsc::channel(1).0,
             metrics: Metrics::default(),
             kinds: KnownKinds::new(),
             owners: Owners::default(),
         };
-        (events, Captured(due))
+        (events, Captured(pending))
     }
 }
 
-/// What is put into a queue, for tests.
+/// What is submitted, for tests.
 #[cfg(test)]
-pub(super) struct Captured(mpsc::Receiver<Due>);
+pub(super) struct Captured(Arc<FairQueue<Due>>);
 
 #[cfg(test)]
 impl Captured {
     /// The note of the next event, if there is one.
     pub(super) fn next(&mut self) -> Option<String> {
-        Some(self.0.try_recv().ok()?.note)
+        Some(self.0.take_any()?.note)
     }
 }
 
-/// Writes events, and remembers them, so that one that says the same again is counted in its series. Only as much of
-/// them is kept as that takes: there may be one for each of many workloads.
-struct Writer {
+/// Writes the events of all namespaces.
+struct Writers {
     client: Client,
     /// Who reports: the pod, if it is known.
     instance: String,
-    /// By their types, and hashes of what they say.
-    written: HashMap<(&'static str, u64), Written>,
+    pending: Arc<FairQueue<Due>>,
+    turns: FairTurns,
+    written: Mutex<WrittenEvents>,
+}
+
+impl Writers {
+    /// Writes for each namespace that there is something to write for, until nobody submits any more.
+    async fn run(self: Arc<Self>, mut to_begin: mpsc::Receiver<Arc<str>>) {
+        let mut writing = JoinSet::new();
+        loop {
+            let ended = tokio::select! {
+                namespace = to_begin.recv() => match namespace {
+                    Some(namespace) => {
+                        writing.spawn(self.clone().write_all(namespace));
+                        continue;
+                    }
+                    None => break,
+                },
+                Some(ended) = writing.join_next() => ended,
+            };
+            // A task that panics is a bug, and ends the operator. None is aborted.
+            ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        }
+        writing.join_all().await;
+    }
+
+    /// Writes the events of a namespace until none is pending, in turns with other namespaces.
+    async fn write_all(self: Arc<Self>, namespace: Arc<str>) {
+        loop {
+            sleep(LOW_PRIORITY).await;
+            let _turn = self.turns.take(&namespace).await;
+            let batch = self.pending.take(&namespace, BATCH);
+            if batch.is_empty() {
+                return;
+            }
+            let written = self.written.lock().take(&namespace);
+            let mut writer = Writer {
+                client: &self.client,
+                instance: &self.instance,
+                written,
+            };
+            for due in batch {
+                writer.write_or_log(&due).await;
+            }
+            let written = writer.written;
+            self.written.lock().put_back(&namespace, written);
+        }
+    }
+}
+
+/// The events of a namespace that were written last, by their types and hashes of what they say.
+type WrittenNotes = HashMap<(&'static str, u64), WrittenEvent>;
+
+/// What was written last in each namespace.
+#[derive(Default)]
+struct WrittenEvents(HashMap<Arc<str>, WrittenNotes>);
+
+impl WrittenEvents {
+    /// What was written last in a namespace, for whoever writes there.
+    fn take(&mut self, namespace: &Arc<str>) -> WrittenNotes {
+        self.0.remove(namespace).unwrap_or_default()
+    }
+
+    /// Returns that. If it is too much, the namespace of which most is remembered is forgotten.
+    fn put_back(&mut self, namespace: &Arc<str>, written: WrittenNotes) {
+        if !written.is_empty() {
+            self.0.insert(namespace.clone(), written);
+        }
+        while self.0.values().map(HashMap::len).sum::<usize>() > COUNTED {
+            let most = self.0.iter().max_by_key(|(_, written)| written.len());
+            let most = most.map(|(namespace, _)| namespace.clone());
+            most.and_then(|most| self.0.remove(&most));
+        }
+    }
+}
+
+/// Writes events of one namespace, and remembers them, so that one that says the same again is counted in its series.
+/// Only as much of them is kept as that takes: there may be one for each of many workloads.
+struct Writer<'a> {
+    client: &'a Client,
+    instance: &'a str,
+    written: WrittenNotes,
 }
 
 /// An event in the API server.
-struct Written {
+struct WrittenEvent {
     name: String,
     /// How often it was seen.
     count: i32,
 }
 
-impl Writer {
+impl Writer<'_> {
     /// Writes an event, or logs why it can't be written.
     async fn write_or_log(&mut self, due: &Due) {
         match self.write(due).await {
@@ -455,7 +549,7 @@ impl Writer {
     /// Writes an event, and tries again while the API server is overloaded: under the same name, because it may have
     /// been written although nothing was answered.
     async fn write(&mut self, due: &Due) -> Result<(), CallError> {
-        let event = due.event(name(due), &self.instance);
+        let event = due.event(name(due), self.instance);
         let mut backoff = BACKOFF;
         loop {
             let written = self.try_write(due, &event).await;
@@ -469,7 +563,7 @@ impl Writer {
     }
 
     async fn try_write(&mut self, due: &Due, event: &Event) -> Result<(), CallError> {
-        let events = due.api(&self.client);
+        let events = due.api(self.client);
         let what = (due.type_, due.says());
         if !due.once && self.count(what, &events).await? {
             return Ok(());
@@ -480,11 +574,8 @@ impl Writer {
             created => drop(created?),
         }
         if !due.once {
-            if self.written.len() >= COUNTED {
-                self.written.clear();
-            }
             let name = event.metadata.name.clone().unwrap_or_default();
-            self.written.insert(what, Written { name, count: 1 });
+            self.written.insert(what, WrittenEvent { name, count: 1 });
         }
         Ok(())
     }
@@ -560,7 +651,79 @@ fn shorten(mut note: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::future;
+
+    use http::{Request, Response};
+    use http_body_util::BodyExt as _;
+    use kube::client::Body;
+    use tower::{BoxError, service_fn};
+
     use super::*;
+
+    /// An API server that never answers in the namespace `flood`, and what it is told to write in others.
+    fn api_server() -> (Client, mpsc::UnboundedReceiver<String>) {
+        let (sender, written) = mpsc::unbounded_channel();
+        let service = service_fn(move |request: Request<Body>| {
+            let sender = sender.clone();
+            async move {
+                if request.uri().path().contains("/namespaces/flood/") {
+                    return future::pending().await;
+                }
+                let body = request.into_body().collect().await?.to_bytes();
+                let event: Event = serde_json::from_slice(&body)?;
+                sender.send(event.note.unwrap_or_default())?;
+                Ok::<_, BoxError>(Response::new(Body::from(body.to_vec())))
+            }
+        });
+        (Client::new(service, "default"), written)
+    }
+
+    #[tokio::test]
+    async fn a_namespace_that_floods_delays_and_drops_no_event_of_another() {
+        let (client, mut written) = api_server();
+        let metrics = Metrics::new();
+        let (kinds, owners) = (KnownKinds::new(), Owners::default());
+        let (events, write) = Events::new(client, metrics.clone(), kinds, owners);
+        let emit = |namespace: &str, note: usize| {
+            let about = ObjectReference {
+                namespace: Some(namespace.to_owned()),
+                name: Some("a".to_owned()),
+                ..ObjectReference::default()
+            };
+            events.emit(about, Reason::SlotLost, note.to_string());
+        };
+        (0..2 * QUEUE).for_each(|note| emit("flood", note));
+        let notes = 0..3 * BATCH;
+        notes.clone().for_each(|note| emit("other", note));
+        let mut writing = JoinSet::new();
+        writing.spawn(write);
+        for note in notes {
+            let next = tokio::time::timeout(Duration::from_mins(2), written.recv()).await;
+            assert_eq!(next, Ok(Some(note.to_string())), "in order");
+        }
+        let dropped = format!("events_dropped_total {}\n", 2 * QUEUE - QUEUE / 2);
+        assert!(metrics.encode().contains(&dropped));
+    }
+
+    #[test]
+    fn the_namespace_of_which_most_is_remembered_is_forgotten_first() {
+        let mut all = WrittenEvents::default();
+        let events = |count: usize| -> WrittenNotes {
+            let events = (0..count).map(|number| {
+                let name = String::new();
+                ((NORMAL, number as u64), WrittenEvent { name, count: 1 })
+            });
+            events.collect()
+        };
+        all.put_back(&"other".into(), events(3));
+        all.put_back(&"flood".into(), events(COUNTED - 3));
+        assert_eq!(all.0.len(), 2);
+        let mut flood = all.take(&"flood".into());
+        flood.extend(events(COUNTED - 2));
+        all.put_back(&"flood".into(), flood);
+        assert_eq!(all.take(&"flood".into()).len(), 0);
+        assert_eq!(all.take(&"other".into()).len(), 3);
+    }
 
     #[test]
     fn the_names_of_events_are_valid_and_in_order() {

@@ -2,18 +2,22 @@
 //! one for each key.
 //!
 //! Watch events update the index and mark the queues that they concern, and a pass takes out their slice. An event
-//! costs O(log n); only a change of the semaphores themselves visits all workloads.
+//! costs O(log n). A change of a semaphore visits the workloads that it concerns, some at a time. Nothing that a tenant
+//! writes visits the workloads of all: everybody waits for the one lock meanwhile.
 
 mod alike;
 mod contenders;
-mod deadlines;
+mod known;
 mod lists;
 mod marks;
 mod places;
 mod remnants;
+mod users;
+mod work_set;
 
 use std::{
     collections::{BTreeSet, HashMap},
+    mem,
     sync::Arc,
     time::Duration,
 };
@@ -21,19 +25,17 @@ use std::{
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 
-use tokio::sync::Notify;
-
 pub(super) use self::alike::Credential;
 use self::{
-    alike::Alike,
-    contenders::Contenders,
-    deadlines::Deadlines,
-    lists::Lists,
-    marks::Marks,
-    remnants::{Remnants, circle},
+    alike::Alike, contenders::Contenders, known::KnownWorkloads, lists::Lists, marks::Marks,
+    remnants::Remnants, users::Users, work_set::WorkSet,
 };
+use super::due_times::DueTimes;
 use crate::watch_scope::WatchScope;
-use consul_client::{clock::Moment, id::IdMap};
+use consul_client::{
+    clock::Moment,
+    id::{IdMap, IdSet},
+};
 use consul_semaphore::{
     Blocked, Key, KindName, Phase, Place, Prefix, Restrictions, Uid, WaitTimeout, Workload,
     engine::{Changes, Located, Overdue, QueueRef, Reach, SemaphoreRef, Superseded, WaitingList},
@@ -43,6 +45,9 @@ use consul_semaphore_workload::{Obstacle, TrackedWorkload};
 
 /// How many newer workloads are named for one that waits for the same.
 const NEWER: usize = 16;
+
+/// How many workloads are arranged again before others have the lock.
+const ARRANGED_AT_ONCE: usize = 128;
 
 /// Who is in a queue now.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -60,24 +65,25 @@ pub(super) struct Index(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    unclaimed_changed: Notify,
-    ungranted_changed: Notify,
-    unproved_changed: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    workloads: IdMap<Uid, TrackedWorkload>,
+    workloads: KnownWorkloads,
     semaphores: HashMap<SemaphoreRef, Semaphore>,
     /// The semaphores by their namespace and prefix; two can have the same.
     by_prefix: HashMap<(Arc<str>, String), BTreeSet<SemaphoreRef>>,
-    unclaimed: BTreeSet<Uid>,
+    /// The workloads that use each semaphore.
+    users: Users,
+    /// The queues in which each workload has its place; those that are in none are left out.
+    arranged: IdMap<Uid, Vec<QueueRef>>,
+    unclaimed: WorkSet,
     /// The workloads that run without a grant, and ask for a slot.
-    ungranted: BTreeSet<Uid>,
+    ungranted: WorkSet,
     /// Of which pods may be left, and which grants are known to have none.
     remnants: Remnants,
     /// The workloads that were put on hold since these were last taken.
-    held_back: BTreeSet<Uid>,
+    held_back: Marks<Uid>,
     contenders: Contenders,
     /// Those that replace each other.
     alike: Alike,
@@ -87,7 +93,7 @@ struct State {
     unheld: HashMap<Uid, i64>,
     lists: Lists,
     /// The queues that are due a pass.
-    marks: Marks,
+    marks: Marks<QueueRef>,
 }
 
 /// What of a `ConsulSemaphore` decides which workloads are in its queues.
@@ -118,6 +124,16 @@ impl Offer {
             wait_timeout: semaphore.spec.wait_timeout.map(WaitTimeout::get),
             restrictions: semaphore.restrictions(consul_client::clock::time()),
         }
+    }
+
+    /// How many slots a workload of this priority can have at most.
+    fn most(&self, priority: i32) -> u32 {
+        self.restrictions.most(self.limit, priority)
+    }
+
+    /// How many slots a workload of any priority can have.
+    fn most_for_all(&self) -> u32 {
+        self.most(i32::MIN)
     }
 }
 
@@ -172,8 +188,8 @@ impl Semaphore {
 #[derive(Default)]
 struct IndexedQueue {
     waiting: WaitingList,
-    /// When their waits may end.
-    deadlines: Deadlines,
+    /// When the waits of those may end whose waits end, in seconds since 1970.
+    deadlines: DueTimes<i64>,
     /// Those of them that a newer one supersedes, unless that one is gone.
     superseded: BTreeSet<Uid>,
     bound: BTreeSet<Uid>,
@@ -253,8 +269,6 @@ impl Index {
                 state.remove(uid);
             }
         }
-        drop(state);
-        self.0.unclaimed_changed.notify_one();
     }
 
     /// A workload from the watch; `None` if it does not concern the operator (any more).
@@ -270,7 +284,6 @@ impl Index {
             }
             None => state.remove(uid),
         }
-        self.notify(&state, uid);
     }
 
     /// A workload from the answer to a write; `None` if it was deleted.
@@ -290,9 +303,8 @@ impl Index {
             return self.remove(uid);
         };
         let mut state = self.state();
-        if state.workloads.contains_key(uid) {
+        if state.workloads.contains(uid) {
             state.put(now, true, asked);
-            self.notify(&state, uid);
         }
     }
 
@@ -310,29 +322,16 @@ impl Index {
         self.state().remove(uid);
     }
 
-    fn notify(&self, state: &State, uid: &Uid) {
-        if state.unclaimed.contains(uid) || state.held_back.contains(uid) {
-            self.0.unclaimed_changed.notify_one();
-        }
-        if state.ungranted.contains(uid) {
-            self.0.ungranted_changed.notify_one();
-        }
-        if state.remnants.contains(uid) {
-            self.0.unproved_changed.notify_one();
-        }
-    }
-
     /// A pod of a workload has ended, or was deleted. While the workload runs, that proves nothing: the workload
     /// itself shows its end.
     pub(super) fn pod_ended(&self, namespace: &str, lock_key: &str, workload: &Uid) {
         let mut state = self.state();
         let known = state.workloads.get(workload);
+        let known = known.filter(|tracked| *tracked.namespace == *namespace);
         if known.is_some_and(|tracked| tracked.workload.phase == Phase::Running) {
             return;
         }
-        if state.remnants.touch(workload) {
-            self.0.unproved_changed.notify_one();
-        }
+        state.remnants.touch(namespace, workload);
         for reference in state.queues_at(&namespace.into(), lock_key) {
             if let Some(queue) = state.queue_mut(&reference) {
                 queue.touched.insert(workload.clone());
@@ -383,16 +382,21 @@ impl Index {
     }
 
     /// A semaphore exists; this operator manages it if it is `ours`.
-    pub(super) fn add_semaphore(&self, reference: &SemaphoreRef, offer: Offer, ours: bool) {
+    pub(super) async fn add_semaphore(&self, reference: &SemaphoreRef, offer: Offer, ours: bool) {
+        let users = self.replace_semaphore(reference, offer, ours);
+        self.rearrange(users).await;
+    }
+
+    /// Stores a semaphore in the place of what has its name. Returns the workloads that this concerns.
+    fn replace_semaphore(&self, reference: &SemaphoreRef, offer: Offer, ours: bool) -> IdSet<Uid> {
         let mut state = self.state();
         if !ours && state.is_others(reference, &offer) {
-            return;
+            return IdSet::default();
         }
+        let mut users = state.users_of(reference);
         state.forget_semaphore(reference);
-        let namespace = reference.namespace.clone();
-        let by_prefix = state
-            .by_prefix
-            .entry((namespace.clone(), offer.prefix.as_str().to_owned()));
+        let prefix = offer.prefix.as_str().to_owned();
+        let by_prefix = state.by_prefix.entry((reference.namespace.clone(), prefix));
         by_prefix.or_default().insert(reference.clone());
         let keyed = offer.keyed;
         let semaphore = Semaphore {
@@ -405,17 +409,28 @@ impl Index {
         if ours && !keyed {
             state.queue_entry(&QueueRef::new(reference, None));
         }
-        self.rearrange(state, &namespace);
+        users.extend(state.users_of(reference));
+        users
     }
 
     /// What a semaphore offers may have changed, but not its prefix and keys.
-    pub(super) fn update_semaphore(&self, reference: &SemaphoreRef, offer: Offer) {
+    pub(super) async fn update_semaphore(&self, reference: &SemaphoreRef, offer: Offer) {
+        let users = self.replace_offer(reference, offer);
+        self.rearrange(users).await;
+    }
+
+    /// Stores what a semaphore offers now. Returns the workloads that this concerns.
+    fn replace_offer(&self, reference: &SemaphoreRef, offer: Offer) -> Vec<Uid> {
         let mut state = self.state();
         let known = state.semaphores.get_mut(reference);
-        if let Some(known) = known.filter(|known| known.offer != offer) {
-            known.offer = offer;
-            self.rearrange(state, &reference.namespace);
+        let Some(known) = known.filter(|known| known.offer != offer) else {
+            return Vec::new();
+        };
+        let before = mem::replace(&mut known.offer, offer);
+        for queue in known.queues.values_mut() {
+            queue.changes = None;
         }
+        state.users_of_change(reference, &before)
     }
 
     /// The keys of a semaphore that have a queue; `None` for one that is not keyed.
@@ -454,29 +469,42 @@ impl Index {
 
     /// All existing semaphores have been added.
     pub(super) fn semaphores_are_known(&self, scope: &WatchScope) {
-        self.state().lists.know_semaphores(scope);
-        self.places_changed();
+        let mut state = self.state();
+        if state.lists.know_semaphores(scope) {
+            state.mark_all(scope);
+        }
     }
 
     /// A semaphore was deleted.
-    pub(super) fn remove_semaphore(&self, reference: &SemaphoreRef) {
+    pub(super) async fn remove_semaphore(&self, reference: &SemaphoreRef) {
+        let users = self.forget_semaphore(reference);
+        self.rearrange(users).await;
+    }
+
+    /// Forgets a semaphore. Returns the workloads that this concerns.
+    fn forget_semaphore(&self, reference: &SemaphoreRef) -> IdSet<Uid> {
         let mut state = self.state();
+        let users = state.users_of(reference);
         state.forget_semaphore(reference);
-        self.rearrange(state, &reference.namespace);
+        users
     }
 
-    /// Rearranges a namespace's workloads, and notifies those that handle workloads without a queue.
-    fn rearrange(&self, mut state: MutexGuard<'_, State>, namespace: &str) {
-        state.rearrange(namespace);
-        drop(state);
-        self.places_changed();
+    /// Gives these workloads their places again. Others have the lock and this thread in between: each workload is in some
+    /// place all the time.
+    async fn rearrange(&self, workloads: impl IntoIterator<Item = Uid>) {
+        let mut workloads = workloads.into_iter().peekable();
+        while workloads.peek().is_some() {
+            self.rearrange_some(workloads.by_ref().take(ARRANGED_AT_ONCE));
+            if workloads.peek().is_some() {
+                tokio::task::yield_now().await;
+            }
+        }
     }
 
-    /// The set of unclaimed or ungranted workloads may have changed, or whose workloads they are.
-    fn places_changed(&self) {
-        self.0.unclaimed_changed.notify_one();
-        self.0.ungranted_changed.notify_one();
-        self.0.unproved_changed.notify_one();
+    fn rearrange_some(&self, workloads: impl Iterator<Item = Uid>) {
+        let mut state = self.state();
+        workloads.for_each(|uid| state.rearrange(&uid));
+        MutexGuard::unlock_fair(state);
     }
 
     /// The workloads that were started in a queue and have not ended.
@@ -623,7 +651,7 @@ impl Index {
         };
         // There are many holders, and nearly all of them run.
         let is_in_it = |uid: &&Uid| {
-            let workload = state.workloads.get(*uid).map(|tracked| &tracked.workload);
+            let workload = state.workloads.get(uid).map(|tracked| &tracked.workload);
             workload.is_some_and(|workload| {
                 workload.is_queued() && queue.waiting.contains(&workload.place())
             })
@@ -645,16 +673,6 @@ impl Index {
             .collect()
     }
 
-    /// Why no queue has a workload; `None` if one has it.
-    pub(super) fn why_unclaimed(&self, tracked: &TrackedWorkload) -> Option<Unclaimed> {
-        match self.state().resolve(tracked) {
-            // It asks for nothing, and was started by a semaphore that is gone.
-            Ok(queues) if queues.is_empty() => Some(Unclaimed::Missing(Vec::new())),
-            Ok(_) => None,
-            Err(why) => Some(why),
-        }
-    }
-
     /// Whether a workload has the annotation with a key, and none of its semaphores is keyed.
     pub(super) fn ignores_key(&self, tracked: &TrackedWorkload) -> bool {
         let requests = &tracked.workload.requests;
@@ -667,11 +685,17 @@ impl Index {
         names_key && !semaphores.any(|(_, semaphore)| semaphore.offer.keyed)
     }
 
-    /// The workloads that no semaphore claims, in namespaces whose semaphores are all known.
-    pub(super) fn unclaimed(&self) -> Vec<TrackedWorkload> {
+    /// Takes the workloads that are newly unclaimed, have changed, or are not unclaimed any more.
+    pub(super) fn take_unclaimed(&self) -> BTreeSet<Uid> {
+        self.state().unclaimed.take_changed()
+    }
+
+    /// A workload and why no semaphore claims it; `None` if one does, or the semaphores of its namespace are not all known.
+    pub(super) fn unclaimed(&self, uid: &Uid) -> Option<(TrackedWorkload, Unclaimed)> {
         let state = self.state();
-        let unclaimed = state.unclaimed.iter().filter_map(|uid| state.placed(uid));
-        unclaimed.cloned().collect()
+        let is_unclaimed = state.unclaimed.contains(uid);
+        let tracked = state.placed(uid).filter(|_| is_unclaimed)?;
+        Some((tracked.clone(), state.why_unclaimed(tracked)?))
     }
 
     /// When a semaphore could grant nothing.
@@ -685,8 +709,8 @@ impl Index {
     }
 
     /// When the wait of a workload ends that no semaphore claims, because its semaphores don't exist or don't suffice,
-    /// and how long it may wait; `None` if it does not end. The time is unknown while nothing can be granted. `started` is when this operator began to count
-    /// for semaphores that don't exist.
+    /// and how long it may wait; `None` if it does not end. The time is unknown while nothing can be granted, and while it
+    /// may hold a slot. `started` is when this operator began to count for semaphores that don't exist.
     pub(super) fn unclaimed_ends(
         &self,
         tracked: &TrackedWorkload,
@@ -696,10 +720,6 @@ impl Index {
         if !workload.is_queued() || !workload.was_never_granted() {
             return None;
         }
-        // It may hold a slot.
-        if state.contenders.queues_of(&workload.uid).next().is_some() {
-            return None;
-        }
         let requests = workload.requests.iter();
         let semaphores: Vec<Option<&Semaphore>> = requests
             .map(|request| Some(state.requested(tracked, request)?.1))
@@ -707,6 +727,9 @@ impl Index {
         let known = semaphores.iter().flatten();
         let defaults = known.clone().filter_map(|known| known.offer.wait_timeout);
         let timeout = workload.wait.timeout.or(defaults.min())?;
+        if state.contenders.queues_of(&workload.uid).next().is_some() {
+            return Some((None, timeout));
+        }
         let blocked: Option<Vec<&Blocked>> = known.map(|known| known.blocked.as_ref()).collect();
         let since = Timestamp::from_second(state.waits_since(workload)).ok()?;
         let since = if semaphores.iter().any(Option::is_none) {
@@ -721,7 +744,7 @@ impl Index {
     /// The workloads that were put on hold since the last call and still are.
     pub(super) fn take_held_back(&self) -> Vec<TrackedWorkload> {
         let mut state = self.state();
-        let held_back = std::mem::take(&mut state.held_back);
+        let held_back = state.held_back.take();
         let tracked = held_back.iter().filter_map(|uid| state.workloads.get(uid));
         let still = tracked.filter(|tracked| tracked.workload.is_held_back());
         still.cloned().collect()
@@ -732,50 +755,43 @@ impl Index {
         self.state().held_from_the_start.contains(uid)
     }
 
-    /// Some of the workloads that run without a grant, whether a semaphore claims them or not, in namespaces whose
-    /// semaphores are all known: at most this many, of those whose turn it is, in a circle that begins after this one.
-    pub(super) fn ungranted(
-        &self,
-        most: usize,
-        after: Option<&Uid>,
-        its_turn: impl Fn(&Uid) -> bool,
-    ) -> Vec<TrackedWorkload> {
+    /// Takes the workloads that newly run without a grant, have changed, or do so no more.
+    pub(super) fn take_ungranted(&self) -> BTreeSet<Uid> {
+        self.state().ungranted.take_changed()
+    }
+
+    /// A workload, if it runs without a grant, whether a semaphore claims it or not; `None` also if the semaphores of its
+    /// namespace are not all known.
+    pub(super) fn ungranted(&self, uid: &Uid) -> Option<TrackedWorkload> {
         let state = self.state();
-        let [next, first] = circle(after);
-        let all = state
-            .ungranted
-            .range(next)
-            .chain(state.ungranted.range(first));
-        let due = all.filter(|uid| its_turn(uid));
-        let tracked = due.filter_map(|uid| state.placed(uid));
-        tracked.take(most).cloned().collect()
+        let is_ungranted = state.ungranted.contains(uid);
+        state.placed(uid).filter(|_| is_ungranted).cloned()
     }
 
-    /// Whether a workload runs without a grant.
-    pub(super) fn is_ungranted(&self, uid: &Uid) -> bool {
-        self.state().ungranted.contains(uid)
+    /// Takes the workloads that count as stopping until it is proved that no pod of them is left, and that are new, have
+    /// changed, or of which a pod has ended.
+    pub(super) fn take_unproved(&self) -> BTreeSet<Uid> {
+        self.state().remnants.take_changed()
     }
 
-    /// Some of the workloads that count as stopping until it is proved that no pod of them is left, as their status
-    /// shows them: at most this many, of those that are not `busy` and whose turn it is or of which a pod has ended
-    /// since, in a circle that begins after this one. Those of other operators are theirs.
-    pub(super) fn unproved(
-        &self,
-        most: usize,
-        after: Option<&Uid>,
-        busy: impl Fn(&Uid) -> bool,
-        its_turn: impl Fn(&Uid) -> bool,
-    ) -> Vec<TrackedWorkload> {
+    /// Such a workload as its status shows it, which is asked about now; `None` if it is none of them, or is not known to be
+    /// of this operator.
+    pub(super) fn unproved(&self, uid: &Uid) -> Option<TrackedWorkload> {
         let mut state = self.state();
-        let due = state.remnants.due(after, its_turn).filter(|uid| !busy(uid));
-        let due = due.filter(|uid| state.is_ours(uid));
-        let due: Vec<_> = due.take(most).cloned().collect();
-        let taken = due.iter().filter_map(|uid| state.remnants.take(uid));
-        taken.collect()
+        if !state.is_ours(uid) {
+            return None;
+        }
+        state.remnants.take(uid)
+    }
+
+    /// Whether a pod of such a workload has ended since it was last asked about.
+    pub(super) fn is_touched(&self, uid: &Uid) -> bool {
+        self.state().remnants.is_touched(uid)
     }
 
     /// Whether a workload counts as stopping until that is proved.
-    pub(super) fn is_unproved(&self, uid: &Uid) -> bool {
+    #[cfg(test)]
+    fn is_unproved(&self, uid: &Uid) -> bool {
         self.state().remnants.contains(uid)
     }
 
@@ -787,10 +803,8 @@ impl Index {
     /// No pod of a workload is left from the grant that this version of it names.
     pub(super) fn proved(&self, tracked: &TrackedWorkload) {
         let mut state = self.state();
-        let uid = &tracked.workload.uid;
         if let Some(now) = state.remnants.proved(tracked) {
             state.put(now, true, None);
-            self.notify(&state, uid);
         }
     }
 
@@ -802,19 +816,28 @@ impl Index {
         }
     }
 
-    /// Waits until the workloads of which pods may be left may have changed.
+    /// Waits until workloads are to be taken of which pods may be left.
     pub(super) async fn unproved_changed(&self) {
-        self.0.unproved_changed.notified().await;
+        let wake = self.state().remnants.wake();
+        wake.notified().await;
     }
 
-    /// Waits until the unclaimed workloads may have changed, or others were put on hold.
+    /// Waits until unclaimed workloads are to be taken.
     pub(super) async fn unclaimed_changed(&self) {
-        self.0.unclaimed_changed.notified().await;
+        let wake = self.state().unclaimed.wake();
+        wake.notified().await;
     }
 
-    /// Waits until the workloads that run without a grant may have changed.
+    /// Waits until workloads were put on hold.
+    pub(super) async fn held_back_changed(&self) {
+        let wake = self.state().held_back.wake();
+        wake.notified().await;
+    }
+
+    /// Waits until workloads are to be taken that run without a grant.
     pub(super) async fn ungranted_changed(&self) {
-        self.0.ungranted_changed.notified().await;
+        let wake = self.state().ungranted.wake();
+        wake.notified().await;
     }
 }
 

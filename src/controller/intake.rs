@@ -1,13 +1,9 @@
 //! Workloads that are in no queue: no semaphore claims them, because theirs does not exist, their annotations can't be
 //! read, or something else manages them; or they are on hold. They get an event.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use super::{Context, events::Reason, index::Unclaimed, unqueued::Unqueued};
+use super::{Context, due_times::DueTimes, events::Reason, index::Unclaimed, unqueued::Unqueued};
 use consul_client::clock::Moment;
 use consul_semaphore::{Uid, Workload};
 use consul_semaphore_api::annotations::{HOLD, SEMAPHORE, WAITS_LABEL};
@@ -19,32 +15,29 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How long changes are collected.
 const COALESCE: Duration = Duration::from_millis(200);
 
-struct Reported {
-    since: Moment,
-    note: Option<String>,
-}
+/// How long to wait for whatever comes if nothing is planned.
+const IDLE: Duration = Duration::from_hours(1);
 
 /// Reports to the users of workloads in no queue why they wait, for as long as this replica leads.
 pub(super) async fn run(context: Arc<Context>) {
-    let mut reported: HashMap<Uid, Reported> = HashMap::new();
+    let mut reports = UnclaimedReports::default();
     let mut unqueued = Unqueued::new();
     loop {
         report_held_back(&context);
-        let unclaimed = context.index.unclaimed();
-        let there: HashSet<&Uid> = unclaimed
-            .iter()
-            .map(|tracked| &tracked.workload.uid)
-            .collect();
-        reported.retain(|uid, _| there.contains(uid));
-        let wait = report(&context, &unclaimed, &mut reported);
+        for uid in context.index.take_unclaimed() {
+            reports.due.set(&uid, Moment::now());
+            unqueued.look_at(&uid);
+        }
+        reports.report(&context).await;
         let why = |tracked: &TrackedWorkload, why: &Unclaimed| explain(tracked, why).1;
-        let ends = unqueued.end(&context, &unclaimed, why);
-        let wait = wait.into_iter().chain(ends).min();
+        unqueued.end(&context, why).await;
         tokio::time::sleep(COALESCE).await;
+        let wait = reports.wait().min(unqueued.wait()).min(IDLE);
         tokio::select! {
             () = context.index.unclaimed_changed() => {}
+            () = context.index.held_back_changed() => {}
             Some(()) = unqueued.ended() => {}
-            () = tokio::time::sleep(wait.unwrap_or(Duration::from_hours(1))) => {}
+            () = tokio::time::sleep(wait) => {}
         }
     }
 }
@@ -84,46 +77,54 @@ fn why_held_back(workload: &Workload, by_policy: bool) -> String {
     )
 }
 
-/// Emits the event for each workload, once. Returns how long until the next one is due.
-fn report(
-    context: &Context,
-    unclaimed: &[TrackedWorkload],
-    reported: &mut HashMap<Uid, Reported>,
-) -> Option<Duration> {
-    let mut next = None;
-    for tracked in unclaimed {
-        let TrackedWorkload {
-            namespace,
-            workload,
-            ..
-        } = tracked;
-        let Some((reason, note, grace)) = context
-            .index
-            .why_unclaimed(tracked)
-            .map(|why| explain(tracked, &why))
-        else {
-            continue;
-        };
-        let known = reported
-            .entry(workload.uid.clone())
-            .or_insert_with(|| Reported {
-                since: Moment::now(),
+/// What was said of the workloads in no queue, and of which there may be more to say.
+#[derive(Default)]
+struct UnclaimedReports {
+    reported: HashMap<Uid, Reported>,
+    due: DueTimes<Moment>,
+}
+
+struct Reported {
+    since: Moment,
+    note: Option<String>,
+}
+
+impl UnclaimedReports {
+    /// Emits the event for each workload that is due, once. Of those that are in a queue or gone nothing is kept.
+    async fn report(&mut self, context: &Context) {
+        let now = Moment::now();
+        while let Some(uid) = self.due.take_due(now) {
+            // There may be many.
+            tokio::task::consume_budget().await;
+            let Some((tracked, why)) = context.index.unclaimed(&uid) else {
+                self.reported.remove(&uid);
+                continue;
+            };
+            let (reason, note, grace) = explain(&tracked, &why);
+            let reported = self.reported.entry(uid.clone());
+            let reported = reported.or_insert(Reported {
+                since: now,
                 note: None,
             });
-        let age = Moment::now().since(known.since);
-        if known.note.as_ref() == Some(&note) {
-            continue;
+            if reported.note.as_ref() == Some(&note) {
+                continue;
+            }
+            let ends = reported.since + grace;
+            if ends > now {
+                self.due.set(&uid, ends);
+                continue;
+            }
+            let events = &context.shared.events;
+            events.workload(&tracked.namespace, &*tracked.workload, reason, note.clone());
+            reported.note = Some(note);
         }
-        if age < grace {
-            let wait = grace.saturating_sub(age);
-            next = Some(next.map_or(wait, |next: Duration| next.min(wait)));
-            continue;
-        }
-        let events = &context.shared.events;
-        events.workload(namespace, &**workload, reason, note.clone());
-        known.note = Some(note);
     }
-    next
+
+    /// How long until one is due.
+    fn wait(&self) -> Duration {
+        let next = self.due.next();
+        next.map_or(Duration::MAX, |next| next.since(Moment::now()))
+    }
 }
 
 /// The event for a workload, and how long to wait before it is emitted.

@@ -15,14 +15,11 @@ use kube::{
     api::{PartialObjectMeta, Patch},
     runtime::watcher::{self, Event},
 };
-use tokio::{
-    sync::{Semaphore, mpsc},
-    task::JoinSet,
-    time::sleep,
-};
+use tokio::{sync::mpsc, task::JoinSet, time::sleep};
 
 use super::{
     Context,
+    tasks::{Pause, Tasks},
     watches::{Unsynced, next},
     watching::Watching,
 };
@@ -31,14 +28,17 @@ use crate::{
     watch_scope::WatchScope,
     workload::{Urgency, WorkloadName, WorkloadWrite, WriteError},
 };
-use consul_client::clock::{self, Moment};
+use consul_client::{
+    clock::{self, Moment},
+    turns::FairTurns,
+};
 use consul_semaphore::{KindName, Uid, holding::Setback};
 use consul_semaphore_workload::{
     Kind, Object, Obstacle, Request, TrackedWorkload,
     kueue::{self, Asked, Check, Owner, QUEUE},
 };
 
-/// How many Workloads are read or answered at once.
+/// How many Workloads or admission checks are read or answered at once, in fair shares for each namespace.
 const CONCURRENCY: usize = 16;
 
 /// How many owners may have changed before they are read.
@@ -61,77 +61,125 @@ pub(super) async fn watch_checks(context: Arc<Context>, mut watching: Watching) 
         watcher::Config::default(),
         watching.if_missing(),
     );
-    let mut ours: BTreeSet<String> = BTreeSet::new();
-    let mut listing: Option<BTreeSet<String>> = None;
-    // Those that could not be written to.
-    let mut setbacks: HashMap<String, Setback> = HashMap::new();
+    let mut checks = Checks::default();
+    let mut tasks = Tasks::new(CONCURRENCY);
     loop {
-        let due = setbacks.values().map(|setback| setback.until).min();
-        let wait = due.map_or(Duration::MAX, |due| due.since(Moment::now()));
+        let now = Moment::now();
+        while let Some(uid) = tasks.take_due(now) {
+            let namespace = "".into();
+            match checks.uids.get(&uid) {
+                Some(name) if tasks.may_start(&uid, &namespace) => {
+                    tasks.start(uid, namespace, activate(api.clone(), name.clone()));
+                }
+                Some(_) => {}
+                None => tasks.rest(&uid, now),
+            }
+        }
+        let wait = tasks.wait(now);
         let event = tokio::select! {
             event = next(&mut events, &mut watching) => event,
-            () = sleep(wait) => {
+            Some((uid, activated)) = tasks.next() => {
                 let now = Moment::now();
-                let due = setbacks.iter().filter(|(_, setback)| setback.until <= now);
-                let due: Vec<String> = due.map(|(name, _)| name.clone()).collect();
-                for name in due {
-                    let object = call(api.get(&name)).await;
-                    activate(&api, &name, object, &mut setbacks).await;
+                match activated {
+                    Activated::Already => tasks.rest(&uid, now),
+                    // Something else may change that at once, and again.
+                    Activated::Now => tasks.pause(&uid, |before| Pause::outrun(before, now)),
+                    Activated::Not => tasks.pause(&uid, |before| Pause::after_failure(before, now)),
                 }
                 continue;
             }
+            () = sleep(wait) => continue,
         };
-        match event {
-            Some(Event::Init) => listing = Some(BTreeSet::new()),
-            Some(Event::InitDone) => ours = listing.take().unwrap_or_default(),
-            Some(Event::Apply(object) | Event::InitApply(object)) => {
-                let name = object.metadata.name.clone().unwrap_or_default();
-                let is_ours = matches!(Check::of(&object), Ok(Some(_)));
-                let names = listing.as_mut().unwrap_or(&mut ours);
-                if is_ours {
-                    names.insert(name.clone());
-                    activate(&api, &name, Ok(object), &mut setbacks).await;
-                } else {
-                    names.remove(&name);
-                    setbacks.remove(&name);
-                }
-            }
-            Some(Event::Delete(object)) => {
-                let name = object.metadata.name.unwrap_or_default();
-                ours.remove(&name);
-                setbacks.remove(&name);
-            }
-            None => return,
+        let Some(event) = event else {
+            return;
+        };
+        if let Some(inactive) = checks.on(event) {
+            tasks.plan(&inactive, Moment::now());
         }
-        if listing.is_none() {
-            context.shared.owners.set_checks(&ours);
+        if checks.listing.is_none() {
+            context.shared.owners.set_checks(&checks.names);
         }
     }
 }
 
-/// Says that an admission check is active. A conflict is not tried again: the watch shows what there is now.
-async fn activate(
-    api: &Api<Object>,
-    name: &str,
-    object: Result<Object, CallError>,
-    setbacks: &mut HashMap<String, Setback>,
-) {
-    let before = setbacks.remove(name);
-    let activated = async {
-        let check = Check::of(&object?).ok().flatten();
-        if let Some(active) = check.and_then(|check| check.active(clock::time())) {
-            let (params, patch) = (patch_params(), Patch::Merge(&active));
-            call(api.patch_status(name, &params, &patch)).await?;
+/// The admission checks of ours.
+#[derive(Default)]
+struct Checks {
+    names: BTreeSet<String>,
+    /// The names in the list that is being received.
+    listing: Option<BTreeSet<String>>,
+    uids: HashMap<Uid, String>,
+}
+
+impl Checks {
+    /// The watch shows an admission check. Returns its uid if it is ours and does not say that it is active.
+    fn on(&mut self, event: Event<Object>) -> Option<Uid> {
+        match event {
+            Event::Init => self.listing = Some(BTreeSet::new()),
+            Event::InitDone => {
+                self.names = self.listing.take().unwrap_or_default();
+                self.uids.retain(|_, name| self.names.contains(name));
+            }
+            Event::Apply(object) | Event::InitApply(object) => {
+                let name = object.metadata.name.clone().unwrap_or_default();
+                let uid = Uid::from(object.metadata.uid.as_deref().unwrap_or_default());
+                let names = self.listing.as_mut().unwrap_or(&mut self.names);
+                let Ok(Some(check)) = Check::of(&object) else {
+                    names.remove(&name);
+                    self.uids.remove(&uid);
+                    return None;
+                };
+                names.insert(name.clone());
+                self.uids.insert(uid.clone(), name);
+                return check.active(clock::time()).map(|_| uid);
+            }
+            Event::Delete(object) => {
+                let name = object.metadata.name.unwrap_or_default();
+                self.names.remove(&name);
+                self.uids.retain(|_, known| *known != name);
+            }
         }
-        Ok::<_, CallError>(())
+        None
+    }
+}
+
+/// Whether an admission check says that it is active.
+#[derive(Debug, PartialEq, Eq)]
+enum Activated {
+    Already,
+    /// It was written, or the check has changed: the watch shows it as it is now.
+    Now,
+    Not,
+}
+
+/// Has an admission check say that it is active.
+async fn activate(api: Api<Object>, name: String) -> Activated {
+    let read = |object: &Object| {
+        let check = Check::of(object).ok().flatten();
+        check.and_then(|check| check.active(clock::time()))
     };
-    let Err(error) = activated.await else {
-        return;
+    let activated = async {
+        let Some(active) = read(&call(api.get(&name)).await?) else {
+            return Ok(Activated::Already);
+        };
+        let (params, patch) = (patch_params(), Patch::Merge(&active));
+        let written = call(api.patch_status(&name, &params, &patch)).await?;
+        if read(&written).is_some() {
+            tracing::warn!(
+                check = name,
+                "the API server accepts that an admission check is active, and does not keep it"
+            );
+            return Ok(Activated::Not);
+        }
+        Ok::<_, CallError>(Activated::Now)
     };
-    if !matches!(error.refusal(), Some((404 | 409, _))) {
-        tracing::warn!(check = name, %error, "can't say that an admission check is active");
-        let setback = Setback::after(before.as_ref(), Moment::now());
-        setbacks.insert(name.to_owned(), setback);
+    match activated.await {
+        Ok(activated) => activated,
+        Err(error) if matches!(error.refusal(), Some((404 | 409, _))) => Activated::Now,
+        Err(error) => {
+            tracing::warn!(check = name, %error, "can't say that an admission check is active");
+            Activated::Not
+        }
     }
 }
 
@@ -248,7 +296,7 @@ struct Workloads {
     /// Those that are being read, and whether they have changed since.
     reading: HashMap<WorkloadName, bool>,
     setbacks: HashMap<WorkloadName, Setback>,
-    turns: Arc<Semaphore>,
+    turns: FairTurns,
     tasks: JoinSet<Done>,
 }
 
@@ -262,7 +310,7 @@ impl Workloads {
             listed: HashSet::new(),
             reading: HashMap::new(),
             setbacks: HashMap::new(),
-            turns: Arc::new(Semaphore::new(CONCURRENCY)),
+            turns: FairTurns::new(CONCURRENCY),
             tasks: JoinSet::new(),
         }
     }
@@ -435,8 +483,7 @@ impl Workloads {
             holds: false,
         };
         self.tasks.spawn(async move {
-            // Turns are never closed.
-            let _turn = turns.acquire().await;
+            let _turn = turns.take(&write.namespace).await;
             let done = match context.workloads.write(write).await {
                 // What has changed is shown by the watch.
                 Ok(_) | Err(WriteError::Outdated(_)) => true,
@@ -459,7 +506,7 @@ impl Workloads {
         let (context, turns) = (self.context.clone(), self.turns.clone());
         self.tasks.spawn(async move {
             sleep(wait).await;
-            let _turn = turns.acquire().await;
+            let _turn = turns.take(&name.0.as_str().into()).await;
             let told = match &owner {
                 Some(owner) => read_owner(&context, &name.0, owner).await,
                 None => Ok(()),
@@ -534,4 +581,78 @@ async fn read_owner(context: &Context, namespace: &str, owner: &Owner) -> Result
 fn name_of(object: &Object) -> Option<WorkloadName> {
     let metadata = &object.metadata;
     Some((metadata.namespace.clone()?, metadata.name.clone()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Method, Request as HttpRequest, Response};
+    use http_body_util::BodyExt as _;
+    use kube::{Client, client::Body};
+    use serde_json::{Value, json};
+    use tower::{BoxError, service_fn};
+
+    use super::*;
+
+    fn check(status: &Value) -> Value {
+        json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2",
+            "kind": "AdmissionCheck",
+            "metadata": { "name": "slots", "uid": "u", "resourceVersion": "7", "generation": 1 },
+            "spec": { "controllerName": "consul-semaphore.io/slots" },
+            "status": status,
+        })
+    }
+
+    /// What becomes of an admission check with this status at an API server that keeps what is written, or not.
+    async fn activated(status: Value, keeps: bool) -> Activated {
+        let service = service_fn(move |request: HttpRequest<Body>| {
+            let status = status.clone();
+            async move {
+                let is_write = request.method() == Method::PATCH;
+                let body = request.into_body().collect().await?.to_bytes();
+                let answer = if is_write && keeps {
+                    let patch: Value = serde_json::from_slice(&body)?;
+                    check(&patch["status"])
+                } else {
+                    check(&status)
+                };
+                let answer = Body::from(serde_json::to_vec(&answer)?);
+                Ok::<_, BoxError>(Response::new(answer))
+            }
+        });
+        let client = Client::new(service, "default");
+        let api = Api::all_with(client, &kueue::admission_checks());
+        activate(api, "slots".to_owned()).await
+    }
+
+    /// It is tried again after a pause then, as after a refusal.
+    #[tokio::test]
+    async fn an_admission_check_that_does_not_keep_that_it_is_active_is_not_active() {
+        assert_eq!(activated(json!({}), true).await, Activated::Now);
+        assert_eq!(activated(json!({}), false).await, Activated::Not);
+        let fresh: Object = serde_json::from_value(check(&json!({}))).unwrap();
+        let active = Check::of(&fresh).unwrap().unwrap().active(clock::time());
+        let status = active.unwrap()["status"].clone();
+        assert_eq!(activated(status, false).await, Activated::Already);
+    }
+
+    #[test]
+    fn only_an_admission_check_of_ours_is_to_be_activated() {
+        let object = |controller: &str| -> Object {
+            let mut object = check(&json!({}));
+            object["spec"]["controllerName"] = controller.into();
+            serde_json::from_value(object).unwrap()
+        };
+        let mut checks = Checks::default();
+        assert_eq!(checks.on(Event::Init), None);
+        let ours = || object("consul-semaphore.io/slots");
+        assert_eq!(checks.on(Event::InitApply(ours())), Some("u".into()));
+        assert_eq!(checks.on(Event::InitDone), None);
+        assert_eq!(checks.names, ["slots".to_owned()].into());
+        assert_eq!(checks.on(Event::Apply(object("others"))), None);
+        assert!(checks.names.is_empty() && checks.uids.is_empty());
+        checks.on(Event::Apply(ours()));
+        checks.on(Event::Delete(ours()));
+        assert!(checks.names.is_empty() && checks.uids.is_empty());
+    }
 }

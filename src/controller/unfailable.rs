@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
-use super::Context;
+use super::{Context, due_times::DueTimes};
 use crate::{
     call::CALL_TIMEOUT,
     workload::{Urgency, WorkloadWrite, WriteError},
@@ -25,13 +25,19 @@ const GAP: Duration = Duration::from_mins(2);
 
 /// The workloads whose failing is refused.
 #[derive(Default)]
-pub(super) struct Unfailable(Mutex<HashMap<Uid, Refusals>>);
+pub(super) struct Unfailable(Mutex<RefusedFails>);
+
+#[derive(Default)]
+struct RefusedFails {
+    workloads: HashMap<Uid, Refusals>,
+    /// When each was refused last.
+    last: DueTimes<Moment>,
+}
 
 /// The refusals of one workload, one after another for the same reason.
 struct Refusals {
     patience: Duration,
     first: Moment,
-    last: Moment,
 }
 
 impl Unfailable {
@@ -53,20 +59,26 @@ impl Unfailable {
             _ => PATIENCE,
         };
         let mut refused = self.0.lock();
-        refused.retain(|_, refusals| now.since(refusals.last) <= GAP);
+        let RefusedFails { workloads, last } = &mut *refused;
+        while last.next().is_some_and(|last| now.since(last) > GAP)
+            && let Some(old) = last.take_due(now)
+        {
+            workloads.remove(&old);
+        }
         let anew = || Refusals {
             patience,
             first: now,
-            last: now,
         };
-        let refusals = refused.entry(workload.clone()).or_insert_with(anew);
+        let refusals = workloads.entry(workload.clone()).or_insert_with(anew);
         if refusals.patience != patience {
             *refusals = anew();
         }
-        refusals.last = now;
         let is_final = now.since(refusals.first) >= patience;
         if is_final {
-            refused.remove(workload);
+            workloads.remove(workload);
+            last.forget(workload);
+        } else {
+            last.set(workload, now);
         }
         is_final
     }
@@ -140,6 +152,6 @@ mod tests {
         assert!(!refused.is_final(&uid, 403, at(0)));
         assert!(!refused.is_final(&uid, 403, at(600)));
         assert!(!refused.is_final(&"b".into(), 403, at(900)));
-        assert_eq!(refused.0.lock().len(), 1, "nobody else is kept");
+        assert_eq!(refused.0.lock().workloads.len(), 1, "nobody else is kept");
     }
 }

@@ -1,58 +1,56 @@
 //! Workloads that run without a grant: created unsuspended without the admission policy, or unsuspended by somebody.
 //! They are suspended, whatever the state of their semaphore.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tokio::time::sleep;
 
-use super::{Context, events::Reason, tasks::Tasks};
+use super::{
+    Context,
+    events::Reason,
+    tasks::{Pause, Tasks},
+};
 use crate::{
     call::CALL_TIMEOUT,
     crash::{self, Point},
     workload::{Urgency, WorkloadWrite, WriteError},
 };
 use consul_client::clock::{self, Moment};
-use consul_semaphore::{Uid, holding::Setback, plan::Stop};
+use consul_semaphore::plan::Stop;
 use consul_semaphore_workload::{Kind, TrackedWorkload};
 
 /// How many of them are suspended at once.
 const CONCURRENCY: usize = 16;
 
-/// For how long it is remembered that a workload was suspended: one that runs again by then is suspended after a pause,
-/// which grows each time.
-const REMEMBERED: Duration = Duration::from_mins(1);
-
 /// Suspends them, and never returns.
 pub(super) async fn run(context: Arc<Context>) {
     let mut tasks = Tasks::new(CONCURRENCY);
-    let mut setbacks: HashMap<Uid, Setback> = HashMap::new();
     loop {
         let now = Moment::now();
-        setbacks.retain(|uid, setback| {
-            context.index.is_ungranted(uid) || setback.until + REMEMBERED > now
-        });
-        let due = |uid: &Uid| setbacks.get(uid).is_none_or(|setback| setback.until <= now);
-        let its_turn = |uid: &Uid| !tasks.has(uid) && due(uid);
-        for workload in context
-            .index
-            .ungranted(tasks.free(), tasks.last(), its_turn)
-        {
-            let (uid, context) = (workload.workload.uid.clone(), context.clone());
-            tasks.start(uid, async move { suspend(&context, &workload).await });
+        for uid in context.index.take_ungranted() {
+            tasks.plan(&uid, now);
         }
-        let waits = setbacks.values().map(|setback| setback.until);
-        let next = waits.filter(|until| *until > now).min();
-        let wait = next.map_or(Duration::MAX, |until| until.since(now));
+        while let Some(uid) = tasks.take_due(now) {
+            let Some(workload) = context.index.ungranted(&uid) else {
+                tasks.rest(&uid, now);
+                continue;
+            };
+            let (context, namespace) = (context.clone(), workload.namespace.clone());
+            if tasks.may_start(&uid, &namespace) {
+                let task = async move { suspend(&context, &workload).await };
+                tasks.start(uid, namespace, task);
+            }
+        }
+        let wait = tasks.wait(now);
         tokio::select! {
             () = context.index.ungranted_changed() => {}
             Some((uid, result)) = tasks.next() => {
-                let (before, now) = (setbacks.remove(&uid), Moment::now());
-                let setback = match result {
+                let now = Moment::now();
+                tasks.pause(&uid, |before| match result {
                     // Another controller may start it again at once, and again.
-                    Ok(()) | Err(Undone::Conflict) => Setback::outrun(before.as_ref(), now),
-                    Err(Undone::Failed) => Setback::after(before.as_ref(), now),
-                };
-                setbacks.insert(uid, setback);
+                    Ok(()) | Err(Undone::Conflict) => Pause::outrun(before, now),
+                    Err(Undone::Failed) => Pause::after_failure(before, now),
+                });
             }
             () = sleep(wait) => {}
         }

@@ -2,11 +2,15 @@
 //! gone. No contender speaks for these pods, so they are asked for here. So are those of Jobs whose status still says
 //! that they were started.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 
-use super::{Context, events::Reason, tasks::Tasks};
+use super::{
+    Context,
+    events::Reason,
+    tasks::{Pause, Tasks},
+};
 use crate::{
     call::CALL_TIMEOUT,
     workload::{Urgency, WorkloadWrite, WriteError},
@@ -18,7 +22,6 @@ use consul_client::{
 use consul_semaphore::{
     Identity, MOST_SLOTS, Phase, Uid, Workload,
     engine::Write,
-    holding::Setback,
     plan::{GiveBack, Target},
 };
 use consul_semaphore_api::annotations::HOLD;
@@ -26,10 +29,6 @@ use consul_semaphore_workload::{Kind, Request, TrackedWorkload};
 
 /// How many are asked about at once.
 const CONCURRENCY: usize = 16;
-
-/// For how long it is remembered that something was done about a workload: what is to be done again by then waits for a
-/// pause, which grows each time, because its controller may undo it at once.
-const REMEMBERED: Duration = Duration::from_mins(1);
 
 /// When to look again if pods are left and none is seen to end.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -39,49 +38,42 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Proves that their pods are gone, for as long as this replica leads.
 pub(super) async fn run(context: Arc<Context>) {
-    let mut pauses: HashMap<Uid, Pause> = HashMap::new();
     let mut tasks = Tasks::new(CONCURRENCY);
     loop {
         let now = Moment::now();
-        pauses.retain(|uid, pause| {
-            context.index.is_unproved(uid) || pause.until() + REMEMBERED > now
-        });
-        let its_turn = |uid: &Uid| pauses.get(uid).is_none_or(|pause| pause.until() <= now);
-        let busy = |uid: &Uid| tasks.has(uid);
-        let due = context
-            .index
-            .unproved(tasks.free(), tasks.last(), busy, its_turn);
-        for tracked in due {
-            let (uid, context) = (tracked.workload.uid.clone(), context.clone());
-            tasks.start(uid, async move { settle(&context, &tracked).await });
+        for uid in context.index.take_unproved() {
+            plan(&context, &mut tasks, &uid, now);
         }
-        // Those that are due now wait for a task to end.
-        let next = pauses.values().map(Pause::until);
-        let next = next.filter(|until| *until > now).min();
-        let wait = next.map_or(Duration::MAX, |next| next.since(now));
+        while let Some(uid) = tasks.take_due(now) {
+            let Some(tracked) = context.index.unproved(&uid) else {
+                tasks.rest(&uid, now);
+                continue;
+            };
+            let (context, namespace) = (context.clone(), tracked.namespace.clone());
+            if tasks.may_start(&uid, &namespace) {
+                let task = async move { settle(&context, &tracked).await };
+                tasks.start(uid, namespace, task);
+            }
+        }
+        let wait = tasks.wait(now);
         tokio::select! {
             () = context.index.unproved_changed() => {}
             Some((uid, outcome)) = tasks.next() => {
-                let before = pauses.remove(&uid);
-                pauses.insert(uid, outcome.pause(before.as_ref(), Moment::now()));
+                let now = Moment::now();
+                tasks.pause(&uid, |before| outcome.pause(before, now));
+                plan(&context, &mut tasks, &uid, now);
             }
             () = sleep(wait) => {}
         }
     }
 }
 
-/// Why a workload is left alone for a while.
-enum Pause {
-    Again(Moment),
-    Undone(Setback),
-}
-
-impl Pause {
-    fn until(&self) -> Moment {
-        match self {
-            Self::Again(until) => *until,
-            Self::Undone(setback) => setback.until,
-        }
+/// A workload is due when its pause is over, or at once if a pod of it has ended.
+fn plan(context: &Context, tasks: &mut Tasks<Outcome>, uid: &Uid, now: Moment) {
+    if context.index.is_touched(uid) {
+        tasks.hurry(uid, now);
+    } else {
+        tasks.plan(uid, now);
     }
 }
 
@@ -97,16 +89,12 @@ enum Outcome {
 
 impl Outcome {
     fn pause(&self, before: Option<&Pause>, now: Moment) -> Pause {
-        let before = match before {
-            Some(Pause::Undone(before)) => Some(before),
-            Some(Pause::Again(_)) | None => None,
-        };
         match self {
             // Its controller may undo at once what was written here, and again.
-            Self::Settled | Self::Changed => Pause::Undone(Setback::outrun(before, now)),
+            Self::Settled | Self::Changed => Pause::outrun(before, now),
             Self::PodsLeft => Pause::Again(now + AGAIN),
             Self::TooSoon(until) => Pause::Again(*until),
-            Self::Failed => Pause::Undone(Setback::after(before, now)),
+            Self::Failed => Pause::after_failure(before, now),
         }
     }
 }

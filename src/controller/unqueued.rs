@@ -1,11 +1,7 @@
 //! Workloads in no queue whose wait ends: because their semaphore does not exist, or can never give them what they ask
 //! for.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use jiff::Timestamp;
@@ -14,7 +10,7 @@ use super::{
     Context,
     index::Unclaimed,
     shell::{ended, explain_failure},
-    tasks::Tasks,
+    tasks::{Pause, Tasks},
     unfailable::hold_instead,
 };
 use crate::{
@@ -25,13 +21,15 @@ use consul_client::clock::{self, Moment};
 use consul_semaphore::{
     Uid,
     engine::Write,
-    holding::Setback,
     plan::{Fail, Failed},
 };
 use consul_semaphore_workload::{Shape, TrackedWorkload};
 
-/// When to look again whether a semaphore can grant anything.
+/// When to look again whether a semaphore can grant anything, or a workload may still hold a slot.
 const LATER: Duration = Duration::from_secs(10);
+
+/// How long after at most the wall clock is read again, by which a wait ends: somebody may set it.
+const CLOCK_IS_READ_AGAIN: Duration = Duration::from_mins(1);
 
 /// How many of them fail at once.
 const CONCURRENCY: usize = 16;
@@ -40,7 +38,6 @@ const CONCURRENCY: usize = 16;
 pub(super) struct Unqueued {
     /// Since when this replica leads.
     started: Timestamp,
-    setbacks: HashMap<Uid, Setback>,
     /// Each returns what [`make_fail`] does.
     fails: Tasks<bool>,
 }
@@ -49,79 +46,76 @@ impl Unqueued {
     pub(super) fn new() -> Self {
         Self {
             started: clock::time(),
-            setbacks: HashMap::new(),
             fails: Tasks::new(CONCURRENCY),
         }
     }
 
-    /// Begins to make those of these workloads fail whose time is over, in turns; they are ordered by their uids.
-    /// `why` says what keeps one out of the queue. Returns how long until the next one is due.
-    pub(super) fn end(
+    /// A workload has come to be in no queue, has changed there, or is in one.
+    pub(super) fn look_at(&mut self, workload: &Uid) {
+        self.fails.plan(workload, Moment::now());
+    }
+
+    /// Begins to make those fail whose time is over, in turns. `why` says what keeps one out of the queue.
+    pub(super) async fn end(
         &mut self,
         context: &Arc<Context>,
-        unclaimed: &[TrackedWorkload],
         why: impl Fn(&TrackedWorkload, &Unclaimed) -> String,
-    ) -> Option<Duration> {
-        let there: HashSet<&Uid> = unclaimed
-            .iter()
-            .map(|tracked| &tracked.workload.uid)
-            .collect();
-        self.setbacks.retain(|uid, _| there.contains(uid));
-        let (now, moment) = (clock::time(), Moment::now());
-        let mut next: Option<Duration> = None;
-        let last = self.fails.last();
-        let turn = unclaimed.partition_point(|tracked| Some(&tracked.workload.uid) <= last);
-        let (later, first) = unclaimed.split_at(turn);
-        for tracked in first.iter().chain(later) {
-            let uid = &tracked.workload.uid;
-            if self.fails.has(uid) {
+    ) {
+        let now = Moment::now();
+        while let Some(uid) = self.fails.take_due(now) {
+            // There may be many.
+            tokio::task::consume_budget().await;
+            let Some((tracked, obstacle)) = context.index.unclaimed(&uid) else {
+                self.fails.rest(&uid, now);
                 continue;
-            }
-            let Some((ends, timeout)) = context.index.unclaimed_ends(tracked, self.started) else {
+            };
+            let ends = context.index.unclaimed_ends(&tracked, self.started);
+            let Some((ends, timeout)) = ends.filter(|_| obstacle.ends_waits()) else {
+                self.fails.rest(&uid, now);
                 continue;
             };
             let wait = ends.map_or(LATER, |ends| {
-                Duration::try_from(ends.duration_since(now)).unwrap_or_default()
+                Duration::try_from(ends.duration_since(clock::time())).unwrap_or_default()
             });
-            let setback = self.setbacks.get(uid);
-            let pause = setback.map_or(Duration::ZERO, |setback| setback.until.since(moment));
-            let wait = wait.max(pause);
-            let obstacle = context.index.why_unclaimed(tracked);
-            let Some(obstacle) = obstacle.filter(Unclaimed::ends_waits) else {
+            if !wait.is_zero() {
+                let wait = wait.clamp(Duration::from_secs(1), CLOCK_IS_READ_AGAIN);
+                self.fails.plan(&uid, now + wait);
                 continue;
-            };
-            if !wait.is_zero() || self.fails.free() == 0 {
-                let wait = wait.max(Duration::from_secs(1));
-                next = next.into_iter().chain([wait]).min();
+            }
+            if !self.fails.may_start(&uid, &tracked.namespace) {
                 continue;
             }
             let fail = Fail {
                 workload: (&tracked.workload).into(),
                 why: Failed::Unqueued {
                     timeout,
-                    why: why(tracked, &obstacle),
+                    why: why(&tracked, &obstacle),
                 },
             };
             let (context, namespace) = (context.clone(), tracked.namespace.clone());
-            let shape = tracked.shape.clone();
-            self.fails.start(uid.clone(), async move {
-                make_fail(&context, &namespace, fail, &shape).await
+            self.fails.start(uid, namespace, async move {
+                make_fail(&context, &tracked.namespace, fail, &tracked.shape).await
             });
         }
-        next
+    }
+
+    /// How long until another one may be due.
+    pub(super) fn wait(&self) -> Duration {
+        self.fails.wait(Moment::now())
     }
 
     /// Waits until one of those that were begun is done, and whatever else is done by then; `None` if there is none.
     pub(super) async fn ended(&mut self) -> Option<()> {
         let mut ended = Some(self.fails.next().await?);
         while let Some((uid, done)) = ended {
-            let (before, now) = (self.setbacks.remove(&uid), Moment::now());
-            let setback = if done {
-                Setback::outrun(before.as_ref(), now)
-            } else {
-                Setback::after(before.as_ref(), now)
-            };
-            self.setbacks.insert(uid, setback);
+            let now = Moment::now();
+            self.fails.pause(&uid, |before| {
+                if done {
+                    Pause::outrun(before, now)
+                } else {
+                    Pause::after_failure(before, now)
+                }
+            });
             ended = self.fails.next().now_or_never().flatten();
         }
         Some(())

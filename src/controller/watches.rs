@@ -472,14 +472,16 @@ impl Semaphores {
         let before = self.known.get(&reference).map(|(before, _)| before);
         let known = (looked_after, semaphore.clone());
         if ours && before == Some(&known.0) {
-            self.context.index.update_semaphore(&reference, offer);
+            let index = &self.context.index;
+            index.update_semaphore(&reference, offer).await;
             self.known.insert(reference, known);
             return self.send(Input::Put(semaphore)).await;
         }
         if self.dismiss(&reference).await && known.0 == LookedAfter::ByOthers {
             tracing::info!(semaphore = %reference, "left to another operator: the selector no longer matches its labels");
         }
-        self.context.index.add_semaphore(&reference, offer, ours);
+        let index = &self.context.index;
+        index.add_semaphore(&reference, offer, ours).await;
         self.report_conflict(&reference, &semaphore, conflict);
         self.known.insert(reference, known);
         if ours {
@@ -508,7 +510,7 @@ impl Semaphores {
     async fn remove(&mut self, reference: &SemaphoreRef) {
         self.dismiss(reference).await;
         self.conflicts.remove(reference);
-        self.context.index.remove_semaphore(reference);
+        self.context.index.remove_semaphore(reference).await;
     }
 
     /// Ends the work on a semaphore; returns whether there was any. It has ended before the index knows another

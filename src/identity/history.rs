@@ -117,10 +117,10 @@ impl LeaseHistory {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn version(writer: &str, number: u64) -> Version {
+    pub(in crate::identity) fn version(writer: &str, number: u64) -> Version {
         Version {
             writer: writer.to_owned(),
             number,

@@ -129,31 +129,13 @@ pub(crate) fn conflict(key: &str, id: &str, mark: Option<&Mark>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn version(writer: &str, number: u64) -> Version {
-        Version {
-            writer: writer.to_owned(),
-            number,
-        }
-    }
+    use crate::{identity::history::tests::version, samples::entry};
 
     fn mark(writer: &str, number: u64) -> Mark {
         Mark {
             version: version(writer, number),
             cluster: "prod".to_owned(),
             replica: "operator-0".to_owned(),
-        }
-    }
-
-    fn entry(value: Vec<u8>, session: Option<&str>) -> Entry {
-        Entry {
-            key: "k".to_owned(),
-            value,
-            flags: 0,
-            session: session.map(Into::into),
-            lock_index: 1,
-            create_index: 1,
-            modify_index: 1,
         }
     }
 
@@ -219,7 +201,7 @@ mod tests {
             assert_eq!(judge(Some(&left), last, &history), Found::Free, "{why}");
         }
         assert_eq!(judge(None, Some(&mine), &history), Found::Free);
-        let by_hand = entry(b"maintenance".to_vec(), Some("s"));
+        let by_hand = entry("maintenance", Some("s"));
         assert_eq!(judge(Some(&by_hand), None, &history), Found::Foreign(None));
     }
 

@@ -313,6 +313,7 @@ mod golden;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::samples::entry;
 
     fn candidate() -> LockCandidate {
         LockCandidate {
@@ -334,16 +335,8 @@ mod tests {
         }
     }
 
-    fn entry(value: &Leader, session: Option<&str>) -> Entry {
-        Entry {
-            key: "service/x/leader".to_owned(),
-            value: serde_json::to_vec(value).unwrap(),
-            flags: 0,
-            session: session.map(Into::into),
-            lock_index: 1,
-            create_index: 1,
-            modify_index: 1,
-        }
+    fn held_for(leader: &Leader, session: Option<&str>) -> Entry {
+        entry(serde_json::to_vec(leader).unwrap(), session)
     }
 
     #[test]
@@ -351,13 +344,13 @@ mod tests {
         let mut candidate = candidate();
         let (me, other) = (leader("me", "1"), leader("other", "1"));
         assert_eq!(candidate.judge(None), Seen::Free);
-        assert_eq!(candidate.judge(Some(&entry(&other, None))), Seen::Free);
-        let judged = candidate.judge(Some(&entry(&other, Some("mine"))));
+        assert_eq!(candidate.judge(Some(&held_for(&other, None))), Seen::Free);
+        let judged = candidate.judge(Some(&held_for(&other, Some("mine"))));
         assert_eq!(judged, Seen::Mine);
-        let judged = candidate.judge(Some(&entry(&other, Some("theirs"))));
+        let judged = candidate.judge(Some(&held_for(&other, Some("theirs"))));
         assert_eq!(judged, Seen::Other("other".to_owned()));
         // Our name in another session: ours if it existed when we started.
-        let before = entry(&me, Some("old"));
+        let before = held_for(&me, Some("old"));
         assert_eq!(candidate.judge(Some(&before)), Seen::Before("old".into()));
         candidate.new = false;
         assert_eq!(candidate.judge(Some(&before)), Seen::Other("me".to_owned()));
@@ -366,14 +359,13 @@ mod tests {
     #[test]
     fn another_cluster_of_the_same_name_is_noticed() {
         let stranger = leader("me", "2");
-        let judged = candidate().judge(Some(&entry(&stranger, Some("theirs"))));
+        let judged = candidate().judge(Some(&held_for(&stranger, Some("theirs"))));
         assert_eq!(judged, Seen::OtherCluster(stranger));
     }
 
     #[test]
     fn a_lock_taken_by_hand_is_reported_by_its_session() {
-        let mut by_hand = entry(&leader("x", "1"), Some("theirs"));
-        by_hand.value = b"maintenance".to_vec();
+        let by_hand = entry("maintenance", Some("theirs"));
         let judged = candidate().judge(Some(&by_hand));
         assert_eq!(judged, Seen::Other("session theirs".to_owned()));
     }

@@ -191,7 +191,7 @@ impl Metrics {
             ),
             events_dropped: make.plain(
                 "events_dropped",
-                "Kubernetes events that were dropped because too many were due",
+                "Kubernetes events that were dropped because too many of their namespace were due",
             ),
             spans_dropped: make.plain(
                 "spans_dropped",
@@ -355,7 +355,7 @@ impl Metrics {
         errors.get_or_create(&Resource { resource }).inc();
     }
 
-    /// A Kubernetes event was not written, because its queue was full.
+    /// A Kubernetes event was not written, because its namespace had too many pending.
     pub fn events_dropped(&self) {
         self.0.events_dropped.inc();
     }

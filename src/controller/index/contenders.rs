@@ -129,7 +129,7 @@ impl Index {
     ) -> Vec<Option<Arc<Workload>>> {
         let mut state = self.state();
         state.contenders.put(queue, uids);
-        let workloads = uids.iter().map(|uid| state.workloads.get(*uid));
+        let workloads = uids.iter().map(|uid| state.workloads.get(uid));
         workloads
             .map(|tracked| tracked.map(|tracked| tracked.workload.clone()))
             .collect()

@@ -54,9 +54,9 @@ impl Lists {
         Some(*began)
     }
 
-    /// All semaphores there have been listed.
-    pub(super) fn know_semaphores(&mut self, scope: &WatchScope) {
-        self.semaphores.insert(scope.clone());
+    /// All semaphores there have been listed. Returns whether that is news.
+    pub(super) fn know_semaphores(&mut self, scope: &WatchScope) -> bool {
+        self.semaphores.insert(scope.clone())
     }
 
     /// Whether all semaphores of a namespace are known.

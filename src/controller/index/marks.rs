@@ -1,32 +1,38 @@
-//! The queues that are due a pass, until the engine takes them.
+//! What somebody is to look at, until it is taken.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, mem, sync::Arc};
 
 use tokio::sync::Notify;
 
-use consul_semaphore::engine::QueueRef;
-
-/// Queues that are due a pass.
-#[derive(Default)]
-pub(super) struct Marks {
-    queues: BTreeSet<QueueRef>,
+/// Marked queues or workloads, each once, until the task that looks at them takes them.
+pub(super) struct Marks<T> {
+    marked: BTreeSet<T>,
     wake: Arc<Notify>,
 }
 
-impl Marks {
-    /// Marks a queue as due a pass.
-    pub(super) fn mark(&mut self, queue: QueueRef) {
-        if self.queues.insert(queue) {
+impl<T> Default for Marks<T> {
+    fn default() -> Self {
+        Self {
+            marked: BTreeSet::new(),
+            wake: Arc::default(),
+        }
+    }
+}
+
+impl<T: Ord> Marks<T> {
+    /// Marks one.
+    pub(super) fn mark(&mut self, one: T) {
+        if self.marked.insert(one) {
             self.wake.notify_one();
         }
     }
 
-    /// Takes them out.
-    pub(super) fn take(&mut self) -> BTreeSet<QueueRef> {
-        std::mem::take(&mut self.queues)
+    /// Takes all that are marked. That costs the same however many they are.
+    pub(super) fn take(&mut self) -> BTreeSet<T> {
+        mem::take(&mut self.marked)
     }
 
-    /// Notified when a queue is marked.
+    /// Notified when one is marked.
     pub(super) fn wake(&self) -> Arc<Notify> {
         self.wake.clone()
     }

@@ -4,7 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use super::alike::Asked;
 use super::{IndexedQueue, Offer, QueueRef, Semaphore, SemaphoreRef, State, Unclaimed};
-use consul_client::clock::{self, Moment};
+use crate::watch_scope::WatchScope;
+use consul_client::{
+    clock::{self, Moment},
+    id::IdSet,
+};
 use consul_semaphore::{
     Key, Phase, Prefix, SlotRequest, Uid, Workload, engine::RequestClass, lock_key_parts,
     plan::Stop,
@@ -29,7 +33,7 @@ impl State {
         }
         if !tracked.workload.hold {
             self.held_from_the_start.remove(&uid);
-        } else if !self.workloads.contains_key(&uid) {
+        } else if !self.workloads.contains(&uid) {
             self.held_from_the_start.insert(uid.clone());
         }
         if let Some(known) = self.workloads.get(&uid) {
@@ -37,38 +41,38 @@ impl State {
                 let now = clock::time().as_second();
                 self.unheld.insert(uid.clone(), now);
             }
+            let queues = self.arranged.get(&uid).map_or(&[][..], Vec::as_slice);
             is_new = is_announced(&known.workload, &tracked.workload)
-                || self.queues_for(known) != self.queues_for(&tracked);
-            self.withdraw(&uid);
+                || *queues != self.queues_for(&tracked);
+            let known = known.clone();
+            self.withdraw(&known);
+            self.users.remove(&known);
         }
         self.arrange(&tracked, announce && is_new);
-        self.workloads.insert(uid, tracked);
+        self.users.insert(&tracked);
+        self.workloads.insert(tracked);
     }
 
     pub(super) fn remove(&mut self, uid: &Uid) {
-        self.withdraw(uid);
+        if let Some(tracked) = self.workloads.remove(uid) {
+            self.withdraw(&tracked);
+            self.users.remove(&tracked);
+        }
         self.remnants.remove(uid);
         self.unheld.remove(uid);
         self.held_from_the_start.remove(uid);
-        self.workloads.remove(uid);
     }
 
-    /// Takes a workload out of its place.
-    fn withdraw(&mut self, uid: &Uid) {
-        let Some(tracked) = self.workloads.get(uid) else {
-            return;
-        };
+    /// Takes a workload out of its place. What its semaphores are by now does not matter for that.
+    fn withdraw(&mut self, tracked: &TrackedWorkload) {
+        let uid = &tracked.workload.uid;
         self.unclaimed.remove(uid);
         self.ungranted.remove(uid);
-        let tracked = tracked.clone();
-        self.mark_concerned(&tracked);
+        self.mark_concerned(tracked);
         self.alike.forget(&tracked.workload);
         let place = tracked.workload.place();
-        for reference in self.queues_for(&tracked) {
-            let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore) else {
-                continue;
-            };
-            if let Some(queue) = semaphore.queues.get_mut(&reference.key) {
+        for reference in self.arranged.remove(uid).into_iter().flatten() {
+            if let Some(queue) = self.queue_mut(&reference) {
                 queue.bound.remove(uid);
                 queue.waiting.remove(&place);
                 queue.deadlines.forget(uid);
@@ -86,14 +90,14 @@ impl State {
         }
         let (workload, uid) = (&tracked.workload, &tracked.workload.uid);
         if !tracked.is_managed() && Stop::of(workload).is_some() {
-            self.ungranted.insert(uid.clone());
+            self.ungranted.insert(uid);
         }
         let queues = self.queues_for(tracked);
         if queues.is_empty() && !workload.has_ended() {
-            self.unclaimed.insert(uid.clone());
+            self.unclaimed.insert(uid);
         }
         if announce && workload.is_held_back() && !queues.is_empty() {
-            self.held_back.insert(uid.clone());
+            self.held_back.mark(uid.clone());
         }
         for reference in &queues {
             let asks = workload.asks_for(&reference.semaphore.name, reference.key.as_ref());
@@ -107,6 +111,9 @@ impl State {
             }
         }
         self.arrange_alike(tracked, &queues);
+        if !queues.is_empty() {
+            self.arranged.insert(uid.clone(), queues);
+        }
     }
 
     /// Notes a workload that replaces those that ask for the same, and what it supersedes.
@@ -224,8 +231,10 @@ impl State {
         let started = started.flat_map(|granted| &granted.slots);
         let started = started.flat_map(|by| self.queues_at(&tracked.namespace, &by.lock_key));
         let concerned = self.queues_for(tracked).into_iter().chain(started);
-        let contenders = self.contenders.queues_of(&tracked.workload.uid);
-        concerned.chain(contenders.cloned()).collect()
+        let uid = &tracked.workload.uid;
+        let arranged = self.arranged.get(uid).into_iter().flatten();
+        let others = arranged.chain(self.contenders.queues_of(uid));
+        concerned.chain(others.cloned()).collect()
     }
 
     /// A queue of an existing semaphore; it is created if necessary.
@@ -268,33 +277,83 @@ impl State {
             .collect()
     }
 
-    /// Rearranges a namespace's workloads, because its semaphores have changed.
-    pub(super) fn rearrange(&mut self, namespace: &str) {
-        for (reference, semaphore) in &mut self.semaphores {
-            if reference.namespace.as_ref() == namespace {
-                for queue in semaphore.queues.values_mut() {
-                    queue.waiting.clear();
-                    queue.deadlines.clear();
-                    queue.superseded.clear();
-                    queue.bound.clear();
-                    queue.changes = None;
-                }
-            }
+    /// The workloads that a semaphore concerns which has come or goes: those that name it, and those that were started in
+    /// its slots.
+    pub(super) fn users_of(&self, reference: &SemaphoreRef) -> IdSet<Uid> {
+        let offer = self.semaphores.get(reference);
+        let offer = offer.map(|semaphore| &semaphore.offer).into_iter();
+        let started = offer.flat_map(|offer| {
+            let namespace = &reference.namespace;
+            self.users.started(namespace, offer.prefix.as_str())
+        });
+        let naming = self.users.naming(reference, 0).map(|(_, uid)| uid);
+        naming.chain(started).cloned().collect()
+    }
+
+    /// The workloads for which it makes a difference that a semaphore offered something else before.
+    pub(super) fn users_of_change(&self, reference: &SemaphoreRef, before: &Offer) -> Vec<Uid> {
+        let Some(semaphore) = self.semaphores.get(reference) else {
+            return Vec::new();
+        };
+        let now = &semaphore.offer;
+        let is_elsewhere = before.consul != now.consul || before.credential != now.credential;
+        let ends_otherwise = before.wait_timeout != now.wait_timeout;
+        let least = if is_elsewhere || ends_otherwise {
+            0
+        } else {
+            before
+                .most_for_all()
+                .min(now.most_for_all())
+                .saturating_add(1)
+        };
+        let concerns = |slots: u32, uid: &Uid| {
+            let Some(tracked) = self.workloads.get(uid) else {
+                return false;
+            };
+            let workload = &tracked.workload;
+            let most = [before, now].map(|offer| offer.most(workload.priority));
+            is_elsewhere
+                || ends_otherwise && workload.wait.timeout.is_none()
+                || most[0] != most[1] && slots > most[0].min(most[1])
+        };
+        let users = self.users.naming(reference, least);
+        let users = users.filter(|(slots, uid)| concerns(*slots, uid));
+        users.map(|(_, uid)| uid.clone()).collect()
+    }
+
+    /// Gives a workload its place again, because its semaphores have changed.
+    pub(super) fn rearrange(&mut self, uid: &Uid) {
+        let Some(tracked) = self.workloads.get(uid).cloned() else {
+            return;
+        };
+        let announce = self.lists.knows_semaphores(&tracked.namespace)
+            || self.lists.is_since_the_first(&tracked.workload);
+        let waited_for_it = self.unclaimed.contains(uid);
+        self.withdraw(&tracked);
+        self.arrange(&tracked, announce && waited_for_it);
+        // Whose it is may have changed.
+        self.remnants.mark(uid);
+    }
+
+    /// The workloads there that a task handles are to be looked at: it is known now whose they are.
+    pub(super) fn mark_all(&mut self, scope: &WatchScope) {
+        let there = |uid: &&Uid| {
+            let known = self.workloads.get(uid);
+            known.is_some_and(|tracked| scope.covers(&tracked.namespace))
+        };
+        let [unclaimed, ungranted] = [&self.unclaimed, &self.ungranted]
+            .map(|set| set.iter().filter(there).cloned().collect::<Vec<_>>());
+        let unproved = self.remnants.iter();
+        let unproved = unproved.filter(|(_, tracked)| scope.covers(&tracked.namespace));
+        let unproved: Vec<_> = unproved.map(|(uid, _)| uid.clone()).collect();
+        for uid in &unclaimed {
+            self.unclaimed.insert(uid);
         }
-        let workloads: Vec<TrackedWorkload> = self
-            .workloads
-            .values()
-            .filter(|tracked| tracked.namespace.as_ref() == namespace)
-            .cloned()
-            .collect();
-        for tracked in workloads {
-            let uid = &tracked.workload.uid;
-            self.ungranted.remove(uid);
-            self.alike.forget(&tracked.workload);
-            let announce = self.lists.knows_semaphores(&tracked.namespace)
-                || self.lists.is_since_the_first(&tracked.workload);
-            let waited_for_it = self.unclaimed.remove(uid);
-            self.arrange(&tracked, announce && waited_for_it);
+        for uid in &ungranted {
+            self.ungranted.insert(uid);
+        }
+        for uid in &unproved {
+            self.remnants.mark(uid);
         }
     }
 
@@ -367,6 +426,16 @@ impl State {
     /// The queues that a workload asks for; none, unless it can have its place in all of them.
     pub(super) fn wanted(&self, tracked: &TrackedWorkload) -> Vec<QueueRef> {
         self.resolve(tracked).unwrap_or_default()
+    }
+
+    /// Why no queue has a workload; `None` if one has it.
+    pub(super) fn why_unclaimed(&self, tracked: &TrackedWorkload) -> Option<Unclaimed> {
+        match self.resolve(tracked) {
+            // It asks for nothing, and was started by a semaphore that is gone.
+            Ok(queues) if queues.is_empty() => Some(Unclaimed::Missing(Vec::new())),
+            Ok(_) => None,
+            Err(why) => Some(why),
+        }
     }
 
     /// The queues that a workload asks for, or why it can't be in them.
@@ -460,13 +529,8 @@ impl<'a> Part<'a> {
 
     /// Why it can never be granted.
     fn obstacle(&self) -> Option<Obstacle> {
-        let Offer {
-            limit,
-            restrictions,
-            ..
-        } = &self.semaphore.offer;
         let slots = self.request.slots.get();
-        let most = restrictions.most(*limit, self.priority);
+        let most = self.semaphore.offer.most(self.priority);
         (slots > most).then(|| Obstacle::Unsatisfiable {
             semaphore: self.queue.title(),
             slots,

@@ -2,28 +2,23 @@
 //! has shown that none is left: so it is not started beside them, and nobody else gets their slots.
 
 use std::{
-    collections::{BTreeMap, HashMap},
-    ops::Bound,
+    collections::{BTreeSet, HashMap},
     sync::Arc,
 };
 
+use tokio::sync::Notify;
+
+use super::marks::Marks;
 use consul_client::clock::Moment;
 use consul_semaphore::{Granted, Phase, Uid, Workload, engine::START_SETTLE_TIME};
 use consul_semaphore_workload::TrackedWorkload;
 
-/// What comes after a workload, and what comes before and is it: so that each has its turn where many are due.
-pub(super) fn circle(after: Option<&Uid>) -> [(Bound<Uid>, Bound<Uid>); 2] {
-    let after = after.cloned().unwrap_or_else(|| Uid::from(""));
-    [
-        (Bound::Excluded(after.clone()), Bound::Unbounded),
-        (Bound::Unbounded, Bound::Included(after)),
-    ]
-}
-
 /// What is known of them.
 #[derive(Default)]
 pub(super) struct Remnants {
-    unproved: BTreeMap<Uid, Unproved>,
+    unproved: HashMap<Uid, Unproved>,
+    /// Those of them that are to be looked at: they are new or have changed, or a pod of them has ended.
+    changed: Marks<Uid>,
     /// The grants from which no pod is left, and the time in the queue that followed: Kueue's Workloads name no grant.
     proved: HashMap<Uid, (Option<Granted>, i64)>,
     /// Since when each workload that runs or stops is known to have been started.
@@ -91,7 +86,9 @@ impl Remnants {
             touched,
             has_ended,
         };
-        self.unproved.insert(judged.workload.uid.clone(), unproved);
+        let uid = &judged.workload.uid;
+        self.unproved.insert(uid.clone(), unproved);
+        self.changed.mark(uid.clone());
         judged
     }
 
@@ -99,22 +96,42 @@ impl Remnants {
         self.unproved.contains_key(uid)
     }
 
-    /// A pod of a workload has ended. Returns whether that matters here.
-    pub(super) fn touch(&mut self, uid: &Uid) -> bool {
-        let known = self.unproved.get_mut(uid);
-        known.map(|known| known.touched = true).is_some()
+    /// All of them, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Uid, &TrackedWorkload)> {
+        let unproved = self.unproved.iter();
+        unproved.map(|(uid, known)| (uid, &known.tracked))
     }
 
-    /// Those whose turn it is, or of which a pod has ended, in a circle that begins after this one.
-    pub(super) fn due(
-        &self,
-        after: Option<&Uid>,
-        its_turn: impl Fn(&Uid) -> bool,
-    ) -> impl Iterator<Item = &Uid> {
-        let [next, first] = circle(after);
-        let due = self.unproved.range(next).chain(self.unproved.range(first));
-        let due = due.filter(move |(uid, known)| known.touched || its_turn(uid));
-        due.map(|(uid, _)| uid)
+    /// A pod in this namespace says that it is of a workload, and has ended. Whoever may make pods may name any workload.
+    pub(super) fn touch(&mut self, namespace: &str, uid: &Uid) {
+        let known = self.unproved.get_mut(uid);
+        if let Some(known) = known.filter(|known| *known.tracked.namespace == *namespace) {
+            known.touched = true;
+            self.changed.mark(uid.clone());
+        }
+    }
+
+    /// Whether a pod of one of them has ended since it was last taken.
+    pub(super) fn is_touched(&self, uid: &Uid) -> bool {
+        let known = self.unproved.get(uid);
+        known.is_some_and(|known| known.touched)
+    }
+
+    /// A workload is to be looked at, if it is one of them.
+    pub(super) fn mark(&mut self, uid: &Uid) {
+        if self.contains(uid) {
+            self.changed.mark(uid.clone());
+        }
+    }
+
+    /// Takes those that are to be looked at. Some may have been forgotten since.
+    pub(super) fn take_changed(&mut self) -> BTreeSet<Uid> {
+        self.changed.take()
+    }
+
+    /// Notified when one is to be looked at.
+    pub(super) fn wake(&self) -> Arc<Notify> {
+        self.changed.wake()
     }
 
     /// One of them, which is asked about now.

@@ -120,20 +120,20 @@ fn without_a_key_it_is_a_stray_of_a_keyed_semaphore_alone() {
     add(&index, "db", "p", true);
     let without = tracked("a", |_| {});
     put(&index, without.clone());
-    assert_eq!(names_of(&index.unclaimed()), ["a"]);
+    assert_eq!(names_of(&unclaimed(&index)), ["a"]);
     let no_key = Unclaimed::Obstacle(Obstacle::NoKey("db".into()));
-    assert_eq!(index.why_unclaimed(&without), Some(no_key));
+    assert_eq!(index.state().why_unclaimed(&without), Some(no_key));
     put(
         &index,
         keyed("a", "k1", |tracked| workload(tracked).version = "11".into()),
     );
-    assert!(index.unclaimed().is_empty());
+    assert!(unclaimed(&index).is_empty());
     // A semaphore that is not keyed ignores the key.
     add(&index, "plain", "q", false);
     let plain = keyed("b", "k1", |tracked| {
         workload(tracked).requests[0].semaphore = "plain".into();
     });
-    assert_eq!(index.why_unclaimed(&plain), None);
+    assert_eq!(index.state().why_unclaimed(&plain), None);
     assert!(index.ignores_key(&plain));
     put(&index, plain);
     assert_eq!(names(&index.all_waiting(&queue("plain"))), ["b"]);
@@ -224,6 +224,6 @@ fn a_deleted_queue_has_no_contenders() {
     assert_eq!(count(), 2);
     assert!(index.close(&queue_of("db", "k1")));
     assert_eq!(count(), 1);
-    index.remove_semaphore(&reference("db"));
+    block_on(index.remove_semaphore(&reference("db")));
     assert_eq!(count(), 0);
 }

@@ -10,10 +10,12 @@ fn stopped(session: &str) -> TrackedWorkload {
     })
 }
 
-fn due(index: &Index) -> Vec<String> {
-    let unproved = index.unproved(9, None, |_| false, |_| false);
-    let names = unproved.iter().map(|it| it.workload.name.to_string());
-    names.collect()
+/// Those of which a pod has ended since they were asked about.
+fn touched(index: &Index) -> Vec<String> {
+    let due = index.take_unproved().into_iter();
+    due.filter(|uid| index.is_touched(uid) && index.unproved(uid).is_some())
+        .map(|uid| uid.to_string())
+        .collect()
 }
 
 #[test]
@@ -26,7 +28,7 @@ fn what_may_have_pods_counts_as_stopping_until_none_is_left() {
         (vec![], vec!["a"])
     );
     assert_eq!(slice.bound[0].phase, Phase::Stopping);
-    let asked = index.unproved(9, None, |_| false, |_| true);
+    let asked = unproved(&index);
     assert_eq!(
         asked[0].workload.phase,
         Phase::Idle,
@@ -71,7 +73,7 @@ fn that_it_has_no_pods_counts_only_some_time_after_it_was_started() {
     put(&index, seen(12, Phase::Running));
     put(&index, seen(13, Phase::Stopping));
     put(&index, seen(14, Phase::Idle));
-    let asked = index.unproved(9, None, |_| false, |_| true).remove(0);
+    let asked = unproved(&index).remove(0);
     let counts = |at| Some(second(at) + START_SETTLE_TIME);
     assert_eq!(index.proof_counts_from(&asked), counts(10));
     index.proved(&asked);
@@ -93,23 +95,31 @@ fn that_it_has_no_pods_counts_only_some_time_after_it_was_started() {
 fn it_is_asked_about_at_once_when_one_of_its_pods_has_ended() {
     let index = with_db();
     put(&index, stopped("s"));
-    assert!(due(&index).is_empty(), "it is not its turn");
+    assert!(touched(&index).is_empty());
     index.pod_ended("batch", "db/.lock", &"a".into());
-    assert!(
-        index.unproved(9, None, |_| true, |_| true).is_empty(),
-        "busy"
-    );
-    assert_eq!(due(&index), ["a"]);
-    assert!(due(&index).is_empty());
+    assert!(index.unproved_changed().now_or_never().is_some());
+    assert_eq!(touched(&index), ["a"]);
+    assert!(touched(&index).is_empty());
     index.remove(&"a".into());
     assert!(!index.is_unproved(&"a".into()));
+}
+
+/// Whoever may make pods writes any uid into their labels.
+#[test]
+fn a_pod_of_another_namespace_says_nothing_of_it() {
+    let index = with_db();
+    put(&index, stopped("s"));
+    assert_eq!(index.take_unproved(), ["a".into()].into());
+    index.pod_ended("elsewhere", "db/.lock", &"a".into());
+    assert!(index.take_unproved().is_empty());
+    assert!(!index.is_touched(&"a".into()));
 }
 
 #[test]
 fn what_was_deleted_while_it_was_asked_about_is_forgotten() {
     let index = with_db();
     put(&index, stopped("s"));
-    let asked = index.unproved(9, None, |_| false, |_| true).remove(0);
+    let asked = unproved(&index).remove(0);
     index.remove(&"a".into());
     index.proved(&asked);
     // Whatever has its uid now is not proved by that.
@@ -133,7 +143,7 @@ fn one_of_kueues_is_not_queued_before_its_pods_are_known_to_be_gone() {
     let is_queued = || !index.all_waiting(&queue("db")).is_empty();
     put(&index, of_kueue("11", 5));
     assert!(!is_queued());
-    let asked = index.unproved(9, None, |_| false, |_| true);
+    let asked = unproved(&index);
     index.proved(&asked[0]);
     assert!(is_queued());
     put(&index, of_kueue("12", 5));
@@ -141,7 +151,7 @@ fn one_of_kueues_is_not_queued_before_its_pods_are_known_to_be_gone() {
     // It has been evicted, and has its quota again.
     put(&index, of_kueue("13", 6));
     assert!(!is_queued());
-    index.proved(&index.unproved(9, None, |_| false, |_| true)[0]);
+    index.proved(&unproved(&index)[0]);
     assert!(is_queued());
     // The same within one second, when it was seen to run.
     let mut runs = of_kueue("14", 6);
@@ -179,8 +189,7 @@ fn a_job_that_still_has_a_start_time_is_asked_about_until_it_has_none() {
     let mut started = suspended("11", consul_semaphore_workload::Shape::Started);
     workload(&mut started).phase = Phase::Stopping;
     put(&index, started);
-    assert_eq!(due(&index), [""; 0], "not before it is its turn");
-    let asked = index.unproved(9, None, |_| false, |_| true).remove(0);
+    let asked = unproved(&index).remove(0);
     index.proved(&asked);
     let uid: Uid = "a".into();
     assert!(index.is_unproved(&uid), "that there are no pods is not all");
@@ -206,7 +215,7 @@ fn the_slots_of_an_evicted_one_are_free_without_pods_also_if_that_cannot_be_writ
     let uid: Uid = "a".into();
     let phase = || index.workload(&uid).unwrap().phase;
     put(&index, evicted("s"));
-    let asked = index.unproved(9, None, |_| false, |_| true).remove(0);
+    let asked = unproved(&index).remove(0);
     assert_eq!(phase(), Phase::Stopping);
     index.let_slots_go(&asked);
     assert_eq!(phase(), Phase::Finished { at_rest: true });
@@ -231,7 +240,7 @@ fn of_an_evicted_one_all_sessions_of_its_contenders_are_known_once_its_queue_is(
     add(&index, "db", "db", false);
     let (uid, db): (Uid, _) = ("a".into(), queue("db"));
     put(&index, evicted("s"));
-    let asked = index.unproved(9, None, |_| false, |_| true).remove(0);
+    let asked = unproved(&index).remove(0);
     assert!(!index.knows_contenders(&asked));
     index.workloads_of(&db, &[&uid]);
     index.contends(&db, &uid, Some(&"t".into()));

@@ -17,7 +17,7 @@ fn granted_at(tracked: &mut TrackedWorkload, lock_key: &str) {
 
 /// Whether no workload needs any action.
 fn leaves_all_alone(index: &Index) -> bool {
-    index.unclaimed().is_empty() && ungranted(index).is_empty()
+    unclaimed(index).is_empty() && ungranted(index).is_empty()
 }
 
 #[test]
@@ -98,26 +98,26 @@ fn a_semaphore_changes_hands_with_all_its_workloads() {
     assert!(leaves_all_alone(&index));
     assert_eq!(index.all_waiting(&queue("db")).len(), 0);
 
-    let changed = || {
-        let changed = index.ungranted_changed();
-        changed.now_or_never().is_some()
-    };
-    while changed() {}
+    index.take_ungranted();
+    while index.ungranted_changed().now_or_never().is_some() {}
     add(&index, "db", "db", false);
+    assert!(
+        index.ungranted_changed().now_or_never().is_some(),
+        "one that must be suspended is notified"
+    );
     let slice = index.slice(&queue("db"), 9);
     assert_eq!(
         (names(&slice.waiting), names(&slice.bound)),
         (vec!["waits"], vec!["started"])
     );
     assert_eq!(names_of(&ungranted(&index)), ["runs"]);
-    assert!(changed(), "a workload that must be suspended is notified");
     // The other operator has emitted the event that they wait.
     assert!(index.newcomers(&queue("db")).is_empty());
 
     add_others(&index, "db", "db", false);
-    index.remove_semaphore(&reference("db"));
+    block_on(index.remove_semaphore(&reference("db")));
     assert_eq!(
-        names_of(&index.unclaimed()),
+        names_of(&unclaimed(&index)),
         ["runs", "started", "waits"],
         "nobody's"
     );
@@ -130,15 +130,15 @@ fn whether_anothers_workload_has_pods_left_is_not_asked() {
     add_others(&index, "db", "db", false);
     let started = consul_semaphore_workload::Shape::Started;
     put(&index, tracked("a", |tracked| tracked.shape = started));
-    let asked = || index.unproved(9, None, |_| false, |_| true).len();
+    let asked = || unproved(&index).len();
     assert_eq!(asked(), 0, "whose it is may not be known yet");
     index.semaphores_are_known(&WatchScope::Cluster);
     assert_eq!(asked(), 0);
 
-    let changed = || index.unproved_changed().now_or_never().is_some();
-    while changed() {}
+    index.take_unproved();
+    while index.unproved_changed().now_or_never().is_some() {}
     add(&index, "db", "db", false);
-    assert!(changed());
+    assert!(index.unproved_changed().now_or_never().is_some());
     assert_eq!(asked(), 1);
 }
 
@@ -168,9 +168,9 @@ fn a_workload_is_a_stray_once_the_semaphores_of_its_namespace_are_known() {
     put(&index, tracked_in("b", "two"));
     assert!(leaves_all_alone(&index));
     index.semaphores_are_known(&WatchScope::Namespace("a".into()));
-    assert_eq!(names_of(&index.unclaimed()), ["one"]);
+    assert_eq!(names_of(&unclaimed(&index)), ["one"]);
     index.semaphores_are_known(&WatchScope::Namespace("b".into()));
-    assert_eq!(names_of(&index.unclaimed()), ["one", "two"]);
+    assert_eq!(names_of(&unclaimed(&index)), ["one", "two"]);
 }
 
 #[test]

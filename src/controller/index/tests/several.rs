@@ -20,12 +20,12 @@ fn one_that_asks_for_several_is_in_all_their_queues_or_in_none() {
     });
     put(&index, asks);
     assert_eq!(waiting(&index, "db"), [""; 0], "one is missing");
-    assert_eq!(names_of(&index.unclaimed()), ["a"]);
+    assert_eq!(names_of(&unclaimed(&index)), ["a"]);
     add(&index, "licenses", "licenses", false);
     for name in ["db", "licenses"] {
         assert_eq!(waiting(&index, name), ["a"], "{name}");
     }
-    assert_eq!(names_of(&index.unclaimed()), [""; 0]);
+    assert_eq!(names_of(&unclaimed(&index)), [""; 0]);
     let marked = index.take_marked();
     assert!(marked.contains(&queue("db")) && marked.contains(&queue("licenses")));
     index.remove(&"a".into());
@@ -44,7 +44,7 @@ fn of_key(name: &str, key: &str) -> SlotRequest {
 }
 
 fn obstacle(index: &Index, requests: &[SlotRequest]) -> Option<Obstacle> {
-    match index.why_unclaimed(&asks(requests))? {
+    match index.state().why_unclaimed(&asks(requests))? {
         Unclaimed::Obstacle(obstacle) => Some(obstacle),
         Unclaimed::Missing(_) => panic!("all are there"),
     }
@@ -55,7 +55,7 @@ fn the_missing_semaphores_among_several_are_named() {
     let index = with_db();
     let requests = ["db", "x", "y"].map(|name| SlotRequest::one(name, None));
     let missing = Unclaimed::Missing(vec!["x".into(), "y".into()]);
-    assert_eq!(index.why_unclaimed(&asks(&requests)), Some(missing));
+    assert_eq!(index.state().why_unclaimed(&asks(&requests)), Some(missing));
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn what_can_never_be_granted_together_is_in_no_queue() {
         }),
         ..offer("elsewhere", false)
     };
-    index.add_semaphore(&reference("elsewhere"), elsewhere, true);
+    block_on(index.add_semaphore(&reference("elsewhere"), elsewhere, true));
     let one = |name: &str| SlotRequest::one(name, None);
     for (requests, expected) in [
         (
@@ -125,11 +125,11 @@ fn one_that_asks_for_more_than_there_is_waits_in_no_queue_until_there_is_more() 
         limit: 4,
         ..offer("db", false)
     };
-    index.update_semaphore(&reference("db"), more);
+    block_on(index.update_semaphore(&reference("db"), more));
     assert_eq!(waiting(&index, "db"), ["a"]);
-    index.update_semaphore(&reference("db"), offer("db", false));
+    block_on(index.update_semaphore(&reference("db"), offer("db", false)));
     assert_eq!(waiting(&index, "db"), [""; 0]);
-    assert_eq!(names_of(&index.unclaimed()), ["a"]);
+    assert_eq!(names_of(&unclaimed(&index)), ["a"]);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn what_is_reserved_for_others_and_what_no_window_has_can_never_be_had() {
             restrictions,
             ..offer("db", false)
         };
-        index.update_semaphore(&reference("db"), offer);
+        block_on(index.update_semaphore(&reference("db"), offer));
     };
     restrict(1, 3);
     assert_eq!((asked(2), asked(3)), (false, true));

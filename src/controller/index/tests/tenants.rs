@@ -22,7 +22,7 @@ fn add_with(index: &Index, namespace: &str, credential: Option<Credential>) {
         credential,
         ..offer("shared/db", false)
     };
-    index.add_semaphore(&db(namespace), offer, true);
+    block_on(index.add_semaphore(&db(namespace), offer, true));
 }
 
 fn secret(namespace: &str, secret: &str) -> Credential {
@@ -132,13 +132,13 @@ fn another_credential_is_another_group() {
         credential: Some(Credential::Operator),
         ..offer("shared/db", false)
     };
-    index.update_semaphore(&db("other"), trusted);
+    block_on(index.update_semaphore(&db("other"), trusted));
     assert_eq!(superseded(&index).len(), 1);
     let own = Offer {
         credential: Some(secret("other", "consul-token")),
         ..offer("shared/db", false)
     };
-    index.update_semaphore(&db("other"), own);
+    block_on(index.update_semaphore(&db("other"), own));
     assert_eq!(superseded(&index), []);
 }
 

@@ -134,8 +134,9 @@ fn waits_are_over_in_the_order_of_their_deadlines() {
         wait_timeout: Some(Duration::from_secs(5)),
         ..offer("db", false)
     };
-    index.update_semaphore(&reference("db"), default);
-    assert_eq!(overdue(100), ["c", "b"]);
+    block_on(index.update_semaphore(&reference("db"), default));
+    assert_eq!(overdue(199), ["c"]);
+    assert_eq!(overdue(200), ["c", "b"]);
     assert!(index.any_deadline(&reference("db")));
 }
 

@@ -1,0 +1,66 @@
+//! The workloads that concern the operator, by their uids.
+
+use consul_client::id::IdMap;
+use consul_semaphore::Uid;
+use consul_semaphore_workload::TrackedWorkload;
+
+/// The workloads that concern the operator. A test counts how many are looked at: what one tenant writes must not cost
+/// a look at the workloads of all others, because everybody waits for the lock of the index.
+#[derive(Default)]
+pub(super) struct KnownWorkloads {
+    all: IdMap<Uid, TrackedWorkload>,
+    #[cfg(test)]
+    looks: std::cell::Cell<usize>,
+}
+
+impl KnownWorkloads {
+    /// Counts that a workload is looked at.
+    #[cfg(test)]
+    fn count(&self) {
+        self.looks.update(|looks| looks + 1);
+    }
+
+    /// Only tests count.
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, reason = "as in tests")]
+    fn count(&self) {}
+
+    /// The workload with this uid.
+    pub(super) fn get(&self, uid: &Uid) -> Option<&TrackedWorkload> {
+        self.count();
+        self.all.get(uid)
+    }
+
+    /// The workload with this uid, for changes.
+    pub(super) fn get_mut(&mut self, uid: &Uid) -> Option<&mut TrackedWorkload> {
+        self.count();
+        self.all.get_mut(uid)
+    }
+
+    /// Whether there is a workload with this uid.
+    pub(super) fn contains(&self, uid: &Uid) -> bool {
+        self.count();
+        self.all.contains_key(uid)
+    }
+
+    /// All workloads.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Uid, &TrackedWorkload)> {
+        self.all.iter().inspect(|_| self.count())
+    }
+
+    /// Stores a workload, in the place of its earlier version.
+    pub(super) fn insert(&mut self, tracked: TrackedWorkload) {
+        self.all.insert(tracked.workload.uid.clone(), tracked);
+    }
+
+    /// Forgets the workload with this uid, and returns it.
+    pub(super) fn remove(&mut self, uid: &Uid) -> Option<TrackedWorkload> {
+        self.all.remove(uid)
+    }
+
+    /// How many workloads were looked at since the last call.
+    #[cfg(test)]
+    pub(super) fn take_looks(&self) -> usize {
+        self.looks.take()
+    }
+}

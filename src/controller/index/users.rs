@@ -1,0 +1,114 @@
+//! Which workloads a semaphore concerns: a change of it arranges these again, and no others.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use consul_client::id::IdSet;
+use consul_semaphore::{Uid, engine::SemaphoreRef, lock_key_parts};
+use consul_semaphore_workload::TrackedWorkload;
+
+/// The workloads that use each semaphore.
+#[derive(Default)]
+pub(super) struct Users {
+    /// Those that name a semaphore, by how many of its slots they ask for: the most at any key of it, and 0 if an obstacle
+    /// keeps them from asking.
+    naming: HashMap<SemaphoreRef, BTreeMap<u32, IdSet<Uid>>>,
+    /// Those that were started in a slot of a lock key, by their namespace and the prefixes of the semaphores that may
+    /// have that lock key.
+    started: HashMap<(Arc<str>, String), IdSet<Uid>>,
+}
+
+impl Users {
+    /// A workload is known now.
+    pub(super) fn insert(&mut self, tracked: &TrackedWorkload) {
+        let uid = &tracked.workload.uid;
+        for (semaphore, slots) in named(tracked) {
+            let naming = self.naming.entry(semaphore).or_default();
+            naming.entry(slots).or_default().insert(uid.clone());
+        }
+        for at in started_at(tracked) {
+            self.started.entry(at).or_default().insert(uid.clone());
+        }
+    }
+
+    /// A workload is not known any more, or not in this version.
+    pub(super) fn remove(&mut self, tracked: &TrackedWorkload) {
+        let uid = &tracked.workload.uid;
+        for (semaphore, slots) in named(tracked) {
+            let Some(naming) = self.naming.get_mut(&semaphore) else {
+                continue;
+            };
+            if let Some(users) = naming.get_mut(&slots) {
+                users.remove(uid);
+                if users.is_empty() {
+                    naming.remove(&slots);
+                }
+            }
+            if naming.is_empty() {
+                self.naming.remove(&semaphore);
+            }
+        }
+        for at in started_at(tracked) {
+            if let Some(users) = self.started.get_mut(&at) {
+                users.remove(uid);
+                if users.is_empty() {
+                    self.started.remove(&at);
+                }
+            }
+        }
+    }
+
+    /// Those that name a semaphore and ask for at least this many slots of it, each with how many.
+    pub(super) fn naming(
+        &self,
+        semaphore: &SemaphoreRef,
+        least: u32,
+    ) -> impl Iterator<Item = (u32, &Uid)> {
+        let naming = self.naming.get(semaphore).into_iter();
+        let naming = naming.flat_map(move |naming| naming.range(least..));
+        naming.flat_map(|(slots, users)| users.iter().map(|uid| (*slots, uid)))
+    }
+
+    /// Those in a namespace that were started in a slot of a semaphore at this prefix, or of a key of a keyed one.
+    pub(super) fn started(&self, namespace: &Arc<str>, prefix: &str) -> impl Iterator<Item = &Uid> {
+        let at = (namespace.clone(), prefix.to_owned());
+        self.started.get(&at).into_iter().flatten()
+    }
+
+    /// Whether there are none.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.naming.is_empty() && self.started.is_empty()
+    }
+}
+
+/// The semaphores that a workload names, with how many slots of each it asks for.
+fn named(tracked: &TrackedWorkload) -> BTreeMap<SemaphoreRef, u32> {
+    let mut named = BTreeMap::new();
+    let asked = tracked.workload.requests.iter();
+    let asked = asked.map(|request| (&request.semaphore, request.slots.get()));
+    let barred = tracked.barred_from.iter().map(|name| (name, 0));
+    for (name, slots) in asked.chain(barred) {
+        let semaphore = SemaphoreRef {
+            namespace: tracked.namespace.clone(),
+            name: name.clone(),
+        };
+        let most: &mut u32 = named.entry(semaphore).or_default();
+        *most = slots.max(*most);
+    }
+    named
+}
+
+/// Where the semaphores may be in whose slots a workload was started.
+fn started_at(tracked: &TrackedWorkload) -> impl Iterator<Item = (Arc<str>, String)> {
+    let granted = tracked.workload.granted.iter();
+    let slots = granted.flat_map(|granted| &granted.slots);
+    let parts = slots.filter_map(|slot| lock_key_parts(&slot.lock_key));
+    let prefixes = parts.flat_map(|(prefix, above)| {
+        let above = above.map(|(prefix, _key)| prefix);
+        [Some(prefix), above].into_iter().flatten()
+    });
+    prefixes.map(|prefix| (tracked.namespace.clone(), prefix.to_owned()))
+}
