@@ -419,7 +419,6 @@ pub(super) fn questions(
 mod tests {
     use std::{collections::BTreeSet, fs, path::Path};
 
-    use serde::Deserialize as _;
     use serde_json::Value;
 
     use super::*;
@@ -433,11 +432,7 @@ mod tests {
         let files = fs::read_dir(folder).unwrap();
         let files = files.map(|file| file.unwrap().path());
         let texts = files.map(|file| fs::read_to_string(file).unwrap());
-        let documents = texts.flat_map(|text| {
-            let documents = serde_yaml_ng::Deserializer::from_str(&text);
-            let documents = documents.map(|document| Value::deserialize(document).unwrap());
-            documents.collect::<Vec<_>>()
-        });
+        let documents = texts.flat_map(|text| serde_saphyr::from_multiple::<Value>(&text).unwrap());
         documents.collect()
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use consul_client::clock;
-use consul_semaphore_api::ConsulSemaphore;
+use consul_semaphore_api::{ConsulSemaphore, to_yaml};
 use consul_semaphore_workload::{KIND, TrackedWorkload};
 use jiff::Timestamp;
 use kube::api::DynamicObject;
@@ -170,7 +170,7 @@ pub(crate) fn is_for_programs(output: Output) -> bool {
 
 pub(crate) fn document(what: &impl Serialize, output: Option<Output>) -> Result<(), Failure> {
     let written = if output == Some(Output::Yaml) {
-        serde_yaml_ng::to_string(what).map_err(|error| error.to_string())
+        to_yaml(what).map_err(|error| error.to_string())
     } else {
         serde_json::to_string_pretty(what)
             .map(|text| text + "\n")

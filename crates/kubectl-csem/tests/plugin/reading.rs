@@ -69,7 +69,7 @@ async fn who_holds_who_waits_and_why() {
     assert_eq!(reasons, expected);
     assert_eq!(read["gaps"], json!([]));
     let yaml = user.sees(&["show", "db", "-o", "yaml"]).await;
-    let yaml: Value = serde_yaml_ng::from_str(&yaml).expect("YAML");
+    let yaml: Value = serde_saphyr::from_str(&yaml).expect("YAML");
     assert_eq!(yaml["holders"], read["holders"]);
 
     // A holder whose slot was released is no longer listed.
