@@ -99,7 +99,7 @@ pub(super) enum Reason {
     /// its slot until it has ended.
     PodsRemain,
     /// The Job keeps its slot because the operator could not find out for 90 seconds whether its pods are gone. The message
-    /// says why. If it is a row or Kueue that you have switched off, switch it on again until its slots are released.
+    /// says why. If you have removed its row or switched Kueue off, switch it on again until its slots are released.
     PodsUnknown,
     /// No `ConsulSemaphore` of that name exists in the Job's namespace, or it is being deleted. The Job stays
     /// suspended. Create it, or correct the annotation.

@@ -246,7 +246,7 @@ mod tests {
     /// that serves these kinds.
     async fn asked(
         objects: Objects,
-        served: ServedKinds,
+        kinds: ServedKinds,
         (kind, name, uid): (&str, &str, &str),
     ) -> Result<Vec<String>, String> {
         let server = MockServer::start().await;
@@ -257,7 +257,7 @@ mod tests {
             .await;
         let config = Config::new(server.uri().parse().unwrap());
         let client = Client::try_from(config).unwrap();
-        let workloads = Workloads::new(client, KnownKinds::new(), served, Owners::default());
+        let workloads = Workloads::new(client, KnownKinds::new(), kinds, Owners::default());
         let identity = Identity {
             cluster: "c".into(),
             namespace: "batch".into(),

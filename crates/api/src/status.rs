@@ -213,7 +213,7 @@ impl Standing {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueStatus {
-    /// The kind of the workload, such as Job or JobSet.
+    /// The kind of the workload, such as Job or Pod.
     pub kind: String,
 
     /// The name of the workload.
