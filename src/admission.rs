@@ -389,7 +389,7 @@ mod tests {
         };
         let documents = text.split("\n---\n");
         let objects: Vec<Value> = documents
-            .map(|document| serde_yaml_ng::from_str(document).unwrap())
+            .map(|document| serde_saphyr::from_str(document).unwrap())
             .collect();
         objects.try_into().unwrap()
     }
@@ -522,7 +522,7 @@ mod tests {
             let manifests = crate::manifests::of_kind(&kind);
             let objects = manifests.split("---\n").filter(|text| !text.is_empty());
             let objects: Vec<Value> = objects
-                .map(|text| serde_yaml_ng::from_str(text).unwrap())
+                .map(|text| serde_saphyr::from_str(text).unwrap())
                 .collect();
             let policies = policies_of(&kind).into_iter();
             for policy in policies.filter(|_| kind != Kind::Job) {

@@ -21,7 +21,7 @@ fn manifest<T: DeserializeOwned>(path: &str) -> T {
         .join("config")
         .join(path);
     let text = fs::read_to_string(&path).expect("the manifest is there");
-    serde_yaml_ng::from_str(&text).expect("the manifest is what it says")
+    serde_saphyr::from_str(&text).expect("the manifest is what it says")
 }
 
 fn operator_container() -> Container {
@@ -123,7 +123,7 @@ fn first<T: DeserializeOwned>(path: &str) -> T {
         .join(path);
     let text = fs::read_to_string(&path).expect("the manifest is there");
     let document = text.split("\n---\n").next().expect("a document");
-    serde_yaml_ng::from_str(document).expect("the manifest is what it says")
+    serde_saphyr::from_str(document).expect("the manifest is what it says")
 }
 
 /// The kinds that have manifests of their own.

@@ -18,7 +18,7 @@ pub(crate) struct Semaphores {
 impl Semaphores {
     /// Installs the resource as it is shipped, and waits until it is served.
     pub(crate) async fn install(client: &Client) -> Self {
-        let crd = serde_yaml_ng::from_str(&crd_yaml().expect("YAML")).expect("a CRD");
+        let crd = serde_saphyr::from_str(&crd_yaml().expect("YAML")).expect("a CRD");
         let crds = Api::<CustomResourceDefinition>::all(client.clone());
         crds.create(&PostParams::default(), &crd)
             .await

@@ -6,7 +6,6 @@ use std::{
 };
 
 use anyhow::Result;
-use serde::Deserialize as _;
 use serde_json::Value;
 
 /// The chart's folder for helm, which runs in the root of the workspace.
@@ -65,7 +64,7 @@ impl Case {
     pub(crate) fn values(&self) -> Value {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(&self.path);
         let text = fs::read_to_string(path).expect("the values file");
-        serde_yaml_ng::from_str(&text).expect("the values are YAML")
+        serde_saphyr::from_str(&text).expect("the values are YAML")
     }
 
     /// The output of `helm template` with it.
@@ -100,7 +99,5 @@ pub(crate) async fn notes(values: &str) -> String {
 
 /// The objects in a YAML text.
 pub(crate) fn objects(text: &str) -> Vec<Value> {
-    let documents = serde_yaml_ng::Deserializer::from_str(text);
-    let objects = documents.map(|document| Value::deserialize(document).expect("YAML"));
-    objects.filter(|object| !object.is_null()).collect()
+    serde_saphyr::from_multiple(text).expect("YAML")
 }

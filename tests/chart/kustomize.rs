@@ -99,7 +99,7 @@ async fn are_those_of(ours: Vec<Value>, folders: &[&str]) {
         ours.keys().collect::<Vec<_>>(),
         theirs.keys().collect::<Vec<_>>()
     );
-    let yaml = |object: &Value| serde_yaml_ng::to_string(object).expect("YAML");
+    let yaml = |object: &Value| serde_saphyr::to_string(object).expect("YAML");
     for (name, ours) in ours {
         let theirs = &theirs[&name];
         assert!(

@@ -40,7 +40,7 @@ fn the_runbook_has_a_heading_for_each_alert() {
     let page = fs::read_to_string(page).expect("the page");
     let headings = page.lines().filter(|line| line.starts_with('#'));
     let anchors: BTreeSet<_> = headings.map(anchor).collect();
-    let alerts: Value = serde_yaml_ng::from_str(&read("files/alerts.yaml")).expect("YAML");
+    let alerts: Value = serde_saphyr::from_str(&read("files/alerts.yaml")).expect("YAML");
     for alert in alerts.as_array().expect("alerts") {
         let (name, url) = (
             &alert["alert"],

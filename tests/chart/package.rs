@@ -40,7 +40,7 @@ async fn the_package_works_like_the_folder() {
 }
 
 fn chart() -> Value {
-    serde_yaml_ng::from_str(&read("Chart.yaml")).expect("Chart.yaml is YAML")
+    serde_saphyr::from_str(&read("Chart.yaml")).expect("Chart.yaml is YAML")
 }
 
 /// An annotation whose value is YAML.
@@ -48,7 +48,7 @@ fn annotation(name: &str) -> Value {
     let chart = chart();
     let text = chart["annotations"][format!("artifacthub.io/{name}")].as_str();
     let text = text.unwrap_or_else(|| panic!("no annotation {name}"));
-    serde_yaml_ng::from_str(text).unwrap_or_else(|error| panic!("{name}: {error}"))
+    serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 #[test]

@@ -106,7 +106,7 @@ async fn the_pod_has_only_those_files_of_a_secret_that_it_reads() {
 #[test]
 fn its_version_is_the_programs() {
     let chart: serde_json::Value =
-        serde_yaml_ng::from_str(&read("Chart.yaml")).expect("the chart is YAML");
+        serde_saphyr::from_str(&read("Chart.yaml")).expect("the chart is YAML");
     assert_eq!(chart["version"], telemetry::VERSION);
     assert_eq!(chart["appVersion"], telemetry::VERSION);
 }

@@ -176,7 +176,7 @@ async fn optional_objects_can_be_turned_off() {
 
 #[test]
 fn the_alerts_that_can_be_left_out_are_those_that_are_there() {
-    let alerts: Value = serde_yaml_ng::from_str(&read("files/alerts.yaml")).expect("YAML");
+    let alerts: Value = serde_saphyr::from_str(&read("files/alerts.yaml")).expect("YAML");
     let alerts = alerts.as_array().expect("alerts").iter();
     let names: Value = alerts.map(|alert| alert["alert"].clone()).collect();
     let disabled = &schema()["properties"]["prometheusRule"]["properties"]["disabled"];

@@ -39,7 +39,7 @@ async fn exec() {
     shell.program("./deploy", r#"echo "deploys $*""#);
     shell.set("GITHUB_RUN_ID", "42");
     shell.set("CI_JOB_ID", "43");
-    let yaml = |file| serde_yaml_ng::from_str::<Value>(&Page::file(PAGE, file)).expect("YAML");
+    let yaml = |file| serde_saphyr::from_str::<Value>(&Page::file(PAGE, file)).expect("YAML");
     for step in [
         &yaml(".github/workflows/deploy.yml")["jobs"]["deploy"]["steps"][1]["run"],
         &yaml(".gitlab-ci.yml")["deploy"]["script"][0],

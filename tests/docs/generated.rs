@@ -148,7 +148,7 @@ fn clause(text: &str) -> String {
 /// The fields of the spec or the status, as the `CustomResourceDefinition` has them.
 fn fields(part: &str) -> String {
     let crd = text_of(Path::new("crds/consulsemaphores.consul-semaphore.io.yaml"));
-    let crd: Value = serde_yaml_ng::from_str(&crd).expect("YAML");
+    let crd: Value = serde_saphyr::from_str(&crd).expect("YAML");
     let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][part];
     let mut rows = Vec::new();
     fields_of(schema, "", &mut rows);

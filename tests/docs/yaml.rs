@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 use testbed::Bed;
 
@@ -20,12 +19,7 @@ const OTHERS: [&str; 4] = [
 ];
 
 fn documents(text: &str) -> Vec<Value> {
-    let documents = serde_yaml_ng::Deserializer::from_str(text);
-    documents
-        .map(|document| {
-            Value::deserialize(document).unwrap_or_else(|error| panic!("{error}: {text}"))
-        })
-        .collect()
+    serde_saphyr::from_multiple(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
 /// The manifest, if it is one for the API server, even if only the `spec` is shown.

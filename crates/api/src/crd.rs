@@ -1,7 +1,8 @@
 //! The custom resource definition as released.
 
-use super::ConsulSemaphore;
+use super::{ConsulSemaphore, to_yaml};
 use kube::CustomResourceExt;
+use serde_saphyr::SerializeError;
 
 const HEADER: &str = "\
 # Generated from crates/api/src by `consul-semaphore-operator crd`: change the types there, not this file.
@@ -10,11 +11,8 @@ const HEADER: &str = "\
 
 /// The `CustomResourceDefinition` of [`ConsulSemaphore`] as a YAML document, ready for
 /// `kubectl apply`, with a comment that says where it comes from.
-pub fn crd_yaml() -> Result<String, serde_yaml_ng::Error> {
-    Ok(format!(
-        "{HEADER}{}",
-        serde_yaml_ng::to_string(&ConsulSemaphore::crd())?
-    ))
+pub fn crd_yaml() -> Result<String, SerializeError> {
+    Ok(HEADER.to_owned() + &to_yaml(&ConsulSemaphore::crd())?)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 //! | [`scope`] | which part of a cluster an operator works for; [`SemaphoreSelector`] is its selector |
 //! | [`tenancy`] | which prefixes a namespace may use |
 //! | [`waiting`] | why a queued Job has no slot yet, in words |
+//! | [`to_yaml`] | YAML for people |
 
 pub mod advice;
 pub mod annotations;
@@ -27,6 +28,7 @@ mod status;
 pub mod tenancy;
 mod ttl;
 pub mod waiting;
+mod yaml;
 
 pub use consul_semaphore::{InvalidSeconds, Seconds};
 pub use crd::crd_yaml;
@@ -39,6 +41,7 @@ pub use status::{
     BlockedStatus, ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus, Standing, WaiterStatus,
 };
 pub use ttl::{InvalidTtl, Ttl};
+pub use yaml::to_yaml;
 
 /// The API group of the resource; the domain of the annotations, labels and finalizers.
 pub const GROUP: &str = "consul-semaphore.io";

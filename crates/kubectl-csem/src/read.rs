@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use consul_client::clock;
-use consul_semaphore_api::ConsulSemaphore;
+use consul_semaphore_api::{ConsulSemaphore, to_yaml};
 use consul_semaphore_workload::{KIND, TrackedWorkload};
 use jiff::Timestamp;
 use kube::api::DynamicObject;
@@ -145,10 +145,10 @@ pub(crate) fn names(
     workloads: &[TrackedWorkload],
 ) -> HashSet<(String, String)> {
     let namespace = semaphore.metadata.namespace.as_deref().unwrap_or_default();
-    let waiting = queue.places.iter().map(|place| {
-        let kind = place.kind.as_deref().unwrap_or(KIND);
-        (kind.to_owned(), place.job.clone())
-    });
+    let waiting = queue
+        .places
+        .iter()
+        .map(|place| (place.kind.clone(), place.name.clone()));
     let asking = workloads.iter().map(|workload| {
         let name = workload.workload.name.to_string();
         (KIND.to_owned(), name)
@@ -170,7 +170,7 @@ pub(crate) fn is_for_programs(output: Output) -> bool {
 
 pub(crate) fn document(what: &impl Serialize, output: Option<Output>) -> Result<(), Failure> {
     let written = if output == Some(Output::Yaml) {
-        serde_yaml_ng::to_string(what).map_err(|error| error.to_string())
+        to_yaml(what).map_err(|error| error.to_string())
     } else {
         serde_json::to_string_pretty(what)
             .map(|text| text + "\n")

@@ -11,7 +11,6 @@ use kube::{
     core::{GroupVersionKind, TypeMeta},
     discovery::{self, Discovery, Scope},
 };
-use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::{access, wait};
@@ -38,10 +37,9 @@ pub(crate) fn read_file(file: &Path) -> Result<Vec<DynamicObject>> {
     let place = || format!("in {}", file.display());
     let text = fs::read_to_string(file).with_context(place)?;
     let mut objects = Vec::new();
-    for document in serde_yaml_ng::Deserializer::from_str(&text) {
-        let document = Value::deserialize(document).with_context(place)?;
-        // An empty document, or kustomize's own, which is not an object.
-        if document.is_null() || document["kind"] == "Kustomization" {
+    for document in serde_saphyr::from_multiple::<Value>(&text).with_context(place)? {
+        // Kustomize's own, which is not an object.
+        if document["kind"] == "Kustomization" {
             continue;
         }
         objects.push(serde_json::from_value(document).with_context(place)?);

@@ -15,6 +15,7 @@
 //! | [`Request`] | what is written to a workload |
 //! | [`pods`] | which pods belong to a workload, and when they have ended |
 //! | [`advice`](advice()) | what is wrong with annotations that have no effect |
+//! | `yaml` | YAML that users write |
 
 mod advice;
 mod kind;
@@ -28,6 +29,7 @@ mod shape;
 mod slots;
 mod table;
 mod tracked;
+mod yaml;
 
 pub use advice::{advice, advice_on};
 pub use kind::{Kind, Kinds, Needed, UnknownKind, WAITING, job::Job, kueue, row};

@@ -2,16 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use consul_client::text::one_line;
 use serde::Deserialize;
 
-use crate::{Kind, Kinds, row::Row};
+use crate::{Kind, Kinds, row::Row, yaml};
 
 /// How many rows are read.
 const MOST_ROWS: usize = 32;
-
-/// How much is said about a manifest that is none, in characters.
-const SAID: usize = 400;
 
 /// What the entries of a `ConfigMap` describe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,8 +31,8 @@ impl Table {
     /// # Errors
     /// If it is none.
     pub fn parse(manifest: &str, taken: &Kinds) -> Result<Self, String> {
-        let map: ConfigMap = serde_yaml_ng::from_str(manifest)
-            .map_err(|error| one_line(&format!("this is no ConfigMap: {error}"), SAID))?;
+        let map: ConfigMap =
+            yaml::parse(manifest).map_err(|why| format!("this is no ConfigMap: {why}"))?;
         Ok(Self::read(&map.data, taken))
     }
 

@@ -1,5 +1,6 @@
 //! Whether the installed definition of the resource matches this program.
 
+use consul_semaphore_api::to_yaml;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition as Definition, CustomResourceDefinitionSpec as Spec,
     CustomResourceDefinitionVersion as Version, JSONSchemaProps as Schema, JSONSchemaPropsOrArray,
@@ -78,7 +79,7 @@ fn yaml(of: &Definition, version: &Version) -> String {
         },
         ..of.clone()
     };
-    serde_yaml_ng::to_string(&definition).unwrap_or_default()
+    to_yaml(&definition).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ mod value;
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
-use consul_client::text::one_line;
 use consul_semaphore::{Identity, Uid};
 use kube_core::ApiResource;
 use serde::Deserialize;
@@ -24,7 +23,10 @@ pub use self::{
     value::{Scalar, Value},
 };
 use super::Kind;
-use crate::pods::{self, Maker, OwnQuery};
+use crate::{
+    pods::{self, Maker, OwnQuery},
+    yaml,
+};
 
 /// How large the text of a row may be, in bytes.
 const MOST_BYTES: usize = 16 * 1024;
@@ -34,9 +36,6 @@ const MOST_ITEMS: usize = 16;
 
 /// How long a name may be, in bytes.
 const MOST_NAME: usize = 63;
-
-/// How much is said about a mistake, in characters.
-const MOST_SAID: usize = 400;
 
 /// A kind of workload, as data.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
@@ -287,8 +286,7 @@ impl Row {
                 "it has {bytes} bytes: at most {MOST_BYTES} are allowed"
             )));
         }
-        let wrong = |error: serde_yaml_ng::Error| RowError(one_line(&error.to_string(), MOST_SAID));
-        let row: Self = serde_yaml_ng::from_str(text).map_err(wrong)?;
+        let row: Self = yaml::parse(text).map_err(RowError)?;
         match row.mistake() {
             Some((field, allowed)) => Err(RowError(format!("{field}: {allowed}"))),
             None => Ok(row),
