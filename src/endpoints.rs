@@ -3,7 +3,7 @@
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::State,
     http::{HeaderMap, StatusCode, header},
     response::IntoResponse,
@@ -16,7 +16,7 @@ use tokio::{net::TcpListener, time::timeout};
 pub use crate::connections::TlsFiles;
 use crate::{
     auth::{Purpose, Refusal, Reviews, Right, Token},
-    connections::{self, Bounds, Tls},
+    connections::{self, Bounds, Connection, Tls},
     telemetry::Telemetry,
 };
 
@@ -127,16 +127,20 @@ impl Endpoints {
 
     /// Serves until `shutdown` ends, then a moment longer, to finish answers that have begun.
     pub async fn serve(self, telemetry: Telemetry, shutdown: impl Future<Output = ()>) {
-        let routes = Router::new()
-            .route("/livez", get(|| async { "ok\n" }))
-            .route("/readyz", get(ready))
-            .route(METRICS, get(metrics))
-            .with_state(App {
-                telemetry,
-                scrapers: self.scrapers,
-            });
+        let routes = routes(App {
+            telemetry,
+            scrapers: self.scrapers,
+        });
         connections::serve(self.listener, self.tls, routes, BOUNDS, shutdown).await;
     }
+}
+
+fn routes(app: App) -> Router {
+    Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route(METRICS, get(metrics))
+        .with_state(app)
 }
 
 #[derive(Clone)]
@@ -157,9 +161,13 @@ async fn ready(State(App { telemetry, .. }): State<App>) -> impl IntoResponse {
     }
 }
 
-async fn metrics(State(app): State<App>, headers: HeaderMap) -> Result<impl IntoResponse, Refusal> {
+async fn metrics(
+    State(app): State<App>,
+    Extension(connection): Extension<Connection>,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, Refusal> {
     if let Some(scrapers) = &app.scrapers {
-        scrapers.admit(&headers).await?;
+        scrapers.admit(&headers, connection.address()).await?;
     }
     let text = app.telemetry.metrics.encode();
     Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], text))
@@ -192,17 +200,17 @@ impl Scrapers {
         }
     }
 
-    /// Lets a client in, or returns why not.
-    async fn admit(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let review = timeout(PATIENCE, self.review(headers));
+    /// Lets a client at this address in, or returns why not.
+    async fn admit(&self, headers: &HeaderMap, address: &Arc<str>) -> Result<(), Refusal> {
+        let review = timeout(PATIENCE, self.review(headers, address));
         let admitted = review.await.unwrap_or(Err(Refusal::silent()));
         self.report(&admitted);
         admitted
     }
 
-    async fn review(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    async fn review(&self, headers: &HeaderMap, address: &Arc<str>) -> Result<(), Refusal> {
         let token = Token::bearer(headers).ok_or(Refusal::NoToken)?;
-        let user = self.reviews.user(&token).await?;
+        let user = self.reviews.user(&token, address).await?;
         if self.reviews.has(&user, &Right::Get(METRICS)).await? {
             return Ok(());
         }

@@ -1,5 +1,11 @@
+use std::{future::pending, net::IpAddr};
+
 use http::Request;
 use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpSocket, TcpStream},
+};
 use wiremock::{Mock, MockServer, ResponseTemplate, matchers::method};
 
 use super::*;
@@ -37,7 +43,8 @@ async fn admits(scrapers: &Scrapers, authorization: Option<&str>) -> Result<(), 
     if let Some(value) = authorization {
         request = request.header(header::AUTHORIZATION, value);
     }
-    scrapers.admit(request.body(()).unwrap().headers()).await
+    let request = request.body(()).unwrap();
+    scrapers.admit(request.headers(), &"127.0.0.1".into()).await
 }
 
 #[tokio::test]
@@ -84,4 +91,59 @@ async fn a_silent_api_server_is_waited_for_for_a_while() {
     let refusal = admits(&scrapers, Some("Bearer secret")).await.unwrap_err();
     assert!(matches!(refusal, Refusal::Unable(_)), "{refusal}");
     assert!(BOUNDS.head * 2 + PATIENCE < BOUNDS.lasts);
+}
+
+/// Serves the metrics at a free port.
+async fn serve(scrapers: Option<Scrapers>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let routes = routes(App {
+        telemetry: Telemetry::default(),
+        scrapers: scrapers.map(Arc::new),
+    });
+    tokio::spawn(connections::serve(
+        listener,
+        None,
+        routes,
+        BOUNDS,
+        pending(),
+    ));
+    address
+}
+
+/// Asks for the metrics from this address of this machine.
+async fn scrape(from: &str, server: SocketAddr, token: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    let from: IpAddr = from.parse().unwrap();
+    socket.bind((from, 0).into()).unwrap();
+    let mut stream = socket.connect(server).await.unwrap();
+    let request =
+        format!("GET {METRICS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+async fn answer(mut stream: TcpStream) -> String {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+/// Reviews of wrong tokens take for ever here, and there are more of these than turns.
+#[tokio::test]
+async fn a_flood_of_wrong_tokens_keeps_no_scraper_elsewhere_from_its_answer() {
+    let api_server = api_server().await;
+    let never = ResponseTemplate::new(201).set_delay(Duration::from_hours(1));
+    let wrong = Mock::given(wiremock::matchers::body_string_contains("wrong")).respond_with(never);
+    wrong.with_priority(1).mount(&api_server).await;
+    let server = serve(Some(scrapers(&api_server.uri()))).await;
+    let mut flood = Vec::new();
+    for number in 0..24 {
+        flood.push(scrape("127.0.0.2", server, &format!("wrong-{number}")).await);
+    }
+    while api_server.received_requests().await.unwrap().len() < 4 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let answer = answer(scrape("127.0.0.1", server, "scraper").await).await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
 }

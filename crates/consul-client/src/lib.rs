@@ -70,4 +70,5 @@ pub use model::{Entries, Entry, Keys, Listed, Listing, Op, SessionId};
 pub use session::{Behavior, NewSession, Renewed, Session};
 pub use status::Status;
 pub use token::{InvalidToken, TokenCell};
+pub use turns::{FairTurn, FairTurns};
 pub use watch::WatchOptions;
