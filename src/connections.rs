@@ -46,6 +46,10 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED_MILLIS: u32 = 30_000;
 
+/// How much of an answer a socket takes before its client reads, in bytes; the system takes twice as much memory. By
+/// itself it would take some MiB for each slow reader, which count for the container's limit.
+const SEND_BUFFER: usize = 128 << 10;
+
 /// Limits of connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
@@ -237,6 +241,10 @@ impl Exchange {
             rustix::net::sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED_MILLIS)
         {
             tracing::debug!(%error, "a connection that dies is noticed late");
+        }
+        if let Err(error) = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER)
+        {
+            tracing::debug!(%error, "a slow reader may take more memory");
         }
         match timeout(self.bounds.lasts, self.answer(stream, tls)).await {
             Ok(Ok(())) => {}

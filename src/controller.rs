@@ -235,6 +235,9 @@ pub async fn run(
         metrics,
         traces,
     } = telemetry;
+    let budget = Budget::new(settings.consul_memory);
+    let counted = budget.clone();
+    metrics.count_consul_memory(settings.consul_memory, move || counted.kept());
     let task = LeaderTask {
         kubernetes,
         consul,
@@ -258,7 +261,7 @@ pub async fn run(
             events,
             metrics,
             traces,
-            budget: Budget::new(settings.consul_memory),
+            budget,
         }),
     };
     let work = |term| task.work(term, shutdown.clone());

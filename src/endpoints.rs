@@ -1,9 +1,12 @@
 //! The operator's HTTP endpoints: `/livez` and `/readyz` for everybody, `/metrics` for those who may read it.
 
+mod metrics_page;
+
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Router,
+    body::Body,
     extract::State,
     http::{HeaderMap, StatusCode, header},
     response::IntoResponse,
@@ -13,11 +16,12 @@ use consul_client::ConfigError;
 use parking_lot::Mutex;
 use tokio::{net::TcpListener, time::timeout};
 
+use self::metrics_page::MetricsPage;
 pub use crate::connections::TlsFiles;
 use crate::{
     auth::{Purpose, Refusal, Reviews, Right, Token},
     connections::{self, Bounds, Connection, Tls},
-    telemetry::Telemetry,
+    telemetry::{Health, Telemetry},
 };
 
 /// Answers are short, and so is the time for them. Connections are never kept open, so a probe is always answered at
@@ -127,8 +131,10 @@ impl Endpoints {
 
     /// Serves until `shutdown` ends, then a moment longer, to finish answers that have begun.
     pub async fn serve(self, telemetry: Telemetry, shutdown: impl Future<Output = ()>) {
+        let metrics = telemetry.metrics.clone();
         let routes = routes(App {
-            telemetry,
+            health: telemetry.health,
+            page: Arc::new(MetricsPage::new(move || metrics.encode())),
             scrapers: self.scrapers,
         });
         connections::serve(self.listener, self.tls, routes, BOUNDS, shutdown).await;
@@ -145,17 +151,15 @@ fn routes(app: App) -> Router {
 
 #[derive(Clone)]
 struct App {
-    telemetry: Telemetry,
+    health: Health,
+    page: Arc<MetricsPage>,
     scrapers: Option<Arc<Scrapers>>,
 }
 
-async fn ready(State(App { telemetry, .. }): State<App>) -> impl IntoResponse {
-    let obstacles = telemetry.health.obstacles();
+async fn ready(State(App { health, .. }): State<App>) -> impl IntoResponse {
+    let obstacles = health.obstacles();
     if obstacles.is_empty() {
-        (
-            StatusCode::OK,
-            format!("ok\n{}", telemetry.health.remarks()),
-        )
+        (StatusCode::OK, format!("ok\n{}", health.remarks()))
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, obstacles)
     }
@@ -169,8 +173,8 @@ async fn metrics(
     if let Some(scrapers) = &app.scrapers {
         scrapers.admit(&headers, connection.address()).await?;
     }
-    let text = app.telemetry.metrics.encode();
-    Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], text))
+    let text = app.page.read().await;
+    Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], Body::from(text)))
 }
 
 /// Decides who may read the metrics.
