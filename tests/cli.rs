@@ -5,13 +5,18 @@ use std::{
     fs,
     future::pending,
     net::{Ipv4Addr, SocketAddr, TcpListener},
+    process::Stdio,
 };
 
 use consul_semaphore_operator::{
     endpoints::{Access, Endpoints, Settings},
     telemetry::{self, Telemetry},
 };
-use testbed::command_line::{Program, assert_says, text};
+use testbed::{
+    command_line::{Program, assert_says, text},
+    eventually,
+    helpers::{core_limits, memory_is_private, shows_who_may_see_it},
+};
 
 const PROGRAM: Program = Program::at(env!("CARGO_BIN_EXE_consul-semaphore-operator"));
 
@@ -376,6 +381,35 @@ async fn serve(telemetry: &Telemetry) -> SocketAddr {
     let address = endpoints.address().expect("an address");
     tokio::spawn(endpoints.serve(telemetry.clone(), pending()));
     address
+}
+
+/// It waits for an API server meanwhile.
+#[tokio::test]
+async fn the_memory_of_the_operator_has_tokens_and_is_its_own() {
+    let folder = testbed::Folder::new().expect("a folder");
+    let kubeconfig = folder.path().join("kubeconfig");
+    let nowhere = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "a",
+        "clusters": [{"name": "a", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+        "users": [{"name": "a", "user": {}}]}"#;
+    fs::write(&kubeconfig, nowhere).expect("it is written");
+    let mut program = tokio::process::Command::new(env!("CARGO_BIN_EXE_consul-semaphore-operator"));
+    shows_who_may_see_it(&mut program);
+    program
+        .args(["run", "--http-address=127.0.0.1:0"])
+        .env_clear()
+        .env("KUBECONFIG", kubeconfig)
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
+    let operator = program.spawn().expect("it starts");
+    let id = operator.id().expect("it runs");
+    eventually("nobody else can read its memory", async || {
+        testbed::same(memory_is_private(id), true)
+    })
+    .await;
+    let limits = core_limits(id);
+    let limits: Vec<_> = limits.split_whitespace().collect();
+    assert_eq!(limits, ["0", "0", "bytes"]);
 }
 
 async fn get(address: SocketAddr, path: &str) -> (u16, String) {
