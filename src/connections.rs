@@ -78,7 +78,7 @@ struct Progress {
 }
 
 impl Connection {
-    fn from(client: IpAddr) -> Self {
+    fn new(client: IpAddr) -> Self {
         Self(Arc::new(Progress {
             address: network(client).to_string().into(),
             asked: AtomicBool::new(false),
@@ -190,7 +190,7 @@ impl Connections {
             tracing::debug!("a connection was closed: there is no room for it");
             return;
         }
-        let connection = Connection::from(client);
+        let connection = Connection::new(client);
         let exchange = Exchange {
             routes: self.routes.clone(),
             bounds: self.bounds,
@@ -374,7 +374,7 @@ mod tests {
             ("::1", "::"),
         ] {
             let address = address.parse().unwrap();
-            assert_eq!(&**Connection::from(address).address(), expected);
+            assert_eq!(&**Connection::new(address).address(), expected);
         }
     }
 

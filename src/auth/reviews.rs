@@ -6,7 +6,6 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use axum::body::{self, Body};
-
 use http::StatusCode;
 use k8s_openapi::api::{
     authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus, UserInfo},
@@ -24,7 +23,7 @@ use tokio::{
 };
 
 use super::{Refusal, Token};
-use consul_client::{FairTurns, clock::Moment, text::one_line};
+use consul_client::{clock::Moment, text::one_line, turns::FairTurns};
 use consul_semaphore_api::GROUP;
 
 /// How long an answer is valid.
@@ -36,11 +35,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How many reviews of known tokens and of rights run at once.
 const TURNS: usize = 8;
 
-/// How many unknown tokens have turns at once. All addresses together can have the API server review that many wrong
-/// tokens in each [`WRONG_TOKEN_REST`], and one address half as many.
+/// How many unknown tokens have turns at once. All addresses together can have the API server review so many wrong
+/// tokens in each [`WRONG_TOKEN_REST`], and one address can have half as many reviewed.
 const UNKNOWN_TOKEN_TURNS: usize = 16;
 
-/// How long the turn of a wrong token is kept after the answer.
+/// How long the turn of a token is kept after the answer, unless the token is good.
 const WRONG_TOKEN_REST: Duration = Duration::from_millis(500);
 
 /// The longest answer that is read, in bytes.
@@ -168,8 +167,8 @@ impl Reviews {
         }))
     }
 
-    /// Asks for the user of a token that nobody is known by. A client that goes away does not get its turn back any
-    /// sooner: else a flood of short connections would have no bound.
+    /// Asks for the user of a token that nobody is known by. If its client goes away, the turn is not free any sooner,
+    /// because a flood of short connections would have no bound otherwise.
     async fn review_unknown(
         &self,
         token: &Token,
@@ -182,10 +181,10 @@ impl Reviews {
         tokio::spawn(async move {
             let asked = timeout(PATIENCE, reviewer.user_of(&token)).await;
             let asked = asked.unwrap_or(Err(Refusal::silent()));
-            let is_wrong = matches!(asked, Ok(None));
+            let is_good = matches!(asked, Ok(Some(_)));
             // The client may be gone.
             let _ = sender.send(asked);
-            if is_wrong {
+            if !is_good {
                 sleep(rest).await;
             }
             drop(turn);
