@@ -1,4 +1,8 @@
 //! The operator's HTTP endpoints: `/livez` and `/readyz` for everybody, `/metrics` for those who may read it.
+//!
+//! | module | subject |
+//! |---|---|
+//! | `metrics_page` | the page of metrics, which all readers share |
 
 mod metrics_page;
 
