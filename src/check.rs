@@ -32,7 +32,7 @@ use self::{
     kubernetes::Cluster,
 };
 use crate::controller;
-use consul_client::{Client, Config, ConfigError};
+use consul_client::{Client, Config, ConfigError, Exposure};
 use consul_semaphore as algorithm;
 use consul_semaphore_api::{annotations::is_object_name, scope::Namespaces};
 
@@ -86,13 +86,14 @@ pub async fn check(
 ) -> Option<Report> {
     let addresses = consul.addresses.iter().map(ToString::to_string);
     let addresses = addresses.collect::<Vec<_>>().join(", ");
+    let exposures = consul.exposures();
     let client = Client::new(Config {
         timeout: settings.timeout,
         ..consul
     });
     let scratch = Scratch::default();
     let looked = tokio::select! {
-        report = look(&settings, &client, addresses, &scratch) => Some(report),
+        report = look(&settings, &client, (addresses, exposures), &scratch) => Some(report),
         () = stop => None,
     };
     scratch.end().await;
@@ -129,7 +130,7 @@ impl Operator {
 async fn look(
     settings: &Settings,
     consul: &Result<Client, ConfigError>,
-    addresses: String,
+    (addresses, exposures): (String, Vec<Exposure>),
     scratch: &Scratch,
 ) -> Report {
     let cluster = Cluster::find(settings).await;
@@ -154,6 +155,7 @@ async fn look(
         }
         Err(error) => lines.push(judge::consul::unusable(error)),
     }
+    lines.extend(exposures.iter().map(judge::consul::exposed));
     if let (Some(client), Ok(kubernetes)) = (answering, &kubernetes) {
         let seen = identity::look(&operator, kubernetes, client).await;
         lines.extend(seen.as_ref().map(identity::line));

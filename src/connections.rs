@@ -46,6 +46,10 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED_MILLIS: u32 = 30_000;
 
+/// How much of an answer a socket takes before its client reads, in bytes; the system takes twice as much memory. By
+/// itself it would take some MiB for each slow reader, which count for the container's limit.
+const SEND_BUFFER: usize = 128 << 10;
+
 /// Limits of connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
@@ -60,11 +64,13 @@ pub(crate) struct Bounds {
 }
 
 /// A connection, passed to its request in the extensions.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Connection(Arc<Progress>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Progress {
+    /// The address of the client.
+    address: Arc<str>,
     /// Its request has arrived.
     asked: AtomicBool,
     /// It is not closed to make room.
@@ -72,6 +78,20 @@ struct Progress {
 }
 
 impl Connection {
+    fn new(client: IpAddr) -> Self {
+        Self(Arc::new(Progress {
+            address: network(client).to_string().into(),
+            asked: AtomicBool::new(false),
+            kept: AtomicBool::new(false),
+        }))
+    }
+
+    /// The address of the client, by which what one client can take is bounded. With IPv6 it is that of the client's
+    /// network, because a client can have any address of it.
+    pub(crate) fn address(&self) -> &Arc<str> {
+        &self.0.address
+    }
+
     /// Keeps it when others need room. The caller limits how many connections are kept.
     pub(crate) fn keep(&self) {
         self.0.kept.store(true, Ordering::Relaxed);
@@ -83,6 +103,17 @@ impl Connection {
 
     fn is_kept(&self) -> bool {
         self.0.kept.load(Ordering::Relaxed)
+    }
+}
+
+/// The address, or with IPv6 that of its /64 network.
+fn network(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = address.to_bits() & (u128::MAX << 64);
+            Ipv6Addr::from_bits(network).into()
+        }
+        address @ IpAddr::V4(_) => address,
     }
 }
 
@@ -133,9 +164,9 @@ pub(crate) async fn serve(
             () = &mut shutdown => break,
             Some(_) = connections.tasks.join_next() => {}
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, client)) => {
                     backoff.reset();
-                    connections.admit(stream).await;
+                    connections.admit(stream, client.ip()).await;
                 }
                 Err(error) => {
                     tracing::debug!(%error, "a connection was not accepted");
@@ -154,12 +185,12 @@ pub(crate) async fn serve(
 
 impl Connections {
     /// Answers a new connection.
-    async fn admit(&mut self, stream: TcpStream) {
+    async fn admit(&mut self, stream: TcpStream, client: IpAddr) {
         if !self.make_room().await {
             tracing::debug!("a connection was closed: there is no room for it");
             return;
         }
-        let connection = Connection::default();
+        let connection = Connection::new(client);
         let exchange = Exchange {
             routes: self.routes.clone(),
             bounds: self.bounds,
@@ -210,6 +241,10 @@ impl Exchange {
             rustix::net::sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED_MILLIS)
         {
             tracing::debug!(%error, "a connection that dies is noticed late");
+        }
+        if let Err(error) = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER)
+        {
+            tracing::debug!(%error, "a slow reader may take more memory");
         }
         match timeout(self.bounds.lasts, self.answer(stream, tls)).await {
             Ok(Ok(())) => {}
@@ -327,6 +362,19 @@ mod tests {
         while open.len() > MOST {
             let heard = open.join_next().await.unwrap();
             assert_eq!(heard.unwrap(), "");
+        }
+    }
+
+    #[test]
+    fn a_client_is_known_by_its_network() {
+        for (address, expected) in [
+            ("10.1.2.3", "10.1.2.3"),
+            ("::ffff:10.1.2.3", "10.1.2.3"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+            ("::1", "::"),
+        ] {
+            let address = address.parse().unwrap();
+            assert_eq!(&**Connection::new(address).address(), expected);
         }
     }
 

@@ -49,6 +49,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client, Config};
+use parking_lot::Mutex;
 use tokio::{task::JoinSet, time::timeout};
 
 pub(crate) use self::{
@@ -74,7 +75,7 @@ use crate::{
     telemetry::{Health, Metrics, Telemetry, Traces},
     workload::{self, KnownKinds, Owners},
 };
-use consul_client::{self as consul, Budget, Observer, text::one_line};
+use consul_client::{self as consul, Budget, Exposure, Observer, text::one_line};
 use consul_semaphore::{Cluster, LastProofs, Order, holding::retry_until_ok};
 use consul_semaphore_api::{scope::Scope, tenancy::Tenancy};
 use consul_semaphore_workload::Kinds;
@@ -147,6 +148,8 @@ struct Shared {
     traces: Traces,
     /// How much is kept of what Consul lists.
     budget: Budget,
+    /// What the first token of a Secret is exposed to, if no warning has said it.
+    unsaid: Mutex<Option<Exposure>>,
 }
 
 /// The state of one term of leadership. The clients send no writes after the term.
@@ -175,6 +178,11 @@ pub async fn run(
     shutdown: impl Future<Output = ()> + Clone,
 ) -> anyhow::Result<()> {
     let addresses = consul.addresses.clone();
+    let exposures = consul.exposures();
+    startup_log::warn(&exposures);
+    // It is said once, for the operator's own token or for the first of a Secret.
+    let plain_text = consul.plain_text();
+    let unsaid = plain_text.filter(|plain| !exposures.contains(plain));
     let consul = consul::Client::new(consul::Config {
         observer: Some(Arc::new(Calls(telemetry.metrics.clone()))),
         ..consul
@@ -237,6 +245,9 @@ pub async fn run(
         metrics,
         traces,
     } = telemetry;
+    let budget = Budget::new(settings.consul_memory);
+    let counted = budget.clone();
+    metrics.count_consul_memory(settings.consul_memory, move || counted.kept());
     let task = LeaderTask {
         kubernetes,
         consul,
@@ -260,7 +271,8 @@ pub async fn run(
             events,
             metrics,
             traces,
-            budget: Budget::new(settings.consul_memory),
+            budget,
+            unsaid: Mutex::new(unsaid),
         }),
     };
     let work = |term| task.work(term, shutdown.clone());

@@ -1,9 +1,16 @@
 //! The operator's HTTP endpoints: `/livez` and `/readyz` for everybody, `/metrics` for those who may read it.
+//!
+//! | module | subject |
+//! |---|---|
+//! | `metrics_page` | the page of metrics, which all readers share |
+
+mod metrics_page;
 
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
-    Router,
+    Extension, Router,
+    body::Body,
     extract::State,
     http::{HeaderMap, StatusCode, header},
     response::IntoResponse,
@@ -13,11 +20,12 @@ use consul_client::ConfigError;
 use parking_lot::Mutex;
 use tokio::{net::TcpListener, time::timeout};
 
+use self::metrics_page::MetricsPage;
 pub use crate::connections::TlsFiles;
 use crate::{
     auth::{Purpose, Refusal, Reviews, Right, Token},
-    connections::{self, Bounds, Tls},
-    telemetry::Telemetry,
+    connections::{self, Bounds, Connection, Tls},
+    telemetry::{Health, Telemetry},
 };
 
 /// Answers are short, and so is the time for them. Connections are never kept open, so a probe is always answered at
@@ -127,42 +135,50 @@ impl Endpoints {
 
     /// Serves until `shutdown` ends, then a moment longer, to finish answers that have begun.
     pub async fn serve(self, telemetry: Telemetry, shutdown: impl Future<Output = ()>) {
-        let routes = Router::new()
-            .route("/livez", get(|| async { "ok\n" }))
-            .route("/readyz", get(ready))
-            .route(METRICS, get(metrics))
-            .with_state(App {
-                telemetry,
-                scrapers: self.scrapers,
-            });
+        let metrics = telemetry.metrics.clone();
+        let routes = routes(App {
+            health: telemetry.health,
+            page: Arc::new(MetricsPage::new(move || metrics.encode())),
+            scrapers: self.scrapers,
+        });
         connections::serve(self.listener, self.tls, routes, BOUNDS, shutdown).await;
     }
 }
 
+fn routes(app: App) -> Router {
+    Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route(METRICS, get(metrics))
+        .with_state(app)
+}
+
 #[derive(Clone)]
 struct App {
-    telemetry: Telemetry,
+    health: Health,
+    page: Arc<MetricsPage>,
     scrapers: Option<Arc<Scrapers>>,
 }
 
-async fn ready(State(App { telemetry, .. }): State<App>) -> impl IntoResponse {
-    let obstacles = telemetry.health.obstacles();
+async fn ready(State(App { health, .. }): State<App>) -> impl IntoResponse {
+    let obstacles = health.obstacles();
     if obstacles.is_empty() {
-        (
-            StatusCode::OK,
-            format!("ok\n{}", telemetry.health.remarks()),
-        )
+        (StatusCode::OK, format!("ok\n{}", health.remarks()))
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, obstacles)
     }
 }
 
-async fn metrics(State(app): State<App>, headers: HeaderMap) -> Result<impl IntoResponse, Refusal> {
+async fn metrics(
+    State(app): State<App>,
+    Extension(connection): Extension<Connection>,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, Refusal> {
     if let Some(scrapers) = &app.scrapers {
-        scrapers.admit(&headers).await?;
+        scrapers.admit(&headers, connection.address()).await?;
     }
-    let text = app.telemetry.metrics.encode();
-    Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], text))
+    let text = app.page.read().await;
+    Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], Body::from(text)))
 }
 
 /// Decides who may read the metrics.
@@ -192,17 +208,17 @@ impl Scrapers {
         }
     }
 
-    /// Lets a client in, or returns why not.
-    async fn admit(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let review = timeout(PATIENCE, self.review(headers));
+    /// Lets a client at this address in, or returns why not.
+    async fn admit(&self, headers: &HeaderMap, address: &Arc<str>) -> Result<(), Refusal> {
+        let review = timeout(PATIENCE, self.review(headers, address));
         let admitted = review.await.unwrap_or(Err(Refusal::silent()));
         self.report(&admitted);
         admitted
     }
 
-    async fn review(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    async fn review(&self, headers: &HeaderMap, address: &Arc<str>) -> Result<(), Refusal> {
         let token = Token::bearer(headers).ok_or(Refusal::NoToken)?;
-        let user = self.reviews.user(&token).await?;
+        let user = self.reviews.user(&token, address).await?;
         if self.reviews.has(&user, &Right::Get(METRICS)).await? {
             return Ok(());
         }

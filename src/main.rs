@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use command_line::memory;
 use consul_semaphore_api as api;
 use consul_semaphore_operator::telemetry;
 
@@ -21,6 +22,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     command_line::abort_on_panic();
+    memory::keep_private();
+    memory::forbid_core_dumps();
     let done = match command_line::parse::<Cli>().command {
         Command::Run(flags) => run::run(*flags),
         Command::Check(flags) => return report::check(*flags),

@@ -5,13 +5,20 @@ use std::{
     fs,
     future::pending,
     net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::PathBuf,
 };
 
 use consul_semaphore_operator::{
     endpoints::{Access, Endpoints, Settings},
     telemetry::{self, Telemetry},
 };
-use testbed::command_line::{Program, assert_says, text};
+use testbed::{
+    Folder,
+    command_line::{Program, assert_says, text},
+    eventually,
+    helpers::{core_limits, memory_is_private, shows_who_may_see_it},
+};
+use tokio::process::{Child, Command};
 
 const PROGRAM: Program = Program::at(env!("CARGO_BIN_EXE_consul-semaphore-operator"));
 
@@ -376,6 +383,93 @@ async fn serve(telemetry: &Telemetry) -> SocketAddr {
     let address = endpoints.address().expect("an address");
     tokio::spawn(endpoints.serve(telemetry.clone(), pending()));
     address
+}
+
+/// An operator that waits for an API server, with these variables, and the file with its log. It ends with the test.
+struct Waiting {
+    operator: Child,
+    log: PathBuf,
+    _folder: Folder,
+}
+
+impl Waiting {
+    fn start(variables: &[(&str, &str)]) -> Self {
+        let folder = Folder::new().expect("a folder");
+        let kubeconfig = folder.path().join("kubeconfig");
+        let nowhere = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "a",
+            "clusters": [{"name": "a", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+            "users": [{"name": "a", "user": {}}]}"#;
+        fs::write(&kubeconfig, nowhere).expect("it is written");
+        let log = folder.path().join("log");
+        let mut program = Command::new(env!("CARGO_BIN_EXE_consul-semaphore-operator"));
+        shows_who_may_see_it(&mut program);
+        program
+            .args(["run", "--http-address=127.0.0.1:0"])
+            .env_clear()
+            .envs(variables.iter().copied())
+            .env("KUBECONFIG", kubeconfig)
+            .stderr(fs::File::create(&log).expect("a log"))
+            .kill_on_drop(true);
+        Self {
+            operator: program.spawn().expect("it starts"),
+            log,
+            _folder: folder,
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_memory_of_the_operator_has_tokens_and_is_its_own() {
+    let waiting = Waiting::start(&[]);
+    let id = waiting.operator.id().expect("it runs");
+    eventually("nobody else can read its memory", async || {
+        testbed::same(memory_is_private(id), true)
+    })
+    .await;
+    let limits = core_limits(id);
+    let limits: Vec<_> = limits.split_whitespace().collect();
+    assert_eq!(limits, ["0", "0", "bytes"]);
+}
+
+/// Every address of this machine: it is reached, but is not a loopback address.
+const ELSEWHERE: &str = "http://0.0.0.0:1";
+
+#[tokio::test]
+async fn a_token_that_is_sent_in_plain_text_is_warned_of_once() {
+    let variables = [
+        ("CONSUL_HTTP_ADDR", ELSEWHERE),
+        ("CONSUL_HTTP_TOKEN", "s3cr3t"),
+    ];
+    let waiting = Waiting::start(&variables);
+    let log = || fs::read_to_string(&waiting.log).expect("its log");
+    eventually("it waits for the API server", async || {
+        let log = log();
+        log.contains("kube-system can't be read")
+            .then_some(())
+            .ok_or(log)
+    })
+    .await;
+    let log = log();
+    let warned = log
+        .lines()
+        .filter(|line| line.contains(" WARN ") && line.contains("plain text"));
+    assert_eq!(warned.count(), 1, "{log}");
+    assert!(!log.contains("s3cr3t"), "{log}");
+}
+
+#[test]
+fn a_check_warns_of_a_token_in_plain_text() {
+    let variables = [
+        ("CONSUL_HTTP_ADDR", ELSEWHERE),
+        ("CONSUL_HTTP_TOKEN", "s3cr3t"),
+        ("KUBECONFIG", "/does/not/exist"),
+    ];
+    let output = PROGRAM.run(&["check", "--timeout=1s"], &variables);
+    let said = text(output.stdout);
+    let words = ["transport", "plain text", ELSEWHERE, "1 warning"];
+    assert_says(&said, &words);
+    assert!(!said.contains("s3cr3t"), "{said}");
 }
 
 async fn get(address: SocketAddr, path: &str) -> (u16, String) {

@@ -48,7 +48,7 @@ impl Process {
         Duration::from_nanos(times.map(|times| times.sum_exec_runtime).sum())
     }
 
-    /// Its TCP connections to this server.
+    /// Its TCP connections to this server. Of the operator they can be seen only with the capability `CAP_SYS_PTRACE`.
     pub(crate) fn connections_to(&self, server: SocketAddr) -> usize {
         let descriptors = self.0.fd().expect("a process' descriptors");
         let sockets: HashSet<u64> = descriptors

@@ -1,10 +1,12 @@
 //! Reviews by the API server: who owns a token (`TokenReview`), and what that user may do (`SubjectAccessReview`).
 //!
 //! An answer is valid for half a minute. Wrong tokens cost the API server little: each holds one of a few turns for a
-//! while.
+//! while. Clients at other addresses still have turns then: see [`FairTurns`].
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use axum::body::{self, Body};
+use http::StatusCode;
 use k8s_openapi::api::{
     authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus, UserInfo},
     authorization::v1::{
@@ -12,16 +14,16 @@ use k8s_openapi::api::{
         SubjectAccessReviewStatus,
     },
 };
-use kube::{Api, Client, api::PostParams};
+use kube::{Client, Resource, api::PostParams, core::Request};
 use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
-    sync::Semaphore,
+    sync::{Semaphore, oneshot},
     time::{sleep, timeout},
 };
 
 use super::{Refusal, Token};
-use consul_client::{clock::Moment, text::one_line};
+use consul_client::{clock::Moment, text::one_line, turns::FairTurns};
 use consul_semaphore_api::GROUP;
 
 /// How long an answer is valid.
@@ -30,12 +32,18 @@ const LASTS: Duration = Duration::from_secs(30);
 /// How long a review may take, including the wait for its turn.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many reviews run at once, for known tokens and for others.
+/// How many reviews of known tokens and of rights run at once.
 const TURNS: usize = 8;
-const UNKNOWN_TOKEN_TURNS: usize = 4;
 
-/// How long a wrong token keeps its turn.
-const WRONG_TOKEN_DELAY: Duration = Duration::from_millis(500);
+/// How many unknown tokens have turns at once. All addresses together can have the API server review so many wrong
+/// tokens in each [`WRONG_TOKEN_REST`], and one address can have half as many reviewed.
+const UNKNOWN_TOKEN_TURNS: usize = 16;
+
+/// How long the turn of a token is kept after the answer, unless the token is good.
+const WRONG_TOKEN_REST: Duration = Duration::from_millis(500);
+
+/// The longest answer that is read, in bytes.
+const LONGEST_ANSWER: usize = 1 << 20;
 
 /// How many tokens are remembered.
 const TOKENS: usize = 256;
@@ -60,11 +68,12 @@ pub(crate) enum Right {
 
 /// Asks the API server, and caches its answers.
 pub(crate) struct Reviews {
-    client: Client,
-    purpose: Purpose,
+    reviewer: Reviewer,
     tokens: Mutex<HashMap<Token, Known>>,
     turns: Semaphore,
-    unknown_token_turns: Semaphore,
+    /// The owner of a turn is the address of a client.
+    unknown_token_turns: FairTurns,
+    wrong_token_rest: Duration,
 }
 
 /// The user of a token, and until when that is valid.
@@ -86,22 +95,26 @@ pub(crate) struct User {
 impl Reviews {
     pub(crate) fn new(client: Client, purpose: Purpose) -> Self {
         Self {
-            client,
-            purpose,
+            reviewer: Reviewer { client, purpose },
             tokens: Mutex::default(),
             turns: Semaphore::new(TURNS),
-            unknown_token_turns: Semaphore::new(UNKNOWN_TOKEN_TURNS),
+            unknown_token_turns: FairTurns::new(UNKNOWN_TOKEN_TURNS),
+            wrong_token_rest: WRONG_TOKEN_REST,
         }
     }
 
-    /// The user of a token.
-    pub(crate) async fn user(&self, token: &Token) -> Result<Arc<User>, Refusal> {
+    /// The user of a token, which a client at this address has shown.
+    pub(crate) async fn user(
+        &self,
+        token: &Token,
+        address: &Arc<str>,
+    ) -> Result<Arc<User>, Refusal> {
         let before = self.tokens.lock().get(token).cloned();
         if let Some(known) = before.as_ref().filter(|known| known.until > Moment::now()) {
             return known.user.clone().ok_or(Refusal::Unknown);
         }
         let before = before.and_then(|known| known.user);
-        let asked = timeout(PATIENCE, self.review(token, before));
+        let asked = timeout(PATIENCE, self.review(token, address, before));
         let user = asked.await.unwrap_or(Err(Refusal::silent()))?;
         self.remember(token, user.clone());
         user.ok_or(Refusal::Unknown)
@@ -117,7 +130,7 @@ impl Reviews {
             // Never closed.
             let _turn = self.turns.acquire().await;
             for spec in right.specs() {
-                let answer = self.ask(&access_review(user, spec)).await?;
+                let answer = self.reviewer.ask(&access_review(user, spec)).await?;
                 if !answer.status.is_some_and(|status| allows(&status)) {
                     return Ok(false);
                 }
@@ -131,33 +144,52 @@ impl Reviews {
         Ok(has)
     }
 
-    /// Asks for the user of a token; `before` is its earlier user. An unknown client with a wrong token waits.
+    /// Asks for the user of a token; `before` is its earlier user.
     async fn review(
         &self,
         token: &Token,
+        address: &Arc<str>,
         before: Option<Arc<User>>,
     ) -> Result<Option<Arc<User>>, Refusal> {
-        let turns = match before {
-            Some(_) => &self.turns,
-            None => &self.unknown_token_turns,
+        let Some(before) = before else {
+            let user = self.review_unknown(token, address).await?;
+            return Ok(user.map(Arc::new));
         };
         // Never closed.
-        let _turn = turns.acquire().await;
-        // A token for this purpose only, or one for the API server, which every client of the API server has.
-        for audience in [Some(self.purpose.audience), None] {
-            let answer = self.ask(&token_review(token, audience)).await?;
-            let user = answer
-                .status
-                .and_then(|status| User::read(status, audience));
-            if let Some(user) = user {
-                let same = before.filter(|before| before.subject == user.subject);
-                return Ok(Some(same.unwrap_or_else(|| Arc::new(user))));
+        let _turn = self.turns.acquire().await;
+        let user = self.reviewer.user_of(token).await?;
+        Ok(user.map(|user| {
+            if before.subject == user.subject {
+                before
+            } else {
+                Arc::new(user)
             }
-        }
-        if before.is_none() {
-            sleep(WRONG_TOKEN_DELAY).await;
-        }
-        Ok(None)
+        }))
+    }
+
+    /// Asks for the user of a token that nobody is known by. If its client goes away, the turn is not free any sooner,
+    /// because a flood of short connections would have no bound otherwise.
+    async fn review_unknown(
+        &self,
+        token: &Token,
+        address: &Arc<str>,
+    ) -> Result<Option<User>, Refusal> {
+        let turn = self.unknown_token_turns.take(address).await;
+        let (reviewer, token) = (self.reviewer.clone(), token.clone());
+        let rest = self.wrong_token_rest;
+        let (sender, answer) = oneshot::channel();
+        tokio::spawn(async move {
+            let asked = timeout(PATIENCE, reviewer.user_of(&token)).await;
+            let asked = asked.unwrap_or(Err(Refusal::silent()));
+            let is_good = matches!(asked, Ok(Some(_)));
+            // The client may be gone.
+            let _ = sender.send(asked);
+            if !is_good {
+                sleep(rest).await;
+            }
+            drop(turn);
+        });
+        answer.await.unwrap_or(Err(Refusal::silent()))
     }
 
     fn remember(&self, token: &Token, user: Option<Arc<User>>) {
@@ -175,31 +207,58 @@ impl Reviews {
         let until = now + LASTS;
         tokens.insert(token.clone(), Known { user, until });
     }
+}
 
-    /// Makes one review. Neither its text nor that of the answer, which may repeat it, is ever shown.
-    async fn ask<K>(&self, question: &K) -> Result<K, Refusal>
-    where
-        K: kube::Resource<DynamicType = ()>
-            + Clone
-            + std::fmt::Debug
-            + Serialize
-            + DeserializeOwned,
-    {
-        let reviews = Api::<K>::all(self.client.clone());
-        let answer = reviews.create(&PostParams::default(), question).await;
-        answer.map_err(|error| self.explain(&error))
+/// Asks the API server. Clones share its connections.
+#[derive(Clone)]
+struct Reviewer {
+    client: Client,
+    purpose: Purpose,
+}
+
+impl Reviewer {
+    /// The user of a token, if it is valid.
+    async fn user_of(&self, token: &Token) -> Result<Option<User>, Refusal> {
+        // A token for this purpose only, or one for the API server, which every client of the API server has.
+        for audience in [Some(self.purpose.audience), None] {
+            let answer = self.ask(&token_review(token, audience)).await?;
+            let user = answer
+                .status
+                .and_then(|status| User::read(status, audience));
+            if user.is_some() {
+                return Ok(user);
+            }
+        }
+        Ok(None)
     }
 
-    /// Why the API server did not answer, and what to do, without the text of the review.
-    fn explain(&self, error: &kube::Error) -> Refusal {
-        match error {
-            kube::Error::Api(status) if status.is_forbidden() => Refusal::Unable(format!(
+    /// Makes one review. Its text, and that of the answer, which may repeat it, contain the token. So neither is ever
+    /// shown, and the answer is read here: [`kube::Api`] logs what it can't parse, and what comes with an error.
+    async fn ask<K>(&self, question: &K) -> Result<K, Refusal>
+    where
+        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned,
+    {
+        let unwritable = || Refusal::unable("the question can't be written");
+        let text = serde_json::to_vec(question).map_err(|_| unwritable())?;
+        let request = Request::new(K::url_path(&(), None)).create(&PostParams::default(), text);
+        let request = request.map_err(|_| unwritable())?;
+        let answer = self.client.send(request.map(Into::into)).await;
+        let answer = answer.map_err(|error| Refusal::unable(&one_line(&error.to_string(), 200)))?;
+        self.succeeded(answer.status())?;
+        let text = body::to_bytes(Body::new(answer.into_body()), LONGEST_ANSWER).await;
+        let text = text.map_err(|_| Refusal::unable("its answer ends early, or is too long"))?;
+        serde_json::from_slice(&text).map_err(|_| Refusal::unable("its answer can't be understood"))
+    }
+
+    /// Why the API server did not answer, and what to do, if it did not.
+    fn succeeded(&self, status: StatusCode) -> Result<(), Refusal> {
+        match status {
+            StatusCode::FORBIDDEN => Err(Refusal::Unable(format!(
                 "the operator may not ask it: give it the rules in {}",
                 self.purpose.role
-            )),
-            // Text that can't be parsed may contain the token.
-            kube::Error::SerdeError(_) => Refusal::unable("its answer can't be understood"),
-            error => Refusal::unable(&one_line(&error.to_string(), 200)),
+            ))),
+            status if status.is_success() => Ok(()),
+            status => Err(Refusal::Unable(format!("it answers {status}"))),
         }
     }
 }
@@ -289,7 +348,9 @@ fn allows(status: &SubjectAccessReviewStatus) -> bool {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use futures::FutureExt as _;
     use http::Uri;
+    use tracing::Dispatch;
     use wiremock::{
         Mock, MockServer, Request, ResponseTemplate,
         matchers::{method, path},
@@ -366,8 +427,13 @@ pub(super) mod tests {
         Token::parse(text).unwrap()
     }
 
+    /// The address of the client that asks, where it does not matter.
+    fn here() -> Arc<str> {
+        "127.0.0.1".into()
+    }
+
     async fn has(reviews: &Reviews, of: &str, right: Right) -> bool {
-        let user = reviews.user(&token(of)).await.unwrap();
+        let user = reviews.user(&token(of), &here()).await.unwrap();
         reviews.has(&user, &right).await.unwrap()
     }
 
@@ -415,7 +481,7 @@ pub(super) mod tests {
     async fn a_wrong_token_is_refused_and_remembered() {
         let (server, reviews) = api_server().await;
         for _ in 0..3 {
-            let refusal = reviews.user(&token("wrong")).await.err().unwrap();
+            let refusal = reviews.user(&token("wrong"), &here()).await.err().unwrap();
             assert!(matches!(refusal, Refusal::Unknown), "{refusal}");
         }
         assert_eq!(server.received_requests().await.unwrap().len(), 2);
@@ -425,7 +491,7 @@ pub(super) mod tests {
     async fn many_tokens_take_no_more_memory() {
         let (_server, reviews) = api_server().await;
         let known = token("for-the-page");
-        let user = reviews.user(&known).await.unwrap();
+        let user = reviews.user(&known, &here()).await.unwrap();
         // An expired answer still shows that this is not an unknown client.
         reviews.tokens.lock().get_mut(&known).unwrap().until = Moment::now();
         for number in 0..2 * TOKENS {
@@ -447,7 +513,7 @@ pub(super) mod tests {
     #[tokio::test]
     async fn without_an_answer_nobody_is_let_in() {
         let reviews = reviews_by("http://127.0.0.1:1");
-        let refusal = reviews.user(&token("secret")).await.err().unwrap();
+        let refusal = reviews.user(&token("secret"), &here()).await.err().unwrap();
         assert!(matches!(refusal, Refusal::Unable(_)), "{refusal}");
         assert!(!refusal.to_string().contains("secret"));
     }
@@ -462,11 +528,114 @@ pub(super) mod tests {
             .mount(&server)
             .await;
         let refusal = reviews_by(&server.uri())
-            .user(&token("t"))
+            .user(&token("t"), &here())
             .await
             .err()
             .unwrap();
         assert!(refusal.to_string().contains(PAGE.role), "{refusal}");
+    }
+
+    /// How many unknown tokens of a client at this address could be reviewed at once now.
+    fn free(reviews: &Reviews, address: &str) -> usize {
+        let address = address.into();
+        let turns = &reviews.unknown_token_turns;
+        let free = std::iter::from_fn(|| turns.take(&address).now_or_never());
+        free.collect::<Vec<_>>().len()
+    }
+
+    #[tokio::test]
+    async fn the_turn_of_a_wrong_token_rests_and_only_those_of_its_address() {
+        let (_server, mut reviews) = api_server().await;
+        reviews.wrong_token_rest = Duration::from_hours(1);
+        let (flood, other): (Arc<str>, Arc<str>) = ("10.0.0.1".into(), "10.0.0.2".into());
+        let share = free(&reviews, &flood);
+        for number in 0..share {
+            let wrong = token(&format!("wrong-{number}"));
+            let refusal = reviews.user(&wrong, &flood).await.err().unwrap();
+            assert!(matches!(refusal, Refusal::Unknown), "{refusal}");
+        }
+        assert_eq!(free(&reviews, &flood), 0);
+        reviews.user(&token("for-the-page"), &other).await.unwrap();
+        assert!(free(&reviews, &other) > 0, "a good token's turn is free");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_goes_away_takes_its_turn_all_the_same() {
+        let server = MockServer::start().await;
+        let never = ResponseTemplate::new(201).set_delay(Duration::from_hours(1));
+        let silent = Mock::given(method("POST")).respond_with(never);
+        silent.mount(&server).await;
+        let reviews = reviews_by(&server.uri());
+        let (address, wrong) = (here(), token("wrong"));
+        let before = free(&reviews, &address);
+        let asks = async {
+            while server.received_requests().await.unwrap().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            _ = reviews.user(&wrong, &address) => panic!("nobody answers"),
+            () = asks => {}
+        }
+        assert!(free(&reviews, &address) < before);
+    }
+
+    /// Everything that is logged while this thread works, at every level.
+    #[derive(Clone, Default)]
+    struct Logged(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Logged {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn no_answer_puts_a_token_into_the_log_or_into_an_error() {
+        let logged = Logged::default();
+        let writer = logged.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_writer(move || writer.clone())
+            .finish();
+        // While there is only one subscriber, a thread without any, of another test, could switch records off for all.
+        let _second = Dispatch::new(tracing_subscriber::registry());
+        let _logging = tracing::subscriber::set_default(subscriber);
+        let answer = |code| ResponseTemplate::new(code);
+        let echoed = json!({ "spec": { "token": "s3cr3t" }, "status": "s3cr3t" });
+        let status =
+            json!({ "kind": "Status", "status": "Failure", "code": 400, "message": "bad s3cr3t" });
+        for answer in [
+            answer(201).set_body_json(&echoed),
+            answer(201).set_body_string("s3cr3t"),
+            answer(201).set_body_bytes(b"\xff s3cr3t"),
+            answer(201).set_body_string("s3cr3t".repeat(LONGEST_ANSWER / 6 + 1)),
+            answer(302).set_body_string("s3cr3t"),
+            answer(400).set_body_json(&status),
+            answer(403).set_body_json(&status),
+            answer(500).set_body_string("s3cr3t"),
+            answer(502).set_body_bytes(b"\xff s3cr3t"),
+        ] {
+            let server = MockServer::start().await;
+            let answers = Mock::given(method("POST")).respond_with(answer);
+            answers.mount(&server).await;
+            let reviews = reviews_by(&server.uri());
+            let refusal = reviews.user(&token("s3cr3t"), &here()).await.err().unwrap();
+            assert!(matches!(refusal, Refusal::Unable(_)), "{refusal}");
+            assert!(!refusal.to_string().contains("s3cr3t"), "{refusal}");
+        }
+        let logged = String::from_utf8_lossy(&logged.0.lock()).into_owned();
+        assert!(logged.contains("requesting"), "the client's log: {logged}");
+        let leaks: Vec<_> = logged
+            .lines()
+            .filter(|line| line.contains("s3cr3t"))
+            .collect();
+        assert!(leaks.is_empty(), "{leaks:#?}");
     }
 
     #[test]

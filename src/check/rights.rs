@@ -166,14 +166,15 @@ pub(super) const RULES: &[Rule] = &[
         "leases",
         &["create"],
         Place::Election,
-        "no replica leads, so nothing happens",
+        "nothing is granted or released: the operator can't make its Leases",
     ),
     rule(
         "coordination.k8s.io",
         "leases",
         &["get", "list", "watch", "update"],
         Place::Lease,
-        "no replica leads, so nothing happens",
+        "with --leader-election=kubernetes no replica leads, so nothing happens; with the others a restart renews the \
+         evidence of running Jobs, because nobody knows when they were last proved to hold their slots",
     ),
     rule(
         "coordination.k8s.io",

@@ -23,7 +23,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::Context;
+use super::{Context, startup_log};
 use crate::call::{CallError, call};
 use consul_client::{Backoff, TokenCell, clock::Moment};
 use consul_semaphore_api::{TokenSecretRef, annotations::is_object_name};
@@ -180,6 +180,8 @@ impl SecretReader {
             // Neither a missing Secret nor a token that Consul denies causes a storm of requests.
             if news {
                 backoff.reset();
+                let exposure = self.context.shared.unsaid.lock().take();
+                startup_log::warn(exposure.as_slice());
             }
             let next = Moment::now() + backoff.pause();
             let due = async || sleep(next.since(Moment::now())).await;

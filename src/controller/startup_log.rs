@@ -1,7 +1,7 @@
-//! Reports at startup where Consul is and whether it answers: otherwise a wrong address would show only with the first
-//! `ConsulSemaphore`.
+//! Reports at startup where Consul is, whether it answers, and whether tokens are safe on the way: otherwise a wrong
+//! address would show only with the first `ConsulSemaphore`.
 
-use consul_client::{Address, Client, Error};
+use consul_client::{Address, Client, Error, Exposure};
 use consul_semaphore::holding::retry_until_ok;
 
 use crate::telemetry::Health;
@@ -23,6 +23,13 @@ pub(super) async fn write(consul: Client, addresses: Vec<Address>, health: Healt
     )
     .await;
     tracing::info!(%address, "Consul answers");
+}
+
+/// Warns of settings by which others on the way to Consul can read tokens.
+pub(super) fn warn(exposures: &[Exposure]) {
+    for exposure in exposures {
+        tracing::warn!(advice = exposure.advice(), "{}", exposure.problem());
+    }
 }
 
 fn complain(address: &str, error: &Error) {

@@ -2,7 +2,12 @@
 //!
 //! Names follow Prometheus' conventions: one prefix, base units, the unit at the end. Labels are bounded: the
 //! namespaces and names of existing semaphores, and fixed words.
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -113,6 +118,19 @@ struct Inner {
     consul_call_duration: Histograms<Kind>,
     events_dropped: Counter,
     spans_dropped: Family<Reason, Counter>,
+    consul_memory: Gauge,
+    consul_memory_limit: Gauge,
+    /// How much of it is in use, in bytes.
+    consul_memory_now: OnceLock<Reading>,
+}
+
+/// Reads a figure when the metrics are encoded.
+struct Reading(Box<dyn Fn() -> usize + Send + Sync>);
+
+impl fmt::Debug for Reading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reading")
+    }
 }
 
 impl Default for Metrics {
@@ -197,6 +215,12 @@ impl Metrics {
                 "spans_dropped",
                 "Spans of traces that were dropped, by reason: queue_full, not_taken",
             ),
+            consul_memory: make.bytes(
+                "consul_memory",
+                "What is kept of what Consul lists; with the limit reached, the namespace that keeps most gets PrefixTooLarge",
+            ),
+            consul_memory_limit: make.bytes("consul_memory_limit", "The limit of that: --consul-memory"),
+            consul_memory_now: OnceLock::new(),
             registry: all,
         };
         Self(Arc::new(inner))
@@ -250,7 +274,6 @@ impl Metrics {
         idle: usize,
         held_and_limit: Option<(usize, u32)>,
     ) {
-        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.0.waiting.get_or_create(semaphore).set(gauge(waiting));
         self.0.idle.get_or_create(semaphore).set(gauge(idle));
         if let Some((held, limit)) = held_and_limit {
@@ -326,9 +349,7 @@ impl Metrics {
 
     /// How many sessions are renewed now.
     pub fn sessions(&self, count: usize) {
-        self.0
-            .sessions
-            .set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.0.sessions.set(gauge(count));
     }
 
     /// Whether this replica leads.
@@ -375,15 +396,36 @@ impl Metrics {
             .inc_by(count.try_into().unwrap_or(u64::MAX));
     }
 
+    /// How much is kept of what Consul lists is read with each encoding, from now on; the limit does not change. Both in
+    /// bytes.
+    pub fn count_consul_memory(
+        &self,
+        limit: usize,
+        now: impl Fn() -> usize + Send + Sync + 'static,
+    ) {
+        self.0.consul_memory_limit.set(gauge(limit));
+        let now = Reading(Box::new(now));
+        // A process has one budget.
+        let _ = self.0.consul_memory_now.set(now);
+    }
+
     /// All metrics in the text format of `OpenMetrics` 1.0.
     pub fn encode(&self) -> String {
+        if let Some(Reading(now)) = self.0.consul_memory_now.get() {
+            self.0.consul_memory.set(gauge(now()));
+        }
         let mut page = String::new();
         if let Err(error) = text::encode(&mut page, &self.0.registry) {
             // Writing to a String can't fail, so a metric is malformed.
             tracing::error!(%error, "metrics cannot be encoded");
         }
+        page.shrink_to_fit();
         page
     }
+}
+
+fn gauge(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 fn readiness(semaphore: &SemaphoreLabels, reason: &'static str) -> Readiness {
@@ -417,6 +459,13 @@ impl Register<'_> {
     ) -> M {
         let metric = M::default();
         self.0.register(name, help, metric.clone());
+        metric
+    }
+
+    fn bytes(&mut self, name: &str, help: &str) -> Gauge {
+        let metric = Gauge::default();
+        self.0
+            .register_with_unit(name, help, Unit::Bytes, metric.clone());
         metric
     }
 

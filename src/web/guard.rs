@@ -30,6 +30,8 @@ pub(super) enum Pass {
     Bearer {
         /// The token.
         token: Token,
+        /// The address of the client that shows it.
+        address: Arc<str>,
         /// Its user.
         user: Arc<User>,
     },
@@ -52,15 +54,23 @@ pub(super) enum Refusal {
 }
 
 impl Guard {
-    /// Accepts a client, or returns why not.
-    pub(super) async fn admit(&self, headers: &HeaderMap) -> Result<Pass, Refusal> {
+    /// Accepts a client at this address, or returns why not.
+    pub(super) async fn admit(
+        &self,
+        headers: &HeaderMap,
+        address: &Arc<str>,
+    ) -> Result<Pass, Refusal> {
         comes_from_here(headers)?;
         match self {
             Self::Open => is_for_loopback(headers).map(|()| Pass::Anybody),
             Self::Asks(reviews) => {
                 let token = token(headers).ok_or(auth::Refusal::NoToken)?;
-                let user = reviews.user(&token).await?;
-                Ok(Pass::Bearer { token, user })
+                let user = reviews.user(&token, address).await?;
+                Ok(Pass::Bearer {
+                    token,
+                    address: address.clone(),
+                    user,
+                })
             }
         }
     }
@@ -83,8 +93,16 @@ impl Guard {
 
     /// Checks again whether the client is still accepted.
     pub(super) async fn renew(&self, pass: &mut Pass) -> Result<(), Refusal> {
-        if let (Self::Asks(reviews), Pass::Bearer { token, user }) = (self, pass) {
-            *user = reviews.user(token).await?;
+        if let (
+            Self::Asks(reviews),
+            Pass::Bearer {
+                token,
+                address,
+                user,
+            },
+        ) = (self, pass)
+        {
+            *user = reviews.user(token, address).await?;
         }
         Ok(())
     }
@@ -195,7 +213,11 @@ mod tests {
     #[tokio::test]
     async fn without_a_token_nobody_is_let_in() {
         let guard = Guard::Asks(Box::new(reviews_by("http://127.0.0.1:1")));
-        let refusal = guard.admit(&HeaderMap::new()).await.err().unwrap();
+        let refusal = guard
+            .admit(&HeaderMap::new(), &"".into())
+            .await
+            .err()
+            .unwrap();
         assert!(matches!(refusal, Refusal::Auth(auth::Refusal::NoToken)));
         let response = refusal.into_response();
         assert_eq!(response.status(), StatusCode::UNAUTHORIZED);

@@ -55,7 +55,7 @@ async fn events(
     Extension(connection): Extension<Connection>,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Refusal> {
-    let pass = app.guard.admit(&headers).await?;
+    let pass = app.guard.admit(&headers, connection.address()).await?;
     let events = stream::open(app, pass).await?;
     // There are fewer places than connections.
     connection.keep();

@@ -331,6 +331,7 @@ fn metrics() -> String {
     metrics.consul_call("txn", "ok", Duration::ZERO);
     metrics.watch_failed("jobs");
     metrics.count_spans();
+    metrics.count_consul_memory(1, || 1);
     metrics.encode()
 }
 
@@ -340,8 +341,8 @@ fn every_metric_has_happened() {
     let ours = page.matches("# TYPE consul_semaphore_operator_").count();
     // What nothing has happened to yet is not encoded.
     let source = text_of(Path::new("src/telemetry/metrics.rs"));
-    let made =
-        ["make.plain(", "make.seconds(", "Info::new("].map(|call| source.matches(call).count());
+    let made = ["make.plain(", "make.seconds(", "make.bytes(", "Info::new("];
+    let made = made.map(|call| source.matches(call).count());
     assert_eq!(ours, made.iter().sum::<usize>(), "{page}");
 }
 

@@ -1,6 +1,6 @@
 //! A lock key that Consul accepts as a single write, but not in a transaction.
 
-use testbed::{Bed, SEMAPHORE_FLAGS};
+use testbed::{Bed, SEMAPHORE_FLAGS, eventually};
 
 #[tokio::test]
 async fn a_lock_that_is_too_large_says_what_to_do() {
@@ -23,12 +23,15 @@ async fn a_lock_that_is_too_large_says_what_to_do() {
         assert!(said.contains(words), "{said}");
     }
     job.is_waiting().await;
-    let metrics = bed.operator().get("/metrics").await;
     let not_ready = format!(
         "_ready{{namespace=\"{}\",semaphore=\"db\",reason=\"LockTooLarge\"}} 0",
         team.name()
     );
-    assert!(metrics.contains(&not_ready), "{metrics}");
+    eventually("the metrics say so, too", || async {
+        let metrics = bed.operator().get("/metrics").await;
+        metrics.contains(&not_ready).then_some(()).ok_or(metrics)
+    })
+    .await;
 
     consul.put(&key, SEMAPHORE_FLAGS, body(300 << 10)).await;
     job.is_complete().await;

@@ -24,9 +24,12 @@ async fn one_after_another(kind: &'static Kind) {
     let a = new("a").create().await;
     a.runs(&stage).await;
     a.object.has_event("SlotGranted").await;
-    let metrics = stage.bed.operator().get("/metrics").await;
     let starts = format!("starts_total{{kind=\"{}\"}}", kind.name);
-    assert!(metrics.contains(&starts), "{metrics}");
+    testbed::eventually("the start is counted", || async {
+        let metrics = stage.bed.operator().get("/metrics").await;
+        metrics.contains(&starts).then_some(()).ok_or(metrics)
+    })
+    .await;
     let b = new("b").waits().await;
     let job = stage.job("job").create().await;
     job.has_event("SlotWaiting").await;

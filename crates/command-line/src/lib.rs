@@ -6,6 +6,7 @@
 //! | [`logs`] | log lines on stderr, for people or for machines |
 //! | [`age`], [`text`], [`table`] | durations, words with a tone, columns |
 //! | [`terminal`] | where the output goes |
+//! | [`memory`] | who may see the memory of a process that has tokens |
 //!
 //! It knows nothing about Kubernetes or semaphores.
 
@@ -13,6 +14,7 @@ pub mod age;
 mod consul;
 mod lines;
 pub mod logs;
+pub mod memory;
 pub mod table;
 pub mod terminal;
 pub mod text;

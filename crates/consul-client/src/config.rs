@@ -390,8 +390,12 @@ impl Address {
         }
     }
 
-    fn is_https(&self) -> bool {
+    pub(super) fn is_https(&self) -> bool {
         matches!(&self.0, Place::Tcp { https: true, .. })
+    }
+
+    pub(super) fn is_socket(&self) -> bool {
+        matches!(&self.0, Place::Unix(_))
     }
 }
 

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `config` | where Consul is and who asks: `CONSUL_*` variables, addresses, TLS, token |
 //! | `model` | plain data without IO: entries, listings, session ids, transaction operations |
+//! | `exposure` | whether others on the way to Consul can read tokens |
 //! | `error` | what can go wrong, and how it is read from Consul's answers |
 //! | `call` | a request and its answer |
 //! | `elements`, `listing` | listings, decoded while they are read |
@@ -40,6 +41,7 @@ mod datacenter;
 mod elements;
 mod endpoints;
 mod error;
+mod exposure;
 pub mod files;
 pub mod id;
 mod kv;
@@ -64,6 +66,7 @@ pub use catalog::ExternalNode;
 pub use client::{Client, Gate, Observer};
 pub use config::{Address, Config, ConfigError, HttpAuth, Scope, Secret, Tls};
 pub use error::{Error, LoginFailure, OpError};
+pub use exposure::Exposure;
 pub use kv::PutMode;
 pub use login::AuthMethod;
 pub use model::{Entries, Entry, Keys, Listed, Listing, Op, SessionId};

@@ -70,6 +70,9 @@ pub(crate) async fn exec(settings: Settings, consul: consul::Config, stderr: &St
         stderr.say(&failure.to_string());
         failure.code()
     };
+    if let Some(exposure) = consul.exposures().first().filter(|_| !settings.quiet) {
+        stderr.say(&format!("warning: {exposure}"));
+    }
     let (mut signals, consul) = match set_up(consul) {
         Ok(both) => both,
         Err(failure) => return failed(failure),

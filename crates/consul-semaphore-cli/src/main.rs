@@ -26,6 +26,7 @@ use std::{
 use clap::{CommandFactory as _, error::ErrorKind};
 use command_line::{
     logs::{self, LogFormat},
+    memory,
     terminal::try_write,
 };
 use consul_client::Client;
@@ -50,7 +51,13 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     command_line::abort_on_panic();
-    match command_line::parse::<Cli>().command {
+    let command = command_line::parse::<Cli>().command;
+    // What becomes a command has the command's environment, which is for the command's user to see. There is no limit on
+    // core dumps, because the command would inherit it.
+    if !matches!(command, Command::Become(_)) {
+        memory::keep_private();
+    }
+    match command {
         Command::Exec(flags) => exec(*flags),
         Command::Held(flags) => held(*flags),
         Command::List(flags) => ask(&flags.common, async |client| {

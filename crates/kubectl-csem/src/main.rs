@@ -31,6 +31,7 @@ mod world;
 use std::{env, ffi::OsStr, path::Path, process::ExitCode};
 
 use clap::CommandFactory as _;
+use command_line::memory;
 
 use crate::{
     act::{
@@ -49,6 +50,8 @@ use crate::{
 const COMPLETER: &str = "kubectl_complete-csem";
 
 fn main() -> ExitCode {
+    memory::keep_private();
+    memory::forbid_core_dumps();
     match begin() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

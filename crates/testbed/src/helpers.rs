@@ -5,7 +5,9 @@
     reason = "a step of a story fails the story"
 )]
 
-use std::fs;
+use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf};
+
+use tokio::process::Command;
 
 use crate::{Bed, Job, eventually};
 
@@ -84,4 +86,41 @@ pub fn metric(page: &str, name: &str) -> Option<f64> {
     let line = format!("consul_semaphore_operator_{name} ");
     let value = page.lines().find_map(|found| found.strip_prefix(&line))?;
     value.parse().ok()
+}
+
+/// Arranges for a program to be started so that [`memory_is_private`] can tell: as root it gets another group.
+pub fn shows_who_may_see_it(program: &mut Command) {
+    if rustix::process::geteuid().is_root() {
+        program.gid(NOBODY);
+    }
+}
+
+/// A group that is not root's.
+const NOBODY: u32 = 65534;
+
+/// Whether the memory of a process is hidden from other processes of its user, and left out of core dumps. The kernel
+/// shows it by the owner of the process's files: root, whoever the process is.
+pub fn memory_is_private(id: u32) -> bool {
+    let folder = PathBuf::from(format!("/proc/{id}"));
+    let status = fs::read_to_string(folder.join("status")).expect("it runs");
+    let effective = |what: &str| -> u32 {
+        let line = status.lines().find_map(|line| line.strip_prefix(what));
+        let id = line.and_then(|ids| ids.split_whitespace().nth(1));
+        id.and_then(|id| id.parse().ok()).expect("an id")
+    };
+    let (root, own) = ((0, 0), (effective("Uid:"), effective("Gid:")));
+    assert_ne!(own, root, "start it after shows_who_may_see_it");
+    let file = fs::metadata(folder.join("environ")).expect("its environment");
+    let owner = (file.uid(), file.gid());
+    assert!(owner == root || owner == own, "{owner:?}");
+    owner == root
+}
+
+/// How long a core dump of a process may be, as `proc_pid_limits(5)` says it: the soft limit and the hard one.
+pub fn core_limits(id: u32) -> String {
+    let limits = fs::read_to_string(format!("/proc/{id}/limits")).expect("it runs");
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max core file size"));
+    line.expect("the limit").trim().to_owned()
 }

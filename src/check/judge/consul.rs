@@ -11,7 +11,7 @@ use crate::{
     },
     telemetry,
 };
-use consul_client::{ConfigError, Error};
+use consul_client::{ConfigError, Error, Exposure};
 use consul_semaphore_api::Ttl;
 
 /// The first version of Consul that no test has run with yet.
@@ -30,6 +30,11 @@ const RULES: &str = "docs/consul-acl.md has all rules";
 pub(in crate::check) fn unusable(error: &ConfigError) -> Line {
     line("settings", Outcome::Failed, error.to_string())
         .todo("correct the flag or the environment variable that is named")
+}
+
+/// The line about what others on the way to Consul can do.
+pub(in crate::check) fn exposed(exposure: &Exposure) -> Line {
+    line("transport", Outcome::Warning, exposure.problem()).todo(exposure.advice())
 }
 
 /// The lines about the Consul at these addresses.

@@ -748,6 +748,32 @@ mod tests {
         );
     }
 
+    /// Without an election by the Lease, the operator keeps the record of the last proofs there.
+    #[test]
+    fn a_missing_right_for_the_lease_is_reported_whatever_the_election() {
+        for elects in [true, false] {
+            for (verb, words) in [
+                ("create", ["nothing is granted", "make its Leases"]),
+                ("update", ["no replica leads", "last proved to hold"]),
+            ] {
+                let mut rest = Rest { elects, ..rest() };
+                let of_lease = |right: &&mut Right| {
+                    let rule = &right.question.rule;
+                    rule.resource == "leases" && rule.verbs.contains(&verb)
+                };
+                let what = rest.rights.iter_mut().find(of_lease).map(|right| {
+                    right.denied.push(verb);
+                    let name = right.question.name.clone();
+                    name.map_or_else(
+                        || "leases in consul-semaphore-system".to_owned(),
+                        |name| format!("leases {name} in consul-semaphore-system"),
+                    )
+                });
+                only(rest, &what.unwrap(), Outcome::Failed, &words);
+            }
+        }
+    }
+
     #[test]
     fn wrong_rows_and_a_missing_config_map_are_reported() {
         let with = |table| Rest {

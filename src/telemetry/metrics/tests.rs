@@ -20,6 +20,22 @@ fn it_says_which_build_it_is() {
 }
 
 #[test]
+fn the_memory_for_consul_is_read_each_time() {
+    let metrics = Metrics::new();
+    let kept = Arc::new(Mutex::new(5));
+    let now = kept.clone();
+    metrics.count_consul_memory(64, move || *now.lock());
+    for bytes in [5, 7] {
+        *kept.lock() = bytes;
+        let expected = [
+            format!("{PREFIX}_consul_memory_bytes {bytes}"),
+            format!("{PREFIX}_consul_memory_limit_bytes 64"),
+        ];
+        assert_eq!(lines(&metrics, "consul_memory"), expected);
+    }
+}
+
+#[test]
 fn a_failed_pass_is_counted_with_its_reason() {
     let metrics = Metrics::new();
     metrics.pass(Duration::from_millis(3), Ok(()));

@@ -148,7 +148,8 @@ async fn look_by(server: &MockServer) -> (Arc<Shared>, BodyDataStream) {
     let guard = Guard::Asks(Box::new(reviews_by(&server.uri())));
     let token = ("x-consul-semaphore-token", "t");
     let headers = [token].map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
-    let pass = guard.admit(&headers.into_iter().collect()).await.ok();
+    let headers = headers.into_iter().collect();
+    let pass = guard.admit(&headers, &"127.0.0.1".into()).await.ok();
     look_as(guard, pass.unwrap()).await
 }
 

@@ -2,17 +2,21 @@
 
 use std::{
     ffi::OsString,
-    fs::File,
     io::{self, BufRead as _, BufReader, Read as _},
-    os::unix::process::{CommandExt as _, parent_id},
-    path::{Path, PathBuf},
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::{
+            net::{SocketAddr, UnixStream},
+            process::{CommandExt as _, parent_id},
+        },
+    },
     process::Command,
 };
 
 use clap::Args;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-/// The most bytes of [`Variables`]: an empty pipe takes so many at once (`PIPE_BUF`), so nobody waits for its reader.
+/// The most bytes of [`Variables`]: a new socket takes so many at once, so nobody waits for its reader.
 pub(super) const MOST: usize = 4096;
 
 /// The exit code of what was started ahead and is not used. Nobody is told why: the command is started anew if there
@@ -29,9 +33,9 @@ pub(crate) struct Become {
     #[arg(long)]
     pub(super) of: Option<u32>,
 
-    /// Wait until the names of the slots can be read here; without it they are in the environment
+    /// Wait for the names of the slots at this abstract socket; without it they are in the environment
     #[arg(long)]
-    pub(super) slots: Option<PathBuf>,
+    pub(super) slots: Option<String>,
 
     /// Start the command as a child, and end it with its whole process group
     #[arg(long, requires = "of")]
@@ -102,11 +106,16 @@ pub(super) fn ends_with(of: u32) -> io::Result<()> {
     ))
 }
 
+/// The abstract socket of this name: it is in no folder, and is gone with the process that listens.
+pub(super) fn socket(name: &str) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(name)
+}
+
 /// Waits for the names of the slots; `None` if there will be none.
-fn read(slots: &Path) -> io::Result<Option<Variables>> {
+fn read(slots: &str) -> io::Result<Option<Variables>> {
     let mut named = Vec::new();
     let most = u64::try_from(MOST).unwrap_or(u64::MAX);
-    BufReader::new(File::open(slots)?)
+    BufReader::new(UnixStream::connect_addr(&socket(slots)?)?)
         .take(most)
         .read_until(b'\n', &mut named)?;
     let whole = named.ends_with(b"\n");

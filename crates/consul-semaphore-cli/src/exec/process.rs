@@ -6,23 +6,26 @@
 use std::{
     ffi::OsString,
     fs,
-    io::{self, PipeWriter, Write as _},
-    os::{
-        fd::AsRawFd as _,
-        unix::process::{CommandExt as _, ExitStatusExt as _},
+    io::{self, Write as _},
+    os::unix::{
+        net::{UnixListener, UnixStream},
+        process::{CommandExt as _, ExitStatusExt as _},
     },
-    path::Path,
     process::ExitStatus,
     time::Duration,
 };
 
-use rustix::process::{
-    Pid, Signal, getpgrp, getpid, kill_process, kill_process_group, test_kill_process_group,
+use rustix::{
+    net::sockopt::socket_peercred,
+    process::{
+        Pid, Signal, geteuid, getpgrp, getpid, kill_process, kill_process_group,
+        test_kill_process_group,
+    },
 };
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
-    become_command::{Become, MOST, Variables, set_variables},
+    become_command::{Become, MOST, Variables, set_variables, socket},
     signals::ends,
 };
 use consul_semaphore::{Sequencer, plan};
@@ -68,19 +71,19 @@ pub(super) struct Process {
 /// A process that becomes the command once it is given slots, and ends if this program does so before.
 pub(super) struct Prepared {
     process: Process,
-    /// It reads its slots from the other end.
-    slots: PipeWriter,
+    /// It connects to this, and reads its slots.
+    slots: UnixListener,
 }
 
 impl Prepared {
     /// Starts it.
     pub(super) fn start(start: &Start<'_>) -> io::Result<Self> {
-        let (_, slots) = io::pipe()?;
-        // It opens the other end by itself: what it inherits, the command inherits, too. The id is the one that /proc
-        // knows, which may be that of another namespace.
-        let this = Path::new("/proc").join(fs::read_link("/proc/self")?);
-        let from = this.join("fd").join(slots.as_raw_fd().to_string());
-        let process = Process::spawn(start, Some(&from), &Variables::new())?;
+        // It connects by a name: what it inherits, the command inherits, too, and no other process may open what this
+        // one has open.
+        let name = format!("consul-semaphore-exec-{:032x}", fastrand::u128(..));
+        let slots = UnixListener::bind_addr(&socket(&name)?)?;
+        slots.set_nonblocking(true)?;
+        let process = Process::spawn(start, Some(&name), &Variables::new())?;
         Ok(Self { process, slots })
     }
 
@@ -89,17 +92,29 @@ impl Prepared {
         let mut named = serde_json::to_vec(&variables(slots)).ok()?;
         named.push(b'\n');
         let until = Instant::now() + READY;
-        // It can't be written before the other end is open.
-        while named.len() <= MOST && matches!(self.process.child.try_wait(), Ok(None)) {
-            match self.slots.write_all(&named) {
-                Ok(()) => return Some(self.process),
-                Err(_) if Instant::now() < until => sleep(READY_LOOK).await,
-                Err(_) => break,
+        while named.len() <= MOST
+            && matches!(self.process.child.try_wait(), Ok(None))
+            && Instant::now() < until
+        {
+            match self.slots.accept() {
+                Ok((mut reader, _)) if is_of_this_user(&reader) => {
+                    if reader.write_all(&named).is_ok() {
+                        return Some(self.process);
+                    }
+                    break;
+                }
+                // Another user's process has connected, or none yet.
+                Ok(_) | Err(_) => sleep(READY_LOOK).await,
             }
         }
         self.process.signal(Signal::KILL);
         None
     }
+}
+
+/// Whether the other end is a process of the user of this one: every process of the machine can connect.
+fn is_of_this_user(stream: &UnixStream) -> bool {
+    socket_peercred(stream).is_ok_and(|peer| peer.uid == geteuid())
 }
 
 impl Process {
@@ -108,7 +123,7 @@ impl Process {
         Self::spawn(start, None, &variables(slots))
     }
 
-    fn spawn(start: &Start<'_>, slots: Option<&Path>, variables: &Variables) -> io::Result<Self> {
+    fn spawn(start: &Start<'_>, slots: Option<&str>, variables: &Variables) -> io::Result<Self> {
         let Start {
             command,
             withheld,
@@ -119,7 +134,7 @@ impl Process {
         let guards = ends_with_us && !foreground;
         let becomes = Become {
             of: ends_with_us.then(std::process::id),
-            slots: slots.map(Path::to_owned),
+            slots: slots.map(str::to_owned),
             guard: guards,
             command: command.to_vec(),
         };

@@ -103,3 +103,28 @@ async fn what_consul_knows_this_program_by_is_passed_on_only_if_that_is_asked_fo
     let with = environments_with(&stage, flags).await.split_off(3);
     assert_eq!(with, [all; 3]);
 }
+
+/// The bed's Consul has no ACLs, so it takes any token.
+#[tokio::test]
+async fn a_token_that_is_sent_in_plain_text_is_warned_of_in_one_line() {
+    let stage = Stage::new().await;
+    let here = stage.consul.address();
+    // It is reached there, but that is not a loopback address.
+    let elsewhere = here.replace("127.0.0.1", "0.0.0.0");
+    assert_ne!(here, elsewhere);
+    for (flags, address, warnings) in [
+        ("", elsewhere.as_str(), 1),
+        ("--quiet", &elsewhere, 0),
+        ("", here, 0),
+    ] {
+        let mut command = stage.command(flags, "true");
+        command
+            .env("CONSUL_HTTP_ADDR", address)
+            .env("CONSUL_HTTP_TOKEN", "s3cr3t");
+        let said = stage.start(command).ends_with(0).await;
+        let warned = said.lines().filter(|line| line.contains("warning: "));
+        assert_eq!(warned.count(), warnings, "{said}");
+        assert_eq!(said.matches("in plain text to").count(), warnings, "{said}");
+        assert!(!said.contains("s3cr3t"), "{said}");
+    }
+}

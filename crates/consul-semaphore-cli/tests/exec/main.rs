@@ -16,6 +16,7 @@ mod inspect;
 mod limit;
 mod loss;
 mod many;
+mod memory;
 mod names;
 mod prepared;
 mod rates;

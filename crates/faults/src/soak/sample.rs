@@ -74,7 +74,8 @@ impl Sample {
     }
 }
 
-/// Samples the operator's process and its state in Consul.
+/// Samples the operator's process and its state in Consul. Its descriptors can be seen only with the capability
+/// `CAP_SYS_PTRACE`, because the operator keeps its memory to itself.
 pub(super) struct Sampler {
     operator: Process,
     consul: Consul,
@@ -102,7 +103,11 @@ impl Sampler {
             figures: [
                 count(usize::try_from(resident)?) / 1024.0,
                 count(usize::try_from(status.threads)?),
-                count(self.operator.fd_count()?),
+                count(
+                    self.operator
+                        .fd_count()
+                        .context("CAP_SYS_PTRACE is needed")?,
+                ),
                 count(self.connections()?),
                 count(sessions),
                 count(entries.len()),

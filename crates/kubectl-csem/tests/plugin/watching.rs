@@ -113,6 +113,7 @@ async fn on_a_terminal_a_hand_over_is_redrawn_in_place() {
         installed().join("kubectl-csem"),
         &["watch", "db", "-n", team.name()],
     );
+    testbed::helpers::shows_who_may_see_it(&mut watch);
     let mut watch = watch
         .stdin(end_of())
         .stdout(end_of())
@@ -142,6 +143,13 @@ async fn on_a_terminal_a_hand_over_is_redrawn_in_place() {
     terminal.types("typed\n");
     let id = watch.id().expect("it runs").to_string();
     assert!(catches(&id, rustix::process::Signal::TSTP));
+
+    // It has a token of the kubeconfig.
+    let id_of_watch = watch.id().expect("it runs");
+    assert!(testbed::helpers::memory_is_private(id_of_watch));
+    let limits = testbed::helpers::core_limits(id_of_watch);
+    let limits: Vec<_> = limits.split_whitespace().collect();
+    assert_eq!(limits, ["0", "0", "bytes"]);
 
     // A smaller terminal gets a smaller frame.
     terminal.resize(40, 5);
