@@ -7,6 +7,7 @@ mod reach;
 mod several;
 mod tenants;
 mod together;
+mod troubles;
 mod waits;
 
 use std::{cell::RefCell, sync::Arc};
@@ -198,6 +199,11 @@ struct World {
     busy: Option<&'static str>,
     /// The prefix that can't be read.
     unread: Option<&'static str>,
+    /// Whether Consul fails to say whose sessions are.
+    resolves_fail: bool,
+    /// How often the prefix was read, and Consul was asked whose sessions are.
+    reads: usize,
+    resolves: usize,
     /// The semaphores whose token may only read.
     read_only: BTreeSet<SemaphoreRef>,
     /// The workload whose sessions are still being made.
@@ -368,6 +374,7 @@ impl World {
                 Answer::Listing(Err(no_answer()))
             }
             Call::Read { .. } => {
+                self.reads += 1;
                 let prefix = self.engine.queue(queue).unwrap().settings().prefix.clone();
                 Answer::Listing(Ok(self.consul.list(&prefix, now.moment)))
             }
@@ -448,7 +455,14 @@ impl World {
                 }
                 Answer::Written(Written::Done)
             }
-            Call::Resolve { .. } => Answer::Resolved(Ok(self.own_sessions())),
+            Call::Resolve { .. } => {
+                self.resolves += 1;
+                Answer::Resolved(if self.resolves_fail {
+                    Err(no_answer())
+                } else {
+                    Ok(self.own_sessions())
+                })
+            }
             Call::Describe(_) => Answer::Described(Ok(None)),
             Call::Prove(identity) => {
                 let workload = self.workload_with(&identity.uid);

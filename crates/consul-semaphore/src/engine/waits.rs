@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Engine, Now, Queue, QueueRef, Stores, lookup::Lookup};
+use super::{Engine, Now, Owner, Queue, QueueRef, Stores, lookup::Lookup};
 use crate::{
     Agreement, Blocked, ContenderBody, Identity, Lock, OnContention, Phase, Uid, Workload,
     decide::skip::takers,
@@ -421,9 +421,21 @@ impl Queue {
         let Some(reading) = self.reading().filter(|_| !self.is_blocked()) else {
             return Standing::Unsure;
         };
-        let holds = self.own_contenders().any(|(session, identity)| {
-            identity.uid == *workload && (reading.holds(session) || !reading.is_readable())
-        });
+        // Those that have come since the last pass are not among the contenders that it checked.
+        let mut newcomers = Vec::new();
+        for (session, _) in reading.changed_contenders() {
+            match self.owner(session) {
+                Some(Owner::Own(identity)) => newcomers.push((session, &**identity)),
+                Some(Owner::Neighbour | Owner::Foreign) => {}
+                None => return Standing::Unsure,
+            }
+        }
+        let holds = self
+            .own_contenders()
+            .chain(newcomers)
+            .any(|(session, identity)| {
+                identity.uid == *workload && (reading.holds(session) || !reading.is_readable())
+            });
         if holds {
             Standing::Engaged
         } else {
