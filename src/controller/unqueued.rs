@@ -1,5 +1,5 @@
-//! Workloads in no queue whose wait ends: because their semaphore does not exist, or can never give them what they ask
-//! for.
+//! Workloads in no queue, because their semaphore does not exist or can never give them what they ask for: their waits
+//! end, and what the engine records of the waits in its queues is recorded of theirs, too.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use consul_client::clock::{self, Moment};
 use consul_semaphore::{
     Uid,
     engine::Write,
-    plan::{Fail, Failed},
+    plan::{Fail, Failed, RecordWait},
 };
 use consul_semaphore_workload::{Shape, TrackedWorkload};
 
@@ -31,107 +31,123 @@ const LATER: Duration = Duration::from_secs(10);
 /// How long after at most the wall clock is read again, by which a wait ends: somebody may set it.
 const CLOCK_IS_READ_AGAIN: Duration = Duration::from_mins(1);
 
-/// How many of them fail at once.
+/// How many of them are written to at once.
 const CONCURRENCY: usize = 16;
 
 /// The workloads in no queue whose waits end.
 pub(super) struct Unqueued {
     /// Since when this replica leads.
     started: Timestamp,
-    /// Each returns what [`make_fail`] does.
-    fails: Tasks<bool>,
+    /// Each returns what [`carry_out`] does.
+    writes: Tasks<bool>,
 }
 
 impl Unqueued {
     pub(super) fn new() -> Self {
         Self {
             started: clock::time(),
-            fails: Tasks::new(CONCURRENCY),
+            writes: Tasks::new(CONCURRENCY),
         }
     }
 
     /// A workload has come to be in no queue, has changed there, or is in one.
     pub(super) fn look_at(&mut self, workload: &Uid) {
-        self.fails.plan(workload, Moment::now());
+        self.writes.plan(workload, Moment::now());
     }
 
-    /// Begins to make those fail whose time is over, in turns. `why` says what keeps one out of the queue.
+    /// Begins to write to those for which that is due, in turns. `why` says what keeps one out of the queue.
     pub(super) async fn end(
         &mut self,
         context: &Arc<Context>,
         why: impl Fn(&TrackedWorkload, &Unclaimed) -> String,
     ) {
         let now = Moment::now();
-        while let Some(uid) = self.fails.take_due(now) {
+        while let Some(uid) = self.writes.take_due(now) {
             // There may be many.
             tokio::task::consume_budget().await;
-            let Some((tracked, obstacle)) = context.index.unclaimed(&uid) else {
-                self.fails.rest(&uid, now);
-                continue;
-            };
-            let ends = context.index.unclaimed_ends(&tracked, self.started);
-            let Some((ends, timeout)) = ends.filter(|_| obstacle.ends_waits()) else {
-                self.fails.rest(&uid, now);
-                continue;
-            };
-            let wait = ends.map_or(LATER, |ends| {
-                Duration::try_from(ends.duration_since(clock::time())).unwrap_or_default()
+            let unclaimed = context.index.unclaimed(&uid);
+            let next = unclaimed.and_then(|(tracked, obstacle)| {
+                let (wait, write) = self.next_write(context, &tracked, &obstacle, &why)?;
+                Some((tracked, wait, write))
             });
+            let Some((tracked, wait, write)) = next else {
+                self.writes.rest(&uid, now);
+                continue;
+            };
             if !wait.is_zero() {
                 let wait = wait.clamp(Duration::from_secs(1), CLOCK_IS_READ_AGAIN);
-                self.fails.plan(&uid, now + wait);
+                self.writes.plan(&uid, now + wait);
                 continue;
             }
-            if !self.fails.may_start(&uid, &tracked.namespace) {
+            if !self.writes.may_start(&uid, &tracked.namespace) {
                 continue;
             }
-            let fail = Fail {
-                workload: (&tracked.workload).into(),
-                why: Failed::Unqueued {
-                    timeout,
-                    why: why(&tracked, &obstacle),
-                },
-            };
             let (context, namespace) = (context.clone(), tracked.namespace.clone());
-            self.fails.start(uid, namespace, async move {
-                make_fail(&context, &tracked.namespace, fail, &tracked.shape).await
+            self.writes.start(uid, namespace, async move {
+                carry_out(&context, &tracked.namespace, write, &tracked.shape).await
             });
         }
     }
 
     /// How long until another one may be due.
     pub(super) fn wait(&self) -> Duration {
-        self.fails.wait(Moment::now())
+        self.writes.wait(Moment::now())
+    }
+
+    /// What is to be written to a workload, and how long it is until then.
+    fn next_write(
+        &self,
+        context: &Context,
+        tracked: &TrackedWorkload,
+        obstacle: &Unclaimed,
+        why: impl Fn(&TrackedWorkload, &Unclaimed) -> String,
+    ) -> Option<(Duration, Write)> {
+        if !obstacle.ends_waits() {
+            return None;
+        }
+        let workload = (&tracked.workload).into();
+        if let Some(began) = tracked.workload.wait_to_record() {
+            let record = RecordWait { workload, began };
+            return Some((Duration::ZERO, Write::RecordWait(record)));
+        }
+        let (ends, timeout) = context.index.unclaimed_ends(tracked, self.started)?;
+        let wait = ends.map_or(LATER, |ends| {
+            Duration::try_from(ends.duration_since(clock::time())).unwrap_or_default()
+        });
+        let why = Failed::Unqueued {
+            timeout,
+            why: why(tracked, obstacle),
+        };
+        Some((wait, Write::Fail(Fail { workload, why })))
     }
 
     /// Waits until one of those that were begun is done, and whatever else is done by then; `None` if there is none.
     pub(super) async fn ended(&mut self) -> Option<()> {
-        let mut ended = Some(self.fails.next().await?);
+        let mut ended = Some(self.writes.next().await?);
         while let Some((uid, done)) = ended {
             let now = Moment::now();
-            self.fails.pause(&uid, |before| {
+            self.writes.pause(&uid, |before| {
                 if done {
                     Pause::outrun(before, now)
                 } else {
                     Pause::after_failure(before, now)
                 }
             });
-            ended = self.fails.next().now_or_never().flatten();
+            ended = self.writes.next().now_or_never().flatten();
         }
         Some(())
     }
 }
 
-/// Makes a workload fail. Returns whether it did, or has changed since.
-async fn make_fail(context: &Context, namespace: &Arc<str>, fail: Fail, shape: &Shape) -> bool {
-    let target = fail.workload.clone();
-    let why = fail.why.clone();
+/// Writes to a workload. Returns whether it did, or the workload has changed since.
+async fn carry_out(context: &Context, namespace: &Arc<str>, write: Write, shape: &Shape) -> bool {
+    let target = write.target().clone();
     let kind = context.workloads.kind(&target.kind);
-    let (write, now) = (Write::Fail(fail), clock::time());
-    let Some(request) = kind.and_then(|kind| kind.request(&write, shape, now)) else {
+    let request = kind.and_then(|kind| kind.request(&write, shape, clock::time()));
+    let Some(request) = request else {
         return false;
     };
-    let write = WorkloadWrite {
+    let workload_write = WorkloadWrite {
         namespace: namespace.clone(),
         request,
         below: Vec::new(),
@@ -141,16 +157,20 @@ async fn make_fail(context: &Context, namespace: &Arc<str>, fail: Fail, shape: &
         deadline: None,
         holds: false,
     };
-    let written = match context.workloads.write(write).await {
-        Err(error) => hold_instead(context, namespace, &target, error).await,
+    let written = match context.workloads.write(workload_write).await {
+        Err(error) if matches!(write, Write::Fail(_)) => {
+            hold_instead(context, namespace, &target, error).await
+        }
         written => written,
     };
     match written {
         Ok(now) => {
             context.index.written(&target.uid, now);
-            let (reason, note) = explain_failure("", &why, ended(context, &target));
-            let events = &context.shared.events;
-            events.workload(namespace, &target, reason, note);
+            if let Write::Fail(fail) = &write {
+                let (reason, note) = explain_failure("", &fail.why, ended(context, &target));
+                let events = &context.shared.events;
+                events.workload(namespace, &target, reason, note);
+            }
             true
         }
         Err(WriteError::Outdated(now)) => {
@@ -159,7 +179,11 @@ async fn make_fail(context: &Context, namespace: &Arc<str>, fail: Fail, shape: &
         }
         Err(error) => {
             let workload = format_args!("{namespace}/{}", target.name);
-            tracing::warn!(%workload, %error, "can't make a Job fail that has waited for too long");
+            let what = match write {
+                Write::RecordWait(_) => "can't record since when a Job waits",
+                _ => "can't make a Job fail that has waited for too long",
+            };
+            tracing::warn!(%workload, %error, "{what}");
             false
         }
     }

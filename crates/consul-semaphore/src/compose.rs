@@ -35,6 +35,7 @@ pub(super) struct Composer<'a> {
     closed: bool,
     /// How many more operations fit, with room left for the CAS of `.lock`.
     left: usize,
+    /// Whether something was left out because Consul accepts no more operations in a transaction.
     cut_short: bool,
     /// Whether a waiting workload's contender is written.
     shows: bool,
@@ -76,11 +77,6 @@ impl<'a> Composer<'a> {
     pub(super) fn grants(&self, workload: &Uid, ordinal: u32) -> bool {
         let mut grants = self.transaction.grants.iter();
         grants.any(|grant| grant.workload.uid == *workload && grant.sessions.contains_key(&ordinal))
-    }
-
-    /// Whether something was left out because Consul accepts no more operations in a transaction.
-    pub(super) fn cut_short(&self) -> bool {
-        self.cut_short
     }
 
     /// Reserves operations, if they fit.

@@ -180,7 +180,6 @@ impl<'a> Pass<'a> {
         self.remove_unused();
         self.finish();
         self.skip();
-        self.plan.again |= self.composer.cut_short();
         self.plan.transaction = self.composer.compose();
     }
 
@@ -360,6 +359,7 @@ impl<'a> Pass<'a> {
             workload: workload.into(),
             sessions,
             hold,
+            began: workload.wait_given_back(),
         });
     }
 

@@ -11,6 +11,7 @@ use super::{
     limit::{self, Agreement},
     lock::{Lock, LockChange},
     settings::Settings,
+    wait::WaitBegan,
     workload::{
         CronJob, Granted, GrantedSlot, KindName, Phase, SlotId, Uid, Workload, lock_key_of,
     },
@@ -216,6 +217,17 @@ pub struct GiveBack {
     pub sessions: Vec<SessionId>,
     /// Whether the workload is put on hold: its user suspended it while it ran.
     pub hold: bool,
+    /// When its wait began, which goes on; `None`: a start has ended it.
+    pub began: Option<WaitBegan>,
+}
+
+/// A workload beside which is recorded when its wait began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordWait {
+    /// The workload.
+    pub workload: Target,
+    /// What is recorded.
+    pub began: WaitBegan,
 }
 
 /// A workload that must not wait: it is deleted.
@@ -595,10 +607,6 @@ pub enum Stance {
 
 /// What a pass decides to do, in the order in which it is done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent results, each asked for by itself"
-)]
 pub struct Plan {
     /// `status.appliedLimits` to be written before anything else: the transaction that changes the limit comes in a
     /// later pass.
@@ -639,8 +647,6 @@ pub struct Plan {
     pub agreement: Option<Agreement>,
     /// Whether the prefix must be read again before the rest can be decided.
     pub reread: bool,
-    /// Whether there is more to do as soon as this is done.
-    pub again: bool,
     /// When to decide again if nothing changes before.
     pub wake: Option<Moment>,
     /// When to write the contenders anew for which others keep slots. This goes on for as long as they wait, so it is
@@ -705,7 +711,6 @@ impl Plan {
             applied: _,
             agreement: _,
             reread,
-            again,
             wake,
             anew: _,
             deadline: _,
@@ -723,7 +728,6 @@ impl Plan {
             && sessions.is_empty()
             && surplus.is_empty()
             && !reread
-            && !again
             && wake.is_none()
     }
 }

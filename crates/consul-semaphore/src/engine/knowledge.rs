@@ -18,12 +18,84 @@ const UNLISTED: usize = 10_000;
 pub struct Trouble {
     /// Its last answer, or what prevented one.
     pub error: consul::Error,
-    /// Since when there has been trouble of any kind.
+    /// Since when every call of this kind has failed.
     pub since: Moment,
-    /// Whether only writing fails, and reading works.
-    pub(crate) writing: bool,
     /// When to try again.
     pub(crate) setback: Setback,
+}
+
+/// What does not work, by the kind of call. Only a success of the same kind ends a trouble: while one kind fails, the
+/// others work and say nothing about it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Troubles {
+    /// Reading the prefix.
+    reading: Option<Trouble>,
+    /// Asking whose the sessions of its contenders are.
+    resolving: Option<Trouble>,
+    /// Transactions, and making sessions.
+    writing: Option<Trouble>,
+}
+
+impl Troubles {
+    fn all(&self) -> impl Iterator<Item = &Trouble> {
+        let Self {
+            reading,
+            resolving,
+            writing,
+        } = self;
+        [reading, resolving, writing].into_iter().flatten()
+    }
+
+    /// The one to tell people of: what comes first in a pass.
+    pub(super) fn first(&self) -> Option<&Trouble> {
+        self.all().next()
+    }
+
+    /// Since when something has failed without a break.
+    pub(super) fn since(&self) -> Option<Moment> {
+        self.all().map(|trouble| trouble.since).min()
+    }
+
+    /// When each of them is tried again.
+    pub(super) fn due(&self) -> impl Iterator<Item = Moment> {
+        self.all().map(|trouble| trouble.setback.until)
+    }
+
+    /// Whether asking whose the contenders are fails.
+    pub(super) fn resolving_fails(&self) -> bool {
+        self.resolving.is_some()
+    }
+
+    /// Whether writing fails.
+    pub(super) fn writing_fails(&self) -> bool {
+        self.writing.is_some()
+    }
+
+    /// How often each kind of call has failed in a row.
+    #[cfg(test)]
+    pub(crate) fn attempts(&self) -> [Option<u32>; 3] {
+        let Self {
+            reading,
+            resolving,
+            writing,
+        } = self;
+        [reading, resolving, writing]
+            .map(|trouble| trouble.as_ref().map(|trouble| trouble.setback.attempts()))
+    }
+}
+
+/// One more failure of a call of one kind.
+fn note_failure(trouble: &mut Option<Trouble>, error: consul::Error, now: Now) {
+    let before = trouble.take();
+    let (since, setback) = match &before {
+        Some(before) => (before.since, Some(&before.setback)),
+        None => (now.moment, None),
+    };
+    *trouble = Some(Trouble {
+        error,
+        since,
+        setback: Setback::with_jitter(setback, now.moment, now.jitter),
+    });
 }
 
 /// What is known of a prefix.
@@ -40,7 +112,7 @@ pub(crate) struct Knowledge {
     /// Whether the watch failed last. It continues by itself, and its listings are for all who share it: meanwhile no
     /// queue reads the prefix alone.
     watch_failed: bool,
-    pub(crate) trouble: Option<Trouble>,
+    pub(crate) troubles: Troubles,
     /// Whether the last transaction was denied: the token may read and not write.
     is_read_only: bool,
     /// What is derived from successive readings.
@@ -92,7 +164,7 @@ impl Knowledge {
             listed: Listed::default(),
             own_writes: OwnWrites::default(),
             watch_failed: false,
-            trouble: None,
+            troubles: Troubles::default(),
             is_read_only: false,
             memory: Memory {
                 deaths: Deaths::default(),
@@ -205,7 +277,12 @@ impl Knowledge {
     }
 
     fn reading_works(&mut self) {
-        self.trouble.take_if(|trouble| !trouble.writing);
+        self.troubles.reading = None;
+    }
+
+    /// It is known whose the sessions of all contenders are.
+    pub(super) fn resolving_works(&mut self) {
+        self.troubles.resolving = None;
     }
 
     /// Takes over what a transaction of ours wrote that was sent then.
@@ -238,9 +315,11 @@ impl Knowledge {
         }
     }
 
-    /// Somebody else was faster: the prefix is read again, after a pause that grows with every time in a row. It
-    /// stays short: each time somebody got what it wanted, so this feeds no storm, and a long pause would never get a
-    /// slot beside programs that ask again at once.
+    /// The transaction was refused because something in it had changed: the prefix is read again, after a pause that
+    /// grows with every time in a row. The pause stays short, because most often another program was faster and got what
+    /// it wanted, and with a long pause this queue would never get a slot beside programs that ask again at once. It is
+    /// counted also if only the part of another queue was refused, for example because its mutex is in its lock-delay:
+    /// then nobody got anything, and that queue, which waits for longer, keeps the joint transaction from being repeated.
     pub(super) fn lost_race(&mut self, now: Now) {
         self.invalidate();
         self.conflicts = self.conflicts.saturating_add(1);
@@ -253,14 +332,20 @@ impl Knowledge {
         self.memory.mutex.delay(now.moment, now.jitter);
     }
 
-    /// The prefix, or what belongs to it, can't be read.
+    /// The prefix can't be read.
     pub(super) fn read_failed(&mut self, error: consul::Error, now: Now) {
         // Nothing is granted while the prefix is unknown.
         self.invalidate();
         if error.is_too_much_to_keep() {
             self.outdated = None;
         }
-        self.failed(error, false, now);
+        note_failure(&mut self.troubles.reading, error, now);
+    }
+
+    /// Consul did not say whose the sessions of some contenders are. What is known of the prefix stays: nothing is
+    /// decided from it before they are known.
+    pub(super) fn resolve_failed(&mut self, error: consul::Error, now: Now) {
+        note_failure(&mut self.troubles.resolving, error, now);
     }
 
     /// A transaction failed.
@@ -288,32 +373,18 @@ impl Knowledge {
         if error.may_have_been_applied() {
             self.invalidate();
         }
-        self.failed(error, true, now);
-    }
-
-    fn failed(&mut self, error: consul::Error, writing: bool, now: Now) {
-        let before = self.trouble.as_ref();
-        self.trouble = Some(Trouble {
-            error,
-            since: before.map_or(now.moment, |before| before.since),
-            writing,
-            setback: Setback::with_jitter(
-                before.map(|before| &before.setback),
-                now.moment,
-                now.jitter,
-            ),
-        });
+        note_failure(&mut self.troubles.writing, error, now);
     }
 
     /// Consul can be written to again, or nothing is left to write.
     pub(super) fn writing_works(&mut self) {
-        self.trouble.take_if(|trouble| trouble.writing);
+        self.troubles.writing = None;
     }
 
     /// The access to Consul has changed: an earlier problem may be over.
     pub(super) fn start_anew(&mut self) {
         self.invalidate();
-        self.trouble = None;
+        self.troubles = Troubles::default();
         self.is_read_only = false;
     }
 
@@ -321,7 +392,7 @@ impl Knowledge {
     /// write was denied is known until one is not, also while there is nothing to write.
     pub(super) fn is_usable(&self) -> bool {
         let readable = self.reading.as_ref().is_none_or(Reading::is_readable);
-        self.trouble.is_none() && !self.is_read_only && readable
+        self.troubles.first().is_none() && !self.is_read_only && readable
     }
 
     /// Invalidates what is known if this process, or its machine, has slept past the time when a running workload had
@@ -347,8 +418,7 @@ impl Knowledge {
 
     /// Whether Consul is not to be used for now.
     pub(super) fn is_blocked(&self, now: Moment) -> bool {
-        let trouble = self.trouble.as_ref();
-        trouble.is_some_and(|trouble| trouble.setback.until > now)
+        self.troubles.due().any(|due| due > now)
     }
 }
 
@@ -432,7 +502,7 @@ mod tests {
     fn while_the_watch_fails_nothing_is_read_beside_it() {
         let mut known = known();
         known.listed(Err(consul::Error::Gone), now());
-        known.trouble = None;
+        known.troubles = Troubles::default();
         assert!(known.watch_failed);
         assert!(!known.is_to_be_read(tick()));
         known.listed(Ok(news(9, tick())), now());

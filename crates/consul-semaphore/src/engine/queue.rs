@@ -34,8 +34,8 @@ use crate::{
     Uid, Workload, decide,
     evidence::{LATE, tenure},
     plan::{
-        End, Fail, Failed, GiveBack, Grant, Part, Release, SessionRequest, Skip, Skipped, Slot,
-        Stance, Start, Target, Transaction,
+        End, Fail, Failed, GiveBack, Grant, Part, RecordWait, Release, SessionRequest, Skip,
+        Skipped, Slot, Stance, Start, Target, Transaction,
     },
     rate::{START_WITHIN, StartAnswer},
 };
@@ -174,9 +174,10 @@ impl Queue {
         &self.settings
     }
 
-    /// The prefix as Consul last showed it; `None` while it is unknown.
+    /// The prefix as Consul last showed it; `None` while it is unknown, or Consul fails to say whose its contenders are.
     pub fn reading(&self) -> Option<&Reading> {
-        self.knowledge.reading.as_ref()
+        let reading = self.knowledge.reading.as_ref();
+        reading.filter(|_| !self.knowledge.troubles.resolving_fails())
     }
 
     /// The prefix as it was known last, for reports: nothing is decided from it while [`Self::reading`] is `None`.
@@ -186,7 +187,12 @@ impl Queue {
 
     /// Why Consul can't be used, if it can't.
     pub fn trouble(&self) -> Option<&Trouble> {
-        self.knowledge.trouble.as_ref()
+        self.knowledge.troubles.first()
+    }
+
+    /// Since when some kind of call to Consul has failed without a break.
+    pub(super) fn troubled_since(&self) -> Option<Moment> {
+        self.knowledge.troubles.since()
     }
 
     /// The workload that a contender's session was made for, as far as that is known.
@@ -420,9 +426,8 @@ impl Queue {
                 (Blocks::Resolve(sessions), Answer::Resolved(Ok(found))) => {
                     self.resolved(sessions, found);
                 }
-                (_, Answer::Listing(Err(error)) | Answer::Resolved(Err(error))) => {
-                    self.knowledge.read_failed(error, now);
-                }
+                (_, Answer::Listing(Err(error))) => self.knowledge.read_failed(error, now),
+                (_, Answer::Resolved(Err(error))) => self.knowledge.resolve_failed(error, now),
                 (Blocks::Transact(transaction), Answer::Transacted { sent, result }) => {
                     self.transacted(&transaction, sent, result, now, lookup);
                 }
@@ -740,6 +745,13 @@ impl Queue {
     ) {
         let identity = question.identity.clone();
         let known = lookup.workload(&identity.uid);
+        let answer = answer.map(|(mut workload, pods)| {
+            // Something may be written to it as it was read for the proof.
+            if let Some(workload) = &mut workload {
+                Arc::make_mut(workload).note_wait(known.as_deref(), now.time);
+            }
+            (workload, pods)
+        });
         let remark = self.held.proofs.answered(question, answer, known, now);
         self.calls.report(match remark {
             None => return,
@@ -821,10 +833,7 @@ impl Queue {
         let may_settle = self
             .active
             .note_changes(due, evidence, knowledge, sessions, lookup);
-        if self.calls.blocking.is_none() {
-            self.look(now, lookup);
-        }
-        let certain = self.calls.blocking.is_none() && self.knowledge.reading.is_some();
+        let certain = self.calls.blocking.is_none() && self.look(now, lookup);
         let mut ours = Vec::new();
         if certain {
             self.adopt(lookup);
@@ -926,7 +935,8 @@ impl Queue {
             undecided: true,
         };
         match blocking.what {
-            Blocks::Read | Blocks::Resolve(_) => self.knowledge.read_failed(error, now),
+            Blocks::Read => self.knowledge.read_failed(error, now),
+            Blocks::Resolve(_) => self.knowledge.resolve_failed(error, now),
             Blocks::Transact(transaction) => {
                 self.knowledge.transaction_failed(&transaction, error, now);
             }
@@ -940,8 +950,8 @@ impl Queue {
         Some(deadline.max(now.moment + LEAST))
     }
 
-    /// Requests what is unknown: the prefix, and the owners of the contenders.
-    fn look(&mut self, now: Now, lookup: &impl Lookup) {
+    /// Requests what is unknown: the prefix, and the owners of the contenders. Returns whether all of that is known.
+    fn look(&mut self, now: Now, lookup: &impl Lookup) -> bool {
         let until = self.patience_for_calls(now);
         if let Some(reading) = &self.knowledge.reading
             && self.sessions.outlived(reading, &self.active.gone, lookup)
@@ -954,16 +964,21 @@ impl Queue {
                 let call = Call::Read { not_after: until };
                 self.calls.block(Blocks::Read, call, until);
             }
-            return;
+            return false;
         };
         let unknown = self.sessions.unknown(reading);
-        if !unknown.is_empty() && self.operations.is_some() {
+        if unknown.is_empty() {
+            self.knowledge.resolving_works();
+            return true;
+        }
+        if self.may_use_consul(now) {
             let call = Call::Resolve {
                 sessions: unknown.clone(),
                 not_after: until,
             };
             self.calls.block(Blocks::Resolve(unknown), call, until);
         }
+        false
     }
 
     /// Renews the sessions of our contenders that are not renewed yet: after a start, before anything else. Those
@@ -1149,9 +1164,10 @@ impl Queue {
         if plan.reread {
             self.knowledge.invalidate();
             self.retry_soon(now);
-            return self.look(now, lookup);
+            self.look(now, lookup);
+            return;
         }
-        let blocked = !self.may_transact(now);
+        let blocked = !self.may_use_consul(now);
         let transaction = plan.transaction.as_ref().filter(|_| !blocked);
         self.calls.unsent = transaction.cloned().map(Arc::new);
         for start in &plan.starts {
@@ -1208,8 +1224,8 @@ impl Queue {
         self.send(id, call);
     }
 
-    /// Whether something may be written to Consul now.
-    fn may_transact(&self, now: Now) -> bool {
+    /// Whether Consul may be used now: no pause after a failure runs.
+    fn may_use_consul(&self, now: Now) -> bool {
         self.operations.is_some() && !self.knowledge.is_blocked(now.moment)
     }
 
@@ -1372,7 +1388,7 @@ impl Queue {
     /// The event names the holders, and can't be completed after the workload is deleted: while Consul is being asked
     /// for a name, the workload stays.
     fn skip(&mut self, skips: &[Skip]) {
-        if self.knowledge.trouble.is_some() {
+        if self.trouble().is_some() {
             return;
         }
         for skip in skips {
@@ -1429,10 +1445,9 @@ impl Queue {
     /// When the next pass is due: the earliest of all times. Everything that was due by now is done.
     fn next_time(&self, plan: &Plan, now: Now) -> Moment {
         let now = now.moment;
-        let trouble = self.knowledge.trouble.iter();
         let blocking = self.calls.blocking.iter();
-        let times = trouble
-            .map(|trouble| trouble.setback.until)
+        let troubles = self.knowledge.troubles.due();
+        let times = troubles
             .chain(blocking.filter_map(|blocking| blocking.until))
             .chain(plan.wake)
             .chain(plan.anew)
@@ -1473,7 +1488,7 @@ impl Queue {
         };
         let mut kept = self.sessions.kept.iter();
         let holds = kept.any(|session| !ahead.contains(session) && lives(session));
-        let can_write = self.trouble().is_none_or(|trouble| !trouble.writing);
+        let can_write = !self.knowledge.troubles.writing_fails();
         // Slots of a rate end with their sessions.
         let holds = holds && !self.settings.is_rate();
         Conclusion {
@@ -1510,7 +1525,7 @@ impl Queue {
         now: Now,
         lookup: &impl Lookup,
     ) -> Option<Arc<Transaction>> {
-        if self.is_blocked() || !self.may_transact(now) {
+        if self.is_blocked() || !self.may_use_consul(now) {
             return None;
         }
         let facts = self.observe(now, lookup);
@@ -1586,6 +1601,7 @@ impl Queue {
                 workload: workload.into(),
                 sessions: workload.given_back_with(sessions.collect()),
                 hold: false,
+                began: workload.wait_given_back(),
             }),
             None,
         );
@@ -1596,7 +1612,7 @@ impl Queue {
 impl Queue {
     /// What the last pass decided about workloads that must not wait.
     pub(super) fn take_fails(&mut self) -> Vec<Fail> {
-        if self.knowledge.trouble.is_some() {
+        if self.trouble().is_some() {
             self.fails.clear();
         }
         std::mem::take(&mut self.fails)
@@ -1617,6 +1633,11 @@ impl Queue {
         } else {
             self.retry_soon(now);
         }
+    }
+
+    /// Records beside a workload when its wait began.
+    pub(super) fn record_wait(&mut self, record: RecordWait) {
+        self.write(Write::RecordWait(record), None);
     }
 
     /// Ends a running workload.

@@ -285,13 +285,13 @@ impl Semaphore {
 
     /// Why Consul can't be used, for some key or for all of them.
     pub fn obstacle(&self) -> Option<Obstacle> {
-        let mut troubles = self
-            .queues
-            .values()
-            .filter_map(|state| state.queue.trouble());
-        let trouble = troubles.next();
-        trouble
-            .map(|trouble| Obstacle::new(&trouble.error, trouble.since))
+        let mut troubles = self.queues.values().filter_map(|state| {
+            let since = state.queue.troubled_since()?;
+            let trouble = state.queue.trouble()?;
+            Some(Obstacle::new(&trouble.error, since))
+        });
+        troubles
+            .next()
             .or_else(|| {
                 let (error, since) = self.watched.failure()?;
                 Some(Obstacle::new(error, since))

@@ -7,6 +7,7 @@ mod reach;
 mod several;
 mod tenants;
 mod together;
+mod troubles;
 mod waits;
 
 use std::{cell::RefCell, sync::Arc};
@@ -127,14 +128,20 @@ impl Lookup for OfQueue<'_> {
         let waiting = self.workloads().filter(|workload| workload.is_queued());
         let overdue = waiting.filter_map(|workload| {
             let timeout = workload.wait.timeout?;
-            let ends = workload.since + i64::try_from(timeout.as_secs()).unwrap();
-            (workload.was_never_granted() && ends <= now.as_second()).then(|| Overdue {
+            let ends = workload.waits_since()? + i64::try_from(timeout.as_secs()).unwrap();
+            (ends <= now.as_second()).then(|| Overdue {
                 workload: workload.clone(),
-                since: workload.since,
                 timeout,
             })
         });
         overdue.take(most).collect()
+    }
+
+    fn unrecorded(&self, most: usize) -> Vec<Arc<Workload>> {
+        let unrecorded = self
+            .workloads()
+            .filter(|workload| workload.wait_to_record().is_some());
+        unrecorded.take(most).cloned().collect()
     }
 
     fn superseded(&self, most: usize) -> Vec<Superseded> {
@@ -194,10 +201,17 @@ struct World {
     starts_are_lost: bool,
     /// Whether the API server refuses to start workloads.
     starts_are_refused: bool,
+    /// The workload that it refuses to start.
+    refuses_to_start: Option<&'static str>,
     /// The prefix where another program is always faster.
     busy: Option<&'static str>,
     /// The prefix that can't be read.
     unread: Option<&'static str>,
+    /// Whether Consul fails to say whose sessions are.
+    resolves_fail: bool,
+    /// How often the prefix was read, and Consul was asked whose sessions are.
+    reads: usize,
+    resolves: usize,
     /// The semaphores whose token may only read.
     read_only: BTreeSet<SemaphoreRef>,
     /// The workload whose sessions are still being made.
@@ -368,6 +382,7 @@ impl World {
                 Answer::Listing(Err(no_answer()))
             }
             Call::Read { .. } => {
+                self.reads += 1;
                 let prefix = self.engine.queue(queue).unwrap().settings().prefix.clone();
                 Answer::Listing(Ok(self.consul.list(&prefix, now.moment)))
             }
@@ -416,7 +431,10 @@ impl World {
             Call::Write { write, .. } => {
                 match &write {
                     Write::Start(_) if self.starts_are_lost => return,
-                    Write::Start(_) if self.starts_are_refused => {
+                    Write::Start(start)
+                        if self.starts_are_refused
+                            || self.refuses_to_start == Some(&*start.workload.name) =>
+                    {
                         let refused = Written::Refused {
                             message: "no".into(),
                             forbidden: false,
@@ -433,6 +451,11 @@ impl World {
                     Write::Rename(rename) => self.change(&rename.workload.uid, |workload| {
                         workload.reported.clone_from(&rename.sessions);
                     }),
+                    Write::RecordWait(record) => {
+                        self.change(&record.workload.uid, |workload| {
+                            workload.wait.recorded = Some(record.began);
+                        });
+                    }
                     Write::Skip(_) => {}
                     Write::Fail(fail) => {
                         let name = fail.workload.name.to_string();
@@ -448,7 +471,14 @@ impl World {
                 }
                 Answer::Written(Written::Done)
             }
-            Call::Resolve { .. } => Answer::Resolved(Ok(self.own_sessions())),
+            Call::Resolve { .. } => {
+                self.resolves += 1;
+                Answer::Resolved(if self.resolves_fail {
+                    Err(no_answer())
+                } else {
+                    Ok(self.own_sessions())
+                })
+            }
             Call::Describe(_) => Answer::Described(Ok(None)),
             Call::Prove(identity) => {
                 let workload = self.workload_with(&identity.uid);
@@ -512,6 +542,7 @@ impl World {
         self.change(&give_back.workload.uid, |workload| {
             workload.granted = None;
             workload.reported.clone_from(&give_back.sessions);
+            workload.wait.recorded = give_back.began;
         });
     }
 

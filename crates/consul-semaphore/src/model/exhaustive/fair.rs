@@ -32,7 +32,7 @@ impl State {
             let Some(plan) = decided else {
                 return Some(moved);
             };
-            if moved.processes[number].operator.is_busy() || plan.again || plan.reread {
+            if moved.processes[number].operator.is_busy() || plan.reread {
                 return Some(moved);
             }
             waits |= plan.wake.is_some() || plan.deadline.is_some();

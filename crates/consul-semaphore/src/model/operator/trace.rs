@@ -42,9 +42,8 @@ impl Operator {
             step.trace(outside, canon);
         }
         canon.sessions(queue.sessions());
-        let trouble = queue.trouble();
-        let trouble = trouble.map(|trouble| (trouble.writing, trouble.setback.attempts()));
-        canon.word(&(queue.is_blocked(), trouble));
+        let troubles = queue.knowledge.troubles.attempts();
+        canon.word(&(queue.is_blocked(), troubles));
         let (defence, fenced) = queue.defended();
         // Both are about limits that are being moved, or fought over.
         if outside.applied != [settings.limit] {
@@ -168,6 +167,7 @@ impl Step {
                     Patch::Skip(_) => canon.word(&'k'),
                     Patch::Fail(_) => canon.word(&'f'),
                     Patch::End(_) => canon.word(&'e'),
+                    Patch::RecordWait(_) => canon.word(&'w'),
                     Patch::Rename(rename) => {
                         canon.word(&'n');
                         canon.in_order(&rename.sessions);
