@@ -178,11 +178,7 @@ pub async fn run(
     shutdown: impl Future<Output = ()> + Clone,
 ) -> anyhow::Result<()> {
     let addresses = consul.addresses.clone();
-    let exposures = consul.exposures();
-    startup_log::warn(&exposures);
-    // It is said once, for the operator's own token or for the first of a Secret.
-    let plain_text = consul.plain_text();
-    let unsaid = plain_text.filter(|plain| !exposures.contains(plain));
+    let unsaid = warn_of_exposures(&consul);
     let consul = consul::Client::new(consul::Config {
         observer: Some(Arc::new(Calls(telemetry.metrics.clone()))),
         ..consul
@@ -245,9 +241,7 @@ pub async fn run(
         metrics,
         traces,
     } = telemetry;
-    let budget = Budget::new(settings.consul_memory);
-    let counted = budget.clone();
-    metrics.count_consul_memory(settings.consul_memory, move || counted.kept());
+    let budget = counted_budget(settings.consul_memory, &metrics);
     let task = LeaderTask {
         kubernetes,
         consul,
@@ -282,6 +276,23 @@ pub async fn run(
     let _ = timeout(SHUTDOWN_GRACE, writing.join_all()).await;
     guest.log_out().await;
     worked
+}
+
+/// Warns of what the operator's own token is exposed to. Returns what the first token of a Secret would be exposed to, if
+/// no warning has said it.
+fn warn_of_exposures(consul: &consul::Config) -> Option<Exposure> {
+    let exposures = consul.exposures();
+    startup_log::warn(&exposures);
+    let plain_text = consul.plain_text();
+    plain_text.filter(|plain_text| !exposures.contains(plain_text))
+}
+
+/// A budget of this many bytes, whose use the metrics show.
+fn counted_budget(bytes: usize, metrics: &Metrics) -> Budget {
+    let budget = Budget::new(bytes);
+    let counted = budget.clone();
+    metrics.count_consul_memory(bytes, move || counted.kept());
+    budget
 }
 
 /// The tasks that report about the cluster in the background: the work does not depend on them.

@@ -117,7 +117,7 @@ async fn a_token_that_is_sent_in_plain_text_is_warned_of_in_one_line() {
         ("--quiet", &elsewhere, 0),
         ("", here, 0),
     ] {
-        let mut command = stage.command(flags, "true");
+        let mut command = stage.command(&format!("--node runners {flags}"), "true");
         command
             .env("CONSUL_HTTP_ADDR", address)
             .env("CONSUL_HTTP_TOKEN", "s3cr3t");
