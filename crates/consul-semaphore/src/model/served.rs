@@ -27,12 +27,12 @@ pub(super) const PREFIX: &str = "shared/db";
 /// A Consul that is served. Clones are the same one.
 #[derive(Clone)]
 pub(super) struct Served {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ServedState>>,
     changes: watch::Sender<()>,
 }
 
 /// Consul, and what the observer remembers.
-struct State {
+struct ServedState {
     consul: Consul,
     limit: usize,
     /// The sessions that somebody has ended by hand.
@@ -45,7 +45,7 @@ struct State {
     broken: Vec<String>,
 }
 
-impl State {
+impl ServedState {
     fn prefix() -> Prefix {
         PREFIX.parse().unwrap()
     }
@@ -96,7 +96,7 @@ impl Served {
         // Raft has committed something before anybody asks.
         consul.begin_at(1000);
         Self {
-            state: Arc::new(Mutex::new(State {
+            state: Arc::new(Mutex::new(ServedState {
                 consul,
                 limit,
                 taken: BTreeSet::new(),
@@ -214,7 +214,7 @@ impl Served {
         }
         let state = self.state.lock();
         let is_asked = |name| call.query.split('&').any(|one| one.starts_with(name));
-        let listing = state.consul.list(&State::prefix(), Moment::default());
+        let listing = state.consul.list(&ServedState::prefix(), Moment::default());
         let all = listing.entries.iter();
         let entries = all.filter(|entry| match key.strip_suffix('/') {
             Some(_) => entry.key.starts_with(key),

@@ -53,28 +53,28 @@ pub(super) enum Opens {
 impl Place {
     /// How many slots may be held after a grant to a workload of this priority; `None`: nothing is granted.
     pub(super) fn most(&self, priority: i32) -> Option<usize> {
-        let limit = self.settings.limit;
         let limit = match self.opens {
-            Opens::Always => limit,
+            Opens::Always => self.settings.limit,
             Opens::Later => return None,
-            Opens::UpTo(most) | Opens::UpToForNow(most) => limit.min(most),
+            Opens::UpTo(most) | Opens::UpToForNow(most) => self.settings.limit.min(most),
         };
         (!self.settings.paused).then(|| self.but_reserved(limit, priority))
     }
 
     /// The same in its largest window, while it is not paused.
     pub(super) fn ever(&self, priority: i32) -> usize {
-        let limit = self.settings.limit;
         let limit = match self.opens {
-            Opens::Always | Opens::Later | Opens::UpToForNow(_) => limit,
-            Opens::UpTo(most) => limit.min(most),
+            Opens::Always | Opens::Later | Opens::UpToForNow(_) => self.settings.limit,
+            Opens::UpTo(most) => self.settings.limit.min(most),
         };
         self.but_reserved(limit, priority)
     }
 
     fn but_reserved(&self, limit: u32, priority: i32) -> usize {
-        let reserved = self.reserved.filter(|(_, least)| priority < *least);
-        let reserved = reserved.map_or(0, |(slots, _)| slots);
+        let reserved = self
+            .reserved
+            .filter(|(_, least)| priority < *least)
+            .map_or(0, |(slots, _)| slots);
         usize::try_from(limit.saturating_sub(reserved)).unwrap()
     }
 }

@@ -48,9 +48,8 @@ pub(super) fn waiting(outside: &Outside) -> Vec<Arc<Workload>> {
     let waiting = startable.filter_map(|object| outside.workloads.read(&object.uid, outside.now()));
     let waiting = waiting.filter(Workload::is_queued).map(Arc::new);
     let can_ever_start = |workload: &Arc<Workload>| {
-        let asks = outside.asks(workload).into_iter().zip(&outside.places);
-        asks.into_iter()
-            .all(|(asks, place)| asks <= place.ever(workload.priority))
+        let mut asks = outside.asks(workload).into_iter().zip(&outside.places);
+        asks.all(|(asks, place)| asks <= place.ever(workload.priority))
     };
     let mut waiting: Vec<_> = waiting.filter(can_ever_start).collect();
     waiting.sort_by_key(|workload| workload.place());

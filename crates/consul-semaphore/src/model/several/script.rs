@@ -240,7 +240,7 @@ pub(super) fn two_keep() -> impl Strategy<Value = Script> {
 pub(super) struct Crowd {
     pub(super) limits: Vec<u32>,
     /// What comes before all of them.
-    pub(super) head: Option<Head>,
+    pub(super) head: Option<HopelessHead>,
     /// Those that are there first, in this order.
     pub(super) large: Vec<[u32; 3]>,
     /// Which semaphore each of the others asks for.
@@ -250,7 +250,7 @@ pub(super) struct Crowd {
 /// One that is the first in its queues for as long as the world lasts, because it can't be granted what it asks for. It
 /// keeps no slots, and is in nobody's way.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Head {
+pub(super) enum HopelessHead {
     /// It asks for more than the open window allows.
     TooLarge,
     /// It asks also for a slot of a semaphore that is paused.
@@ -267,9 +267,9 @@ pub(super) fn crowd() -> impl Strategy<Value = Crowd> {
     let limits = prop_oneof![vec(1..4_u32, 2), vec(1..4_u32, 3)];
     let head = prop_oneof![
         3 => Just(None),
-        1 => Just(Some(Head::TooLarge)),
-        1 => Just(Some(Head::Paused)),
-        1 => Just(Some(Head::Cooling)),
+        1 => Just(Some(HopelessHead::TooLarge)),
+        1 => Just(Some(HopelessHead::Paused)),
+        1 => Just(Some(HopelessHead::Cooling)),
     ];
     (limits, head, vec(large, 1..4), vec(0..3_usize, 40)).prop_map(
         |(mut limits, head, large, small)| {
@@ -291,7 +291,7 @@ pub(super) fn crowd() -> impl Strategy<Value = Crowd> {
     )
 }
 
-impl Head {
+impl HopelessHead {
     /// It comes to a world whose first two semaphores have these limits.
     fn comes(self, world: &mut World, limits: &[u32]) {
         match self {
@@ -319,8 +319,8 @@ impl Crowd {
         let mut limits = self.limits.clone();
         match self.head {
             None => {}
-            Some(Head::TooLarge) => limits[0] += 1,
-            Some(Head::Paused | Head::Cooling) => limits.push(1),
+            Some(HopelessHead::TooLarge) => limits[0] += 1,
+            Some(HopelessHead::Paused | HopelessHead::Cooling) => limits.push(1),
         }
         let mut world = World::new(&alone(limits), flaw);
         if let Some(head) = self.head {
