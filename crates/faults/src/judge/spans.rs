@@ -60,7 +60,7 @@ const LONGEST_PAUSE: f64 = 30.0;
 const CATCH_UP: f64 = 5.0;
 
 /// Restarts that are no further apart follow each other.
-const IN_A_ROW: f64 = 10.0;
+const IN_A_ROW: f64 = 8.0;
 
 impl Outages {
     pub(super) fn of(records: &[Record]) -> Self {
