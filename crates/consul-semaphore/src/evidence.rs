@@ -409,6 +409,13 @@ impl Evidence {
         }
         first_deadline(&slots, settings, workload)
     }
+
+    /// Until when a deadline of this workload is put off, because the process slept past it.
+    pub(super) fn put_off(&self, workload: &Workload) -> Option<Moment> {
+        let held = self.slots.get(&workload.uid)?.iter();
+        let put_off = held.filter(|held| held.is_put_off(workload));
+        put_off.filter_map(|held| held.put_off).max()
+    }
 }
 
 /// A proof that a slot is held, in the order of time.

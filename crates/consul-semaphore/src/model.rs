@@ -14,6 +14,7 @@
 //! - [`script`]: the random scripts
 //! - [`several`]: the same for several semaphores at once
 //! - [`rate`]: the same for rates
+//! - [`library`], [`served`]: programs with the library, at this Consul as a server
 //! - [`flaws`], [`found`]: flawed algorithms, and the rules that they break in these worlds
 //!
 //! The seeds are fixed, so a run is the same everywhere. With `PROPTEST_CASES` set, that many scripts
@@ -25,6 +26,7 @@ mod exhaustive;
 mod flaws;
 mod foreign;
 mod found;
+mod library;
 mod observer;
 mod operator;
 mod outage;
@@ -34,6 +36,7 @@ mod requests;
 mod rest;
 mod rules;
 mod script;
+mod served;
 mod several;
 mod sight;
 mod workloads;

@@ -95,7 +95,7 @@ const fn rare(
 }
 
 /// All kinds.
-pub(crate) static KINDS: [Kind; 64] = [
+pub(crate) static KINDS: [Kind; 66] = [
     kind("operator killed", 3, Reach::All, |s| {
         Box::pin(operator::killed(s, 0))
     }),
@@ -110,6 +110,9 @@ pub(crate) static KINDS: [Kind; 64] = [
     ),
     rare("operator killed for two TTLs", |s| {
         Box::pin(operator::killed(s, 22))
+    }),
+    rare("operator restarted again and again without Consul", |s| {
+        Box::pin(operator::restarted_without_consul(s, 45))
     }),
     rare("operator frozen for two TTLs", |s| {
         Box::pin(operator::frozen(s, 25))
@@ -164,6 +167,9 @@ pub(crate) static KINDS: [Kind; 64] = [
     }),
     rare("datacenter hangs for longer than the TTL", |s| {
         Box::pin(connection::datacenter_hangs(s, 22))
+    }),
+    kind("a long answer of Consul stalls", 1, Reach::All, |s| {
+        Box::pin(connection::long_answer_stalls(s, 6))
     }),
     kind("Consul's certificates replaced", 1, Reach::All, |s| {
         Box::pin(connection::certificates_exchanged(s))

@@ -2,6 +2,8 @@
 
 use testbed::{Call, Fault, Proxy};
 
+use crate::load::SEMAPHORES;
+
 /// What happens to some of the calls that come to a door.
 #[derive(Clone, Debug)]
 pub(crate) enum Weather {
@@ -45,6 +47,8 @@ pub(crate) enum Which {
     Transactions,
     /// Everything that Consul's raft has to commit: all writes except renewals.
     Commits,
+    /// Listings of the prefix of a semaphore of the load.
+    ListingsOf(usize),
     /// Calls that name a datacenter, to which a Consul server forwards them.
     Forwarded,
     /// Changes of a workload.
@@ -60,6 +64,10 @@ impl Which {
             Self::All => true,
             Self::Transactions => call.path == "/v1/txn",
             Self::Commits => call.writes() && !call.is_renewal(),
+            Self::ListingsOf(semaphore) => {
+                let folder = format!("/v1/kv/{}/", SEMAPHORES[semaphore].prefix());
+                call.method == "GET" && call.path == folder
+            }
             Self::Forwarded => parameter("dc="),
             Self::JobPatches => {
                 let mut parts = call.path.split('/');

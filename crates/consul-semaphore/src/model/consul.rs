@@ -11,6 +11,8 @@ use super::canon::Canon;
 #[derive(Clone, Default)]
 pub(crate) struct Consul {
     index: u64,
+    /// The index that listings show after a restore, until something is written: raft's own never goes back.
+    went_back_to: Option<u64>,
     entries: Arc<BTreeMap<String, Entry>>,
     sessions: Arc<BTreeMap<SessionId, Session>>,
     /// Its clock, in seconds.
@@ -19,6 +21,14 @@ pub(crate) struct Consul {
     pub(crate) lock_delay: u64,
     /// Until when a key can't be locked because its holder died.
     rests: Arc<BTreeMap<String, u64>>,
+}
+
+/// What a snapshot of Consul has.
+#[derive(Clone, Default)]
+pub(crate) struct Snapshot {
+    index: u64,
+    entries: Arc<BTreeMap<String, Entry>>,
+    sessions: Arc<BTreeMap<SessionId, Session>>,
 }
 
 /// Why a transaction is refused.
@@ -56,6 +66,42 @@ impl Consul {
         self.index = index;
     }
 
+    /// Raft commits something.
+    fn advance(&mut self) {
+        self.index += 1;
+        self.went_back_to = None;
+    }
+
+    /// What a snapshot has that is taken now.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            index: self.index,
+            entries: self.entries.clone(),
+            sessions: self.sessions.clone(),
+        }
+    }
+
+    /// Its servers are restored from a snapshot: its keys have the indexes that they had then, and its sessions live
+    /// again. Of those that had ended, another program's expires at once, because nobody renews it.
+    pub(crate) fn restore(&mut self, snapshot: &Snapshot) {
+        let mut unrenewed = Vec::new();
+        for (id, session) in Arc::make_mut(&mut self.sessions) {
+            let known = snapshot.sessions.get(id);
+            let lived = known.is_some_and(|known| known.alive);
+            if lived && !session.alive && session.identity.is_none() {
+                unrenewed.push(id.clone());
+            }
+            session.alive = lived;
+        }
+        self.entries = snapshot.entries.clone();
+        self.rests = Arc::default();
+        self.advance();
+        self.went_back_to = Some(snapshot.index);
+        for session in unrenewed {
+            self.destroy(&session);
+        }
+    }
+
     /// All keys.
     pub(crate) fn entries(&self) -> impl std::fmt::Debug {
         self.entries.clone()
@@ -69,7 +115,7 @@ impl Consul {
         if let Some(known) = Arc::make_mut(&mut self.sessions).get_mut(session) {
             known.alive = false;
         }
-        self.index += 1;
+        self.advance();
         let until = self.seconds + self.lock_delay;
         let mut rests = Vec::new();
         Arc::make_mut(&mut self.entries).retain(|key, entry| {
@@ -146,7 +192,7 @@ impl Consul {
     pub(crate) fn list(&self, prefix: &Prefix, sent: Moment) -> Listing {
         Listing {
             entries: self.below(prefix).cloned().collect(),
-            index: self.index,
+            index: self.went_back_to.unwrap_or(self.index),
             sent,
             reset: false,
         }
@@ -154,14 +200,14 @@ impl Consul {
 
     /// `PUT /v1/kv/<key>` without any condition, by hand.
     pub(crate) fn put(&mut self, key: &str, value: &[u8], flags: u64, session: Option<SessionId>) {
-        self.index += 1;
+        self.advance();
         let mut entry = self.write(key, value, flags);
         entry.session = session;
         self.insert(entry);
     }
 
     pub(crate) fn delete(&mut self, key: &str) {
-        self.index += 1;
+        self.advance();
         self.remove(key);
     }
 
@@ -188,7 +234,7 @@ impl Consul {
     /// that were deleted.
     pub(crate) fn transact(&mut self, operations: &[Op]) -> Result<Vec<Entry>, Refused> {
         let mut after = self.clone();
-        after.index += 1;
+        after.advance();
         let mut answer = Vec::new();
         for operation in operations {
             let entry = after.apply(operation)?;

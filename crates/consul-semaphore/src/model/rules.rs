@@ -6,7 +6,7 @@ use crate::{
     Observed, Phase, Plan, Uid, Workload,
     plan::{Grant, Stance, Transaction},
 };
-use consul_client::Op;
+use consul_client::{Op, SessionId};
 
 use super::{rest::slots, sight::Body};
 
@@ -61,14 +61,19 @@ fn check_skips(observed: &Observed<'_>, plan: &Plan) {
     }
 }
 
-/// The lock is removed only if nobody is seen to use it.
+/// The lock is removed only if nobody is seen to use it, but those who leave it in the same transaction.
 fn check_removal(observed: &Observed<'_>, transaction: &Transaction) {
     let lock_key = observed.settings.prefix.lock_key();
     let mut operations = transaction.operations.iter();
     let removed = operations.any(|op| matches!(op, Op::DeleteCas { key, .. } if *key == lock_key));
-    let used = observed
-        .reading
-        .is_some_and(|reading| reading.contenders().next().is_some());
+    let stays = |session: &SessionId| {
+        let mut releases = transaction.releases.iter();
+        !releases.any(|release| release.session == *session)
+    };
+    let used = observed.reading.is_some_and(|reading| {
+        let mut contenders = reading.contenders();
+        contenders.any(|(session, _)| stays(session))
+    });
     assert!(!(removed && used), "removed a lock in use: {transaction:?}");
 }
 

@@ -23,7 +23,7 @@ mod world;
 use proptest::prelude::*;
 
 use self::{
-    script::{Script, crowd, rate, script, two_keep},
+    script::{Script, crowd, hidden, rate, restored, script, two_keep},
     world::{Event, Kind, Setup},
 };
 use super::config;
@@ -95,5 +95,27 @@ proptest! {
     #[test]
     fn no_large_request_starves(crowd in crowd()) {
         crowd.run(None);
+    }
+}
+
+proptest! {
+    #![proptest_config(config(60))]
+
+    /// The same while Consul's data goes back to a snapshot: a slot that somebody had since is lost, and one that was
+    /// given back since is given back again.
+    #[test]
+    fn all_or_nothing_when_consul_is_restored(script in restored()) {
+        drop(script.run(None));
+    }
+}
+
+proptest! {
+    // The worlds are bigger, so there are fewer of them.
+    #![proptest_config(config(30))]
+
+    /// However many can't be granted what they ask for, and however they differ, they hide nobody behind them who can.
+    #[test]
+    fn nobody_is_hidden_behind_others(hidden in hidden()) {
+        hidden.run();
     }
 }

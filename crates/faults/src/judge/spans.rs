@@ -59,6 +59,9 @@ const LONGEST_PAUSE: f64 = 30.0;
 /// How long it may take to catch up on what could not be done.
 const CATCH_UP: f64 = 5.0;
 
+/// Restarts that are no further apart follow each other.
+const IN_A_ROW: f64 = 8.0;
+
 impl Outages {
     pub(super) fn of(records: &[Record]) -> Self {
         let end = records.last().map_or(0.0, |record| record.t);
@@ -113,14 +116,21 @@ impl Outages {
 
     /// The same periods, each extended by the pause until the next try and by some seconds to catch up. The pause
     /// between tries doubles, so it is no longer than the outage was. An operator that was stopped or restarted has
-    /// no such pause.
+    /// no such pause, and restarts that follow each other give it no more time than the first one.
     pub(super) fn with_recovery(&self, part: &Part) -> Spans {
-        let pause = |length: f64| match part {
-            Part::Operator | Part::Frozen => 0.0,
-            Part::Consul | Part::Api | Part::Proofs | Part::Grants(_) => length.min(LONGEST_PAUSE),
-        };
-        let spans = self.of_part(part).0.into_iter();
-        let spans = spans.map(|(from, to)| (from, to + pause(to - from) + CATCH_UP));
+        let is_operator = matches!(part, Part::Operator | Part::Frozen);
+        let mut last_end = f64::NEG_INFINITY;
+        let spans = self.of_part(part).0.into_iter().map(|(from, to)| {
+            let in_a_row = is_operator && from - last_end < IN_A_ROW;
+            last_end = to;
+            let pause = if is_operator {
+                0.0
+            } else {
+                (to - from).min(LONGEST_PAUSE)
+            };
+            let catch_up = if in_a_row { 0.0 } else { CATCH_UP };
+            (from, to + pause + catch_up)
+        });
         Spans::of(spans.collect())
     }
 }

@@ -305,6 +305,22 @@ fn a_restart_in_an_outage_of_consul_gives_no_more_time() {
 }
 
 #[test]
+fn an_operator_that_is_restarted_again_and_again_has_no_more_time() {
+    let restarted = |times| {
+        let mut story = running();
+        story.outage(Part::Consul, true).takes_all();
+        for _ in 0..times {
+            story.outage(Part::Operator, true).after(1.0);
+            story.outage(Part::Operator, false).after(4.0);
+        }
+        story.pod("a", false).outage(Part::Consul, false);
+        story.rules()
+    };
+    assert_eq!(restarted(3), []);
+    assert_eq!(restarted(8), [Rule::GapTooLong]);
+}
+
+#[test]
 fn a_session_that_never_expires_is_lost_by_consuls_word_alone() {
     let lost = |unread, read| {
         let mut story = running_in(Story::with_ttl(None, 1, false));

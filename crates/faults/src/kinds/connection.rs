@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::{ActiveFault, Hit, jobs};
 use crate::{
-    load::SEMAPHORES,
+    load::{LoadSemaphore, SEMAPHORES},
     record::Part,
     weather::{Weather, Which},
     world::World,
@@ -22,6 +22,9 @@ const LATE: Duration = Duration::from_secs(6);
 
 /// How long a commit takes while raft is slow.
 const COMMIT: Duration = Duration::from_secs(1);
+
+/// How many bytes of a value make an answer that is read in turns (`consul_client::client::LONG`).
+const LONG: usize = 100 << 10;
 
 /// How long a restarting server accepts no connections.
 const RESTART: Duration = Duration::from_millis(300);
@@ -81,6 +84,26 @@ pub(super) async fn datacenter_hangs(fault: &mut ActiveFault, seconds: u64) -> R
         .map(|semaphore| fault.away(Part::Grants(semaphore.prefix())))
         .collect();
     during(fault, To::Consul, Weather::Cut(Which::Forwarded), seconds).await;
+    drop(away);
+    Ok(Hit::Yes)
+}
+
+/// Every prefix has so much below it that its listings take turns, and one of them stalls half read: only the semaphore
+/// of that one may notice.
+pub(super) async fn long_answer_stalls(fault: &mut ActiveFault, seconds: u64) -> Result<Hit> {
+    let world = fault.world.clone();
+    let stalled = fault.rng.usize(..SEMAPHORES.len());
+    let away = fault.away(Part::Grants(SEMAPHORES[stalled].prefix()));
+    let long = |semaphore: &LoadSemaphore| format!("kv/{}/long", semaphore.prefix());
+    for semaphore in &SEMAPHORES {
+        let value = "x".repeat(LONG);
+        world.consul.put(&long(semaphore), value).await?;
+    }
+    let weather = Weather::Met(Which::ListingsOf(stalled), Fault::AnswerHeld);
+    during(fault, To::Consul, weather, seconds).await;
+    for semaphore in &SEMAPHORES {
+        world.consul.delete(&long(semaphore)).await?;
+    }
     drop(away);
     Ok(Hit::Yes)
 }

@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{ActiveFault, Hit};
 use testbed::Operator;
 
-use crate::record::Part;
+use crate::{
+    record::Part,
+    weather::{Weather, Which},
+};
 
 pub(super) async fn killed(fault: &mut ActiveFault, seconds: u64) -> Result<Hit> {
     let away = fault.away(Part::Operator);
@@ -25,6 +28,29 @@ pub(super) async fn restarted(fault: &mut ActiveFault) -> Result<Hit> {
     fault.begins("SIGTERM");
     let operator = &world.operators.first;
     replace(fault, operator, operator).await?;
+    Ok(Hit::Yes)
+}
+
+/// How long each process runs whose predecessor was killed: shorter than what a Job has at least when nothing is known
+/// of its slot.
+const LIFE: Duration = Duration::from_secs(4);
+
+/// Process after process is killed while Consul is cut off, for so many seconds.
+pub(super) async fn restarted_without_consul(fault: &mut ActiveFault, seconds: u64) -> Result<Hit> {
+    let world = fault.world.clone();
+    let away = fault.away(Part::Consul);
+    fault.begins(format!("SIGKILL every {LIFE:?}"));
+    let spell = Weather::Cut(Which::All).over(&world.consul.doors.operator);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    while Instant::now() < end {
+        let gone = fault.away(Part::Operator);
+        world.operators.first.end("KILL").await?;
+        world.operators.first.try_start().await?;
+        drop(gone);
+        sleep(LIFE).await;
+    }
+    drop(spell);
+    drop(away);
     Ok(Hit::Yes)
 }
 

@@ -205,17 +205,18 @@ impl Queue {
         for workload in running {
             let evidence = &self.held.evidence;
             let [kept, anew] = [evidence, &*shadow].map(|of| of.deadline(settings, workload));
-            // A renewal while nothing could be read counts at the next check.
-            let latest = shadow.latest_deadline(settings, workload, life);
+            // A renewal while nothing could be read counts at the next check, and so does what a sleep puts off.
+            let latest = shadow
+                .latest_deadline(settings, workload, life)
+                .max(evidence.put_off(workload));
             let left_alone = evidence.steady_sessions(&workload.uid).next().is_some()
                 && kept.is_none_or(|kept| kept > now + settings.patience());
             // After a sleep either of the two may have had the newer evidence, and so have put its deadline off or not.
             let soon = |deadline: Option<Moment>| {
                 deadline.is_some_and(|deadline| deadline <= now + settings.patience())
             };
-            let slept =
-                soon(kept) && (kept <= latest || soon(anew)) || kept <= latest && soon(anew);
-            let right = kept == anew || slept || kept <= latest && (left_alone || kept > anew);
+            let slept = soon(kept) || soon(anew);
+            let right = kept == anew || kept <= latest && (left_alone || kept > anew || slept);
             assert!(right, "{kept:?}, not {anew:?} to {latest:?}: {workload:?}");
         }
     }

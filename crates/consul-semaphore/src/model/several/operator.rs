@@ -3,8 +3,6 @@
 
 mod view;
 
-pub(super) use self::view::is_satisfiable;
-
 use std::{
     collections::{BTreeSet, VecDeque},
     sync::Arc,
@@ -116,6 +114,8 @@ pub(super) struct Operator {
     recorded: Vec<u64>,
     /// What the watch of each semaphore last returned, for a flaw.
     listed: Vec<Option<Listing>>,
+    /// The index of that.
+    watched: Vec<u64>,
 }
 
 fn now(outside: &Outside) -> Now {
@@ -170,6 +170,7 @@ impl Operator {
             answered: VecDeque::new(),
             recorded: vec![0; outside.places.len()],
             listed: vec![None; outside.places.len()],
+            watched: vec![0; outside.places.len()],
         };
         if let Some(distort) = flaw.and_then(Flaw::stance) {
             operator.engine.distort_stances(distort);
@@ -262,7 +263,11 @@ impl Operator {
     /// The watch of a semaphore returns what is in Consul, or fails.
     pub(super) fn see_consul(&mut self, outside: &Outside, place: usize, fails: bool) {
         let place = place % outside.places.len();
-        let listing = self.list(outside, place);
+        let mut listing = self.list(outside, place);
+        if !self.timeless && !fails {
+            let seen = std::mem::replace(&mut self.watched[place], listing.index);
+            listing.reset = listing.index < seen;
+        }
         let listing = if fails { Err(no_answer()) } else { Ok(listing) };
         let semaphore = semaphore(outside, place);
         self.tell(outside, |engine, now, view| {
@@ -464,8 +469,13 @@ impl Operator {
         let uids: BTreeSet<Uid> = locked.map(|identity| identity.uid.clone()).collect();
         let known = uids.iter().filter_map(|uid| self.store.workload(uid));
         let firsts = known.filter(|workload| workload.phase == Phase::Idle);
+        let firsts: Vec<_> = firsts.collect();
+        let most = firsts
+            .iter()
+            .map(|workload| outside.most(workload.priority));
         Written {
-            firsts: firsts.collect(),
+            most: most.collect(),
+            firsts,
             operations,
         }
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::super::{
-    consul::{Consul, Refused},
+    consul::{Consul, Refused, Snapshot},
     foreign::{Client, Style},
     requests::{Answer, Patch},
     sight::Sight,
@@ -32,6 +32,51 @@ pub(super) struct Place {
     pub(super) applied: Vec<u32>,
     /// How often that was written.
     pub(super) recorded: u64,
+    pub(super) opens: Opens,
+    /// How many of its last slots are for workloads of some priority and above, and for which.
+    pub(super) reserved: Option<(u32, i32)>,
+}
+
+/// When a semaphore grants slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opens {
+    /// It has no windows.
+    Always,
+    /// Not before its next window.
+    Later,
+    /// Its windows allow so many holders.
+    UpTo(u32),
+    /// Its open window allows so many holders, and a later one as many as its limit.
+    UpToForNow(u32),
+}
+
+impl Place {
+    /// How many slots may be held after a grant to a workload of this priority; `None`: nothing is granted.
+    pub(super) fn most(&self, priority: i32) -> Option<usize> {
+        let limit = match self.opens {
+            Opens::Always => self.settings.limit,
+            Opens::Later => return None,
+            Opens::UpTo(most) | Opens::UpToForNow(most) => self.settings.limit.min(most),
+        };
+        (!self.settings.paused).then(|| self.but_reserved(limit, priority))
+    }
+
+    /// The same in its largest window, while it is not paused.
+    pub(super) fn ever(&self, priority: i32) -> usize {
+        let limit = match self.opens {
+            Opens::Always | Opens::Later | Opens::UpToForNow(_) => self.settings.limit,
+            Opens::UpTo(most) => self.settings.limit.min(most),
+        };
+        self.but_reserved(limit, priority)
+    }
+
+    fn but_reserved(&self, limit: u32, priority: i32) -> usize {
+        let reserved = self
+            .reserved
+            .filter(|(_, least)| priority < *least)
+            .map_or(0, |(slots, _)| slots);
+        usize::try_from(limit.saturating_sub(reserved)).unwrap()
+    }
 }
 
 /// A transaction, with the waiting workloads that it grants something, as the operator knew them.
@@ -39,6 +84,8 @@ pub(super) struct Place {
 pub(super) struct Written {
     pub(super) operations: Vec<Op>,
     pub(super) firsts: Vec<Arc<Workload>>,
+    /// How many slots of each semaphore might be held after a grant to each of these.
+    pub(super) most: Vec<[Option<usize>; 3]>,
 }
 
 /// What the observer remembers.
@@ -48,6 +95,12 @@ struct Memory {
     taken: BTreeMap<SessionId, Moment>,
     /// The workloads that lost a slot to anything but an operator, until they have all of theirs again.
     robbed: BTreeSet<Uid>,
+    /// The workloads that lost a part of their slots to anything but an operator since they were last granted all.
+    broken: BTreeSet<Uid>,
+    /// The sessions that were gone and came back when Consul was restored.
+    came_back: BTreeSet<SessionId>,
+    /// Those of them that no operator relies on since.
+    revived: BTreeSet<SessionId>,
     /// How many slots of each semaphore each workload was last started in.
     ran: BTreeMap<Uid, [usize; 3]>,
     /// The workloads that were granted their slots by a transaction that came late, or beside another operator.
@@ -68,6 +121,8 @@ pub(super) struct Outside {
     pub(super) seconds: u64,
     /// The transactions that have not reached Consul yet. Nobody waits for their answers.
     pub(super) late: Vec<Written>,
+    /// The last snapshot of Consul.
+    pub(super) snapshot: Snapshot,
     /// Whether two operators act, so that one may not know what the other has just done.
     pub(super) contested: bool,
     /// The workloads in the order in which they were started.
@@ -93,6 +148,8 @@ impl Outside {
                 generation: 1,
                 applied: Vec::new(),
                 recorded: 0,
+                opens: Opens::Always,
+                reserved: None,
             }
         };
         Self {
@@ -103,6 +160,7 @@ impl Outside {
             operations: 64,
             seconds: 0,
             late: Vec::new(),
+            snapshot: Snapshot::default(),
             contested: false,
             started: Vec::new(),
             seen: BTreeMap::new(),
@@ -142,10 +200,14 @@ impl Outside {
         usize::try_from(longest.as_secs() / ROUND + 1).unwrap()
     }
 
+    pub(super) fn place(&mut self, place: usize) -> &mut Place {
+        let number = self.places.len();
+        &mut self.places[place % number]
+    }
+
     /// The spec of a semaphore is changed.
     pub(super) fn respec(&mut self, place: usize, change: impl FnOnce(&mut Settings)) {
-        let number = self.places.len();
-        let place = &mut self.places[place % number];
+        let place = self.place(place);
         change(Arc::make_mut(&mut place.settings));
         place.generation += 1;
     }
@@ -196,6 +258,15 @@ impl Outside {
             .collect()
     }
 
+    /// How many slots of each semaphore may be held after a grant to a workload of this priority.
+    pub(super) fn most(&self, priority: i32) -> [Option<usize>; 3] {
+        let mut most = [None; 3];
+        for (most, place) in most.iter_mut().zip(&self.places) {
+            *most = place.most(priority);
+        }
+        most
+    }
+
     /// How many slots of each semaphore a workload holds.
     pub(super) fn held(sights: &[Sight], uid: &Uid) -> [usize; 3] {
         let mut held = [0; 3];
@@ -212,6 +283,9 @@ impl Outside {
         let Memory {
             taken: _,
             robbed,
+            broken: _,
+            came_back: _,
+            revived: _,
             ran,
             late: _,
             starts,
@@ -237,17 +311,40 @@ impl Outside {
                 if !hold.contains(session) {
                     self.memory.taken.insert(session.clone(), now);
                     self.memory.robbed.extend(uid.cloned());
+                    self.memory.broken.extend(uid.cloned());
                 }
             }
         }
         self.look();
     }
 
-    /// At every moment: whoever runs holds all the slots that it was started in, unless somebody took one.
+    /// Consul is restored from the last snapshot.
+    pub(super) fn restore(&mut self) {
+        let before = self.consul.clone();
+        self.consul.restore(&self.snapshot);
+        let gone = |(session, _): &(&SessionId, _)| !before.is_alive(session);
+        let revived = self.consul.sessions().filter(gone);
+        let revived: Vec<_> = revived.map(|(session, _)| session.clone()).collect();
+        self.memory.came_back.extend(revived.iter().cloned());
+        self.memory.revived.extend(revived);
+    }
+
+    /// At every moment: whoever runs holds all the slots that it was started in, unless somebody took one. One that
+    /// comes back after it was lost, when Consul is restored, counts only once the operator relies on it.
     fn look(&mut self) {
-        let sights = self.sights();
+        let mut sights = self.sights();
         let in_need = self.in_need();
-        let Memory { robbed, ran, .. } = &mut self.memory;
+        let Memory {
+            robbed,
+            ran,
+            revived,
+            ..
+        } = &mut self.memory;
+        for sight in &mut sights {
+            sight
+                .contenders
+                .retain(|session, _| !revived.contains(session));
+        }
         robbed.retain(|uid| in_need.contains(uid));
         for uid in in_need {
             let held = Self::held(&sights, &uid);
@@ -287,6 +384,7 @@ impl Outside {
         for (before, after) in before.iter().zip(&after) {
             check_holders(before, after);
         }
+        self.check_restrictions(written, &before, &after);
         for workload in &written.firsts {
             let uid = &workload.uid;
             let mut had = Self::held(&before, uid);
@@ -298,8 +396,9 @@ impl Outside {
                 had[place] = 0;
             }
             let all = self.asks(workload);
+            let grew = has.iter().zip(had).any(|(has, had)| *has > had);
             assert!(
-                has == had || has == all,
+                !grew || has == all,
                 "a part of a request was granted: {has:?} of {all:?} to {workload:?}"
             );
             let freed = |(before, after): (&Sight, &Sight)| {
@@ -319,9 +418,44 @@ impl Outside {
             if has != had && (late || self.contested) {
                 self.memory.late.insert(workload.uid.clone());
             }
+            if has == all {
+                self.memory.broken.remove(uid);
+            }
         }
         self.look();
         Ok(answer)
+    }
+
+    /// Nothing is granted while a semaphore is paused or outside of its windows, and no slot that is reserved for
+    /// others: as its spec was when that was decided. A workload that may have more slots may be granted them after it.
+    fn check_restrictions(&mut self, written: &Written, before: &[Sight], after: &[Sight]) {
+        for place in 0..self.places.len() {
+            let granted = |workload: &Workload| {
+                let earlier = before[place].held_by(&workload.uid);
+                after[place]
+                    .held_by(&workload.uid)
+                    .difference(&earlier)
+                    .count()
+            };
+            let grants = written.firsts.iter().zip(&written.most);
+            let grants = grants.map(|(workload, most)| (granted(workload), workload, most[place]));
+            let grants: Vec<_> = grants.filter(|(slots, ..)| *slots > 0).collect();
+            let held = after[place]
+                .body
+                .as_ref()
+                .map_or(0, |body| body.holders.len());
+            for (_, workload, most) in &grants {
+                let later = grants.iter().filter(|(.., other)| other > most);
+                let later: usize = later.map(|(slots, ..)| slots).sum();
+                assert!(
+                    most.is_some_and(|most| held - later <= most),
+                    "{held} hold slots of {place} after a grant to one that may have the first {most:?}: {workload:?}"
+                );
+            }
+            if grants.iter().any(|(.., most)| *most < grants[0].2) {
+                self.note("a grant of a reserved slot beside another grant");
+            }
+        }
     }
 
     /// A transaction that nobody waits for any more reaches Consul. It may well be refused.
@@ -331,8 +465,12 @@ impl Outside {
         }
     }
 
-    /// An operator destroys a session.
+    /// An operator destroys a session. If that was gone when it decided so, and came back when Consul was restored, its
+    /// slot is lost to that.
     pub(super) fn destroy(&mut self, session: &SessionId) {
+        if self.memory.came_back.contains(session) {
+            return self.by_others(|outside| outside.consul.destroy(session));
+        }
         self.consul.destroy(session);
         self.look();
     }
@@ -359,11 +497,17 @@ impl Outside {
         });
         match (patch, before) {
             (Patch::Start(start), Some(object)) => self.check_start(start, &object, read),
+            (Patch::Rename(rename), _) => {
+                let revived = &mut self.memory.revived;
+                revived.retain(|session| !rename.sessions.contains(session));
+            }
             (Patch::Fail(_) | Patch::Skip(_), _) => {
                 let mut held = Self::held(&self.sights(), uid);
                 // The slot of a grant whose start failed stays held for its period, whatever becomes of its workload.
                 self.rates().for_each(|(place, _)| held[place] = 0);
-                let excused = self.memory.late.contains(uid);
+                // What is left of a grant that lost a part is given back, whether it waits on or fails.
+                let Memory { late, broken, .. } = &self.memory;
+                let excused = late.contains(uid) || broken.contains(uid);
                 assert!(held == [0; 3] || excused, "{uid} fails and holds {held:?}");
             }
             _ => {}
@@ -379,6 +523,7 @@ impl Outside {
         let mut slots = [0; 3];
         let mut excused = false;
         for slot in start.slots() {
+            self.memory.revived.remove(slot.session());
             let lock_key = lock_key_of(slot.key());
             let place = self.place_of(&lock_key).expect("a semaphore");
             slots[place] += 1;

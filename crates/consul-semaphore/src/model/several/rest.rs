@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{super::sight::Sight, operator::is_satisfiable, outside::Outside};
+use super::{super::sight::Sight, outside::Outside};
 use crate::{Phase, Uid, Workload};
 
 /// All or nothing, and no slot that somebody could have is idle.
@@ -47,27 +47,23 @@ pub(super) fn waiting(outside: &Outside) -> Vec<Arc<Workload>> {
     let startable = objects.filter(|object| object.forbidden.is_none());
     let waiting = startable.filter_map(|object| outside.workloads.read(&object.uid, outside.now()));
     let waiting = waiting.filter(Workload::is_queued).map(Arc::new);
-    let mut waiting: Vec<_> = waiting
-        .filter(|workload| is_satisfiable(outside, workload))
-        .collect();
+    let can_ever_start = |workload: &Arc<Workload>| {
+        let mut asks = outside.asks(workload).into_iter().zip(&outside.places);
+        asks.all(|(asks, place)| asks <= place.ever(workload.priority))
+    };
+    let mut waiting: Vec<_> = waiting.filter(can_ever_start).collect();
     waiting.sort_by_key(|workload| workload.place());
     waiting
 }
 
 /// How many slots of each semaphore may be held after a grant to this workload; `None` if it grants nothing now.
 fn in_force(outside: &Outside, sights: &[Sight], workload: &Workload) -> [Option<usize>; 3] {
-    let time = jiff::Timestamp::from_second(outside.workloads.clock).unwrap();
     let mut limits = [None; 3];
     for ((limit, place), sight) in limits.iter_mut().zip(&outside.places).zip(sights) {
-        let settings = &place.settings;
-        let restrictions = &settings.restrictions;
-        let opening = restrictions.windows.at(time);
-        let most = restrictions.limit(settings.limit, opening, workload.priority);
         // Another program's limit is left alone, and nothing is granted.
         let body = sight.body.as_ref();
-        let agreed = body.is_none_or(|body| body.limit == settings.limit);
-        let open = !settings.paused && opening.is_open() && agreed;
-        *limit = open.then_some(usize::try_from(most).unwrap());
+        let agreed = body.is_none_or(|body| body.limit == place.settings.limit);
+        *limit = place.most(workload.priority).filter(|_| agreed);
     }
     limits
 }

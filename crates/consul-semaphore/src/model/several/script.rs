@@ -1,6 +1,6 @@
 //! Random scripts, and crowds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{collection::vec, prelude::*, strategy::Union};
 
@@ -10,6 +10,7 @@ use super::{
     rest,
     world::{Event, Kind, Setup, World},
 };
+use crate::Uid;
 
 /// What happens, after which everything is healed and everybody is served.
 #[derive(Clone, Debug)]
@@ -116,7 +117,10 @@ fn specs() -> BoxedStrategy<Event> {
         2 => (place(), 1..4_u32).prop_map(|(place, limit)| Event::SetLimit(place, limit)),
         3 => (place(), any::<bool>()).prop_map(|(place, paused)| Event::Pause(place, paused)),
         2 => (place(), prop::option::of(1..3_u32)).prop_map(|(place, limit)| Event::Window(place, limit)),
+        2 => (place(), 1..3_u32).prop_map(|(place, limit)| Event::SmallWindow(place, limit)),
         1 => place().prop_map(Event::NoWindow),
+        2 => (place(), prop::option::weighted(0.7, (1..3_u32, 0..2_i32)))
+            .prop_map(|(place, reserved)| Event::Reserve(place, reserved)),
         1 => (place(), 0..20_u64).prop_map(|(place, seconds)| Event::SetCooldown(place, seconds)),
     ]
     .boxed()
@@ -166,6 +170,30 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     vec(Union::new_weighted(kinds.into()), 0..200)
 }
 
+/// The same while Consul is restored from a snapshot. Nobody changes limits: after a restore an earlier one is another
+/// program's, and somebody has to decide.
+pub(super) fn restored() -> impl Strategy<Value = Script> {
+    let events = vec(
+        Union::new_weighted(vec![
+            (6, workloads()),
+            (1, others()),
+            (1, specs()),
+            (10, operators()),
+            (1, time()),
+            (1, restores()),
+        ]),
+        0..200,
+    );
+    (setup(), events).prop_map(|(setup, mut events)| {
+        events.retain(|event| !matches!(event, Event::SetLimit(..)));
+        Script { setup, events }
+    })
+}
+
+fn restores() -> BoxedStrategy<Event> {
+    prop_oneof![2 => Just(Event::Snapshot), 1 => Just(Event::Restore)].boxed()
+}
+
 /// The same with a rate as the first semaphore, which nobody changes and nobody else uses.
 pub(super) fn rate() -> impl Strategy<Value = Script> {
     (1..50_u64, setup(), events()).prop_map(|(period, mut setup, mut events)| {
@@ -211,36 +239,94 @@ pub(super) fn two_keep() -> impl Strategy<Value = Script> {
 #[derive(Clone, Debug)]
 pub(super) struct Crowd {
     pub(super) limits: Vec<u32>,
+    /// What comes before all of them.
+    pub(super) head: Option<HopelessHead>,
     /// Those that are there first, in this order.
     pub(super) large: Vec<[u32; 3]>,
     /// Which semaphore each of the others asks for.
     pub(super) small: Vec<usize>,
 }
 
+/// One that is the first in its queues for as long as the world lasts, because it can't be granted what it asks for. It
+/// keeps no slots, and is in nobody's way.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum HopelessHead {
+    /// It asks for more than the open window allows.
+    TooLarge,
+    /// It asks also for a slot of a semaphore that is paused.
+    Paused,
+    /// It asks also for a slot that cools down.
+    Cooling,
+}
+
+/// For longer than a crowd lasts.
+const VERY_LONG: u64 = 100_000;
+
 pub(super) fn crowd() -> impl Strategy<Value = Crowd> {
     let large = (1..3_u32, 1..3_u32, 0..2_u32).prop_map(|(x, y, z)| [x, y, z]);
     let limits = prop_oneof![vec(1..4_u32, 2), vec(1..4_u32, 3)];
-    (limits, vec(large, 1..4), vec(0..3_usize, 40)).prop_map(|(limits, large, small)| Crowd {
-        limits,
-        large,
-        small,
-    })
+    let head = prop_oneof![
+        3 => Just(None),
+        1 => Just(Some(HopelessHead::TooLarge)),
+        1 => Just(Some(HopelessHead::Paused)),
+        1 => Just(Some(HopelessHead::Cooling)),
+    ];
+    (limits, head, vec(large, 1..4), vec(0..3_usize, 40)).prop_map(
+        |(mut limits, head, large, small)| {
+            if head.is_some() {
+                limits.truncate(2);
+            }
+            let most = |place: usize| limits.get(place).copied().unwrap_or(0);
+            let large = large.into_iter().map(|asks: [u32; 3]| {
+                let mut places = 0..3;
+                asks.map(|slots| slots.min(places.next().map_or(0, most)))
+            });
+            Crowd {
+                large: large.collect(),
+                limits,
+                head,
+                small,
+            }
+        },
+    )
+}
+
+impl HopelessHead {
+    /// It comes to a world whose first two semaphores have these limits.
+    fn comes(self, world: &mut World, limits: &[u32]) {
+        match self {
+            Self::TooLarge => {
+                world.happen(&Event::SmallWindow(0, limits[0]));
+                return world.create([limits[0] + 1, 0, 0], 0, Kind::Waits);
+            }
+            Self::Paused => world.happen(&Event::Pause(2, true)),
+            Self::Cooling => {
+                world.happen(&Event::SetCooldown(2, VERY_LONG));
+                world.create([0, 0, 1], 0, Kind::Waits);
+                world.hand_over(None);
+                world.end_the_first();
+                world.hand_over(None);
+            }
+        }
+        world.create([1, 1, 1], 0, Kind::Waits);
+    }
 }
 
 impl Crowd {
     /// Each of them is served within as many hand-overs as there are slots, after those before it, and after the time
     /// for which it is passed over.
     pub(super) fn run(&self, flaw: Option<Flaw>) {
-        let setup = Setup {
-            limits: self.limits.clone(),
-            operations: 64,
-            lock_delay: 0,
-            cooldown: 0,
-            period: None,
-            operators: 1,
-            clients: Vec::new(),
-        };
-        let mut world = World::new(&setup, flaw);
+        let mut limits = self.limits.clone();
+        match self.head {
+            None => {}
+            Some(HopelessHead::TooLarge) => limits[0] += 1,
+            Some(HopelessHead::Paused | HopelessHead::Cooling) => limits.push(1),
+        }
+        let mut world = World::new(&alone(limits), flaw);
+        if let Some(head) = self.head {
+            head.comes(&mut world, &self.limits);
+            world.hand_over(None);
+        }
         let mut small = self.small.iter().cycle().map(|place| {
             let mut asks = [0; 3];
             asks[place % self.limits.len()] = 1;
@@ -251,26 +337,86 @@ impl Crowd {
             world.create(asks, 0, Kind::Waits);
             world.hand_over(None);
         }
+        let before = world.uids();
         for asks in &self.large {
             world.outside.tick(1);
             world.create(*asks, 0, Kind::Waits);
         }
-        let objects = world.outside.workloads.objects();
-        let large: Vec<_> = objects
-            .skip(slots)
-            .map(|object| object.uid.clone())
-            .collect();
+        let mut left = world.uids();
+        left.retain(|uid| !before.contains(uid));
         // It takes less than this many to be passed over for long enough.
         let passed_over = usize::try_from(60 / HAND_OVER).unwrap() + 1;
         // Of the small ones, as many came before it.
-        let most = slots + (slots + passed_over) * large.len();
-        let mut left = large;
+        let most = slots + (slots + passed_over) * left.len();
         for _ in 0..most {
             world.hand_over(small.next());
             let started = &world.outside.started;
             left.retain(|uid| !started.contains(uid));
         }
         assert!(left.is_empty(), "{left:?} was not served within {most}");
+    }
+}
+
+/// One operator, and nobody else.
+fn alone(limits: Vec<u32>) -> Setup {
+    Setup {
+        limits,
+        operations: 64,
+        lock_delay: 0,
+        cooldown: 0,
+        period: None,
+        operators: 1,
+        clients: Vec::new(),
+    }
+}
+
+/// Small workloads behind more than a pass reads of those that can't be granted what they ask for.
+#[derive(Clone, Debug)]
+pub(super) struct Hidden {
+    /// How many slots the first semaphore has, of which its window allows all but one.
+    limit: u32,
+    /// Whether the second one is paused; otherwise another workload holds its slot.
+    paused: bool,
+    /// Whether each of those in front asks for all slots of the first semaphore, or for one of both.
+    front: Vec<bool>,
+    small: u32,
+}
+
+pub(super) fn hidden() -> impl Strategy<Value = Hidden> {
+    let front = vec(any::<bool>(), 20..40);
+    (2..5_u32, any::<bool>(), front, 1..3_u32).prop_map(|(limit, paused, front, small)| Hidden {
+        limit,
+        paused,
+        front,
+        small: small.min(limit - 1),
+    })
+}
+
+impl Hidden {
+    /// All the small ones are started at once, and in the end no slot is free that one of them could have.
+    pub(super) fn run(&self) {
+        let mut world = World::new(&alone(vec![self.limit, 1]), None);
+        world.happen(&Event::SmallWindow(0, self.limit - 1));
+        if self.paused {
+            world.happen(&Event::Pause(1, true));
+        } else {
+            world.create([0, 1, 0], 0, Kind::Waits);
+            world.hand_over(None);
+        }
+        for all in &self.front {
+            let asks = if *all { [self.limit, 0, 0] } else { [1, 1, 0] };
+            world.create(asks, 0, Kind::Waits);
+        }
+        let before = world.uids();
+        for _ in 0..self.small {
+            world.create([1, 0, 0], 0, Kind::Waits);
+        }
+        let mut small = world.uids();
+        small.retain(|uid| !before.contains(uid));
+        world.hand_over(None);
+        small.retain(|uid| !world.outside.started.contains(uid));
+        assert!(small.is_empty(), "{small:?} wait beside free slots");
+        world.rest();
     }
 }
 
@@ -282,13 +428,7 @@ impl World {
     fn hand_over(&mut self, next: Option<[u32; 3]>) {
         self.outside.tick(HAND_OVER);
         if let Some(asks) = next {
-            if let Some(uid) = rest::running(&self.outside).first() {
-                self.outside.by_others(|outside| {
-                    outside.workloads.control();
-                    outside.workloads.end_pod(uid);
-                    outside.workloads.clean_up();
-                });
-            }
+            self.end_the_first();
             self.create(asks, 0, Kind::Waits);
         }
         for _ in 0..3 {
@@ -297,5 +437,21 @@ impl World {
             self.outside
                 .by_others(|outside| outside.workloads.control());
         }
+    }
+
+    /// What has been running for the longest time ends.
+    fn end_the_first(&mut self) {
+        if let Some(uid) = rest::running(&self.outside).first() {
+            self.outside.by_others(|outside| {
+                outside.workloads.control();
+                outside.workloads.end_pod(uid);
+                outside.workloads.clean_up();
+            });
+        }
+    }
+
+    fn uids(&self) -> BTreeSet<Uid> {
+        let objects = self.outside.workloads.objects();
+        objects.map(|object| object.uid.clone()).collect()
     }
 }

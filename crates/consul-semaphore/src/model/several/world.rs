@@ -6,11 +6,12 @@ use super::{
     super::{operator::Lost, requests::Deletion, workloads::Object, workloads::Refusal},
     flaws::Flaw,
     operator::{Operator, PROMPT, Step},
-    outside::{NAMES, Outside},
+    outside::{NAMES, Opens, Outside},
     rest,
 };
 use crate::{
     OnContention, SlotRequest, Uid,
+    settings::Reserved,
     windows::{WindowSpec, Windows},
 };
 use consul_client::{Op, SessionId};
@@ -77,6 +78,10 @@ pub(super) enum Event {
     /// Outside its windows, or in one with this limit.
     Window(usize, Option<u32>),
     NoWindow(usize),
+    /// In a window with this limit, before one without.
+    SmallWindow(usize, u32),
+    /// So many slots are for workloads of this priority and above.
+    Reserve(usize, Option<(u32, i32)>),
     SetCooldown(usize, u64),
 
     Arrive(usize),
@@ -86,6 +91,10 @@ pub(super) enum Event {
 
     Expire(usize),
     TakeOut(usize),
+    /// A snapshot of Consul is taken.
+    Snapshot,
+    /// Consul is restored from the last snapshot, at first one without anything.
+    Restore,
 
     See(usize),
     SeeConsul(usize, usize),
@@ -292,10 +301,11 @@ impl World {
     pub(super) fn heal(&mut self) {
         self.outside.late.clear();
         for (place, limit) in self.limits.clone().into_iter().enumerate() {
+            set_windows(&mut self.outside, place, Opens::Always);
+            reserve(&mut self.outside, place, None);
             self.outside.respec(place, |settings| {
                 settings.paused = false;
                 settings.limit = limit;
-                settings.restrictions.windows = Windows::default();
             });
         }
         self.outside.by_others(|outside| {
@@ -398,27 +408,48 @@ pub(super) fn by_others(outside: &mut Outside, event: &Event) {
             settings.cooldown = Duration::from_secs(*seconds);
         }),
         Event::Window(place, limit) => {
-            let now = jiff::Timestamp::from_second(outside.workloads.clock).unwrap();
-            let schedule = if limit.is_some() {
-                "* * * * *"
-            } else {
-                "0 0 1 7 *"
-            };
-            let window = WindowSpec {
-                schedule: schedule.into(),
-                duration: Duration::from_hours(1),
-                time_zone: None,
-                limit: *limit,
-            };
-            outside.respec(*place, |settings| {
-                settings.restrictions.windows = Windows::new(vec![window], now);
-            });
+            set_windows(outside, *place, limit.map_or(Opens::Later, Opens::UpTo));
         }
-        Event::NoWindow(place) => outside.respec(*place, |settings| {
-            settings.restrictions.windows = Windows::default();
-        }),
+        Event::SmallWindow(place, limit) => {
+            set_windows(outside, *place, Opens::UpToForNow(*limit));
+        }
+        Event::NoWindow(place) => set_windows(outside, *place, Opens::Always),
+        Event::Reserve(place, reserved) => reserve(outside, *place, *reserved),
+        Event::Snapshot => outside.snapshot = outside.consul.snapshot(),
+        Event::Restore => outside.restore(),
         event => by_users(outside, event),
     }
+}
+
+fn set_windows(outside: &mut Outside, place: usize, opens: Opens) {
+    let window = |schedule: &str, limit| WindowSpec {
+        schedule: schedule.into(),
+        duration: Duration::from_hours(1),
+        time_zone: None,
+        limit,
+    };
+    let (open, later) = ("* * * * *", "0 0 29 2 *");
+    let windows = match opens {
+        Opens::Always => Vec::new(),
+        Opens::Later => vec![window(later, None)],
+        Opens::UpTo(limit) => vec![window(open, Some(limit))],
+        Opens::UpToForNow(limit) => vec![window(open, Some(limit)), window(later, None)],
+    };
+    let now = jiff::Timestamp::from_second(outside.workloads.clock).unwrap();
+    outside.place(place).opens = opens;
+    outside.respec(place, |settings| {
+        settings.restrictions.windows = Windows::new(windows, now);
+    });
+}
+
+fn reserve(outside: &mut Outside, place: usize, reserved: Option<(u32, i32)>) {
+    outside.place(place).reserved = reserved;
+    outside.respec(place, |settings| {
+        settings.restrictions.reserved = reserved.map(|(slots, min_priority)| Reserved {
+            slots,
+            min_priority,
+        });
+    });
 }
 
 fn by_users(outside: &mut Outside, event: &Event) {

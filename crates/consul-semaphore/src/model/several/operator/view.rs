@@ -110,7 +110,7 @@ impl<'a> OfQueue<'a> {
 }
 
 /// Whether each semaphore could give a workload what it asks for in its largest window.
-pub(in super::super) fn is_satisfiable(outside: &Outside, workload: &Workload) -> bool {
+fn is_satisfiable(outside: &Outside, workload: &Workload) -> bool {
     workload.requests.iter().all(|request| {
         let place = outside.place_of(&request.semaphore);
         let settings = place.map(|place| &outside.places[place].settings);
