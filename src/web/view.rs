@@ -78,10 +78,8 @@ struct Holding<'a> {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Waiting<'a> {
-    job: &'a str,
-    /// Its kind, if it is no Job.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kind: Option<&'a str>,
+    kind: &'a str,
+    name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -130,7 +128,7 @@ impl<'a> View<'a> {
             queue: status
                 .queue
                 .iter()
-                .map(|job| Waiting::of(job, &line.next(job.into())))
+                .map(|queued| Waiting::of(queued, &line.next(queued.into())))
                 .collect(),
         }
     }
@@ -201,10 +199,10 @@ impl<'a> Holding<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    fn of(job: &'a QueueStatus, why: &Why<'_>) -> Self {
+    fn of(queued: &'a QueueStatus, why: &Why<'_>) -> Self {
         let QueueStatus {
-            job,
             kind,
+            name,
             key,
             slots,
             asks_for,
@@ -212,15 +210,15 @@ impl<'a> Waiting<'a> {
             expected,
             lacks: _,
             reason: _,
-        } = job;
+        } = queued;
         let why = match why {
             // The message is shown once, above.
             Why::Stopped(ready) => format!("nothing is granted now: {}", ready.reason),
             why => why.message(),
         };
         Self {
-            job,
-            kind: kind.as_deref(),
+            kind,
+            name,
             key: key.as_deref(),
             since: since.as_ref().map(seconds),
             expected: expected.as_ref().map(seconds),
@@ -276,7 +274,7 @@ mod tests {
                 "session": "s-1", "holder": "prod-eu batch/migrate-1", "since": "1970-01-01T00:01:40Z",
                 "coolsUntil": "1970-01-01T00:03:20Z",
             }],
-            "queue": [{ "job": "migrate-2", "since": "1970-01-01T00:05:00Z" }],
+            "queue": [{ "kind": "Job", "name": "migrate-2", "since": "1970-01-01T00:05:00Z" }],
             "conditions": [{
                 "type": "Ready", "status": "True", "reason": "Reconciled", "message": "slots are granted and released",
                 "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -299,7 +297,7 @@ mod tests {
         );
         assert_eq!(
             shown["queue"],
-            json!([{ "job": "migrate-2", "since": 300, "why": "1 of 1 slots are held" }])
+            json!([{ "kind": "Job", "name": "migrate-2", "since": 300, "why": "1 of 1 slots are held" }])
         );
     }
 
@@ -309,7 +307,7 @@ mod tests {
         shown["status"] = json!({
             "held": 1, "waiting": 1,
             "holders": [{ "session": "s-1", "holder": "prod-eu PipelineRun:batch/build" }],
-            "queue": [{ "job": "train", "kind": "JobSet" }],
+            "queue": [{ "kind": "JobSet", "name": "train" }],
         });
         let shown = view(shown);
         let holder = &shown["holders"][0];
@@ -326,7 +324,7 @@ mod tests {
         shown["status"] = json!({
             "waiting": 1, "windowOpens": "1970-01-01T00:10:00Z",
             "queue": [{
-                "job": "a", "slots": 2, "asksFor": "db:2, licenses", "lacks": "licenses", "reason": "PassedOver",
+                "kind": "Job", "name": "a", "slots": 2, "asksFor": "db:2, licenses", "lacks": "licenses", "reason": "PassedOver",
                 "expected": "1970-01-01T00:05:00Z",
             }],
             "conditions": [{
@@ -352,7 +350,7 @@ mod tests {
     fn what_stops_all_is_above_and_named_at_each() {
         let mut shown = semaphore();
         shown["status"] = json!({
-            "waiting": 2, "queue": [{ "job": "a" }, { "job": "b" }],
+            "waiting": 2, "queue": [{ "kind": "Job", "name": "a" }, { "kind": "Job", "name": "b" }],
             "conditions": [{
                 "type": "Ready", "status": "True", "reason": "Paused", "message": "spec.paused is true: long text",
                 "lastTransitionTime": "2026-01-01T00:00:00Z",

@@ -175,8 +175,8 @@ fn a_status() -> ConsulSemaphoreStatus {
         keys_in_use: Some(1),
         queue: vec![QueueStatus {
             key: Some("customer-42".to_owned()),
-            job: "migrate-2".to_owned(),
-            kind: Some("JobSet".to_owned()),
+            kind: "JobSet".to_owned(),
+            name: "migrate-2".to_owned(),
             slots: Some(2),
             asks_for: Some("db-migrations, licenses:2".into()),
             lacks: Some("licenses:2".into()),

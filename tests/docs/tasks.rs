@@ -35,7 +35,8 @@ async fn tasks() {
     shell.run("kubectl apply -f migrate.yaml").await;
     let db = team.semaphore("db-migrations");
     // Not only the number: `report` waited like this too, and a status may be that old.
-    let behind_both = json!({ "held": 2, "waiting": 1, "queue": [{ "job": "migrate" }] });
+    let behind_both =
+        json!({ "held": 2, "waiting": 1, "queue": [{ "kind": "Job", "name": "migrate" }] });
     db.shows(behind_both.clone()).await;
     let shown = page.run(&shell, "kubectl get csem,jobs").await;
     assert_eq!(shown.matches("holds  ").count(), 2, "{shown}");

@@ -79,7 +79,7 @@ async fn the_status_says_who_holds_and_who_waits() {
         before = since;
     }
     let queue = status["queue"].as_array().expect("a list");
-    let line: Vec<_> = queue.iter().map(|waiting| &waiting["job"]).collect();
+    let line: Vec<_> = queue.iter().map(|waiting| &waiting["name"]).collect();
     assert_eq!(line, ["urgent", "x", "y", "never"], "next first");
     for waiting in queue {
         time(&waiting["since"]);

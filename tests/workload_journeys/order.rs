@@ -31,7 +31,8 @@ async fn one_after_another(kind: &'static Kind) {
     let job = stage.job("job").create().await;
     job.has_event("SlotWaiting").await;
     b.is_held().await;
-    let waits = json!({ "queue": [{ "job": "b", "kind": kind.name }, { "job": "job" }] });
+    let waits =
+        json!({ "queue": [{ "kind": kind.name, "name": "b" }, { "kind": "Job", "name": "job" }] });
     stage.db.shows(waits).await;
     assert_eq!(stage.holders().await.len(), 1);
 
@@ -81,7 +82,7 @@ async fn in_the_queue(stage: &Stage, names: &[&str]) {
         let status = stage.db.status().await;
         let queue = status["queue"].as_array().into_iter().flatten();
         let queue: Vec<String> = queue
-            .filter_map(|place| Some(place["job"].as_str()?.to_owned()))
+            .filter_map(|place| Some(place["name"].as_str()?.to_owned()))
             .collect();
         same(queue, names.iter().map(|name| (*name).to_owned()).collect())
     })

@@ -209,17 +209,15 @@ impl Standing {
     }
 }
 
-/// A waiting Job.
+/// A waiting Job, or a workload of another kind.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueStatus {
-    /// The name of the Job, or of a workload of another kind.
-    pub job: String,
+    /// The kind of the workload, such as Job or Pod.
+    pub kind: String,
 
-    /// The kind of the workload, if it is no Job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
-    pub kind: Option<String>,
+    /// The name of the workload.
+    pub name: String,
 
     /// The key, if the semaphore is keyed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

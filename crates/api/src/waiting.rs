@@ -85,7 +85,7 @@ impl fmt::Display for Slots<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asking<'a> {
     /// Its name.
-    pub job: &'a str,
+    pub name: &'a str,
     /// The key that it asks for.
     pub key: Option<&'a str>,
     /// How many slots it asks for here.
@@ -102,9 +102,9 @@ pub struct Asking<'a> {
 
 impl<'a> Asking<'a> {
     /// A Job that asks for so many slots, of which the status says nothing.
-    pub fn new(job: &'a str, key: Option<&'a str>, slots: u32) -> Self {
+    pub fn new(name: &'a str, key: Option<&'a str>, slots: u32) -> Self {
         Self {
-            job,
+            name,
             key,
             slots,
             alone: false,
@@ -121,7 +121,7 @@ impl<'a> From<&'a QueueStatus> for Asking<'a> {
         Self {
             standing: Standing::of(queued),
             lacks: queued.lacks.as_deref(),
-            ..Self::new(&queued.job, queued.key.as_deref(), slots.unwrap_or(1))
+            ..Self::new(&queued.name, queued.key.as_deref(), slots.unwrap_or(1))
         }
     }
 }
@@ -244,7 +244,7 @@ impl<'a> Line<'a> {
             return stop;
         }
         let Asking {
-            job,
+            name,
             key,
             slots,
             alone,
@@ -255,12 +255,12 @@ impl<'a> Line<'a> {
         let key = key.filter(|_| self.keyed);
         if let Some(standing) = standing {
             if standing == Standing::SlotsKept {
-                self.last.insert(key, job);
+                self.last.insert(key, name);
                 self.free = self.free.saturating_sub(slots);
             }
             return Why::Several { standing, lacks };
         }
-        let before = self.last.insert(key, job);
+        let before = self.last.insert(key, name);
         if let (Some(key), None) = (key, before) {
             return self.first_of(key, asking);
         }
@@ -395,7 +395,9 @@ mod tests {
     }
 
     fn queue(jobs: &[&str]) -> Value {
-        jobs.iter().map(|job| json!({ "job": job })).collect()
+        jobs.iter()
+            .map(|job| json!({ "kind": "Job", "name": job }))
+            .collect()
     }
 
     #[test]
@@ -432,7 +434,7 @@ mod tests {
             };
             json!({
                 "limit": 3, "held": held, "conditions": [ready(), available(reason)],
-                "queue": [{ "job": "a", "slots": 2 }, { "job": "b" }],
+                "queue": [{ "kind": "Job", "name": "a", "slots": 2 }, { "kind": "Job", "name": "b" }],
             })
         };
         let of = |held| reported(&json!({ "limit": 3 }), &status(held));
@@ -457,8 +459,8 @@ mod tests {
         let status = json!({
             "held": 2, "conditions": [ready(), available("SlotsFree")],
             "queue": [
-                { "job": "a", "asksFor": "db, licenses:2", "lacks": "licenses:2", "reason": "PassedOver" },
-                { "job": "b" }, { "job": "c" },
+                { "kind": "Job", "name": "a", "asksFor": "db, licenses:2", "lacks": "licenses:2", "reason": "PassedOver" },
+                { "kind": "Job", "name": "b" }, { "kind": "Job", "name": "c" },
             ],
         });
         let passed_over = reported(&json!({ "limit": 3 }), &status);
@@ -477,7 +479,7 @@ mod tests {
         );
         assert_eq!(kept[1], "Behind: behind a");
         let mut newer = json!({ "conditions": [ready(), available("AllSlotsHeld")] });
-        newer["queue"] = json!([{ "job": "a", "reason": "OfALaterVersion" }]);
+        newer["queue"] = json!([{ "kind": "Job", "name": "a", "reason": "OfALaterVersion" }]);
         let newer = reported(&json!({ "limit": 3 }), &newer);
         assert_eq!(newer, ["AllSlotsHeld: AllSlotsHeld!"]);
     }
@@ -561,7 +563,7 @@ mod tests {
     fn each_key_has_a_line() {
         let holder = |key: &str| json!({ "session": "s", "key": key });
         let queue = json!([
-            { "job": "a", "key": "x" }, { "job": "b", "key": "x" }, { "job": "c", "key": "y" },
+            { "kind": "Job", "name": "a", "key": "x" }, { "kind": "Job", "name": "b", "key": "x" }, { "kind": "Job", "name": "c", "key": "y" },
         ]);
         let status = |held: i32, ready: Value| json!({ "limit": 1, "held": held, "conditions": [ready], "holders": [holder("x")], "queue": queue });
         let spec = json!({ "limit": 1, "keyed": true });

@@ -145,10 +145,10 @@ pub(crate) fn names(
     workloads: &[TrackedWorkload],
 ) -> HashSet<(String, String)> {
     let namespace = semaphore.metadata.namespace.as_deref().unwrap_or_default();
-    let waiting = queue.places.iter().map(|place| {
-        let kind = place.kind.as_deref().unwrap_or(KIND);
-        (kind.to_owned(), place.job.clone())
-    });
+    let waiting = queue
+        .places
+        .iter()
+        .map(|place| (place.kind.clone(), place.name.clone()));
     let asking = workloads.iter().map(|workload| {
         let name = workload.workload.name.to_string();
         (KIND.to_owned(), name)

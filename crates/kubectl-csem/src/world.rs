@@ -274,7 +274,7 @@ mod tests {
             "apiVersion": "consul-semaphore.io/v1alpha1", "kind": "ConsulSemaphore",
             "metadata": { "name": name, "namespace": "batch" },
             "spec": { "limit": 2 },
-            "status": { "waiting": 1, "queue": [{ "job": "a" }] },
+            "status": { "waiting": 1, "queue": [{ "kind": "Job", "name": "a" }] },
         });
         from_value(semaphore).unwrap()
     }

@@ -347,7 +347,7 @@ pub async fn queue_is<const N: usize>(db: &Semaphore, jobs: [&Job; N]) {
         let queue = status["queue"].as_array().cloned().unwrap_or_default();
         let line: Vec<_> = queue
             .iter()
-            .map(|place| place["job"].as_str().unwrap_or_default().to_owned())
+            .map(|place| place["name"].as_str().unwrap_or_default().to_owned())
             .collect();
         same(line, expected.clone())
     })

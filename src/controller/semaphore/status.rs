@@ -355,8 +355,8 @@ impl Reported {
             let several = workload.asks_for_several();
             let lacks = queue.map_or(&[][..], |queue| queue.lacking(&workload.uid));
             QueueStatus {
-                job: workload.name.to_string(),
-                kind: workload.kind.unusual().map(ToOwned::to_owned),
+                kind: workload.kind.to_string(),
+                name: workload.name.to_string(),
                 since: Timestamp::from_second(workload.since).ok().map(Time),
                 expected: expected.map(Time),
                 slots: slots.filter(|slots| *slots > 1).map(number),

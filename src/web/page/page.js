@@ -268,7 +268,7 @@ function queueOf(is) {
   if (is.waiting === 0 && is.queue.length === 0) return element("p", { class: "quiet" }, "No Jobs of this cluster are waiting.");
   const rows = is.queue.map((waiting, index) => {
     const asks = waiting.asksFor ? `asks for ${waiting.asksFor}` : waiting.slots && `asks for ${waiting.slots} slots`;
-    const cell = element("th", { scope: "row" }, element("div", {}, waiting.job), small(waiting.kind, waiting.key && `key ${waiting.key}`, asks, waiting.why));
+    const cell = element("th", { scope: "row" }, element("div", {}, waiting.name), small(waiting.kind, waiting.key && `key ${waiting.key}`, asks, waiting.why));
     if (waiting.expected !== undefined) cell.append(countdown("expected to start", waiting.expected));
     return element("tr", {}, element("td", { class: "place" }, String(index + 1)), cell,
       element("td", { class: "time" }, age(waiting.since)));

@@ -167,7 +167,7 @@ fn summary(item: &Item) -> (String, Summary) {
         let lacks = queued.lacks.as_deref();
         let lacks = lacks.map_or_else(String::new, |lacks| format!(" waits for {lacks}"));
         let standing = queued.reason.as_deref()?;
-        let waiting = title(queued.kind.as_deref(), &queued.job);
+        let waiting = title(&queued.kind, &queued.name);
         Some((waiting, format!("{standing}{lacks}")))
     });
     let several = several.collect();
@@ -183,7 +183,7 @@ fn summary(item: &Item) -> (String, Summary) {
         queue: reported
             .queue
             .into_iter()
-            .map(|queued| title(queued.kind.as_deref(), &queued.job))
+            .map(|queued| title(&queued.kind, &queued.name))
             .collect(),
         several,
         windows,
@@ -235,7 +235,7 @@ mod tests {
     fn a_hand_over_is_who_went_and_who_came() {
         let holder = |session: &str, job: &str| json!({ "session": session, "holder": format!("eu batch/{job}") });
         let before = seen(
-            &json!({ "waiting": 1, "holders": [holder("s-1", "a")], "queue": [{ "job": "b" }] }),
+            &json!({ "waiting": 1, "holders": [holder("s-1", "a")], "queue": [{ "kind": "Job", "name": "b" }] }),
             &[recorded(1, "Job", "b", "u", "SlotWaiting")],
         );
         let after = seen(
@@ -264,7 +264,7 @@ mod tests {
             semaphore.spec.windows = serde_json::from_value(windows).unwrap();
             Seen::of([&Item::Semaphore(Box::new(semaphore))], [])
         };
-        let of = |reason: &str| json!([{ "job": "b", "lacks": "licenses:2", "reason": reason }]);
+        let of = |reason: &str| json!([{ "kind": "Job", "name": "b", "lacks": "licenses:2", "reason": reason }]);
         let before = with(&json!({
             "queue": of("PassedOver"), "windowOpens": "2026-01-01T22:00:00Z",
         }));

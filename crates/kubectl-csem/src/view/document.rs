@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_program_finds_what_people_see() {
         let semaphore = semaphore(&json!({
-            "waiting": 2, "queue": [{ "job": "a", "since": "2026-01-01T00:29:00Z" }],
+            "waiting": 2, "queue": [{ "kind": "Job", "name": "a", "since": "2026-01-01T00:29:00Z" }],
             "waitingElsewhere": [{ "session": "s", "waiter": "ci-runner deploy" }],
         }));
         let object: DynamicObject = from_value(to_value(&semaphore).unwrap()).unwrap();
@@ -159,7 +159,7 @@ mod tests {
         });
         assert_eq!(document["holders"][0], expected);
         let expected = json!([{
-            "job": "a", "priority": 0, "since": "2026-01-01T00:29:00Z",
+            "kind": "Job", "name": "a", "priority": 0, "since": "2026-01-01T00:29:00Z",
             "reason": "AllSlotsHeld", "message": "2 of 2 slots are held",
         }]);
         assert_eq!(document["queue"], expected);

@@ -1,5 +1,6 @@
 //! The holder of a slot.
 
+use consul_semaphore_workload::KIND;
 use serde::Serialize;
 
 /// The kinds of holders.
@@ -86,9 +87,12 @@ fn other_workload(name: &str) -> Option<(&str, &str)> {
     is_kind.then_some((kind, name))
 }
 
-/// A workload as kubectl names it, if it is no Job.
-pub(crate) fn title(kind: Option<&str>, name: &str) -> String {
-    kind.map_or_else(|| name.to_owned(), |kind| format!("{kind}/{name}"))
+/// A workload in a column of Jobs: its name alone, or `KIND/NAME` if it is of another kind.
+pub(crate) fn title(kind: &str, name: &str) -> String {
+    if kind == KIND {
+        return name.to_owned();
+    }
+    format!("{kind}/{name}")
 }
 
 #[cfg(test)]

@@ -92,7 +92,7 @@ fn readable(semaphore: &ConsulSemaphore, now: Timestamp) -> Vec<Span> {
     let next = reported
         .queue
         .first()
-        .map(|queued| title(queued.kind.as_deref(), &queued.job));
+        .map(|queued| title(&queued.kind, &queued.name));
     let next = next.unwrap_or_else(|| NOTHING.to_owned());
     let created = metadata.creation_timestamp.as_ref().map(|time| time.0);
     let figure = |figure: i32| {
@@ -174,8 +174,9 @@ mod tests {
     }
 
     fn items() -> Vec<Item> {
-        let waiting =
-            semaphore(&json!({ "waiting": 2, "queue": [{ "job": "migrate-3" }, { "job": "b" }] }));
+        let waiting = semaphore(
+            &json!({ "waiting": 2, "queue": [{ "kind": "Job", "name": "migrate-3" }, { "kind": "Job", "name": "b" }] }),
+        );
         let mut conflict = semaphore(&json!({
             "limit": 3, "held": 0, "heldHere": 0, "holders": [], "observedGeneration": 3,
             "conditions": [{

@@ -21,10 +21,8 @@ use super::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Place {
-    pub(crate) job: String,
-    /// Its kind, if it is no Job.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) kind: Option<String>,
+    pub(crate) kind: String,
+    pub(crate) name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
     /// All that it asks for, if that is more than one slot.
@@ -52,32 +50,30 @@ pub(crate) struct Place {
 /// A Job that names the semaphore, has not started, and is not in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Outside {
-    pub(crate) job: String,
-    /// Its kind, if it is no Job.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) kind: Option<String>,
+    pub(crate) kind: String,
+    pub(crate) name: String,
     pub(crate) reason: String,
     pub(crate) message: String,
 }
 
-/// The kind of a workload, unless it is a Job, and its name: what tells those of a namespace apart.
-pub(crate) type Id<'a> = (Option<&'a str>, &'a str);
+/// The kind and the name of a workload: what tells those of a namespace apart.
+pub(crate) type Id<'a> = (&'a str, &'a str);
 
 /// That of a known workload.
 pub(crate) fn id(workload: &TrackedWorkload) -> Id<'_> {
     let workload = &workload.workload;
-    (workload.kind.unusual(), &workload.name)
+    (workload.kind.as_str(), &workload.name)
 }
 
 impl Place {
     pub(crate) fn id(&self) -> Id<'_> {
-        (self.kind.as_deref(), &self.job)
+        (&self.kind, &self.name)
     }
 }
 
 impl Outside {
     pub(crate) fn id(&self) -> Id<'_> {
-        (self.kind.as_deref(), &self.job)
+        (&self.kind, &self.name)
     }
 }
 
@@ -135,7 +131,7 @@ impl Queue {
                 let key = request.key.as_ref().map(AsRef::as_ref);
                 let asking = Asking {
                     priority: place.priority,
-                    ..Asking::new(&place.job, key, request.slots.get())
+                    ..Asking::new(&place.name, key, request.slots.get())
                 };
                 let why = lack(of_name(&request.semaphore)?, asking)?.message();
                 Some(format!("{}: {why}", request.place()))
@@ -186,8 +182,8 @@ pub(crate) fn queue_of(
         let (reason, message) = why(&mut line, asking, word);
         let own = || (asking.slots > 1).then(|| format!("{name}:{}", asking.slots));
         places.push(Place {
-            job: queued.job.clone(),
             kind: queued.kind.clone(),
+            name: queued.name.clone(),
             key: queued.key.clone(),
             asks_for: workload
                 .and_then(all_slots)
@@ -230,8 +226,8 @@ pub(crate) fn queue_of(
         };
         let (reason, message) = why(&mut line, asking, last_word(workload));
         places.push(Place {
-            job: workload.workload.name.to_string(),
-            kind: kind_of(workload),
+            kind: workload.workload.kind.to_string(),
+            name: workload.workload.name.to_string(),
             key: key.map(str::to_owned),
             asks_for: all_slots(workload),
             lacks: None,
@@ -261,12 +257,7 @@ pub(crate) fn queue_of(
 
 /// That of a workload in the status.
 fn id_of(queued: &QueueStatus) -> Id<'_> {
-    (queued.kind.as_deref(), &queued.job)
-}
-
-/// Its kind, unless it is a Job.
-fn kind_of(workload: &TrackedWorkload) -> Option<String> {
-    workload.workload.kind.unusual().map(str::to_owned)
+    (&queued.kind, &queued.name)
 }
 
 /// What a Job in the status asks for of the semaphore `name`; the Job itself says more.
@@ -335,8 +326,8 @@ fn outsider(
         ("Unseen".to_owned(), message.to_owned())
     };
     Some(Outside {
-        job: workload.workload.name.to_string(),
-        kind: kind_of(workload),
+        kind: workload.workload.kind.to_string(),
+        name: workload.workload.name.to_string(),
         reason,
         message,
     })
@@ -352,12 +343,14 @@ mod tests {
     fn reasons(line: &Queue) -> Vec<(&str, &str, &str)> {
         let places = line.places.iter();
         places
-            .map(|place| (&*place.job, &*place.reason, &*place.message))
+            .map(|place| (&*place.name, &*place.reason, &*place.message))
             .collect()
     }
 
     fn queue(jobs: &[&str]) -> Value {
-        jobs.iter().map(|job| json!({ "job": job })).collect()
+        jobs.iter()
+            .map(|job| json!({ "kind": "Job", "name": job }))
+            .collect()
     }
 
     #[test]
@@ -383,16 +376,16 @@ mod tests {
     /// Whose Job of the same name waits, too.
     #[test]
     fn a_workload_of_another_kind_is_named_with_it() {
-        let waiting = json!([{ "job": "a", "kind": "JobSet" }, { "job": "a" }]);
+        let waiting = json!([{ "kind": "JobSet", "name": "a" }, { "kind": "Job", "name": "a" }]);
         let semaphore = semaphore(&json!({ "waiting": 2, "queue": waiting }));
         let job = workload("a", &json!({ "consul-semaphore.io/priority": "7" }));
         let line = queue_of(&semaphore, &[job], &[], 99);
         let places: Vec<_> = line
             .places
             .iter()
-            .map(|place| (place.kind.as_deref(), place.priority))
+            .map(|place| (&*place.kind, place.priority))
             .collect();
-        assert_eq!(places, [(Some("JobSet"), None), (None, Some(7))]);
+        assert_eq!(places, [("JobSet", None), ("Job", Some(7))]);
         assert_eq!(line.outside, []);
     }
 
@@ -469,7 +462,7 @@ mod tests {
         ];
         let all = queue_of(&semaphore, &workloads, &[], 99);
         let jobs = |line: &Queue| -> Vec<String> {
-            line.places.iter().map(|place| place.job.clone()).collect()
+            line.places.iter().map(|place| place.name.clone()).collect()
         };
         assert_eq!(jobs(&all), ["a", "b", "e-high", "d", "z-low"]);
         assert_eq!(all.places[2].message, "behind b");
@@ -477,7 +470,7 @@ mod tests {
         let outside: Vec<_> = all
             .outside
             .iter()
-            .map(|one| (&*one.job, &*one.reason))
+            .map(|one| (&*one.name, &*one.reason))
             .collect();
         assert_eq!(outside, [("held", "OnHold")]);
 
@@ -504,7 +497,7 @@ mod tests {
         let words: Vec<_> = line
             .outside
             .iter()
-            .map(|one| (&*one.job, &*one.reason))
+            .map(|one| (&*one.name, &*one.reason))
             .collect();
         let expected = [
             ("held", "OnHold"),
@@ -520,7 +513,7 @@ mod tests {
         let mut semaphore = semaphore(&json!({
             "waiting": 3, "held": 2,
             "holders": [{ "session": "s", "key": "k1" }, { "session": "t", "key": "k1" }],
-            "queue": [{ "job": "a", "key": "k1" }, { "job": "b", "key": "k2" }, { "job": "c", "key": "k1" }],
+            "queue": [{ "kind": "Job", "name": "a", "key": "k1" }, { "kind": "Job", "name": "b", "key": "k2" }, { "kind": "Job", "name": "c", "key": "k1" }],
         }));
         semaphore.spec.keyed = true;
         let line = queue_of(&semaphore, &[], &[], 99);

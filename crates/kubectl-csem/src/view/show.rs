@@ -84,8 +84,8 @@ fn waiting(text: &mut Text, semaphore: &ConsulSemaphore, queue: &Queue, now: Tim
     ]);
     for (index, place) in queue.places.iter().enumerate() {
         let Place {
-            job,
             kind,
+            name,
             key,
             asks_for,
             lacks: _,
@@ -103,7 +103,7 @@ fn waiting(text: &mut Text, semaphore: &ConsulSemaphore, queue: &Queue, now: Tim
         };
         table.row([
             Span::plain((index + 1).to_string()),
-            Span::plain(title(kind.as_deref(), job)),
+            Span::plain(title(kind, name)),
             Span::plain(key.as_deref().unwrap_or_default()),
             Span::plain(asks_for.as_deref().unwrap_or_default()),
             Span::plain(priority.map_or_else(String::new, |priority| priority.to_string())),
@@ -143,14 +143,14 @@ fn outside(text: &mut Text, queue: &Queue) {
     text.heading("NOT QUEUED");
     let mut table = Table::new(["JOB", "REASON", "MESSAGE"]);
     for Outside {
-        job,
         kind,
+        name,
         reason,
         message,
     } in &queue.outside
     {
-        let job = title(kind.as_deref(), job);
-        table.row([&job, reason, message].map(Span::plain));
+        let title = title(kind, name);
+        table.row([&title, reason, message].map(Span::plain));
     }
     text.extend(table.indented(INDENT).lines());
     more(text, queue.more_outside);
@@ -196,8 +196,8 @@ mod tests {
         let semaphore = semaphore(&json!({
             "waiting": 3,
             "queue": [
-                { "job": "urgent", "since": "2026-01-01T00:29:00Z" },
-                { "job": "migrate-3", "since": "2026-01-01T00:20:00Z" },
+                { "kind": "Job", "name": "urgent", "since": "2026-01-01T00:29:00Z" },
+                { "kind": "Job", "name": "migrate-3", "since": "2026-01-01T00:20:00Z" },
             ],
         }));
         let workloads = [
@@ -227,10 +227,10 @@ mod tests {
         let mut semaphore = semaphore(&json!({
             "waiting": 3, "limit": 3, "held": 1, "windowLimit": 2,
             "queue": [
-                { "job": "both", "since": "2026-01-01T00:20:00Z", "asksFor": "db, licenses:2", "lacks": "licenses:2",
+                { "kind": "Job", "name": "both", "since": "2026-01-01T00:20:00Z", "asksFor": "db, licenses:2", "lacks": "licenses:2",
                   "reason": "PassedOver" },
-                { "job": "pair", "since": "2026-01-01T00:21:00Z", "slots": 2, "expected": "2026-01-01T00:35:00Z" },
-                { "job": "late", "since": "2026-01-01T00:22:00Z", "expected": "2026-01-01T00:29:00Z" },
+                { "kind": "Job", "name": "pair", "since": "2026-01-01T00:21:00Z", "slots": 2, "expected": "2026-01-01T00:35:00Z" },
+                { "kind": "Job", "name": "late", "since": "2026-01-01T00:22:00Z", "expected": "2026-01-01T00:29:00Z" },
             ],
         }));
         semaphore.spec.limit = 3;
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn who_waits_elsewhere_is_in_the_queue() {
         let waiter = json!({ "session": "s", "waiter": "ci-runner deploy" });
-        let queued = json!([{ "job": "a" }]);
+        let queued = json!([{ "kind": "Job", "name": "a" }]);
         for (waiting, queued, expected) in [
             (0, json!([]), "QUEUE\n  1 other waiter: ci-runner deploy\n"),
             (

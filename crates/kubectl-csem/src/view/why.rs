@@ -5,7 +5,7 @@ use consul_semaphore_api::{
     ConsulSemaphore, HolderStatus,
     annotations::{SEMAPHORE, WAITS_LABEL},
 };
-use consul_semaphore_workload::TrackedWorkload;
+use consul_semaphore_workload::{KIND, TrackedWorkload};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Serialize;
@@ -69,16 +69,10 @@ pub(crate) enum Named<'a> {
 }
 
 impl Asked<'_> {
-    /// Its kind, if it is no Job.
-    fn kind(&self) -> Option<String> {
-        let kind = self.name.kind.name();
-        kind.unusual().map(str::to_owned)
-    }
-
     fn is(&self, id: Id<'_>) -> bool {
         let kind = self.name.kind.name();
-        let of_kueue = self.of_kueue.map(|it| (Some(OF_KUEUE), &*it.name));
-        id == (kind.unusual(), &self.name.name) || Some(id) == of_kueue
+        let of_kueue = self.of_kueue.map(|it| (OF_KUEUE, &*it.name));
+        id == (kind.as_str(), &*self.name.name) || Some(id) == of_kueue
     }
 }
 
@@ -101,10 +95,8 @@ pub(crate) enum State {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Answer<'a> {
     namespace: &'a str,
-    job: &'a str,
-    /// Its kind, if it is no Job.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kind: Option<String>,
+    kind: String,
+    name: &'a str,
     state: State,
     /// One word, for programs.
     reason: String,
@@ -213,8 +205,8 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
     let elsewhere = elsewhere::waiters(&status, key.as_deref());
     Answer {
         namespace: asked.namespace,
-        job: &asked.name.name,
-        kind: asked.kind(),
+        kind: asked.name.kind.name().to_string(),
+        name: &asked.name.name,
         state,
         reason,
         message,
@@ -472,8 +464,8 @@ pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
 fn headline(answer: &Answer<'_>) -> String {
     let Answer {
         namespace,
-        job,
         kind,
+        name: workload,
         state,
         reason,
         semaphore,
@@ -514,10 +506,11 @@ fn headline(answer: &Answer<'_>) -> String {
         State::Finished => "is done".to_owned(),
         State::Deleting => "is being deleted".to_owned(),
     };
-    let kind = kind
-        .as_deref()
-        .map_or_else(String::new, |kind| format!("{kind} "));
-    format!("{kind}{namespace}/{job} {does}")
+    let kind = match kind.as_str() {
+        KIND => String::new(),
+        kind => format!("{kind} "),
+    };
+    format!("{kind}{namespace}/{workload} {does}")
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ async fn a_job_leaves_the_queue_and_comes_back() {
 
     user.sees(&["unhold", "waits"]).await;
     db.shows(json!({ "waiting": 1 })).await;
-    assert_eq!(db.status().await["queue"][0]["job"], "waits");
+    assert_eq!(db.status().await["queue"][0]["name"], "waits");
     assert!(
         user.sees(&["unhold", "waits"])
             .await
@@ -57,7 +57,7 @@ async fn a_bumped_job_goes_first() {
     let line = || async {
         let status = db.status().await;
         let queue = status["queue"].as_array().cloned().unwrap_or_default();
-        let jobs: Vec<_> = queue.iter().map(|place| place["job"].clone()).collect();
+        let jobs: Vec<_> = queue.iter().map(|place| place["name"].clone()).collect();
         same(jobs, vec![json!("c"), json!("b"), json!("a")])
     };
     eventually("the queue has changed", line).await;

@@ -34,7 +34,7 @@ async fn a_job_set_is_asked_about_held_bumped_completed_and_released() {
     said.is(0, &[&waits, "AllSlotsHeld"]);
     let read = user.reads(&["why", "JobSets/train"]).await;
     assert_eq!(
-        (&read["kind"], &read["job"]),
+        (&read["kind"], &read["name"]),
         (&json!("JobSet"), &json!("train"))
     );
     user.csem(&["why", "train"])

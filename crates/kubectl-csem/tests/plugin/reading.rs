@@ -60,7 +60,7 @@ async fn who_holds_who_waits_and_why() {
     assert_eq!(read["holders"][0]["session"], session.as_str());
     assert_eq!(read["holders"][0]["kind"], "Job");
     let reasons: Vec<_> = list(&read["queue"], |place| {
-        (place["job"].clone(), place["reason"].clone())
+        (place["name"].clone(), place["reason"].clone())
     });
     let expected = [
         (json!("urgent"), json!("AllSlotsHeld")),
@@ -79,7 +79,7 @@ async fn who_holds_who_waits_and_why() {
         let read = user.reads(&["show", "db"]).await;
         let urgent = format!("{}/urgent", team.name());
         same(read["holders"][0]["name"].clone(), json!(urgent))?;
-        same(read["queue"][0]["job"].clone(), json!("next"))
+        same(read["queue"][0]["name"].clone(), json!("next"))
     })
     .await;
 }
@@ -102,10 +102,10 @@ async fn the_queue_continues_where_the_status_ends() {
     db.has_condition("Ready", "True", "Paused").await;
 
     let read = user.reads(&["show", "db"]).await;
-    let queue = list(&read["queue"], |place| place["job"].clone());
+    let queue = list(&read["queue"], |place| place["name"].clone());
     assert_eq!((queue.len(), read["moreInQueue"].clone()), (JOBS, json!(0)));
     let status = list(&read["semaphore"]["status"]["queue"], |place| {
-        place["job"].clone()
+        place["name"].clone()
     });
     assert_eq!(queue[..status.len()], status);
     let places = list(&read["queue"], |place| {
@@ -113,7 +113,7 @@ async fn the_queue_continues_where_the_status_ends() {
         (
             -priority,
             place["since"].as_str().map(str::to_owned),
-            place["job"].to_string(),
+            place["name"].to_string(),
         )
     });
     assert!(places.is_sorted(), "{places:?}");

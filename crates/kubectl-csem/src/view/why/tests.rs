@@ -49,7 +49,7 @@ fn said(asked: &Asked<'_>) -> (Value, String) {
 fn queued(jobs: &[&str], more: &Value) -> ConsulSemaphore {
     let queue: Value = jobs
         .iter()
-        .map(|job| json!({ "job": job, "since": "2026-01-01T00:20:00Z" }))
+        .map(|job| json!({ "kind": "Job", "name": job, "since": "2026-01-01T00:20:00Z" }))
         .collect();
     let mut status = json!({ "waiting": jobs.len(), "queue": queue });
     for (name, value) in more.as_object().unwrap() {
@@ -94,7 +94,7 @@ fn one_of_another_kind_is_not_mixed_up_with_a_job_of_its_name() {
     let this = name.tracked(&train).unwrap().unwrap();
     let db = queued(
         &[],
-        &json!({ "waiting": 2, "queue": [{ "job": "a" }, { "job": "a", "kind": "JobSet" }] }),
+        &json!({ "waiting": 2, "queue": [{ "kind": "Job", "name": "a" }, { "kind": "JobSet", "name": "a" }] }),
     );
     let workloads = [workload("a", &json!({})), this.clone()];
     let queue = queue_of(&db, &workloads, &[], 99);
@@ -135,7 +135,7 @@ fn one_of_another_kind_is_not_mixed_up_with_a_job_of_its_name() {
     );
     of_it.is_seen = true;
     of_it.phase = Phase::Stopping;
-    let hold = json!({ "waiting": 1, "queue": [{ "job": "a" }] });
+    let hold = json!({ "waiting": 1, "queue": [{ "kind": "Job", "name": "a" }] });
     let db = queued(&[], &hold);
     let queue = queue_of(&db, &workloads, &[], 99);
     of_it.named = Named::Semaphore(&db, &queue);
@@ -191,7 +191,7 @@ fn all_of_one_that_waits() {
 fn what_is_missing_when_it_is_likely_to_start_and_when_the_window_opens() {
     let mut db = queued(&[], &json!({ "windowOpens": "2026-01-01T22:00:00Z" }));
     db.status.as_mut().unwrap().queue = serde_json::from_value(json!([{
-        "job": "a", "asksFor": "db, licenses:2", "lacks": "licenses:2", "reason": "SlotsKept",
+        "kind": "Job", "name": "a", "asksFor": "db, licenses:2", "lacks": "licenses:2", "reason": "SlotsKept",
         "expected": "2026-01-01T00:37:00Z",
     }]))
     .unwrap();
@@ -315,7 +315,7 @@ fn each_key_has_a_queue_and_holders() {
             { "session": "s-1", "key": "k1", "holder": "eu batch/x" },
             { "session": "s-2", "key": "k2", "holder": "eu batch/y" },
         ],
-        "queue": [{ "job": "b", "key": "k1" }, { "job": "c", "key": "k2" }, { "job": "a", "key": "k2" }],
+        "queue": [{ "kind": "Job", "name": "b", "key": "k1" }, { "kind": "Job", "name": "c", "key": "k2" }, { "kind": "Job", "name": "a", "key": "k2" }],
     }));
     keyed.spec.limit = 1;
     keyed.spec.keyed = true;
@@ -375,7 +375,7 @@ fn one_in_a_queue_of_kueue_waits_as_its_workload_does() {
     )
     .unwrap();
     let this = job().tracked(&object).unwrap().unwrap();
-    let entry = json!({ "job": "job-a-1", "kind": "Workload" });
+    let entry = json!({ "kind": "Workload", "name": "job-a-1" });
     let db = queued(&[], &json!({ "waiting": 1, "queue": [entry] }));
     let queue = queue_of(&db, &[], &[], 99);
     let answer = |name: &str, phase| {
