@@ -391,6 +391,7 @@ impl LeaderTask {
             workloads: workload::Workloads::new(
                 client.clone(),
                 self.shared.known.clone(),
+                workload::ServedKinds::new(&self.shared.served.kinds),
                 self.shared.owners.clone(),
             ),
             client,

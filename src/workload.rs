@@ -5,6 +5,7 @@ mod known;
 mod kueue;
 mod list;
 mod remains;
+mod served_kinds;
 mod turns;
 mod watch;
 
@@ -14,6 +15,7 @@ pub(crate) use self::{
     known::KnownKinds,
     kueue::{Name as WorkloadName, Owners},
     list::Pages,
+    served_kinds::ServedKinds,
     turns::Urgency,
     watch::{Sighting, watch, watch_pods},
 };
@@ -54,6 +56,10 @@ const PAGE: u32 = 100;
 /// How many parts of a workload are ended with it, and how many at once.
 const MOST_BELOW: u32 = 500;
 const AT_ONCE: usize = 8;
+
+/// For how long the API server may still apply a start that was sent before a kind was switched off, also by another
+/// replica: its own bound on a request.
+const STARTS_APPLIED: Duration = Duration::from_mins(1);
 
 /// A workload that something is said about.
 #[derive(Clone, Copy)]
@@ -182,16 +188,23 @@ fn given_up_at(end: Moment, mut request: http::Request<Vec<u8>>) -> http::Reques
 pub(crate) struct Workloads {
     client: Client,
     kinds: KnownKinds,
+    served: ServedKinds,
     turns: Turns,
     /// What is known beside Workloads of Kueue.
     owners: Owners,
 }
 
 impl Workloads {
-    pub(crate) fn new(client: Client, kinds: KnownKinds, owners: Owners) -> Self {
+    pub(crate) fn new(
+        client: Client,
+        kinds: KnownKinds,
+        served: ServedKinds,
+        owners: Owners,
+    ) -> Self {
         Self {
             client,
             kinds,
+            served,
             turns: Turns::default(),
             owners,
         }
@@ -200,6 +213,11 @@ impl Workloads {
     /// The kind of this name, if it is known.
     pub(crate) fn kind(&self, name: &KindName) -> Option<Kind> {
         self.kinds.named(name)
+    }
+
+    /// The kinds that are served.
+    pub(crate) fn served(&self) -> &ServedKinds {
+        &self.served
     }
 
     /// Writes to a workload. Returns its current state: `None` once it is deleted.
@@ -425,18 +443,23 @@ impl Workloads {
         uid: &Uid,
     ) -> Result<Option<TrackedWorkload>, CallError> {
         let seen = Moment::now();
-        let text = async { self.client.request_text(of.get()?).await };
-        let text = match call(text).await {
-            Err(error) => {
-                return match error.not_found(of.name) {
-                    Some(named) if named || !self.is_defined(of.kind).await? => Ok(None),
-                    _ => Err(error),
-                };
-            }
-            Ok(text) => text,
+        let Some(text) = self.read_text(of).await? else {
+            return Ok(None);
         };
         let found = self.parse(of.kind, &text, seen)?;
         Ok(found.filter(|found| found.workload.uid == *uid))
+    }
+
+    /// The object of a workload as JSON; `None` if there is none under its name.
+    async fn read_text(&self, of: &Resource<'_>) -> Result<Option<String>, CallError> {
+        let text = async { self.client.request_text(of.get()?).await };
+        match call(text).await {
+            Err(error) => match error.not_found(of.name) {
+                Some(named) if named || !self.is_defined(of.kind).await? => Ok(None),
+                _ => Err(error),
+            },
+            Ok(text) => Ok(Some(text)),
+        }
     }
 
     /// Whether there may be objects of a kind although the API server does not know the resource: a row may name it
@@ -466,6 +489,10 @@ impl Workloads {
             return Err(unknown(kind).to_string());
         };
         let of = Resource::new(&kind, namespace, workload);
+        if let Some(since) = self.served.off_since(&kind) {
+            let left = self.left_of_unserved(&of, identity, since).await;
+            return left.map(|left| (None, left));
+        }
         let owner = self.owners.owner(uid);
         let owner = owner.filter(|_| kind == Kind::KueueWorkload);
         let prove = async {
@@ -484,6 +511,38 @@ impl Workloads {
             Ok((found.map(|found| found.workload), remains.titles))
         };
         prove.await.map_err(|error: CallError| error.to_string())
+    }
+
+    /// What is left of a workload whose kind has been off since then, for people: itself, if it may still make pods, and
+    /// its pods. Its slot is released without a write to it: the operator may not change it any more.
+    async fn left_of_unserved(
+        &self,
+        of: &Resource<'_>,
+        workload: &Identity,
+        since: Moment,
+    ) -> Result<Vec<String>, String> {
+        if *of.kind == Kind::KueueWorkload {
+            // Only the watches of Kueue's objects tell what owns it, which may make pods when none is left.
+            return Err(format!(
+                "{} is not among --workloads",
+                Kind::KueueWorkload.switch()
+            ));
+        }
+        let left = async {
+            let mut remains = Remains::new(self, of.namespace);
+            if let Some(text) = self.read_text(of).await? {
+                let object: Object = serde_json::from_str(&text)
+                    .map_err(|error| Box::new(kube::Error::SerdeError(error)))?;
+                let is_it = object.metadata.uid.as_deref() == Some(workload.uid.as_ref());
+                if is_it && may_run_on(of.kind, &object, since) {
+                    let title = of.kind.title(&object);
+                    remains.titles.push(format!("{title} (its kind is off)"));
+                }
+            }
+            remains.of(of.kind, workload).await?;
+            Ok(remains.titles)
+        };
+        left.await.map_err(|error: CallError| error.to_string())
     }
 
     /// The slots in which the pods of a workload run that have not ended, as they say.
@@ -505,6 +564,16 @@ impl Workloads {
 /// does not have, and webhooks may set others back. A write that changes nothing leaves the version as it was.
 fn has_no_effect(now: &TrackedWorkload, target: &Target, holds: bool) -> bool {
     target.is_still(&now.workload) || holds && now.workload.phase == Phase::Running
+}
+
+/// Whether an object of a kind that has been off since then may still make pods in its slot. One that is held makes none
+/// in it: who starts it now starts it without one.
+fn may_run_on(kind: &Kind, object: &Object, since: Moment) -> bool {
+    match kind.phase(object) {
+        Ok(Phase::Finished { .. } | Phase::Deleting) => false,
+        Ok(Phase::Idle) => Moment::now() < since + STARTS_APPLIED,
+        Ok(Phase::Running | Phase::Stopping) | Err(_) => true,
+    }
 }
 
 /// The API server keeps nothing of this request to a workload of this kind, and would keep nothing of every retry.
@@ -593,6 +662,8 @@ fn as_json_patch(mut patch: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use consul_semaphore_workload::Kinds;
+
     use super::*;
 
     #[test]
@@ -641,7 +712,12 @@ mod tests {
             .await;
         let config = kube::Config::new(server.uri().parse().unwrap());
         let client = Client::try_from(config).unwrap();
-        let workloads = Workloads::new(client, KnownKinds::new(), Owners::default());
+        let workloads = Workloads::new(
+            client,
+            KnownKinds::new(),
+            ServedKinds::new(&Kinds::all()),
+            Owners::default(),
+        );
         let target = Target {
             kind: Kind::Job.name(),
             name: "a".into(),

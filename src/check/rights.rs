@@ -68,6 +68,21 @@ const fn optional(mut rule: Rule) -> Rule {
     rule
 }
 
+/// What the operator reads of a workload that holds a slot and whose kind is off.
+const fn unserved(
+    group: &'static str,
+    resource: &'static str,
+    verbs: &'static [&'static str],
+) -> Rule {
+    optional(rule(
+        group,
+        resource,
+        verbs,
+        Place::Scope,
+        "a workload of this kind that holds a slot when you switch its kind off keeps it for ever",
+    ))
+}
+
 const fn policy(resource: &'static str, name: Cow<'static, str>) -> Rule {
     optional(rule(
         "admissionregistration.k8s.io",
@@ -123,6 +138,15 @@ pub(super) const RULES: &[Rule] = &[
         Place::Scope,
         "slots are not released: the operator can't find out whether pods are left",
     ),
+    unserved("", "pods", &["get"]),
+    unserved("jobset.x-k8s.io", "jobsets", &["get"]),
+    unserved("tekton.dev", "pipelineruns", &["get", "list"]),
+    unserved("tekton.dev", "taskruns", &["get", "list"]),
+    unserved("argoproj.io", "workflows", &["get"]),
+    unserved("ray.io", "rayjobs", &["get"]),
+    unserved("trainer.kubeflow.org", "trainjobs", &["get"]),
+    unserved("kubeflow.org", "mpijobs", &["get"]),
+    unserved("sparkoperator.k8s.io", "sparkapplications", &["get"]),
     optional(rule(
         "events.k8s.io",
         "events",

@@ -95,10 +95,11 @@ pub(super) enum Reason {
     /// the operator's RBAC. Its slot goes to the next Job, and the operator tries again later.
     StartRefused,
     /// The Job keeps its slot because its pods have not ended for 90 seconds. The message names pods and nodes. If a
-    /// node is lost, delete its Node object or force-delete the pod.
+    /// node is lost, delete its Node object or force-delete the pod. If it says that the kind is off, the workload keeps
+    /// its slot until it has ended.
     PodsRemain,
     /// The Job keeps its slot because the operator could not find out for 90 seconds whether its pods are gone. The message
-    /// says why. If you have switched off its kind, switch it on again until its slots are released.
+    /// says why. If you have removed its row or switched Kueue off, switch it on again until its slots are released.
     PodsUnknown,
     /// No `ConsulSemaphore` of that name exists in the Job's namespace, or it is being deleted. The Job stays
     /// suspended. Create it, or correct the annotation.

@@ -165,6 +165,7 @@ impl Serving {
         watches.shutdown().await;
         tracing::info!(entry, kind = %kind.name(), "a row of the table has changed or is gone");
         if is_gone(&kind) {
+            self.context.workloads.served().end(&kind);
             for scope in &self.scopes {
                 self.context.index.list_begins(&kind.name(), scope);
                 self.context.index.list_ends(&kind.name(), scope);
@@ -175,6 +176,7 @@ impl Serving {
     fn serve(&mut self, entry: String, kind: Kind, first: &[(WatchScope, Unsynced)]) {
         tracing::info!(entry, kind = %kind.name(), "serving a kind of the table");
         self.context.shared.known.learn(kind.clone());
+        self.context.workloads.served().begin(&kind);
         let Table {
             health, metrics, ..
         } = &self.table;

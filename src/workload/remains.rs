@@ -200,7 +200,8 @@ mod tests {
     use wiremock::{Mock, MockServer, Request, ResponseTemplate, matchers::any};
 
     use super::*;
-    use crate::workload::{KnownKinds, Owners};
+    use crate::workload::{KnownKinds, Owners, ServedKinds};
+    use consul_semaphore_workload::Kinds;
 
     /// Objects by their paths in the API server.
     type Objects = BTreeMap<String, Vec<Value>>;
@@ -241,8 +242,13 @@ mod tests {
             )
     }
 
-    /// What an API server with these objects says is left of the workload with this kind, name and uid.
-    async fn left(objects: Objects, kind: &str, name: &str, uid: &str) -> Vec<String> {
+    /// What an API server with these objects says is left of the workload with this kind, name and uid, to an operator
+    /// that serves these kinds.
+    async fn asked(
+        objects: Objects,
+        kinds: ServedKinds,
+        (kind, name, uid): (&str, &str, &str),
+    ) -> Result<Vec<String>, String> {
         let server = MockServer::start().await;
         let answers = Mock::given(any());
         answers
@@ -251,7 +257,7 @@ mod tests {
             .await;
         let config = Config::new(server.uri().parse().unwrap());
         let client = Client::try_from(config).unwrap();
-        let workloads = Workloads::new(client, KnownKinds::new(), Owners::default());
+        let workloads = Workloads::new(client, KnownKinds::new(), kinds, Owners::default());
         let identity = Identity {
             cluster: "c".into(),
             namespace: "batch".into(),
@@ -262,8 +268,14 @@ mod tests {
             uid: uid.into(),
             ordinal: 0,
         };
-        let (_, left) = workloads.prove(&identity).await.unwrap();
-        left
+        let (_, left) = workloads.prove(&identity).await?;
+        Ok(left)
+    }
+
+    /// The same to one that serves all kinds.
+    async fn left(objects: Objects, kind: &str, name: &str, uid: &str) -> Vec<String> {
+        let served = ServedKinds::new(&Kinds::all());
+        asked(objects, served, (kind, name, uid)).await.unwrap()
     }
 
     const JOBS: &str = "/apis/batch/v1/namespaces/batch/jobs";
@@ -384,5 +396,57 @@ mod tests {
         )]);
         let later = jobs.into_iter().chain(later).collect();
         assert_eq!(left(later, "JobSet", "a", "earlier").await, [""; 0]);
+    }
+
+    /// A `JobSet` with these fields, and a pod of it.
+    fn job_set(fields: &Value, pod: bool) -> Objects {
+        let mut itself = object("a", "u", &json!({}), &json!([]));
+        for (name, value) in fields.as_object().unwrap() {
+            itself[name] = value.clone();
+        }
+        let held = json!({ "consul-semaphore.io/holder": "u" });
+        let pods = pod.then(|| object("a-x", "p", &held, &json!([])));
+        Objects::from([
+            (JOB_SETS.to_owned(), vec![itself]),
+            (JOBS.to_owned(), Vec::new()),
+            (PODS.to_owned(), pods.into_iter().collect()),
+        ])
+    }
+
+    #[tokio::test]
+    async fn of_a_kind_that_is_off_a_workload_counts_while_it_may_make_pods() {
+        let condition = |kind: &str| json!({ "conditions": [{ "type": kind, "status": "True" }] });
+        let runs = json!({ "spec": {} });
+        let ended = json!({ "spec": {}, "status": condition("Completed") });
+        let held = json!({ "spec": { "suspend": true }, "status": condition("Suspended") });
+        let stops = json!({ "spec": { "suspend": true } });
+        let (itself, pod) = ("JobSet a (its kind is off)", "a-x on node (none yet)");
+        let off = || ServedKinds::of_old(&Kinds::default());
+        let just_now = || ServedKinds::new(&Kinds::default());
+        for (fields, has_pod, served, expected) in [
+            (&runs, true, off(), &[itself, pod][..]),
+            // Its controller makes the next pod.
+            (&runs, false, off(), &[itself]),
+            (&stops, false, off(), &[itself]),
+            (&ended, true, off(), &[pod]),
+            (&ended, false, off(), &[]),
+            (&held, false, off(), &[]),
+            // A start of it may still be on its way.
+            (&held, false, just_now(), &[itself]),
+            (&ended, false, just_now(), &[]),
+        ] {
+            let left = asked(job_set(fields, has_pod), served, ("JobSet", "a", "u")).await;
+            assert_eq!(left.unwrap(), expected, "{fields}, a pod: {has_pod}");
+        }
+        let another = asked(job_set(&runs, false), off(), ("JobSet", "a", "earlier")).await;
+        assert_eq!(another.unwrap(), [""; 0]);
+    }
+
+    /// Its owner may be between two pods.
+    #[tokio::test]
+    async fn of_kueue_nothing_is_known_while_it_is_off() {
+        let off = ServedKinds::of_old(&Kinds::default());
+        let asked = asked(Objects::new(), off, ("Workload", "job-a", "u")).await;
+        assert_eq!(asked.unwrap_err(), "kueue is not among --workloads");
     }
 }

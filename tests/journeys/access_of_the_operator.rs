@@ -2,12 +2,15 @@
 
 use std::{collections::BTreeSet, fmt, fs};
 
+use consul_semaphore_workload::Kind;
 use k8s_openapi::api::rbac::v1::{
     ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
 };
 use kube::{Api, api::ListParams};
 use serde_json::{Value, json};
-use testbed::{Bed, eventually, proof::nothing_is_left};
+use testbed::{Bed, Namespace, eventually, proof::nothing_is_left};
+
+use crate::restart::{contend, hold};
 
 /// Its `ServiceAccount`.
 const NAMESPACE: &str = "consul-semaphore-system";
@@ -91,7 +94,16 @@ async fn the_operator_may_do_no_more_than_it_needs() {
         "jobs.batch [] [] [get list watch patch delete]",
         "jobs.batch/status [] [] [patch]",
         "namespaces [] [kube-system] [get]",
-        "pods [] [] [list watch]",
+        "pods [] [] [get list watch]",
+        // Of kinds that are off it reads what holds a slot.
+        "jobsets.jobset.x-k8s.io [] [] [get]",
+        "mpijobs.kubeflow.org [] [] [get]",
+        "pipelineruns.tekton.dev [] [] [get list]",
+        "rayjobs.ray.io [] [] [get]",
+        "sparkapplications.sparkoperator.k8s.io [] [] [get]",
+        "taskruns.tekton.dev [] [] [get list]",
+        "trainjobs.trainer.kubeflow.org [] [] [get]",
+        "workflows.argoproj.io [] [] [get]",
     ];
     // Only its own admission policies, by name.
     let policies = [
@@ -230,6 +242,31 @@ fn requests(bed: &Bed) -> Vec<Value> {
     lines.filter_map(Result::ok).collect()
 }
 
+/// Holders of all kinds but Jobs, which this operator does not serve, have their slots released: there are no such
+/// workloads.
+async fn reads_what_holds_slots_of_kinds_that_are_off(bed: &Bed, team: &Namespace) {
+    let kinds = Kind::all();
+    let kinds = kinds.iter().filter(|kind| {
+        // What owns a Workload of Kueue is not known while Kueue is off.
+        !matches!(kind, Kind::Job | Kind::KueueWorkload)
+    });
+    let kinds: Vec<&Kind> = kinds.collect();
+    let limit = i64::try_from(kinds.len()).expect("a few");
+    let off = team.semaphore("off").limit(limit).create().await;
+    // The node of the sessions is registered with the first.
+    let first = team.job("first").semaphore("off").create().await;
+    first.has_event("SlotReleased").await;
+    let mut sessions = Vec::new();
+    for kind in kinds {
+        let uid = "00000000-0000-0000-0000-000000000000";
+        sessions.push(contend(bed, team, &off, kind, "gone", uid).await);
+    }
+    hold(bed, &off, sessions.iter().map(String::as_str)).await;
+    nothing_is_left(bed, team, &off).await;
+    off.delete().await;
+    off.is_gone().await;
+}
+
 /// A right that no call needs helps only somebody who steals the token. A new right needs a scene here.
 #[tokio::test]
 async fn the_operator_uses_all_that_it_may_do() {
@@ -295,6 +332,7 @@ async fn the_operator_uses_all_that_it_may_do() {
         })
         .await;
     waits.delete().await;
+    reads_what_holds_slots_of_kinds_that_are_off(&bed, &team).await;
     holder.delete().await;
     nothing_is_left(&bed, &team, &db).await;
     db.delete().await;

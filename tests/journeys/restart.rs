@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use consul_semaphore::Identity;
+use consul_semaphore_workload::Kind;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use serde_json::json;
+use serde_json::{Map, json};
 use testbed::{
     Bed, Job, Namespace, Operator, SEMAPHORE_FLAGS, Semaphore, eventually, helpers::cluster_id,
 };
@@ -199,14 +201,36 @@ async fn a_job_deleted_meanwhile_gives_its_slot_back(bed: &Bed) {
 
 /// Writes to Consul what a grant writes, like an operator that ends before it starts the Job.
 async fn grant_without_start(bed: &Bed, team: &Namespace, db: &Semaphore, job: &Job) -> String {
-    let (consul, cluster) = (bed.consul(), cluster_id(bed).await);
     let object = job.get().await.expect("the Job");
     let uid = object.metadata.uid.expect("its uid");
-    let prefix = db.lock_prefix();
-    let owner = format!("{}/{}/{}/{uid}", team.name(), db.name(), job.name());
+    let session = contend(bed, team, db, &Kind::Job, job.name(), &uid).await;
+    hold(bed, db, [session.as_str()]).await;
+    session
+}
+
+/// Writes to Consul the contender of a workload, as the operator of the bed does.
+pub(crate) async fn contend(
+    bed: &Bed,
+    team: &Namespace,
+    db: &Semaphore,
+    kind: &Kind,
+    name: &str,
+    uid: &str,
+) -> String {
+    let (consul, cluster) = (bed.consul(), cluster_id(bed).await);
+    let identity = Identity {
+        cluster: cluster.as_str().into(),
+        namespace: team.name().into(),
+        semaphore: db.name().into(),
+        key: None,
+        kind: kind.name(),
+        workload: name.into(),
+        uid: uid.into(),
+        ordinal: 0,
+    };
     let session = consul
         .create_session(json!({
-            "Name": format!("consul-semaphore-operator/{cluster}/{owner}"),
+            "Name": identity.session_name(),
             "Node": format!("k8s-{cluster}"),
             "NodeChecks": [],
             "Behavior": "delete",
@@ -215,25 +239,30 @@ async fn grant_without_start(bed: &Bed, team: &Namespace, db: &Semaphore, job: &
         }))
         .await;
     let body = json!({
-        "cluster": "cut-short", "clusterId": cluster, "kind": "Job", "namespace": team.name(),
-        "name": job.name(), "uid": uid, "semaphore": db.name(), "time": Timestamp::now(),
+        "cluster": "cut-short", "clusterId": cluster, "kind": kind.name().as_str(), "namespace": team.name(),
+        "name": name, "uid": uid, "semaphore": db.name(), "time": Timestamp::now(),
     });
-    let key = format!("{prefix}/{session}");
+    let key = format!("{}/{session}", db.lock_prefix());
     consul
         .put_json(
             &format!("kv/{key}?acquire={session}&flags={SEMAPHORE_FLAGS}"),
             body,
         )
         .await;
-    let lock = json!({ "Limit": 1, "Holders": { session.clone(): true } });
-    consul
-        .put(
-            &format!("{prefix}/.lock"),
-            SEMAPHORE_FLAGS,
-            lock.to_string(),
-        )
-        .await;
     session
+}
+
+/// Writes to Consul that these sessions, and no others, hold all slots.
+pub(crate) async fn hold(bed: &Bed, db: &Semaphore, sessions: impl IntoIterator<Item = &str>) {
+    let holders = sessions.into_iter();
+    let holders: Map<_, _> = holders
+        .map(|session| (session.to_owned(), true.into()))
+        .collect();
+    let lock = json!({ "Limit": holders.len(), "Holders": holders });
+    let key = format!("{}/.lock", db.lock_prefix());
+    bed.consul()
+        .put(&key, SEMAPHORE_FLAGS, lock.to_string())
+        .await;
 }
 
 async fn a_start_cut_short_is_completed_or_given_back(bed: &Bed) {

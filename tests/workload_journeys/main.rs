@@ -61,5 +61,6 @@ mod nested;
 mod order;
 mod restart;
 mod stage;
+mod switched_off;
 mod waits;
 mod webhook;

@@ -468,14 +468,16 @@ fn waits_for_several(
     (note, needs_repair)
 }
 
-/// The note that a workload's slot is still held, because these pods have not ended.
+/// The note that a workload's slot is still held, because nothing is known of its pods.
 fn pods_unknown(semaphore: &str, kind: &KindName, why: &str) -> String {
     format!(
         "the slot of {semaphore} stays held: for 90 seconds the operator could not find out whether pods of this {kind} \
-         are left: {why}. If you have switched its kind off, switch it on again until its slots are released"
+         are left: {why}. If you have removed its row or switched its kind off, switch it on again until its slots are \
+         released"
     )
 }
 
+/// The note that a workload's slot is still held, because these pods have not ended.
 fn pods_remain(semaphore: &str, kind: &KindName, pods: &[String]) -> String {
     format!(
         "the slot of {semaphore} is kept because pods of this {kind} have not ended: {}. If a node \
