@@ -40,8 +40,8 @@ pub(crate) async fn operate(bed: &Bed) {
     bed.operator().start().await;
 }
 
-/// Gives the operator the rights that the kinds bring for it, and puts it under their policy. Those that hold at
-/// creation are left out: a workload that its user holds is not to start.
+/// Gives the operator the rights that the kinds bring for it, and installs those of their policies under which these
+/// journeys are.
 pub(crate) async fn allow(bed: &Bed) {
     let kinds = WorkloadKind::all();
     let kinds = kinds.iter().map(manifests::of_kind);
@@ -51,10 +51,7 @@ pub(crate) async fn allow(bed: &Bed) {
                 .map(ToOwned::to_owned)
                 .collect::<Vec<_>>()
         })
-        .filter(|document| {
-            let is_for_it = ["kind: ClusterRole", "name: operator."];
-            is_for_it.iter().any(|it| document.contains(it))
-        })
+        .filter(|document| crate::is_installed(document))
         .collect();
     let file = format!("{}/kinds-{}.yaml", env!("CARGO_TARGET_TMPDIR"), fresh());
     fs::write(&file, documents.join("---\n")).expect("it can be written");
@@ -105,6 +102,20 @@ impl Stage {
             db,
             observer,
         }
+    }
+
+    /// In a namespace that the policies leave out.
+    pub(crate) async fn without_policies(name: &str) -> Self {
+        let stage = Self::new(name).await;
+        let team = stage.team.name();
+        let leave_out = [
+            "label",
+            "namespace",
+            team,
+            "consul-semaphore.io/admission=disabled",
+        ];
+        stage.bed.kubectl(leave_out).await;
+        stage
     }
 
     /// A Job that asks for a slot.
