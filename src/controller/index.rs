@@ -83,8 +83,6 @@ struct State {
     alike: Alike,
     /// The workloads that have been on hold since they were first seen.
     held_from_the_start: BTreeSet<Uid>,
-    /// When workloads came off hold that were seen on hold before, in seconds since 1970.
-    unheld: HashMap<Uid, i64>,
     lists: Lists,
     /// The queues that are due a pass.
     marks: Marks,
@@ -176,6 +174,8 @@ struct IndexedQueue {
     deadlines: Deadlines,
     /// Those of them that a newer one supersedes, unless that one is gone.
     superseded: BTreeSet<Uid>,
+    /// Those that ask for its slots first, and beside which is to be recorded when their wait began.
+    unrecorded: BTreeSet<Uid>,
     bound: BTreeSet<Uid>,
     /// Workloads that were queued since these were last taken.
     newcomers: BTreeSet<Uid>,
@@ -443,8 +443,9 @@ impl Index {
             return true;
         };
         let workloads = semaphore.queues.get(&queue.key);
-        let empty =
-            workloads.is_none_or(|queue| queue.waiting.is_empty() && queue.bound.is_empty());
+        let empty = workloads.is_none_or(|queue| {
+            queue.waiting.is_empty() && queue.bound.is_empty() && queue.unrecorded.is_empty()
+        });
         if empty {
             semaphore.queues.remove(&queue.key);
             state.contenders.forget(queue);
@@ -501,12 +502,20 @@ impl Index {
         let due = due.take(most).filter_map(|uid| {
             let workload = state.workload(uid)?;
             Some(Overdue {
-                since: state.waits_since(&workload),
                 timeout: state.wait_timeout(&workload, queue)?,
                 workload,
             })
         });
         due.collect()
+    }
+
+    /// The workloads beside which is to be recorded when their wait began.
+    pub(super) fn unrecorded(&self, queue: &QueueRef, most: usize) -> Vec<Arc<Workload>> {
+        let state = self.state();
+        let unrecorded = state.queue(queue).into_iter();
+        let unrecorded = unrecorded.flat_map(|queue| &queue.unrecorded);
+        let workloads = unrecorded.filter_map(|uid| state.workload(uid));
+        workloads.take(most).collect()
     }
 
     /// Whether the wait of any workload in the queues of a semaphore ends.
@@ -693,9 +702,10 @@ impl Index {
         started: Timestamp,
     ) -> Option<(Option<Timestamp>, Duration)> {
         let (state, workload) = (self.state(), &tracked.workload);
-        if !workload.is_queued() || !workload.was_never_granted() {
+        if !workload.is_queued() {
             return None;
         }
+        let since = Timestamp::from_second(workload.waits_since()?).ok()?;
         // It may hold a slot.
         if state.contenders.queues_of(&workload.uid).next().is_some() {
             return None;
@@ -708,13 +718,15 @@ impl Index {
         let defaults = known.clone().filter_map(|known| known.offer.wait_timeout);
         let timeout = workload.wait.timeout.or(defaults.min())?;
         let blocked: Option<Vec<&Blocked>> = known.map(|known| known.blocked.as_ref()).collect();
-        let since = Timestamp::from_second(state.waits_since(workload)).ok()?;
         let since = if semaphores.iter().any(Option::is_none) {
             since.max(started)
         } else {
             since
         };
-        let ends = blocked.and_then(|blocked| Blocked::deadline(blocked, since, timeout));
+        let ends = blocked.and_then(|blocked| {
+            let blocked = blocked.into_iter().chain([&workload.wait.kept_out]);
+            Blocked::deadline(blocked, since, timeout)
+        });
         Some((ends, timeout))
     }
 

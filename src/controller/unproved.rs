@@ -261,6 +261,7 @@ async fn give_back(context: &Context, tracked: &TrackedWorkload) -> Result<Outco
         workload: (&**workload).into(),
         sessions,
         hold: false,
+        began: workload.wait_given_back(),
     };
     let kind = context.workloads.kind(&workload.kind);
     let (write, now) = (Write::GiveBack(write), clock::time());

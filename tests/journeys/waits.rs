@@ -4,10 +4,11 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1 as batch;
 use kube::api::ListParams;
 use serde_json::json;
-use testbed::{Bed, Job, Namespace, eventually};
+use testbed::{Bed, Job, Namespace, eventually, proof::HOLD};
 
 const ON_CONTENTION: &str = "consul-semaphore.io/on-contention";
 const WAIT_TIMEOUT: &str = "consul-semaphore.io/wait-timeout";
+const WAITS_SINCE: &str = "consul-semaphore.io/waits-since";
 const FAILED: &str = "consul-semaphore.io/failed";
 
 /// Waits until a Job has failed without a pod, and returns the message of the event that says why.
@@ -182,6 +183,52 @@ async fn a_pause_and_a_time_without_an_operator_do_not_count() {
     assert!(note.contains("/holds-db (session "), "{note}");
     let waited = failed_at(&paused).await.duration_since(resumed);
     assert!(waited >= SignedDuration::from_secs(1), "{waited}");
+}
+
+#[tokio::test]
+async fn a_time_on_hold_does_not_count_whoever_was_there_to_see_its_end() {
+    let bed = Bed::start().await;
+    let team = bed.namespace("wait-held").await;
+    team.semaphore("db").limit(1).create().await;
+    let holder = team.job("holds-db").semaphore("db").runs("1h");
+    holder.create().await.is_running().await;
+    let held = async |name: &str| {
+        let job = team.job(name).semaphore("db").hold();
+        job.annotation(WAIT_TIMEOUT, "5s").create().await
+    };
+    let (seen, unseen) = (held("seen").await, held("unseen").await);
+    for job in [&seen, &unseen] {
+        let is_held = |since: &str| since == "OnHold";
+        waits_since(job, is_held).await;
+    }
+    let freed = Timestamp::now();
+    seen.annotate(HOLD, None).await;
+    let is_later = |since: &str| {
+        let since: Option<Timestamp> = since.parse().ok();
+        since.is_some_and(|since| since.as_second() >= freed.as_second())
+    };
+    let before = waits_since(&seen, is_later).await;
+    bed.operator().kill().await;
+    unseen.annotate(HOLD, None).await;
+    bed.operator().start().await;
+    waits_since(&unseen, is_later).await;
+    for job in [&seen, &unseen] {
+        fails(job, "WaitTimedOut").await;
+    }
+    let after = waits_since(&seen, is_later).await;
+    assert_eq!(after, before, "a restart changes nothing");
+}
+
+/// Waits until what a Job says of when its wait began is as expected, and returns it.
+async fn waits_since(job: &Job, expected: impl Fn(&str) -> bool) -> String {
+    eventually("since when a Job waits is recorded", || async {
+        let object = job.get().await;
+        let annotations = object.and_then(|object| object.metadata.annotations);
+        let since = annotations.and_then(|all| all.get(WAITS_SINCE).cloned());
+        let found = since.clone().filter(|since| expected(since));
+        found.ok_or_else(|| format!("{}: {since:?}", job.name()))
+    })
+    .await
 }
 
 /// The Jobs of a `CronJob` that have failed.

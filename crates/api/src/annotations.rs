@@ -28,6 +28,9 @@ pub const WAIT_TIMEOUT: &str = "consul-semaphore.io/wait-timeout";
 /// On a Job, by the operator: why it makes the Job fail: `Contended`, `WaitTimedOut`, `Superseded` or `Replaced`
 /// (and, of a row, its uid).
 pub const FAILED: &str = "consul-semaphore.io/failed";
+/// On a Job, by the operator: since when its wait counts for `wait-timeout`, if nothing else says that, or `OnHold`. It is
+/// there if the Job was ever on hold, or has given its slots back before it was started.
+pub const WAITS_SINCE: &str = "consul-semaphore.io/waits-since";
 /// On a Job and on its pod template, by the operator: the id of the Consul session that holds the slot, or held it.
 pub const SESSION: &str = "consul-semaphore.io/session";
 /// On the pod template, by the operator: the `Key` of Consul's sequencer, which the session has locked. In mode Semaphore
@@ -57,8 +60,9 @@ pub const OF_USERS: [&str; 6] = [SEMAPHORE, PRIORITY, HOLD, KEY, ON_CONTENTION, 
 
 /// What the operator writes on a Job or on its pod template: every name whose comment says so. A copy of a Job may have
 /// them.
-pub const OF_THE_OPERATOR: [&str; 8] = [
+pub const OF_THE_OPERATOR: [&str; 9] = [
     FAILED,
+    WAITS_SINCE,
     SESSION,
     LOCK_KEY,
     LOCK_INDEX,

@@ -23,6 +23,7 @@ fn what_users_write_on_a_job() {
 fn what_the_operator_writes_on_a_job_and_its_pods() {
     let recorded = [
         "consul-semaphore.io/failed",
+        "consul-semaphore.io/waits-since",
         "consul-semaphore.io/session",
         "consul-semaphore.io/lock-key",
         "consul-semaphore.io/lock-index",

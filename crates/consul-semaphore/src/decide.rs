@@ -359,6 +359,7 @@ impl<'a> Pass<'a> {
             workload: workload.into(),
             sessions,
             hold,
+            began: workload.wait_given_back(),
         });
     }
 

@@ -728,7 +728,7 @@ impl Holder {
             // It has ended in the meantime, or another slot was lost first.
             (Write::Suspend(_), _) => return Some(Written::Done),
             // [`Self::acquire`] returns an error to a caller that does not wait.
-            (Write::Skip(_) | Write::Fail(_) | Write::End(_), _) => {
+            (Write::RecordWait(_) | Write::Skip(_) | Write::Fail(_) | Write::End(_), _) => {
                 self.put_off.push(id);
                 return None;
             }

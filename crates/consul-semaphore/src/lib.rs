@@ -78,6 +78,7 @@
 //! - [`reading`]: a prefix as it was read from Consul
 //! - [`identity`]: the owner of a session
 //! - [`workload`]: what is known of a workload, and the order of the queue
+//! - [`wait`]: what ends a workload's wait, and when that began
 //! - [`limit`]: the three-way rule on limits
 //! - [`fate`]: what happens to a contender of ours
 //! - [`cooling`]: how long the slots of finished workloads stay held
@@ -123,6 +124,7 @@ pub mod sequencer;
 pub mod settings;
 pub mod turns;
 mod verbatim;
+pub mod wait;
 pub mod windows;
 pub mod workload;
 
@@ -167,8 +169,9 @@ pub use {
     seconds::{InvalidSeconds, Seconds},
     settings::{Order, Reserved, Restrictions, Settings, WaitSettings},
     turns::Turns,
+    wait::{InvalidWaitBegan, Wait, WaitBegan},
     workload::{
         CronJob, Granted, GrantedSlot, KindName, MOST_SEMAPHORES, MOST_SLOTS, Phase, Place, SlotId,
-        SlotRequest, Traits, Uid, Wait, Workload, lock_key_of, lock_key_parts,
+        SlotRequest, Traits, Uid, Workload, lock_key_of, lock_key_parts,
     },
 };

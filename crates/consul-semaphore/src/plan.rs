@@ -11,6 +11,7 @@ use super::{
     limit::{self, Agreement},
     lock::{Lock, LockChange},
     settings::Settings,
+    wait::WaitBegan,
     workload::{
         CronJob, Granted, GrantedSlot, KindName, Phase, SlotId, Uid, Workload, lock_key_of,
     },
@@ -216,6 +217,17 @@ pub struct GiveBack {
     pub sessions: Vec<SessionId>,
     /// Whether the workload is put on hold: its user suspended it while it ran.
     pub hold: bool,
+    /// When its wait began, which goes on; `None`: a start has ended it.
+    pub began: Option<WaitBegan>,
+}
+
+/// A workload beside which is recorded when its wait began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordWait {
+    /// The workload.
+    pub workload: Target,
+    /// What is recorded.
+    pub began: WaitBegan,
 }
 
 /// A workload that must not wait: it is deleted.

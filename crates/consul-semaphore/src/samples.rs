@@ -10,9 +10,9 @@ use super::{
     lock::SEMAPHORE_FLAGS,
     settings::{Restrictions, Settings, WaitSettings},
     turns::WINDOW,
-    workload::{Granted, KindName, Phase, SlotRequest, Traits, Uid, Wait, Workload},
+    workload::{Granted, KindName, Phase, SlotRequest, Traits, Uid, Workload},
 };
-use crate::OnContention;
+use crate::{OnContention, Wait};
 use consul_client::{Entry, clock::Moment};
 
 pub(super) const LOCK_KEY: &str = "p/.lock";

@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, collections::BTreeMap, fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use super::reading::LOCK;
-use crate::{Key, OnContention};
+use crate::{Key, OnContention, Wait};
 use consul_client::{SessionId, clock::Moment, id::Id};
 
 /// A workload's uid.
@@ -243,17 +243,6 @@ impl Place {
     }
 }
 
-/// What ends a workload's wait, other than its slots.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wait {
-    /// How long it may wait before it fails, by its own annotation.
-    pub timeout: Option<Duration>,
-    /// When it was created, in seconds since 1970: of two that ask for the same, the later one is the newer.
-    pub created: i64,
-    /// Whether this operator has made it fail: it has not ended yet.
-    pub failing: bool,
-}
-
 /// What the algorithm must know of a workload's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Traits {
@@ -262,6 +251,8 @@ pub struct Traits {
     /// Whether it may run again, as it is, after it has finished. So its grant is taken from it before its slot is
     /// released: what runs again then runs without one.
     pub runs_again: bool,
+    /// Whether the operator can record beside it when its wait began.
+    pub bears_a_record: bool,
 }
 
 impl Default for Traits {
@@ -270,6 +261,7 @@ impl Default for Traits {
         Self {
             can_be_suspended: true,
             runs_again: false,
+            bears_a_record: true,
         }
     }
 }
@@ -297,7 +289,7 @@ pub struct Workload {
     pub priority: i32,
     /// Whether it stays out of the queue.
     pub hold: bool,
-    /// When it joined the queue, in seconds since 1970: when it was created, or last suspended if it has had a slot
+    /// When it joined the queue, in seconds since 1970: when it was created, or last suspended if it was started
     /// before.
     pub since: i64,
     /// What it is doing.

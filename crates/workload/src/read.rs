@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use consul_client::SessionId;
-use consul_semaphore::{CronJob, Granted, Phase, Traits, Uid, Wait};
+use consul_semaphore::{CronJob, Granted, Phase, Traits, Uid, Wait, WaitBegan};
 use consul_semaphore_api::annotations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 
@@ -44,14 +44,19 @@ pub(crate) trait Read {
         is_failing(self.metadata())
     }
 
+    /// Whether something else than a hold keeps it out of the queue for a while, as if it had ended.
+    fn is_interrupted(&self) -> bool {
+        false
+    }
+
     /// When it was last suspended, if it is.
     fn suspended_at(&self) -> Option<&Time> {
         None
     }
 
-    /// Since when it is queued: since it was made, or since it was suspended if it has had a slot before.
-    fn queued_at(&self, had_a_slot: bool) -> Option<&Time> {
-        let suspended = self.suspended_at().filter(|_| had_a_slot);
+    /// Since when it is queued: since it was made, or since it was suspended if it was started before.
+    fn queued_at(&self, was_started: bool) -> Option<&Time> {
+        let suspended = self.suspended_at().filter(|_| was_started);
         suspended.or(self.metadata().creation_timestamp.as_ref())
     }
 
@@ -112,6 +117,8 @@ mod longest {
     pub(super) const SESSIONS: usize = MOST_SLOTS as usize * (SESSION + 1);
     /// A contender key: a prefix, the key of a keyed semaphore, and a session.
     pub(super) const CONTENDER: usize = Prefix::MAX_LENGTH + Key::MAX_LENGTH + SESSION + 2;
+    /// A time.
+    pub(super) const TIME: usize = 64;
     /// The reason of a condition.
     pub(super) const REASON: usize = 64;
     /// All slots as JSON: two texts for each, two numbers, and the names.
@@ -260,7 +267,16 @@ pub(crate) fn wait(object: &dyn Read, phase: Phase, timeout: Option<Duration>) -
         timeout,
         created: seconds(object.metadata().creation_timestamp.as_ref()),
         failing: object.is_failing() && !ended,
+        interrupted: object.is_interrupted(),
+        recorded: waits_since(object.metadata()),
+        ..Wait::default()
     }
+}
+
+/// When its wait began, as the operator recorded.
+pub(crate) fn waits_since(metadata: &ObjectMeta) -> Option<WaitBegan> {
+    let since = annotation(metadata, annotations::WAITS_SINCE)?;
+    bounded(since, longest::TIME)?.parse().ok()
 }
 
 /// Whether the operator has made it fail.
@@ -288,8 +304,8 @@ pub(crate) fn marked(metadata: &ObjectMeta) -> Option<&str> {
 }
 
 /// Since when it is queued, in seconds since 1970.
-pub(crate) fn since(object: &dyn Read, had_a_slot: bool) -> i64 {
-    seconds(object.queued_at(had_a_slot))
+pub(crate) fn since(object: &dyn Read, was_started: bool) -> i64 {
+    seconds(object.queued_at(was_started))
 }
 
 /// A time in seconds since 1970; 0 if there is none.

@@ -1,7 +1,10 @@
 //! What is written to a workload.
 
 use consul_client::SessionId;
-use consul_semaphore::plan::{End, GiveBack, Rename, Start, Stop, Suspend, Target};
+use consul_semaphore::{
+    WaitBegan,
+    plan::{End, GiveBack, RecordWait, Rename, Start, Stop, Suspend, Target},
+};
 use consul_semaphore_api::annotations as a;
 use serde_json::{Map, Value, json};
 
@@ -135,6 +138,17 @@ pub(crate) fn rename(rename: &Rename) -> Request {
     Request::Patch(json!({ "metadata": metadata(&rename.workload, &annotations) }))
 }
 
+/// Records when the wait of a workload began.
+pub(crate) fn record_wait(record: &RecordWait) -> Request {
+    let annotations = json!({ (a::WAITS_SINCE): waits_since(Some(record.began)) });
+    Request::Patch(json!({ "metadata": metadata(&record.workload, &annotations) }))
+}
+
+/// The annotation with when a wait began; none if a start has ended it.
+pub(crate) fn waits_since(began: Option<WaitBegan>) -> Value {
+    began.map_or(Value::Null, |began| began.to_string().into())
+}
+
 /// Records that a workload gives its slot back, and clears the grant from its own metadata, where all kinds but Job
 /// have it. What is left of it in templates says nothing without that, and the next start writes it anew.
 pub(crate) fn give_back(give_back: &GiveBack) -> Request {
@@ -148,6 +162,7 @@ pub(crate) fn give_back_and_clear(give_back: &GiveBack, clear: &[&str]) -> Reque
         annotations[*name] = Value::Null;
     }
     annotations[a::SESSION] = listed(&give_back.sessions).into();
+    annotations[a::WAITS_SINCE] = waits_since(give_back.began);
     if give_back.hold {
         annotations[a::HOLD] = "true".into();
     }

@@ -116,6 +116,7 @@ impl TrackedWorkload {
         let timeout = request.as_ref().and_then(|request| request.wait_timeout);
         let reported = read::reported(metadata);
         let phase = object.phase(granted.is_some());
+        let wait = read::wait(object, phase, timeout);
         let workload = Workload {
             kind: object.kind().name(),
             name: metadata.name.as_deref()?.into(),
@@ -127,14 +128,14 @@ impl TrackedWorkload {
             cron_job,
             priority: request.as_ref().map_or(0, |request| request.priority),
             hold: request.as_ref().is_some_and(|request| request.hold),
-            since: read::since(object, !reported.is_empty()),
+            since: read::since(object, !reported.is_empty() && wait.recorded.is_none()),
             phase,
             grace: object.grace(),
             was_suspended: object.was_suspended(),
             traits: object.traits(),
             granted,
             reported,
-            wait: read::wait(object, phase, timeout),
+            wait,
         };
         Some(Self {
             namespace: metadata.namespace.as_deref()?.into(),

@@ -10,11 +10,11 @@
 
 use consul_client::{Entry, clock::Moment};
 use consul_semaphore::{
-    SlotRequest,
+    SlotRequest, WaitBegan,
     engine::Write,
     plan::{
-        End, Ended, Fail, Failed, GiveBack, Grant, Rename, Skip, Skipped, Start, Stop, Suspend,
-        Suspended, Target, Transaction,
+        End, Ended, Fail, Failed, GiveBack, Grant, RecordWait, Rename, Skip, Skipped, Start, Stop,
+        Suspend, Suspended, Target, Transaction,
     },
 };
 use consul_semaphore_api::annotations::OF_THE_OPERATOR;
@@ -141,13 +141,17 @@ fn the_patch_by_which_a_job_gives_its_slot_back() {
             workload: target(),
             sessions: vec![SESSION.into()],
             hold,
+            began: None,
         }))
     };
     let expected = r#"{
         "metadata": {
             "uid": "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48",
             "resourceVersion": "81234",
-            "annotations": { "consul-semaphore.io/session": "4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5" }
+            "annotations": {
+                "consul-semaphore.io/session": "4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5",
+                "consul-semaphore.io/waits-since": null
+            }
         },
         "spec": { "template": { "metadata": {
             "labels": { "consul-semaphore.io/holder": null },
@@ -166,6 +170,31 @@ fn the_patch_by_which_a_job_gives_its_slot_back() {
     // Its user suspended it: it stays out of the queue until its user unsuspends it.
     expected["metadata"]["annotations"]["consul-semaphore.io/hold"] = json!("true");
     assert_eq!(give_back(true), expected);
+}
+
+/// When the wait of a Job began that was on hold or gave its slots back before it was started. A Job that gave its slots
+/// back and does not have it counts as started.
+#[test]
+fn the_patch_that_records_since_when_a_job_waits() {
+    for (began, recorded) in [
+        (WaitBegan::At(1_772_366_340), "2026-03-01T11:59:00Z"),
+        (WaitBegan::OnHold, "OnHold"),
+    ] {
+        let record = RecordWait {
+            workload: target(),
+            began,
+        };
+        let expected = r#"{
+            "metadata": {
+                "uid": "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48",
+                "resourceVersion": "81234",
+                "annotations": { "consul-semaphore.io/waits-since": "" }
+            }
+        }"#;
+        let mut expected = literal(expected);
+        expected["metadata"]["annotations"]["consul-semaphore.io/waits-since"] = json!(recorded);
+        assert_eq!(written(&Write::RecordWait(record)), expected);
+    }
 }
 
 /// The session of a running Job that has its slot again with another session.

@@ -20,7 +20,9 @@ impl State {
         if known.is_some_and(|known| !known.workload.is_replaced_by(&tracked.workload, asked)) {
             return;
         }
-        let tracked = self.remnants.judge(tracked);
+        let mut tracked = self.remnants.judge(tracked);
+        let known = self.workloads.get(&uid).map(|known| &*known.workload);
+        Arc::make_mut(&mut tracked.workload).note_wait(known, clock::time());
         if let Some(known) = self.workloads.get_mut(&uid)
             && known.says_the_same(&tracked)
         {
@@ -33,10 +35,6 @@ impl State {
             self.held_from_the_start.insert(uid.clone());
         }
         if let Some(known) = self.workloads.get(&uid) {
-            if known.workload.hold && !tracked.workload.hold {
-                let now = clock::time().as_second();
-                self.unheld.insert(uid.clone(), now);
-            }
             is_new = is_announced(&known.workload, &tracked.workload)
                 || self.queues_for(known) != self.queues_for(&tracked);
             self.withdraw(&uid);
@@ -48,7 +46,6 @@ impl State {
     pub(super) fn remove(&mut self, uid: &Uid) {
         self.withdraw(uid);
         self.remnants.remove(uid);
-        self.unheld.remove(uid);
         self.held_from_the_start.remove(uid);
         self.workloads.remove(uid);
     }
@@ -73,6 +70,7 @@ impl State {
                 queue.waiting.remove(&place);
                 queue.deadlines.forget(uid);
                 queue.superseded.remove(uid);
+                queue.unrecorded.remove(uid);
             }
         }
     }
@@ -94,6 +92,12 @@ impl State {
         }
         if announce && workload.is_held_back() && !queues.is_empty() {
             self.held_back.insert(uid.clone());
+        }
+        if workload.wait_to_record().is_some()
+            && let Some(first) = queues.first()
+            && let Some(queue) = self.queue_entry(first)
+        {
+            queue.unrecorded.insert(uid.clone());
         }
         for reference in &queues {
             let asks = workload.asks_for(&reference.semaphore.name, reference.key.as_ref());
@@ -165,12 +169,6 @@ impl State {
         workload.wait.timeout.or(default)
     }
 
-    /// From when on the wait of a workload counts, in seconds since 1970: a time on hold does not.
-    pub(super) fn waits_since(&self, workload: &Workload) -> i64 {
-        let unheld = self.unheld.get(&workload.uid).copied();
-        unheld.map_or(workload.since, |unheld| unheld.max(workload.since))
-    }
-
     /// Puts a workload into a queue, one of the `queues` that it waits in; `announce` if an event should say so.
     fn enqueue(
         &mut self,
@@ -181,9 +179,9 @@ impl State {
     ) {
         let (place, uid) = (workload.place(), &workload.uid);
         let timeout = self.wait_timeout(workload, reference);
-        let timeout = timeout.filter(|_| workload.was_never_granted());
         let timeout = timeout.and_then(|timeout| i64::try_from(timeout.as_secs()).ok());
-        let ends = timeout.map(|timeout| self.waits_since(workload).saturating_add(timeout));
+        let ends = workload.waits_since().zip(timeout);
+        let ends = ends.map(|(since, timeout)| since.saturating_add(timeout));
         let Some(queue) = self.queue_entry(reference) else {
             return;
         };
@@ -276,6 +274,7 @@ impl State {
                     queue.waiting.clear();
                     queue.deadlines.clear();
                     queue.superseded.clear();
+                    queue.unrecorded.clear();
                     queue.bound.clear();
                     queue.changes = None;
                 }

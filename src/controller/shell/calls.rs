@@ -238,6 +238,7 @@ impl Means {
                 Write::Start(_)
                 | Write::GiveBack(_)
                 | Write::Rename(_)
+                | Write::RecordWait(_)
                 | Write::Skip(_)
                 | Write::Fail(_)
                 | Write::End(_) => Urgency::Usual,
@@ -267,7 +268,7 @@ fn point_after(write: &Write) -> Option<Point> {
         Write::GiveBack(_) => Some(Point::GivenBack),
         Write::Rename(_) => Some(Point::Renamed),
         Write::Fail(_) => Some(Point::WaitEnded),
-        Write::Skip(_) | Write::End(_) => None,
+        Write::RecordWait(_) | Write::Skip(_) | Write::End(_) => None,
     }
 }
 

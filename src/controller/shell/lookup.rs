@@ -109,6 +109,10 @@ impl Lookup for OfQueue<'_> {
         self.index.postpone(self.queue, workload, until);
     }
 
+    fn unrecorded(&self, most: usize) -> Vec<Arc<Workload>> {
+        self.index.unrecorded(self.queue, most)
+    }
+
     fn superseded(&self, most: usize) -> Vec<Superseded> {
         self.index.superseded(self.queue, most)
     }

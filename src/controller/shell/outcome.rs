@@ -251,7 +251,7 @@ impl Emitter<'_> {
                     (Reason::SlotLost, self.emit_suspension(suspend, then))
                 }
             },
-            Write::GiveBack(_) | Write::Rename(_) => return,
+            Write::GiveBack(_) | Write::Rename(_) | Write::RecordWait(_) => return,
         };
         self.emit_event(write.target(), reason, note);
     }

@@ -86,6 +86,7 @@ impl<'a> Pass<'a> {
                 workload: workload.into(),
                 sessions: sessions.collect(),
                 hold: !workload.lost() && !workload.hold,
+                began: workload.wait_given_back(),
             });
         }
     }

@@ -62,12 +62,12 @@ impl Troubles {
     }
 
     /// Whether asking whose the contenders are fails.
-    pub(super) fn of_resolving(&self) -> bool {
+    pub(super) fn resolving_fails(&self) -> bool {
         self.resolving.is_some()
     }
 
     /// Whether writing fails.
-    pub(super) fn of_writing(&self) -> bool {
+    pub(super) fn writing_fails(&self) -> bool {
         self.writing.is_some()
     }
 

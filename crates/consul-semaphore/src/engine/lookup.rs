@@ -60,6 +60,13 @@ pub trait Lookup {
         let _ = (workload, until);
     }
 
+    /// Workloads that ask for slots here and of whose wait something is to be recorded, at most this many. Each of them is
+    /// known to one of the queues that it asks for.
+    fn unrecorded(&self, most: usize) -> Vec<Arc<Workload>> {
+        let _ = most;
+        Vec::new()
+    }
+
     /// Workloads that wait in this queue while a newer one waits for the same, and both replace others; at most this
     /// many.
     fn superseded(&self, most: usize) -> Vec<Superseded> {

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     Identity, Settings, Workload,
     plan::{
-        Cooling, End, Fail, GiveBack, Grant, Release, Rename, Skip, Start, Suspend, Target,
-        Transaction,
+        Cooling, End, Fail, GiveBack, Grant, RecordWait, Release, Rename, Skip, Start, Suspend,
+        Target, Transaction,
     },
 };
 use consul_client::{self as consul, Entries, Entry, Listing, Session, SessionId, clock::Moment};
@@ -211,6 +211,8 @@ pub enum Write {
     GiveBack(GiveBack),
     /// Sets its annotation to the session that holds its slot now.
     Rename(Rename),
+    /// Records beside it when its wait began.
+    RecordWait(RecordWait),
     /// Deletes it.
     Skip(Skip),
     /// Makes it fail without a start.
@@ -227,6 +229,7 @@ impl Write {
             | Self::Suspend(Suspend { workload, .. })
             | Self::GiveBack(GiveBack { workload, .. })
             | Self::Rename(Rename { workload, .. })
+            | Self::RecordWait(RecordWait { workload, .. })
             | Self::Skip(Skip { workload, .. })
             | Self::Fail(Fail { workload, .. })
             | Self::End(End { workload, .. }) => workload,
@@ -245,7 +248,10 @@ impl Write {
             (Self::Fail(_) | Self::End(_), Some(workload)) => {
                 workload.wait.failing || workload.has_ended()
             }
-            (Self::Start(_) | Self::Fail(_) | Self::End(_), None)
+            (Self::RecordWait(record), Some(workload)) => {
+                workload.wait.recorded == Some(record.began)
+            }
+            (Self::Start(_) | Self::RecordWait(_) | Self::Fail(_) | Self::End(_), None)
             | (Self::Suspend(_) | Self::GiveBack(_) | Self::Rename(_), _) => false,
         }
     }

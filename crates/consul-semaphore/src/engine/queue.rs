@@ -34,8 +34,8 @@ use crate::{
     Uid, Workload, decide,
     evidence::{LATE, tenure},
     plan::{
-        End, Fail, Failed, GiveBack, Grant, Part, Release, SessionRequest, Skip, Skipped, Slot,
-        Stance, Start, Target, Transaction,
+        End, Fail, Failed, GiveBack, Grant, Part, RecordWait, Release, SessionRequest, Skip,
+        Skipped, Slot, Stance, Start, Target, Transaction,
     },
     rate::{START_WITHIN, StartAnswer},
 };
@@ -177,7 +177,7 @@ impl Queue {
     /// The prefix as Consul last showed it; `None` while it is unknown, or Consul fails to say whose its contenders are.
     pub fn reading(&self) -> Option<&Reading> {
         let reading = self.knowledge.reading.as_ref();
-        reading.filter(|_| !self.knowledge.troubles.of_resolving())
+        reading.filter(|_| !self.knowledge.troubles.resolving_fails())
     }
 
     /// The prefix as it was known last, for reports: nothing is decided from it while [`Self::reading`] is `None`.
@@ -745,6 +745,13 @@ impl Queue {
     ) {
         let identity = question.identity.clone();
         let known = lookup.workload(&identity.uid);
+        let answer = answer.map(|(mut workload, pods)| {
+            // Something may be written to it as it was read for the proof.
+            if let Some(workload) = &mut workload {
+                Arc::make_mut(workload).note_wait(known.as_deref(), now.time);
+            }
+            (workload, pods)
+        });
         let remark = self.held.proofs.answered(question, answer, known, now);
         self.calls.report(match remark {
             None => return,
@@ -1481,7 +1488,7 @@ impl Queue {
         };
         let mut kept = self.sessions.kept.iter();
         let holds = kept.any(|session| !ahead.contains(session) && lives(session));
-        let can_write = !self.knowledge.troubles.of_writing();
+        let can_write = !self.knowledge.troubles.writing_fails();
         // Slots of a rate end with their sessions.
         let holds = holds && !self.settings.is_rate();
         Conclusion {
@@ -1594,6 +1601,7 @@ impl Queue {
                 workload: workload.into(),
                 sessions: workload.given_back_with(sessions.collect()),
                 hold: false,
+                began: workload.wait_given_back(),
             }),
             None,
         );
@@ -1625,6 +1633,11 @@ impl Queue {
         } else {
             self.retry_soon(now);
         }
+    }
+
+    /// Records beside a workload when its wait began.
+    pub(super) fn record_wait(&mut self, record: RecordWait) {
+        self.write(Write::RecordWait(record), None);
     }
 
     /// Ends a running workload.

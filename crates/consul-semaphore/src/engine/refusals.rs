@@ -338,6 +338,7 @@ mod tests {
             workload: target(),
             sessions: vec!["s".into()],
             hold: false,
+            began: None,
         })
     }
 

@@ -128,14 +128,20 @@ impl Lookup for OfQueue<'_> {
         let waiting = self.workloads().filter(|workload| workload.is_queued());
         let overdue = waiting.filter_map(|workload| {
             let timeout = workload.wait.timeout?;
-            let ends = workload.since + i64::try_from(timeout.as_secs()).unwrap();
-            (workload.was_never_granted() && ends <= now.as_second()).then(|| Overdue {
+            let ends = workload.waits_since()? + i64::try_from(timeout.as_secs()).unwrap();
+            (ends <= now.as_second()).then(|| Overdue {
                 workload: workload.clone(),
-                since: workload.since,
                 timeout,
             })
         });
         overdue.take(most).collect()
+    }
+
+    fn unrecorded(&self, most: usize) -> Vec<Arc<Workload>> {
+        let unrecorded = self
+            .workloads()
+            .filter(|workload| workload.wait_to_record().is_some());
+        unrecorded.take(most).cloned().collect()
     }
 
     fn superseded(&self, most: usize) -> Vec<Superseded> {
@@ -195,6 +201,8 @@ struct World {
     starts_are_lost: bool,
     /// Whether the API server refuses to start workloads.
     starts_are_refused: bool,
+    /// The workload that it refuses to start.
+    refuses_to_start: Option<&'static str>,
     /// The prefix where another program is always faster.
     busy: Option<&'static str>,
     /// The prefix that can't be read.
@@ -423,7 +431,10 @@ impl World {
             Call::Write { write, .. } => {
                 match &write {
                     Write::Start(_) if self.starts_are_lost => return,
-                    Write::Start(_) if self.starts_are_refused => {
+                    Write::Start(start)
+                        if self.starts_are_refused
+                            || self.refuses_to_start == Some(&*start.workload.name) =>
+                    {
                         let refused = Written::Refused {
                             message: "no".into(),
                             forbidden: false,
@@ -440,6 +451,11 @@ impl World {
                     Write::Rename(rename) => self.change(&rename.workload.uid, |workload| {
                         workload.reported.clone_from(&rename.sessions);
                     }),
+                    Write::RecordWait(record) => {
+                        self.change(&record.workload.uid, |workload| {
+                            workload.wait.recorded = Some(record.began);
+                        });
+                    }
                     Write::Skip(_) => {}
                     Write::Fail(fail) => {
                         let name = fail.workload.name.to_string();
@@ -526,6 +542,7 @@ impl World {
         self.change(&give_back.workload.uid, |workload| {
             workload.granted = None;
             workload.reported.clone_from(&give_back.sessions);
+            workload.wait.recorded = give_back.began;
         });
     }
 

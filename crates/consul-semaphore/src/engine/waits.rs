@@ -1,6 +1,8 @@
 //! Waits that end without a slot, after a pass over a queue: because a workload must not wait, has waited for too long,
 //! or a newer one takes its place; and running workloads that a newer one replaces.
 //!
+//! When such a wait began is recorded beside the workload, where nothing else says it.
+//!
 //! Nothing here is done to a workload whose grant or start is unanswered, or which holds a slot, in any of its queues.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -11,7 +13,7 @@ use super::{Engine, Now, Owner, Queue, QueueRef, Stores, lookup::Lookup};
 use crate::{
     Agreement, Blocked, ContenderBody, Identity, Lock, OnContention, Phase, Uid, Workload,
     decide::skip::takers,
-    plan::{End, Ended, Fail, Failed},
+    plan::{End, Ended, Fail, Failed, RecordWait},
 };
 use consul_client::clock::Moment;
 
@@ -58,7 +60,29 @@ impl Engine {
         self.end_superseded(queue, now, stores);
         self.end_overdue(queue, now, stores);
         self.replace_running(queue, now, stores);
+        self.record_waits(queue, now, stores);
         self.drain(queue);
+    }
+
+    /// Workloads beside which is to be recorded when their waits began. Nothing else depends on that, so it keeps no
+    /// other write waiting.
+    fn record_waits(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
+        for workload in stores.of(queue).unrecorded(MOST) {
+            let Some(began) = workload.wait_to_record() else {
+                continue;
+            };
+            let queues = self.queues_for(&queue.semaphore.namespace, &workload);
+            // One that is about to be started has waited.
+            let in_reach = queues
+                .iter()
+                .all(|queue| self.reaches(queue, &workload.uid));
+            if in_reach || self.standing(&queues, &workload.uid, now) == Standing::Engaged {
+                self.look_again(queue, SOON, now);
+            } else if let Some(queue) = self.existing(queue) {
+                let workload = (&workload).into();
+                queue.record_wait(RecordWait { workload, began });
+            }
+        }
     }
 
     /// Workloads that must not wait.
@@ -155,15 +179,13 @@ impl Engine {
         queues: &[QueueRef],
         now: Now,
     ) -> Result<(Duration, Timestamp), Duration> {
-        let Overdue {
-            workload,
-            since,
-            timeout,
-        } = overdue;
+        let Overdue { workload, timeout } = overdue;
         let semaphores = queues.iter().map(|queue| self.semaphore(&queue.semaphore));
         let semaphores = semaphores.collect::<Option<Vec<_>>>().ok_or(STANDS_STILL)?;
         let blocked = semaphores.iter().map(|semaphore| semaphore.blocked());
-        let since = Timestamp::from_second(*since).map_err(|_| HEARTBEAT)?;
+        let blocked = blocked.chain([&workload.wait.kept_out]);
+        let since = workload.waits_since().ok_or(STANDS_STILL)?;
+        let since = Timestamp::from_second(since).map_err(|_| HEARTBEAT)?;
         let ends = Blocked::deadline(blocked, since, *timeout).ok_or(STANDS_STILL)?;
         if ends > now.time {
             return Err(Duration::try_from(ends.duration_since(now.time)).unwrap_or(SOON));
@@ -376,8 +398,6 @@ impl Engine {
 pub struct Overdue {
     /// The workload.
     pub workload: Arc<Workload>,
-    /// From when on its wait counts, in seconds since 1970.
-    pub since: i64,
     /// How long it may wait.
     pub timeout: Duration,
 }

@@ -51,6 +51,7 @@ fn give_back(workload: Target, session: &str) -> Write {
         workload,
         sessions: vec![session.into()],
         hold: false,
+        began: None,
     })
 }
 

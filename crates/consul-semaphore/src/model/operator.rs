@@ -281,6 +281,9 @@ impl Operator {
                 Some(known) if known.version == workload.version => workload.seen = known.seen,
                 _ => {}
             }
+            let mut known = self.store.workloads.iter();
+            let known = known.find(|known| known.uid == workload.uid);
+            workload.note_wait(known.map(AsRef::as_ref), self::now(outside).time);
             Some(Arc::new(workload))
         };
         let workloads: Vec<_> = outside.workloads.objects().filter_map(seen).collect();
@@ -645,6 +648,7 @@ impl From<Write> for Patch {
             Write::Suspend(suspend) => Self::Suspend(suspend),
             Write::GiveBack(give_back) => Self::GiveBack(give_back),
             Write::Rename(rename) => Self::Rename(rename),
+            Write::RecordWait(record) => Self::RecordWait(record),
             Write::Skip(skip) => Self::Skip(skip),
             Write::Fail(fail) => Self::Fail(fail),
             Write::End(end) => Self::End(end),

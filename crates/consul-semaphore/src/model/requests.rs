@@ -1,6 +1,6 @@
 //! Requests to the API server about a workload, and its answers.
 
-use crate::plan::{End, Fail, GiveBack, Rename, Skip, Start, Stop, Suspend, Target};
+use crate::plan::{End, Fail, GiveBack, RecordWait, Rename, Skip, Start, Stop, Suspend, Target};
 
 /// What happens to a workload's pods when it is deleted.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +21,7 @@ pub(super) enum Patch {
     Stop(Stop),
     GiveBack(GiveBack),
     Rename(Rename),
+    RecordWait(RecordWait),
     Skip(Skip),
     Fail(Fail),
     End(End),
@@ -34,6 +35,7 @@ impl Patch {
             Self::Stop(stop) => &stop.workload,
             Self::GiveBack(give_back) => &give_back.workload,
             Self::Rename(rename) => &rename.workload,
+            Self::RecordWait(record) => &record.workload,
             Self::Skip(skip) => &skip.workload,
             Self::Fail(fail) => &fail.workload,
             Self::End(end) => &end.workload,

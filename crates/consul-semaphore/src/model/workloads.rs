@@ -6,7 +6,10 @@ use super::{
     canon::Canon,
     requests::{Answer, Deletion, Patch},
 };
-use crate::{Granted, KindName, OnContention, Phase, SlotRequest, Traits, Uid, Wait, Workload};
+use crate::{
+    Granted, KindName, OnContention, Phase, SlotRequest, Traits, Uid, Wait, WaitBegan, Workload,
+    plan::Failed,
+};
 use consul_client::{SessionId, clock::Moment};
 
 /// How many seconds pods take to end once they are asked to stop.
@@ -49,6 +52,12 @@ pub(super) struct Object {
     /// The session in its annotation.
     pub(super) reported: Vec<SessionId>,
     created: i64,
+    /// When its wait began, as the operator recorded.
+    recorded: Option<WaitBegan>,
+    /// When it came in the queue: when it was created, or last taken off a hold that an operator had recorded.
+    queued: i64,
+    /// Whether it was ever started.
+    started: bool,
     /// Since when its condition Suspended is True.
     suspended: Option<i64>,
     finished: bool,
@@ -94,6 +103,15 @@ impl Object {
         wants.collect()
     }
 
+    /// Whether it may fail for this reason by now.
+    fn may_fail(&self, why: &Failed, now: i64) -> bool {
+        let Failed::TimedOut { timeout, .. } = why else {
+            return self.was_never_granted();
+        };
+        let waited = Duration::from_secs((now - self.queued).unsigned_abs());
+        !self.started && !self.hold && waited >= *timeout
+    }
+
     fn was_never_granted(&self) -> bool {
         self.granted.is_none() && self.reported.is_empty()
     }
@@ -132,6 +150,10 @@ impl Object {
             granted,
             reported,
             created: _,
+            // They matter only where waits end, which is in the random worlds.
+            recorded: _,
+            queued: _,
+            started: _,
             suspended,
             finished,
             deleting,
@@ -314,13 +336,15 @@ impl Workloads {
             traits: Traits {
                 can_be_suspended: !object.stubborn,
                 runs_again: object.stubborn,
+                ..Traits::default()
             },
             granted: object.granted.clone(),
             reported: object.reported.clone(),
             wait: Wait {
                 timeout: object.timeout,
                 created: object.created,
-                failing: false,
+                recorded: object.recorded,
+                ..Wait::default()
             },
         })
     }
@@ -363,6 +387,9 @@ impl Workloads {
             granted: None,
             reported: Vec::new(),
             created: self.clock,
+            recorded: None,
+            queued: self.clock,
+            started: false,
             suspended: Some(self.clock),
             finished: false,
             deleting: false,
@@ -379,7 +406,11 @@ impl Workloads {
     /// Changes a workload by hand: its version moves.
     pub(super) fn edit(&mut self, uid: &Uid, change: impl FnOnce(&mut Object)) {
         if let Some(object) = self.objects.get_mut(uid) {
+            let was_held = object.hold && object.recorded == Some(WaitBegan::OnHold);
             change(object);
+            if was_held && !object.hold {
+                object.queued = self.clock;
+            }
             self.version += 1;
             object.version = self.version;
         }
@@ -543,12 +574,14 @@ impl Workloads {
             self.stop_pods(&target.uid);
             return Answer::Done;
         }
+        let clock = self.clock;
         self.edit(&target.uid.clone(), |object| match patch {
             Patch::Start(start) => {
                 assert!(object.suspend, "the template can't change now: {object:?}");
                 object.suspend = false;
                 object.rogue = false;
                 object.stopped_by_user = false;
+                object.started = true;
                 object.granted = Some(start.granted());
                 object.reported = start.sessions().cloned().collect();
             }
@@ -569,14 +602,16 @@ impl Workloads {
                 assert!(meant, "put on hold without its user's will: {object:?}");
                 object.granted = None;
                 object.reported.clone_from(&give_back.sessions);
+                object.recorded = give_back.began;
                 object.hold |= give_back.hold;
             }
             Patch::Rename(rename) => object.reported.clone_from(&rename.sessions),
+            Patch::RecordWait(record) => object.recorded = Some(record.began),
             Patch::Skip(_) | Patch::End(_) => {}
             Patch::Fail(fail) => {
                 assert!(
-                    object.suspend && object.was_never_granted(),
-                    "{fail:?}: {object:?}"
+                    object.suspend && object.may_fail(&fail.why, clock),
+                    "{fail:?} at {clock}: {object:?}"
                 );
                 object.finished = true;
             }

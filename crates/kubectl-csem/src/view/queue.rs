@@ -96,10 +96,9 @@ pub(crate) struct Queue {
 pub(crate) fn fails(semaphore: &ConsulSemaphore, workload: &Workload) -> Option<Timestamp> {
     let default = semaphore.spec.wait_timeout.map(WaitTimeout::get);
     let timeout = workload.wait.timeout.or(default)?;
-    let since = Timestamp::from_second(workload.since).ok()?;
+    let since = Timestamp::from_second(workload.waits_since()?).ok()?;
     let blocked = Blocked::recorded(status(semaphore).blocked());
-    let ends = Blocked::deadline([&blocked], since, timeout)?;
-    workload.was_never_granted().then_some(ends)
+    Blocked::deadline([&blocked], since, timeout)
 }
 
 impl Queue {

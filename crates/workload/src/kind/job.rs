@@ -22,8 +22,8 @@ use crate::{
     object::{Conditions, PodSpec, or_default},
     read::{self, Read},
     request::{
-        JsonPatch, Request, end_by_deadline, holder_label, listed, metadata, no_sequencers, rename,
-        sequencers, suspend,
+        JsonPatch, Request, end_by_deadline, holder_label, listed, metadata, no_sequencers,
+        record_wait, rename, sequencers, suspend, waits_since,
     },
     shape::Shape,
 };
@@ -223,6 +223,7 @@ pub(crate) fn request(write: &Write) -> Request {
         Write::Suspend(write) => suspend(write),
         Write::GiveBack(write) => Request::Patch(give_back(write)),
         Write::Rename(write) => rename(write),
+        Write::RecordWait(write) => record_wait(write),
         Write::Skip(_) => Request::Delete,
         Write::Fail(write) => Request::Patch(fail(write)),
         Write::End(write) => end_by_deadline(write),
@@ -246,7 +247,10 @@ fn start(start: &Start) -> Value {
 
 /// Records that the Job gives its slot back, and clears the grant from its template.
 fn give_back(give_back: &GiveBack) -> Value {
-    let mut annotations = json!({ (a::SESSION): listed(&give_back.sessions) });
+    let mut annotations = json!({
+        (a::SESSION): listed(&give_back.sessions),
+        (a::WAITS_SINCE): waits_since(give_back.began),
+    });
     if give_back.hold {
         annotations[a::HOLD] = "true".into();
     }

@@ -26,7 +26,10 @@ use crate::{
     object::{Conditions, Fields, PodSpec},
     pods::{self, Maker, OwnQuery},
     read::{self, Read},
-    request::{JsonPatch, Request, give_back, holder_label, record, rename, sequencers, suspend},
+    request::{
+        JsonPatch, Request, give_back, holder_label, record, record_wait, rename, sequencers,
+        suspend,
+    },
     shape::{Shape, Template},
 };
 
@@ -234,6 +237,7 @@ pub(super) fn request(write: &Write, shape: &Shape, now: jiff::Timestamp) -> Opt
         Write::Suspend(write) => suspend(write),
         Write::GiveBack(write) => give_back(write),
         Write::Rename(write) => rename(write),
+        Write::RecordWait(write) => record_wait(write),
         Write::Skip(_) => Request::Delete,
         Write::Fail(write) => fail(&write.workload, write.why.reason(), now),
         Write::End(write) => fail(&write.workload, write.why.reason(), now),

@@ -23,7 +23,7 @@ use std::{
 
 use consul_client::SessionId;
 use consul_semaphore::{
-    Granted, Phase, Uid,
+    Granted, Phase, Traits, Uid,
     engine::Write,
     plan::{Start, Target},
 };
@@ -442,10 +442,28 @@ impl Read for Workload<'_> {
         }
     }
 
+    /// Kueue takes its quota away for a while: it needs the quota for others, or another admission check retries. One that
+    /// is rejected, or made inactive, waits anew if it is made active again.
+    fn is_interrupted(&self) -> bool {
+        let is_open = self.fields.metadata.deletion_timestamp.is_none() && !self.is_finished();
+        let active = self.fields.spec.active.unwrap_or(true);
+        let any_is = |state: &str| self.entries().any(|(_, entry)| entry.state == state);
+        let stays = is_open && active && !any_is(REJECTED);
+        stays && (!self.may_run() || any_is(RETRY))
+    }
+
     /// Since it has its quota: before that it waits for Kueue.
-    fn queued_at(&self, _had_a_slot: bool) -> Option<&Time> {
+    fn queued_at(&self, _was_started: bool) -> Option<&Time> {
         let reserved = self.fields.status.conditions.get("QuotaReserved")?;
         reserved.last_transition_time.as_ref()
+    }
+
+    /// The operator writes nothing but its own entries in the status.
+    fn traits(&self) -> Traits {
+        Traits {
+            bears_a_record: false,
+            ..Traits::default()
+        }
     }
 
     fn grace(&self) -> Duration {
@@ -489,6 +507,7 @@ pub(super) fn request(write: &Write, shape: &Shape, now: jiff::Timestamp) -> Opt
         Write::Suspend(_) => change.retry("it has lost its slot"),
         Write::GiveBack(write) => change.give_back(&write.sessions),
         Write::Rename(write) => change.says(&has(&write.sessions)),
+        Write::RecordWait(_) => return None,
         Write::Skip(_) => change.to(REJECTED, "all slots were taken when it came"),
         Write::Fail(write) => change.to(REJECTED, write.why.reason()),
         Write::End(write) => change.to(REJECTED, write.why.reason()),

@@ -26,7 +26,9 @@ use crate::{
     object::Fields,
     pods::{self, OwnQuery, Which},
     read::{self, Read},
-    request::{JsonPatch, Request, end_by_deadline, give_back, holder_label, record, rename},
+    request::{
+        JsonPatch, Request, end_by_deadline, give_back, holder_label, record, record_wait, rename,
+    },
     shape::Shape,
 };
 
@@ -104,6 +106,7 @@ impl Read for Pod<'_> {
         Traits {
             can_be_suspended: false,
             runs_again: false,
+            ..Traits::default()
         }
     }
 
@@ -124,6 +127,7 @@ pub(super) fn request(write: &Write, shape: &Shape) -> Option<Request> {
         Write::Suspend(_) => return None,
         Write::GiveBack(write) => give_back(write),
         Write::Rename(write) => rename(write),
+        Write::RecordWait(write) => record_wait(write),
         Write::Skip(_) => Request::Delete,
         Write::Fail(write) => fail(write),
         Write::End(write) => end_by_deadline(write),

@@ -15,7 +15,9 @@ use crate::{
     object::{Conditions, Fields},
     pods,
     read::{self, Read},
-    request::{EndBelow, Request, ended, give_back, holder_label, metadata, record, rename},
+    request::{
+        EndBelow, Request, ended, give_back, holder_label, metadata, record, record_wait, rename,
+    },
     shape::Shape,
 };
 
@@ -101,6 +103,7 @@ impl Read for Run<'_> {
         Traits {
             can_be_suspended: false,
             runs_again: false,
+            ..Traits::default()
         }
     }
 
@@ -131,6 +134,7 @@ impl Words {
             Write::Suspend(_) => return None,
             Write::GiveBack(write) => give_back(write),
             Write::Rename(write) => rename(write),
+            Write::RecordWait(write) => record_wait(write),
             Write::Skip(_) => Request::Delete,
             Write::Fail(write) => {
                 let annotations = json!({ (a::FAILED): write.why.reason() });

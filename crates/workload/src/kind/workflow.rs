@@ -28,7 +28,9 @@ use crate::{
     object::Fields,
     pods::{self, OwnQuery, Which},
     read::{self, Read},
-    request::{Request, ended, give_back, holder_label, metadata, record, rename, sequencers},
+    request::{
+        Request, ended, give_back, holder_label, metadata, record, record_wait, rename, sequencers,
+    },
     shape::Shape,
 };
 
@@ -166,6 +168,7 @@ impl Read for Workflow<'_> {
         Traits {
             can_be_suspended: false,
             runs_again: true,
+            ..Traits::default()
         }
     }
 }
@@ -178,6 +181,7 @@ pub(super) fn request(write: &Write) -> Option<Request> {
         Write::Suspend(_) => return None,
         Write::GiveBack(write) => give_back(write),
         Write::Rename(write) => rename(write),
+        Write::RecordWait(write) => record_wait(write),
         Write::Skip(_) => Request::Delete,
         Write::Fail(write) => fail(&write.workload, &json!({ (a::FAILED): write.why.reason() })),
         Write::End(write) => fail(&write.workload, &ended(write)),

@@ -112,6 +112,24 @@ fn one_that_had_a_slot_is_in_line_since_it_was_suspended() {
 }
 
 #[test]
+fn one_that_gave_its_slots_back_before_it_was_started_keeps_its_place_and_its_wait() {
+    let recorded = |since: &str| {
+        let workload = waiting(|workload| {
+            let known = &mut workload["metadata"]["annotations"];
+            known[annotations::SESSION] = json!("s");
+            known[annotations::WAITS_SINCE] = json!(since);
+        });
+        read(workload).unwrap().workload
+    };
+    let workload = recorded("2026-01-01T00:00:10Z");
+    assert_eq!(workload.since, 1_767_225_610);
+    assert_eq!(workload.waits_since(), Some(1_767_225_610));
+    assert_eq!(recorded("OnHold").waits_since(), None);
+    let forged = recorded("soon");
+    assert!(forged.may_have_been_started());
+}
+
+#[test]
 fn a_job_that_was_made_to_fail_is_left_alone_while_it_gets_no_pods() {
     let failing = |parallelism: i32, suspend: bool| {
         let tracked = read(waiting(|workload| {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use consul_client::clock::Moment;
 use consul_semaphore::{
-    Granted, Phase,
+    Blocked, Granted, Phase, Workload,
     engine::Write,
     plan::{Fail, Failed, GiveBack, Rename, Start, Stop, Suspend, Suspended},
 };
@@ -132,6 +132,75 @@ fn it_waits_as_its_owner_says_once_it_has_its_quota() {
     assert_eq!(workload.since, reserved.as_second());
     assert_eq!(workload.wait.created + 50, reserved.as_second());
     assert_eq!(tracked.obstacle, None);
+}
+
+/// What an operator knows of its wait that sees these versions, each at so many seconds after it was made.
+fn waits(versions: &[(i64, Value)]) -> Workload {
+    let mut known: Option<Workload> = None;
+    for (second, version) in versions {
+        let mut later = Workload::clone(&tracked(version).workload);
+        later.note_wait(known.as_ref(), after(*second));
+        known = Some(later);
+    }
+    known.expect("a version")
+}
+
+/// So many seconds after it was made.
+fn after(seconds: i64) -> jiff::Timestamp {
+    let made: jiff::Timestamp = "2026-01-01T00:00:10Z".parse().expect("a time");
+    made + jiff::SignedDuration::from_secs(seconds)
+}
+
+/// It has its quota since so many seconds after it was made, or has lost it then.
+fn quota(status: &str, since: i64) -> Value {
+    with(|it| {
+        it["status"]["conditions"] = json!([{
+            "type": "QuotaReserved", "status": status, "lastTransitionTime": after(since).to_string(),
+        }]);
+    })
+}
+
+#[test]
+fn its_wait_goes_on_when_it_has_its_quota_again() {
+    let first = after(50).as_second();
+    let churned = waits(&[
+        (50, quota("True", 50)),
+        (100, quota("False", 100)),
+        (200, quota("True", 200)),
+        (210, quota("False", 210)),
+        (300, quota("True", 300)),
+    ]);
+    assert_eq!(
+        churned.waits_since(),
+        Some(first),
+        "it has waited since then"
+    );
+    assert!(
+        churned.wait_to_record().is_none(),
+        "there is no place for it"
+    );
+    // It had its quota for 60 of these 250 seconds.
+    let minutes = std::time::Duration::from_secs(120);
+    let ends = Blocked::deadline([&churned.wait.kept_out], after(50), minutes);
+    assert_eq!(ends, Some(after(360)));
+}
+
+#[test]
+fn its_wait_begins_when_it_has_its_quota_and_anew_when_it_is_made_active_again() {
+    let late = waits(&[(10, quota("False", 5)), (90, quota("True", 90))]);
+    assert_eq!(late.waits_since(), Some(after(90).as_second()));
+    let inactive = |since: i64| {
+        let mut object = quota("False", since);
+        object["spec"]["active"] = json!(false);
+        object
+    };
+    let anew = waits(&[
+        (50, quota("True", 50)),
+        (100, inactive(100)),
+        (150, quota("False", 100)),
+        (200, quota("True", 200)),
+    ]);
+    assert_eq!(anew.waits_since(), Some(after(200).as_second()));
 }
 
 #[test]
@@ -288,6 +357,7 @@ fn what_was_evicted_keeps_its_slots_until_its_pods_are_gone_and_that_is_written(
             workload: (&**workload).into(),
             sessions: vec![NEW.into()],
             hold: false,
+            began: None,
         });
         let request = Kind::KueueWorkload.request(&give_back, &tracked.shape, now());
         let after = applied(&evicted(before), &request.expect("it can be said"));
@@ -311,6 +381,7 @@ fn what_was_evicted_is_known_to_have_run_when_nothing_else_is_known_of_that() {
             workload: (&*gone.workload).into(),
             sessions: gone.workload.reported.clone(),
             hold: false,
+            began: None,
         });
         let request = Kind::KueueWorkload.request(&give_back, &gone.shape, now());
         let after = applied(&evicted(before), &request.expect("it can be said"));
@@ -378,6 +449,7 @@ fn of_two_checks_of_ours_both_are_pending_again_when_it_gives_its_slot_back() {
             workload: (&tracked.workload).into(),
             sessions: vec![SESSION.into()],
             hold: true,
+            began: None,
         })
     });
     assert_eq!(states(&after), ["Ready", "Pending", "Pending"]);
@@ -424,6 +496,7 @@ fn what_gives_its_slot_back_waits_on_and_says_so() {
             workload: (&tracked.workload).into(),
             sessions: vec![SESSION.into(), NEW.into()],
             hold: false,
+            began: None,
         })
     });
     let after = applied(&reserved(), &give_back);

@@ -196,6 +196,7 @@ fn forgets_its_grant(kind: &Kind, granted: &Value) {
             workload,
             sessions: vec![SESSION.into()],
             hold: true,
+            began: None,
         })
     });
     let after = applied(granted, &give_back);

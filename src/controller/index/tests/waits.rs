@@ -1,7 +1,7 @@
 //! Waits that end, and workloads that replace each other.
 
 use consul_client::clock;
-use consul_semaphore::Wait;
+use consul_semaphore::{Wait, WaitBegan};
 
 use super::*;
 
@@ -152,8 +152,43 @@ fn a_time_on_hold_does_not_count() {
     };
     put(&index, held("10", true));
     assert_eq!(index.next_overdue(&queue("db")), None);
+    assert_eq!(to_record(&index), [("a".into(), WaitBegan::OnHold)]);
     let before = clock::time().as_second();
     put(&index, held("11", false));
     let next = index.next_overdue(&queue("db")).unwrap().as_second();
     assert!(next >= before + 100, "{next}");
+    assert_eq!(to_record(&index), [("a".into(), WaitBegan::At(next - 100))]);
+}
+
+#[test]
+fn what_was_recorded_of_a_wait_is_true_for_the_next_process() {
+    let ends = |recorded| {
+        let index = with_db();
+        put(
+            &index,
+            tracked("a", |tracked| {
+                let workload = workload(tracked);
+                workload.wait.timeout = Some(Duration::from_secs(100));
+                workload.wait.recorded = Some(recorded);
+            }),
+        );
+        let next = index.next_overdue(&queue("db")).unwrap().as_second();
+        (next, to_record(&index))
+    };
+    assert_eq!(ends(WaitBegan::At(700)), (800, Vec::new()));
+    // It was taken off hold while no operator ran.
+    let before = clock::time().as_second();
+    let (next, recorded) = ends(WaitBegan::OnHold);
+    assert!(next >= before + 100, "{next}");
+    assert_eq!(recorded, [("a".into(), WaitBegan::At(next - 100))]);
+}
+
+/// What is to be recorded of the waits at `db`.
+fn to_record(index: &Index) -> Vec<(String, WaitBegan)> {
+    let unrecorded = index.unrecorded(&queue("db"), 9).into_iter();
+    let records = unrecorded.map(|workload| {
+        let began = workload.wait_to_record().unwrap();
+        (workload.name.to_string(), began)
+    });
+    records.collect()
 }

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use super::*;
 use crate::{
-    OnContention, Wait, WaitSettings,
+    OnContention, Wait, WaitBegan, WaitSettings,
     plan::Skipped,
     windows::{WindowSpec, Windows},
 };
@@ -126,6 +126,45 @@ fn a_time_in_which_nothing_can_be_granted_does_not_count() {
     assert_eq!(world.failed().len(), 1);
     world.later(MINUTE);
     assert_eq!(world.failed()[1..], [("c", "WaitTimedOut")]);
+}
+
+#[test]
+fn a_grant_that_was_given_back_before_the_first_start_ends_no_wait() {
+    let mut world = World::with(&[("db", 1)]);
+    world.waits("a", &["db"], |_| {});
+    for (name, was_started) in [("b", false), ("c", true)] {
+        world.waits(name, &["db"], |workload| {
+            hasty(workload);
+            workload.wait.recorded = workload.wait_given_back().filter(|_| !was_started);
+            workload.reported = vec!["s".into()];
+        });
+    }
+    world.later(MINUTE * 2);
+    assert_eq!(world.failed(), [("b", "WaitTimedOut")]);
+}
+
+#[test]
+fn a_hold_and_its_end_are_recorded() {
+    let mut world = World::with(&[("db", 1)]);
+    let recorded = |world: &World| world.workload_in("db", "b").wait.recorded;
+    world.waits("a", &["db"], |_| {});
+    world.waits("b", &["db"], |_| {});
+    assert_eq!(recorded(&world), None, "nothing was on hold");
+    for hold in [true, false] {
+        let now = world.now().time;
+        world.change(&"b".into(), |workload| {
+            let earlier = workload.clone();
+            workload.hold = hold;
+            workload.note_wait(Some(&earlier), now);
+        });
+        world.settle();
+        let expected = if hold {
+            WaitBegan::OnHold
+        } else {
+            WaitBegan::At(now.as_second())
+        };
+        assert_eq!(recorded(&world), Some(expected));
+    }
 }
 
 #[test]

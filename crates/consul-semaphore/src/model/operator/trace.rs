@@ -167,6 +167,7 @@ impl Step {
                     Patch::Skip(_) => canon.word(&'k'),
                     Patch::Fail(_) => canon.word(&'f'),
                     Patch::End(_) => canon.word(&'e'),
+                    Patch::RecordWait(_) => canon.word(&'w'),
                     Patch::Rename(rename) => {
                         canon.word(&'n');
                         canon.in_order(&rename.sessions);

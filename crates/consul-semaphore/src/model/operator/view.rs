@@ -139,18 +139,21 @@ impl Lookup for &View<'_> {
 
     fn overdue(&self, now: jiff::Timestamp, most: usize) -> Vec<Overdue> {
         let waiting = self.queued().into_iter();
-        let waiting = waiting.filter(|workload| workload.was_never_granted());
         let overdue = waiting.filter_map(|workload| {
             let timeout = workload.wait.timeout?;
-            let since = workload.since;
+            let since = workload.waits_since()?;
             let ends = since.checked_add(i64::try_from(timeout.as_secs()).ok()?)?;
-            (ends <= now.as_second()).then_some(Overdue {
-                workload,
-                since,
-                timeout,
-            })
+            (ends <= now.as_second()).then_some(Overdue { workload, timeout })
         });
         overdue.take(most).collect()
+    }
+
+    /// Of waits that do not end, nobody needs to know when they began.
+    fn unrecorded(&self, most: usize) -> Vec<Arc<Workload>> {
+        let workloads = self.store.workloads.iter();
+        let ending = workloads.filter(|workload| workload.wait.timeout.is_some());
+        let unrecorded = ending.filter(|workload| workload.wait_to_record().is_some());
+        unrecorded.take(most).cloned().collect()
     }
 
     /// Pods may have ended at any time.

@@ -223,10 +223,12 @@ impl Operator {
         let seen = outside.workloads.objects().filter_map(|object| {
             let mut workload = outside.workloads.read(&object.uid, outside.now())?;
             let known = self.store.workload(&workload.uid);
-            match known {
-                Some(known) if known.version == workload.version => workload.seen = known.seen,
-                _ => {}
+            if let Some(known) = &known
+                && known.version == workload.version
+            {
+                workload.seen = known.seen;
             }
+            workload.note_wait(known.as_deref(), self::now(outside).time);
             Some(Arc::new(workload))
         });
         let seen: Vec<_> = seen.collect();

@@ -351,6 +351,7 @@ impl Outside {
             Patch::Suspend(_) => "a suspension",
             Patch::GiveBack(_) => "a slot given back",
             Patch::Rename(_) => "a slot had again",
+            Patch::RecordWait(_) => "a wait that was recorded",
             Patch::Skip(_) => "a skip",
             Patch::Fail(fail) => fail.why.reason(),
             Patch::End(_) => "an end",

@@ -21,8 +21,8 @@ use crate::{
     object::Conditions,
     read::{self, Read},
     request::{
-        JsonPatch, Request, give_back_and_clear, holder_label, metadata, record, rename,
-        sequencers, unheld,
+        JsonPatch, Request, give_back_and_clear, holder_label, metadata, record, record_wait,
+        rename, sequencers, unheld,
     },
     shape::{Failing, Listing, Shape, Template},
 };
@@ -158,6 +158,7 @@ impl Read for Listed<'_> {
         Traits {
             can_be_suspended: true,
             runs_again: self.row.life.runs_again,
+            ..Traits::default()
         }
     }
 
@@ -245,6 +246,7 @@ pub(in crate::kind) fn request(row: &Arc<Row>, write: &Write, shape: &Shape) -> 
         // It may run again, so it is not to fail any more.
         Write::GiveBack(write) => give_back_and_clear(write, &[a::FAILED]),
         Write::Rename(write) => rename(write),
+        Write::RecordWait(write) => record_wait(write),
         Write::Skip(_) => Request::Delete,
         Write::Fail(write) => fails(row, &write.workload, write.why.reason()),
         Write::End(write) => fails(row, &write.workload, write.why.reason()),

@@ -190,16 +190,21 @@ impl Lookup for OfQueue<'_> {
         let waiting = self.queued().into_iter();
         let overdue = waiting.filter_map(|workload| {
             let timeout = workload.wait.timeout?;
-            let since = workload.since;
+            let since = workload.waits_since()?;
             let ends = since + i64::try_from(timeout.as_secs()).ok()?;
-            let over = workload.was_never_granted() && ends <= now.as_second();
-            over.then_some(Overdue {
-                workload,
-                since,
-                timeout,
-            })
+            (ends <= now.as_second()).then_some(Overdue { workload, timeout })
         });
         overdue.take(most).collect()
+    }
+
+    fn unrecorded(&self, most: usize) -> Vec<Arc<Workload>> {
+        let name = &*self.queue.semaphore.name;
+        let unrecorded = self.workloads().filter(|workload| {
+            let first = workload.requests.first();
+            first.is_some_and(|first| *first.semaphore == *name)
+                && workload.wait_to_record().is_some()
+        });
+        unrecorded.take(most).collect()
     }
 
     fn superseded(&self, most: usize) -> Vec<Superseded> {
