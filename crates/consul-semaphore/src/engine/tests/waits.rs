@@ -144,6 +144,23 @@ fn a_grant_that_was_given_back_before_the_first_start_ends_no_wait() {
 }
 
 #[test]
+fn who_can_never_be_started_does_not_wait_for_ever_beside_free_slots() {
+    let mut world = World::with(&[("db", 1)]);
+    world.refuses_to_start = Some("bad");
+    world.waits("bad", &["db"], hasty);
+    assert!(!world.given_back.is_empty());
+    // Others come and go, so it is not that nothing can be started.
+    for number in 0..60 {
+        let name = format!("w{number}");
+        world.waits(&name, &["db"], |_| {});
+        world.ends(&name);
+        world.later(MINUTE / 10);
+    }
+    assert!(world.started.iter().any(|name| name == "w0"));
+    assert_eq!(world.failed(), [("bad", "WaitTimedOut")]);
+}
+
+#[test]
 fn a_hold_and_its_end_are_recorded() {
     let mut world = World::with(&[("db", 1)]);
     let recorded = |world: &World| world.workload_in("db", "b").wait.recorded;
