@@ -68,6 +68,8 @@ impl Refused {
             (Write::GiveBack(_), Some(Self::GiveBack(since))) if since + UNDECIDED <= now => {
                 Some(Self::Everything)
             }
+            // It is not known any more that only a start of it fails.
+            (Write::Fail(_) | Write::RecordWait(_), Some(Self::Start)) => None,
             (_, before) => before,
         }
     }
@@ -133,9 +135,10 @@ impl Refusals {
         excluded
     }
 
-    /// Whether a workload is left alone for now, or can't be started.
+    /// Whether a workload is left alone for now. One that only can't be started may fail, or its wait may be recorded.
     pub(super) fn is_troubled(&self, workload: &Uid, now: Moment) -> bool {
         let trouble = self.troubles.get(workload);
+        let trouble = trouble.filter(|trouble| trouble.why != Why::Refused(Refused::Start));
         trouble.is_some_and(|trouble| trouble.setback.until > now)
     }
 
@@ -269,7 +272,7 @@ impl Refusals {
         let refused = match write {
             write if refused => Refused::after(known, write, now.moment),
             // Whether it is refused is unknown again.
-            Write::Start(_) => None,
+            Write::Start(_) | Write::Fail(_) | Write::RecordWait(_) => None,
             _ => known,
         };
         if refused == Some(Refused::Everything) {

@@ -77,8 +77,10 @@ impl Engine {
                 .iter()
                 .all(|queue| self.reaches(queue, &workload.uid));
             if in_reach || self.standing(&queues, &workload.uid, now) == Standing::Engaged {
-                self.look_again(queue, SOON, now);
-            } else if let Some(queue) = self.existing(queue) {
+                // Whatever comes of that makes a pass due.
+                continue;
+            }
+            if let Some(queue) = self.existing(queue) {
                 let workload = (&workload).into();
                 queue.record_wait(RecordWait { workload, began });
             }
