@@ -382,7 +382,7 @@ impl Shell {
             .or_default()
             .deletion_announced;
         let all = terminating && !std::mem::replace(announced, terminating);
-        let waits = |uid: &Uid| !queue.is_busy(uid) && !queue.is_granting(uid);
+        let waits = |uid: &Uid| !queue.is_leaving(uid) && !queue.is_granting(uid);
         if let Some(controller) = self.semaphores.get(&reference.semaphore) {
             let emitter = Emitter {
                 context: &self.context,

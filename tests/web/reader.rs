@@ -176,7 +176,7 @@ impl Seen {
 
     /// The Jobs in its queue.
     pub(crate) fn queue(&self, id: &str) -> Vec<&str> {
-        names(&self.is(id)["queue"], "job")
+        names(&self.is(id)["queue"], "name")
     }
 }
 

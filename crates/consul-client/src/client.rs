@@ -651,7 +651,8 @@ mod tests {
         });
         let config = Config {
             addresses: vec![address.parse().unwrap()],
-            timeout: Duration::from_millis(500),
+            // Beside a busy machine a listing takes its time, too.
+            timeout: Duration::from_secs(10),
             ..Config::default()
         };
         (config, waits)

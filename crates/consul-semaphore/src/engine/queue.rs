@@ -162,6 +162,8 @@ struct Schedule {
 pub(crate) struct Writes {
     /// The workloads that are being written to.
     pub(crate) busy: BTreeSet<Uid>,
+    /// Those of them beside which only the beginning of their wait is recorded.
+    recorded: BTreeSet<Uid>,
     pub(crate) refusals: Refusals,
     /// When to retry a write that could not be sent.
     again: Option<Moment>,
@@ -279,6 +281,11 @@ impl Queue {
     /// Whether a workload is being written to.
     pub fn is_busy(&self, uid: &Uid) -> bool {
         self.writes.busy.contains(uid)
+    }
+
+    /// Whether a workload is being written to, and its wait does not just go on meanwhile.
+    pub fn is_leaving(&self, uid: &Uid) -> bool {
+        self.is_busy(uid) && !self.writes.recorded.contains(uid)
     }
 
     /// Whether a slot is being granted to a workload.
@@ -712,6 +719,7 @@ impl Queue {
         }
         let (workload, refusals) = (write.target().clone(), &mut self.writes.refusals);
         self.writes.busy.remove(&workload.uid);
+        self.writes.recorded.remove(&workload.uid);
         match written {
             Written::Outdated(seen) if !write.is_done_in(seen.as_deref()) => {
                 refusals.lost_race(&workload.uid, now);
@@ -1357,8 +1365,12 @@ impl Queue {
         if !self.writes.busy.insert(write.target().uid.clone()) {
             return;
         }
-        if let Write::Start(start) = &write {
-            self.note_start(start);
+        match &write {
+            Write::Start(start) => self.note_start(start),
+            Write::RecordWait(record) => {
+                self.writes.recorded.insert(record.workload.uid.clone());
+            }
+            _ => {}
         }
         let call = Call::Write {
             write: write.clone(),

@@ -452,6 +452,9 @@ impl World {
                         workload.reported.clone_from(&rename.sessions);
                     }),
                     Write::RecordWait(record) => {
+                        let asked = self.engine.queue(queue).unwrap();
+                        let leaves = asked.is_leaving(&record.workload.uid);
+                        assert!(!leaves, "it goes on waiting meanwhile");
                         self.change(&record.workload.uid, |workload| {
                             workload.wait.recorded = Some(record.began);
                         });
