@@ -176,8 +176,11 @@ mod tests {
         workload
     }
 
+    /// How a user changes a workload.
+    type Change<'a> = &'a dyn Fn(&mut Workload);
+
     /// What an operator knows that sees these versions at these seconds, one after the other.
-    fn seen(versions: &[(i64, &dyn Fn(&mut Workload))]) -> Workload {
+    fn seen(versions: &[(i64, Change<'_>)]) -> Workload {
         let (mut read, mut known) = (made(), None);
         for (second, change) in versions {
             change(&mut read);
@@ -196,9 +199,9 @@ mod tests {
         let unhold = |workload: &mut Workload| workload.hold = false;
         assert_eq!(seen(&[(110, &plain)]).waits_since(), Some(100));
         assert_eq!(seen(&[(110, &plain)]).wait_to_record(), None);
-        let held = seen(&[(110, &plain), (120, &hold)]);
-        assert_eq!(held.waits_since(), None);
-        assert_eq!(held.wait_to_record(), Some(WaitBegan::OnHold));
+        let stopped = seen(&[(110, &plain), (120, &hold)]);
+        assert_eq!(stopped.waits_since(), None);
+        assert_eq!(stopped.wait_to_record(), Some(WaitBegan::OnHold));
         let freed = seen(&[(110, &hold), (120, &unhold)]);
         assert_eq!(freed.waits_since(), Some(120));
         assert_eq!(freed.wait_to_record(), Some(WaitBegan::At(120)));

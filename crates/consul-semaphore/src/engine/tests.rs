@@ -428,52 +428,10 @@ impl World {
                 not_after: Some(not_after),
                 ..
             } if self.now().moment + timeout > not_after => Answer::Written(Written::NotSent),
-            Call::Write { write, .. } => {
-                match &write {
-                    Write::Start(_) if self.starts_are_lost => return,
-                    Write::Start(start)
-                        if self.starts_are_refused
-                            || self.refuses_to_start == Some(&*start.workload.name) =>
-                    {
-                        let refused = Written::Refused {
-                            message: "no".into(),
-                            forbidden: false,
-                        };
-                        let answer = Answer::Written(refused);
-                        return self.engine.answered(id, answer, now, &self.store);
-                    }
-                    Write::Start(start) => self.start(start),
-                    Write::GiveBack(give_back) => self.give_back(give_back),
-                    Write::Suspend(suspend) => self.change(&suspend.workload.uid, |workload| {
-                        workload.phase = Phase::Idle;
-                        workload.reported.clear();
-                    }),
-                    Write::Rename(rename) => self.change(&rename.workload.uid, |workload| {
-                        workload.reported.clone_from(&rename.sessions);
-                    }),
-                    Write::RecordWait(record) => {
-                        let asked = self.engine.queue(queue).unwrap();
-                        let leaves = asked.is_leaving(&record.workload.uid);
-                        assert!(!leaves, "it goes on waiting meanwhile");
-                        self.change(&record.workload.uid, |workload| {
-                            workload.wait.recorded = Some(record.began);
-                        });
-                    }
-                    Write::Skip(_) => {}
-                    Write::Fail(fail) => {
-                        let name = fail.workload.name.to_string();
-                        self.failed.push((name, fail.why.clone()));
-                        self.change(&fail.workload.uid, |workload| {
-                            workload.phase = Phase::Finished { at_rest: true };
-                        });
-                    }
-                    Write::End(end) => {
-                        self.ended.push(end.workload.name.to_string());
-                        self.change(&end.workload.uid, |workload| workload.wait.failing = true);
-                    }
-                }
-                Answer::Written(Written::Done)
-            }
+            Call::Write { write, .. } => match self.write(queue, &write) {
+                Some(written) => Answer::Written(written),
+                None => return,
+            },
             Call::Resolve { .. } => {
                 self.resolves += 1;
                 Answer::Resolved(if self.resolves_fail {
@@ -490,6 +448,52 @@ impl World {
             Call::AskAccess => return,
         };
         self.engine.answered(id, answer, now, &self.store);
+    }
+
+    /// Carries out a write to a workload, and says what becomes of it; nothing if the answer is lost.
+    fn write(&mut self, queue: &QueueRef, write: &Write) -> Option<Written> {
+        match write {
+            Write::Start(_) if self.starts_are_lost => return None,
+            Write::Start(start)
+                if self.starts_are_refused
+                    || self.refuses_to_start == Some(&*start.workload.name) =>
+            {
+                return Some(Written::Refused {
+                    message: "no".into(),
+                    forbidden: false,
+                });
+            }
+            Write::Start(start) => self.start(start),
+            Write::GiveBack(give_back) => self.give_back(give_back),
+            Write::Suspend(suspend) => self.change(&suspend.workload.uid, |workload| {
+                workload.phase = Phase::Idle;
+                workload.reported.clear();
+            }),
+            Write::Rename(rename) => self.change(&rename.workload.uid, |workload| {
+                workload.reported.clone_from(&rename.sessions);
+            }),
+            Write::RecordWait(record) => {
+                let asked = self.engine.queue(queue).unwrap();
+                let leaves = asked.is_leaving(&record.workload.uid);
+                assert!(!leaves, "it goes on waiting meanwhile");
+                self.change(&record.workload.uid, |workload| {
+                    workload.wait.recorded = Some(record.began);
+                });
+            }
+            Write::Skip(_) => {}
+            Write::Fail(fail) => {
+                let name = fail.workload.name.to_string();
+                self.failed.push((name, fail.why.clone()));
+                self.change(&fail.workload.uid, |workload| {
+                    workload.phase = Phase::Finished { at_rest: true };
+                });
+            }
+            Write::End(end) => {
+                self.ended.push(end.workload.name.to_string());
+                self.change(&end.workload.uid, |workload| workload.wait.failing = true);
+            }
+        }
+        Some(Written::Done)
     }
 
     fn own_sessions(&self) -> Vec<Session> {

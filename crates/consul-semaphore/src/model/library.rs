@@ -117,16 +117,16 @@ impl Story {
     /// Tells all of it, and checks every rule.
     async fn tell(self, cooldown: Duration) {
         let served = Served::new(usize::try_from(self.limit).unwrap());
-        let server = served.start().await;
+        let proxy = served.start().await;
         let answered = self
             .fates
             .iter()
             .all(|fate| matches!(fate, CallEnd::Answered));
-        meets(&server, self.fates);
+        meets(&proxy, self.fates);
         let mut semaphores = Vec::new();
         let mut programs = JoinSet::new();
         for deeds in self.programs {
-            let semaphore = semaphore(&server, self.limit, cooldown);
+            let semaphore = semaphore(&proxy, self.limit, cooldown);
             semaphores.push(semaphore.clone());
             let served = served.clone();
             programs.spawn(async move {
@@ -142,7 +142,7 @@ impl Story {
         while let Some(ended) = programs.join_next().await {
             ended.unwrap();
         }
-        server.heal();
+        proxy.heal();
         for semaphore in semaphores {
             semaphore.all_released().await;
         }

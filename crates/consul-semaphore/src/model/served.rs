@@ -111,11 +111,11 @@ impl Served {
     /// It listens.
     pub(super) async fn start(&self) -> Proxy {
         let served = self.clone();
-        let server = Proxy::before(["http://127.0.0.1:9"]).carried_by(move |call, _nobody| {
+        let proxy = Proxy::before(["http://127.0.0.1:9"]).carried_by(move |call, _nobody| {
             let served = served.clone();
             async move { Ok(served.answer(&call).await) }
         });
-        server.start().await.unwrap()
+        proxy.start().await.unwrap()
     }
 
     /// Work begins in the slot of this session.
@@ -203,14 +203,14 @@ impl Served {
         let wait = parameter("wait").and_then(|wait| wait.strip_suffix('s'));
         let wait = wait.and_then(|wait| wait.parse().ok());
         let mut changes = self.changes.subscribe();
-        let changed = async {
+        let news = async {
             while self.state.lock().consul.index() <= index.unwrap_or(0) {
                 // The sender is in `self`.
                 let _ = changes.changed().await;
             }
         };
         if index.is_some() {
-            let _nothing_changed = timeout(Duration::from_secs(wait.unwrap_or(1)), changed).await;
+            let _nothing_changed = timeout(Duration::from_secs(wait.unwrap_or(1)), news).await;
         }
         let state = self.state.lock();
         let is_asked = |name| call.query.split('&').any(|one| one.starts_with(name));
@@ -262,10 +262,9 @@ impl Served {
             }
             "txn" => match state.transact(&operations(&call.json())) {
                 Ok(entries) => {
-                    let results = entries
-                        .iter()
-                        .map(|entry| json!({ "KV": wire(entry, false) }));
-                    found(&json!({ "Results": Value::from_iter(results) }))
+                    let results = entries.iter();
+                    let results = results.map(|entry| json!({ "KV": wire(entry, false) }));
+                    found(&json!({ "Results": results.collect::<Value>() }))
                 }
                 Err(refused) => {
                     let errors = json!([{ "OpIndex": 0, "What": format!("{refused:?}") }]);

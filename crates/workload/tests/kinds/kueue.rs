@@ -180,7 +180,7 @@ fn its_wait_goes_on_when_it_has_its_quota_again() {
         "there is no place for it"
     );
     // It had its quota for 60 of these 250 seconds.
-    let minutes = std::time::Duration::from_secs(120);
+    let minutes = std::time::Duration::from_mins(2);
     let ends = Blocked::deadline([&churned.wait.kept_out], after(50), minutes);
     assert_eq!(ends, Some(after(360)));
 }

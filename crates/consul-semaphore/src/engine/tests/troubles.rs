@@ -9,8 +9,10 @@ const LONG: u64 = 10 * 60;
 impl World {
     /// A world in which a contender waits whose session nothing is known of, and Consul does not say what it is.
     fn without_owners(spec: Spec) -> Self {
-        let mut world = Self::default();
-        world.resolves_fail = true;
+        let mut world = Self {
+            resolves_fail: true,
+            ..Self::default()
+        };
         let session = world
             .consul
             .make_session("consul-semaphore-operator/other/batch/db/x/u");
