@@ -16,8 +16,8 @@ use super::{
     super::{config, flaws::rule_broken},
     operator::Step,
     outside::Outside,
-    script::{Crowd, Script, crowd, script},
-    world::{Event, Kind, Setup, World},
+    script::{Crowd, Script, alone, crowd, script},
+    world::{Event, Kind, World},
 };
 use crate::{Workload, plan::Stance};
 use consul_client::{Entry, Op};
@@ -171,16 +171,7 @@ fn a_grant_of_a_part_is_found_out() {
 
 /// A process ends between a grant and its start, and one of the two slots is lost before the next process reads.
 fn start_without_a_part(flaw: Option<Flaw>) {
-    let setup = Setup {
-        limits: vec![1, 1],
-        operations: 64,
-        lock_delay: 0,
-        cooldown: 0,
-        period: None,
-        operators: 1,
-        clients: Vec::new(),
-    };
-    let mut world = World::new(&setup, flaw);
+    let mut world = World::new(&alone(vec![1, 1]), flaw);
     world.create([1, 1, 0], 0, Kind::Waits);
     world.happen(&Event::See(0));
     let starts = |world: &World| {

@@ -358,7 +358,7 @@ impl Crowd {
 }
 
 /// One operator, and nobody else.
-fn alone(limits: Vec<u32>) -> Setup {
+pub(super) fn alone(limits: Vec<u32>) -> Setup {
     Setup {
         limits,
         operations: 64,
