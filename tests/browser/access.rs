@@ -47,6 +47,8 @@ async fn look(page: &Page<'_>, state: &str) {
             page.window(width, 1000).await;
             let widest = page.run("document.documentElement.scrollWidth").await;
             assert_eq!(widest, width, "{state}");
+            let missing = page.run("/undefined|NaN/.test(document.body.innerText)").await;
+            assert_eq!(missing, false, "{state}: a field is shown that is not there");
             let found = page
                 .run(&format!(
                     "axe.run({{ runOnly: {RULES} }}).then(({{ violations }}) => violations.map(({{ id, nodes }}) =>
@@ -151,7 +153,7 @@ async fn a_screen_reader_hears_what_is_what() {
         "columnheader #",
         "columnheader Job",
         "columnheader Waits",
-        "rowheader waiting-0 all slots are held",
+        "rowheader waiting-0 Job · all slots are held",
         "article batch/idle",
         "heading batch/idle",
         "image Slots held in the last 10 min: 0, limit 4",

@@ -44,7 +44,7 @@ globalThis.semaphore = (name, { held = 0, waiting = 0, round = 0, trend = [[seco
       since: seconds() - 90, neverExpires: false,
     })),
     queue: Array.from({ length: Math.min(waiting, 20) }, (_, number) => ({
-      job: `waiting-${round + number}`, since: seconds() - 30, why: number === 0 ? "all slots are held" : `behind waiting-${round + number - 1}`,
+      kind: "Job", name: `waiting-${round + number}`, since: seconds() - 30, why: number === 0 ? "all slots are held" : `behind waiting-${round + number - 1}`,
     })),
     ...other,
   },
