@@ -107,8 +107,10 @@ impl Ahead {
         let gone = |session: &SessionId| !exists(session) || served.contains(session);
         let gone = self.waiting.iter().filter(|(session, _)| gone(session));
         let gone: usize = gone.map(|(_, slots)| slots).sum();
+        let before = self.before.saturating_sub(gone);
         Some(Place {
-            left: self.before.saturating_sub(gone).saturating_sub(free),
+            before,
+            left: before.saturating_sub(free),
             is_free: free > 0,
         })
     }
@@ -130,6 +132,8 @@ fn limit_of(lock: &Lock) -> Option<u32> {
 /// Where a program stands among those who wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
+    /// For how many slots others wait before.
+    before: usize,
     /// How many slots must come free until it is next.
     left: usize,
     /// Whether a slot is free.
@@ -181,8 +185,8 @@ impl Pause {
 
 type News = mpsc::Sender<Result<Listing, consul::Error>>;
 
-/// Begins to approach the turn. What is received closes once the program is next, or only a reading can tell whether it
-/// is; before that, an error comes if Consul can't be asked for long.
+/// Begins to approach the turn. What is received closes once the program is next, or where only a reading can tell more;
+/// before that, an error comes if Consul can't be asked for long.
 pub(super) fn begin(
     consul: &Client,
     asked: &SlotsOf,
@@ -193,6 +197,7 @@ pub(super) fn begin(
         consul: consul.without_idle_connections(),
         asked: asked.clone(),
         place: Place {
+            before: ahead.before,
             left: ahead.before,
             is_free: false,
         },
@@ -279,7 +284,12 @@ impl Approach {
         self.seen = Seen { index, times: 0 };
         let lock = Lock::read(self.asked.mode, entry.as_ref());
         let place = self.ahead.place(&keys.keys, &lock);
-        Ok(place.filter(|place| place.left > 0))
+        let becomes_ready = |place: &Place| {
+            let is_ready = |before| self.asked.is_ready_behind(before);
+            is_ready(place.before) && !is_ready(self.ahead.before)
+        };
+        // Whoever becomes ready is told by a reading, once.
+        Ok(place.filter(|place| place.left > 0 && !becomes_ready(place)))
     }
 
     /// `.lock` once it has changed, or has not for a while.
@@ -365,8 +375,12 @@ mod tests {
     #[test]
     fn how_many_are_near_follows_the_limit_within_bounds() {
         let is_near = |left, limit| {
-            let is_free = false;
-            Place { left, is_free }.is_near(limit)
+            let place = Place {
+                before: left,
+                left,
+                is_free: false,
+            };
+            place.is_near(limit)
         };
         let near = |limit| (1..100).filter(|left| is_near(*left, limit)).count();
         assert_eq!(

@@ -97,16 +97,6 @@ impl Watched {
         }
     }
 
-    /// Whether the program would be granted its slots if all holders ended now, where others wait before for this many
-    /// slots; `None`: it does not wait. Those of a rate do not end, and those of a mutex have no order.
-    pub(super) fn is_ready_if_all_end(&self, before: Option<usize>) -> bool {
-        let limit = usize::try_from(self.asked.limit).unwrap_or(usize::MAX);
-        let own = usize::try_from(self.asked.slots.get()).unwrap_or(usize::MAX);
-        before.is_some_and(|before| before.saturating_add(own) <= limit)
-            && self.asked.mode == Mode::Semaphore
-            && self.asked.period.is_none()
-    }
-
     /// Follows the prefix as the last pass says: closely while the program may be next or does not wait, and otherwise
     /// from afar. Returns whether that is closely.
     pub(super) fn follow(
