@@ -13,12 +13,11 @@ use std::{
 
 use tokio::{sync::mpsc, time::sleep};
 
-use super::{program::Program, request::SlotsOf};
+use super::{program::Program, request::SlotsOf, watched::News};
 use crate::{ContenderBody, Lock, Reading};
-use consul_client::{self as consul, Backoff, Client, Entry, Listing, SessionId, WatchOptions};
+use consul_client::{self as consul, Backoff, Client, Entry, SessionId, WatchOptions};
 
-/// Those for whom at most this many slots must come free before they are next are near, whatever the limit is: enough to
-/// be ready while the first ones are served.
+/// This many are near whatever the limit is: enough to be ready while the first ones are served.
 const NEAR: usize = 4;
 
 /// Where the limit is greater so are the numbers of those who are near, up to this.
@@ -57,6 +56,8 @@ pub(super) struct Ahead {
     own: SessionId,
     /// `None` while `.lock` can't be read.
     limit: Option<u32>,
+    /// How many slots were free then, and not for the program, as outside of its windows.
+    free: usize,
 }
 
 impl Ahead {
@@ -85,6 +86,7 @@ impl Ahead {
             waiting: waiting.collect(),
             own: own.clone(),
             limit: limit_of(reading.lock()),
+            free: free(reading.lock()),
         }
     }
 
@@ -97,12 +99,11 @@ impl Ahead {
         if !exists(&self.own) || !has_order(lock) || limit_of(lock) != self.limit {
             return None;
         }
-        let (mut free, mut served) = (0, BTreeSet::new());
+        let (mut free, mut served) = (free(lock), BTreeSet::new());
         if let Lock::Semaphore { body, .. } = lock {
             served = body.holders().collect();
             // Whoever reads all removes the dead holders.
-            let dead = body.holders().filter(|holder| !exists(holder)).count();
-            free = body.room() + dead;
+            free += served.iter().filter(|holder| !exists(holder)).count();
         }
         let gone = |session: &SessionId| !exists(session) || served.contains(session);
         let gone = self.waiting.iter().filter(|(session, _)| gone(session));
@@ -110,23 +111,37 @@ impl Ahead {
         let before = self.before.saturating_sub(gone);
         Some(Place {
             before,
-            left: before.saturating_sub(free),
+            left: before.saturating_sub(free.saturating_sub(self.free)),
             is_free: free > 0,
         })
     }
 }
 
 /// Whether those who wait are served in an order, as far as is known.
-fn has_order(lock: &Lock) -> bool {
+pub(super) fn has_order(lock: &Lock) -> bool {
     matches!(lock, Lock::Semaphore { .. } | Lock::Unreadable(_))
 }
 
 /// The limit that says how many are near; `None` while `.lock` can't be read.
-fn limit_of(lock: &Lock) -> Option<u32> {
+pub(super) fn limit_of(lock: &Lock) -> Option<u32> {
     match lock {
         Lock::Semaphore { body, .. } => Some(body.limit()),
         Lock::Absent { .. } | Lock::Mutex { .. } | Lock::Unreadable(_) => None,
     }
+}
+
+/// How many slots are free.
+pub(super) fn free(lock: &Lock) -> usize {
+    match lock {
+        Lock::Semaphore { body, .. } => body.room(),
+        Lock::Absent { .. } | Lock::Mutex { .. } | Lock::Unreadable(_) => 0,
+    }
+}
+
+/// Those for whom at most this many slots must come free before they are next are near.
+pub(super) fn near(limit: Option<u32>) -> usize {
+    let limit = limit.map_or(0, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    limit.clamp(NEAR, MOST_NEAR)
 }
 
 /// Where a program stands among those who wait.
@@ -138,14 +153,6 @@ struct Place {
     left: usize,
     /// Whether a slot is free.
     is_free: bool,
-}
-
-impl Place {
-    /// Whether at most so few slots must come free, at a semaphore with this limit.
-    fn is_near(self, limit: Option<u32>) -> bool {
-        let limit = limit.map_or(0, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        self.left <= limit.clamp(NEAR, MOST_NEAR)
-    }
 }
 
 /// How long until the next look, while the turn is far.
@@ -183,15 +190,9 @@ impl Pause {
     }
 }
 
-type News = mpsc::Sender<Result<Listing, consul::Error>>;
-
 /// Begins to approach the turn. What is received closes once the program is next, or where only a reading can tell more;
 /// before that, an error comes if Consul can't be asked for long.
-pub(super) fn begin(
-    consul: &Client,
-    asked: &SlotsOf,
-    ahead: Ahead,
-) -> mpsc::Receiver<Result<Listing, consul::Error>> {
+pub(super) fn begin(consul: &Client, asked: &SlotsOf, ahead: Ahead) -> mpsc::Receiver<News> {
     let (news, receiver) = mpsc::channel(1);
     let approach = Approach {
         consul: consul.without_idle_connections(),
@@ -220,7 +221,7 @@ struct Approach {
     ahead: Ahead,
     place: Place,
     /// Follows `.lock`, while the turn is near.
-    changes: Option<mpsc::Receiver<Result<Listing, consul::Error>>>,
+    changes: Option<mpsc::Receiver<News>>,
     seen: Seen,
 }
 
@@ -235,7 +236,7 @@ struct Seen {
 
 impl Approach {
     /// Looks until the program is next.
-    async fn look_until_next(mut self, news: &News) {
+    async fn look_until_next(mut self, news: &mpsc::Sender<News>) {
         let mut pause = Pause::new(self.place.left);
         let (mut failures, mut told) = (BACKOFF, false);
         loop {
@@ -262,7 +263,7 @@ impl Approach {
 
     /// Where the program stands at the next look; `None`: it is next, or only a reading can tell.
     async fn look(&mut self, pause: &Pause) -> Result<Option<Place>, consul::Error> {
-        let is_near = self.place.is_near(self.ahead.limit);
+        let is_near = self.place.left <= near(self.ahead.limit);
         let entry = if is_near {
             self.next_change().await?
         } else {
@@ -317,7 +318,7 @@ impl Approach {
 mod tests {
     use super::*;
     use crate::{Mode, samples};
-    use consul_client::clock::Moment;
+    use consul_client::{Listing, clock::Moment};
 
     /// `p` with two slots, these holders, and these who wait.
     fn reading(holders: &[&str], waiting: &[String]) -> Reading {
@@ -374,19 +375,8 @@ mod tests {
 
     #[test]
     fn how_many_are_near_follows_the_limit_within_bounds() {
-        let is_near = |left, limit| {
-            let place = Place {
-                before: left,
-                left,
-                is_free: false,
-            };
-            place.is_near(limit)
-        };
-        let near = |limit| (1..100).filter(|left| is_near(*left, limit)).count();
-        assert_eq!(
-            [Some(1), Some(9), Some(5000), None].map(near),
-            [4, 9, 16, 4]
-        );
+        let limits = [Some(1), Some(9), Some(5000), None];
+        assert_eq!(limits.map(near), [4, 9, 16, 4]);
     }
 
     #[test]
@@ -406,6 +396,16 @@ mod tests {
         let dead = place(0, &lock(2, &["h", "gone"])).unwrap();
         assert_eq!((dead.left, dead.is_free), (8, true));
         assert!(!place(0, &lock(2, &["h", "i"])).unwrap().is_free);
+    }
+
+    #[test]
+    fn slots_that_were_free_and_not_for_it_bring_nobody_nearer() {
+        let ahead = Ahead::behind(&reading(&["h"], &waiting(10)), 9, &"w9".into());
+        let all = keys(&[waiting(10), vec!["h".to_owned()]].concat());
+        let left = |lock| ahead.place(&all, &lock).map(|place| place.left);
+        assert_eq!(left(lock(2, &["h"])), Some(9));
+        assert_eq!(left(lock(2, &[])), Some(8));
+        assert_eq!(left(lock(2, &["h", "w0"])), Some(8));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::{
     request::{Request, SlotsOf},
 };
 use crate::{
-    Lock, Mode, SlotRequest,
+    Mode, Reading, SlotRequest,
     engine::{Engine, Queue, QueueRef, SemaphoreRef},
     identity,
 };
@@ -50,9 +50,9 @@ enum Follows {
     /// Not yet, or not any more.
     No,
     /// By a watch.
-    Closely(mpsc::Receiver<Reading>),
+    Closely(mpsc::Receiver<News>),
     /// By looks at `.lock` until the program is next, which closes this.
-    FromAfar(mpsc::Receiver<Reading>),
+    FromAfar(mpsc::Receiver<News>),
 }
 
 /// How far apart the readings of a program are that holds its slots: it learns from them only that a slot is lost.
@@ -64,7 +64,8 @@ fn holding(ttl: Option<Duration>) -> Duration {
     ttl.map_or(HOLDING, |ttl| HOLDING.min(ttl / 40))
 }
 
-type Reading = Result<Listing, consul::Error>;
+/// What comes of following a prefix.
+pub(super) type News = Result<Listing, consul::Error>;
 
 impl Watched {
     /// Those of a request, in its order.
@@ -146,17 +147,16 @@ impl Watched {
         self.is_next
     }
 
-    /// Whether those who wait for so many slots before the program leave none of what is free. While it watches the
-    /// prefix and a slot is free it may be next all the same: a turn may pass, and whoever asks for more may wait for
-    /// that.
-    fn is_behind(&self, before: usize, reading: &crate::Reading) -> bool {
-        let free = match reading.lock() {
-            Lock::Semaphore { body, .. } => body.room(),
-            Lock::Unreadable(_) => 0,
-            Lock::Absent { .. } | Lock::Mutex { .. } => return false,
-        };
-        let watches = matches!(self.follows, Follows::Closely(_));
-        before > free && (free == 0 || !watches)
+    /// Whether others wait before for so many slots that the program can't be next. While it watches the prefix and a
+    /// slot is free it may be: a turn may pass, and whoever asks for more slots leaves the one that is free.
+    fn is_behind(&self, before: usize, reading: &Reading) -> bool {
+        let lock = reading.lock();
+        if !approach::has_order(lock) {
+            return false;
+        }
+        let free = approach::free(lock);
+        let may_pass = free > 0 && matches!(self.follows, Follows::Closely(_));
+        before >= approach::near(approach::limit_of(lock)) || before > free && !may_pass
     }
 
     /// Whether all who wait at the prefix can be seen, and are served in an order.
@@ -180,7 +180,7 @@ impl Watched {
         }
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Reading>> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<News>> {
         let (Follows::Closely(readings) | Follows::FromAfar(readings)) = &mut self.follows else {
             return Poll::Pending;
         };
@@ -194,7 +194,7 @@ impl Watched {
 
 /// Waits for the next reading of any of them; `None`: one of them has come near, and is to be watched. None comes before
 /// the others each time, however much happens there.
-pub(super) async fn next_reading(watched: &mut [Watched]) -> (SemaphoreRef, Option<Reading>) {
+pub(super) async fn next_reading(watched: &mut [Watched]) -> (SemaphoreRef, Option<News>) {
     poll_fn(|context| {
         let (before, from) = watched.split_at_mut(fastrand::usize(..=watched.len()));
         for watched in from.iter_mut().chain(before) {
