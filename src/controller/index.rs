@@ -154,10 +154,19 @@ impl Unclaimed {
     }
 }
 
+/// Who manages a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manager {
+    ThisOperator,
+    /// Nobody yet, and perhaps this operator soon.
+    Undecided,
+    /// Another operator, or nobody.
+    Others,
+}
+
 struct Semaphore {
     offer: Offer,
-    /// Whether this operator manages it, and not another one.
-    ours: bool,
+    manager: Manager,
     queues: HashMap<Option<Key>, IndexedQueue>,
     /// When it could grant nothing; `None` until that is known.
     blocked: Option<Blocked>,
@@ -381,18 +390,33 @@ impl Index {
         there
     }
 
-    /// A semaphore exists; this operator manages it if it is `ours`.
-    pub(super) async fn add_semaphore(&self, reference: &SemaphoreRef, offer: Offer, ours: bool) {
-        let users = self.replace_semaphore(reference, offer, ours);
-        self.rearrange(users).await;
+    /// A semaphore exists, and this is who manages it.
+    pub(super) async fn add_semaphore(
+        &self,
+        reference: &SemaphoreRef,
+        offer: Offer,
+        manager: Manager,
+    ) {
+        let (users, is_decided) = self.replace_semaphore(reference, offer, manager);
+        self.rearrange(users, is_decided).await;
     }
 
-    /// Stores a semaphore in the place of what has its name. Returns the workloads that this concerns.
-    fn replace_semaphore(&self, reference: &SemaphoreRef, offer: Offer, ours: bool) -> IdSet<Uid> {
+    /// Stores a semaphore in the place of what has its name. Returns the workloads that this concerns, and whether it was
+    /// undecided before that this operator manages it.
+    fn replace_semaphore(
+        &self,
+        reference: &SemaphoreRef,
+        offer: Offer,
+        manager: Manager,
+    ) -> (IdSet<Uid>, bool) {
         let mut state = self.state();
-        if !ours && state.is_others(reference, &offer) {
-            return IdSet::default();
+        let ours = manager == Manager::ThisOperator;
+        let before = state.semaphores.get(reference);
+        if !ours && before.is_some_and(|before| before.manager == manager && before.offer == offer)
+        {
+            return (IdSet::default(), false);
         }
+        let is_decided = ours && before.is_some_and(|before| before.manager == Manager::Undecided);
         let mut users = state.users_of(reference);
         state.forget_semaphore(reference);
         let prefix = offer.prefix.as_str().to_owned();
@@ -401,7 +425,7 @@ impl Index {
         let keyed = offer.keyed;
         let semaphore = Semaphore {
             offer,
-            ours,
+            manager,
             queues: HashMap::new(),
             blocked: None,
         };
@@ -410,13 +434,13 @@ impl Index {
             state.queue_entry(&QueueRef::new(reference, None));
         }
         users.extend(state.users_of(reference));
-        users
+        (users, is_decided)
     }
 
     /// What a semaphore offers may have changed, but not its prefix and keys.
     pub(super) async fn update_semaphore(&self, reference: &SemaphoreRef, offer: Offer) {
         let users = self.replace_offer(reference, offer);
-        self.rearrange(users).await;
+        self.rearrange(users, false).await;
     }
 
     /// Stores what a semaphore offers now. Returns the workloads that this concerns.
@@ -479,7 +503,7 @@ impl Index {
     /// A semaphore was deleted.
     pub(super) async fn remove_semaphore(&self, reference: &SemaphoreRef) {
         let users = self.forget_semaphore(reference);
-        self.rearrange(users).await;
+        self.rearrange(users, false).await;
     }
 
     /// Forgets a semaphore. Returns the workloads that this concerns.
@@ -490,21 +514,21 @@ impl Index {
         users
     }
 
-    /// Gives these workloads their places again. Others have the lock and this thread in between: each workload is in some
-    /// place all the time.
-    async fn rearrange(&self, workloads: impl IntoIterator<Item = Uid>) {
+    /// Gives these workloads their places again, which is the first one for some where it `is_decided` only now who manages
+    /// their semaphore. Others have the lock and this thread in between: each workload is in some place all the time.
+    async fn rearrange(&self, workloads: impl IntoIterator<Item = Uid>, is_decided: bool) {
         let mut workloads = workloads.into_iter().peekable();
         while workloads.peek().is_some() {
-            self.rearrange_some(workloads.by_ref().take(ARRANGED_AT_ONCE));
+            self.rearrange_some(workloads.by_ref().take(ARRANGED_AT_ONCE), is_decided);
             if workloads.peek().is_some() {
                 tokio::task::yield_now().await;
             }
         }
     }
 
-    fn rearrange_some(&self, workloads: impl Iterator<Item = Uid>) {
+    fn rearrange_some(&self, workloads: impl Iterator<Item = Uid>, is_decided: bool) {
         let mut state = self.state();
-        workloads.for_each(|uid| state.rearrange(&uid));
+        workloads.for_each(|uid| state.rearrange(&uid, is_decided));
         MutexGuard::unlock_fair(state);
     }
 

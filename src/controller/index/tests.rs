@@ -61,12 +61,16 @@ fn offer(prefix: &str, keyed: bool) -> Offer {
 }
 
 fn add(index: &Index, name: &str, prefix: &str, keyed: bool) {
-    block_on(index.add_semaphore(&reference(name), offer(prefix, keyed), true));
+    block_on(index.add_semaphore(
+        &reference(name),
+        offer(prefix, keyed),
+        Manager::ThisOperator,
+    ));
 }
 
 /// A semaphore that another operator manages.
 fn add_others(index: &Index, name: &str, prefix: &str, keyed: bool) {
-    block_on(index.add_semaphore(&reference(name), offer(prefix, keyed), false));
+    block_on(index.add_semaphore(&reference(name), offer(prefix, keyed), Manager::Others));
 }
 
 /// An index of a cluster whose semaphores are known.
