@@ -7,9 +7,9 @@
 
 mod alike;
 mod contenders;
+mod dirty_set;
 mod known;
 mod lists;
-mod marks;
 mod places;
 mod remnants;
 mod users;
@@ -27,7 +27,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 pub(super) use self::alike::Credential;
 use self::{
-    alike::Alike, contenders::Contenders, known::KnownWorkloads, lists::Lists, marks::Marks,
+    alike::Alike, contenders::Contenders, dirty_set::DirtySet, known::KnownWorkloads, lists::Lists,
     remnants::Remnants, users::Users, work_set::WorkSet,
 };
 use super::due_times::DueTimes;
@@ -83,7 +83,7 @@ struct State {
     /// Of which pods may be left, and which grants are known to have none.
     remnants: Remnants,
     /// The workloads that were put on hold since these were last taken.
-    held_back: Marks<Uid>,
+    held_back: DirtySet<Uid>,
     contenders: Contenders,
     /// Those that replace each other.
     alike: Alike,
@@ -91,7 +91,7 @@ struct State {
     held_from_the_start: BTreeSet<Uid>,
     lists: Lists,
     /// The queues that are due a pass.
-    marks: Marks<QueueRef>,
+    due: DirtySet<QueueRef>,
 }
 
 /// What of a `ConsulSemaphore` decides which workloads are in its queues.
@@ -344,20 +344,20 @@ impl Index {
         for reference in state.queues_at(&namespace.into(), lock_key) {
             if let Some(queue) = state.queue_mut(&reference) {
                 queue.touched.insert(workload.clone());
-                state.marks.mark(reference);
+                state.due.mark(reference);
             }
         }
     }
 
     /// Waits until queues are due a pass.
     pub(super) async fn marked(&self) {
-        let wake = self.state().marks.wake();
+        let wake = self.state().due.wake();
         wake.notified().await;
     }
 
     /// Takes the queues that are due a pass.
     pub(super) fn take_marked(&self) -> BTreeSet<QueueRef> {
-        self.state().marks.take()
+        self.state().due.take()
     }
 
     /// A callback for changes of a session of a queue, except renewals: it makes a pass due. A session may be renewed
@@ -371,7 +371,7 @@ impl Index {
                 if let Some(changes) = known.and_then(|known| known.changes.as_mut()) {
                     changes.sessions = true;
                 }
-                state.marks.mark(queue.clone());
+                state.due.mark(queue.clone());
             }
         }
     }

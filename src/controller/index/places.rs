@@ -150,7 +150,7 @@ impl State {
         for reference in queues {
             if let Some(queue) = self.queue_mut(&reference) {
                 queue.superseded.insert(superseded.clone());
-                self.marks.mark(reference);
+                self.due.mark(reference);
             }
         }
     }
@@ -207,7 +207,7 @@ impl State {
         for reference in self.concerned(tracked) {
             if let Some(queue) = self.queue_mut(&reference) {
                 queue.note(&tracked.workload.uid);
-                self.marks.mark(reference);
+                self.due.mark(reference);
             }
         }
     }
@@ -239,7 +239,7 @@ impl State {
     pub(super) fn queue_entry(&mut self, reference: &QueueRef) -> Option<&mut IndexedQueue> {
         let semaphore = self.semaphores.get_mut(&reference.semaphore)?;
         if !semaphore.queues.contains_key(&reference.key) {
-            self.marks.mark(reference.clone());
+            self.due.mark(reference.clone());
         }
         Some(semaphore.queues.entry(reference.key.clone()).or_default())
     }

@@ -408,6 +408,8 @@ fn what_a_new_list_does_not_have_is_gone() {
             workload(tracked).version = "12".into();
         })),
     );
+    // What is not listed yet may still come: refused writes to it stay known meanwhile.
+    assert!(index.workload(&"a".into()).is_some());
     index.list_ends(&KindName::default(), &WatchScope::Cluster);
     assert_eq!(names(&index.all_waiting(&queue("db"))), ["b"]);
 }
