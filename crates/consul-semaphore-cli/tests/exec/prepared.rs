@@ -233,7 +233,12 @@ async fn what_is_started_ahead_has_no_token() {
     stage.noted("first").await;
     let mut second = stage.start(command("note second"));
     for id in prepared(&second).await {
-        let environment = fs::read_to_string(format!("/proc/{id}/environ")).unwrap();
+        // There is none for a moment, while the process becomes another program.
+        let environment = eventually("it has an environment", async || {
+            let environment = fs::read_to_string(format!("/proc/{id}/environ")).unwrap();
+            (!environment.is_empty()).then_some(environment)
+        })
+        .await;
         assert!(environment.contains("CONSUL_HTTP_ADDR"), "{environment}");
         assert!(!environment.contains("TOKEN"), "{environment}");
     }
