@@ -67,8 +67,8 @@ async fn jobs_go_on_whatever_becomes_of_the_leader() {
     assert_eq!(load.hold().await, hold);
     load.goes_on().await;
 
-    // Its session is destroyed by hand: Consul makes all wait for the lock-delay. Whoever lost the lead above may have
-    // noticed it only now.
+    // The leader's session is destroyed by hand, so Consul makes all replicas wait for the lock-delay. The replica that
+    // lost the lead above may notice that only now.
     let (leader, session) = eventually("the key names the leader", || async {
         let leader = leader_of(&all).await;
         let (entry, session) = locked(consul, &key).await;

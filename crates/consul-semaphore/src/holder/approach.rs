@@ -56,7 +56,7 @@ pub(super) struct Ahead {
     own: SessionId,
     /// `None` while `.lock` can't be read.
     limit: Option<u32>,
-    /// How many slots were free then, and not for the program, as outside of its windows.
+    /// How many slots were free in that reading. The program could not have them, as when a window is closed.
     free: usize,
 }
 
@@ -102,7 +102,7 @@ impl Ahead {
         let (mut free, mut served) = (free(lock), BTreeSet::new());
         if let Lock::Semaphore { body, .. } = lock {
             served = body.holders().collect();
-            // Whoever reads all removes the dead holders.
+            // A program that reads the whole prefix prunes dead holders, so their slots count as free.
             free += served.iter().filter(|holder| !exists(holder)).count();
         }
         let gone = |session: &SessionId| !exists(session) || served.contains(session);
@@ -274,7 +274,7 @@ impl Approach {
         let index = entry.as_ref().map_or(0, |entry| entry.modify_index);
         let is_unchanged = self.seen.index == index;
         if is_unchanged && self.place.is_free && is_near {
-            // Those before leave the slot to others, as when they ask for more than is free.
+            // Nobody has taken the free slot: the programs before this one may ask for more slots than are free.
             return Ok(None);
         }
         if is_unchanged && self.seen.times < UNCHANGED {
@@ -289,7 +289,8 @@ impl Approach {
             let is_ready = |before| self.asked.is_ready_behind(before);
             is_ready(place.before) && !is_ready(self.ahead.before)
         };
-        // Whoever becomes ready is told by a reading, once.
+        // The engine finds out by a reading that the program has become ready. That ends this once at most, because
+        // the program is ready at the next beginning.
         Ok(place.filter(|place| place.left > 0 && !becomes_ready(place)))
     }
 

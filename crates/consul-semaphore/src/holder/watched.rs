@@ -147,8 +147,9 @@ impl Watched {
         self.is_next
     }
 
-    /// Whether others wait before for so many slots that the program can't be next. While it watches the prefix and a
-    /// slot is free it may be: a turn may pass, and whoever asks for more slots leaves the one that is free.
+    /// Whether others wait before for so many slots that the program can't be next. A program that watches the prefix
+    /// goes on watching while a slot is free: those before it may let their turn pass, or ask for more slots than are
+    /// free.
     fn is_behind(&self, before: usize, reading: &Reading) -> bool {
         let lock = reading.lock();
         if !approach::has_order(lock) {
