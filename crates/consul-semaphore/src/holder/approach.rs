@@ -1,10 +1,11 @@
-//! How a program waits that is not next: it finds out how many of those before it are left.
+//! How a program waits that is not among the first ones: it finds out how many of those before it are left.
 //!
 //! It reads `.lock` and, if that has changed, the keys below the prefix, without the values that make a full reading
 //! large. Both say who does not wait any more: who was granted a slot is in `.lock`, and who is gone has no key. While its
 //! turn is far it looks now and then, and closes the connection after each look. Once its turn is near it waits for a
-//! change of `.lock`, which Consul tells at a price that does not depend on how many wait. Only who is next watches the
-//! whole prefix.
+//! change of `.lock`, which Consul tells at a price that does not depend on how many wait. Only the first ones watch the
+//! whole prefix: as many as take their turns one right after another, and fewer in a long queue, where each of them is
+//! sent all of it for each change.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,11 +18,14 @@ use super::{program::Program, request::SlotsOf, watched::News};
 use crate::{ContenderBody, Lock, Reading};
 use consul_client::{self as consul, Backoff, Client, Entry, SessionId, WatchOptions};
 
-/// This many are near whatever the limit is: enough to be ready while the first ones are served.
+/// This many are near whatever the limit is: enough to be ready while those before them are served.
 const NEAR: usize = 4;
 
 /// Where the limit is greater so are the numbers of those who are near, up to this.
 const MOST_NEAR: usize = 16;
+
+/// Consul sends at most so many entries for a change to those who watch the whole prefix, but one always watches.
+const MOST_SENT: usize = 400;
 
 /// How long it takes for a slot to come free in the fastest queue. A queue that stands still may begin to move at any time,
 /// and a turn that is not taken passes after [`WINDOW`](crate::turns::WINDOW).
@@ -109,9 +113,10 @@ impl Ahead {
         let gone = self.waiting.iter().filter(|(session, _)| gone(session));
         let gone: usize = gone.map(|(_, slots)| slots).sum();
         let before = self.before.saturating_sub(gone);
+        let for_others = before.saturating_sub(free.saturating_sub(self.free));
         Some(Place {
             before,
-            left: before.saturating_sub(free.saturating_sub(self.free)),
+            left: left(for_others, self.limit, there.len()),
             is_free: free > 0,
         })
     }
@@ -138,7 +143,18 @@ pub(super) fn free(lock: &Lock) -> usize {
     }
 }
 
-/// Those for whom at most this many slots must come free before they are next are near.
+/// Of so many contenders, those before whom others wait for fewer slots than this are the first ones.
+pub(super) fn first(limit: Option<u32>, contenders: usize) -> usize {
+    let affordable = MOST_SENT / contenders.max(1);
+    affordable.clamp(1, near(limit))
+}
+
+/// How many slots must come free until a program is one of the first, where the next `before` slots are for others.
+fn left(before: usize, limit: Option<u32>, contenders: usize) -> usize {
+    (before + 1).saturating_sub(first(limit, contenders))
+}
+
+/// At most so many watch the whole prefix, and so many behind them are near.
 pub(super) fn near(limit: Option<u32>) -> usize {
     let limit = limit.map_or(0, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     limit.clamp(NEAR, MOST_NEAR)
@@ -149,7 +165,7 @@ pub(super) fn near(limit: Option<u32>) -> usize {
 struct Place {
     /// For how many slots others wait before.
     before: usize,
-    /// How many slots must come free until it is next.
+    /// How many slots must come free until it is one of the first.
     left: usize,
     /// Whether a slot is free.
     is_free: bool,
@@ -181,7 +197,7 @@ impl Pause {
         self.left = left;
     }
 
-    /// The time in which the program can't be next, shortened by up to a quarter so that not all look at once.
+    /// The time in which the program can't be one of the first, shortened by up to a quarter so that not all look at once.
     fn length(&self, jitter: f64) -> Duration {
         let left = u32::try_from(self.left).unwrap_or(u32::MAX);
         let pause = FASTEST.saturating_mul(left);
@@ -190,8 +206,8 @@ impl Pause {
     }
 }
 
-/// Begins to approach the turn. What is received closes once the program is next, or where only a reading can tell more;
-/// before that, an error comes if Consul can't be asked for long.
+/// Begins to approach the turn. What is received closes once the program is one of the first, or where only a reading can
+/// tell more; before that, an error comes if Consul can't be asked for long.
 pub(super) fn begin(consul: &Client, asked: &SlotsOf, ahead: Ahead) -> mpsc::Receiver<News> {
     let (news, receiver) = mpsc::channel(1);
     let approach = Approach {
@@ -199,7 +215,7 @@ pub(super) fn begin(consul: &Client, asked: &SlotsOf, ahead: Ahead) -> mpsc::Rec
         asked: asked.clone(),
         place: Place {
             before: ahead.before,
-            left: ahead.before,
+            left: left(ahead.before, ahead.limit, ahead.waiting.len()),
             is_free: false,
         },
         ahead,
@@ -209,7 +225,7 @@ pub(super) fn begin(consul: &Client, asked: &SlotsOf, ahead: Ahead) -> mpsc::Rec
     tokio::spawn(async move {
         tokio::select! {
             () = news.closed() => {}
-            () = approach.look_until_next(&news) => {}
+            () = approach.look_until_first(&news) => {}
         }
     });
     receiver
@@ -235,8 +251,8 @@ struct Seen {
 }
 
 impl Approach {
-    /// Looks until the program is next.
-    async fn look_until_next(mut self, news: &mpsc::Sender<News>) {
+    /// Looks until the program is one of the first.
+    async fn look_until_first(mut self, news: &mpsc::Sender<News>) {
         let mut pause = Pause::new(self.place.left);
         let (mut failures, mut told) = (BACKOFF, false);
         loop {
@@ -261,7 +277,7 @@ impl Approach {
         }
     }
 
-    /// Where the program stands at the next look; `None`: it is next, or only a reading can tell.
+    /// Where the program stands at the next look; `None`: it is one of the first, or only a reading can tell.
     async fn look(&mut self, pause: &Pause) -> Result<Option<Place>, consul::Error> {
         let is_near = self.place.left <= near(self.ahead.limit);
         let entry = if is_near {
@@ -381,21 +397,32 @@ mod tests {
     }
 
     #[test]
+    fn fewer_watch_the_prefix_where_more_wait() {
+        let watching = [12, 100, 130, 399, 400, 5000].map(|contenders| first(Some(9), contenders));
+        assert_eq!(watching, [9, 4, 3, 1, 1, 1]);
+        assert_eq!(first(None, 0), 4, "while .lock can't be read");
+        assert_eq!(
+            [0, 3, 4, 9].map(|before| super::left(before, Some(2), 12)),
+            [0, 0, 1, 6]
+        );
+    }
+
+    #[test]
     fn who_was_served_or_left_is_not_ahead_any_more() {
         let holds = lock(2, &["h", "i"]);
-        assert_eq!(left(0, &holds), Some(9));
-        assert_eq!(left(2, &holds), Some(7));
+        assert_eq!(left(0, &holds), Some(6));
+        assert_eq!(left(2, &holds), Some(4));
         // Granted, and there.
-        assert_eq!(left(2, &lock(2, &["w2", "w3"])), Some(5));
-        assert_eq!(left(9, &holds), Some(0), "it is next");
+        assert_eq!(left(2, &lock(2, &["w2", "w3"])), Some(2));
+        assert_eq!(left(9, &holds), Some(0), "it is one of the first");
     }
 
     #[test]
     fn free_slots_and_those_of_the_dead_bring_everybody_nearer() {
-        assert_eq!(left(0, &lock(2, &["h"])), Some(8));
-        assert_eq!(left(0, &lock(2, &[])), Some(7));
+        assert_eq!(left(0, &lock(2, &["h"])), Some(5));
+        assert_eq!(left(0, &lock(2, &[])), Some(4));
         let dead = place(0, &lock(2, &["h", "gone"])).unwrap();
-        assert_eq!((dead.left, dead.is_free), (8, true));
+        assert_eq!((dead.left, dead.is_free), (5, true));
         assert!(!place(0, &lock(2, &["h", "i"])).unwrap().is_free);
     }
 
@@ -404,9 +431,9 @@ mod tests {
         let ahead = Ahead::behind(&reading(&["h"], &waiting(10)), 9, &"w9".into());
         let all = keys(&[waiting(10), vec!["h".to_owned()]].concat());
         let left = |lock| ahead.place(&all, &lock).map(|place| place.left);
-        assert_eq!(left(lock(2, &["h"])), Some(9));
-        assert_eq!(left(lock(2, &[])), Some(8));
-        assert_eq!(left(lock(2, &["h", "w0"])), Some(8));
+        assert_eq!(left(lock(2, &["h"])), Some(6));
+        assert_eq!(left(lock(2, &[])), Some(5));
+        assert_eq!(left(lock(2, &["h", "w0"])), Some(5));
     }
 
     #[test]
@@ -431,7 +458,7 @@ mod tests {
         };
         let all = keys(&waiting(10));
         let left = |lock| ahead.place(&all, &lock).map(|place| place.left);
-        assert_eq!(left(broken()), Some(9));
+        assert_eq!(left(broken()), Some(6));
         assert_eq!(left(Lock::read(Mode::Semaphore, None)), None);
         assert_eq!(left(lock(2, &["h", "i"])), None, "it can be read again");
     }

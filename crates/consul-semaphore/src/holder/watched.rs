@@ -2,7 +2,7 @@
 //!
 //! Consul accepts 200 connections from one address, and sends a whole prefix for each change of it. A thousand programs
 //! on one machine that all watch the prefix would keep each other, and every other program there, from Consul. So only
-//! who is next watches it, and those that hold slots. All others [approach](super::approach) their turn.
+//! the first ones watch it, and those that hold slots. All others [approach](super::approach) their turn.
 
 use std::{
     future::poll_fn,
@@ -33,8 +33,8 @@ pub(super) struct Watched {
     pub(super) unused: bool,
     /// Whether the prefix was unused when it was first read.
     absent: Option<bool>,
-    /// Whether it is to be watched, because the program may be next, holds slots or does not wait.
-    is_next: bool,
+    /// Whether it is to be followed closely, because the program is one of the first, holds slots or does not wait.
+    closely: bool,
     follows: Follows,
     /// How far apart the readings of the watch are at least.
     spacing: watch::Sender<Duration>,
@@ -51,7 +51,7 @@ enum Follows {
     No,
     /// By a watch.
     Closely(mpsc::Receiver<News>),
-    /// By looks at `.lock` until the program is next, which closes this.
+    /// By looks at `.lock` until the program is one of the first, which closes this.
     FromAfar(mpsc::Receiver<News>),
 }
 
@@ -76,7 +76,7 @@ impl Watched {
             queue: QueueRef::new(&reference(place), None),
             unused: false,
             absent: None,
-            is_next: false,
+            closely: false,
             follows: Follows::No,
             spacing: watch::channel(Duration::ZERO).0,
             is_awaited: watch::channel(false).0,
@@ -98,8 +98,8 @@ impl Watched {
         }
     }
 
-    /// Follows the prefix as the last pass says: closely while the program may be next or does not wait, and otherwise
-    /// from afar. Returns whether that is closely.
+    /// Follows the prefix as the last pass says: closely while the program is one of the first or does not wait, and
+    /// otherwise from afar. Returns whether that is closely.
     pub(super) fn follow(
         &mut self,
         engine: &mut Engine,
@@ -109,7 +109,7 @@ impl Watched {
         let reading = engine.queue(&self.queue).and_then(Queue::reading);
         let last = conclusion(engine, &self.queue);
         let (Some(reading), Some(last)) = (reading, last) else {
-            return self.is_next;
+            return self.closely;
         };
         let ttl = engine.queue(&self.queue).and_then(|of| of.settings().ttl);
         let spacing = last.before.map_or(holding(ttl), |_| Duration::ZERO);
@@ -123,7 +123,7 @@ impl Watched {
             .filter(|before| self.is_behind(*before, reading));
         match before {
             None => {
-                self.is_next = true;
+                self.closely = true;
                 if matches!(self.follows, Follows::FromAfar(_)) {
                     self.follows = Follows::No;
                 }
@@ -135,21 +135,21 @@ impl Watched {
             {
                 // Otherwise its contender is to be written first, which shows its place.
                 if let Some(ahead) = Ahead::of(reading, before, program) {
-                    (self.is_next, self.behind_at) = (false, Some(reading.sent));
+                    (self.closely, self.behind_at) = (false, Some(reading.sent));
                     self.follows = Follows::FromAfar(approach::begin(consul, &self.asked, ahead));
                 }
             }
             Some(_) => {}
         }
-        if !self.is_next {
+        if !self.closely {
             engine.unfollowed(&self.queue, Moment::now());
         }
-        self.is_next
+        self.closely
     }
 
-    /// Whether others wait before for so many slots that the program can't be next. A program that watches the prefix
-    /// goes on watching while a slot is free: those before it may let their turn pass, or ask for more slots than are
-    /// free.
+    /// Whether others wait before for so many slots that the program is none of the first. A program that watches the
+    /// prefix goes on watching while a slot is free: those before it may let their turn pass, or ask for more slots than
+    /// are free.
     fn is_behind(&self, before: usize, reading: &Reading) -> bool {
         let lock = reading.lock();
         if !approach::has_order(lock) {
@@ -157,7 +157,9 @@ impl Watched {
         }
         let free = approach::free(lock);
         let may_pass = free > 0 && matches!(self.follows, Follows::Closely(_));
-        before >= approach::near(approach::limit_of(lock)) || before > free && !may_pass
+        let limit = approach::limit_of(lock);
+        let first = approach::first(limit, reading.count_of_contenders());
+        before >= approach::near(limit) || before >= first.saturating_add(free) && !may_pass
     }
 
     /// Whether all who wait at the prefix can be seen, and are served in an order.
@@ -168,7 +170,7 @@ impl Watched {
 
     /// Begins to watch the prefix if the turn is near, with blocking queries of this length, unless it is watched.
     pub(super) fn watch(&mut self, consul: &Client, wait: Duration) {
-        if self.is_next && matches!(self.follows, Follows::No) {
+        if self.closely && matches!(self.follows, Follows::No) {
             let options = WatchOptions {
                 wait,
                 spacing: self.spacing.subscribe(),
@@ -187,7 +189,7 @@ impl Watched {
         };
         let reading = readings.poll_recv(context);
         if matches!(reading, Poll::Ready(None)) {
-            (self.is_next, self.follows) = (true, Follows::No);
+            (self.closely, self.follows) = (true, Follows::No);
         }
         reading
     }
