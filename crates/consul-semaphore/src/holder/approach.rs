@@ -1,11 +1,10 @@
-//! How a program waits that is not among the first ones: it finds out how many of those before it are left.
+//! How a program waits that is not next in a long queue: it finds out how many of those before it are left.
 //!
 //! It reads `.lock` and, if that has changed, the keys below the prefix, without the values that make a full reading
 //! large. Both say who does not wait any more: who was granted a slot is in `.lock`, and who is gone has no key. While its
 //! turn is far it looks now and then, and closes the connection after each look. Once its turn is near it waits for a
-//! change of `.lock`, which Consul tells at a price that does not depend on how many wait. Only the first ones watch the
-//! whole prefix: as many as take their turns one right after another, and fewer in a long queue, where each of them is
-//! sent all of it for each change.
+//! change of `.lock`, which Consul tells at a price that does not depend on how many wait. Only who is next watches the
+//! whole prefix. In a short queue all do, which makes a hand-over faster.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,14 +17,14 @@ use super::{program::Program, request::SlotsOf, watched::News};
 use crate::{ContenderBody, Lock, Reading};
 use consul_client::{self as consul, Backoff, Client, Entry, SessionId, WatchOptions};
 
-/// This many are near whatever the limit is: enough to be ready while those before them are served.
+/// In a queue of at most so many contenders all watch the prefix: it is short, and they have a turn to watch each.
+pub(super) const SHORT: usize = 40;
+
+/// This many are near whatever the limit is: enough to be ready while the first ones are served.
 const NEAR: usize = 4;
 
 /// Where the limit is greater so are the numbers of those who are near, up to this.
 const MOST_NEAR: usize = 16;
-
-/// Consul sends at most so many entries for a change to those who watch the whole prefix, but one always watches.
-const MOST_SENT: usize = 400;
 
 /// How long it takes for a slot to come free in the fastest queue. A queue that stands still may begin to move at any time,
 /// and a turn that is not taken passes after [`WINDOW`](crate::turns::WINDOW).
@@ -42,6 +41,10 @@ const UNCHANGED: u32 = 4;
 /// How long a wait for a change of `.lock` lasts, after which it counts as unchanged. A slot that is free for so long is
 /// free for those who come after the first, too.
 const WAIT: Duration = Duration::from_millis(500);
+
+/// How much later one who waits behind others reads what has changed, for each slot that must come free before. Those who
+/// take the slots that the change is about need the machine and Consul first.
+pub(super) const LATER: Duration = Duration::from_millis(10);
 
 /// Between looks that fail. Consul may be busy because of those who look.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), LONGEST);
@@ -100,7 +103,8 @@ impl Ahead {
         let names = keys.iter().filter_map(|key| Some(key.rsplit_once('/')?.1));
         let there: BTreeSet<&str> = names.collect();
         let exists = |session: &SessionId| there.contains(session.as_str());
-        if !exists(&self.own) || !has_order(lock) || limit_of(lock) != self.limit {
+        let is_long = there.len() > SHORT / 2;
+        if !is_long || !exists(&self.own) || !has_order(lock) || limit_of(lock) != self.limit {
             return None;
         }
         let (mut free, mut served) = (free(lock), BTreeSet::new());
@@ -113,10 +117,9 @@ impl Ahead {
         let gone = self.waiting.iter().filter(|(session, _)| gone(session));
         let gone: usize = gone.map(|(_, slots)| slots).sum();
         let before = self.before.saturating_sub(gone);
-        let for_others = before.saturating_sub(free.saturating_sub(self.free));
         Some(Place {
             before,
-            left: left(for_others, self.limit, there.len()),
+            left: before.saturating_sub(free.saturating_sub(self.free)),
             is_free: free > 0,
         })
     }
@@ -143,18 +146,7 @@ pub(super) fn free(lock: &Lock) -> usize {
     }
 }
 
-/// Of so many contenders, those before whom others wait for fewer slots than this are the first ones.
-pub(super) fn first(limit: Option<u32>, contenders: usize) -> usize {
-    let affordable = MOST_SENT / contenders.max(1);
-    affordable.clamp(1, near(limit))
-}
-
-/// How many slots must come free until a program is one of the first, where the next `before` slots are for others.
-fn left(before: usize, limit: Option<u32>, contenders: usize) -> usize {
-    (before + 1).saturating_sub(first(limit, contenders))
-}
-
-/// At most so many watch the whole prefix, and so many behind them are near.
+/// Those for whom at most this many slots must come free before they are next are near.
 pub(super) fn near(limit: Option<u32>) -> usize {
     let limit = limit.map_or(0, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     limit.clamp(NEAR, MOST_NEAR)
@@ -165,7 +157,7 @@ pub(super) fn near(limit: Option<u32>) -> usize {
 struct Place {
     /// For how many slots others wait before.
     before: usize,
-    /// How many slots must come free until it is one of the first.
+    /// How many slots must come free until it is next.
     left: usize,
     /// Whether a slot is free.
     is_free: bool,
@@ -197,7 +189,7 @@ impl Pause {
         self.left = left;
     }
 
-    /// The time in which the program can't be one of the first, shortened by up to a quarter so that not all look at once.
+    /// The time in which the program can't be next, shortened by up to a quarter so that not all look at once.
     fn length(&self, jitter: f64) -> Duration {
         let left = u32::try_from(self.left).unwrap_or(u32::MAX);
         let pause = FASTEST.saturating_mul(left);
@@ -206,8 +198,8 @@ impl Pause {
     }
 }
 
-/// Begins to approach the turn. What is received closes once the program is one of the first, or where only a reading can
-/// tell more; before that, an error comes if Consul can't be asked for long.
+/// Begins to approach the turn. What is received closes once the program is next, or where only a reading can tell more;
+/// before that, an error comes if Consul can't be asked for long.
 pub(super) fn begin(consul: &Client, asked: &SlotsOf, ahead: Ahead) -> mpsc::Receiver<News> {
     let (news, receiver) = mpsc::channel(1);
     let approach = Approach {
@@ -215,7 +207,7 @@ pub(super) fn begin(consul: &Client, asked: &SlotsOf, ahead: Ahead) -> mpsc::Rec
         asked: asked.clone(),
         place: Place {
             before: ahead.before,
-            left: left(ahead.before, ahead.limit, ahead.waiting.len()),
+            left: ahead.before,
             is_free: false,
         },
         ahead,
@@ -225,7 +217,7 @@ pub(super) fn begin(consul: &Client, asked: &SlotsOf, ahead: Ahead) -> mpsc::Rec
     tokio::spawn(async move {
         tokio::select! {
             () = news.closed() => {}
-            () = approach.look_until_first(&news) => {}
+            () = approach.look_until_next(&news) => {}
         }
     });
     receiver
@@ -251,8 +243,8 @@ struct Seen {
 }
 
 impl Approach {
-    /// Looks until the program is one of the first.
-    async fn look_until_first(mut self, news: &mpsc::Sender<News>) {
+    /// Looks until the program is next.
+    async fn look_until_next(mut self, news: &mpsc::Sender<News>) {
         let mut pause = Pause::new(self.place.left);
         let (mut failures, mut told) = (BACKOFF, false);
         loop {
@@ -277,7 +269,7 @@ impl Approach {
         }
     }
 
-    /// Where the program stands at the next look; `None`: it is one of the first, or only a reading can tell.
+    /// Where the program stands at the next look; `None`: it is next, or only a reading can tell.
     async fn look(&mut self, pause: &Pause) -> Result<Option<Place>, consul::Error> {
         let is_near = self.place.left <= near(self.ahead.limit);
         let entry = if is_near {
@@ -296,6 +288,10 @@ impl Approach {
         if is_unchanged && self.seen.times < UNCHANGED {
             self.seen.times += 1;
             return Ok(Some(self.place));
+        }
+        if is_near {
+            let left = u32::try_from(self.place.left).unwrap_or(u32::MAX);
+            sleep(LATER.saturating_mul(left)).await;
         }
         let keys = self.consul.keys(&self.asked.prefix.folder(), "").await?;
         self.seen = Seen { index, times: 0 };
@@ -373,17 +369,17 @@ mod tests {
         names.iter().map(|name| format!("p/{name}")).collect()
     }
 
-    /// The last of ten who wait, behind two holders.
-    fn last_of_ten() -> Ahead {
-        let reading = reading(&["h", "i"], &waiting(10));
-        Ahead::behind(&reading, 9, &"w9".into())
+    /// The last of thirty who wait, behind two holders.
+    fn last_of_thirty() -> Ahead {
+        let reading = reading(&["h", "i"], &waiting(30));
+        Ahead::behind(&reading, 29, &"w29".into())
     }
 
-    /// Where the last of ten stands once so many of those before are gone.
+    /// Where the last of thirty stands once so many of those before are gone.
     fn place(gone: usize, lock: &Lock) -> Option<Place> {
-        let mut names = waiting(10).split_off(gone);
+        let mut names = waiting(30).split_off(gone);
         names.extend(["h", "i"].map(str::to_owned));
-        last_of_ten().place(&keys(&names), lock)
+        last_of_thirty().place(&keys(&names), lock)
     }
 
     fn left(gone: usize, lock: &Lock) -> Option<usize> {
@@ -397,43 +393,32 @@ mod tests {
     }
 
     #[test]
-    fn fewer_watch_the_prefix_where_more_wait() {
-        let watching = [12, 100, 130, 399, 400, 5000].map(|contenders| first(Some(9), contenders));
-        assert_eq!(watching, [9, 4, 3, 1, 1, 1]);
-        assert_eq!(first(None, 0), 4, "while .lock can't be read");
-        assert_eq!(
-            [0, 3, 4, 9].map(|before| super::left(before, Some(2), 12)),
-            [0, 0, 1, 6]
-        );
-    }
-
-    #[test]
     fn who_was_served_or_left_is_not_ahead_any_more() {
         let holds = lock(2, &["h", "i"]);
-        assert_eq!(left(0, &holds), Some(6));
-        assert_eq!(left(2, &holds), Some(4));
+        assert_eq!(left(0, &holds), Some(29));
+        assert_eq!(left(2, &holds), Some(27));
         // Granted, and there.
-        assert_eq!(left(2, &lock(2, &["w2", "w3"])), Some(2));
-        assert_eq!(left(9, &holds), Some(0), "it is one of the first");
+        assert_eq!(left(2, &lock(2, &["w2", "w3"])), Some(25));
+        assert_eq!(left(12, &holds), None, "the queue is short");
     }
 
     #[test]
     fn free_slots_and_those_of_the_dead_bring_everybody_nearer() {
-        assert_eq!(left(0, &lock(2, &["h"])), Some(5));
-        assert_eq!(left(0, &lock(2, &[])), Some(4));
+        assert_eq!(left(0, &lock(2, &["h"])), Some(28));
+        assert_eq!(left(0, &lock(2, &[])), Some(27));
         let dead = place(0, &lock(2, &["h", "gone"])).unwrap();
-        assert_eq!((dead.left, dead.is_free), (5, true));
+        assert_eq!((dead.left, dead.is_free), (28, true));
         assert!(!place(0, &lock(2, &["h", "i"])).unwrap().is_free);
     }
 
     #[test]
     fn slots_that_were_free_and_not_for_it_bring_nobody_nearer() {
-        let ahead = Ahead::behind(&reading(&["h"], &waiting(10)), 9, &"w9".into());
-        let all = keys(&[waiting(10), vec!["h".to_owned()]].concat());
+        let ahead = Ahead::behind(&reading(&["h"], &waiting(30)), 29, &"w29".into());
+        let all = keys(&[waiting(30), vec!["h".to_owned()]].concat());
         let left = |lock| ahead.place(&all, &lock).map(|place| place.left);
-        assert_eq!(left(lock(2, &["h"])), Some(6));
-        assert_eq!(left(lock(2, &[])), Some(5));
-        assert_eq!(left(lock(2, &["h", "w0"])), Some(5));
+        assert_eq!(left(lock(2, &["h"])), Some(29));
+        assert_eq!(left(lock(2, &[])), Some(28));
+        assert_eq!(left(lock(2, &["h", "w0"])), Some(28));
     }
 
     #[test]
@@ -441,8 +426,8 @@ mod tests {
         let holds = ["h", "i"];
         assert_eq!(left(0, &lock(3, &holds)), None, "the limit");
         assert_eq!(left(0, &Lock::read(Mode::Semaphore, None)), None);
-        let without_own = keys(&waiting(9));
-        let place = last_of_ten().place(&without_own, &lock(2, &holds));
+        let without_own = keys(&waiting(29));
+        let place = last_of_thirty().place(&without_own, &lock(2, &holds));
         assert_eq!(place, None, "its session");
     }
 
@@ -454,11 +439,11 @@ mod tests {
         };
         let ahead = Ahead {
             limit: limit_of(&broken()),
-            ..last_of_ten()
+            ..last_of_thirty()
         };
-        let all = keys(&waiting(10));
+        let all = keys(&waiting(30));
         let left = |lock| ahead.place(&all, &lock).map(|place| place.left);
-        assert_eq!(left(broken()), Some(6));
+        assert_eq!(left(broken()), Some(29));
         assert_eq!(left(Lock::read(Mode::Semaphore, None)), None);
         assert_eq!(left(lock(2, &["h", "i"])), None, "it can be read again");
     }

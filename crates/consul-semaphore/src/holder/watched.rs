@@ -1,8 +1,8 @@
 //! One of the semaphores that a program asks for, and how its prefix is followed.
 //!
 //! Consul accepts 200 connections from one address, and sends a whole prefix for each change of it. A thousand programs
-//! on one machine that all watch the prefix would keep each other, and every other program there, from Consul. So only
-//! the first ones watch it, and those that hold slots. All others [approach](super::approach) their turn.
+//! on one machine that all watch the prefix would keep each other, and every other program there, from Consul. So in a long
+//! queue only who is next watches it, and those that hold slots. All others [approach](super::approach) their turn.
 
 use std::{
     future::poll_fn,
@@ -33,8 +33,8 @@ pub(super) struct Watched {
     pub(super) unused: bool,
     /// Whether the prefix was unused when it was first read.
     absent: Option<bool>,
-    /// Whether it is to be followed closely, because the program is one of the first, holds slots or does not wait.
-    closely: bool,
+    /// Whether it is to be watched, because the program may be next, holds slots or does not wait.
+    is_next: bool,
     follows: Follows,
     /// How far apart the readings of the watch are at least.
     spacing: watch::Sender<Duration>,
@@ -51,17 +51,28 @@ enum Follows {
     No,
     /// By a watch.
     Closely(mpsc::Receiver<News>),
-    /// By looks at `.lock` until the program is one of the first, which closes this.
+    /// By looks at `.lock` until the program is next, which closes this.
     FromAfar(mpsc::Receiver<News>),
 }
 
 /// How far apart the readings of a program are that holds its slots: it learns from them only that a slot is lost.
 const HOLDING: Duration = Duration::from_secs(1);
 
+/// How far apart the readings are at most while it waits: a slot stays free for so long if all who wait before leave at
+/// once.
+const WAITING: Duration = Duration::from_millis(200);
+
 /// How far apart the readings are beside sessions that live this long. Two blocking queries, of a fifth of the TTL and a
 /// sixteenth of that each, and the pause between them must end within half of it, or the slot counts as lost.
 fn holding(ttl: Option<Duration>) -> Duration {
     ttl.map_or(HOLDING, |ttl| HOLDING.min(ttl / 40))
+}
+
+/// How far apart the readings of a program are that waits, where others wait for so many slots before those who are near.
+/// Only those must see at once that a slot is free, and all of them are on one machine.
+fn waiting(before: usize) -> Duration {
+    let before = u32::try_from(before).unwrap_or(u32::MAX);
+    approach::LATER.saturating_mul(before).min(WAITING)
 }
 
 /// What comes of following a prefix.
@@ -76,7 +87,7 @@ impl Watched {
             queue: QueueRef::new(&reference(place), None),
             unused: false,
             absent: None,
-            closely: false,
+            is_next: false,
             follows: Follows::No,
             spacing: watch::channel(Duration::ZERO).0,
             is_awaited: watch::channel(false).0,
@@ -98,8 +109,8 @@ impl Watched {
         }
     }
 
-    /// Follows the prefix as the last pass says: closely while the program is one of the first or does not wait, and
-    /// otherwise from afar. Returns whether that is closely.
+    /// Follows the prefix as the last pass says: closely while the program may be next or does not wait, and otherwise
+    /// from afar. Returns whether that is closely.
     pub(super) fn follow(
         &mut self,
         engine: &mut Engine,
@@ -109,10 +120,12 @@ impl Watched {
         let reading = engine.queue(&self.queue).and_then(Queue::reading);
         let last = conclusion(engine, &self.queue);
         let (Some(reading), Some(last)) = (reading, last) else {
-            return self.closely;
+            return self.is_next;
         };
         let ttl = engine.queue(&self.queue).and_then(|of| of.settings().ttl);
-        let spacing = last.before.map_or(holding(ttl), |_| Duration::ZERO);
+        let spacing = last.before.map_or(holding(ttl), |before| {
+            waiting(before.saturating_sub(approach::near(approach::limit_of(reading.lock()))))
+        });
         self.spacing
             .send_if_modified(|known| std::mem::replace(known, spacing) != spacing);
         let is_awaited = last.before.is_some() && self.has_order(engine);
@@ -123,7 +136,7 @@ impl Watched {
             .filter(|before| self.is_behind(*before, reading));
         match before {
             None => {
-                self.closely = true;
+                self.is_next = true;
                 if matches!(self.follows, Follows::FromAfar(_)) {
                     self.follows = Follows::No;
                 }
@@ -135,31 +148,29 @@ impl Watched {
             {
                 // Otherwise its contender is to be written first, which shows its place.
                 if let Some(ahead) = Ahead::of(reading, before, program) {
-                    (self.closely, self.behind_at) = (false, Some(reading.sent));
+                    (self.is_next, self.behind_at) = (false, Some(reading.sent));
                     self.follows = Follows::FromAfar(approach::begin(consul, &self.asked, ahead));
                 }
             }
             Some(_) => {}
         }
-        if !self.closely {
+        if !self.is_next {
             engine.unfollowed(&self.queue, Moment::now());
         }
-        self.closely
+        self.is_next
     }
 
-    /// Whether others wait before for so many slots that the program is none of the first. A program that watches the
-    /// prefix goes on watching while a slot is free: those before it may let their turn pass, or ask for more slots than
-    /// are free.
+    /// Whether the queue is long, and others wait before for so many slots that the program can't be next. A program that watches the prefix
+    /// goes on watching while a slot is free: those before it may let their turn pass, or ask for more slots than are
+    /// free.
     fn is_behind(&self, before: usize, reading: &Reading) -> bool {
         let lock = reading.lock();
-        if !approach::has_order(lock) {
+        if !approach::has_order(lock) || reading.count_of_contenders() <= approach::SHORT {
             return false;
         }
         let free = approach::free(lock);
         let may_pass = free > 0 && matches!(self.follows, Follows::Closely(_));
-        let limit = approach::limit_of(lock);
-        let first = approach::first(limit, reading.count_of_contenders());
-        before >= approach::near(limit) || before >= first.saturating_add(free) && !may_pass
+        before >= approach::near(approach::limit_of(lock)) || before > free && !may_pass
     }
 
     /// Whether all who wait at the prefix can be seen, and are served in an order.
@@ -170,7 +181,7 @@ impl Watched {
 
     /// Begins to watch the prefix if the turn is near, with blocking queries of this length, unless it is watched.
     pub(super) fn watch(&mut self, consul: &Client, wait: Duration) {
-        if self.closely && matches!(self.follows, Follows::No) {
+        if self.is_next && matches!(self.follows, Follows::No) {
             let options = WatchOptions {
                 wait,
                 spacing: self.spacing.subscribe(),
@@ -189,7 +200,7 @@ impl Watched {
         };
         let reading = readings.poll_recv(context);
         if matches!(reading, Poll::Ready(None)) {
-            (self.closely, self.follows) = (true, Follows::No);
+            (self.is_next, self.follows) = (true, Follows::No);
         }
         reading
     }
