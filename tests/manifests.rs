@@ -340,6 +340,29 @@ fn of_kinds() -> Vec<(String, String)> {
     files
 }
 
+/// Who creates a workload held, and starts it later, reads how it comes to run instead. Before Kubernetes 1.36 no policy
+/// adds the label for them.
+#[test]
+fn the_guards_say_how_to_queue_what_nobody_else_may_start() {
+    let mut guards = 0;
+    for kind in Kind::all().into_iter().filter(|kind| *kind != Kind::Job) {
+        let text = manifests::of_kind(&kind);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let text = words.join(" ");
+        if !text.contains("only the operator starts a") {
+            continue;
+        }
+        let how = r#"remove the annotation consul-semaphore.io/hold and set the label consul-semaphore.io/waits to "true""#;
+        assert!(text.contains(how), "{}", kind.name());
+        guards += 1;
+    }
+    assert_eq!(
+        guards,
+        Kind::all().len() - 2,
+        "all but those of Jobs and of Kueue"
+    );
+}
+
 #[test]
 fn those_of_the_kinds_are_what_the_program_makes() {
     for (path, current) in of_kinds() {
