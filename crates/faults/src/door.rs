@@ -8,7 +8,7 @@ use axum::{
     body::{Body, Bytes, to_bytes},
     response::Response,
 };
-use futures::{Stream, TryStreamExt as _, stream};
+use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use testbed::{Call, Next, Proxy, ProxyBuilder};
 use tokio::time::timeout;
 
@@ -128,7 +128,8 @@ impl Note {
 fn lines(
     chunks: impl Stream<Item = Result<Bytes, axum::Error>> + Send + 'static,
 ) -> impl Stream<Item = Result<Bytes, axum::Error>> + Send + 'static {
-    let begun = (Box::pin(chunks), Vec::new());
+    // After a last line without an end it is polled again.
+    let begun = (Box::pin(chunks.fuse()), Vec::new());
     stream::try_unfold(begun, |(mut chunks, mut begun)| async move {
         while let Some(chunk) = chunks.try_next().await? {
             begun.extend_from_slice(&chunk);
@@ -150,4 +151,19 @@ fn expired() -> Response {
     });
     let event = serde_json::json!({ "type": "ERROR", "object": status });
     Response::new(Body::from(format!("{event}\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_last_line_needs_no_end() {
+        let chunks = stream::unfold(vec!["b\nc", "a"], async |mut left| {
+            let chunk = left.pop()?;
+            Some((Ok(Bytes::from(chunk)), left))
+        });
+        let lines: Vec<Bytes> = lines(chunks).try_collect().await.unwrap();
+        assert_eq!(lines, ["ab\n", "c"]);
+    }
 }
