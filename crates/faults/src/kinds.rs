@@ -94,8 +94,8 @@ const fn rare(
     }
 }
 
-/// All kinds.
-pub(crate) static KINDS: [Kind; 66] = [
+/// All kinds, but those that only some campaigns have.
+pub(crate) static KINDS: [Kind; 65] = [
     kind("operator killed", 3, Reach::All, |s| {
         Box::pin(operator::killed(s, 0))
     }),
@@ -278,9 +278,6 @@ pub(crate) static KINDS: [Kind; 66] = [
     kind("Job suspended", 2, Reach::One, |s| {
         Box::pin(jobs::suspended(s))
     }),
-    kind("Job unsuspended by hand", 2, Reach::One, |s| {
-        Box::pin(jobs::unsuspended(s))
-    }),
     kind("Jobs updated constantly", 2, Reach::One, |s| {
         Box::pin(jobs::touched(s))
     }),
@@ -297,6 +294,11 @@ pub(crate) static KINDS: [Kind; 66] = [
         Box::pin(jobs::remade(s))
     }),
 ];
+
+/// More kinds, for a campaign of Jobs alone: no admission policy keeps anybody from starting them.
+pub(crate) static OF_JOBS: [Kind; 1] = [kind("Job unsuspended by hand", 2, Reach::One, |s| {
+    Box::pin(jobs::unsuspended(s))
+})];
 
 /// More kinds, for a campaign with other workloads than Jobs.
 pub(crate) static OF_WORKLOADS: [Kind; 2] = [

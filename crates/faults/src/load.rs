@@ -385,6 +385,8 @@ pub(crate) struct Life {
     pub(crate) pods: u32,
     /// An annotation by which it may end before it was granted a slot, or for a newer Job.
     pub(crate) ends_by: Option<(&'static str, &'static str)>,
+    /// Whether the template of a `JobSet`'s first Job has the annotation, too. What the `JobSet` makes waits for nothing.
+    pub(crate) child_asks: bool,
 }
 
 /// How the wait of a Job may end, if not by a grant.
@@ -406,6 +408,7 @@ impl Life {
             pods: if rng.u32(0..5) == 0 { 2 } else { 1 },
             // One of three.
             ends_by: ENDS.get(rng.usize(0..ENDS.len() * 3)).copied(),
+            child_asks: rng.u32(0..3) == 0,
         }
     }
 }

@@ -108,6 +108,7 @@ async fn workload_without_slot(world: &World, kind: WorkloadKind) -> Result<()> 
         fails: false,
         pods: 1,
         ends_by: None,
+        child_asks: false,
     };
     let mut object = kind.describe(NAME, NAME, &life);
     if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {

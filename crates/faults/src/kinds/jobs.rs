@@ -125,8 +125,7 @@ pub(crate) async fn release(world: &World, job: &Job) -> Result<bool> {
 }
 
 pub(super) async fn unsuspended(fault: &mut ActiveFault) -> Result<Hit> {
-    let wanted = |kind: WorkloadKind| !kind.is_guarded();
-    let Some(job) = some_job(fault, JobState::Waiting, wanted)? else {
+    let Some(job) = some_job(fault, JobState::Waiting, |_| true)? else {
         return Ok(Hit::Nothing);
     };
     let patch = json!({ "metadata": { "uid": job.uid }, "spec": { "suspend": false } });
@@ -149,6 +148,7 @@ pub(super) async fn lingers(fault: &mut ActiveFault) -> Result<Hit> {
         fails: false,
         pods: 1,
         ends_by: None,
+        child_asks: false,
     };
     let name = create_job(&fault.world, &fault.load, NAMESPACE, semaphore.name, &life).await?;
     fault.begins(&name);
