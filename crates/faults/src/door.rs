@@ -49,8 +49,13 @@ pub(crate) fn to_consul(
     })
 }
 
-/// The operator's door to the API server. It shows resource versions other than the real ones.
-pub(crate) fn to_kubernetes(url: &str, timeline: &Timeline, versions: &Versions) -> ProxyBuilder {
+/// An operator's door to the API server. It shows resource versions other than the real ones.
+pub(crate) fn to_kubernetes(
+    url: &str,
+    writer: Writer,
+    timeline: &Timeline,
+    versions: &Versions,
+) -> ProxyBuilder {
     let (timeline, versions) = (timeline.clone(), versions.clone());
     Proxy::before([url]).carried_by(move |call, next| {
         let (timeline, added) = (timeline.clone(), versions.now());
@@ -59,7 +64,7 @@ pub(crate) fn to_kubernetes(url: &str, timeline: &Timeline, versions: &Versions)
                 return Ok(expired());
             };
             if call.writes() {
-                let note = Note::begin(Writer::Operator, &call, &next);
+                let note = Note::begin(writer, &call, &next);
                 let answer = write(call, next).await;
                 note.end(&timeline, &answer);
                 let mut answer = answer?;
@@ -108,8 +113,9 @@ impl Note {
     }
 
     fn end(self, timeline: &Timeline, answer: &Result<Answer>) {
-        // Renewals are most of the writes, and they change no keys.
-        if self.renews && !self.lost && answer.is_ok() {
+        // Renewals are most of the writes, and they change no keys. The operator of a copy must not send them either.
+        let is_allowed = self.writer != Writer::Copy;
+        if self.renews && is_allowed && !self.lost && answer.is_ok() {
             return;
         }
         let took = self.start.elapsed().as_millis();

@@ -6,6 +6,7 @@
 
 mod connection;
 mod consul;
+mod copy;
 mod deletions;
 pub(crate) mod jobs;
 mod kubernetes;
@@ -95,7 +96,7 @@ const fn rare(
 }
 
 /// All kinds, but those that only some campaigns have.
-pub(crate) static KINDS: [Kind; 65] = [
+pub(crate) static KINDS: [Kind; 66] = [
     kind("operator killed", 3, Reach::All, |s| {
         Box::pin(operator::killed(s, 0))
     }),
@@ -235,6 +236,7 @@ pub(crate) static KINDS: [Kind; 65] = [
     rare("etcd restored from a backup", |s| {
         Box::pin(kubernetes::restored(s))
     }),
+    rare("cluster copied", |s| Box::pin(copy::copied(s))),
     kind("etcd compacted", 1, Reach::All, |s| {
         Box::pin(kubernetes::compacted(s))
     }),

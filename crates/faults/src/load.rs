@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use anyhow::{Context as _, Result};
 use fastrand::Rng;
 use kube::{
-    Api,
+    Api, Client,
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
 };
@@ -199,7 +199,7 @@ impl LoadSemaphore {
             object["spec"]["mode"] = "Rate".into();
             object["spec"]["period"] = format!("{period}s").into();
         }
-        let create = semaphores(world, namespace);
+        let create = semaphores(&world.kubernetes.client, namespace);
         let params = PostParams::default();
         let object = serde_json::from_value(object)?;
         timeout(CALL, create.create(&params, &object)).await??;
@@ -208,10 +208,10 @@ impl LoadSemaphore {
 }
 
 /// The API of `ConsulSemaphores`.
-pub(crate) fn semaphores(world: &World, namespace: &str) -> Api<DynamicObject> {
+pub(crate) fn semaphores(client: &Client, namespace: &str) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("consul-semaphore.io", "v1alpha1", "ConsulSemaphore");
     let resource = ApiResource::from_gvk_with_plural(&kind, "consulsemaphores");
-    Api::namespaced_with(world.kubernetes.client.clone(), namespace, &resource)
+    Api::namespaced_with(client.clone(), namespace, &resource)
 }
 
 /// The state that the load shares with the faults.

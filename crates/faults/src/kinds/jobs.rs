@@ -207,7 +207,7 @@ pub(super) async fn touched(fault: &mut ActiveFault) -> Result<Hit> {
 }
 
 async fn patch_semaphore(fault: &ActiveFault, spec: &Value) -> Result<()> {
-    let api = semaphores(&fault.world, NAMESPACE);
+    let api = semaphores(&fault.world.kubernetes.client, NAMESPACE);
     let patch = Patch::Merge(json!({ "spec": spec }));
     let name = fault.semaphore()?.name;
     timeout(CALL, api.patch(name, &PatchParams::default(), &patch)).await??;
@@ -260,7 +260,7 @@ pub(super) async fn remade(fault: &mut ActiveFault) -> Result<Hit> {
     let semaphore = fault.semaphore()?;
     let world = fault.world.clone();
     let _kept = world.semaphores.read().await;
-    let api = semaphores(&world, NAMESPACE);
+    let api = semaphores(&world.kubernetes.client, NAMESPACE);
     let away = fault.away(Part::Grants(semaphore.prefix()));
     timeout(CALL, api.delete(semaphore.name, &DeleteParams::default())).await??;
     fault.begins("");
