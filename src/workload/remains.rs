@@ -396,18 +396,18 @@ mod tests {
             let objects = Objects::from([(JOBS.to_owned(), vec![job]), (PODS.to_owned(), vec![])]);
             left(objects, "MPIJob", "m", "u").await
         };
-        let launches = ["Job m-launcher"];
+        let expected = ["Job m-launcher"];
         assert_eq!(
             left_of(launcher(Some("u"), &none)).await,
-            launches,
+            expected,
             "orphaned"
         );
         assert_eq!(
             left_of(launcher(Some("u"), &by_it)).await,
-            launches,
+            expected,
             "to be collected"
         );
-        assert_eq!(left_of(launcher(None, &by_it)).await, launches);
+        assert_eq!(left_of(launcher(None, &by_it)).await, expected);
         for (what, job) in [
             ("it has ended", ended),
             ("of an earlier one", launcher(Some("earlier"), &none)),
