@@ -45,7 +45,7 @@ mod world;
 
 pub(crate) use self::rules::check_plan;
 
-use std::{num::NonZeroU32, time::SystemTime};
+use std::num::NonZeroU32;
 
 use proptest::{
     collection::vec,
@@ -65,6 +65,7 @@ use self::{
     world::{Event, Setup, World},
 };
 use super::{Agreement, LimitPolicy, Mode, Uid, mutex::IN_A_ROW};
+use consul_client::clock;
 
 fn config(cases: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
@@ -92,8 +93,7 @@ fn config(cases: u32) -> ProptestConfig {
 /// The one of these worlds that is searched today. Each takes long, so a run of the tests searches one of them, and
 /// prints which.
 fn of_today<T>(worlds: &[T]) -> &T {
-    let time = SystemTime::UNIX_EPOCH.elapsed().expect("it is not 1970");
-    let day = time.as_secs() / (24 * 60 * 60);
+    let day = clock::time().as_second() / (24 * 60 * 60);
     &worlds[usize::try_from(day).expect("a day") % worlds.len()]
 }
 
