@@ -122,7 +122,8 @@ fn nothing_is_said_of_what_passed() {
     assert_eq!(explained(GOOD, ""), "");
 }
 
-/// Stands for cargo, whose tests of libraries and programs fail: a function that bash takes from its environment.
+/// A function that bash takes from its environment and calls in place of cargo. Tests of libraries and programs fail
+/// with it, and all others pass.
 const CARGO: [&str; 2] = [
     "BASH_FUNC_cargo%%",
     r#"() { echo "cargo $*"; [[ $* != *"--no-fail-fast --workspace --lib --bins" ]] || return 101; }"#,

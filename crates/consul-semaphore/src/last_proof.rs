@@ -80,8 +80,8 @@ impl<K: Clone + Ord> LastProofs<K> {
     /// Takes over what an earlier process or another replica recorded. Both records are true, so the later proof of a
     /// group counts. This process runs from now on.
     ///
-    /// A record that was complete later replaces the groups: whoever wrote it knew this one, and what has no entry there
-    /// has no entry of its own any more.
+    /// If the other record was complete later, the groups that it lacks are forgotten here: its writer knew this record,
+    /// and would have kept an entry for them if they still needed one.
     pub fn take_over(&mut self, now: Moment, recorded: Self) {
         self.noted.get_or_insert(now);
         if self.complete < recorded.complete {

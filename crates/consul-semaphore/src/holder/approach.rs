@@ -44,7 +44,7 @@ const WAIT: Duration = Duration::from_millis(500);
 
 /// How much later one who waits behind others reads what has changed, for each slot that must come free before. Those who
 /// take the slots that the change is about need the machine and Consul first.
-pub(super) const LATER: Duration = Duration::from_millis(10);
+const LATER: Duration = Duration::from_millis(10);
 
 /// Between looks that fail. Consul may be busy because of those who look.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), LONGEST);
@@ -103,6 +103,7 @@ impl Ahead {
         let names = keys.iter().filter_map(|key| Some(key.rsplit_once('/')?.1));
         let there: BTreeSet<&str> = names.collect();
         let exists = |session: &SessionId| there.contains(session.as_str());
+        // Programs come and go, so it counts as short only well below the number from which on it is long.
         let is_long = there.len() > SHORT / 2;
         if !is_long || !exists(&self.own) || !has_order(lock) || limit_of(lock) != self.limit {
             return None;
@@ -123,6 +124,11 @@ impl Ahead {
             is_free: free > 0,
         })
     }
+}
+
+/// How much later one reads what has changed before whom so many slots must come free.
+pub(super) fn later(slots: usize) -> Duration {
+    LATER.saturating_mul(u32::try_from(slots).unwrap_or(u32::MAX))
 }
 
 /// Whether those who wait are served in an order, as far as is known.
@@ -290,8 +296,7 @@ impl Approach {
             return Ok(Some(self.place));
         }
         if is_near {
-            let left = u32::try_from(self.place.left).unwrap_or(u32::MAX);
-            sleep(LATER.saturating_mul(left)).await;
+            sleep(later(self.place.left)).await;
         }
         let keys = self.consul.keys(&self.asked.prefix.folder(), "").await?;
         self.seen = Seen { index, times: 0 };
@@ -400,6 +405,10 @@ mod tests {
         // Granted, and there.
         assert_eq!(left(2, &lock(2, &["w2", "w3"])), Some(25));
         assert_eq!(left(12, &holds), None, "the queue is short");
+        let second = Ahead::behind(&reading(&["h", "i"], &waiting(30)), 1, &"w1".into());
+        let without_first = keys(&waiting(30).split_off(1));
+        let place = second.place(&without_first, &holds);
+        assert_eq!(place.map(|place| place.left), Some(0), "it is next");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::{
     request::{Request, SlotsOf},
 };
 use crate::{
-    Mode, Reading, SlotRequest,
+    Lock, Mode, Reading, SlotRequest,
     engine::{Engine, Queue, QueueRef, SemaphoreRef},
     identity,
 };
@@ -68,11 +68,11 @@ fn holding(ttl: Option<Duration>) -> Duration {
     ttl.map_or(HOLDING, |ttl| HOLDING.min(ttl / 40))
 }
 
-/// How far apart the readings of a program are that waits, where others wait for so many slots before those who are near.
-/// Only those must see at once that a slot is free, and all of them are on one machine.
-fn waiting(before: usize) -> Duration {
-    let before = u32::try_from(before).unwrap_or(u32::MAX);
-    approach::LATER.saturating_mul(before).min(WAITING)
+/// How far apart the readings of a program are that waits, where others wait before for so many slots. Only those who
+/// are near must see at once that a slot is free, and all of them are on one machine.
+fn waiting(before: usize, lock: &Lock) -> Duration {
+    let near = approach::near(approach::limit_of(lock));
+    approach::later(before.saturating_sub(near)).min(WAITING)
 }
 
 /// What comes of following a prefix.
@@ -123,9 +123,8 @@ impl Watched {
             return self.is_next;
         };
         let ttl = engine.queue(&self.queue).and_then(|of| of.settings().ttl);
-        let spacing = last.before.map_or(holding(ttl), |before| {
-            waiting(before.saturating_sub(approach::near(approach::limit_of(reading.lock()))))
-        });
+        let waiting = |before| waiting(before, reading.lock());
+        let spacing = last.before.map_or(holding(ttl), waiting);
         self.spacing
             .send_if_modified(|known| std::mem::replace(known, spacing) != spacing);
         let is_awaited = last.before.is_some() && self.has_order(engine);
@@ -160,9 +159,9 @@ impl Watched {
         self.is_next
     }
 
-    /// Whether the queue is long, and others wait before for so many slots that the program can't be next. A program that watches the prefix
-    /// goes on watching while a slot is free: those before it may let their turn pass, or ask for more slots than are
-    /// free.
+    /// Whether the queue is long, and others wait before for so many slots that the program can't be next. A program that
+    /// watches the prefix goes on watching while a slot is free: those before it may let their turn pass, or ask for more
+    /// slots than are free.
     fn is_behind(&self, before: usize, reading: &Reading) -> bool {
         let lock = reading.lock();
         if !approach::has_order(lock) || reading.count_of_contenders() <= approach::SHORT {
