@@ -32,10 +32,7 @@ use self::{
 };
 use super::due_times::DueTimes;
 use crate::watch_scope::WatchScope;
-use consul_client::{
-    clock::Moment,
-    id::{IdMap, IdSet},
-};
+use consul_client::{clock::Moment, id::IdSet};
 use consul_semaphore::{
     Blocked, Key, KindName, Phase, Place, Prefix, Restrictions, Uid, WaitTimeout, Workload,
     engine::{Changes, Located, Overdue, QueueRef, Reach, SemaphoreRef, Superseded, WaitingList},
@@ -75,8 +72,6 @@ struct State {
     by_prefix: HashMap<(Arc<str>, String), BTreeSet<SemaphoreRef>>,
     /// The workloads that use each semaphore.
     users: Users,
-    /// The queues in which each workload has its place; those that are in none are left out.
-    arranged: IdMap<Uid, Box<[QueueRef]>>,
     unclaimed: WorkSet,
     /// The workloads that run without a grant, and ask for a slot.
     ungranted: WorkSet,

@@ -25,8 +25,13 @@ pub(super) async fn run(context: Arc<Context>) {
     loop {
         report_held_back(&context);
         for uid in context.index.take_unclaimed() {
-            reports.due.set(&uid, Moment::now());
-            unqueued.look_at(&uid);
+            // There may be many, when the operator starts and does not know their semaphores yet. What needs no look is
+            // not planned.
+            tokio::task::consume_budget().await;
+            if reports.knows(&uid) || context.index.unclaimed(&uid).is_some() {
+                reports.due.set(&uid, Moment::now());
+                unqueued.look_at(&uid);
+            }
         }
         reports.report(&context).await;
         let why = |tracked: &TrackedWorkload, why: &Unclaimed| explain(tracked, why).1;
@@ -90,6 +95,11 @@ struct Reported {
 }
 
 impl UnclaimedReports {
+    /// Whether a workload was found in no queue before, and not in one since.
+    fn knows(&self, workload: &Uid) -> bool {
+        self.reported.contains_key(workload)
+    }
+
     /// Emits the event for each workload that is due, once. Of those that are in a queue or gone nothing is kept.
     async fn report(&mut self, context: &Context) {
         let now = Moment::now();

@@ -1,7 +1,7 @@
 //! The workloads that concern the operator, by their uids.
 
 use consul_client::id::IdMap;
-use consul_semaphore::Uid;
+use consul_semaphore::{Uid, engine::QueueRef};
 use consul_semaphore_workload::TrackedWorkload;
 
 /// The workloads that concern the operator. A test counts how many are looked at: what one tenant writes must not cost
@@ -9,9 +9,16 @@ use consul_semaphore_workload::TrackedWorkload;
 #[derive(Default)]
 pub(super) struct KnownWorkloads {
     /// What is stored of one is large, and a table has room for more than it has.
-    all: IdMap<Uid, Box<TrackedWorkload>>,
+    all: IdMap<Uid, Box<Known>>,
     #[cfg(test)]
     looks: std::cell::Cell<usize>,
+}
+
+/// One of them.
+struct Known {
+    tracked: TrackedWorkload,
+    /// The queues in which it has its place.
+    queues: Box<[QueueRef]>,
 }
 
 impl KnownWorkloads {
@@ -29,13 +36,13 @@ impl KnownWorkloads {
     /// The workload with this uid.
     pub(super) fn get(&self, uid: &Uid) -> Option<&TrackedWorkload> {
         self.count();
-        self.all.get(uid).map(Box::as_ref)
+        self.all.get(uid).map(|known| &known.tracked)
     }
 
     /// The workload with this uid, for changes.
     pub(super) fn get_mut(&mut self, uid: &Uid) -> Option<&mut TrackedWorkload> {
         self.count();
-        self.all.get_mut(uid).map(Box::as_mut)
+        self.all.get_mut(uid).map(|known| &mut known.tracked)
     }
 
     /// Whether there is a workload with this uid.
@@ -47,18 +54,37 @@ impl KnownWorkloads {
     /// All workloads.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Uid, &TrackedWorkload)> {
         let all = self.all.iter().inspect(|_| self.count());
-        all.map(|(uid, tracked)| (uid, tracked.as_ref()))
+        all.map(|(uid, known)| (uid, &known.tracked))
     }
 
-    /// Stores a workload, in the place of its earlier version.
+    /// Stores a workload that has no place in a queue yet, instead of its earlier version.
     pub(super) fn insert(&mut self, tracked: TrackedWorkload) {
         let uid = tracked.workload.uid.clone();
-        self.all.insert(uid, Box::new(tracked));
+        let queues = Box::default();
+        self.all.insert(uid, Box::new(Known { tracked, queues }));
     }
 
-    /// Forgets the workload with this uid, and returns it.
-    pub(super) fn remove(&mut self, uid: &Uid) -> Option<TrackedWorkload> {
-        self.all.remove(uid).map(|tracked| *tracked)
+    /// Forgets the workload with this uid.
+    pub(super) fn remove(&mut self, uid: &Uid) {
+        self.all.remove(uid);
+    }
+
+    /// The queues in which the workload with this uid has its place.
+    pub(super) fn queues_of(&self, uid: &Uid) -> &[QueueRef] {
+        self.all.get(uid).map_or(&[], |known| &known.queues)
+    }
+
+    /// Sets these queues.
+    pub(super) fn set_queues(&mut self, uid: &Uid, queues: Vec<QueueRef>) {
+        if let Some(known) = self.all.get_mut(uid) {
+            known.queues = queues.into();
+        }
+    }
+
+    /// Takes these queues: it has no place in them any more.
+    pub(super) fn take_queues(&mut self, uid: &Uid) -> Box<[QueueRef]> {
+        let known = self.all.get_mut(uid);
+        known.map_or_else(Box::default, |known| std::mem::take(&mut known.queues))
     }
 
     /// How many workloads were looked at since the last call.

@@ -39,22 +39,22 @@ impl State {
             self.held_from_the_start.insert(uid.clone());
         }
         if let Some(known) = self.workloads.get(&uid) {
-            let queues = self.arranged.get(&uid).map_or(&[][..], Box::as_ref);
             is_new = is_announced(&known.workload, &tracked.workload)
-                || *queues != self.queues_for(&tracked);
+                || *self.workloads.queues_of(&uid) != *self.queues_for(&tracked);
             let known = known.clone();
             self.withdraw(&known);
             self.users.remove(&known);
         }
-        self.arrange(&tracked, announce && is_new);
         self.users.insert(&tracked);
-        self.workloads.insert(tracked);
+        self.workloads.insert(tracked.clone());
+        self.arrange(&tracked, announce && is_new);
     }
 
     pub(super) fn remove(&mut self, uid: &Uid) {
-        if let Some(tracked) = self.workloads.remove(uid) {
+        if let Some(tracked) = self.workloads.get(uid).cloned() {
             self.withdraw(&tracked);
             self.users.remove(&tracked);
+            self.workloads.remove(uid);
         }
         self.remnants.remove(uid);
         self.held_from_the_start.remove(uid);
@@ -68,7 +68,7 @@ impl State {
         self.mark_concerned(tracked);
         self.alike.forget(&tracked.workload);
         let place = tracked.workload.place();
-        for reference in self.arranged.remove(uid).into_iter().flatten() {
+        for reference in self.workloads.take_queues(uid) {
             if let Some(queue) = self.queue_mut(&reference) {
                 queue.bound.remove(uid);
                 queue.waiting.remove(&place);
@@ -115,9 +115,7 @@ impl State {
             }
         }
         self.arrange_alike(tracked, &queues);
-        if !queues.is_empty() {
-            self.arranged.insert(uid.clone(), queues.into());
-        }
+        self.workloads.set_queues(uid, queues);
     }
 
     /// Notes a workload that replaces those that ask for the same, and what it supersedes.
@@ -230,7 +228,7 @@ impl State {
         let started = started.flat_map(|by| self.queues_at(&tracked.namespace, &by.lock_key));
         let concerned = self.queues_for(tracked).into_iter().chain(started);
         let uid = &tracked.workload.uid;
-        let arranged = self.arranged.get(uid).into_iter().flatten();
+        let arranged = self.workloads.queues_of(uid).iter();
         let others = arranged.chain(self.contenders.queues_of(uid));
         concerned.chain(others.cloned()).collect()
     }

@@ -301,7 +301,7 @@ proptest! {
             world.take(&Change::Delete(at), 99, &index);
         }
         let state = index.state();
-        prop_assert!(state.arranged.is_empty());
+        prop_assert_eq!(state.workloads.iter().count(), 0);
         prop_assert!(state.users.is_empty());
         prop_assert_eq!(state.unclaimed.iter().count(), 0);
     }
