@@ -422,7 +422,9 @@ impl LeaderTask {
             client,
             consul,
             identity,
-            index: Index::default(),
+            index: record
+                .last_at_work()
+                .map_or_else(Index::default, Index::after),
             unfailable: Unfailable::default(),
             last_proofs: record.proofs(),
             prefix_watches: PrefixWatches::new(self.shared.budget.clone()),

@@ -250,6 +250,13 @@ impl State {
 }
 
 impl Index {
+    /// An empty index of an operator that follows another one, which was last at work at this time.
+    pub(super) fn after(last_at_work: Timestamp) -> Self {
+        let index = Self::default();
+        index.state().lists = Lists::after(last_at_work);
+        index
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock()
     }
@@ -282,8 +289,7 @@ impl Index {
             Some(tracked) => {
                 let kind = &tracked.workload.kind;
                 let listing = state.lists.note(kind, &tracked.namespace, uid);
-                let announce =
-                    listing.is_none() || state.lists.is_since_the_first(&tracked.workload);
+                let announce = listing.is_none() || state.lists.is_unsaid(&tracked.workload);
                 state.put(tracked, announce, listing);
             }
             None => state.remove(uid),

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, api::PostParams};
 use parking_lot::Mutex;
@@ -101,6 +101,13 @@ impl ProofRecord {
     /// What is known from before, for a term that begins.
     pub(super) fn proofs(&self) -> LastProofs<Group> {
         self.proofs.lock().clone()
+    }
+
+    /// When an operator was last at work, by this machine's clocks; `None` if that is unknown.
+    pub(super) fn last_at_work(&self) -> Option<Timestamp> {
+        let (complete, _) = self.proofs.lock().entries()?;
+        let ago = SignedDuration::try_from(Moment::now().since(complete)).ok()?;
+        clock::time().checked_sub(ago).ok()
     }
 
     /// Updates it with what is proved now.

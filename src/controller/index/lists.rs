@@ -6,6 +6,8 @@ use std::{
     sync::Arc,
 };
 
+use jiff::Timestamp;
+
 use crate::watch_scope::WatchScope;
 use consul_client::clock::{self, Moment};
 use consul_semaphore::{KindName, Uid, Workload};
@@ -13,8 +15,9 @@ use consul_semaphore::{KindName, Uid, Workload};
 /// How far the lists have come.
 #[derive(Default)]
 pub(super) struct Lists {
-    /// When the first list began, in seconds since 1970.
-    first: Option<i64>,
+    /// Since when nobody said of new workloads that they wait, in seconds since 1970: an earlier operator was last at work
+    /// then, or the first list began.
+    unsaid_since: Option<i64>,
     /// While workloads are listed again: since when, and those that were seen.
     workloads: HashMap<(KindName, WatchScope), (Moment, BTreeSet<Uid>)>,
     /// The scopes whose semaphores are all known: before that, a missing one means nothing.
@@ -22,10 +25,19 @@ pub(super) struct Lists {
 }
 
 impl Lists {
+    /// The lists of an operator that follows another one, which was last at work at this time.
+    pub(super) fn after(last_at_work: Timestamp) -> Self {
+        Self {
+            unsaid_since: Some(last_at_work.as_second()),
+            ..Self::default()
+        }
+    }
+
     /// A list of all workloads of a kind there starts.
     pub(super) fn begin(&mut self, kind: &KindName, scope: &WatchScope) {
         let list = (Moment::now(), BTreeSet::new());
-        self.first.get_or_insert(clock::time().as_second());
+        let now = clock::time().as_second();
+        self.unsaid_since.get_or_insert(now);
         self.workloads.insert((kind.clone(), scope.clone()), list);
     }
 
@@ -35,9 +47,10 @@ impl Lists {
         Some(listed)
     }
 
-    /// Whether a workload was made after the first list had begun: no earlier operator has said that it waits.
-    pub(super) fn is_since_the_first(&self, workload: &Workload) -> bool {
-        self.first.is_some_and(|first| workload.since >= first)
+    /// Whether a workload was made when no earlier operator could say that it waits.
+    pub(super) fn is_unsaid(&self, workload: &Workload) -> bool {
+        let since = self.unsaid_since;
+        since.is_some_and(|since| workload.since >= since)
     }
 
     /// Records a workload from a watch; returns when the list began, if it is part of one.

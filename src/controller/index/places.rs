@@ -324,8 +324,8 @@ impl State {
             return;
         };
         let announce = self.lists.knows_semaphores(&tracked.namespace)
-            || self.lists.is_since_the_first(&tracked.workload);
-        let is_new = is_decided && self.lists.is_since_the_first(&tracked.workload);
+            || self.lists.is_unsaid(&tracked.workload);
+        let is_new = is_decided && self.lists.is_unsaid(&tracked.workload);
         let waited_for_it = self.unclaimed.contains(uid) || is_new;
         self.withdraw(&tracked);
         self.arrange(&tracked, announce && waited_for_it);

@@ -1,5 +1,7 @@
 //! An operator that works for a part of the cluster.
 
+use jiff::Timestamp;
+
 use super::*;
 
 /// Like [`tracked`], in another namespace.
@@ -137,6 +139,20 @@ fn a_workload_is_told_that_it_waits_once_it_is_decided_that_its_semaphore_is_our
     assert_eq!(names_of(&index.newcomers(&queue("db"))), ["waits"]);
     add(&index, "db", "db", false);
     assert!(index.newcomers(&queue("db")).is_empty(), "once");
+}
+
+/// Such as while the operator is upgraded.
+#[test]
+fn a_workload_that_came_while_no_operator_was_at_work_is_told_that_it_waits() {
+    let index = Index::after(Timestamp::from_second(100).unwrap());
+    let made = |seconds| move |tracked: &mut TrackedWorkload| workload(tracked).since = seconds;
+    index.list_begins(&KindName::default(), &WatchScope::Cluster);
+    put(&index, tracked("told-before", made(99)));
+    put(&index, tracked("waits", made(100)));
+    index.list_ends(&KindName::default(), &WatchScope::Cluster);
+    add(&index, "db", "db", false);
+    index.semaphores_are_known(&WatchScope::Cluster);
+    assert_eq!(names_of(&index.newcomers(&queue("db"))), ["waits"]);
 }
 
 /// Such as a Job that was suspended after a start, whose start time is to be cleared.
