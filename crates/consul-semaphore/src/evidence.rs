@@ -266,16 +266,17 @@ impl Evidence {
         first_deadline(held, settings, workload)
     }
 
-    /// The oldest proof of the running workloads whose slots count as held; `None` if there is none. `life` is as in
-    /// [`Self::observe`].
+    /// The oldest proof of the slots of running workloads; `None` if there is none. That of a slot that Consul says is lost
+    /// is no newer than the loss. `life` is as in [`Self::observe`].
     pub fn oldest(&self, life: impl Fn(&SessionId) -> Option<SessionState>) -> Option<Proved> {
         let steady = self.steady.by_workload.values();
         let steady = steady.flat_map(|holder| &holder.held);
         let all = self.slots.values().flatten().chain(steady);
-        let held = all.filter(|held| held.lost.is_none());
-        let proved = held.filter_map(|held| {
+        let proved = all.filter_map(|held| {
             let mut held = held.clone();
-            held.keep_up(self.shown, &life);
+            if held.lost.is_none() {
+                held.keep_up(self.shown, &life);
+            }
             let ttl = held.ttl?;
             Some(Proved {
                 sent: held.proved,
@@ -762,8 +763,8 @@ mod tests {
         case.observe(50, Some(&reading(50, false)), renewed(45));
         assert_eq!(
             case.evidence.oldest(life),
-            None,
-            "Consul says that it is lost"
+            proved(20),
+            "renewals of a session prove no slot that Consul says is lost"
         );
     }
 

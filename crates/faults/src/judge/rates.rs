@@ -31,8 +31,9 @@ const CLOCKS_APART: f64 = 30.0;
 /// How late a slot may be given back while everything works, in seconds, besides the lock-delay.
 const RELEASE: f64 = 15.0;
 
-/// The kinds of faults that edit sessions, contenders or `.lock`s, for which a rate promises nothing.
-pub(crate) const EDITS: [&str; 10] = [
+/// The kinds of faults for which a rate promises nothing: they edit sessions, contenders or `.lock`s, or leave ends of slots
+/// that were written by a wrong clock to another process.
+pub(crate) const EXCEPTED: [&str; 11] = [
     "Consul's data lost",
     "external node deregistered",
     "session destroyed",
@@ -43,6 +44,7 @@ pub(crate) const EDITS: [&str; 10] = [
     ".lock overwritten with garbage",
     "limit in .lock changed",
     ".lock replaced by a mutex",
+    "operator's wall clock jumps",
 ];
 
 pub(super) fn judge(bed: &[Record], outages: &Outages, requests: &Requests, verdict: &mut Verdict) {
@@ -118,11 +120,11 @@ impl Rate<'_> {
     /// Checks the period that begins with each start.
     fn judge_starts(&self, verdict: &mut Verdict) {
         let starts = self.starts();
-        let (limits, edits) = (self.limits(), self.edits());
+        let (limits, exceptions) = (self.limits(), self.exceptions());
         for (at, first) in starts.iter().enumerate() {
             verdict.starts.0 += 1;
             let begin = first.from - START_WITHIN;
-            if edits.touches(begin, first.from + self.period) {
+            if exceptions.touches(begin, first.from + self.period) {
                 continue;
             }
             verdict.starts.1 += 1;
@@ -175,10 +177,11 @@ impl Rate<'_> {
         })
     }
 
-    /// When somebody edited what holds slots here. The Jobs that lost theirs may be started for a while.
-    fn edits(&self) -> Spans {
+    /// When something happened here for which a rate promises nothing. The Jobs that lost their slots may be started for a
+    /// while.
+    fn exceptions(&self) -> Spans {
         let mut begun: BTreeMap<usize, f64> = BTreeMap::new();
-        let mut edits = Vec::new();
+        let mut exceptions = Vec::new();
         for record in self.bed {
             match &record.what {
                 What::Fault {
@@ -187,7 +190,7 @@ impl Rate<'_> {
                     prefix,
                     phase,
                     ..
-                } if EDITS.contains(&kind.as_str()) => {
+                } if EXCEPTED.contains(&kind.as_str()) => {
                     let here = prefix
                         .as_ref()
                         .is_none_or(|at| *at == self.semaphore.prefix);
@@ -197,7 +200,7 @@ impl Rate<'_> {
                         }
                         Phase::Ends => {
                             let since = begun.remove(id);
-                            edits.extend(since.map(|since| (since, record.t)));
+                            exceptions.extend(since.map(|since| (since, record.t)));
                         }
                         Phase::Begins | Phase::Misses => {}
                     }
@@ -205,15 +208,15 @@ impl Rate<'_> {
                 What::Lock { prefix, writer, .. }
                     if *writer == Writer::Fault && *prefix == self.semaphore.prefix =>
                 {
-                    edits.push((record.t - SECOND, record.t));
+                    exceptions.push((record.t - SECOND, record.t));
                 }
                 _ => {}
             }
         }
-        edits.extend(begun.into_values().map(|since| (since, f64::MAX)));
+        exceptions.extend(begun.into_values().map(|since| (since, f64::MAX)));
         // Some faults are recorded only after they were injected.
-        let edits = edits.into_iter();
-        Spans::of(edits.map(|(from, to)| (from - SECOND, to)).collect())
+        let exceptions = exceptions.into_iter();
+        Spans::of(exceptions.map(|(from, to)| (from - SECOND, to)).collect())
     }
 
     /// Checks that each slot is free again some time after its stamp.
