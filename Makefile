@@ -9,11 +9,9 @@ CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
 GUNGRAUN_VERSION := 0.20.0
 GUNGRAUN := .tools/gungraun-runner-$(GUNGRAUN_VERSION)/bin/gungraun-runner
 
-# Only what they start is built; bare has Helm, too.
+# Only what they start is built, or taken from this machine if it fits; bare has Helm, too.
 demo dev bare:
-	@crates/testbed/servers/build consul etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok $(if $(filter bare,$@),helm)
-	@cargo build --locked --bins --package consul-semaphore-operator --package consul-semaphore-cli --package kubectl-csem --package testbed
-	@"$${CARGO_TARGET_DIR:-target}/debug/bed" $@
+	@crates/testbed/up $@ consul etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok $(if $(filter bare,$@),helm)
 
 # Three PipelineRuns of Tekton and a Job through two slots: a quarter of an hour the first time, for Tekton.
 demo-pipelines:
