@@ -287,7 +287,7 @@ mod tests {
     use std::{future::pending, net::SocketAddr};
 
     use axum::{Extension, body::Body, routing::get};
-    use testbed::Certificates;
+    use testbed::{Certificates, http_client};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::{
@@ -488,10 +488,7 @@ mod tests {
     ) -> reqwest::Result<String> {
         let authority = std::fs::read(certificates.authority()).unwrap();
         let authority = reqwest::Certificate::from_pem(&authority).unwrap();
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .tls_certs_only([authority])
-            .build()?;
+        let http = http_client().tls_certs_only([authority]).build()?;
         let url = format!("https://localhost:{}/", address.port());
         http.get(url).send().await?.text().await
     }

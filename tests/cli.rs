@@ -17,6 +17,7 @@ use testbed::{
     command_line::{Program, assert_says, text},
     eventually,
     helpers::{core_limits, memory_is_private, shows_who_may_see_it},
+    http_client,
 };
 use tokio::process::{Child, Command};
 
@@ -377,8 +378,6 @@ async fn endpoints() -> Endpoints {
 
 /// A server on a free port, for as long as the test's runtime lives.
 async fn serve(telemetry: &Telemetry) -> SocketAddr {
-    // The client needs a provider even without TLS. `Err` means a provider is already installed.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let endpoints = endpoints().await;
     let address = endpoints.address().expect("an address");
     tokio::spawn(endpoints.serve(telemetry.clone(), pending()));
@@ -473,9 +472,9 @@ fn a_check_warns_of_a_token_in_plain_text() {
 }
 
 async fn get(address: SocketAddr, path: &str) -> (u16, String) {
-    let answer = reqwest::get(format!("http://{address}{path}"))
-        .await
-        .expect("an answer");
+    let http = http_client().build().expect("a client");
+    let answer = http.get(format!("http://{address}{path}")).send().await;
+    let answer = answer.expect("an answer");
     (
         answer.status().as_u16(),
         answer.text().await.expect("a text"),

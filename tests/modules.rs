@@ -270,6 +270,29 @@ fn those_who_judge_the_operator_share_no_code_with_it() {
     }
 }
 
+/// One client knows what a busy machine does to connections: `testbed::http_client`. The proxy of the bed is a part of
+/// the network, and keeps connections as a network does.
+#[test]
+fn tests_have_one_http_client() {
+    let exempt = [
+        "crates/testbed/src/http.rs",
+        "crates/testbed/src/proxy.rs",
+        // It names what is forbidden.
+        "tests/modules.rs",
+    ];
+    let exempt = exempt.map(folder);
+    for module in ["tests", "crates/testbed/src", "crates/faults"] {
+        let mut files = sources(&folder(module));
+        files.retain(|file| !exempt.contains(file));
+        let own = [
+            "reqwest::Client::builder",
+            "reqwest::Client::new",
+            "reqwest::get",
+        ];
+        assert_files_avoid(module, files, &own);
+    }
+}
+
 /// Fails with `file:line` of every use of a forbidden path in the sources below a folder.
 #[track_caller]
 fn assert_module_avoids(module: &str, forbidden: &[&str]) {

@@ -132,12 +132,17 @@ impl Row {
     }
 }
 
-/// Prints the rows as a table.
+/// Prints the head of the table.
 #[expect(clippy::print_stdout, reason = "it is what the program is for")]
-pub(crate) fn print(rows: &[Row]) {
+pub(crate) fn print_head() {
     println!(
         "| what | ours | floor or peer, same run | ratio | goal | met |\n|---|---|---|---|---|---|"
     );
+}
+
+/// Prints these rows of the table.
+#[expect(clippy::print_stdout, reason = "it is what the program is for")]
+pub(crate) fn print(rows: &[Row]) {
     for row in rows {
         println!("{}", row.line());
     }

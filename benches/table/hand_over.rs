@@ -76,7 +76,7 @@ async fn our_batch_of_several(bed: &Bed) -> Times {
 pub(crate) async fn our_batch(bed: &Bed) -> Times {
     let team = bed.namespace("ours").await;
     let db = team.semaphore("db").limit(3).paused(true).create().await;
-    db.has_condition("Ready", "False", "Paused").await;
+    db.has_condition("Ready", "True", "Paused").await;
     batch(&team, &db, "job-").await
 }
 

@@ -80,12 +80,12 @@ fn main() {
         panic!("there is no part {unknown}: there are {}", parts.join(", "));
     }
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let mut rows = Vec::new();
+    figures::print_head();
     for (name, part) in PARTS {
         if wanted.is_empty() || wanted.contains(name) {
             eprintln!("measuring: {name}");
-            rows.extend(runtime.block_on(part(runs)));
+            // At once: a part that fails takes nothing with it.
+            figures::print(&runtime.block_on(part(runs)));
         }
     }
-    figures::print(&rows);
 }

@@ -42,7 +42,7 @@ pub(crate) async fn rows(runs: usize) -> Vec<Row> {
     let (mut ours, mut floor) = (Vec::new(), Vec::new());
     for run in 0..runs {
         db.pause().await;
-        db.has_condition("Ready", "False", "Paused").await;
+        db.has_condition("Ready", "True", "Paused").await;
         ours.push(hand_over::batch(&team, &db, &format!("run-{run}-")).await);
         floor.push(hand_over::floor_batch(&bed, held).await);
     }

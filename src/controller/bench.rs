@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::index::{Credential, Index, Offer};
+use super::index::{Credential, Index, Manager, Offer};
 use consul_client::clock::Moment;
 use consul_semaphore::Prefix;
 use consul_semaphore::{
@@ -40,7 +40,7 @@ impl Queue {
             restrictions: Restrictions::default(),
             wait_timeout: None,
         };
-        futures::executor::block_on(index.add_semaphore(&semaphore, offer, true));
+        futures::executor::block_on(index.add_semaphore(&semaphore, offer, Manager::ThisOperator));
         Self { index, queue }
     }
 

@@ -7,9 +7,9 @@
 
 mod alike;
 mod contenders;
+mod dirty_set;
 mod known;
 mod lists;
-mod marks;
 mod places;
 mod remnants;
 mod users;
@@ -27,7 +27,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 pub(super) use self::alike::Credential;
 use self::{
-    alike::Alike, contenders::Contenders, known::KnownWorkloads, lists::Lists, marks::Marks,
+    alike::Alike, contenders::Contenders, dirty_set::DirtySet, known::KnownWorkloads, lists::Lists,
     remnants::Remnants, users::Users, work_set::WorkSet,
 };
 use super::due_times::DueTimes;
@@ -83,7 +83,7 @@ struct State {
     /// Of which pods may be left, and which grants are known to have none.
     remnants: Remnants,
     /// The workloads that were put on hold since these were last taken.
-    held_back: Marks<Uid>,
+    held_back: DirtySet<Uid>,
     contenders: Contenders,
     /// Those that replace each other.
     alike: Alike,
@@ -91,7 +91,7 @@ struct State {
     held_from_the_start: BTreeSet<Uid>,
     lists: Lists,
     /// The queues that are due a pass.
-    marks: Marks<QueueRef>,
+    due: DirtySet<QueueRef>,
 }
 
 /// What of a `ConsulSemaphore` decides which workloads are in its queues.
@@ -154,10 +154,19 @@ impl Unclaimed {
     }
 }
 
+/// Who manages a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manager {
+    ThisOperator,
+    /// Nobody yet, and perhaps this operator soon.
+    Undecided,
+    /// Another operator, or nobody.
+    Others,
+}
+
 struct Semaphore {
     offer: Offer,
-    /// Whether this operator manages it, and not another one.
-    ours: bool,
+    manager: Manager,
     queues: HashMap<Option<Key>, IndexedQueue>,
     /// When it could grant nothing; `None` until that is known.
     blocked: Option<Blocked>,
@@ -335,20 +344,20 @@ impl Index {
         for reference in state.queues_at(&namespace.into(), lock_key) {
             if let Some(queue) = state.queue_mut(&reference) {
                 queue.touched.insert(workload.clone());
-                state.marks.mark(reference);
+                state.due.mark(reference);
             }
         }
     }
 
     /// Waits until queues are due a pass.
     pub(super) async fn marked(&self) {
-        let wake = self.state().marks.wake();
+        let wake = self.state().due.wake();
         wake.notified().await;
     }
 
     /// Takes the queues that are due a pass.
     pub(super) fn take_marked(&self) -> BTreeSet<QueueRef> {
-        self.state().marks.take()
+        self.state().due.take()
     }
 
     /// A callback for changes of a session of a queue, except renewals: it makes a pass due. A session may be renewed
@@ -362,7 +371,7 @@ impl Index {
                 if let Some(changes) = known.and_then(|known| known.changes.as_mut()) {
                     changes.sessions = true;
                 }
-                state.marks.mark(queue.clone());
+                state.due.mark(queue.clone());
             }
         }
     }
@@ -381,18 +390,33 @@ impl Index {
         there
     }
 
-    /// A semaphore exists; this operator manages it if it is `ours`.
-    pub(super) async fn add_semaphore(&self, reference: &SemaphoreRef, offer: Offer, ours: bool) {
-        let users = self.replace_semaphore(reference, offer, ours);
-        self.rearrange(users).await;
+    /// A semaphore exists, and this is who manages it.
+    pub(super) async fn add_semaphore(
+        &self,
+        reference: &SemaphoreRef,
+        offer: Offer,
+        manager: Manager,
+    ) {
+        let (users, is_decided) = self.replace_semaphore(reference, offer, manager);
+        self.rearrange(users, is_decided).await;
     }
 
-    /// Stores a semaphore in the place of what has its name. Returns the workloads that this concerns.
-    fn replace_semaphore(&self, reference: &SemaphoreRef, offer: Offer, ours: bool) -> IdSet<Uid> {
+    /// Stores a semaphore in the place of what has its name. Returns the workloads that this concerns, and whether it was
+    /// undecided before that this operator manages it.
+    fn replace_semaphore(
+        &self,
+        reference: &SemaphoreRef,
+        offer: Offer,
+        manager: Manager,
+    ) -> (IdSet<Uid>, bool) {
         let mut state = self.state();
-        if !ours && state.is_others(reference, &offer) {
-            return IdSet::default();
+        let ours = manager == Manager::ThisOperator;
+        let before = state.semaphores.get(reference);
+        if !ours && before.is_some_and(|before| before.manager == manager && before.offer == offer)
+        {
+            return (IdSet::default(), false);
         }
+        let is_decided = ours && before.is_some_and(|before| before.manager == Manager::Undecided);
         let mut users = state.users_of(reference);
         state.forget_semaphore(reference);
         let prefix = offer.prefix.as_str().to_owned();
@@ -401,7 +425,7 @@ impl Index {
         let keyed = offer.keyed;
         let semaphore = Semaphore {
             offer,
-            ours,
+            manager,
             queues: HashMap::new(),
             blocked: None,
         };
@@ -410,13 +434,13 @@ impl Index {
             state.queue_entry(&QueueRef::new(reference, None));
         }
         users.extend(state.users_of(reference));
-        users
+        (users, is_decided)
     }
 
     /// What a semaphore offers may have changed, but not its prefix and keys.
     pub(super) async fn update_semaphore(&self, reference: &SemaphoreRef, offer: Offer) {
         let users = self.replace_offer(reference, offer);
-        self.rearrange(users).await;
+        self.rearrange(users, false).await;
     }
 
     /// Stores what a semaphore offers now. Returns the workloads that this concerns.
@@ -479,7 +503,7 @@ impl Index {
     /// A semaphore was deleted.
     pub(super) async fn remove_semaphore(&self, reference: &SemaphoreRef) {
         let users = self.forget_semaphore(reference);
-        self.rearrange(users).await;
+        self.rearrange(users, false).await;
     }
 
     /// Forgets a semaphore. Returns the workloads that this concerns.
@@ -490,21 +514,21 @@ impl Index {
         users
     }
 
-    /// Gives these workloads their places again. Others have the lock and this thread in between: each workload is in some
-    /// place all the time.
-    async fn rearrange(&self, workloads: impl IntoIterator<Item = Uid>) {
+    /// Gives these workloads their places again, which is the first one for some where it `is_decided` only now who manages
+    /// their semaphore. Others have the lock and this thread in between: each workload is in some place all the time.
+    async fn rearrange(&self, workloads: impl IntoIterator<Item = Uid>, is_decided: bool) {
         let mut workloads = workloads.into_iter().peekable();
         while workloads.peek().is_some() {
-            self.rearrange_some(workloads.by_ref().take(ARRANGED_AT_ONCE));
+            self.rearrange_some(workloads.by_ref().take(ARRANGED_AT_ONCE), is_decided);
             if workloads.peek().is_some() {
                 tokio::task::yield_now().await;
             }
         }
     }
 
-    fn rearrange_some(&self, workloads: impl Iterator<Item = Uid>) {
+    fn rearrange_some(&self, workloads: impl Iterator<Item = Uid>, is_decided: bool) {
         let mut state = self.state();
-        workloads.for_each(|uid| state.rearrange(&uid));
+        workloads.for_each(|uid| state.rearrange(&uid, is_decided));
         MutexGuard::unlock_fair(state);
     }
 

@@ -25,7 +25,7 @@ use super::{
     advisor::Advisor,
     consul_target::place,
     events::Reason,
-    index::Offer,
+    index::{Manager, Offer},
     intake, kueue,
     semaphore::ConflictReport,
     shell::{Input, Shell},
@@ -373,6 +373,16 @@ enum LookedAfter {
     Nobody,
 }
 
+impl LookedAfter {
+    fn manager(&self) -> Manager {
+        match self {
+            Self::Here(_) => Manager::ThisOperator,
+            Self::Later => Manager::Undecided,
+            Self::ByOthers | Self::Nobody => Manager::Others,
+        }
+    }
+}
+
 struct Semaphores {
     context: Arc<Context>,
     scope: WatchScope,
@@ -481,7 +491,9 @@ impl Semaphores {
             tracing::info!(semaphore = %reference, "left to another operator: the selector no longer matches its labels");
         }
         let index = &self.context.index;
-        index.add_semaphore(&reference, offer, ours).await;
+        index
+            .add_semaphore(&reference, offer, known.0.manager())
+            .await;
         self.report_conflict(&reference, &semaphore, conflict);
         self.known.insert(reference, known);
         if ours {

@@ -2,6 +2,7 @@ use std::{future::pending, net::IpAddr, sync::atomic::Ordering};
 
 use http::Request;
 use serde_json::{Value, json};
+use testbed::{eventually, same};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
@@ -155,9 +156,11 @@ async fn a_flood_of_wrong_tokens_keeps_no_scraper_elsewhere_from_its_answer() {
     for number in 0..24 {
         flood.push(scrape("127.0.0.2", server, &format!("wrong-{number}")).await);
     }
-    while api_server.received_requests().await.unwrap().len() < 4 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    eventually("the API server is asked about the flood", async || {
+        let asked = api_server.received_requests().await.unwrap().len();
+        same(asked >= 4, true)
+    })
+    .await;
     let answer = answer(scrape("127.0.0.1", server, "scraper").await).await;
     assert!(answer.ends_with("\r\n\r\nfigures"), "{answer}");
 }

@@ -27,10 +27,16 @@ impl History {
         self.0.iter().any(|known| known.covers(version))
     }
 
-    /// A version is about to be written.
+    /// A version is about to be written. A process may write two at once, where the mark's datacenter has two names: the
+    /// later one stays, whichever is noted first.
     pub(super) fn note(&mut self, version: Version) {
-        self.0.retain(|known| known.writer != version.writer);
-        self.0.insert(0, version);
+        let known = self
+            .0
+            .iter()
+            .position(|known| known.writer == version.writer);
+        let known = known.map(|at| self.0.remove(at));
+        let latest = known.filter(|known| known.covers(&version));
+        self.0.insert(0, latest.unwrap_or(version));
         self.0.truncate(PROCESSES);
     }
 
@@ -141,6 +147,15 @@ pub(super) mod tests {
         history.note(version("one more", 0));
         assert!(!history.has(&version("a", 2)));
         assert_eq!(history.0.len(), PROCESSES);
+    }
+
+    #[test]
+    fn the_later_of_two_versions_stays_whichever_is_noted_first() {
+        let mut history = History::default();
+        for number in [1, 3, 2] {
+            history.note(version("a", number));
+        }
+        assert_eq!(history.0, [version("a", 3)]);
     }
 
     #[test]

@@ -47,8 +47,13 @@ async fn look(page: &Page<'_>, state: &str) {
             page.window(width, 1000).await;
             let widest = page.run("document.documentElement.scrollWidth").await;
             assert_eq!(widest, width, "{state}");
-            let missing = page.run("/undefined|NaN/.test(document.body.innerText)").await;
-            assert_eq!(missing, false, "{state}: a field is shown that is not there");
+            let missing = page
+                .run("/undefined|NaN/.test(document.body.innerText)")
+                .await;
+            assert_eq!(
+                missing, false,
+                "{state}: a field is shown that is not there"
+            );
             let found = page
                 .run(&format!(
                     "axe.run({{ runOnly: {RULES} }}).then(({{ violations }}) => violations.map(({{ id, nodes }}) =>

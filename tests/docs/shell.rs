@@ -16,8 +16,8 @@ use tokio::{
 
 use crate::page::root;
 
-/// How long one block may take.
-const PATIENCE: Duration = Duration::from_mins(4);
+/// How long one block may take: some build a program for release.
+const PATIENCE: Duration = Duration::from_mins(15);
 
 /// A bash in a folder with the project's manifests. Its path has the programs of the docs, and those that the scene
 /// adds ([`Self::program`]). It ends at the first command that fails.

@@ -76,11 +76,8 @@ async fn check(bed: &Bed) -> String {
 /// Waits until it is said that nothing happens to this semaphore, and what to do about it.
 async fn is_conflict_of(team: &Team, operator: &Operator) {
     team.db
-        .has_condition("Ready", "False", "IdentityConflict")
+        .has_condition_that_says("Ready", "False", "IdentityConflict", &[REMEDY])
         .await;
-    let condition = team.db.condition("Ready").await;
-    let message = condition["message"].as_str().unwrap_or_default();
-    assert!(message.contains(REMEDY), "{condition}");
     assert!(team.db.has_event("IdentityConflict").await.contains(REMEDY));
     let logs = operator.logs();
     let said = logs

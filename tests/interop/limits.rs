@@ -3,12 +3,6 @@
 use serde_json::{Value, json};
 use testbed::{Bed, Semaphore};
 
-/// The message of Ready.
-async fn message(semaphore: &Semaphore) -> String {
-    let ready = semaphore.condition("Ready").await;
-    ready["message"].as_str().unwrap_or_default().to_owned()
-}
-
 #[tokio::test]
 async fn another_limit_of_theirs_is_reported_and_not_touched() {
     let bed = Bed::shared().await;
@@ -19,10 +13,9 @@ async fn another_limit_of_theirs_is_reported_and_not_touched() {
     let db = team.semaphore("db").limit(3).create().await;
     let job = team.job("a").semaphore("db").create().await;
     job.has_event("SlotWaiting").await;
-    db.has_condition("Ready", "False", "LimitConflict").await;
-    let said = message(&db).await;
-    assert!(said.contains("limit is 5"), "{said}");
-    assert!(said.contains("spec.limit is 3"), "{said}");
+    let words = ["limit is 5", "spec.limit is 3"];
+    db.has_condition_that_says("Ready", "False", "LimitConflict", &words)
+        .await;
     db.shows(json!({ "limit": 5, "held": 1, "heldHere": 0, "waiting": 1 }))
         .await;
     job.is_waiting().await;

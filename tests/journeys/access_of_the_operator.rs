@@ -304,7 +304,7 @@ async fn the_operator_uses_all_that_it_may_do() {
     standby.start().await;
     team.kubectl(["create", "serviceaccount", "reader"]).await;
     let token = team.kubectl(["create", "token", "reader"]).await;
-    let http = reqwest::Client::builder().no_proxy().build();
+    let http = testbed::http_client().build();
     let events = http.expect("a client").get(format!("http://{page}/events"));
     let shown = events.bearer_auth(token.trim()).send().await;
     assert_eq!(shown.expect("an answer").status(), 200);

@@ -35,9 +35,8 @@ async fn jobs_wait_and_go_on_while_consul_is_away() {
     let long = long.unsuspended().create().await;
     long.is_waiting().await;
     unreachable(&db).await;
-    let ready = db.condition("Ready").await;
-    let message = ready["message"].as_str().unwrap_or_default();
-    assert!(message.contains(address), "{message}");
+    db.has_condition_that_says("Ready", "False", "ConsulUnreachable", &[address])
+        .await;
 
     server.start_again(&[0]).await;
     long.is_running().await;

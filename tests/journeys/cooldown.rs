@@ -91,19 +91,14 @@ async fn a_slot_that_cools_is_shown_and_outlives_its_job() {
     })
     .await;
     db.shows(json!({ "held": 1, "heldHere": 1 })).await;
-    let available = db.condition("SlotsAvailable").await;
-    let message = available["message"].as_str().unwrap_or_default();
-    assert!(
-        message.contains("1 of 1 slots are held, one of them"),
-        "{message}"
-    );
+    let words = ["1 of 1 slots are held, one of them"];
+    db.has_condition_that_says("SlotsAvailable", "False", "AllSlotsHeld", &words)
+        .await;
 
     // Deleting the semaphore waits for it, too, unless somebody frees the slot by hand.
     db.delete().await;
-    db.has_condition("Ready", "False", "Terminating").await;
-    let ready = db.condition("Ready").await;
-    let message = ready["message"].as_str().unwrap_or_default();
-    assert!(message.contains("its cooldown is over"), "{message}");
+    db.has_condition_that_says("Ready", "False", "Terminating", &["its cooldown is over"])
+        .await;
     assert_eq!(
         bed.consul().holders(&db.lock_prefix()).await,
         [session.clone()].into()

@@ -109,7 +109,9 @@ async fn a_wait_that_is_too_long_ends() {
     let unknown = timeout("unknown", "nowhere").create().await;
     let too_many = timeout("too-many", "db:2").create().await;
     let runs = team.semaphore("free").limit(1).create().await;
-    let runs_on = timeout("runs-on", "free").runs("1h").create().await;
+    // It is granted long before.
+    let runs_on = team.job("runs-on").semaphore("free").runs("1h");
+    let runs_on = runs_on.annotation(WAIT_TIMEOUT, "15s").create().await;
     for (job, held_by) in [
         (&by_annotation, "db is held by"),
         (&by_default, "hasty is held by"),
@@ -123,11 +125,23 @@ async fn a_wait_that_is_too_long_ends() {
     }
     patient.is_waiting().await;
     // It ends with the start.
+    eventually("it would have waited for too long", || async {
+        age(&runs_on).await > SignedDuration::from_secs(17)
+    })
+    .await;
     runs_on.is_running().await;
     for semaphore in [&db, &runs] {
         semaphore.shows(json!({ "held": 1, "waiting": 0 })).await;
     }
     hasty.shows(json!({ "held": 1, "waiting": 1 })).await;
+}
+
+/// How long ago a Job was created.
+async fn age(job: &Job) -> SignedDuration {
+    let job = job.get().await;
+    let created = job.and_then(|job| job.metadata.creation_timestamp);
+    let created = created.expect("it is there").0;
+    Timestamp::now().duration_since(created)
 }
 
 #[tokio::test]
@@ -162,12 +176,7 @@ async fn a_pause_and_a_time_without_an_operator_do_not_count() {
     bed.operator().kill().await;
     let away = waits("away", "other").create().await;
     eventually("its time without an operator is longer", || async {
-        let created = away
-            .get()
-            .await
-            .and_then(|job| job.metadata.creation_timestamp);
-        let created = created.map_or(Timestamp::MAX, |time| time.0);
-        Timestamp::now().duration_since(created) > SignedDuration::from_secs(4)
+        age(&away).await > SignedDuration::from_secs(4)
     })
     .await;
     let started = Timestamp::now();
@@ -335,7 +344,9 @@ async fn a_running_job_is_replaced_and_its_slot_passes_on_when_its_pods_are_gone
     assert!(note.contains("/second"), "{note}");
     // Its pods hold the slot until they are gone.
     eventually("the second one runs", || async {
-        let [first_pods, second_pods] = [first.pods().await, second.pods().await];
+        // In this order: the first one has none left by the time that the second one has some.
+        let second_pods = second.pods().await;
+        let first_pods = first.pods().await;
         let running = |pods: &[k8s_openapi::api::core::v1::Pod]| {
             pods.iter().any(|pod| {
                 let phase = pod

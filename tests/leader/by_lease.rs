@@ -66,7 +66,7 @@ async fn asleep<'a>(all: &[&'a Operator], leader: &'a Operator, load: &mut Load)
     // All that it has started for the Jobs so far is answered, and counted.
     let changes = eventually("it changes nothing more", || async {
         let before = changes_in_consul(leader).await;
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
         same(changes_in_consul(leader).await, before)
     })
     .await;

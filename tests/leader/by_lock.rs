@@ -63,12 +63,19 @@ async fn jobs_go_on_whatever_becomes_of_the_leader() {
     })
     .await;
     assert_eq!(again.lock_index, entry.lock_index + 1);
-    let leader = leader_of(&all).await;
+    leader_of(&all).await;
     assert_eq!(load.hold().await, hold);
     load.goes_on().await;
 
-    // Its session is destroyed by hand: Consul makes all wait for the lock-delay.
-    let (_, session) = locked(consul, &key).await;
+    // The leader's session is destroyed by hand, so Consul makes all replicas wait for the lock-delay. The replica that
+    // lost the lead above may notice that only now.
+    let (leader, session) = eventually("the key names the leader", || async {
+        let leader = leader_of(&all).await;
+        let (entry, session) = locked(consul, &key).await;
+        let named = entry.json()["identity"] == leader.name();
+        named.then_some((leader, session))
+    })
+    .await;
     let log = leader.logs().len();
     consul.destroy_session(&session).await;
     eventually("it stands by", || async {

@@ -6,6 +6,7 @@
 use std::{fmt::Write as _, future::Future, pin::Pin};
 
 use consul_client::{Client, Config, Op, PutMode};
+use futures::{FutureExt as _, StreamExt as _, stream};
 use procfs::process::Process;
 use serde_json::json;
 use testbed::{Bed, Namespace, Operator, PATIENCE, Semaphore, eventually_within, same};
@@ -328,4 +329,46 @@ async fn everything_at_once_takes_little_memory() {
         holders_for_many_semaphores,
     ];
     is_small_beside(&all, None).await;
+}
+
+/// They never have a pod, so they hold their slots for ever. The peak is while the operator grants them the slots, of
+/// 25 semaphores with one prefix.
+#[tokio::test]
+async fn thousands_of_jobs_that_hold_slots_without_pods_take_little_memory() {
+    const JOBS: usize = 5_000;
+    const SEMAPHORES: usize = 25;
+    let bed = Bed::start().await;
+    let hostile = bed.namespace("hostile").await;
+    bed.operator().stop().await;
+    let prefix = prefix(&hostile, "podless");
+    let mut semaphores = Vec::new();
+    for number in 0..SEMAPHORES {
+        // A busy machine renews thousands of sessions late: that is not what this is about.
+        let semaphore = hostile.semaphore(&format!("podless-{number}")).ttl("24h");
+        let semaphore = semaphore.prefix(&prefix).limit(5_000);
+        semaphores.push(semaphore.create().await);
+    }
+    let jobs = (0..JOBS).map(|number| {
+        let job = hostile.job(&format!("podless-{number}"));
+        let job = job.with(json!({ "spec": { "parallelism": 0 } }));
+        let semaphore = semaphores[number % SEMAPHORES].name();
+        job.semaphore(semaphore).create().map(drop)
+    });
+    stream::iter(jobs).for_each_concurrent(16, |job| job).await;
+
+    bed.operator().start().await;
+    let what = "all slots are held, or no more of them can be kept";
+    eventually_within(12 * PATIENCE, what, || async {
+        for semaphore in &semaphores {
+            let ready = semaphore.condition("Ready").await;
+            if ready["reason"] == "PrefixTooLarge" {
+                return Ok(());
+            }
+        }
+        let held = &semaphores[0].status().await["held"];
+        same(held.as_u64(), Some(JOBS as u64)).map(drop)
+    })
+    .await;
+    let peak = peak(bed.operator()).await;
+    assert!(peak <= MOST, "{peak} KiB");
 }

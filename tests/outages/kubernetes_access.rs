@@ -12,7 +12,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use testbed::{
-    Bed, Job, eventually, eventually_within,
+    Bed, Job, eventually, eventually_within, http_client,
     proof::{
         End, holders_are, is_given_back, nothing_is_left, pods_end, running_pods, runs_in_a_slot,
     },
@@ -162,8 +162,9 @@ fn crowd(bed: &Bed, refused: &Arc<AtomicUsize>) -> JoinSet<()> {
     let authority = BASE64_STANDARD
         .decode(text(&cluster["certificate-authority-data"]))
         .expect("base64");
-    let http = reqwest::Client::builder()
-        .no_proxy()
+    let http = http_client()
+        // One handshake each: the answers are to be the load, and one that is lost is no harm.
+        .pool_max_idle_per_host(1)
         .tls_certs_only(reqwest::Certificate::from_pem_bundle(&authority).expect("PEM"))
         .build()
         .expect("a client");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use testbed::{Bed, proof::nothing_is_left};
+use testbed::{Bed, eventually, proof::nothing_is_left};
 use tokio::time::sleep;
 
 use crate::stage::Held;
@@ -20,8 +20,22 @@ async fn an_operator_that_is_restarted_in_an_outage_suspends_in_time() {
     let team = bed.namespace("restarts").await;
     let mut held = Held::new(&bed, &team, "Reacquire", "10s").await;
     let before = held.times_suspended().await;
-    // The record has been written by then.
-    sleep(LIFE).await;
+    eventually("when the slot was last proved is recorded", || async {
+        let leases = [
+            "get",
+            "leases",
+            "-n",
+            "consul-semaphore-system",
+            "-o",
+            "json",
+        ];
+        let leases = bed.kubectl(leases).await;
+        // Proofs are recorded together by the TTL of their sessions.
+        let recorded =
+            leases.contains("consul-semaphore.io/last-proofs") && leases.contains("|10s");
+        recorded.then_some(()).ok_or(leases)
+    })
+    .await;
 
     link.cut();
     let mut suspended = false;

@@ -3,7 +3,7 @@
 use std::{fs, path::Path, time::Duration};
 
 use testbed::{
-    Bed, Certificates, eventually_within, same,
+    Bed, Certificates, eventually_within, http_client, same,
     web::{may_review_by, somebody, token_for},
 };
 
@@ -19,9 +19,7 @@ struct Scraper {
 impl Scraper {
     fn new(authority: &Path, address: &str) -> Self {
         let authority = reqwest::Certificate::from_pem(&fs::read(authority).unwrap()).unwrap();
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .tls_certs_only([authority]);
+        let http = http_client().tls_certs_only([authority]);
         Self {
             http: http.build().unwrap(),
             address: address.to_owned(),

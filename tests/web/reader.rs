@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use serde_json::Value;
-use testbed::eventually_within;
+use testbed::{eventually_within, http_client};
 use tokio::task::AbortHandle;
 
 /// Longer than revoked rights may still be cached.
@@ -78,11 +78,9 @@ impl Drop for Reader {
     }
 }
 
-/// A client like a browser: it takes no proxy from the environment of the tests.
+/// A client like a browser, which may read the events for longer than any test.
 pub(crate) fn http() -> reqwest::Client {
-    // `Err` means a provider is already installed.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().no_proxy();
+    let client = http_client().timeout(Duration::from_hours(1));
     client.build().expect("a client")
 }
 

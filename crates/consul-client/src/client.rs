@@ -19,6 +19,7 @@ use super::{
     listing::Wanted,
     login::Login,
     repeat::Repeat,
+    shared_turn::{Purpose, SharedTurn},
     token::{Token, TokenCell, TokenSource},
 };
 use crate::{clock::Moment, turns};
@@ -173,8 +174,9 @@ impl Client {
         Self { by, ..self.clone() }
     }
 
-    /// The same client, which closes a connection after each call, except between blocking queries: for programs of which
-    /// thousands may use one agent, and that have little to ask. Consul accepts 200 connections from one address
+    /// The same client, which closes a connection after each call, except between blocking queries, and which opens one
+    /// only in a turn that it shares with all such clients of this machine: for programs of which thousands may use one
+    /// agent, and that have little to ask. Consul accepts 200 connections from one address
     /// (`limits.http_max_conns_per_client`), also of those that are idle.
     #[must_use]
     pub fn without_idle_connections(&self) -> Self {
@@ -283,15 +285,16 @@ impl Client {
     ) -> Result<Answer, Error> {
         let began = Instant::now();
         let result = match self.prepare(call, time).await {
-            Ok((_, _, target)) if call.is_for_another(&target) => {
+            Ok(ready) if call.is_for_another(&ready.target) => {
                 // Nothing was asked, so there is nothing to count.
                 return Err(interrupted("another server is asked now"));
             }
-            Ok((token, _turn, target)) => {
-                repeat.tried.push(target.clone());
+            Ok(ready) => {
+                repeat.tried.push(ready.target.clone());
                 // Starts here: a wait for other calls says nothing about the server.
                 let until = time.deadline.min(Instant::now() + time.patience);
-                self.ask_there(&target, call, token, until).await
+                self.ask_there(&ready.target, call, ready.token, until)
+                    .await
             }
             Err(error) => Err(error),
         };
@@ -305,12 +308,8 @@ impl Client {
         result
     }
 
-    /// What a call needs: a token, a turn, and a server.
-    async fn prepare(
-        &self,
-        call: &Call,
-        time: &Time,
-    ) -> Result<(Option<Token>, Option<Turn<'_>>, Arc<Target>), Error> {
+    /// Waits for all that a call needs.
+    async fn prepare(&self, call: &Call, time: &Time) -> Result<Ready<'_>, Error> {
         // Before it takes a turn: a login that all calls wait for needs one, too.
         let token = timeout_at(time.latest, self.token.current()).await;
         let token = token.map_err(|_| interrupted("there was no token in time"))??;
@@ -324,10 +323,27 @@ impl Client {
         let turn = turn.map_err(|_| Error::NotSent("other calls took too long".to_owned()))?;
         let target = timeout_at(time.latest, self.datacenter.servers.current()).await;
         let target = target.map_err(|_| interrupted("no server was found in time"))??;
+        let shared = timeout_at(time.latest, self.shared_turn(call, &target)).await;
+        let shared = shared.map_err(|_| {
+            Error::NotSent("other programs of this machine took too long".to_owned())
+        })?;
         if Instant::now() >= time.latest {
             return Err(Error::NotSent("too little time is left".to_owned()));
         }
-        Ok((token, turn, target))
+        Ok(Ready {
+            token,
+            target,
+            _turn: turn,
+            _shared: shared,
+        })
+    }
+
+    /// Waits for a turn among the programs of this machine, if the call opens a connection of its own.
+    async fn shared_turn(&self, call: &Call, target: &Target) -> Option<SharedTurn> {
+        if self.keeps_connections || call.wait.is_some() {
+            return None;
+        }
+        Some(SharedTurn::wait(Purpose::of(call.lane), target.base()).await)
     }
 
     /// Asks one server, and remembers a failure of it.
@@ -469,6 +485,16 @@ impl Client {
             server: target.clone(),
         })
     }
+}
+
+/// What a call needs.
+struct Ready<'a> {
+    token: Option<Token>,
+    target: Arc<Target>,
+    /// Its turn among the calls of this client.
+    _turn: Option<Turn<'a>>,
+    /// Its turn among the programs of this machine.
+    _shared: Option<SharedTurn>,
 }
 
 /// The body of an answer, while it is read.

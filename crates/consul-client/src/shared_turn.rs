@@ -1,14 +1,61 @@
-//! Turns to watch that all programs of a machine share.
+//! Turns to use a server that all programs of a machine share.
 //!
 //! Consul counts connections by the address that they come from. A program can't count those of others, so a turn is
 //! the name of a unix socket without a file (`unix(7)`, "abstract"): one process at a time can bind it. The name is free
 //! again when the process ends, however that happens, and names are apart where addresses are, in network namespaces.
-//! Another user of the machine can take all turns; then programs poll.
+//! Another user of the machine can take all turns, as it can open all connections.
 
-/// How many programs of a machine watch at one server at once. Consul accepts 200 connections from one address
-/// (`limits.http_max_conns_per_client`); these leave most of them to short calls, two of which each of these may make at a
-/// time, and to others.
-const TURNS: usize = 48;
+use std::time::Duration;
+
+use super::{Backoff, lanes::Lane};
+
+/// What a program takes a turn for. Each has turns of its own, so that nothing waits for the others.
+///
+/// Consul accepts 200 connections from one address (`limits.http_max_conns_per_client`). These are 128, which leaves
+/// the others to programs that know no turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To wait for changes.
+    Watch,
+    /// To renew a session, which must not wait for those who arrive.
+    Renew,
+    /// To make any other call.
+    Call,
+}
+
+impl Purpose {
+    /// What a call of this kind needs a turn for.
+    pub(super) const fn of(lane: Lane) -> Self {
+        match lane {
+            Lane::Renew => Self::Renew,
+            Lane::Read | Lane::Session | Lane::Login | Lane::Write => Self::Call,
+        }
+    }
+
+    /// How many programs of a machine have a turn at one server at once.
+    const fn turns(self) -> usize {
+        match self {
+            Self::Watch => 48,
+            Self::Renew => 16,
+            Self::Call => 64,
+        }
+    }
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Watch => "watch",
+            Self::Renew => "renew",
+            Self::Call => "call",
+        }
+    }
+}
+
+/// How many names are tried before a pause. A thousand programs that wait try some thousand names a second, which costs
+/// little, and find one that comes free within milliseconds.
+const TRIES: usize = 4;
+
+/// Between such attempts.
+const PAUSE: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
 
 /// A turn, which ends when this is dropped.
 #[derive(Debug)]
@@ -18,18 +65,34 @@ pub(super) struct SharedTurn {
 }
 
 impl SharedTurn {
-    /// Takes a turn to watch at the server with this address; `None` if all are taken. Where there are no such names
-    /// everybody has a turn.
+    /// Takes a turn at the server with this address; `None` if all are taken.
+    pub(super) fn take(purpose: Purpose, server: &str) -> Option<Self> {
+        Self::take_of(purpose, server, purpose.turns())
+    }
+
+    /// Waits for a turn at the server with this address.
+    pub(super) async fn wait(purpose: Purpose, server: &str) -> Self {
+        let mut pause = PAUSE;
+        loop {
+            match Self::take_of(purpose, server, TRIES) {
+                Some(turn) => return turn,
+                None => pause.wait().await,
+            }
+        }
+    }
+
+    /// Takes one of the turns, after so many tries. Where there are no such names everybody has a turn.
     #[cfg(target_os = "linux")]
-    pub(super) fn take(server: &str) -> Option<Self> {
+    fn take_of(purpose: Purpose, server: &str, tries: usize) -> Option<Self> {
         use std::os::{linux::net::SocketAddrExt as _, unix::net};
 
-        let first = fastrand::usize(..TURNS);
-        for number in (0..TURNS).map(|number| (first + number) % TURNS) {
+        let turns = purpose.turns();
+        let first = fastrand::usize(..turns);
+        for number in (first..first + tries).map(|number| number % turns) {
             // There is room for 107 bytes.
             let end = server.len().saturating_sub(64);
             let server = String::from_utf8_lossy(&server.as_bytes()[end..]);
-            let name = format!("consul-semaphore/watch/{number}/{server}");
+            let name = format!("consul-semaphore/{}/{number}/{server}", purpose.word());
             let bound = net::SocketAddr::from_abstract_name(name)
                 .and_then(|name| net::UnixDatagram::bind_addr(&name));
             match bound {
@@ -42,13 +105,15 @@ impl SharedTurn {
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(super) fn take(_server: &str) -> Option<Self> {
+    fn take_of(_purpose: Purpose, _server: &str, _tries: usize) -> Option<Self> {
         Some(Self {})
     }
 }
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
     #[test]
@@ -58,14 +123,32 @@ mod tests {
     )]
     fn so_many_have_a_turn_at_each_server_and_one_that_ends_is_free() {
         let server = format!("http://127.0.0.1:{}", std::process::id());
-        let mut all: Vec<_> = (0..TURNS)
-            .map(|_| SharedTurn::take(&server).unwrap())
-            .collect();
-        assert!(SharedTurn::take(&server).is_none());
-        assert!(SharedTurn::take("http://127.0.0.1:0").is_some());
+        let take = || SharedTurn::take(Purpose::Watch, &server);
+        let mut all: Vec<_> = std::iter::from_fn(take).collect();
+        assert_eq!(all.len(), 48);
+        assert!(SharedTurn::take(Purpose::Call, &server).is_some());
+        assert!(SharedTurn::take(Purpose::Watch, "http://127.0.0.1:0").is_some());
         all.pop();
-        assert!(SharedTurn::take(&server).is_some());
+        assert!(take().is_some());
         let long = "é".repeat(99);
-        assert!(SharedTurn::take(&long).is_some_and(|turn| turn._name.is_some()));
+        let turn = SharedTurn::take(Purpose::Watch, &long);
+        assert!(turn.is_some_and(|turn| turn._name.is_some()));
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_has_the_next_turn_that_ends() {
+        let server = format!("http://127.0.0.2:{}", std::process::id());
+        let take = || SharedTurn::take(Purpose::Renew, &server);
+        let mut all: Vec<_> = std::iter::from_fn(take).collect();
+        let mut wait = Box::pin(SharedTurn::wait(Purpose::Renew, &server));
+        assert!(wait.as_mut().now_or_never().is_none());
+        all.pop();
+        wait.await;
+    }
+
+    #[test]
+    fn all_turns_leave_connections_to_others() {
+        let all = [Purpose::Watch, Purpose::Renew, Purpose::Call].map(Purpose::turns);
+        assert_eq!(all.iter().sum::<usize>(), 128);
     }
 }

@@ -14,7 +14,7 @@ use super::{
     endpoints::Target,
     kv::list_path,
     session::write_duration,
-    shared_turn::SharedTurn,
+    shared_turn::{Purpose, SharedTurn},
 };
 
 /// How a prefix is watched.
@@ -235,7 +235,7 @@ impl Watch {
     /// Whether it may watch at this server, beside the other programs of this machine.
     fn has_shared_turn(&mut self, server: &Target) -> bool {
         if self.shared_turn.is_none() {
-            self.shared_turn = SharedTurn::take(server.base());
+            self.shared_turn = SharedTurn::take(Purpose::Watch, server.base());
         }
         self.shared_turn.is_some()
     }

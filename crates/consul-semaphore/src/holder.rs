@@ -47,7 +47,7 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `approach` | the wait for a turn that is far |
+//! | `approach` | the wait behind others |
 //! | `calls` | the calls to Consul, and the sessions that are renewed |
 //! | `program` | the program as the engine sees it |
 //! | `obstacle` | why there is no slot, or none yet |
@@ -617,7 +617,8 @@ impl Holder {
                 near = false;
                 continue;
             };
-            near &= watched.is_ready_if_all_end(last.before);
+            let before = last.before;
+            near &= before.is_some_and(|before| watched.asked.is_ready_behind(before));
             if self
                 .notices
                 .begins("unheld", place, !last.unheld.is_empty())

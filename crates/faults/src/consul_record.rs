@@ -15,7 +15,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use futures::future::try_join_all;
 use reqwest::header::{HeaderMap, HeaderValue};
 use serde_json::Value;
-use testbed::{Call, Etcd};
+use testbed::{Call, Etcd, http_client};
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedRwLockWriteGuard, RwLock};
 
 use crate::{
@@ -285,8 +285,7 @@ impl ConsulReader {
             token.set_sensitive(true);
             headers.insert("x-consul-token", token);
         }
-        let http = reqwest::Client::builder()
-            .no_proxy()
+        let http = http_client()
             .default_headers(headers)
             .connect_timeout(Duration::from_secs(2))
             .build()?;

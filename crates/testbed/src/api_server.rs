@@ -20,7 +20,7 @@ use ring::{
 use crate::{
     etcd::Etcd,
     folder::Folder,
-    kubeconfig,
+    http_client, kubeconfig,
     namespace::{Cluster, Namespace},
     ports,
     process::{Process, Recipe},
@@ -341,10 +341,8 @@ async fn ready(server: &Process, url: &str, authority: &Path) -> Result<()> {
 
 /// Whether the server answers and has created the default RBAC roles.
 async fn is_ready(url: &str, authority: &[u8]) -> Result<()> {
-    let http = reqwest::Client::builder()
-        .no_proxy()
+    let http = http_client()
         .tls_certs_only(Certificate::from_pem_bundle(authority)?)
-        .timeout(Duration::from_secs(5))
         .build()?;
     http.get(format!("{url}/readyz"))
         .bearer_auth(ADMIN_TOKEN)

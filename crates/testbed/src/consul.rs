@@ -6,7 +6,10 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use reqwest::{Body, Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 
-use crate::{story::story, tls};
+use crate::{
+    http_client,
+    story::{reads, story},
+};
 
 /// The `Flags` of a semaphore's keys, as every Consul client writes them.
 pub const SEMAPHORE_FLAGS: u64 = 0xe0f6_9a2b_aa41_4de0;
@@ -16,7 +19,8 @@ const WAIT: Duration = Duration::from_secs(30);
 
 /// A client to read and to change Consul.
 ///
-/// The methods panic with the line of the test when Consul does not answer or refuses.
+/// The methods panic with the line of the test when Consul does not answer or refuses: those that change something at
+/// once, and those that read when it goes on for a minute.
 #[derive(Clone)]
 pub struct Consul {
     http: reqwest::Client,
@@ -105,11 +109,7 @@ impl Lock {
 impl Consul {
     /// A Consul at `address`, as in `CONSUL_HTTP_ADDR`: with or without a scheme.
     pub fn at(address: &str, token: Option<&str>) -> Result<Self> {
-        tls::init();
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .timeout(WAIT * 2)
-            .build()?;
+        let http = http_client().timeout(WAIT * 2).build()?;
         let address = if address.contains("://") {
             address.to_owned()
         } else {
@@ -144,32 +144,25 @@ impl Consul {
     /// The limit in `<prefix>/.lock`.
     #[track_caller]
     pub fn limit(&self, prefix: &str) -> impl Future<Output = Option<u64>> {
-        story(Location::caller(), async move {
-            Ok(self
-                .try_lock(prefix, 0)
-                .await?
-                .0
-                .and_then(|lock| lock.limit))
+        reads(Location::caller(), prefix, move || async move {
+            let (lock, _) = self.try_lock(prefix, 0).await?;
+            Ok(lock.and_then(|lock| lock.limit))
         })
     }
 
     /// The sessions that hold a slot, from `<prefix>/.lock`.
     #[track_caller]
     pub fn holders(&self, prefix: &str) -> impl Future<Output = BTreeSet<String>> {
-        story(Location::caller(), async move {
-            Ok(self
-                .try_lock(prefix, 0)
-                .await?
-                .0
-                .map(|lock| lock.holders)
-                .unwrap_or_default())
+        reads(Location::caller(), prefix, move || async move {
+            let (lock, _) = self.try_lock(prefix, 0).await?;
+            Ok(lock.map(|lock| lock.holders).unwrap_or_default())
         })
     }
 
     /// The contender keys below `prefix` that are locked.
     #[track_caller]
     pub fn contenders(&self, prefix: &str) -> impl Future<Output = Vec<Entry>> {
-        story(Location::caller(), async move {
+        reads(Location::caller(), prefix, move || async move {
             let mut entries = self.try_list(&format!("{prefix}/")).await?;
             entries.retain(|entry| entry.session.is_some() && !entry.key.ends_with("/.lock"));
             Ok(entries)
@@ -179,7 +172,7 @@ impl Consul {
     /// One key.
     #[track_caller]
     pub fn kv(&self, key: &str) -> impl Future<Output = Option<Entry>> {
-        story(Location::caller(), async move {
+        reads(Location::caller(), key, move || async move {
             Ok(self.try_kv(key, 0).await?.0)
         })
     }
@@ -187,7 +180,7 @@ impl Consul {
     /// All keys that start with `prefix`, taken literally: without a trailing slash it also finds neighbours.
     #[track_caller]
     pub fn list(&self, prefix: &str) -> impl Future<Output = Vec<Entry>> {
-        story(Location::caller(), self.try_list(prefix))
+        reads(Location::caller(), prefix, || self.try_list(prefix))
     }
 
     /// Writes a key with any body.
@@ -241,7 +234,7 @@ impl Consul {
     /// All live sessions.
     #[track_caller]
     pub fn sessions(&self) -> impl Future<Output = Vec<Value>> {
-        story(Location::caller(), async move {
+        reads(Location::caller(), "the sessions", move || async move {
             match self.try_get("session/list").await? {
                 Value::Array(sessions) => Ok(sessions),
                 other => bail!("not a list of sessions: {other}"),
@@ -271,7 +264,7 @@ impl Consul {
     /// `GET /v1/<path>`.
     #[track_caller]
     pub fn get(&self, path: &str) -> impl Future<Output = Value> {
-        story(Location::caller(), self.try_get(path))
+        reads(Location::caller(), path, || self.try_get(path))
     }
 
     /// `PUT /v1/<path>` with a JSON body.

@@ -19,11 +19,10 @@ use tokio::{process::Command, time::timeout};
 use crate::{
     api_server::ApiServer,
     env::Env,
-    kubeconfig, ports,
+    http_client, kubeconfig, ports,
     process::{Process, Recipe},
     programs,
     story::story,
-    tls,
     volumes::Volumes,
 };
 
@@ -220,11 +219,7 @@ impl Container {
 }
 
 async fn get(address: &str, path: &str) -> Result<String> {
-    tls::init();
-    let http = reqwest::Client::builder()
-        .no_proxy()
-        .timeout(Duration::from_secs(30))
-        .build()?;
+    let http = http_client().build()?;
     let url = format!("http://{address}{path}");
     let answer = http.get(url).send().await?.error_for_status()?;
     Ok(answer.text().await?)

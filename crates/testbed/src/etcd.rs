@@ -1,8 +1,8 @@
 //! A client for etcd that bypasses the API server.
-use std::time::Duration;
-
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
+
+use crate::http_client;
 
 /// The etcd of an [`ApiServer`](crate::ApiServer), through its JSON gateway.
 #[derive(Clone, Debug)]
@@ -13,12 +13,8 @@ pub struct Etcd {
 
 impl Etcd {
     pub(crate) fn at(url: &str) -> Result<Self> {
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .timeout(Duration::from_secs(10))
-            .build()?;
         Ok(Self {
-            http,
+            http: http_client().build()?,
             url: url.to_owned(),
         })
     }

@@ -12,7 +12,11 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{namespace::Namespace, story::story, wait};
+use crate::{
+    namespace::Namespace,
+    story::{reads, story},
+    wait,
+};
 
 /// The label on a pod that names its Job's semaphore.
 pub const SEMAPHORE_LABEL: &str = "bed.consul-semaphore.io/semaphore";
@@ -192,25 +196,25 @@ impl Job {
     /// The events about it, and about earlier Jobs with the same name.
     #[track_caller]
     pub fn events(&self) -> impl Future<Output = Vec<core::Event>> {
-        story(Location::caller(), self.try_events())
+        reads(Location::caller(), &self.name, || self.try_events())
     }
 
     /// Its pods, by the Job's name: also those that an earlier Job left behind.
     #[track_caller]
     pub fn pods(&self) -> impl Future<Output = Vec<core::Pod>> {
-        story(Location::caller(), self.try_pods())
+        reads(Location::caller(), &self.name, || self.try_pods())
     }
 
     /// The Job, if it exists.
     #[track_caller]
     pub fn get(&self) -> impl Future<Output = Option<v1::Job>> {
-        story(Location::caller(), self.try_get())
+        reads(Location::caller(), &self.name, || self.try_get())
     }
 
     /// The session that holds its slot, as the operator reports it.
     #[track_caller]
     pub fn session(&self) -> impl Future<Output = Option<String>> {
-        story(Location::caller(), async move {
+        reads(Location::caller(), &self.name, move || async move {
             let job = self.try_get().await?;
             Ok(job.and_then(|job| annotation(&job, SESSION).map(str::to_owned)))
         })

@@ -39,6 +39,7 @@
 //! | [`proof`] | a grant as Kubernetes and Consul show it, and proof that nothing of it is left |
 //! | [`command_line`] | a program as its user sees it: arguments, environment, exit codes |
 //! | [`helpers`], [`web`] | steps that several suites share; the same for the web page |
+//! | [`http_client`] | the HTTP client that all tests use |
 //! | [`Process`], [`Folder`] | the process and the folder of each server |
 //! | [`eventually`] | waits for a condition; [`Namespace::policies_are`] and [`Namespace::lets`] wait for what the API server applies late |
 //!
@@ -75,6 +76,7 @@ mod env;
 mod etcd;
 mod folder;
 pub mod helpers;
+mod http;
 mod job;
 mod json;
 mod kubeconfig;
@@ -115,6 +117,7 @@ pub use container::Container;
 pub use controller::{Controller, Running};
 pub use etcd::Etcd;
 pub use folder::Folder;
+pub use http::http_client;
 pub use job::{Job, SEMAPHORE_LABEL, WORKLOAD_LABEL};
 pub use kubernetes::Kubernetes;
 pub use kueue::{Kueue, Queue};

@@ -16,7 +16,13 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{job::Job, kubeconfig, manifests, semaphore::Semaphore, story::story, tools};
+use crate::{
+    job::Job,
+    kubeconfig, manifests,
+    semaphore::Semaphore,
+    story::{reads, story},
+    tools,
+};
 
 /// A namespace with helpers for its objects. Clones are the same namespace. It is deleted, as far as possible, when
 /// the last of them and of the objects made in it is dropped.
@@ -91,7 +97,7 @@ impl Namespace {
     /// The names of all existing Jobs, in order.
     #[track_caller]
     pub fn jobs(&self) -> impl Future<Output = Vec<String>> {
-        story(Location::caller(), async move {
+        reads(Location::caller(), "the Jobs", move || async move {
             let jobs = self
                 .api::<k8s_openapi::api::batch::v1::Job>()
                 .list(&ListParams::default())

@@ -14,7 +14,11 @@ use kube::{
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
 
-use crate::{namespace::Namespace, story::story, wait};
+use crate::{
+    namespace::Namespace,
+    story::{reads, story},
+    wait,
+};
 
 /// An existing object of a namespace.
 #[derive(Clone, Debug)]
@@ -79,10 +83,13 @@ impl Namespace {
     #[track_caller]
     pub fn pods_with(&self, labels: &str) -> impl Future<Output = Vec<Pod>> {
         let labels = ListParams::default().labels(labels);
-        story(Location::caller(), async move {
-            let mut pods = self.api::<Pod>().list(&labels).await?.items;
-            pods.sort_by_key(ResourceExt::name_any);
-            Ok(pods)
+        reads(Location::caller(), "pods", move || {
+            let (pods, labels) = (self.api::<Pod>(), labels.clone());
+            async move {
+                let mut pods = pods.list(&labels).await?.items;
+                pods.sort_by_key(ResourceExt::name_any);
+                Ok(pods)
+            }
         })
     }
 }
@@ -96,7 +103,7 @@ impl Object {
     /// It, as it is now.
     #[track_caller]
     pub fn get(&self) -> impl Future<Output = Value> {
-        story(Location::caller(), async move {
+        reads(Location::caller(), &self.name, move || async move {
             Ok(serde_json::to_value(self.api.get(&self.name).await?)?)
         })
     }
@@ -104,7 +111,7 @@ impl Object {
     /// Its uid.
     #[track_caller]
     pub fn uid(&self) -> impl Future<Output = String> {
-        story(Location::caller(), async move {
+        reads(Location::caller(), &self.name, move || async move {
             Ok(self.api.get(&self.name).await?.uid().unwrap_or_default())
         })
     }
@@ -131,7 +138,7 @@ impl Object {
     /// The events about it, in no order; those about others of its name are not among them.
     #[track_caller]
     pub fn events(&self) -> impl Future<Output = Vec<Event>> {
-        story(Location::caller(), async move {
+        reads(Location::caller(), &self.name, move || async move {
             let uid = self.api.get(&self.name).await?.uid().unwrap_or_default();
             let ours = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
             Ok(self.team.api::<Event>().list(&ours).await?.items)

@@ -7,18 +7,18 @@ use tokio::sync::{Mutex, OnceCell};
 use crate::{
     env::Env,
     folder::Folder,
-    ports,
+    http_client, ports,
     process::{Process, Recipe, is_stopped},
     programs,
     story::story,
-    tls, wait,
+    wait,
 };
 
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Whether a replica is ready and one leads: a standby is ready, too.
 async fn is_ready(http: &reqwest::Client, url: &str) -> Result<(), String> {
-    let asked = http.get(url).timeout(Duration::from_secs(5)).send().await;
+    let asked = http.get(url).send().await;
     let answer = asked.and_then(reqwest::Response::error_for_status);
     let body = match answer {
         Ok(answer) => answer.text().await,
@@ -70,8 +70,7 @@ impl OperatorOptions {
     /// A client of its HTTP endpoints, and their scheme. Whether the certificate is a trusted one is up to the tests
     /// that are about it.
     fn http(&self) -> Result<(reqwest::Client, &'static str)> {
-        tls::init();
-        let mut http = reqwest::Client::builder().no_proxy();
+        let mut http = http_client();
         let mut args = self.args.iter();
         let tls = args.any(|arg| arg.starts_with("--http-tls-cert-file"));
         if tls {
@@ -298,7 +297,6 @@ impl Operator {
         let (http, scheme) = self.0.options.http()?;
         Ok(http
             .get(format!("{scheme}://{address}{path}"))
-            .timeout(Duration::from_secs(30))
             .send()
             .await?
             .error_for_status()?

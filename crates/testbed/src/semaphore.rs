@@ -10,7 +10,12 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{json, namespace::Namespace, story::story, wait};
+use crate::{
+    json,
+    namespace::Namespace,
+    story::{reads, story},
+    wait,
+};
 
 /// A `ConsulSemaphore`, to be described and created, or to be read.
 ///
@@ -107,13 +112,13 @@ impl Semaphore {
     /// The object, if it exists.
     #[track_caller]
     pub fn get(&self) -> impl Future<Output = Option<Value>> {
-        story(Location::caller(), self.try_get())
+        reads(Location::caller(), &self.name, || self.try_get())
     }
 
     /// Its status; null if there is none.
     #[track_caller]
     pub fn status(&self) -> impl Future<Output = Value> {
-        story(Location::caller(), async move {
+        reads(Location::caller(), &self.name, move || async move {
             Ok(self
                 .try_get()
                 .await?
@@ -164,10 +169,36 @@ impl Semaphore {
         })
     }
 
+    /// Like [`Self::has_condition`], with a message that contains all of these words: the message of a condition may
+    /// change while its status and reason stay the same.
+    #[track_caller]
+    pub fn has_condition_that_says(
+        &self,
+        kind: &str,
+        status: &str,
+        reason: &str,
+        words: &[&str],
+    ) -> impl Future<Output = ()> {
+        let what = format!(
+            "the semaphore {} has {kind}={status} ({reason}) that says {words:?}",
+            self.name
+        );
+        story(Location::caller(), async move {
+            self.until(&what, |object| {
+                let condition = condition(object, kind);
+                let message = condition["message"].as_str().unwrap_or_default();
+                condition["status"] == status
+                    && condition["reason"] == reason
+                    && words.iter().all(|word| message.contains(word))
+            })
+            .await
+        })
+    }
+
     /// The current state of a condition; null if there is none.
     #[track_caller]
     pub fn condition(&self, kind: &str) -> impl Future<Output = Value> {
-        story(Location::caller(), async move {
+        reads(Location::caller(), &self.name, move || async move {
             Ok(self
                 .try_get()
                 .await?

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::alike::Asked;
-use super::{IndexedQueue, Offer, QueueRef, Semaphore, SemaphoreRef, State, Unclaimed};
+use super::{IndexedQueue, Manager, Offer, QueueRef, Semaphore, SemaphoreRef, State, Unclaimed};
 use crate::watch_scope::WatchScope;
 use consul_client::{
     clock::{self, Moment},
@@ -150,7 +150,7 @@ impl State {
         for reference in queues {
             if let Some(queue) = self.queue_mut(&reference) {
                 queue.superseded.insert(superseded.clone());
-                self.marks.mark(reference);
+                self.due.mark(reference);
             }
         }
     }
@@ -207,7 +207,7 @@ impl State {
         for reference in self.concerned(tracked) {
             if let Some(queue) = self.queue_mut(&reference) {
                 queue.note(&tracked.workload.uid);
-                self.marks.mark(reference);
+                self.due.mark(reference);
             }
         }
     }
@@ -239,7 +239,7 @@ impl State {
     pub(super) fn queue_entry(&mut self, reference: &QueueRef) -> Option<&mut IndexedQueue> {
         let semaphore = self.semaphores.get_mut(&reference.semaphore)?;
         if !semaphore.queues.contains_key(&reference.key) {
-            self.marks.mark(reference.clone());
+            self.due.mark(reference.clone());
         }
         Some(semaphore.queues.entry(reference.key.clone()).or_default())
     }
@@ -319,14 +319,16 @@ impl State {
         users.map(|(_, uid)| uid.clone()).collect()
     }
 
-    /// Gives a workload its place again, because its semaphores have changed.
-    pub(super) fn rearrange(&mut self, uid: &Uid) {
+    /// Gives a workload its place again, because its semaphores have changed. Where it `is_decided` only now who manages one
+    /// of them, the workload had none before, unless it was there when this operator started.
+    pub(super) fn rearrange(&mut self, uid: &Uid, is_decided: bool) {
         let Some(tracked) = self.workloads.get(uid).cloned() else {
             return;
         };
         let announce = self.lists.knows_semaphores(&tracked.namespace)
             || self.lists.is_since_the_first(&tracked.workload);
-        let waited_for_it = self.unclaimed.contains(uid);
+        let is_new = is_decided && self.lists.is_since_the_first(&tracked.workload);
+        let waited_for_it = self.unclaimed.contains(uid) || is_new;
         self.withdraw(&tracked);
         self.arrange(&tracked, announce && waited_for_it);
         // Whose it is may have changed.
@@ -380,7 +382,7 @@ impl State {
             })
         });
         let semaphore = semaphore.and_then(|reference| self.semaphores.get(&reference));
-        semaphore.is_some_and(|semaphore| !semaphore.ours)
+        semaphore.is_some_and(|semaphore| semaphore.manager != Manager::ThisOperator)
     }
 
     /// A workload whose place is final for now: all semaphores of its namespace are known.
@@ -395,12 +397,6 @@ impl State {
     pub(super) fn is_ours(&self, uid: &Uid) -> bool {
         let placed = self.placed(uid);
         placed.is_some_and(|tracked| !self.belongs_to_others(tracked))
-    }
-
-    /// Whether a semaphore is known to belong to another operator, and has not changed.
-    pub(super) fn is_others(&self, reference: &SemaphoreRef, offer: &Offer) -> bool {
-        let known = self.semaphores.get(reference);
-        known.is_some_and(|known| !known.ours && known.offer == *offer)
     }
 
     /// Forgets a semaphore and its queues. Its workloads must be arranged again.
@@ -545,7 +541,7 @@ impl<'a> Part<'a> {
             )
         };
         let (ours, theirs) = (&self.semaphore.offer, &other.semaphore.offer);
-        if self.semaphore.ours != other.semaphore.ours {
+        if self.semaphore.manager != other.semaphore.manager {
             let (a, b) = names();
             return Some(Obstacle::TwoOperators(a, b));
         }

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::marks::Marks;
+use super::dirty_set::DirtySet;
 use consul_client::clock::Moment;
 use consul_semaphore::{Granted, Phase, Uid, Workload, engine::START_SETTLE_TIME};
 use consul_semaphore_workload::TrackedWorkload;
@@ -18,7 +18,7 @@ use consul_semaphore_workload::TrackedWorkload;
 pub(super) struct Remnants {
     unproved: HashMap<Uid, Unproved>,
     /// Those of them that are to be looked at: they are new or have changed, or a pod of them has ended.
-    changed: Marks<Uid>,
+    changed: DirtySet<Uid>,
     /// The grants from which no pod is left, and the time in the queue that followed: Kueue's Workloads name no grant.
     proved: HashMap<Uid, (Option<Granted>, i64)>,
     /// Since when each workload that runs or stops is known to have been started.

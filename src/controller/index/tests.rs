@@ -61,12 +61,16 @@ fn offer(prefix: &str, keyed: bool) -> Offer {
 }
 
 fn add(index: &Index, name: &str, prefix: &str, keyed: bool) {
-    block_on(index.add_semaphore(&reference(name), offer(prefix, keyed), true));
+    block_on(index.add_semaphore(
+        &reference(name),
+        offer(prefix, keyed),
+        Manager::ThisOperator,
+    ));
 }
 
 /// A semaphore that another operator manages.
 fn add_others(index: &Index, name: &str, prefix: &str, keyed: bool) {
-    block_on(index.add_semaphore(&reference(name), offer(prefix, keyed), false));
+    block_on(index.add_semaphore(&reference(name), offer(prefix, keyed), Manager::Others));
 }
 
 /// An index of a cluster whose semaphores are known.
@@ -404,6 +408,8 @@ fn what_a_new_list_does_not_have_is_gone() {
             workload(tracked).version = "12".into();
         })),
     );
+    // What is not listed yet may still come: refused writes to it stay known meanwhile.
+    assert!(index.workload(&"a".into()).is_some());
     index.list_ends(&KindName::default(), &WatchScope::Cluster);
     assert_eq!(names(&index.all_waiting(&queue("db"))), ["b"]);
 }

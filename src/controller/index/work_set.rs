@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use tokio::sync::Notify;
 
-use super::marks::Marks;
+use super::dirty_set::DirtySet;
 use consul_client::id::IdSet;
 use consul_semaphore::Uid;
 
@@ -13,7 +13,7 @@ use consul_semaphore::Uid;
 #[derive(Default)]
 pub(super) struct WorkSet {
     members: IdSet<Uid>,
-    changed: Marks<Uid>,
+    changed: DirtySet<Uid>,
 }
 
 impl WorkSet {

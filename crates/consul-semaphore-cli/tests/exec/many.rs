@@ -1,7 +1,9 @@
 //! More commands that wait than Consul takes connections from one address.
 
+use std::{fs, net::SocketAddr};
+
 use serde_json::json;
-use testbed::Consul;
+use testbed::{Consul, eventually, same};
 
 use crate::{
     stage::{PREFIX, Running, Stage},
@@ -60,6 +62,55 @@ async fn more_commands_than_connections_are_served_in_order() {
         }
     }
     panic!("{order:?}");
+}
+
+/// Those who arrive at once take turns to ask, also at an agent that does not answer.
+#[tokio::test]
+async fn commands_that_arrive_leave_connections_to_other_clients_of_the_agent() {
+    const COMMANDS: usize = 200;
+    const CONNECTIONS: usize = 160;
+    let stage = with_connections(CONNECTIONS).await;
+    let address = stage.consul.address().trim_start_matches("http://");
+    let mut first = stage.first("").await;
+    stage.consul.pause().await;
+    let all: Vec<_> = (0..COMMANDS).map(|_| stage.exec("", "true")).collect();
+    let connections = settled_connections(address).await;
+    assert!(
+        (20..CONNECTIONS).contains(&connections),
+        "{connections} connections"
+    );
+    stage.consul.resume().await;
+    so_many_wait(&stage, COMMANDS).await;
+    drop(all);
+    stage.open("first");
+    first.ends_with(0).await;
+}
+
+/// How many connections there are to this address, once that has stood still for a while and there are some.
+async fn settled_connections(address: &str) -> usize {
+    let address: SocketAddr = address.parse().unwrap();
+    let port = format!(":{:04X}", address.port());
+    let count = || {
+        let table = fs::read_to_string("/proc/net/tcp").unwrap();
+        let remotes = table
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(2));
+        remotes.filter(|remote| remote.ends_with(&port)).count()
+    };
+    let (mut last, mut still) = (0, 0);
+    eventually("no more commands connect", || {
+        let now = count();
+        still = if now == last && now > 20 {
+            still + 1
+        } else {
+            0
+        };
+        last = now;
+        let has_settled = still > 20;
+        async move { same(has_settled, true) }
+    })
+    .await;
+    last
 }
 
 /// Whether most have their place, and nobody is far from it. While one slot is left to the one who comes first, those

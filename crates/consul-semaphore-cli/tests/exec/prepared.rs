@@ -68,6 +68,25 @@ async fn as_many_are_ready_as_there_are_slots() {
     assert_eq!(children(&third.id().to_string()), [""; 0]);
 }
 
+#[tokio::test]
+async fn those_behind_are_made_ready_as_those_before_them_are_served() {
+    const FLAGS: &str = "--limit 2";
+    let stage = Stage::new().await;
+    let mut first = stage.first(FLAGS).await;
+    let _second = stage.exec(FLAGS, "note second; wait_for end");
+    stage.noted("second").await;
+    let mut waiting = Vec::new();
+    for number in 1..=3 {
+        waiting.push(stage.exec(FLAGS, "wait_for end"));
+        so_many_wait(&stage, number).await;
+    }
+    waiting[2].says("waiting").await;
+    assert_eq!(children(&waiting[2].id().to_string()), [""; 0]);
+    stage.open("first");
+    first.ends_with(0).await;
+    prepared(&waiting[2]).await;
+}
+
 /// The command reads its slots as always, and finds nothing of an `exec` around this one.
 #[tokio::test]
 async fn all_slots_are_named_to_it_and_no_others() {
@@ -214,7 +233,12 @@ async fn what_is_started_ahead_has_no_token() {
     stage.noted("first").await;
     let mut second = stage.start(command("note second"));
     for id in prepared(&second).await {
-        let environment = fs::read_to_string(format!("/proc/{id}/environ")).unwrap();
+        // There is none for a moment, while the process becomes another program.
+        let environment = eventually("it has an environment", async || {
+            let environment = fs::read_to_string(format!("/proc/{id}/environ")).unwrap();
+            (!environment.is_empty()).then_some(environment)
+        })
+        .await;
         assert!(environment.contains("CONSUL_HTTP_ADDR"), "{environment}");
         assert!(!environment.contains("TOKEN"), "{environment}");
     }

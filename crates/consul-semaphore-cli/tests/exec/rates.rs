@@ -2,8 +2,9 @@
 
 use crate::stage::Stage;
 
-/// When the process of a command was made, in hundredths of a second since the machine booted.
-const START: &str = r#"note "$(cut -d ' ' -f 22 /proc/$$/stat)""#;
+/// When `exec` started a command, in hundredths of a second since the machine booted: then it made the process that makes
+/// the command's, which a busy machine may do later.
+const START: &str = r#"note "$(cut -d ' ' -f 22 /proc/$PPID/stat)""#;
 
 #[tokio::test]
 async fn no_more_commands_start_in_a_period_than_the_limit_says() {

@@ -142,7 +142,7 @@ async fn who_does_not_wait_says_what_is_missing_and_leaves_nothing() {
     let missing = "no 2 slots of shared/licenses are free: 2 of 3 held, by ci-7 sh";
     assert!(said.contains(missing), "{said}");
     assert!(!said.contains("shared/db is"), "{said}");
-    let patient = format!("{BOTH} --wait-for 1s");
+    let patient = format!("{BOTH} --wait-for 5s");
     let said = stage
         .exec_several(&patient, "note never")
         .ends_with(124)
@@ -152,7 +152,7 @@ async fn who_does_not_wait_says_what_is_missing_and_leaves_nothing() {
         "{said}"
     );
     assert!(
-        said.contains("no 2 slots of shared/licenses within 1s"),
+        said.contains("no 2 slots of shared/licenses within 5s"),
         "{said}"
     );
     let must_exist = "--must-exist --semaphore prefix=shared/licenses,limit=3 --semaphore prefix=shared/bd,limit=1";

@@ -17,10 +17,11 @@ use tokio::{
 pub(crate) const PREFIX: &str = "shared/db";
 
 /// The functions for the commands' scripts: `note WORDS` writes a line to the journal, and `wait_for NAME` waits
-/// until the test opens the gate of that name, or is over: what a killed `consul lock` has started lives on.
+/// until the test opens the gate of that name, or the parent has ended: what a killed `consul lock` has started lives
+/// on, and has the output of the test open.
 const WORDS: &str = r#"
 note() { echo "$*" >>"$FOLDER/journal"; }
-wait_for() { while [ -d "$FOLDER" ] && ! [ -e "$FOLDER/$1.open" ]; do sleep 0.05; done; }
+wait_for() { while kill -0 $PPID 2>/dev/null && ! [ -e "$FOLDER/$1.open" ]; do sleep 0.05; done; }
 "#;
 
 /// A separate Consul for each story.

@@ -148,9 +148,9 @@ async fn patience_ends_and_so_does_a_wait_that_is_interrupted() {
     let stage = Stage::new().await;
     let mut holder = stage.exec("", "note holds; wait_for end");
     stage.noted("holds").await;
-    let mut patient = stage.exec("--wait-for 1s", "note never");
+    let mut patient = stage.exec("--wait-for 5s", "note never");
     let said = patient.ends_with(124).await;
-    assert!(said.contains("no slot of shared/db within 1s"), "{said}");
+    assert!(said.contains("no slot of shared/db within 5s"), "{said}");
     for (signal, code) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
         let mut waiting = stage.exec("", "note never");
         waiting.says("waiting").await;

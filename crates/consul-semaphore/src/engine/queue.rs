@@ -54,6 +54,10 @@ const SOON: Duration = Duration::from_secs(1);
 /// the next pass believe that it has slept.
 const LEAST: Duration = Duration::from_millis(500);
 
+/// How many sessions are made at once for a queue: about as many slots as one transaction grants. Each call takes memory
+/// while it waits for those before it, and thousands of workloads may be able to have a slot.
+const MADE_AT_ONCE: usize = 64;
+
 /// How long a write to a workload may take.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -1380,9 +1384,11 @@ impl Queue {
         self.calls.ask(Pending::Write(write), call);
     }
 
-    /// Requests a session for a slot of a workload, unless one is being made already.
+    /// Requests a session for a slot of a workload, unless one is being made already or too many are: the pass after the
+    /// next answer requests it then.
     fn make_session(&mut self, request: &SessionRequest) {
-        if !self.sessions.making.insert(request.slot()) {
+        let making = &mut self.sessions.making;
+        if making.len() >= MADE_AT_ONCE || !making.insert(request.slot()) {
             return;
         }
         let identity = self.settings.identity(&request.workload, request.ordinal);

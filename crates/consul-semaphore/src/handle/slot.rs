@@ -186,8 +186,10 @@ impl Slot {
     /// ended. A slot that is dropped is released as well, by a task that nobody waits for
     /// (but see [`Semaphore::all_released`](super::Semaphore::all_released)).
     ///
-    /// It also finds out whether the slot was lost without a sign of that until now. With a
-    /// [cooldown](super::Builder::cooldown) it does not: then only what [`Self::lost`] would have said is an error.
+    /// It also finds out whether others may have had the slot without a sign of that until now. A session that has ended
+    /// is no error as long as its slot was still in `.lock`, because nobody else can have had it. With a
+    /// [cooldown](super::Builder::cooldown) this does not find out: then only what [`Self::lost`] would have said is an
+    /// error.
     ///
     /// # Errors
     /// The slot was lost before, or Consul does not answer, or refuses, for ten seconds.

@@ -36,6 +36,14 @@ impl SlotsOf {
             slots => format!("{slots} of {limit} slots of {prefix}"),
         }
     }
+
+    /// Whether the program would be granted its slots if all holders ended now, where others wait before for this many
+    /// slots. Those of a rate do not end, and those of a mutex have no order.
+    pub(super) fn is_ready_behind(&self, before: usize) -> bool {
+        let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
+        let own = usize::try_from(self.slots.get()).unwrap_or(usize::MAX);
+        before.saturating_add(own) <= limit && self.mode == Mode::Semaphore && self.period.is_none()
+    }
 }
 
 /// All slots that a program asks for: all of them are granted at once, or none. Each semaphore can grant its part,

@@ -2,8 +2,7 @@
 //!
 //! Consul accepts 200 connections from one address, and sends a whole prefix for each change of it. A thousand programs
 //! on one machine that all watch the prefix would keep each other, and every other program there, from Consul. So only
-//! those whose turn is near watch it, and those that hold slots. All others [approach](super::approach) their turn
-//! without a connection.
+//! who is next watches it, and those that hold slots. All others [approach](super::approach) their turn.
 
 use std::{
     future::poll_fn,
@@ -20,7 +19,7 @@ use super::{
     request::{Request, SlotsOf},
 };
 use crate::{
-    Mode, SlotRequest,
+    Mode, Reading, SlotRequest,
     engine::{Engine, Queue, QueueRef, SemaphoreRef},
     identity,
 };
@@ -34,16 +33,16 @@ pub(super) struct Watched {
     pub(super) unused: bool,
     /// Whether the prefix was unused when it was first read.
     absent: Option<bool>,
-    /// Whether it is to be watched.
-    is_near: bool,
+    /// Whether it is to be watched, because the program may be next, holds slots or does not wait.
+    is_next: bool,
     follows: Follows,
     /// How far apart the readings of the watch are at least.
     spacing: watch::Sender<Duration>,
     /// Whether the program waits in an order, so that nobody else takes the slot that is for it.
     is_awaited: watch::Sender<bool>,
-    /// When the reading was sent by which the program last found that its turn is far. Only a later one can say so
+    /// When the reading was sent by which the program last found that others are before it. Only a later one can say so
     /// again.
-    far_at: Option<Moment>,
+    behind_at: Option<Moment>,
 }
 
 /// How the prefix is followed.
@@ -51,9 +50,9 @@ enum Follows {
     /// Not yet, or not any more.
     No,
     /// By a watch.
-    Closely(mpsc::Receiver<Reading>),
-    /// By short looks until the turn is near, which closes this.
-    FromAfar(mpsc::Receiver<Reading>),
+    Closely(mpsc::Receiver<News>),
+    /// By looks at `.lock` until the program is next, which closes this.
+    FromAfar(mpsc::Receiver<News>),
 }
 
 /// How far apart the readings of a program are that holds its slots: it learns from them only that a slot is lost.
@@ -65,7 +64,8 @@ fn holding(ttl: Option<Duration>) -> Duration {
     ttl.map_or(HOLDING, |ttl| HOLDING.min(ttl / 40))
 }
 
-type Reading = Result<Listing, consul::Error>;
+/// What comes of following a prefix.
+pub(super) type News = Result<Listing, consul::Error>;
 
 impl Watched {
     /// Those of a request, in its order.
@@ -76,11 +76,11 @@ impl Watched {
             queue: QueueRef::new(&reference(place), None),
             unused: false,
             absent: None,
-            is_near: false,
+            is_next: false,
             follows: Follows::No,
             spacing: watch::channel(Duration::ZERO).0,
             is_awaited: watch::channel(false).0,
-            far_at: None,
+            behind_at: None,
         });
         watched.collect()
     }
@@ -98,16 +98,6 @@ impl Watched {
         }
     }
 
-    /// Whether the program would be granted its slots if all holders ended now, where others wait before for this many
-    /// slots; `None`: it does not wait. Those of a rate do not end, and those of a mutex have no order.
-    pub(super) fn is_ready_if_all_end(&self, before: Option<usize>) -> bool {
-        let limit = usize::try_from(self.asked.limit).unwrap_or(usize::MAX);
-        let own = usize::try_from(self.asked.slots.get()).unwrap_or(usize::MAX);
-        before.is_some_and(|before| before.saturating_add(own) <= limit)
-            && self.asked.mode == Mode::Semaphore
-            && self.asked.period.is_none()
-    }
-
     /// Follows the prefix as the last pass says: closely while the program may be next or does not wait, and otherwise
     /// from afar. Returns whether that is closely.
     pub(super) fn follow(
@@ -119,7 +109,7 @@ impl Watched {
         let reading = engine.queue(&self.queue).and_then(Queue::reading);
         let last = conclusion(engine, &self.queue);
         let (Some(reading), Some(last)) = (reading, last) else {
-            return self.is_near;
+            return self.is_next;
         };
         let ttl = engine.queue(&self.queue).and_then(|of| of.settings().ttl);
         let spacing = last.before.map_or(holding(ttl), |_| Duration::ZERO);
@@ -130,27 +120,44 @@ impl Watched {
             .send_if_modified(|known| std::mem::replace(known, is_awaited) != is_awaited);
         let before = last
             .before
-            .filter(|before| approach::is_far(*before, self.asked.limit));
+            .filter(|before| self.is_behind(*before, reading));
         match before {
             None => {
-                self.is_near = true;
+                self.is_next = true;
                 if matches!(self.follows, Follows::FromAfar(_)) {
                     self.follows = Follows::No;
                 }
             }
-            Some(before) if self.far_at.is_none_or(|far_at| far_at < reading.sent) => {
+            Some(before)
+                if self
+                    .behind_at
+                    .is_none_or(|behind_at| behind_at < reading.sent) =>
+            {
                 // Otherwise its contender is to be written first, which shows its place.
                 if let Some(ahead) = Ahead::of(reading, before, program) {
-                    (self.is_near, self.far_at) = (false, Some(reading.sent));
+                    (self.is_next, self.behind_at) = (false, Some(reading.sent));
                     self.follows = Follows::FromAfar(approach::begin(consul, &self.asked, ahead));
                 }
             }
             Some(_) => {}
         }
-        if !self.is_near {
+        if !self.is_next {
             engine.unfollowed(&self.queue, Moment::now());
         }
-        self.is_near
+        self.is_next
+    }
+
+    /// Whether others wait before for so many slots that the program can't be next. A program that watches the prefix
+    /// goes on watching while a slot is free: those before it may let their turn pass, or ask for more slots than are
+    /// free.
+    fn is_behind(&self, before: usize, reading: &Reading) -> bool {
+        let lock = reading.lock();
+        if !approach::has_order(lock) {
+            return false;
+        }
+        let free = approach::free(lock);
+        let may_pass = free > 0 && matches!(self.follows, Follows::Closely(_));
+        before >= approach::near(approach::limit_of(lock)) || before > free && !may_pass
     }
 
     /// Whether all who wait at the prefix can be seen, and are served in an order.
@@ -161,7 +168,7 @@ impl Watched {
 
     /// Begins to watch the prefix if the turn is near, with blocking queries of this length, unless it is watched.
     pub(super) fn watch(&mut self, consul: &Client, wait: Duration) {
-        if self.is_near && matches!(self.follows, Follows::No) {
+        if self.is_next && matches!(self.follows, Follows::No) {
             let options = WatchOptions {
                 wait,
                 spacing: self.spacing.subscribe(),
@@ -174,13 +181,13 @@ impl Watched {
         }
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Reading>> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<News>> {
         let (Follows::Closely(readings) | Follows::FromAfar(readings)) = &mut self.follows else {
             return Poll::Pending;
         };
         let reading = readings.poll_recv(context);
         if matches!(reading, Poll::Ready(None)) {
-            (self.is_near, self.follows) = (true, Follows::No);
+            (self.is_next, self.follows) = (true, Follows::No);
         }
         reading
     }
@@ -188,7 +195,7 @@ impl Watched {
 
 /// Waits for the next reading of any of them; `None`: one of them has come near, and is to be watched. None comes before
 /// the others each time, however much happens there.
-pub(super) async fn next_reading(watched: &mut [Watched]) -> (SemaphoreRef, Option<Reading>) {
+pub(super) async fn next_reading(watched: &mut [Watched]) -> (SemaphoreRef, Option<News>) {
     poll_fn(|context| {
         let (before, from) = watched.split_at_mut(fastrand::usize(..=watched.len()));
         for watched in from.iter_mut().chain(before) {

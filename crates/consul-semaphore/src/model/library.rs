@@ -240,15 +240,14 @@ async fn work(slot: Slot, time: Duration, releases: bool, served: &Served, answe
     let lost = slot.is_lost();
     served.work_ends(&session, lost);
     assert!(!lost || slot.is_lost(), "what is lost stays lost");
-    let taken = served.is_taken(&session);
     if !releases {
         return drop(slot);
     }
     match slot.release().await {
         Ok(()) => {
-            let known = lost || taken && answered;
+            let others_had_it = served.is_pruned(&session) && answered;
             assert!(
-                !known,
+                !lost && !others_had_it,
                 "{session} was lost, and its release does not say so"
             );
         }

@@ -41,6 +41,8 @@ struct ServedState {
     working: BTreeSet<SessionId>,
     /// The sessions of which a program knows that their slot is lost.
     known_lost: BTreeSet<SessionId>,
+    /// The sessions whose slot somebody else has freed, so that others could have it.
+    pruned: BTreeSet<SessionId>,
     /// The rules that were broken: nobody hears of a panic in a server.
     broken: Vec<String>,
 }
@@ -79,7 +81,15 @@ impl ServedState {
             self.broken
                 .push(format!("a slot that was lost is held again: {added:?}"));
         }
+        // Whoever releases its own slot deletes its contender with it.
+        let releases = |session: &SessionId| {
+            let own = Self::prefix().contender_key(session);
+            let mut operations = operations.iter();
+            operations.any(|operation| matches!(operation, Op::Delete { key } if *key == own))
+        };
         let mut gone = before.difference(&after);
+        self.pruned
+            .extend(gone.clone().filter(|gone| !releases(gone)).cloned());
         if gone.any(|session| self.working.contains(session) && !self.taken.contains(session)) {
             self.broken.push(format!(
                 "a slot was given back while its work goes on: {before:?} to {after:?}"
@@ -102,6 +112,7 @@ impl Served {
                 taken: BTreeSet::new(),
                 working: BTreeSet::new(),
                 known_lost: BTreeSet::new(),
+                pruned: BTreeSet::new(),
                 broken: Vec::new(),
             })),
             changes: watch::Sender::new(()),
@@ -150,6 +161,11 @@ impl Served {
     /// Whether somebody has ended this session by hand.
     pub(super) fn is_taken(&self, session: &SessionId) -> bool {
         self.state.lock().taken.contains(session)
+    }
+
+    /// Whether somebody else has freed the slot of this session.
+    pub(super) fn is_pruned(&self, session: &SessionId) -> bool {
+        self.state.lock().pruned.contains(session)
     }
 
     /// Somebody ends one of the sessions that have a contender.

@@ -76,7 +76,8 @@ async fn a_released_slot_is_free_at_once_for_who_waits() {
 #[tokio::test]
 async fn a_slot_cools_down_after_the_work() {
     let stage = Stage::new().await;
-    let cooldown = Duration::from_secs(2);
+    // Long enough to ask for the slot meanwhile.
+    let cooldown = Duration::from_secs(10);
     let semaphore = stage.builder().limit(1).cooldown(cooldown).build().unwrap();
     let slot = slot_of(&semaphore).await;
     drop(slot);

@@ -62,7 +62,8 @@ async fn a_mutex_has_one_slot_and_locks_the_lock_key() {
 #[tokio::test]
 async fn no_more_than_the_limit_start_in_a_period_however_soon_they_end() {
     let stage = Stage::new().await;
-    let rate = stage.builder().rate(2, Duration::from_secs(8));
+    // Long enough for two starts, and to ask for a third.
+    let rate = stage.builder().rate(2, Duration::from_secs(15));
     let rate = rate.build().unwrap();
     for _ in 0..2 {
         drop(slot_of(&rate).await);

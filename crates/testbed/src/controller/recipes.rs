@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::{Controller, PATIENCE, Running, Site};
-use crate::{process::Recipe, programs};
+use crate::{http_client, process::Recipe, programs};
 
 /// The ports of a controller.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ impl Controller {
         if !asked {
             return Ok(());
         }
-        let http = reqwest::Client::builder().no_proxy().build()?;
+        let http = http_client().build()?;
         let ready = http.get(format!("http://127.0.0.1:{health}/readyz"));
         let probe = || async {
             let answer = ready.try_clone().ok_or("a request that has a body")?;

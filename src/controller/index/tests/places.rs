@@ -33,6 +33,14 @@ struct OfferedSemaphore {
 }
 
 impl OfferedSemaphore {
+    fn manager(&self) -> Manager {
+        if self.ours {
+            Manager::ThisOperator
+        } else {
+            Manager::Others
+        }
+    }
+
     fn offer(&self) -> Offer {
         Offer {
             limit: self.limit,
@@ -177,7 +185,7 @@ impl World {
         let index = empty();
         for (name, semaphored) in SEMAPHORES.iter().zip(&self.semaphores) {
             if let Some(it) = semaphored {
-                block_on(index.add_semaphore(&reference(name), it.offer(), it.ours));
+                block_on(index.add_semaphore(&reference(name), it.offer(), it.manager()));
             }
         }
         for tracked in self.workloads.iter().flatten() {
@@ -190,7 +198,11 @@ impl World {
         match change {
             Change::Add(at, it) => {
                 self.semaphores[*at] = Some(*it);
-                block_on(index.add_semaphore(&reference(SEMAPHORES[*at]), it.offer(), it.ours));
+                block_on(index.add_semaphore(
+                    &reference(SEMAPHORES[*at]),
+                    it.offer(),
+                    it.manager(),
+                ));
             }
             Change::Update(at, it) => {
                 let Some(known) = &mut self.semaphores[*at] else {

@@ -123,6 +123,22 @@ fn a_semaphore_changes_hands_with_all_its_workloads() {
     );
 }
 
+#[test]
+fn a_workload_is_told_that_it_waits_once_it_is_decided_that_its_semaphore_is_ours() {
+    let index = empty();
+    index.list_begins(&KindName::default(), &WatchScope::Cluster);
+    let offer = offer("db", false);
+    block_on(index.add_semaphore(&reference("db"), offer, Manager::Undecided));
+    let made = |seconds| move |tracked: &mut TrackedWorkload| workload(tracked).since = seconds;
+    put(&index, tracked("waited-before", made(0)));
+    put(&index, tracked("waits", made(i64::MAX)));
+    assert!(leaves_all_alone(&index));
+    add(&index, "db", "db", false);
+    assert_eq!(names_of(&index.newcomers(&queue("db"))), ["waits"]);
+    add(&index, "db", "db", false);
+    assert!(index.newcomers(&queue("db")).is_empty(), "once");
+}
+
 /// Such as a Job that was suspended after a start, whose start time is to be cleared.
 #[test]
 fn whether_anothers_workload_has_pods_left_is_not_asked() {

@@ -72,7 +72,7 @@ fn what_can_never_be_granted_together_is_in_no_queue() {
         }),
         ..offer("elsewhere", false)
     };
-    block_on(index.add_semaphore(&reference("elsewhere"), elsewhere, true));
+    block_on(index.add_semaphore(&reference("elsewhere"), elsewhere, Manager::ThisOperator));
     let one = |name: &str| SlotRequest::one(name, None);
     for (requests, expected) in [
         (

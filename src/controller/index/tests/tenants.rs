@@ -22,7 +22,7 @@ fn add_with(index: &Index, namespace: &str, credential: Option<Credential>) {
         credential,
         ..offer("shared/db", false)
     };
-    block_on(index.add_semaphore(&db(namespace), offer, true));
+    block_on(index.add_semaphore(&db(namespace), offer, Manager::ThisOperator));
 }
 
 fn secret(namespace: &str, secret: &str) -> Credential {

@@ -179,3 +179,38 @@ fn what_is_too_much_to_keep_is_not_kept() {
     assert!(!knows(consul::Error::PrefixTooLarge(1)));
     assert!(!knows(consul::Error::AnswerTooLarge(1)));
 }
+
+/// Each call waits in memory for those before it.
+#[test]
+fn only_some_sessions_are_made_at_once_however_many_slots_are_free() {
+    let start = Moment::from_boot(Duration::from_secs(1000));
+    let workload = Arc::new(samples::workload("a", Phase::Idle, None, None));
+    let store = Store {
+        workload: workload.clone(),
+        life: SessionState::Gone,
+    };
+    let mut queue = Queue::new(samples::settings(200), vec![200], Defence::default());
+    let ask_for_all = |queue: &mut Queue| {
+        for ordinal in 0..200 {
+            queue.make_session(&SessionRequest {
+                workload: Target::from(&workload),
+                ordinal,
+                ahead: false,
+            });
+        }
+        calls(queue)
+    };
+    let first = ask_for_all(&mut queue);
+    assert_eq!(first.len(), MADE_AT_ONCE);
+    assert!(ask_for_all(&mut queue).is_empty());
+    // Those that are there make room for the next ones, whatever the answer was.
+    let unanswered = consul::Error::Unreachable {
+        message: "no answer".into(),
+        undecided: true,
+    };
+    for ((id, _), made) in first.into_iter().zip([Ok("s".into()), Err(unanswered)]) {
+        let answer = Answer::SessionMade(made);
+        queue.handle(Event::Answered(id, answer), at(start), &store);
+    }
+    assert_eq!(ask_for_all(&mut queue).len(), 2);
+}
