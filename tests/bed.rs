@@ -187,6 +187,9 @@ async fn the_demo_leaves_nothing_on_a_cluster_that_is_there() {
         assert_eq!(names, [""; 0]);
         assert_eq!(consul.list("").await, []);
         assert_eq!(consul.sessions().await, [json!(null); 0]);
+        let nodes = consul.get("catalog/nodes").await;
+        let nodes: Vec<_> = nodes.as_array().unwrap().iter().collect();
+        assert_eq!(nodes.len(), 1, "only Consul's own: {nodes:?}");
     };
 
     let mut demo = demo_on(&kubernetes, &consul).spawn().unwrap();
@@ -208,21 +211,21 @@ async fn the_demo_leaves_nothing_on_a_cluster_that_is_there() {
 /// What the demo would take away is not its own there.
 #[tokio::test]
 async fn the_demo_does_not_touch_an_operator_that_is_there() {
-    let (kubernetes, consul) = tokio::join!(Kubernetes::start(), Consul::start());
-    kubernetes.kubectl(["apply", "-k", "crds"]).await;
+    let (server, consul) = tokio::join!(ApiServer::start(), Consul::start());
+    server.kubectl(["apply", "-k", "crds"]).await;
 
-    let demo = demo_on(&kubernetes, &consul).output().unwrap();
+    let demo = demo_on(&server, &consul).output().unwrap();
 
     let shown = String::from_utf8_lossy(&demo.stdout);
     assert!(!demo.status.success(), "{shown}");
     let crd = "customresourcedefinition.apiextensions.k8s.io/consulsemaphores.consul-semaphore.io";
     assert!(shown.contains("the cluster has them already"), "{shown}");
     assert!(shown.contains(crd), "{shown}");
-    kubernetes.kubectl(["get", crd]).await;
+    server.kubectl(["get", crd]).await;
 }
 
 /// `make demo` on a cluster and a Consul that are there.
-fn demo_on(kubernetes: &Kubernetes, consul: &Consul) -> Command {
+fn demo_on(server: &ApiServer, consul: &Consul) -> Command {
     let this = std::env::current_exe().unwrap();
     let programs = this.ancestors().nth(2).unwrap();
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -234,7 +237,7 @@ fn demo_on(kubernetes: &Kubernetes, consul: &Consul) -> Command {
         .arg("demo")
         .env("PATH", std::env::join_paths(path).unwrap())
         .env("BED_EXISTING", "1")
-        .env("KUBECONFIG", kubernetes.kubeconfig())
+        .env("KUBECONFIG", server.kubeconfig())
         .env("CONSUL_HTTP_ADDR", consul.address())
         .stdin(Stdio::null())
         .stdout(Stdio::piped());

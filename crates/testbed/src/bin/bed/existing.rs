@@ -1,6 +1,7 @@
 //! The demo on a Kubernetes and a Consul that are there already. It takes away all that it makes there, however it
 //! ends, and begins only where nothing of that exists: so nothing of others is taken away.
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use serde_json::json;
 use testbed::{Bed, Existing};
 
 use crate::{
@@ -28,10 +29,10 @@ const FIND: [&str; 3] = [
 pub(crate) async fn run(existing: &Existing) -> Result<()> {
     let asked = asked_to_end()?;
     tokio::pin!(asked);
-    tokio::select! {
+    let node = tokio::select! {
         free = is_free(existing) => free?,
         why = &mut asked => bail!("{why}, before anything was made"),
-    }
+    };
     println!("Installing the operator's CRD and rights, and starting it on this machine ...");
     let started = tokio::select! {
         started = Bed::builder().try_start() => started,
@@ -54,21 +55,23 @@ pub(crate) async fn run(existing: &Existing) -> Result<()> {
     println!("\nTaking away what was made; Ctrl-C leaves the rest there ...");
     let again = asked_to_end()?;
     let taken = tokio::select! {
-        taken = take_away(existing, bed) => taken,
+        taken = take_away(existing, bed, &node) => taken,
         why = again => Err(anyhow!(why)),
     };
     taken.with_context(|| {
         format!(
-            "something may be left. These take it away:\n  kubectl {}\n",
-            TAKE_AWAY.join("\n  kubectl ")
+            "something may be left. These take it away:\n  kubectl {}\n  {}\n",
+            TAKE_AWAY.join("\n  kubectl "),
+            deregister(&node)
         )
     })?;
     println!("Nothing of it is left. README.md says how to install the operator there.");
     shown
 }
 
-/// Whether nothing is there of what the demo makes and takes away.
-async fn is_free(existing: &Existing) -> Result<()> {
+/// Makes sure that nothing is there of what the demo makes and takes away. Returns the name of the node that the operator
+/// registers in Consul for this cluster.
+async fn is_free(existing: &Existing) -> Result<String> {
     let mut found = String::new();
     for command in FIND {
         found += &existing.kubectl(command.split(' ')).await?;
@@ -77,16 +80,32 @@ async fn is_free(existing: &Existing) -> Result<()> {
         found.is_empty(),
         "the demo makes these and takes them away again, but the cluster has them already:\n{found}"
     );
-    let keys = existing.consul()?.try_list(&format!("{PREFIX}/")).await;
+    let consul = existing.consul()?;
+    let keys = consul.try_list(&format!("{PREFIX}/")).await;
     let keys = keys.context("asking Consul")?;
     ensure!(
         keys.is_empty(),
         "there are keys below {PREFIX}/ in Consul: another cluster may use this semaphore"
     );
-    Ok(())
+    let id = "get namespace kube-system -o jsonpath={.metadata.uid}";
+    let node = format!("k8s-{}", existing.kubectl(id.split(' ')).await?.trim());
+    let registered = consul.try_get(&format!("catalog/node/{node}")).await?;
+    ensure!(
+        registered.is_null(),
+        "Consul has a node of an operator that was in this cluster. If it is not there any more, this takes it away:\n  {}",
+        deregister(&node)
+    );
+    Ok(node)
 }
 
-async fn take_away(existing: &Existing, bed: Option<Bed>) -> Result<()> {
+/// A command that takes the operator's node out of Consul, with its sessions and the key that they hold for the
+/// identity of the cluster. That key would keep the next operator waiting for minutes.
+fn deregister(node: &str) -> String {
+    let body = json!({ "Node": node });
+    format!("curl -X PUT --data '{body}' $CONSUL_HTTP_ADDR/v1/catalog/deregister")
+}
+
+async fn take_away(existing: &Existing, bed: Option<Bed>, node: &str) -> Result<()> {
     let [semaphore, installed @ ..] = TAKE_AWAY;
     existing.kubectl(semaphore.split(' ')).await?;
     if let Some(bed) = bed {
@@ -95,7 +114,10 @@ async fn take_away(existing: &Existing, bed: Option<Bed>) -> Result<()> {
     for command in installed {
         existing.kubectl(command.split(' ')).await?;
     }
-    let keys = existing.consul()?.try_list(&format!("{PREFIX}/")).await?;
+    let consul = existing.consul()?;
+    let node = json!({ "Node": node });
+    consul.try_put("catalog/deregister", node).await?;
+    let keys = consul.try_list(&format!("{PREFIX}/")).await?;
     ensure!(keys.is_empty(), "there are keys below {PREFIX}/ in Consul");
     Ok(())
 }
