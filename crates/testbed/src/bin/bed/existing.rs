@@ -1,5 +1,5 @@
-//! The demo on a Kubernetes and a Consul that are there already. It takes away all that it makes there, however it
-//! ends, and begins only where nothing of that exists: so nothing of others is taken away.
+//! The demo on a Kubernetes and a Consul that are there already. It takes away all that it makes there, also when
+//! it fails or is broken off, and begins only where nothing of that exists: so nothing of others is taken away.
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde_json::json;
 use testbed::{Bed, Existing};
@@ -60,7 +60,7 @@ pub(crate) async fn run(existing: &Existing) -> Result<()> {
     };
     taken.with_context(|| {
         format!(
-            "something may be left. These take it away:\n  kubectl {}\n  {}\n",
+            "something may be left. In this folder, with the same KUBECONFIG, these take it away:\n  kubectl {}\n  {}\n",
             TAKE_AWAY.join("\n  kubectl "),
             deregister(&node)
         )
