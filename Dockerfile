@@ -6,8 +6,9 @@
 #   --build-arg SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)" --output type=registry,rewrite-timestamp=true
 #
 # Both base images are pinned by digest: that of the index, so it is right for each platform. The tag is for people. The
-# digests are those that other public projects pin for the same tags. To verify or update one, ask the registry, and
-# change tag and digest together:
+# digests were not read from the registries: several independent public projects pin them for these tags. A registry
+# serves only what was pushed to that repository, so a digest may be of another version there, but of no other image. To
+# verify or update one, ask the registry, and change tag and digest together, here and in .github/workflows:
 #   docker buildx imagetools inspect rust:1.95.0-bookworm
 
 # The compiler runs on the builder's own platform, and makes programs for the other one too.

@@ -2,8 +2,9 @@
 #![allow(clippy::expect_used, reason = "a test that cannot go on says so")]
 
 use std::{
+    env, fs,
     io::Write as _,
-    process::{Command, Stdio},
+    process::{self, Command, Stdio},
 };
 
 /// What is said of this output of the tests; `direct` is what has run them if it was not cargo.
@@ -119,4 +120,33 @@ error: doctest failed, to rerun pass `-p library --doc`
 #[test]
 fn nothing_is_said_of_what_passed() {
     assert_eq!(explained(GOOD, ""), "");
+}
+
+/// A function that bash takes from its environment and calls in place of cargo. Tests of libraries and programs fail
+/// with it, and all others pass.
+const CARGO: [&str; 2] = [
+    "BASH_FUNC_cargo%%",
+    r#"() { echo "cargo $*"; [[ $* != *"--no-fail-fast --workspace --lib --bins" ]] || return 101; }"#,
+];
+
+#[test]
+fn a_failure_fails_the_run_and_ends_neither_its_lane_nor_another() {
+    let folder = env::temp_dir().join(format!("tests-run-{}", process::id()));
+    let run = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run"))
+        .args(["units", "outages"])
+        .env(CARGO[0], CARGO[1])
+        .env("CARGO_TARGET_DIR", &folder)
+        .output()
+        .expect("it runs");
+    fs::remove_dir_all(&folder).expect("the folder is ours");
+    let said = String::from_utf8(run.stdout).expect("UTF-8");
+    assert_eq!(run.status.code(), Some(1), "{said}");
+    for line in [
+        "cargo test --locked --no-fail-fast --package consul-semaphore --doc",
+        "cargo test --locked --no-fail-fast --workspace --test together",
+        "tests: outages passed after",
+        "tests: units FAILED, and",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
 }

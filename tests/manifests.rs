@@ -91,29 +91,71 @@ fn the_image_is_this_version() {
     assert!(include_str!("../Dockerfile").contains(&label), "{label}");
 }
 
+/// Whether a text is a digest or the id of a commit, of so many digits.
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Whether an image is named by its digest.
+fn is_pinned(image: &str) -> bool {
+    let digest = image.split_once("@sha256:").map(|(_, digest)| digest);
+    digest.is_some_and(|digest| is_hex(digest, 64))
+}
+
+/// The images of the Dockerfile, in their order.
+fn images_of_the_dockerfile() -> Vec<&'static str> {
+    let lines = include_str!("../Dockerfile").lines();
+    let from = lines.filter_map(|line| line.strip_prefix("FROM "));
+    from.filter_map(|words| words.split(' ').find(|word| !word.starts_with("--")))
+        .collect()
+}
+
 /// A tag can be another image tomorrow. The same holds for a frontend, which `# syntax=` would run.
 #[test]
 fn the_dockerfile_takes_every_image_by_its_digest() {
     let dockerfile = include_str!("../Dockerfile");
     assert!(!dockerfile.contains("syntax="), "a frontend by its tag");
-    let from = dockerfile
-        .lines()
-        .filter_map(|line| line.strip_prefix("FROM "));
-    let images: Vec<_> = from
-        .filter_map(|words| words.split(' ').find(|word| !word.starts_with("--")))
-        .collect();
+    let images = images_of_the_dockerfile();
     assert_eq!(images.len(), 2, "{images:?}");
     for image in &images {
-        let digest = image.split_once("@sha256:").map(|(_, digest)| digest);
-        let digest = digest.unwrap_or_default();
-        let is_one = digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
-        assert!(is_one, "{image}");
+        assert!(is_pinned(image), "{image}");
     }
     let (name, digest) = images[1].split_once('@').expect("a digest");
     for (what, value) in [("name", name), ("digest", digest)] {
         let label = format!("org.opencontainers.image.base.{what}=\"{value}\"");
         assert!(dockerfile.contains(&label), "{label}");
     }
+}
+
+/// Who moves a tag of an action would run what they like where releases are signed. Dependabot updates the commit
+/// together with the version behind it.
+#[test]
+fn the_workflows_take_every_action_by_its_commit_and_every_image_by_its_digest() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(".github/workflows");
+    let files = fs::read_dir(folder).expect("the folder is there");
+    let mut seen = [0; 3];
+    for file in files {
+        let path = file.expect("a file").path();
+        let text = fs::read_to_string(&path).expect("a workflow");
+        for line in text.lines() {
+            let after = |start: &str| line.split_once(start).map(|(_, rest)| rest);
+            let here = format!("{}: {line}", path.display());
+            if let Some(action) = after("uses: ") {
+                let (_, version) = action.split_once('@').expect("a version");
+                let (commit, version) = version.split_once(" # v").expect(&here);
+                assert!(is_hex(commit, 40) && version.contains('.'), "{here}");
+                seen[0] += 1;
+            } else if let Some(image) = after("container: ") {
+                // Programs for people are built like those of the image.
+                assert_eq!(image, images_of_the_dockerfile()[0], "{here}");
+                seen[1] += 1;
+            } else if let Some(image) = after("image=").or_else(|| after("generator=")) {
+                assert!(is_pinned(image), "{here}");
+                seen[2] += 1;
+            }
+        }
+    }
+    assert!(seen.iter().all(|seen| *seen > 0), "{seen:?}");
 }
 
 /// The first document of a manifest.
@@ -296,6 +338,29 @@ fn of_kinds() -> Vec<(String, String)> {
         ));
     }
     files
+}
+
+/// Who creates a workload held, and starts it later, reads how it comes to run instead. Before Kubernetes 1.36 no policy
+/// adds the label for them.
+#[test]
+fn the_guards_say_how_to_queue_what_nobody_else_may_start() {
+    let mut guards = 0;
+    for kind in Kind::all().into_iter().filter(|kind| *kind != Kind::Job) {
+        let text = manifests::of_kind(&kind);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let text = words.join(" ");
+        if !text.contains("only the operator starts a") {
+            continue;
+        }
+        let how = r#"remove the annotation consul-semaphore.io/hold and set the label consul-semaphore.io/waits to "true""#;
+        assert!(text.contains(how), "{}", kind.name());
+        guards += 1;
+    }
+    assert_eq!(
+        guards,
+        Kind::all().len() - 2,
+        "all but those of Jobs and of Kueue"
+    );
 }
 
 #[test]

@@ -1,20 +1,21 @@
 //! When something is to be done about each workload.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use consul_semaphore::Uid;
 
-/// Workloads, each with the time at which it is due, in the order of these times.
+/// Workloads, each with the time at which it is due, in the order of these times. All of them may come at once, as when
+/// the operator starts, so this keeps no memory for those that have gone.
 pub(super) struct DueTimes<T> {
     by_time: BTreeSet<(T, Uid)>,
-    times: HashMap<Uid, T>,
+    times: BTreeMap<Uid, T>,
 }
 
 impl<T> Default for DueTimes<T> {
     fn default() -> Self {
         Self {
             by_time: BTreeSet::new(),
-            times: HashMap::new(),
+            times: BTreeMap::new(),
         }
     }
 }

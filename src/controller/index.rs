@@ -76,7 +76,7 @@ struct State {
     /// The workloads that use each semaphore.
     users: Users,
     /// The queues in which each workload has its place; those that are in none are left out.
-    arranged: IdMap<Uid, Vec<QueueRef>>,
+    arranged: IdMap<Uid, Box<[QueueRef]>>,
     unclaimed: WorkSet,
     /// The workloads that run without a grant, and ask for a slot.
     ungranted: WorkSet,

@@ -1,7 +1,7 @@
 //! Workloads that are in no queue: no semaphore claims them, because theirs does not exist, their annotations can't be
 //! read, or something else manages them; or they are on hold. They get an event.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{Context, due_times::DueTimes, events::Reason, index::Unclaimed, unqueued::Unqueued};
 use consul_client::clock::Moment;
@@ -80,7 +80,7 @@ fn why_held_back(workload: &Workload, by_policy: bool) -> String {
 /// What was said of the workloads in no queue, and of which there may be more to say.
 #[derive(Default)]
 struct UnclaimedReports {
-    reported: HashMap<Uid, Reported>,
+    reported: BTreeMap<Uid, Reported>,
     due: DueTimes<Moment>,
 }
 

@@ -6,8 +6,9 @@
 //! The text says how old each proof was when it was written, and when that was. So the clocks of two machines matter
 //! only for the time in between, in which no operator ran: a proof is never younger than the text says.
 
+mod written;
+
 use std::{
-    collections::BTreeMap,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -16,9 +17,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, api::PostParams};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
+use self::written::{Text, Written};
 use super::consul_target::place;
 use crate::{
     call::{CallError, call},
@@ -32,27 +33,18 @@ use consul_client::{
 use consul_semaphore::{LastProof, LastProofs, Proved};
 use consul_semaphore_api::{ConsulSemaphore, scope::Scope};
 
-/// The longest text that is read, in bytes. All annotations of an object together have at most 256 KiB.
-const LONGEST: usize = 64 << 10;
-
-/// The most groups of semaphores that are written. The proofs of all others count as the oldest of these.
-const MOST_GROUPS: usize = 200;
-
-/// The most operators whose records are kept in one Lease.
-const MOST_OPERATORS: usize = 8;
-
 /// How often [`keep`] writes while workloads run: as often as a Lease is renewed.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// How often it writes while none does.
 const IDLE_PAUSE: Duration = Duration::from_secs(30);
 
-/// Semaphores whose proofs become old together: those that reach Consul in the same way and whose sessions live
-/// equally long. One that still has sessions with another TTL than its spec asks for is a group of its own.
-pub(super) type Group = Arc<str>;
-
-/// The group of all that found no room in the record.
-const REST: &str = "rest";
+/// Semaphores whose proofs become old together: those of one namespace that reach Consul in the same way and whose
+/// sessions live equally long. One that still has sessions with another TTL than its spec asks for is a group of its
+/// own.
+///
+/// No group has semaphores of two namespaces, because a tenant can prevent the proofs of its own.
+pub(super) use self::written::Group;
 
 /// The group of a semaphore whose sessions live this long.
 pub(super) fn group(semaphore: &ConsulSemaphore, ttl: Option<Duration>) -> Group {
@@ -60,22 +52,28 @@ pub(super) fn group(semaphore: &ConsulSemaphore, ttl: Option<Duration>) -> Group
     let part = |name: &Option<String>| name.clone().unwrap_or_default();
     let secret = semaphore.spec.consul.as_ref();
     let secret = secret.and_then(|consul| consul.token_secret_ref.as_ref());
-    let token = secret.map_or_else(String::new, |secret| {
-        let namespace = semaphore.metadata.namespace.as_deref().unwrap_or_default();
-        format!("{namespace}/{}/{}", secret.name, secret.key)
-    });
-    let (datacenter, namespace) = (part(&at.datacenter), part(&at.namespace));
-    let partition = part(&at.partition);
-    let ttl = ttl.unwrap_or_default().as_secs();
-    format!("{datacenter}|{partition}|{namespace}|{token}|{ttl}s").into()
+    let (secret, key) = secret.map_or(("", ""), |secret| (&secret.name, &secret.key));
+    let ttl = ttl.unwrap_or_default().as_secs().to_string();
+    let [datacenter, partition] = [&at.datacenter, &at.partition].map(part);
+    let in_common = [
+        &datacenter,
+        &partition,
+        &part(&at.namespace),
+        secret,
+        key,
+        &ttl,
+    ];
+    Group::new(namespace_of(semaphore), &in_common)
 }
 
 /// The group of one semaphore alone.
 pub(super) fn group_of_one(semaphore: &ConsulSemaphore) -> Group {
-    let metadata = &semaphore.metadata;
-    let namespace = metadata.namespace.as_deref().unwrap_or_default();
-    let name = metadata.name.as_deref().unwrap_or_default();
-    format!("{namespace}/{name}").into()
+    let name = semaphore.metadata.name.as_deref().unwrap_or_default();
+    Group::new(namespace_of(semaphore), &[name])
+}
+
+fn namespace_of(semaphore: &ConsulSemaphore) -> &str {
+    semaphore.metadata.namespace.as_deref().unwrap_or_default()
 }
 
 /// The record of an operator; clones share it. It outlives a term of leadership.
@@ -118,34 +116,23 @@ impl ProofRecord {
 
     fn take_over_at(&self, found: Option<&str>, now: Moment, time: Timestamp) {
         let Some(text) = found else { return };
-        match Text::read(text).map(|mut text| text.0.remove(&*self.part)) {
+        match Text::read(text).and_then(|text| text.of(&self.part)) {
             Ok(Some(written)) => self.proofs.lock().take_over(now, written.proofs(now, time)),
             Ok(None) => {}
             Err(why) => tracing::warn!(
                 annotation = LEGACY,
                 why = one_line(&why, 200),
-                "the record of the last proofs can't be read: running Jobs count as proved now"
+                "the record of the last proofs can't be read: running Jobs count as proved now, and have half a TTL"
             ),
         }
     }
 
     fn leave_at(&self, found: Option<&str>, now: Moment, time: Timestamp) -> Option<String> {
-        let written = {
-            let proofs = self.proofs.lock();
-            let (_, groups) = proofs.entries()?;
-            Written::new(groups, now, time)
-        };
-        let mut text = found
-            .and_then(|text| Text::read(text).ok())
-            .unwrap_or_default();
-        text.0.insert(self.part.to_string(), written);
-        while text.0.len() > MOST_OPERATORS {
-            let others = text.0.iter().filter(|(part, _)| ***part != *self.part);
-            let oldest = others.min_by_key(|(_, written)| written.at);
-            let oldest = oldest.map(|(part, _)| part.clone())?;
-            text.0.remove(&oldest);
-        }
-        serde_json::to_string(&text).ok()
+        let written = Written::new(&self.proofs.lock(), now, time)?;
+        let found = found.and_then(|text| Text::read(text).ok());
+        let text = found.unwrap_or_default().with(&self.part, &written);
+        text.inspect_err(|error| tracing::warn!(%error, "the last proofs can't be recorded"))
+            .ok()
     }
 }
 
@@ -159,105 +146,32 @@ impl Legacy for ProofRecord {
     }
 }
 
-/// The text: what each operator wrote, by the part of the cluster that it works for.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Text(BTreeMap<String, Written>);
-
-impl Text {
-    fn read(text: &str) -> Result<Self, String> {
-        if text.len() > LONGEST {
-            return Err(format!("it has {} bytes", text.len()));
-        }
-        serde_json::from_str(text).map_err(|error| error.to_string())
-    }
-}
-
-/// What one operator wrote.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Written {
-    /// When, by its wall clock.
-    at: Timestamp,
-    groups: BTreeMap<String, WrittenProof>,
-}
-
-/// A [`LastProof`] as it is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-#[expect(clippy::struct_field_names, reason = "each field names its unit")]
-struct WrittenProof {
-    age_ms: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    ttl_ms: Option<u64>,
-    #[serde(default)]
-    ran_ms: u64,
-}
-
-impl WrittenProof {
-    fn new(proof: &LastProof, now: Moment) -> Self {
-        Self {
-            age_ms: milliseconds(now.since(proof.sent)),
-            ttl_ms: proof.ttl.map(milliseconds),
-            ran_ms: milliseconds(proof.ran),
-        }
-    }
-
-    /// The older proof, the shorter TTL and the longer time.
-    fn and(self, other: Self) -> Self {
-        Self {
-            age_ms: self.age_ms.max(other.age_ms),
-            ttl_ms: self.ttl_ms.into_iter().chain(other.ttl_ms).min(),
-            ran_ms: self.ran_ms.max(other.ran_ms),
-        }
-    }
-}
-
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-impl Written {
-    fn new(groups: &BTreeMap<Group, LastProof>, now: Moment, at: Timestamp) -> Self {
-        let mut written = BTreeMap::new();
-        for (group, proof) in groups {
-            let fits = written.len() < MOST_GROUPS;
-            let group = if fits { &**group } else { REST };
-            let proof = WrittenProof::new(proof, now);
-            let known = written.entry(group.to_owned()).or_insert(proof);
-            *known = known.and(proof);
-        }
-        Self {
-            at,
-            groups: written,
-        }
-    }
-
-    /// The same by the clocks of this machine.
-    fn proofs(self, now: Moment, time: Timestamp) -> LastProofs<Group> {
-        let since = time.duration_since(self.at);
-        // A clock that is behind says nothing about the time since.
-        let since = Duration::try_from(since).unwrap_or_default();
-        let groups = self.groups.into_iter().map(|(group, written)| {
-            let age = Duration::from_millis(written.age_ms).saturating_add(since);
-            let proof = LastProof {
-                sent: now.before(age),
-                ttl: written.ttl_ms.map(Duration::from_millis),
-                ran: Duration::from_millis(written.ran_ms),
-            };
-            (group.into(), proof)
-        });
-        LastProofs::recorded(now.before(since), groups)
-    }
-}
-
-/// What is known from before of a semaphore whose sessions are to live this long.
+/// What is known from before of a semaphore whose sessions are to live this long. `same` is whether its spec is the one
+/// that the last operator worked by; if it is not, its TTL or its Secret says nothing about the sessions that exist.
 pub(super) fn last_proof(
     proofs: &LastProofs<Group>,
     semaphore: &ConsulSemaphore,
     ttl: Option<Duration>,
+    same: bool,
 ) -> Option<LastProof> {
-    let groups = [group_of_one(semaphore), group(semaphore, ttl), REST.into()];
-    let recorded = groups.iter().find(|group| proofs.has(group));
-    proofs.of(recorded.unwrap_or(&groups[1]))
+    let alone = group_of_one(semaphore);
+    let group = if same && !proofs.has(&alone) {
+        group(semaphore, ttl)
+    } else {
+        alone
+    };
+    recorded_of(proofs, group)
+}
+
+/// What is known from before of a group.
+///
+/// Each entry that its proof can be in says that the proof is no older, so the one with the most time left counts.
+fn recorded_of(proofs: &LastProofs<Group>, group: Group) -> Option<LastProof> {
+    let entries = group.entries().into_iter();
+    let recorded = entries.filter(|entry| proofs.has(entry));
+    let recorded = recorded.filter_map(|entry| proofs.of(&entry));
+    let best = recorded.max_by_key(|proof| proof.sent + proof.ttl.unwrap_or_default());
+    best.or_else(|| proofs.of(&group))
 }
 
 /// The Lease with the record of an operator that is not elected by it.
@@ -398,6 +312,8 @@ fn legacy_in(lease: &Lease) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     const TTL: Duration = Duration::from_mins(2);
@@ -410,22 +326,41 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    /// A record in which the group `a` was proved at second 80, updated at second 100.
+    /// A semaphore whose sessions are to live this long.
+    fn semaphore(namespace: &str, name: &str, ttl: Duration) -> ConsulSemaphore {
+        let spec = json!({
+            "prefix": "a", "limit": 1, "session": { "ttl": format!("{}s", ttl.as_secs()) },
+        });
+        let mut semaphore = ConsulSemaphore::new(name, serde_json::from_value(spec).unwrap());
+        semaphore.metadata.namespace = Some(namespace.to_owned());
+        semaphore
+    }
+
+    fn a() -> ConsulSemaphore {
+        semaphore("team-a", "a", TTL)
+    }
+
+    fn group_of_a() -> Group {
+        group(&a(), Some(TTL))
+    }
+
+    fn proved(second: u64) -> Proved {
+        let sent = at(second);
+        Proved { sent, ttl: TTL }
+    }
+
+    /// A record in which `a` was proved at second 80, updated at second 100.
     fn record() -> ProofRecord {
         let record = ProofRecord::new(&Scope::default());
-        let proved = Proved {
-            sent: at(80),
-            ttl: TTL,
-        };
-        record.note(at(100), [("a".into(), proved)]);
+        record.note(at(100), [(group_of_a(), proved(80))]);
         record
     }
 
-    /// What the next process knows that reads this text at second 1000 of its own machine.
+    /// What the next process knows of `a` that reads this text at second 1000 of its own machine.
     fn next(text: &str, now: i64) -> Option<LastProof> {
         let next = ProofRecord::new(&Scope::default());
         next.take_over_at(Some(text), at(1000), time(now));
-        next.proofs().of(&"a".into())
+        last_proof(&next.proofs(), &a(), Some(TTL), true)
     }
 
     #[test]
@@ -456,7 +391,7 @@ mod tests {
         ] {
             assert_eq!(next(text, 0), None, "{text}");
         }
-        assert_eq!(next(&" ".repeat(LONGEST + 1), 0), None);
+        assert_eq!(next(&" ".repeat(1 << 20), 0), None);
     }
 
     #[test]
@@ -468,30 +403,145 @@ mod tests {
         let first = record().leave_at(None, at(105), time(5000)).unwrap();
         part.take_over_at(Some(&first), at(105), time(5000));
         assert_eq!(part.proofs(), LastProofs::default());
-        let proved = Proved {
-            sent: at(101),
-            ttl: TTL,
-        };
-        part.note(at(105), [("a".into(), proved)]);
+        part.note(at(105), [(group_of_a(), proved(101))]);
         let both = part.leave_at(Some(&first), at(105), time(5000)).unwrap();
         let sent = next(&both, 5000).map(|proof| proof.sent);
         assert_eq!(sent, Some(at(1000 - 25)), "that of the whole cluster");
     }
 
     #[test]
-    fn what_finds_no_room_counts_as_the_oldest_of_it() {
-        let record = ProofRecord::new(&Scope::default());
-        let proved = (0..300).map(|number| {
-            let sent = at(1000 - number);
-            let group: Group = format!("{number:03}").into();
-            (group, Proved { sent, ttl: TTL })
-        });
-        record.note(at(1000), proved);
-        let text = record.leave_at(None, at(1000), time(0)).unwrap();
-        assert!(text.len() < LONGEST, "{}", text.len());
+    fn a_process_that_only_takes_the_record_over_makes_it_no_newer() {
+        let text = record().leave_at(None, at(105), time(5000)).unwrap();
+        let short = ProofRecord::new(&Scope::default());
+        short.take_over_at(Some(&text), at(600), time(5060));
+        let text = short.leave_at(Some(&text), at(602), time(5062)).unwrap();
+        let sent = next(&text, 5070).map(|proof| proof.sent);
+        assert_eq!(sent, Some(at(1000 - 25 - 70)), "it was proved");
+        let started = ProofRecord::new(&Scope::default());
+        started.take_over_at(Some(&text), at(1000), time(5070));
+        let unknown = semaphore("team-b", "b", TTL);
+        let unknown = last_proof(&started.proofs(), &unknown, Some(TTL), true);
+        let sent = unknown.map(|proof| proof.sent);
+        let complete = at(1000 - 5 - 70);
+        assert_eq!(sent, Some(complete), "it may have been started after that");
+    }
+
+    #[test]
+    fn whoever_leads_again_knows_what_others_proved_meanwhile() {
+        let first = record();
+        let text = first.leave_at(None, at(100), time(5000)).unwrap();
+        let other = ProofRecord::new(&Scope::default());
+        other.take_over_at(Some(&text), at(100), time(5000));
+        for second in 101..=400 {
+            other.note(at(second), [(group_of_a(), proved(second - 10))]);
+        }
+        let text = other.leave_at(Some(&text), at(400), time(5300)).unwrap();
+        first.take_over_at(Some(&text), at(400), time(5300));
+        let text = first.leave_at(Some(&text), at(400), time(5300)).unwrap();
         let next = ProofRecord::new(&Scope::default());
-        next.take_over_at(Some(&text), at(1000), time(0));
-        let rest = next.proofs().of(&REST.into());
-        assert_eq!(rest.map(|proof| proof.sent), Some(at(1000 - 299)));
+        next.take_over_at(Some(&text), at(400), time(5300));
+        for (record, same) in [(first, true), (next, false)] {
+            let known = last_proof(&record.proofs(), &a(), Some(TTL), same);
+            assert_eq!(known.map(|proof| proof.sent), Some(at(390)));
+        }
+    }
+
+    /// What the next process knows of a semaphore, after it has read what is recorded of these at second 10,000: by
+    /// group, how long ago it was proved, and its TTL.
+    fn next_knows(
+        recorded: impl IntoIterator<Item = (Group, u64, Duration)>,
+        semaphore: &ConsulSemaphore,
+        ttl: Duration,
+        same: bool,
+    ) -> LastProof {
+        let record = ProofRecord::new(&Scope::default());
+        let proved = recorded.into_iter().map(|(group, age, ttl)| {
+            let sent = at(10_000 - age);
+            (group, Proved { sent, ttl })
+        });
+        record.note(at(10_000), proved);
+        let text = record.leave_at(None, at(10_000), time(0)).unwrap();
+        let next = ProofRecord::new(&Scope::default());
+        next.take_over_at(Some(&text), at(10_000), time(0));
+        last_proof(&next.proofs(), semaphore, Some(ttl), same).unwrap()
+    }
+
+    /// What is known of a semaphore that was proved so many seconds ago.
+    fn known(age: u64, ttl: Duration) -> LastProof {
+        LastProof {
+            sent: at(10_000 - age),
+            ttl: Some(ttl),
+            ran: Duration::from_secs(age),
+        }
+    }
+
+    #[test]
+    fn the_longest_names_leave_a_record_that_can_be_read() {
+        let neighbours = (0..200).map(|number| {
+            let name = format!("{number:0253}");
+            let neighbour = semaphore(&"t".repeat(63), &name, Duration::from_secs(1000));
+            (group_of_one(&neighbour), 30, TTL)
+        });
+        let own = semaphore("team-a", "a", TTL);
+        let recorded = neighbours.chain([(group(&own, Some(TTL)), 20, TTL)]);
+        assert_eq!(next_knows(recorded, &own, TTL, true), known(20, TTL));
+    }
+
+    #[test]
+    fn however_many_ttls_a_tenant_uses_others_are_proved_when_they_were() {
+        let neighbours = (1000..1300).map(|seconds| {
+            let ttl = Duration::from_secs(seconds);
+            let neighbour = semaphore("team-b", &seconds.to_string(), ttl);
+            (group(&neighbour, Some(ttl)), 390, ttl)
+        });
+        let own = semaphore("team-a", "a", TTL);
+        let recorded = neighbours.chain([(group(&own, Some(TTL)), 20, TTL)]);
+        assert_eq!(next_knows(recorded, &own, TTL, true), known(20, TTL));
+    }
+
+    /// By a `.lock` that can't be read, or too many keys, and with `onSlotLost: Continue`.
+    #[test]
+    fn a_tenant_that_prevents_its_own_proofs_prevents_no_others() {
+        let neighbour = semaphore("team-b", "b", TTL);
+        let own = semaphore("team-a", "a", TTL);
+        let recorded = [
+            (group(&neighbour, Some(TTL)), 5000, TTL),
+            (group(&own, Some(TTL)), 20, TTL),
+        ];
+        assert_eq!(next_knows(recorded, &own, TTL, true), known(20, TTL));
+    }
+
+    #[test]
+    fn another_ttl_or_token_while_no_operator_runs_renews_no_evidence() {
+        let before = semaphore("team-a", "a", TTL);
+        let longer = Duration::from_hours(1);
+        let after = semaphore("team-a", "a", longer);
+        let other = semaphore("team-a", "other", longer);
+        let recorded = [
+            (group(&before, Some(TTL)), 70, TTL),
+            (group(&other, Some(longer)), 70, longer),
+        ];
+        assert_eq!(next_knows(recorded, &after, longer, false), known(70, TTL));
+
+        let mut with_token = before;
+        with_token.spec.consul =
+            Some(serde_json::from_value(json!({ "tokenSecretRef": { "name": "token" } })).unwrap());
+        assert_eq!(
+            next_knows(recorded, &with_token, TTL, false),
+            known(70, TTL)
+        );
+    }
+
+    #[test]
+    fn what_another_operator_wrote_stays_even_if_this_one_cannot_read_it() {
+        for others in [r#"{"of a later version":[1,2]}"#.to_owned(), {
+            let names = (0..2000).map(|number| format!(r#""{number:040}":[0]"#));
+            let names = names.collect::<Vec<_>>().join(",");
+            format!(r#"{{"of a later version":{{{names}}}}}"#)
+        }] {
+            let text = record().leave_at(Some(&others), at(105), time(0)).unwrap();
+            assert!(text.contains("of a later version"), "{}", others.len());
+            assert!(next(&text, 0).is_some(), "{}", others.len());
+        }
     }
 }

@@ -207,6 +207,7 @@ impl SemaphoreController {
                 &self.context.last_proofs,
                 &object,
                 settings(&self.context, &object).ttl,
+                status.observed_generation == object.metadata.generation,
             ),
         }
     }

@@ -277,3 +277,6 @@ fn cause(error: &watcher::Error) -> String {
         other => other.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests;

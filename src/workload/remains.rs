@@ -69,8 +69,10 @@ impl<'a> Remains<'a> {
                 Err(error) if matches!(error.refusal(), Some((404, _))) => break,
                 parts => parts?,
             };
-            for object in &parts.items {
-                if self.belongs(query, &object.metadata).await? && part.may_make_pods(object) {
+            for object in parts.items.iter().filter(|it| part.may_make_pods(it)) {
+                let holder = part.holder_of_pods(object);
+                let said = query.finds_part(&object.metadata, holder.as_deref());
+                if self.belongs(query, said).await? {
                     left.push(part.title(object));
                 }
             }
@@ -94,7 +96,7 @@ impl<'a> Remains<'a> {
             let list = call(api.list(&page)).await?;
             let mut left = Vec::new();
             for pod in &list.items {
-                if self.belongs(query, &pod.metadata).await? {
+                if self.belongs(query, query.finds(&pod.metadata)).await? {
                     left.push(pods::title(pod));
                 }
             }
@@ -111,10 +113,10 @@ impl<'a> Remains<'a> {
         }
     }
 
-    /// Whether an object belongs to the workload that a query is about: as its controllers say, or, where one of them is
-    /// gone or can't be read, as the object itself does.
-    async fn belongs(&mut self, query: &OwnQuery, object: &ObjectMeta) -> Result<bool, CallError> {
-        match query.finds(object) {
+    /// Whether an object that says this belongs to the workload that a query is about: as its controllers say, or, where
+    /// one of them is gone or can't be read, as the object itself does.
+    async fn belongs(&mut self, query: &OwnQuery, said: Belongs) -> Result<bool, CallError> {
+        match said {
             Belongs::Yes => Ok(true),
             Belongs::No => Ok(false),
             Belongs::AsItsController {
@@ -366,6 +368,54 @@ mod tests {
         assert_eq!(left(objects(), "RayJob", "r", "old").await, [""; 0]);
         let left = left(objects(), "RayJob", "r", "new").await;
         assert_eq!(left, ["Job r", "r-x on node (none yet)"]);
+    }
+
+    /// The Jobs and pods of `MPIJob`s that were deleted while a launcher was between two pods, as the MPI operator makes
+    /// them: its Job has one label, which anybody may use.
+    #[tokio::test]
+    async fn the_launcher_of_a_deleted_mpi_job_may_make_another_pod() {
+        let app = json!({ "app": "m" });
+        let none = json!([]);
+        let launcher = |holder: Option<&str>, owners: &Value| {
+            let mut job = object("m-launcher", "job", &app, owners);
+            let labels = holder.map(|holder| json!({ "consul-semaphore.io/holder": holder }));
+            job["spec"] = json!({ "template": { "metadata": { "labels": labels } } });
+            job["status"] = json!({ "startTime": "2026-01-01T00:00:00Z", "failed": 1 });
+            job
+        };
+        let by_it = owner("kubeflow.org/v2beta1", "MPIJob", "m", "u");
+        let by_cron_job = owner("batch/v1", "CronJob", "m", "c");
+        let mut ended = launcher(Some("u"), &none);
+        ended["status"]["conditions"] = json!([{ "type": "Failed", "status": "True" }]);
+        let another = |holder: Option<&str>, owners: &Value| {
+            let mut job = launcher(holder, owners);
+            job["metadata"]["name"] = "m-another".into();
+            job
+        };
+        let left_of = |job: Value| async {
+            let objects = Objects::from([(JOBS.to_owned(), vec![job]), (PODS.to_owned(), vec![])]);
+            left(objects, "MPIJob", "m", "u").await
+        };
+        let expected = ["Job m-launcher"];
+        assert_eq!(
+            left_of(launcher(Some("u"), &none)).await,
+            expected,
+            "orphaned"
+        );
+        assert_eq!(
+            left_of(launcher(Some("u"), &by_it)).await,
+            expected,
+            "to be collected"
+        );
+        assert_eq!(left_of(launcher(None, &by_it)).await, expected);
+        for (what, job) in [
+            ("it has ended", ended),
+            ("of an earlier one", launcher(Some("earlier"), &none)),
+            ("a Job of a user", another(None, &none)),
+            ("a CronJob's", another(None, &by_cron_job)),
+        ] {
+            assert_eq!(left_of(job).await, [""; 0], "{what}");
+        }
     }
 
     /// As `JobSet` before v0.9 makes them: without the label `jobset-uid`.

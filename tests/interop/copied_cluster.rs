@@ -100,6 +100,12 @@ async fn the_next_leader_continues_with_the_mark_of_the_last() {
     let before = mark(&bed).await;
 
     a.stop().await;
+    // A Job that is made while nobody leads gets no SlotWaiting.
+    eventually("the next one leads", || async {
+        let leads = mark(&bed).await.json()["replica"] == "b";
+        leads.then_some(()).ok_or("not yet")
+    })
+    .await;
     let next = team.job("next").await;
     next.has_event("SlotWaiting").await;
     let after = mark(&bed).await;

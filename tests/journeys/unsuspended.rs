@@ -63,6 +63,8 @@ async fn unsuspended_without_a_slot_they_are_suspended_again_and_keep_their_plac
     let d = job("d").hold().create().await;
     all_is_decided(&team, &db).await;
     queue_is(&db, [&b, &c]).await;
+    // Only then can the operator tell that it was its user who started it.
+    d.is_at_rest().await;
     d.unsuspend().await;
     is_warned(&d, "RanWithoutSlot", "it ran without a slot of db").await;
     d.is_waiting().await;

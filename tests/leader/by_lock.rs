@@ -1,7 +1,7 @@
 //! The election by a lock in Consul.
 
 use serde_json::{Value, json};
-use testbed::{Bed, Consul, Entry, eventually, helpers::cluster_id};
+use testbed::{Bed, Consul, Entry, Operator, eventually, helpers::cluster_id};
 
 use crate::{
     load::Load,
@@ -20,6 +20,21 @@ async fn locked(consul: &Consul, key: &str) -> (Entry, String) {
     .await
 }
 
+/// The leader, with the key that names it, and its session. A replica that lost the lead may notice that only later.
+async fn named<'a>(
+    consul: &Consul,
+    key: &str,
+    replicas: &[&'a Operator],
+) -> (&'a Operator, Entry, String) {
+    eventually("the key names the leader", || async {
+        let leader = leader_of(replicas).await;
+        let (entry, session) = locked(consul, key).await;
+        let names_it = entry.json()["identity"] == leader.name();
+        names_it.then_some((leader, entry, session))
+    })
+    .await
+}
+
 #[tokio::test]
 async fn jobs_go_on_whatever_becomes_of_the_leader() {
     let bed = Bed::builder().without_operator().start().await;
@@ -34,15 +49,15 @@ async fn jobs_go_on_whatever_becomes_of_the_leader() {
     b.start().await;
     c.start().await;
     let all = [&a, &b, &c];
-    let leader = leader_of(&all).await.name();
 
     // The view of others: a key that says who leads, locked by a session of our node.
     let id = cluster_id(&bed).await;
     let key = format!("service/consul-semaphore-operator/{}/leader", &id[..8]);
-    let (entry, session) = locked(consul, &key).await;
+    let (leader, entry, session) = named(consul, &key, &all).await;
+    let name = leader.name();
     assert_eq!(
         entry.json(),
-        json!({ "identity": leader, "cluster": &id[..8], "clusterId": id })
+        json!({ "identity": name, "cluster": &id[..8], "clusterId": id })
     );
     let own = |known: &Value| known["ID"] == *session;
     let sessions = consul.sessions().await;
@@ -57,25 +72,18 @@ async fn jobs_go_on_whatever_becomes_of_the_leader() {
     consul
         .put_json(&format!("kv/{key}?release={session}"), json!("by hand"))
         .await;
-    let (again, _) = eventually("it is locked again", || async {
-        let (now, session) = locked(consul, &key).await;
-        (now.lock_index > entry.lock_index).then_some((now, session))
+    eventually("it is locked again", || async {
+        let (now, _) = locked(consul, &key).await;
+        let (now, before) = (now.lock_index, entry.lock_index);
+        (now > before).then_some(()).ok_or(now)
     })
     .await;
-    assert_eq!(again.lock_index, entry.lock_index + 1);
     leader_of(&all).await;
     assert_eq!(load.hold().await, hold);
     load.goes_on().await;
 
-    // The leader's session is destroyed by hand, so Consul makes all replicas wait for the lock-delay. The replica that
-    // lost the lead above may notice that only now.
-    let (leader, session) = eventually("the key names the leader", || async {
-        let leader = leader_of(&all).await;
-        let (entry, session) = locked(consul, &key).await;
-        let named = entry.json()["identity"] == leader.name();
-        named.then_some((leader, session))
-    })
-    .await;
+    // The leader's session is destroyed by hand, so Consul makes all replicas wait for the lock-delay.
+    let (leader, _, session) = named(consul, &key, &all).await;
     let log = leader.logs().len();
     consul.destroy_session(&session).await;
     eventually("it stands by", || async {

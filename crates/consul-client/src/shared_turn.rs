@@ -116,28 +116,33 @@ mod tests {
 
     use super::*;
 
+    /// A server that no other program of the machine asks, which runs other tests at the same time.
+    fn nobody_elses(name: &str) -> String {
+        format!("{name}.test:{}", std::process::id())
+    }
+
     #[test]
     #[allow(
         clippy::used_underscore_binding,
         reason = "only the test reads the name, which is free again once it is dropped"
     )]
     fn so_many_have_a_turn_at_each_server_and_one_that_ends_is_free() {
-        let server = format!("http://127.0.0.1:{}", std::process::id());
+        let server = nobody_elses("counted");
         let take = || SharedTurn::take(Purpose::Watch, &server);
         let mut all: Vec<_> = std::iter::from_fn(take).collect();
         assert_eq!(all.len(), 48);
         assert!(SharedTurn::take(Purpose::Call, &server).is_some());
-        assert!(SharedTurn::take(Purpose::Watch, "http://127.0.0.1:0").is_some());
+        assert!(SharedTurn::take(Purpose::Watch, &nobody_elses("another")).is_some());
         all.pop();
         assert!(take().is_some());
-        let long = "é".repeat(99);
+        let long = nobody_elses(&"é".repeat(99));
         let turn = SharedTurn::take(Purpose::Watch, &long);
         assert!(turn.is_some_and(|turn| turn._name.is_some()));
     }
 
     #[tokio::test]
     async fn whoever_waits_has_the_next_turn_that_ends() {
-        let server = format!("http://127.0.0.2:{}", std::process::id());
+        let server = nobody_elses("awaited");
         let take = || SharedTurn::take(Purpose::Renew, &server);
         let mut all: Vec<_> = std::iter::from_fn(take).collect();
         let mut wait = Box::pin(SharedTurn::wait(Purpose::Renew, &server));

@@ -609,16 +609,16 @@ impl Holder {
 
     /// Takes note of what the last passes say of the program's places in the queues, and of its slots.
     fn note_places(&mut self) {
-        let mut near = self.settings.wait && self.settings.fair;
-        let mut may_be_next = true;
+        let mut is_near = true;
+        let mut is_ready = self.settings.wait && self.settings.fair;
         for (place, watched) in self.semaphores.iter_mut().enumerate() {
-            may_be_next &= watched.follow(&mut self.engine, &self.program, &self.calls.consul);
+            is_near &= watched.follow(&mut self.engine, &self.program, &self.calls.consul);
             let Some(last) = conclusion(&self.engine, &watched.queue) else {
-                near = false;
+                is_ready = false;
                 continue;
             };
             let before = last.before;
-            near &= before.is_some_and(|before| watched.asked.is_ready_behind(before));
+            is_ready &= before.is_some_and(|before| watched.asked.is_ready_behind(before));
             if self
                 .notices
                 .begins("unheld", place, !last.unheld.is_empty())
@@ -626,8 +626,8 @@ impl Holder {
                 (self.notices.on)(Notice::Unheld(watched.asked.prefix.clone()));
             }
         }
-        self.calls.keep_connections(may_be_next);
-        if self.notices.begins("near", 0, near) {
+        self.calls.keep_connections(is_near);
+        if self.notices.begins("near", 0, is_near && is_ready) {
             (self.notices.on)(Notice::Near);
         }
     }

@@ -79,8 +79,14 @@ impl<K: Clone + Ord> LastProofs<K> {
 
     /// Takes over what an earlier process or another replica recorded. Both records are true, so the later proof of a
     /// group counts. This process runs from now on.
+    ///
+    /// If the other record was complete later, the groups that it lacks are forgotten here: its writer knew this record,
+    /// and would have kept an entry for them if they still needed one.
     pub fn take_over(&mut self, now: Moment, recorded: Self) {
         self.noted.get_or_insert(now);
+        if self.complete < recorded.complete {
+            self.groups.retain(|group, _| recorded.has(group));
+        }
         self.complete = self.complete.max(recorded.complete);
         for (group, proof) in recorded.groups {
             let known = self.groups.entry(group).or_insert(proof);
@@ -244,11 +250,17 @@ mod tests {
 
     #[test]
     fn the_later_of_two_records_counts() {
-        let mut own = LastProofs::recorded(second(50), [("a", last(40, 0)), ("b", last(45, 0))]);
+        let before = [("a", last(40, 0)), ("b", last(45, 0)), ("c", last(46, 0))];
+        let mut own = LastProofs::recorded(second(50), before);
         let other = [("a", last(80, 0)), ("b", last(30, 7))];
         own.take_over(second(91), LastProofs::recorded(second(90), other));
         assert_eq!(own.of(&"a"), Some(last(80, 0)));
         assert_eq!(own.of(&"b"), Some(last(45, 0)));
-        assert_eq!(own.of(&"c").map(|proof| proof.sent), Some(second(90)));
+        for ended in ["c", "d"] {
+            let known = own.of(&ended).map(|proof| proof.sent);
+            assert_eq!(known, Some(second(90)), "{ended}");
+        }
+        own.take_over(second(91), LastProofs::recorded(second(60), []));
+        assert_eq!(own.of(&"a"), Some(last(80, 0)), "an older record");
     }
 }

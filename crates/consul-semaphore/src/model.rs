@@ -18,7 +18,8 @@
 //! - [`flaws`], [`found`]: flawed algorithms, and the rules that they break in these worlds
 //!
 //! The seeds are fixed, so a run is the same everywhere. With `PROPTEST_CASES` set, that many scripts
-//! are tried from random seeds.
+//! are tried from random seeds. Of the exhaustive worlds that take long, each run searches one, another one each day,
+//! and `make model` all.
 
 mod canon;
 pub(crate) mod consul;
@@ -64,6 +65,7 @@ use self::{
     world::{Event, Setup, World},
 };
 use super::{Agreement, LimitPolicy, Mode, Uid, mutex::IN_A_ROW};
+use consul_client::clock;
 
 fn config(cases: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
@@ -86,6 +88,13 @@ fn config(cases: u32) -> ProptestConfig {
     } else {
         fixed
     }
+}
+
+/// The one of these worlds that is searched today. Each takes long, so a run of the tests searches one of them, and
+/// prints which.
+fn of_today<T>(worlds: &[T]) -> &T {
+    let day = clock::time().as_second() / (24 * 60 * 60);
+    &worlds[usize::try_from(day).expect("a day") % worlds.len()]
 }
 
 /// A setup without other programs.

@@ -202,7 +202,14 @@ pub fn lock_key_parts(lock_key: &str) -> Option<(&str, Option<(&str, Key)>)> {
 /// Workloads that lost their slot come first, then higher priority, then whichever joined the queue earlier (within a
 /// second by name, then by uid), so that the order is the same after a restart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Place(
+    /// Shared, because it is in several lists of its queue.
+    Arc<PlaceParts>,
+);
+
+/// What a place is decided by, the most important first.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct PlaceParts {
     lost: Reverse<bool>,
     priority: Reverse<i32>,
     since: i64,
@@ -228,18 +235,18 @@ pub struct CronJob {
 impl Place {
     /// The place of a workload that was queued at `since`, in seconds since 1970.
     pub(super) fn new(lost: bool, priority: i32, since: i64, name: Arc<str>, uid: Uid) -> Self {
-        Self {
+        Self(Arc::new(PlaceParts {
             lost: Reverse(lost),
             priority: Reverse(priority),
             since,
             name,
             uid,
-        }
+        }))
     }
 
     /// Whose place it is.
     pub fn uid(&self) -> &Uid {
-        &self.uid
+        &self.0.uid
     }
 }
 

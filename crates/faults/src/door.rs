@@ -8,7 +8,7 @@ use axum::{
     body::{Body, Bytes, to_bytes},
     response::Response,
 };
-use futures::{Stream, TryStreamExt as _, stream};
+use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use testbed::{Call, Next, Proxy, ProxyBuilder};
 use tokio::time::timeout;
 
@@ -49,8 +49,13 @@ pub(crate) fn to_consul(
     })
 }
 
-/// The operator's door to the API server. It shows resource versions other than the real ones.
-pub(crate) fn to_kubernetes(url: &str, timeline: &Timeline, versions: &Versions) -> ProxyBuilder {
+/// An operator's door to the API server. It shows resource versions other than the real ones.
+pub(crate) fn to_kubernetes(
+    url: &str,
+    writer: Writer,
+    timeline: &Timeline,
+    versions: &Versions,
+) -> ProxyBuilder {
     let (timeline, versions) = (timeline.clone(), versions.clone());
     Proxy::before([url]).carried_by(move |call, next| {
         let (timeline, added) = (timeline.clone(), versions.now());
@@ -59,7 +64,7 @@ pub(crate) fn to_kubernetes(url: &str, timeline: &Timeline, versions: &Versions)
                 return Ok(expired());
             };
             if call.writes() {
-                let note = Note::begin(Writer::Operator, &call, &next);
+                let note = Note::begin(writer, &call, &next);
                 let answer = write(call, next).await;
                 note.end(&timeline, &answer);
                 let mut answer = answer?;
@@ -108,8 +113,9 @@ impl Note {
     }
 
     fn end(self, timeline: &Timeline, answer: &Result<Answer>) {
-        // Renewals are most of the writes, and they change no keys.
-        if self.renews && !self.lost && answer.is_ok() {
+        // Renewals are most of the writes, and they change no keys. The operator of a copy must not send them either.
+        let is_allowed = self.writer != Writer::Copy;
+        if self.renews && is_allowed && !self.lost && answer.is_ok() {
             return;
         }
         let took = self.start.elapsed().as_millis();
@@ -128,7 +134,8 @@ impl Note {
 fn lines(
     chunks: impl Stream<Item = Result<Bytes, axum::Error>> + Send + 'static,
 ) -> impl Stream<Item = Result<Bytes, axum::Error>> + Send + 'static {
-    let begun = (Box::pin(chunks), Vec::new());
+    // After a last line without an end it is polled again.
+    let begun = (Box::pin(chunks.fuse()), Vec::new());
     stream::try_unfold(begun, |(mut chunks, mut begun)| async move {
         while let Some(chunk) = chunks.try_next().await? {
             begun.extend_from_slice(&chunk);
@@ -150,4 +157,19 @@ fn expired() -> Response {
     });
     let event = serde_json::json!({ "type": "ERROR", "object": status });
     Response::new(Body::from(format!("{event}\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_last_line_needs_no_end() {
+        let chunks = stream::unfold(vec!["b\nc", "a"], async |mut left| {
+            let chunk = left.pop()?;
+            Some((Ok(Bytes::from(chunk)), left))
+        });
+        let lines: Vec<Bytes> = lines(chunks).try_collect().await.unwrap();
+        assert_eq!(lines, ["ab\n", "c"]);
+    }
 }

@@ -9,8 +9,10 @@
 //! | [`Rule::OverRate`] | at most `limit` starts in any period |
 //! | [`Rule::SlotStuck`] | every slot of a Job that is gone is free again, and so is every slot of a rate some time after its stamp |
 //! | [`Rule::JobStuck`] | no Job waits for ever while there is a free slot and Consul is reachable |
+//! | [`Rule::CopyActs`] | an operator that finds its identity in use by another API server grants, releases, suspends and ends nothing |
 //! | [`Rule::Unseen`] | the observer missed nothing: what a blocking query shows, the proxy has recorded |
 
+mod copies;
 mod gaps;
 mod liveness;
 mod rates;
@@ -108,6 +110,8 @@ pub enum Rule {
     SlotStuck,
     /// A Job waited though there was a free slot.
     JobStuck,
+    /// The operator of a copy of the cluster wrote to Consul, or to something in its own cluster that is not only said.
+    CopyActs,
     /// A revision of a `.lock` that the proxy has no record of, so the record is not complete.
     Unseen,
 }
@@ -133,6 +137,7 @@ pub fn judge(records: &[Record], until: f64) -> Verdict {
         several::judge(bed, &outages, &requests, &mut verdict);
         rates::judge(bed, &outages, &requests, &mut verdict);
         liveness::judge(bed, &outages, &requests, &mut verdict);
+        copies::judge(bed, &mut verdict);
     }
     count(records, &mut verdict);
     verdict.violations.retain(|violation| violation.t <= until);

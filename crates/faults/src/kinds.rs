@@ -6,6 +6,7 @@
 
 mod connection;
 mod consul;
+mod copy;
 mod deletions;
 pub(crate) mod jobs;
 mod kubernetes;
@@ -94,7 +95,7 @@ const fn rare(
     }
 }
 
-/// All kinds.
+/// All kinds, but those that only some campaigns have.
 pub(crate) static KINDS: [Kind; 66] = [
     kind("operator killed", 3, Reach::All, |s| {
         Box::pin(operator::killed(s, 0))
@@ -235,6 +236,7 @@ pub(crate) static KINDS: [Kind; 66] = [
     rare("etcd restored from a backup", |s| {
         Box::pin(kubernetes::restored(s))
     }),
+    rare("cluster copied", |s| Box::pin(copy::copied(s))),
     kind("etcd compacted", 1, Reach::All, |s| {
         Box::pin(kubernetes::compacted(s))
     }),
@@ -278,9 +280,6 @@ pub(crate) static KINDS: [Kind; 66] = [
     kind("Job suspended", 2, Reach::One, |s| {
         Box::pin(jobs::suspended(s))
     }),
-    kind("Job unsuspended by hand", 2, Reach::One, |s| {
-        Box::pin(jobs::unsuspended(s))
-    }),
     kind("Jobs updated constantly", 2, Reach::One, |s| {
         Box::pin(jobs::touched(s))
     }),
@@ -297,6 +296,11 @@ pub(crate) static KINDS: [Kind; 66] = [
         Box::pin(jobs::remade(s))
     }),
 ];
+
+/// More kinds, for a campaign of Jobs alone: no admission policy keeps anybody from starting them.
+pub(crate) static OF_JOBS: [Kind; 1] = [kind("Job unsuspended by hand", 2, Reach::One, |s| {
+    Box::pin(jobs::unsuspended(s))
+})];
 
 /// More kinds, for a campaign with other workloads than Jobs.
 pub(crate) static OF_WORKLOADS: [Kind; 2] = [

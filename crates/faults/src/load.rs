@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use anyhow::{Context as _, Result};
 use fastrand::Rng;
 use kube::{
-    Api,
+    Api, Client,
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
 };
@@ -199,7 +199,7 @@ impl LoadSemaphore {
             object["spec"]["mode"] = "Rate".into();
             object["spec"]["period"] = format!("{period}s").into();
         }
-        let create = semaphores(world, namespace);
+        let create = semaphores(&world.kubernetes.client, namespace);
         let params = PostParams::default();
         let object = serde_json::from_value(object)?;
         timeout(CALL, create.create(&params, &object)).await??;
@@ -208,10 +208,10 @@ impl LoadSemaphore {
 }
 
 /// The API of `ConsulSemaphores`.
-pub(crate) fn semaphores(world: &World, namespace: &str) -> Api<DynamicObject> {
+pub(crate) fn semaphores(client: &Client, namespace: &str) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("consul-semaphore.io", "v1alpha1", "ConsulSemaphore");
     let resource = ApiResource::from_gvk_with_plural(&kind, "consulsemaphores");
-    Api::namespaced_with(world.kubernetes.client.clone(), namespace, &resource)
+    Api::namespaced_with(client.clone(), namespace, &resource)
 }
 
 /// The state that the load shares with the faults.
@@ -385,6 +385,8 @@ pub(crate) struct Life {
     pub(crate) pods: u32,
     /// An annotation by which it may end before it was granted a slot, or for a newer Job.
     pub(crate) ends_by: Option<(&'static str, &'static str)>,
+    /// Whether the template of a `JobSet`'s first Job has the annotation, too. What the `JobSet` makes waits for nothing.
+    pub(crate) child_asks: bool,
 }
 
 /// How the wait of a Job may end, if not by a grant.
@@ -406,6 +408,7 @@ impl Life {
             pods: if rng.u32(0..5) == 0 { 2 } else { 1 },
             // One of three.
             ends_by: ENDS.get(rng.usize(0..ENDS.len() * 3)).copied(),
+            child_asks: rng.u32(0..3) == 0,
         }
     }
 }

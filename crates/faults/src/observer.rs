@@ -197,6 +197,11 @@ fn gone(what: What) -> What {
 
 fn job(job: &v1::Job, there: bool) -> Option<What> {
     let semaphore = job.annotations().get(SEMAPHORE)?;
+    let mut owners = job.owner_references().iter();
+    // What made it decides when it runs: it is a part of that, whatever its own annotation says.
+    if owners.any(|owner| owner.controller == Some(true)) {
+        return None;
+    }
     let spec = job.spec.as_ref();
     let status = job.status.as_ref();
     let condition = |name: &str| {

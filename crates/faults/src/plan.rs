@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use fastrand::Rng;
 
 use crate::{
-    kinds::{KINDS, Kind, OF_WORKLOADS, Planned, Reach},
+    kinds::{KINDS, Kind, OF_JOBS, OF_WORKLOADS, Planned, Reach},
     load::SEMAPHORES,
 };
 
@@ -38,7 +38,11 @@ struct Deck {
 
 impl Deck {
     fn of(options: &Options, wanted: impl Fn(&Kind) -> bool) -> Self {
-        let more = OF_WORKLOADS.iter().filter(|_| options.workloads);
+        let more: &[Kind] = if options.workloads {
+            &OF_WORKLOADS
+        } else {
+            &OF_JOBS
+        };
         let kinds = KINDS.iter().chain(more).filter(|kind| wanted(kind));
         let whole = kinds
             .flat_map(|kind| std::iter::repeat_n(kind, kind.weight))
@@ -126,16 +130,16 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_other_workloads_are_only_where_there_are_some() {
+    fn faults_of_some_campaigns_are_only_in_those() {
         let kinds = |workloads| {
             let plan = plan_with(workloads, 7, 300).into_iter();
             let names: Vec<&str> = plan.map(|fault| fault.kind.name).collect();
-            OF_WORKLOADS
-                .each_ref()
-                .map(|kind| names.contains(&kind.name))
+            let more = OF_JOBS.iter().chain(&OF_WORKLOADS);
+            let planned = more.map(|kind| names.contains(&kind.name));
+            planned.collect::<Vec<bool>>()
         };
-        assert_eq!(kinds(true), [true; 2]);
-        assert_eq!(kinds(false), [false; 2]);
+        assert_eq!(kinds(false), [true, false, false]);
+        assert_eq!(kinds(true), [false, true, true]);
     }
 
     #[test]

@@ -24,7 +24,8 @@ use crate::{
 /// A semaphore that nobody else uses.
 const NAME: &str = "planted";
 
-/// Plants one holder too many and a pod without a slot, each for as short as possible, and one workload of each other
+/// Plants one holder too many, a slot that a copy of the cluster frees, and a pod without a slot, each for as short as
+/// possible, and one workload of each other
 /// kind that runs without a slot, and returns a summary of how they were reported. Anything but exactly these violations
 /// is an error.
 pub(crate) async fn prove(world: &World) -> Result<String> {
@@ -37,6 +38,9 @@ pub(crate) async fn prove(world: &World) -> Result<String> {
     over_limit(world, &prefix)
         .await
         .context("planting a holder")?;
+    by_a_copy(world, &prefix)
+        .await
+        .context("planting a write of a copy")?;
     without_slot(world).await.context("planting a pod")?;
     let mut lives = lives(&world.timeline.records().0[earlier.len()..]);
     for kind in world.kinds {
@@ -52,14 +56,14 @@ pub(crate) async fn prove(world: &World) -> Result<String> {
     let mut is_complete = false;
     for _ in 0..600 {
         verdict = verdict_on(world, &prefix, earlier.len());
-        let [over, without] = [Rule::OverLimit, Rule::WithoutSlot].map(|rule| verdict.count(rule));
-        is_complete = (over, without) == (1, world.kinds.len());
+        let rules = [Rule::OverLimit, Rule::CopyActs, Rule::WithoutSlot];
+        is_complete = rules.map(|rule| verdict.count(rule)) == [1, 1, world.kinds.len()];
         if is_complete {
             break;
         }
         sleep(Duration::from_millis(100)).await;
     }
-    if !is_complete || verdict.violations.len() != 1 + world.kinds.len() {
+    if !is_complete || verdict.violations.len() != 2 + world.kinds.len() {
         bail!(
             "the judge does not see what was planted: {:?}",
             verdict.violations
@@ -79,6 +83,16 @@ async fn over_limit(world: &World, prefix: &str) -> Result<()> {
         let path = format!("kv/{prefix}/.lock");
         consul.try_put(&path, body).await?;
     }
+    Ok(())
+}
+
+/// Frees a slot through the copy's kind of door.
+async fn by_a_copy(world: &World, prefix: &str) -> Result<()> {
+    let (_door, consul) = world.consul.open(Writer::Copy, &world.timeline).await?;
+    let path = format!("kv/{prefix}/.lock");
+    consul
+        .try_put(&path, json!({ "Limit": 1, "Holders": {} }))
+        .await?;
     Ok(())
 }
 
@@ -108,6 +122,7 @@ async fn workload_without_slot(world: &World, kind: WorkloadKind) -> Result<()> 
         fails: false,
         pods: 1,
         ends_by: None,
+        child_asks: false,
     };
     let mut object = kind.describe(NAME, NAME, &life);
     if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
@@ -167,8 +182,8 @@ fn lives(records: &[Record]) -> String {
         _ => 0.0,
     };
     format!(
-        "a second holder at a limit of 1 for {:.1} ms and a pod without a slot for {:.1} ms",
-        life(locks.get(1..).unwrap_or_default()),
+        "a second holder at a limit of 1 for {:.1} ms, a slot that a copy freed, and a pod without a slot for {:.1} ms",
+        life(locks.get(1..3).unwrap_or_default()),
         life(&pods)
     )
 }

@@ -226,6 +226,8 @@ pub enum Writer {
     Operator,
     /// A `consul lock`.
     Foreign,
+    /// The operator of a copy of the cluster.
+    Copy,
     /// The campaign itself.
     Fault,
     /// No known writer: the revision existed before the write, or the write was refused.

@@ -1,7 +1,7 @@
 //! The kinds of workloads in a campaign: where the API server has them, and how one is described.
 //!
-//! All but Jobs run by their real controllers, and are held by the admission policies of the operator when they are
-//! created.
+//! All of them run by their real controllers. Where there are others than Jobs, the admission policies of the operator
+//! hold what is created, and refuse to let anybody else start it.
 
 use kube::{
     Api,
@@ -39,11 +39,6 @@ impl WorkloadKind {
     /// Whether it can be suspended while it runs.
     pub(crate) fn can_be_suspended(self) -> bool {
         self != Self::PipelineRun
-    }
-
-    /// Whether an admission policy of the operator refuses to let anybody else start it.
-    pub(crate) fn is_guarded(self) -> bool {
-        self != Self::Job
     }
 
     /// One of this name that asks for these slots. Its pods name the first semaphore.
@@ -123,7 +118,10 @@ impl Life {
 
     /// With two pods, it is Completed when the first of them has ended: the second one then terminates.
     fn job_set(&self, first: &str) -> Value {
-        let driver = json!({ "name": "driver", "template": { "spec": self.job(first, 1) } });
+        let mut driver = json!({ "name": "driver", "template": { "spec": self.job(first, 1) } });
+        if self.child_asks {
+            driver["template"]["metadata"] = json!({ "annotations": { SEMAPHORE: first } });
+        }
         let workers = Self {
             runs_ms: self.runs_ms * 2,
             ..*self

@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 mod consul;
+mod copy;
 mod kubernetes;
 mod operators;
 mod policies;
@@ -13,10 +14,14 @@ use fastrand::Rng;
 use testbed::{Bed, Controller};
 use tokio::sync::RwLock;
 
-pub(crate) use self::consul::Consul;
+pub(crate) use self::{consul::Consul, copy::Copy};
 
 use self::{kubernetes::Kubernetes, operators::Operators};
-use crate::{record::WorkloadKind, timeline::Timeline, workloads::KINDS};
+use crate::{
+    record::{WorkloadKind, Writer},
+    timeline::Timeline,
+    workloads::KINDS,
+};
 
 /// The namespace of everything that a campaign makes.
 pub(crate) const NAMESPACE: &str = "faults";
@@ -54,7 +59,7 @@ impl World {
             .try_start()
             .await?;
         policies::install(&bed, kinds).await?;
-        let kubernetes = Kubernetes::behind_a_door(&bed, timeline).await?;
+        let kubernetes = Kubernetes::behind_a_door(&bed, Writer::Operator, timeline).await?;
         let consul = Consul::start(&bed, timeline).await?;
         access::grant(&consul).await?;
         let operators = Operators::of(&bed, kinds, &consul.doors, &kubernetes)?;

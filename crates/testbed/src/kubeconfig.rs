@@ -5,11 +5,16 @@ use anyhow::{Context as _, Result};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use kube::{
     Client, Config,
+    client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::{Value, json};
+use tower::{buffer::BufferLayer, retry::RetryLayer};
 
-use crate::tls;
+use crate::{read_again::ReadAgain, tls};
+
+/// How many requests of a client may wait for their turn to be sent.
+const QUEUE: usize = 1024;
 
 /// A kubeconfig (as JSON, which is YAML too) for a server, its authority (PEM) and a token.
 pub(crate) fn with_token(server: &str, authority: &[u8], token: &str) -> Value {
@@ -99,12 +104,16 @@ async fn client_of(kubeconfig: Kubeconfig) -> Result<Client> {
     tls::init();
     let mut config =
         Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    // A test wants to see the server's answer at once.
+    // A test wants to see the server's answer at once, also that there is too much to do.
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(10));
     if config.cluster_url.host() == Some("127.0.0.1") {
         // A developer's HTTPS_PROXY is not meant for loopback.
         config.proxy_url = None;
     }
-    Ok(Client::try_from(config)?)
+    let builder = ClientBuilder::try_from(config)?
+        // What is sent again needs a service that can be cloned.
+        .with_layer(&BufferLayer::new(QUEUE))
+        .with_layer(&RetryLayer::new(ReadAgain::new()));
+    Ok(builder.build())
 }

@@ -97,6 +97,7 @@ mod process;
 mod programs;
 pub mod proof;
 mod proxy;
+mod read_again;
 mod semaphore;
 mod slot_client;
 mod story;

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -10,11 +11,7 @@ use parking_lot::Mutex;
 use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api, Client, ResourceExt as _,
-    api::DynamicObject,
-    runtime::{WatchStreamExt as _, watcher},
-};
+use kube::{Api, Client, ResourceExt as _, api::DynamicObject, runtime::watcher};
 use tokio::task::JoinHandle;
 
 use crate::{
@@ -23,6 +20,9 @@ use crate::{
     semaphore::{self, prefix_of},
     wait,
 };
+
+/// Between an error and the next attempt.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// What has been seen of a semaphore so far.
 #[derive(Clone, Debug, Default)]
@@ -51,9 +51,48 @@ pub struct LimitWatch {
 #[derive(Debug, Default)]
 struct State {
     seen: Seen,
-    lock_read: bool,
-    pods_listed: bool,
-    errors: Vec<String>,
+    lock: Sight,
+    pods: Sight,
+}
+
+/// How well one of the two can be seen.
+#[derive(Debug, Default)]
+struct Sight {
+    has_read: bool,
+    /// The errors since the last reading.
+    since: Vec<String>,
+    /// How many gaps were of a moment.
+    moments: usize,
+    gaps: Vec<String>,
+}
+
+/// How many gaps of a moment are nothing to report.
+const MOMENTS: usize = 3;
+
+impl Sight {
+    fn fails(&mut self, error: &anyhow::Error) {
+        self.since.push(format!("{error:#}"));
+    }
+
+    /// All is read anew, from the beginning or after errors.
+    fn reads(&mut self) {
+        self.has_read = true;
+        self.gaps = self.gaps();
+        self.moments += usize::from(!self.since.is_empty());
+        self.since.clear();
+    }
+
+    /// The errors between which something may have been missed. One after which all was read at once is none of them:
+    /// that misses what lasts for a moment, as any watch does. It is one of them if it happens again and again.
+    fn gaps(&self) -> Vec<String> {
+        let is_moment = self.since.len() < 2 && self.moments < MOMENTS;
+        let new = if is_moment {
+            &[]
+        } else {
+            self.since.as_slice()
+        };
+        self.gaps.iter().chain(new).cloned().collect()
+    }
 }
 
 impl LimitWatch {
@@ -78,8 +117,8 @@ impl LimitWatch {
             wait::PATIENCE,
             || async {
                 let state = this.state.lock();
-                wait::same((state.lock_read, state.pods_listed), (true, true))
-                    .map_err(|seen| format!("{seen}, {:?}", state.errors))
+                wait::same((state.lock.has_read, state.pods.has_read), (true, true))
+                    .map_err(|seen| format!("{seen}, {:?}, {:?}", state.lock, state.pods))
             },
         )
         .await?;
@@ -101,9 +140,11 @@ impl LimitWatch {
         self.state.lock().seen.peak_jobs
     }
 
-    /// Errors while watching. Between an error and the next reading it may have missed something.
+    /// Errors while watching, between which it may have missed something. A single one is none of them if all was read
+    /// again at once: on a busy machine a connection can be lost.
     pub fn errors(&self) -> Vec<String> {
-        self.state.lock().errors.clone()
+        let state = self.state.lock();
+        [state.lock.gaps(), state.pods.gaps()].concat()
     }
 }
 
@@ -124,54 +165,67 @@ async fn follow_lock(consul: Consul, prefix: String, state: Arc<Mutex<State>>) {
                 index = if at < index { 0 } else { at };
                 let holders = read.map(|read| read.holders).unwrap_or_default();
                 let mut state = state.lock();
-                state.lock_read = true;
+                state.lock.reads();
                 state.seen.peak_holders = state.seen.peak_holders.max(holders.len());
                 state.seen.all_holders.extend(holders.iter().cloned());
                 state.seen.holders = holders;
             }
             Err(error) => {
                 index = 0;
-                state.lock().errors.push(format!("{error:#}"));
-                tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+                state.lock().lock.fails(&error);
+                tokio::time::sleep(PAUSE).await;
             }
         }
     }
 }
 
+/// After an error all pods are listed again, which says that the watch goes on.
 async fn follow_pods(client: Client, prefix: String, state: Arc<Mutex<State>>) {
-    let ours = watcher::Config::default().labels(SEMAPHORE_LABEL);
-    let mut events = watcher(Api::<Pod>::all(client.clone()), ours)
-        .default_backoff()
-        .boxed();
     let mut prefixes = HashMap::new();
+    while let Err(error) = follow_pods_once(&client, &prefix, &mut prefixes, &state).await {
+        state.lock().pods.fails(&error);
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Lists the pods, and follows their changes.
+///
+/// # Errors
+/// The API server does not answer, or has ended the watch.
+async fn follow_pods_once(
+    client: &Client,
+    prefix: &str,
+    prefixes: &mut HashMap<(String, String), String>,
+    state: &Mutex<State>,
+) -> Result<()> {
+    let ours = watcher::Config::default().labels(SEMAPHORE_LABEL);
+    let mut events = watcher(Api::<Pod>::all(client.clone()), ours).boxed();
     let mut pods = Pods::default();
-    loop {
-        let followed: Result<()> = async {
-            while let Some(event) = events.try_next().await? {
-                match event {
-                    watcher::Event::Init => pods = Pods::default(),
-                    watcher::Event::InitApply(pod) | watcher::Event::Apply(pod) => {
-                        if prefix_of_pod(&client, &mut prefixes, &pod).await? == prefix {
-                            pods.apply(&pod);
-                        }
-                    }
-                    watcher::Event::Delete(pod) => pods.remove(&pod),
-                    watcher::Event::InitDone => state.lock().pods_listed = true,
+    let mut is_listed = false;
+    while let Some(event) = events.try_next().await? {
+        match event {
+            watcher::Event::Init => (pods, is_listed) = (Pods::default(), false),
+            watcher::Event::InitApply(pod) | watcher::Event::Apply(pod) => {
+                if prefix_of_pod(client, prefixes, &pod).await? == prefix {
+                    pods.apply(&pod);
                 }
-                let jobs = pods.jobs();
-                let mut state = state.lock();
-                state.seen.peak_jobs = state.seen.peak_jobs.max(jobs.len());
-                state.seen.all_jobs.extend(jobs.iter().cloned());
-                state.seen.jobs = jobs;
             }
-            Ok(())
+            watcher::Event::Delete(pod) => pods.remove(&pod),
+            watcher::Event::InitDone => {
+                is_listed = true;
+                state.lock().pods.reads();
+            }
         }
-        .await;
-        match followed {
-            Ok(()) => return,
-            Err(error) => state.lock().errors.push(format!("{error:#}")),
+        let jobs = pods.jobs();
+        let mut state = state.lock();
+        state.seen.peak_jobs = state.seen.peak_jobs.max(jobs.len());
+        state.seen.all_jobs.extend(jobs.iter().cloned());
+        // Half a list says nothing of those that it does not have yet.
+        if is_listed {
+            state.seen.jobs = jobs;
         }
     }
+    Ok(())
 }
 
 /// Pods that have not ended, by the uid of their Job.
@@ -253,4 +307,44 @@ async fn prefix_of_pod(
         known.insert((namespace, name), prefix.clone());
     }
     Ok(prefix)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    fn sight(gaps: &[&[&'static str]]) -> Sight {
+        let mut sight = Sight::default();
+        sight.reads();
+        for gap in gaps {
+            for error in *gap {
+                sight.fails(&anyhow!(*error));
+            }
+            sight.reads();
+        }
+        sight
+    }
+
+    #[test]
+    fn an_error_after_which_all_is_read_at_once_is_no_gap() {
+        assert_eq!(sight(&[&["a"], &["b"], &["c"]]).gaps(), [""; 0]);
+    }
+
+    #[test]
+    fn errors_without_a_reading_between_them_are_a_gap() {
+        assert_eq!(sight(&[&["a"], &["b", "c"], &["d"]]).gaps(), ["b", "c"]);
+        let mut lasts = sight(&[]);
+        lasts.fails(&anyhow!("a"));
+        assert_eq!(lasts.gaps(), [""; 0]);
+        lasts.fails(&anyhow!("b"));
+        assert_eq!(lasts.gaps(), ["a", "b"]);
+    }
+
+    #[test]
+    fn errors_again_and_again_are_gaps() {
+        let all = [&["a"][..], &["b"], &["c"], &["d"], &["e"]];
+        assert_eq!(sight(&all).gaps(), ["d", "e"]);
+    }
 }

@@ -345,6 +345,14 @@ impl Kind {
         !is_done.unwrap_or(false)
     }
 
+    /// The holder label that the pods which such an object makes get from it.
+    pub fn holder_of_pods(&self, object: &Object) -> Option<String> {
+        match self {
+            Self::Job => job::holder_of_pods(object),
+            _ => None,
+        }
+    }
+
     /// Such an object, for people.
     pub fn title(&self, object: &Object) -> String {
         let name = object.metadata.name.as_deref().unwrap_or_default();

@@ -69,6 +69,8 @@ pub(crate) enum Which {
     All,
     /// Those that it owns.
     Owned(Uid),
+    /// Those that it owns, and those whose pods get the holder label with its uid: the labels may be on anybody's.
+    OwnedOrHeld(Uid),
     /// All but those of another workload of this kind: a copy of the workload has its labels, too.
     NotOfAnother(KindName, Uid),
     /// The workload itself.
@@ -127,12 +129,22 @@ impl OwnQuery {
         Self { labels, which }
     }
 
-    /// Whether it asks for the object with this metadata, which has the labels.
+    /// Whether it asks for the pod, or the controller, with this metadata, which has the labels.
     pub fn finds(&self, metadata: &ObjectMeta) -> Belongs {
+        let holder = metadata.labels.as_ref().and_then(|it| it.get(HOLDER_LABEL));
+        self.finds_part(metadata, holder.map(String::as_str))
+    }
+
+    /// Whether it asks for the object with this metadata, which has the labels, and whose pods get this holder label.
+    pub fn finds_part(&self, metadata: &ObjectMeta, holder: Option<&str>) -> Belongs {
         let mut owners = metadata.owner_references.iter().flatten();
         match &self.which {
             Which::All => Belongs::Yes,
             Which::Owned(uid) => owners.any(|owner| owner.uid == uid.as_ref()).into(),
+            Which::OwnedOrHeld(uid) => {
+                let uid = uid.as_ref();
+                (holder == Some(uid) || owners.any(|owner| owner.uid == uid)).into()
+            }
             Which::NotOfAnother(kind, uid) => {
                 let of_another = owners.any(|owner| {
                     owner.controller == Some(true)

@@ -8,7 +8,8 @@ use consul_semaphore_workload::TrackedWorkload;
 /// a look at the workloads of all others, because everybody waits for the lock of the index.
 #[derive(Default)]
 pub(super) struct KnownWorkloads {
-    all: IdMap<Uid, TrackedWorkload>,
+    /// What is stored of one is large, and a table has room for more than it has.
+    all: IdMap<Uid, Box<TrackedWorkload>>,
     #[cfg(test)]
     looks: std::cell::Cell<usize>,
 }
@@ -28,13 +29,13 @@ impl KnownWorkloads {
     /// The workload with this uid.
     pub(super) fn get(&self, uid: &Uid) -> Option<&TrackedWorkload> {
         self.count();
-        self.all.get(uid)
+        self.all.get(uid).map(Box::as_ref)
     }
 
     /// The workload with this uid, for changes.
     pub(super) fn get_mut(&mut self, uid: &Uid) -> Option<&mut TrackedWorkload> {
         self.count();
-        self.all.get_mut(uid)
+        self.all.get_mut(uid).map(Box::as_mut)
     }
 
     /// Whether there is a workload with this uid.
@@ -45,17 +46,19 @@ impl KnownWorkloads {
 
     /// All workloads.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Uid, &TrackedWorkload)> {
-        self.all.iter().inspect(|_| self.count())
+        let all = self.all.iter().inspect(|_| self.count());
+        all.map(|(uid, tracked)| (uid, tracked.as_ref()))
     }
 
     /// Stores a workload, in the place of its earlier version.
     pub(super) fn insert(&mut self, tracked: TrackedWorkload) {
-        self.all.insert(tracked.workload.uid.clone(), tracked);
+        let uid = tracked.workload.uid.clone();
+        self.all.insert(uid, Box::new(tracked));
     }
 
     /// Forgets the workload with this uid, and returns it.
     pub(super) fn remove(&mut self, uid: &Uid) -> Option<TrackedWorkload> {
-        self.all.remove(uid)
+        self.all.remove(uid).map(|tracked| *tracked)
     }
 
     /// How many workloads were looked at since the last call.

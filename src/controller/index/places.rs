@@ -39,7 +39,7 @@ impl State {
             self.held_from_the_start.insert(uid.clone());
         }
         if let Some(known) = self.workloads.get(&uid) {
-            let queues = self.arranged.get(&uid).map_or(&[][..], Vec::as_slice);
+            let queues = self.arranged.get(&uid).map_or(&[][..], Box::as_ref);
             is_new = is_announced(&known.workload, &tracked.workload)
                 || *queues != self.queues_for(&tracked);
             let known = known.clone();
@@ -116,7 +116,7 @@ impl State {
         }
         self.arrange_alike(tracked, &queues);
         if !queues.is_empty() {
-            self.arranged.insert(uid.clone(), queues);
+            self.arranged.insert(uid.clone(), queues.into());
         }
     }
 

@@ -5,14 +5,14 @@ use std::{collections::BTreeSet, sync::Arc};
 use tokio::sync::Notify;
 
 use super::dirty_set::DirtySet;
-use consul_client::id::IdSet;
 use consul_semaphore::Uid;
 
 /// The workloads that one task handles. The task takes those that have changed and remembers itself when it looks at one
 /// again, so that one change costs no look at all of them.
 #[derive(Default)]
 pub(super) struct WorkSet {
-    members: IdSet<Uid>,
+    /// All workloads may be among them while the operator starts, and no memory is kept for them afterwards.
+    members: BTreeSet<Uid>,
     changed: DirtySet<Uid>,
 }
 

@@ -86,16 +86,22 @@ async fn commands_that_arrive_leave_connections_to_other_clients_of_the_agent() 
     first.ends_with(0).await;
 }
 
+/// The state of an open connection in `/proc/net/tcp` (`TCP_ESTABLISHED`).
+const ESTABLISHED: &str = "01";
+
 /// How many connections there are to this address, once that has stood still for a while and there are some.
 async fn settled_connections(address: &str) -> usize {
     let address: SocketAddr = address.parse().unwrap();
     let port = format!(":{:04X}", address.port());
     let count = || {
         let table = fs::read_to_string("/proc/net/tcp").unwrap();
-        let remotes = table
-            .lines()
-            .filter_map(|line| line.split_whitespace().nth(2));
-        remotes.filter(|remote| remote.ends_with(&port)).count()
+        let open = table.lines().filter(|line| {
+            let mut columns = line.split_whitespace().skip(2);
+            // One that is closed here stays in the table for a minute, because the other side hangs.
+            let is_there = columns.next().is_some_and(|remote| remote.ends_with(&port));
+            is_there && columns.next() == Some(ESTABLISHED)
+        });
+        open.count()
     };
     let (mut last, mut still) = (0, 0);
     eventually("no more commands connect", || {

@@ -25,7 +25,8 @@ async fn a_slot_that_gets_free_goes_to_who_waits() {
 pub(crate) async fn so_many_wait(stage: &Stage, count: usize) {
     eventually("they wait in line", async || {
         let contenders = stage.consul.contenders(PREFIX).await.len();
-        same(contenders - stage.consul.holders(PREFIX).await.len(), count)
+        // Some may have come in between, with a slot at once.
+        same(contenders, count + stage.consul.holders(PREFIX).await.len())
     })
     .await;
 }

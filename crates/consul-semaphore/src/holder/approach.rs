@@ -1,10 +1,8 @@
-//! How a program waits that is not next: it finds out how many of those before it are left.
+//! How a program waits whose turn is far: it looks now and then how many of those before it are left.
 //!
-//! It reads `.lock` and, if that has changed, the keys below the prefix, without the values that make a full reading
-//! large. Both say who does not wait any more: who was granted a slot is in `.lock`, and who is gone has no key. While its
-//! turn is far it looks now and then, and closes the connection after each look. Once its turn is near it waits for a
-//! change of `.lock`, which Consul tells at a price that does not depend on how many wait. Only who is next watches the
-//! whole prefix.
+//! A look reads `.lock` and, if that has changed, the keys below the prefix, without the values that make a full reading
+//! large. Both say who does not wait any more: who was granted a slot is in `.lock`, and who is gone has no key. The
+//! connection is closed after each look. Once the turn is near the program watches the prefix.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,14 +12,19 @@ use std::{
 use tokio::{sync::mpsc, time::sleep};
 
 use super::{program::Program, request::SlotsOf, watched::News};
-use crate::{ContenderBody, Lock, Reading};
-use consul_client::{self as consul, Backoff, Client, Entry, SessionId, WatchOptions};
+use crate::{ContenderBody, Lock, Reading, reading::LOCK};
+use consul_client::{self as consul, Backoff, Client, SessionId};
 
-/// This many are near whatever the limit is: enough to be ready while the first ones are served.
-const NEAR: usize = 4;
+/// Those before whom others wait for at most this many slots are near, whatever the limit is: enough to be ready while
+/// the first ones are served.
+pub(super) const NEAR: usize = 4;
 
-/// Where the limit is greater so are the numbers of those who are near, up to this.
-const MOST_NEAR: usize = 16;
+/// Where the limit is greater so are the numbers of those who are near, up to this. In a queue that is not long, it is
+/// this many: all of them see at once that a queue that stood still begins to move.
+pub(super) const MOST_NEAR: usize = 16;
+
+/// A queue of more contenders than this is long: Consul sends them all for each change.
+pub(super) const LONG: usize = 40;
 
 /// How long it takes for a slot to come free in the fastest queue. A queue that stands still may begin to move at any time,
 /// and a turn that is not taken passes after [`WINDOW`](crate::turns::WINDOW).
@@ -35,10 +38,6 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// After so many looks that found `.lock` unchanged the keys are read all the same: others may have left the queue.
 const UNCHANGED: u32 = 4;
 
-/// How long a wait for a change of `.lock` lasts, after which it counts as unchanged. A slot that is free for so long is
-/// free for those who come after the first, too.
-const WAIT: Duration = Duration::from_millis(500);
-
 /// Between looks that fail. Consul may be busy because of those who look.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), LONGEST);
 
@@ -50,12 +49,14 @@ const TOLD_AFTER: u32 = 3;
 pub(super) struct Ahead {
     /// For how many slots others wait before.
     before: usize,
+    /// How many slots must come free until the turn is near.
+    left: usize,
     /// For how many slots each of the others waits, also those who come after.
     waiting: BTreeMap<SessionId, usize>,
     /// The program's own contender.
     own: SessionId,
     /// `None` while `.lock` can't be read.
-    limit: Option<u32>,
+    limit: Option<usize>,
     /// How many slots were free in that reading. The program could not have them, as when a window is closed.
     free: usize,
 }
@@ -81,8 +82,10 @@ impl Ahead {
                 usize::try_from(slots).unwrap_or(usize::MAX),
             )
         });
+        let near = near(reading.count_of_contenders(), reading.lock());
         Self {
             before,
+            left: before.saturating_sub(near),
             waiting: waiting.collect(),
             own: own.clone(),
             limit: limit_of(reading.lock()),
@@ -90,11 +93,12 @@ impl Ahead {
         }
     }
 
-    /// Where the program stands, given the keys below the prefix and `.lock`; `None` if only a reading can tell. Everyone
-    /// who does not wait any more counts as one who came before: that is too soon rather than too late.
-    fn place(&self, keys: &[String], lock: &Lock) -> Option<Place> {
+    /// How many slots must come free until the turn is near, given the keys below the prefix and `.lock`; `None`: it is
+    /// near, or only a reading can tell. Everyone who does not wait any more counts as one who came before: that is too
+    /// soon rather than too late.
+    fn left(&self, keys: &[String], lock: &Lock) -> Option<usize> {
         let names = keys.iter().filter_map(|key| Some(key.rsplit_once('/')?.1));
-        let there: BTreeSet<&str> = names.collect();
+        let there: BTreeSet<&str> = names.filter(|name| *name != LOCK).collect();
         let exists = |session: &SessionId| there.contains(session.as_str());
         if !exists(&self.own) || !has_order(lock) || limit_of(lock) != self.limit {
             return None;
@@ -109,11 +113,11 @@ impl Ahead {
         let gone = self.waiting.iter().filter(|(session, _)| gone(session));
         let gone: usize = gone.map(|(_, slots)| slots).sum();
         let before = self.before.saturating_sub(gone);
-        Some(Place {
-            before,
-            left: before.saturating_sub(free.saturating_sub(self.free)),
-            is_free: free > 0,
-        })
+        let freed = free.saturating_sub(self.free);
+        before
+            .saturating_sub(freed)
+            .checked_sub(near(there.len(), lock))
+            .filter(|left| *left > 0)
     }
 }
 
@@ -123,9 +127,9 @@ pub(super) fn has_order(lock: &Lock) -> bool {
 }
 
 /// The limit that says how many are near; `None` while `.lock` can't be read.
-pub(super) fn limit_of(lock: &Lock) -> Option<u32> {
+pub(super) fn limit_of(lock: &Lock) -> Option<usize> {
     match lock {
-        Lock::Semaphore { body, .. } => Some(body.limit()),
+        Lock::Semaphore { body, .. } => Some(usize::try_from(body.limit()).unwrap_or(usize::MAX)),
         Lock::Absent { .. } | Lock::Mutex { .. } | Lock::Unreadable(_) => None,
     }
 }
@@ -138,27 +142,19 @@ pub(super) fn free(lock: &Lock) -> usize {
     }
 }
 
-/// Those for whom at most this many slots must come free before they are next are near.
-pub(super) fn near(limit: Option<u32>) -> usize {
-    let limit = limit.map_or(0, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    limit.clamp(NEAR, MOST_NEAR)
+/// In a queue of so many contenders, those before whom others wait for at most this many slots are near.
+pub(super) fn near(contenders: usize, lock: &Lock) -> usize {
+    if contenders > LONG {
+        limit_of(lock).unwrap_or(0).clamp(NEAR, MOST_NEAR)
+    } else {
+        MOST_NEAR
+    }
 }
 
-/// Where a program stands among those who wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    /// For how many slots others wait before.
-    before: usize,
-    /// How many slots must come free until it is next.
-    left: usize,
-    /// Whether a slot is free.
-    is_free: bool,
-}
-
-/// How long until the next look, while the turn is far.
+/// How long until the next look.
 #[derive(Debug)]
 struct Pause {
-    /// How many slots had to come free at the last look.
+    /// How many slots must come free until the turn is near.
     left: usize,
     shortest: Duration,
 }
@@ -181,7 +177,7 @@ impl Pause {
         self.left = left;
     }
 
-    /// The time in which the program can't be next, shortened by up to a quarter so that not all look at once.
+    /// The time in which the turn can't come near, shortened by up to a quarter so that not all look at once.
     fn length(&self, jitter: f64) -> Duration {
         let left = u32::try_from(self.left).unwrap_or(u32::MAX);
         let pause = FASTEST.saturating_mul(left);
@@ -190,26 +186,20 @@ impl Pause {
     }
 }
 
-/// Begins to approach the turn. What is received closes once the program is next, or where only a reading can tell more;
+/// Begins to approach the turn. What is received closes once the turn is near, or where only a reading can tell more;
 /// before that, an error comes if Consul can't be asked for long.
 pub(super) fn begin(consul: &Client, asked: &SlotsOf, ahead: Ahead) -> mpsc::Receiver<News> {
     let (news, receiver) = mpsc::channel(1);
     let approach = Approach {
         consul: consul.without_idle_connections(),
         asked: asked.clone(),
-        place: Place {
-            before: ahead.before,
-            left: ahead.before,
-            is_free: false,
-        },
         ahead,
-        changes: None,
         seen: Seen::default(),
     };
     tokio::spawn(async move {
         tokio::select! {
             () = news.closed() => {}
-            () = approach.look_until_next(&news) => {}
+            () = approach.look_until_near(&news) => {}
         }
     });
     receiver
@@ -219,9 +209,6 @@ struct Approach {
     consul: Client,
     asked: SlotsOf,
     ahead: Ahead,
-    place: Place,
-    /// Follows `.lock`, while the turn is near.
-    changes: Option<mpsc::Receiver<News>>,
     seen: Seen,
 }
 
@@ -235,17 +222,17 @@ struct Seen {
 }
 
 impl Approach {
-    /// Looks until the program is next.
-    async fn look_until_next(mut self, news: &mpsc::Sender<News>) {
-        let mut pause = Pause::new(self.place.left);
+    /// Looks now and then until the turn is near.
+    async fn look_until_near(mut self, news: &mpsc::Sender<News>) {
+        let mut pause = Pause::new(self.ahead.left);
         let (mut failures, mut told) = (BACKOFF, false);
         loop {
-            match self.look(&pause).await {
+            sleep(pause.length(fastrand::f64())).await;
+            match self.look(pause.left).await {
                 // Whoever was told of a failure is to know that it is over.
-                Ok(Some(place)) if !told => {
+                Ok(Some(left)) if !told => {
                     failures.reset();
-                    pause.note(place.left);
-                    self.place = place;
+                    pause.note(left);
                 }
                 Ok(_) => return,
                 Err(error) => {
@@ -261,57 +248,26 @@ impl Approach {
         }
     }
 
-    /// Where the program stands at the next look; `None`: it is next, or only a reading can tell.
-    async fn look(&mut self, pause: &Pause) -> Result<Option<Place>, consul::Error> {
-        let is_near = self.place.left <= near(self.ahead.limit);
-        let entry = if is_near {
-            self.next_change().await?
-        } else {
-            self.changes = None;
-            sleep(pause.length(fastrand::f64())).await;
-            self.consul.get(&self.asked.prefix.lock_key()).await?
-        };
+    /// How many slots must come free until the turn is near, where it was so many at the last look; `None`: it is near,
+    /// or only a reading can tell.
+    async fn look(&mut self, left: usize) -> Result<Option<usize>, consul::Error> {
+        let prefix = &self.asked.prefix;
+        let entry = self.consul.get(&prefix.lock_key()).await?;
         let index = entry.as_ref().map_or(0, |entry| entry.modify_index);
         let is_unchanged = self.seen.index == index;
-        if is_unchanged && self.place.is_free && is_near {
-            // Nobody has taken the free slot: the programs before this one may ask for more slots than are free.
-            return Ok(None);
-        }
         if is_unchanged && self.seen.times < UNCHANGED {
             self.seen.times += 1;
-            return Ok(Some(self.place));
+            return Ok(Some(left));
         }
-        let keys = self.consul.keys(&self.asked.prefix.folder(), "").await?;
+        let keys = self.consul.keys(&prefix.folder(), "").await?;
         self.seen = Seen { index, times: 0 };
         let lock = Lock::read(self.asked.mode, entry.as_ref());
-        let place = self.ahead.place(&keys.keys, &lock);
-        let becomes_ready = |place: &Place| {
-            let is_ready = |before| self.asked.is_ready_behind(before);
-            is_ready(place.before) && !is_ready(self.ahead.before)
-        };
-        // The engine finds out by a reading that the program has become ready. That ends this once at most, because
-        // the program is ready at the next beginning.
-        Ok(place.filter(|place| place.left > 0 && !becomes_ready(place)))
-    }
-
-    /// `.lock` once it has changed, or has not for a while.
-    async fn next_change(&mut self) -> Result<Option<Entry>, consul::Error> {
-        let key = self.asked.prefix.lock_key();
-        let consul = &self.consul;
-        let changes = self.changes.get_or_insert_with(|| {
-            let options = WatchOptions {
-                wait: WAIT,
-                shares_turns: true,
-                ..WatchOptions::default()
-            };
-            consul.readings(&key, options)
-        });
-        let Some(listing) = changes.recv().await else {
+        if is_unchanged && free(&lock) > 0 && left <= MOST_NEAR {
+            // Those who are near do not take what is free: they may ask for more slots. While a window is closed nobody
+            // does, so those further behind go on looking.
             return Ok(None);
-        };
-        let listing = listing?;
-        let entry = listing.entries.iter().find(|entry| entry.key == key);
-        Ok(entry.map(|entry| Entry::clone(entry)))
+        }
+        Ok(self.ahead.left(&keys.keys, &lock))
     }
 }
 
@@ -357,56 +313,58 @@ mod tests {
         names.iter().map(|name| format!("p/{name}")).collect()
     }
 
-    /// The last of ten who wait, behind two holders.
-    fn last_of_ten() -> Ahead {
-        let reading = reading(&["h", "i"], &waiting(10));
-        Ahead::behind(&reading, 9, &"w9".into())
+    /// The last of sixty who wait, behind two holders.
+    fn last_of_sixty() -> Ahead {
+        let reading = reading(&["h", "i"], &waiting(60));
+        Ahead::behind(&reading, 59, &"w59".into())
     }
 
-    /// Where the last of ten stands once so many of those before are gone.
-    fn place(gone: usize, lock: &Lock) -> Option<Place> {
-        let mut names = waiting(10).split_off(gone);
-        names.extend(["h", "i"].map(str::to_owned));
-        last_of_ten().place(&keys(&names), lock)
-    }
-
+    /// How many slots must come free until the turn of the last of sixty is near, once so many of those before are gone.
     fn left(gone: usize, lock: &Lock) -> Option<usize> {
-        place(gone, lock).map(|place| place.left)
+        let mut names = waiting(60).split_off(gone);
+        names.extend(["h", "i", ".lock"].map(str::to_owned));
+        last_of_sixty().left(&keys(&names), lock)
     }
 
     #[test]
-    fn how_many_are_near_follows_the_limit_within_bounds() {
-        let limits = [Some(1), Some(9), Some(5000), None];
-        assert_eq!(limits.map(near), [4, 9, 16, 4]);
+    fn how_many_are_near_follows_the_limit_of_a_long_queue_within_bounds() {
+        let locks = [lock(1, &[]), lock(9, &[]), lock(5000, &[]), broken()];
+        assert_eq!(
+            locks.each_ref().map(|lock| near(LONG + 1, lock)),
+            [4, 9, 16, 4]
+        );
+        assert_eq!(locks.each_ref().map(|lock| near(LONG, lock)), [16; 4]);
     }
 
     #[test]
     fn who_was_served_or_left_is_not_ahead_any_more() {
         let holds = lock(2, &["h", "i"]);
-        assert_eq!(left(0, &holds), Some(9));
-        assert_eq!(left(2, &holds), Some(7));
+        assert_eq!(last_of_sixty().left, 55);
+        assert_eq!(left(0, &holds), Some(55));
+        assert_eq!(left(2, &holds), Some(53));
         // Granted, and there.
-        assert_eq!(left(2, &lock(2, &["w2", "w3"])), Some(5));
-        assert_eq!(left(9, &holds), Some(0), "it is next");
+        assert_eq!(left(2, &lock(2, &["w2", "w3"])), Some(51));
+        assert_eq!(left(21, &holds), Some(34), "still a long queue");
+        assert_eq!(left(22, &holds), Some(21), "a short one");
+        assert_eq!(left(42, &holds), Some(1));
+        assert_eq!(left(43, &holds), None, "it is near");
     }
 
     #[test]
     fn free_slots_and_those_of_the_dead_bring_everybody_nearer() {
-        assert_eq!(left(0, &lock(2, &["h"])), Some(8));
-        assert_eq!(left(0, &lock(2, &[])), Some(7));
-        let dead = place(0, &lock(2, &["h", "gone"])).unwrap();
-        assert_eq!((dead.left, dead.is_free), (8, true));
-        assert!(!place(0, &lock(2, &["h", "i"])).unwrap().is_free);
+        assert_eq!(left(0, &lock(2, &["h"])), Some(54));
+        assert_eq!(left(0, &lock(2, &[])), Some(53));
+        assert_eq!(left(0, &lock(2, &["h", "gone"])), Some(54));
     }
 
     #[test]
     fn slots_that_were_free_and_not_for_it_bring_nobody_nearer() {
-        let ahead = Ahead::behind(&reading(&["h"], &waiting(10)), 9, &"w9".into());
-        let all = keys(&[waiting(10), vec!["h".to_owned()]].concat());
-        let left = |lock| ahead.place(&all, &lock).map(|place| place.left);
-        assert_eq!(left(lock(2, &["h"])), Some(9));
-        assert_eq!(left(lock(2, &[])), Some(8));
-        assert_eq!(left(lock(2, &["h", "w0"])), Some(8));
+        let ahead = Ahead::behind(&reading(&["h"], &waiting(60)), 59, &"w59".into());
+        let all = keys(&[waiting(60), vec!["h".to_owned()]].concat());
+        let left = |lock| ahead.left(&all, &lock);
+        assert_eq!(left(lock(2, &["h"])), Some(55));
+        assert_eq!(left(lock(2, &[])), Some(54));
+        assert_eq!(left(lock(2, &["h", "w0"])), Some(54));
     }
 
     #[test]
@@ -414,24 +372,25 @@ mod tests {
         let holds = ["h", "i"];
         assert_eq!(left(0, &lock(3, &holds)), None, "the limit");
         assert_eq!(left(0, &Lock::read(Mode::Semaphore, None)), None);
-        let without_own = keys(&waiting(9));
-        let place = last_of_ten().place(&without_own, &lock(2, &holds));
-        assert_eq!(place, None, "its session");
+        let without_own = keys(&waiting(59));
+        let left = last_of_sixty().left(&without_own, &lock(2, &holds));
+        assert_eq!(left, None, "its session");
+    }
+
+    fn broken() -> Lock {
+        let entry = samples::entry("p/.lock", None, "{");
+        Lock::read(Mode::Semaphore, Some(&entry))
     }
 
     #[test]
     fn nobody_comes_nearer_while_the_lock_cannot_be_read() {
-        let broken = || {
-            let entry = samples::entry("p/.lock", None, "{");
-            Lock::read(Mode::Semaphore, Some(&entry))
-        };
         let ahead = Ahead {
             limit: limit_of(&broken()),
-            ..last_of_ten()
+            ..last_of_sixty()
         };
-        let all = keys(&waiting(10));
-        let left = |lock| ahead.place(&all, &lock).map(|place| place.left);
-        assert_eq!(left(broken()), Some(9));
+        let all = keys(&waiting(60));
+        let left = |lock| ahead.left(&all, &lock);
+        assert_eq!(left(broken()), Some(55));
         assert_eq!(left(Lock::read(Mode::Semaphore, None)), None);
         assert_eq!(left(lock(2, &["h", "i"])), None, "it can be read again");
     }

@@ -1,8 +1,8 @@
 //! One of the semaphores that a program asks for, and how its prefix is followed.
 //!
 //! Consul accepts 200 connections from one address, and sends a whole prefix for each change of it. A thousand programs
-//! on one machine that all watch the prefix would keep each other, and every other program there, from Consul. So only
-//! who is next watches it, and those that hold slots. All others [approach](super::approach) their turn.
+//! on one machine that all watch the prefix would keep each other, and every other program there, from Consul. So those
+//! watch it whose turn is near, and those that hold slots. All others [approach](super::approach) their turn.
 
 use std::{
     future::poll_fn,
@@ -19,7 +19,7 @@ use super::{
     request::{Request, SlotsOf},
 };
 use crate::{
-    Mode, Reading, SlotRequest,
+    Lock, Mode, Reading, SlotRequest,
     engine::{Engine, Queue, QueueRef, SemaphoreRef},
     identity,
 };
@@ -33,16 +33,15 @@ pub(super) struct Watched {
     pub(super) unused: bool,
     /// Whether the prefix was unused when it was first read.
     absent: Option<bool>,
-    /// Whether it is to be watched, because the program may be next, holds slots or does not wait.
-    is_next: bool,
+    /// Whether it is to be watched, because the turn is near, or the program holds slots or does not wait.
+    is_near: bool,
     follows: Follows,
     /// How far apart the readings of the watch are at least.
     spacing: watch::Sender<Duration>,
     /// Whether the program waits in an order, so that nobody else takes the slot that is for it.
     is_awaited: watch::Sender<bool>,
-    /// When the reading was sent by which the program last found that others are before it. Only a later one can say so
-    /// again.
-    behind_at: Option<Moment>,
+    /// When the reading was sent by which the turn was last found to be far. Only a later one can say so again.
+    far_at: Option<Moment>,
 }
 
 /// How the prefix is followed.
@@ -51,17 +50,37 @@ enum Follows {
     No,
     /// By a watch.
     Closely(mpsc::Receiver<News>),
-    /// By looks at `.lock` until the program is next, which closes this.
+    /// By looks at `.lock` until the turn is near, which closes this.
     FromAfar(mpsc::Receiver<News>),
 }
 
-/// How far apart the readings of a program are that holds its slots: it learns from them only that a slot is lost.
+/// How far apart the readings of a program are that holds its slots, in a long queue: it learns from them that a slot is
+/// lost, and what `.lock` is when it gives one back.
 const HOLDING: Duration = Duration::from_secs(1);
 
-/// How far apart the readings are beside sessions that live this long. Two blocking queries, of a fifth of the TTL and a
-/// sixteenth of that each, and the pause between them must end within half of it, or the slot counts as lost.
-fn holding(ttl: Option<Duration>) -> Duration {
-    ttl.map_or(HOLDING, |ttl| HOLDING.min(ttl / 40))
+/// How far apart the readings are of a program that waits, for each slot that must come free before it may be next.
+const WAITING: Duration = Duration::from_millis(25);
+
+/// How far apart they are at most: a slot stays free for so long if all who wait before leave at once.
+const MOST: Duration = Duration::from_millis(200);
+
+/// How far apart the readings of a holder are in a queue of so many, beside sessions that live this long. Two blocking
+/// queries, of a fifth of the TTL and a sixteenth of that each, and the pause between them must end within half of it, or
+/// the slot counts as lost.
+fn holding(contenders: usize, ttl: Option<Duration>) -> Duration {
+    if contenders > approach::LONG {
+        ttl.map_or(HOLDING, |ttl| HOLDING.min(ttl / 40))
+    } else {
+        Duration::ZERO
+    }
+}
+
+/// How far apart the readings of a program are that waits, where others wait before for so many slots. Only those who
+/// may be next when all holders end must see each change at once, and all of them are on one machine.
+fn waiting(before: usize, lock: &Lock) -> Duration {
+    let further = before.saturating_sub(approach::limit_of(lock).unwrap_or(0));
+    let further = u32::try_from(further).unwrap_or(u32::MAX);
+    WAITING.saturating_mul(further).min(MOST)
 }
 
 /// What comes of following a prefix.
@@ -76,11 +95,11 @@ impl Watched {
             queue: QueueRef::new(&reference(place), None),
             unused: false,
             absent: None,
-            is_next: false,
+            is_near: false,
             follows: Follows::No,
             spacing: watch::channel(Duration::ZERO).0,
             is_awaited: watch::channel(false).0,
-            behind_at: None,
+            far_at: None,
         });
         watched.collect()
     }
@@ -98,7 +117,7 @@ impl Watched {
         }
     }
 
-    /// Follows the prefix as the last pass says: closely while the program may be next or does not wait, and otherwise
+    /// Follows the prefix as the last pass says: closely while the turn is near or the program does not wait, and otherwise
     /// from afar. Returns whether that is closely.
     pub(super) fn follow(
         &mut self,
@@ -109,55 +128,53 @@ impl Watched {
         let reading = engine.queue(&self.queue).and_then(Queue::reading);
         let last = conclusion(engine, &self.queue);
         let (Some(reading), Some(last)) = (reading, last) else {
-            return self.is_next;
+            return self.is_near;
         };
         let ttl = engine.queue(&self.queue).and_then(|of| of.settings().ttl);
-        let spacing = last.before.map_or(holding(ttl), |_| Duration::ZERO);
+        let spacing = match last.before {
+            Some(before) => waiting(before, reading.lock()),
+            None => holding(reading.count_of_contenders(), ttl),
+        };
         self.spacing
             .send_if_modified(|known| std::mem::replace(known, spacing) != spacing);
         let is_awaited = last.before.is_some() && self.has_order(engine);
         self.is_awaited
             .send_if_modified(|known| std::mem::replace(known, is_awaited) != is_awaited);
-        let before = last
-            .before
-            .filter(|before| self.is_behind(*before, reading));
+        let before = last.before.filter(|before| self.is_far(*before, reading));
         match before {
             None => {
-                self.is_next = true;
+                self.is_near = true;
                 if matches!(self.follows, Follows::FromAfar(_)) {
                     self.follows = Follows::No;
                 }
             }
-            Some(before)
-                if self
-                    .behind_at
-                    .is_none_or(|behind_at| behind_at < reading.sent) =>
-            {
+            Some(before) if self.far_at.is_none_or(|far_at| far_at < reading.sent) => {
                 // Otherwise its contender is to be written first, which shows its place.
                 if let Some(ahead) = Ahead::of(reading, before, program) {
-                    (self.is_next, self.behind_at) = (false, Some(reading.sent));
+                    (self.is_near, self.far_at) = (false, Some(reading.sent));
                     self.follows = Follows::FromAfar(approach::begin(consul, &self.asked, ahead));
                 }
             }
             Some(_) => {}
         }
-        if !self.is_next {
+        if !self.is_near {
             engine.unfollowed(&self.queue, Moment::now());
         }
-        self.is_next
+        self.is_near
     }
 
-    /// Whether others wait before for so many slots that the program can't be next. A program that watches the prefix
-    /// goes on watching while a slot is free: those before it may let their turn pass, or ask for more slots than are
-    /// free.
-    fn is_behind(&self, before: usize, reading: &Reading) -> bool {
+    /// Whether others wait before for so many slots that the turn is far. Once it is near it stays so until a few more have
+    /// come before, and while a slot is free: those before may let their turn pass, or ask for more slots.
+    fn is_far(&self, before: usize, reading: &Reading) -> bool {
         let lock = reading.lock();
-        if !approach::has_order(lock) {
-            return false;
-        }
-        let free = approach::free(lock);
-        let may_pass = free > 0 && matches!(self.follows, Follows::Closely(_));
-        before >= approach::near(approach::limit_of(lock)) || before > free && !may_pass
+        let near = approach::near(reading.count_of_contenders(), lock);
+        let is_close = matches!(self.follows, Follows::Closely(_));
+        let is_far = match (is_close, approach::free(lock)) {
+            (false, free) => before > near.saturating_add(free),
+            (true, 0) => before > near + approach::NEAR,
+            (true, _) => before > near + approach::MOST_NEAR,
+        };
+        is_far && approach::has_order(lock)
     }
 
     /// Whether all who wait at the prefix can be seen, and are served in an order.
@@ -168,7 +185,7 @@ impl Watched {
 
     /// Begins to watch the prefix if the turn is near, with blocking queries of this length, unless it is watched.
     pub(super) fn watch(&mut self, consul: &Client, wait: Duration) {
-        if self.is_next && matches!(self.follows, Follows::No) {
+        if self.is_near && matches!(self.follows, Follows::No) {
             let options = WatchOptions {
                 wait,
                 spacing: self.spacing.subscribe(),
@@ -187,7 +204,7 @@ impl Watched {
         };
         let reading = readings.poll_recv(context);
         if matches!(reading, Poll::Ready(None)) {
-            (self.is_next, self.follows) = (true, Follows::No);
+            (self.is_near, self.follows) = (true, Follows::No);
         }
         reading
     }
@@ -242,7 +259,8 @@ mod tests {
             let ttl = Duration::from_secs(seconds);
             let wait = ttl / 5;
             let query = wait + wait / 16;
-            assert!(query * 2 + holding(Some(ttl)) < ttl / 2, "{seconds} s");
+            let pause = holding(approach::LONG + 1, Some(ttl));
+            assert!(query * 2 + pause < ttl / 2, "{seconds} s");
         }
     }
 }

@@ -81,7 +81,7 @@ impl ServedState {
             self.broken
                 .push(format!("a slot that was lost is held again: {added:?}"));
         }
-        // Whoever releases its own slot deletes its contender with it.
+        // A program that releases its own slot deletes its contender in the same transaction.
         let releases = |session: &SessionId| {
             let own = Self::prefix().contender_key(session);
             let mut operations = operations.iter();

@@ -869,3 +869,37 @@ fn a_session_of_a_rate_is_replaced_when_its_job_is_done() {
     story.grant_at(PREFIX, &["s3"], 11).ends();
     assert!(story.rules().contains(&Rule::GrantedInPart));
 }
+
+#[test]
+fn the_operator_of_a_copy_writes_no_more_than_that_it_is_one() {
+    let rules = |writer, path: &str| {
+        let mut story = Story::of(1, false);
+        story.push(What::Write {
+            writer,
+            method: "PUT".to_owned(),
+            path: path.to_owned(),
+            status: Some(403),
+            lost: false,
+            ms: 1,
+        });
+        story.rules()
+    };
+    for said in [
+        "/apis/consul-semaphore.io/v1alpha1/namespaces/faults/consulsemaphores/one/status?force=true",
+        "/apis/coordination.k8s.io/v1/namespaces/ops/leases/operator",
+        "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+        "/apis/events.k8s.io/v1/namespaces/faults/events",
+    ] {
+        assert_eq!(rules(Writer::Copy, said), [], "{said}");
+    }
+    for done in [
+        "/v1/txn",
+        "/v1/session/renew/leases",
+        "/v1/kv/semaphores/faults/events/.lock?cas=1",
+        "/apis/batch/v1/namespaces/faults/jobs/one-1",
+        "/apis/consul-semaphore.io/v1alpha1/namespaces/faults/consulsemaphores/one",
+    ] {
+        assert_eq!(rules(Writer::Copy, done), [Rule::CopyActs], "{done}");
+        assert_eq!(rules(Writer::Operator, done), [], "{done}");
+    }
+}

@@ -94,6 +94,7 @@ pub(super) async fn namespace(fault: &mut ActiveFault) -> Result<Hit> {
             fails: false,
             pods: fault.rng.u32(1..3),
             ends_by: None,
+            child_asks: false,
         };
         create_job(&world, &fault.load, &name, PASSING.name, &life).await?;
     }

@@ -125,8 +125,7 @@ pub(crate) async fn release(world: &World, job: &Job) -> Result<bool> {
 }
 
 pub(super) async fn unsuspended(fault: &mut ActiveFault) -> Result<Hit> {
-    let wanted = |kind: WorkloadKind| !kind.is_guarded();
-    let Some(job) = some_job(fault, JobState::Waiting, wanted)? else {
+    let Some(job) = some_job(fault, JobState::Waiting, |_| true)? else {
         return Ok(Hit::Nothing);
     };
     let patch = json!({ "metadata": { "uid": job.uid }, "spec": { "suspend": false } });
@@ -149,6 +148,7 @@ pub(super) async fn lingers(fault: &mut ActiveFault) -> Result<Hit> {
         fails: false,
         pods: 1,
         ends_by: None,
+        child_asks: false,
     };
     let name = create_job(&fault.world, &fault.load, NAMESPACE, semaphore.name, &life).await?;
     fault.begins(&name);
@@ -207,7 +207,7 @@ pub(super) async fn touched(fault: &mut ActiveFault) -> Result<Hit> {
 }
 
 async fn patch_semaphore(fault: &ActiveFault, spec: &Value) -> Result<()> {
-    let api = semaphores(&fault.world, NAMESPACE);
+    let api = semaphores(&fault.world.kubernetes.client, NAMESPACE);
     let patch = Patch::Merge(json!({ "spec": spec }));
     let name = fault.semaphore()?.name;
     timeout(CALL, api.patch(name, &PatchParams::default(), &patch)).await??;
@@ -260,7 +260,7 @@ pub(super) async fn remade(fault: &mut ActiveFault) -> Result<Hit> {
     let semaphore = fault.semaphore()?;
     let world = fault.world.clone();
     let _kept = world.semaphores.read().await;
-    let api = semaphores(&world, NAMESPACE);
+    let api = semaphores(&world.kubernetes.client, NAMESPACE);
     let away = fault.away(Part::Grants(semaphore.prefix()));
     timeout(CALL, api.delete(semaphore.name, &DeleteParams::default())).await??;
     fault.begins("");

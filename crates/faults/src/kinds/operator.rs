@@ -24,11 +24,14 @@ pub(super) async fn killed(fault: &mut ActiveFault, seconds: u64) -> Result<Hit>
 }
 
 pub(super) async fn restarted(fault: &mut ActiveFault) -> Result<Hit> {
-    let world = fault.world.clone();
     fault.begins("SIGTERM");
-    let operator = &world.operators.first;
-    replace(fault, operator, operator).await?;
+    restart(fault).await?;
     Ok(Hit::Yes)
+}
+
+pub(super) async fn restart(fault: &ActiveFault) -> Result<()> {
+    let operator = &fault.world.operators.first;
+    replace(fault, operator, operator).await
 }
 
 /// How long each process runs whose predecessor was killed: shorter than what a Job has at least when nothing is known

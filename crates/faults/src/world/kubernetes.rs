@@ -7,7 +7,7 @@ use futures::future::try_join_all;
 use kube::Client;
 use testbed::{Bed, Etcd, Process, Proxy};
 
-use crate::{door, timeline::Timeline, versions::Versions};
+use crate::{door, record::Writer, timeline::Timeline, versions::Versions};
 
 /// The bed's Kubernetes, and the operator's door to it.
 pub(crate) struct Kubernetes {
@@ -22,10 +22,15 @@ pub(crate) struct Kubernetes {
 }
 
 impl Kubernetes {
-    pub(super) async fn behind_a_door(bed: &Bed, timeline: &Timeline) -> Result<Self> {
+    /// The Kubernetes of this bed, whose operator is this writer.
+    pub(super) async fn behind_a_door(
+        bed: &Bed,
+        writer: Writer,
+        timeline: &Timeline,
+    ) -> Result<Self> {
         let kubernetes = servers(bed)?;
         let versions = Versions::new();
-        let door = door::to_kubernetes(kubernetes.url(), timeline, &versions)
+        let door = door::to_kubernetes(kubernetes.url(), writer, timeline, &versions)
             .trusting(kubernetes.authority()?)
             // This certificate is never replaced, so the operator can't tell the door from the API server.
             .showing(&kubernetes.certificate()?)

@@ -23,8 +23,6 @@ impl Operators {
         doors: &Doors,
         kubernetes: &Kubernetes,
     ) -> Result<Self> {
-        let kinds: Vec<String> = kinds.iter().map(|kind| kind.resource().plural).collect();
-        let workloads = format!("--workloads={}", kinds.join(","));
         let token = access::OPERATOR.secret.to_owned();
         let by_the_doors = [
             ("KUBECONFIG", kubernetes.kubeconfig.display().to_string()),
@@ -41,15 +39,7 @@ impl Operators {
         let operator = |name, election, clock: Option<&WallClock>| {
             let clock = clock.map(WallClock::env).into_iter().flatten();
             let env = env.iter().cloned().chain(clock);
-            // As soon as faults are over: a Job that asks for several slots is passed over for a TTL of the load.
-            let flags = [
-                "--leader-election",
-                election,
-                "--pass-over",
-                "10s",
-                &workloads,
-            ];
-            bed.another_operator(name, flags, env)
+            bed.another_operator(name, flags(kinds, election), env)
         };
         let clock = WallClock::new(bed.folder())?;
         Ok(Self {
@@ -58,4 +48,15 @@ impl Operators {
             second: operator("second-operator", "off", None),
         })
     }
+}
+
+/// The flags of an operator for these kinds of workloads.
+pub(super) fn flags(kinds: &[WorkloadKind], election: &str) -> [String; 3] {
+    let kinds: Vec<String> = kinds.iter().map(|kind| kind.resource().plural).collect();
+    [
+        format!("--leader-election={election}"),
+        // As soon as faults are over: a Job that asks for several slots is passed over for a TTL of the load.
+        "--pass-over=10s".to_owned(),
+        format!("--workloads={}", kinds.join(",")),
+    ]
 }

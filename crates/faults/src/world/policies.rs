@@ -1,4 +1,4 @@
-//! What the operator needs for other workloads than Jobs: its rights, and the admission policies.
+//! What the operator needs where there are other workloads than Jobs: its rights, and the admission policies of all.
 
 use std::time::Duration;
 
@@ -13,18 +13,24 @@ use tokio::time::timeout;
 use super::CALL;
 use crate::{load::Life, record::WorkloadKind};
 
-/// As they are generated for users.
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/workloads");
+/// As users have them.
+const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config");
 
 /// How long the API server may take to put policies into force.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Installs what these kinds need, and waits until what is created is held.
+/// Installs what these kinds need, and waits until what is created is held. Jobs alone need none of it.
 pub(super) async fn install(bed: &Bed, kinds: &[WorkloadKind]) -> Result<()> {
-    for kind in kinds.iter().filter(|kind| **kind != WorkloadKind::Job) {
+    if kinds == [WorkloadKind::Job] {
+        return Ok(());
+    }
+    for kind in kinds {
         let plural = kind.resource().plural;
-        let file = format!("{FOLDER}/{plural}/{plural}.yaml");
-        bed.try_kubectl(["apply", "-f", &file]).await?;
+        let (flag, place) = match kind {
+            WorkloadKind::Job => ("-k", format!("{CONFIG}/policies")),
+            _ => ("-f", format!("{CONFIG}/workloads/{plural}/{plural}.yaml")),
+        };
+        bed.try_kubectl(["apply", flag, &place]).await?;
         until(&format!("{plural} are held"), PATIENCE, || {
             is_held(bed, *kind)
         })
@@ -43,8 +49,14 @@ async fn is_held(bed: &Bed, kind: WorkloadKind) -> Result<()> {
         fails: false,
         pods: 1,
         ends_by: None,
+        child_asks: false,
     };
-    let probe = serde_json::from_value(kind.describe("probe", "probe", &life))?;
+    let mut probe = kind.describe("probe", "probe", &life);
+    // The load's own Jobs are described held.
+    if let Some(suspend) = probe["spec"].get_mut("suspend") {
+        *suspend = false.into();
+    }
+    let probe = serde_json::from_value(probe)?;
     let dry_run = PostParams {
         dry_run: true,
         ..PostParams::default()

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::Kind;
 use crate::{
-    object::{Conditions, PodSpec, or_default},
+    object::{Conditions, Object, PodSpec, or_default},
     read::{self, Read},
     request::{
         JsonPatch, Request, end_by_deadline, holder_label, listed, metadata, no_sequencers,
@@ -72,6 +72,22 @@ struct Template {
 #[serde(default)]
 struct TemplateMetadata {
     annotations: Option<BTreeMap<String, String>>,
+}
+
+/// The holder label in its pod template. Few Jobs are asked for it, so no other one is read with it.
+pub(super) fn holder_of_pods(job: &Object) -> Option<String> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Spec {
+        template: Template,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Template {
+        metadata: Option<ObjectMeta>,
+    }
+    let spec: Spec = serde_json::from_str(job.spec()?.get()).ok()?;
+    spec.template.metadata?.labels?.remove(a::HOLDER_LABEL)
 }
 
 /// What matters of its status.

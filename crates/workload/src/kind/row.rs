@@ -24,7 +24,7 @@ pub use self::{
 };
 use super::Kind;
 use crate::{
-    pods::{self, Maker, OwnQuery},
+    pods::{self, Maker, OwnQuery, Which},
     yaml,
 };
 
@@ -163,7 +163,7 @@ pub struct FailedCondition {
 
 /// Where the pods of a kind are, and what reaches them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Pods {
     /// The maps with the `labels` and `annotations` that its pods get.
     #[serde(default)]
@@ -177,6 +177,9 @@ pub struct Pods {
     /// Label selectors of the Jobs by which it makes pods: while one of these may run, more pods may come.
     #[serde(default)]
     pub jobs: Vec<Selector>,
+    /// The same of Jobs whose pods get what `metadata` names. Other Jobs may have these labels, too.
+    #[serde(default)]
+    pub jobs_with_holder: Vec<Selector>,
 }
 
 /// What says that something else than a kind's own controller runs it.
@@ -369,8 +372,14 @@ impl Row {
     pub(super) fn parts(&self, workload: &Identity) -> Vec<(Kind, OwnQuery)> {
         let maker = self.maker(&workload.uid);
         let jobs = selectors(&self.pods.jobs, workload);
-        jobs.map(|labels| (Kind::Job, OwnQuery::made_by(labels, &maker)))
-            .collect()
+        let jobs = jobs.map(|labels| OwnQuery::made_by(labels, &maker));
+        let with_holder = selectors(&self.pods.jobs_with_holder, workload);
+        let with_holder = with_holder.map(|labels| OwnQuery {
+            labels,
+            which: Which::OwnedOrHeld(workload.uid.clone()),
+        });
+        let all = jobs.chain(with_holder);
+        all.map(|query| (Kind::Job, query)).collect()
     }
 
     fn maker(&self, uid: &Uid) -> Maker {
@@ -454,8 +463,10 @@ impl Pods {
             grace,
             labels,
             jobs,
+            jobs_with_holder,
         } = self;
-        let lists = [metadata.len(), grace.len(), labels.len(), jobs.len()];
+        let jobs_of_both = jobs.len() + jobs_with_holder.len();
+        let lists = [metadata.len(), grace.len(), labels.len(), jobs_of_both];
         first([
             (
                 metadata.iter().all(|path| path.is_in("spec")),
@@ -466,6 +477,11 @@ impl Pods {
                 !metadata.is_empty() || !labels.is_empty(),
                 "pods",
                 "name its metadata or labels: by these its pods are found",
+            ),
+            (
+                !metadata.is_empty() || jobs_with_holder.is_empty(),
+                "pods.jobsWithHolder",
+                "name pods.metadata, too: without that no pod gets the holder label",
             ),
             (
                 lists.into_iter().all(|items| items <= MOST_ITEMS),

@@ -644,6 +644,11 @@ pods:
             "pods: name its metadata or labels",
         ),
         (
+            "metadata: [spec.template.metadata]",
+            "labels: ['a={name}']\n  jobsWithHolder: ['a={name}']",
+            "pods.jobsWithHolder: name pods.metadata",
+        ),
+        (
             "pods:\n",
             "pods:\n  labels: ['a=b']\n",
             "with {name} or {uid}",

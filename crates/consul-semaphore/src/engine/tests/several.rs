@@ -494,6 +494,27 @@ fn slots_are_kept_for_one_that_asks_for_several_of_one_semaphore() {
     assert_eq!(world.started, ["a", "b", "c", "both", "d"]);
 }
 
+/// What waited there had been passed over for long enough, and that is forgotten with the semaphore.
+#[test]
+fn a_semaphore_that_is_made_again_keeps_nothing_at_once() {
+    let mut world = World::with(&[("db", 2)]);
+    world.comes("a", &[asks("db", 1)]);
+    world.comes("b", &[asks("db", 1)]);
+    world.comes("both", &[asks("db", 2)]);
+    world.passes_over();
+    let now = world.now();
+    world.engine.remove(&semaphore("db"), now, &world.store);
+    world.add(&[("db", 2)]);
+    world.settle();
+    world.comes("c", &[asks("db", 1)]);
+    world.ends("a");
+    assert_eq!(world.started, ["a", "b", "c"], "both is passed over anew");
+    world.passes_over();
+    world.comes("d", &[asks("db", 1)]);
+    world.ends("b");
+    assert_eq!(world.started, ["a", "b", "c"], "a slot is kept again");
+}
+
 /// R is the first in A and the second in B. S is before it in B, and waits for C: A must not idle for R meanwhile.
 #[test]
 fn nothing_is_kept_for_one_that_is_not_the_first_in_all_its_queues() {
