@@ -9,11 +9,18 @@ CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
 GUNGRAUN_VERSION := 0.20.0
 GUNGRAUN := .tools/gungraun-runner-$(GUNGRAUN_VERSION)/bin/gungraun-runner
 
-# Only what they start is built; bare has Helm, too.
+# Only what they start is built, or taken from this machine if it fits; bare has Helm, too. With KUBECONFIG=... and
+# CONSUL_HTTP_ADDR=... on make's command line, the demo runs on that cluster and that Consul. In the environment these
+# say nothing: there a developer has them for other things.
+existing := $(filter command,$(origin KUBECONFIG) $(origin CONSUL_HTTP_ADDR))
+ifeq ($(existing),)
 demo dev bare:
-	@crates/testbed/servers/build consul etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok $(if $(filter bare,$@),helm)
-	@cargo build --locked --bins --package consul-semaphore-operator --package consul-semaphore-cli --package kubectl-csem --package testbed
-	@"$${CARGO_TARGET_DIR:-target}/debug/bed" $@
+	@crates/testbed/up $@ consul etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok $(if $(filter bare,$@),helm)
+else
+demo dev bare:
+	@[ "$@ $(words $(existing))" = "demo 2" ] || { echo "On a cluster that is there: make demo KUBECONFIG=... CONSUL_HTTP_ADDR=..., with both" >&2; exit 1; }
+	@BED_EXISTING=1 crates/testbed/up $@
+endif
 
 # Three PipelineRuns of Tekton and a Job through two slots: a quarter of an hour the first time, for Tekton.
 demo-pipelines:

@@ -13,7 +13,7 @@ use std::{
 };
 
 use serde_json::json;
-use testbed::{ApiServer, Consul, Kubernetes, Policy, eventually, same};
+use testbed::{ApiServer, Consul, Kubernetes, Policy, eventually, same, server_folders};
 
 /// One policy being in force says nothing about another.
 #[tokio::test]
@@ -173,6 +173,75 @@ async fn a_test_that_panics_keeps_the_logs_and_nothing_else() {
     .await;
     assert!(Path::new(&folder).join("kube-apiserver.log").exists());
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// It is broken off first, while two Jobs run, and then it runs to its end.
+#[tokio::test]
+async fn the_demo_leaves_nothing_on_a_cluster_that_is_there() {
+    let (kubernetes, consul) = tokio::join!(Kubernetes::start(), Consul::start());
+    let nothing_of_it_is_left = async || {
+        let kinds = "crd,clusterroles,clusterrolebindings,namespaces";
+        let names = kubernetes.kubectl(["get", kinds, "-o", "name"]).await;
+        let mut names: Vec<_> = names.lines().collect();
+        names.retain(|name| name.contains("semaphore") || *name == "namespace/demo");
+        assert_eq!(names, [""; 0]);
+        assert_eq!(consul.list("").await, []);
+        assert_eq!(consul.sessions().await, [json!(null); 0]);
+        let nodes = consul.get("catalog/nodes").await;
+        let nodes: Vec<_> = nodes.as_array().unwrap().iter().collect();
+        assert_eq!(nodes.len(), 1, "only Consul's own: {nodes:?}");
+    };
+
+    let mut demo = demo_on(&kubernetes, &consul).spawn().unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap());
+    line_after(&mut lines, "# Each of the two holds its slot");
+    kill("INT", demo.id());
+    line_after(&mut lines, "The demo ends early: interrupted");
+    line_after(&mut lines, "Nothing of it is left.");
+    assert!(!demo.wait().unwrap().success());
+    nothing_of_it_is_left().await;
+
+    let demo = demo_on(&kubernetes, &consul).output().unwrap();
+    let shown = String::from_utf8_lossy(&demo.stdout);
+    assert!(demo.status.success(), "{shown}");
+    assert!(shown.contains("All five are complete"), "{shown}");
+    nothing_of_it_is_left().await;
+}
+
+/// What the demo would take away is not its own there.
+#[tokio::test]
+async fn the_demo_does_not_touch_an_operator_that_is_there() {
+    let (server, consul) = tokio::join!(ApiServer::start(), Consul::start());
+    server.kubectl(["apply", "-k", "crds"]).await;
+
+    let demo = demo_on(&server, &consul).output().unwrap();
+
+    let shown = String::from_utf8_lossy(&demo.stdout);
+    assert!(!demo.status.success(), "{shown}");
+    let crd = "customresourcedefinition.apiextensions.k8s.io/consulsemaphores.consul-semaphore.io";
+    assert!(shown.contains("the cluster has them already"), "{shown}");
+    assert!(shown.contains(crd), "{shown}");
+    server.kubectl(["get", crd]).await;
+}
+
+/// `make demo` on a cluster and a Consul that are there.
+fn demo_on(server: &ApiServer, consul: &Consul) -> Command {
+    let this = std::env::current_exe().unwrap();
+    let programs = this.ancestors().nth(2).unwrap();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = server_folders()
+        .into_iter()
+        .chain(std::env::split_paths(&path));
+    let mut command = Command::new(programs.join("bed"));
+    command
+        .arg("demo")
+        .env("PATH", std::env::join_paths(path).unwrap())
+        .env("BED_EXISTING", "1")
+        .env("KUBECONFIG", server.kubeconfig())
+        .env("CONSUL_HTTP_ADDR", consul.address())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    command
 }
 
 /// Not a test: the process that the tests above end. It panics when its stdin is closed.

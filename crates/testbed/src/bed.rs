@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use kube::Client;
 
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
     consul_server::ConsulServer,
     controller::Running,
     env::Env,
+    existing,
     folder::Folder,
     kubeconfig,
     kubernetes::Kubernetes,
@@ -305,8 +306,12 @@ impl Bed {
     /// Watches the semaphore at `prefix` from now on: how many holders it has, and how many of its Jobs have pods.
     #[track_caller]
     pub fn watch_limit(&self, prefix: &str) -> impl Future<Output = LimitWatch> {
-        let watch = LimitWatch::start(&self.consul, &self.client, prefix);
-        story(Location::caller(), watch)
+        story(Location::caller(), self.try_watch_limit(prefix))
+    }
+
+    /// Like [`Self::watch_limit`], for programs other than tests.
+    pub async fn try_watch_limit(&self, prefix: &str) -> Result<LimitWatch> {
+        LimitWatch::start(&self.consul, &self.client, prefix).await
     }
 
     /// Ends everything, and waits until it has ended. All other handles must be dropped first.
@@ -345,11 +350,7 @@ impl Bed {
 
     pub(crate) async fn of(servers: Arc<Servers>) -> Result<Self> {
         let client = kubeconfig::client(&servers.kubeconfig).await?;
-        let consul = &servers.place.consul;
-        let address = consul
-            .get("CONSUL_HTTP_ADDR")
-            .context("no CONSUL_HTTP_ADDR")?;
-        let consul = Consul::at(address, consul.get("CONSUL_HTTP_TOKEN"))?;
+        let consul = existing::consul_of(&servers.place.consul)?;
         Ok(Self {
             servers,
             client,

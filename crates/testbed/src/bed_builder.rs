@@ -1,12 +1,11 @@
 //! Starts a bed, with or without changes to its parts.
 use std::{
-    env,
     panic::Location,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
     core::v1::ServiceAccount,
@@ -19,6 +18,7 @@ use crate::{
     consul_server::{ConsulBuilder, ConsulServer},
     controller::Controller,
     env::Env,
+    existing::Existing,
     folder::Folder,
     kubeconfig,
     kubernetes::Kubernetes,
@@ -139,14 +139,10 @@ impl BedBuilder {
     }
 
     pub(crate) async fn servers(mut self) -> Result<Servers> {
-        let mut existing = None;
-        if use_existing()? {
-            let env = env::vars()
-                .filter(|(name, _)| name.starts_with("CONSUL_"))
-                .collect();
-            self.consul.get_or_insert(ConsulChoice::Existing(env));
-            existing = Some(required("KUBECONFIG")?.into());
-        }
+        let existing = Existing::from_env()?.map(|Existing { kubeconfig, consul }| {
+            self.consul.get_or_insert(ConsulChoice::Existing(consul));
+            kubeconfig
+        });
         let folder = Arc::new(Folder::new()?);
         if let Some(original) = self.original.take() {
             let original = original.kubernetes.as_ref();
@@ -213,20 +209,6 @@ async fn start_kubernetes(
     let kubernetes = Kubernetes::start_in(folder.clone(), Workloads::Jobs, api_server_args).await?;
     let kubeconfig = kubernetes.kubeconfig().to_owned();
     Ok((Some(kubernetes), kubeconfig))
-}
-
-/// `BED_EXISTING=1` uses the Kubernetes of `KUBECONFIG` and the Consul of `CONSUL_HTTP_ADDR`. Those two alone don't
-/// suffice: a developer has them set for other clusters, and the tests would run there.
-fn use_existing() -> Result<bool> {
-    match env::var("BED_EXISTING").as_deref() {
-        Err(_) | Ok("" | "0") => Ok(false),
-        Ok("1") => Ok(true),
-        Ok(other) => bail!("BED_EXISTING is 1 or 0, not {other}"),
-    }
-}
-
-fn required(name: &str) -> Result<String> {
-    env::var(name).with_context(|| format!("BED_EXISTING=1 needs {name}"))
 }
 
 /// Does what a user does before the first start: applies the CRD and RBAC manifests that the project ships, and the

@@ -59,7 +59,7 @@
 //! | `OPERATOR_BIN` | the operator's program (default: the one that cargo has built) |
 //! | `CLI_BIN` | the program `consul-semaphore` (default: the one that cargo has built) |
 //! | `KEEP_BED` | if set, the folder with the logs is kept |
-//! | `BED_EXISTING` | `1` uses the Kubernetes of `KUBECONFIG` and the Consul of `CONSUL_HTTP_ADDR` (with the other `CONSUL_*` variables), and starts only the operator |
+//! | `BED_EXISTING` | `1` uses the Kubernetes of `KUBECONFIG` and the Consul of `CONSUL_HTTP_ADDR` (with the other `CONSUL_*` variables), and kubectl on `PATH`, and starts only the operator |
 //! | `BED_MANIFESTS` | where `crds/` and `config/rbac/` are (default: the workspace) |
 mod access;
 mod api_server;
@@ -74,6 +74,7 @@ mod container;
 mod controller;
 mod env;
 mod etcd;
+mod existing;
 mod folder;
 pub mod helpers;
 mod http;
@@ -117,6 +118,7 @@ pub use consul_server::{ConsulBuilder, ConsulServer};
 pub use container::Container;
 pub use controller::{Controller, Running};
 pub use etcd::Etcd;
+pub use existing::Existing;
 pub use folder::Folder;
 pub use http::http_client;
 pub use job::{Job, SEMAPHORE_LABEL, WORKLOAD_LABEL};

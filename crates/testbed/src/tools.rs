@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{env::Env, folder::Folder, programs};
+use crate::{env::Env, existing, folder::Folder, programs};
 
 const PATIENCE: Duration = Duration::from_mins(5);
 
@@ -24,6 +24,12 @@ pub(crate) async fn kubectl<A: AsRef<OsStr>>(
 
 /// A kubectl command without arguments.
 pub(crate) fn kubectl_command(kubeconfig: &Path) -> Result<Command> {
+    if existing::asked_for()? {
+        // The one on PATH fits that cluster, and has its cache already.
+        let mut command = command(Path::new("kubectl"));
+        command.env("KUBECONFIG", kubeconfig);
+        return Ok(command);
+    }
     let mut command = command(&programs::server("kubectl")?);
     command.env("KUBECONFIG", kubeconfig);
     // By default it caches server data in the home directory, or without one in the current directory.
@@ -108,7 +114,8 @@ async fn run(command: Command) -> Result<String> {
     let mut command = tokio::process::Command::from(command);
     let output = tokio::time::timeout(PATIENCE, command.kill_on_drop(true).output())
         .await
-        .with_context(|| format!("{shown} takes too long"))??;
+        .with_context(|| format!("{shown} takes too long"))?
+        .with_context(|| format!("starting {shown}"))?;
     if !output.status.success() {
         bail!(
             "{shown}: {}",
