@@ -234,9 +234,13 @@ fn holders_for_many_semaphores<'a>(bed: &'a Bed, team: &'a Namespace) -> Flooded
     })
 }
 
+/// How many of these tests run at once: each floods servers of its own, and with them the machine.
+static TURNS: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
+
 /// A team has its Jobs started beside these floods, and the operator stays small. The flooded semaphores come to this
 /// reason, if it is the same for all of them.
 async fn is_small_beside(floods: &[Flood], reason: Option<&str>) {
+    let _turn = TURNS.acquire().await;
     let bed = Bed::start().await;
     let (team, hostile) = (bed.namespace("team").await, bed.namespace("hostile").await);
     let ok = team.semaphore("ok").limit(1).create().await;
@@ -337,6 +341,7 @@ async fn everything_at_once_takes_little_memory() {
 async fn thousands_of_jobs_that_hold_slots_without_pods_take_little_memory() {
     const JOBS: usize = 5_000;
     const SEMAPHORES: usize = 25;
+    let _turn = TURNS.acquire().await;
     let bed = Bed::start().await;
     let hostile = bed.namespace("hostile").await;
     bed.operator().stop().await;
