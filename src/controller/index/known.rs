@@ -57,10 +57,10 @@ impl KnownWorkloads {
         all.map(|(uid, known)| (uid, &known.tracked))
     }
 
-    /// Stores a workload that has no place in a queue yet, instead of its earlier version.
-    pub(super) fn insert(&mut self, tracked: TrackedWorkload) {
+    /// Stores a workload, which has its place in these queues, instead of its earlier version.
+    pub(super) fn insert(&mut self, tracked: TrackedWorkload, queues: Vec<QueueRef>) {
         let uid = tracked.workload.uid.clone();
-        let queues = Box::default();
+        let queues = queues.into();
         self.all.insert(uid, Box::new(Known { tracked, queues }));
     }
 

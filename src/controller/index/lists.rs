@@ -36,8 +36,7 @@ impl Lists {
     /// A list of all workloads of a kind there starts.
     pub(super) fn begin(&mut self, kind: &KindName, scope: &WatchScope) {
         let list = (Moment::now(), BTreeSet::new());
-        let now = clock::time().as_second();
-        self.unsaid_since.get_or_insert(now);
+        self.unsaid_since.get_or_insert(clock::time().as_second());
         self.workloads.insert((kind.clone(), scope.clone()), list);
     }
 
@@ -49,8 +48,8 @@ impl Lists {
 
     /// Whether a workload was made when no earlier operator could say that it waits.
     pub(super) fn is_unsaid(&self, workload: &Workload) -> bool {
-        let since = self.unsaid_since;
-        since.is_some_and(|since| workload.since >= since)
+        self.unsaid_since
+            .is_some_and(|since| workload.since >= since)
     }
 
     /// Records a workload from a watch; returns when the list began, if it is part of one.

@@ -45,9 +45,9 @@ impl State {
             self.withdraw(&known);
             self.users.remove(&known);
         }
+        let queues = self.arrange(&tracked, announce && is_new);
         self.users.insert(&tracked);
-        self.workloads.insert(tracked.clone());
-        self.arrange(&tracked, announce && is_new);
+        self.workloads.insert(tracked, queues);
     }
 
     pub(super) fn remove(&mut self, uid: &Uid) {
@@ -80,11 +80,11 @@ impl State {
     }
 
     /// Gives a workload its place; `announce` if an event should say that it waits or is on hold. Workloads of other operators have
-    /// no place here.
-    fn arrange(&mut self, tracked: &TrackedWorkload, announce: bool) {
+    /// no place here. Returns the queues that it is in, which the caller stores.
+    fn arrange(&mut self, tracked: &TrackedWorkload, announce: bool) -> Vec<QueueRef> {
         self.mark_concerned(tracked);
         if self.belongs_to_others(tracked) {
-            return;
+            return Vec::new();
         }
         let (workload, uid) = (&tracked.workload, &tracked.workload.uid);
         if !tracked.is_managed() && Stop::of(workload).is_some() {
@@ -115,7 +115,7 @@ impl State {
             }
         }
         self.arrange_alike(tracked, &queues);
-        self.workloads.set_queues(uid, queues);
+        queues
     }
 
     /// Notes a workload that replaces those that ask for the same, and what it supersedes.
@@ -328,7 +328,8 @@ impl State {
         let is_new = is_decided && self.lists.is_unsaid(&tracked.workload);
         let waited_for_it = self.unclaimed.contains(uid) || is_new;
         self.withdraw(&tracked);
-        self.arrange(&tracked, announce && waited_for_it);
+        let queues = self.arrange(&tracked, announce && waited_for_it);
+        self.workloads.set_queues(uid, queues);
         // Whose it is may have changed.
         self.remnants.mark(uid);
     }
