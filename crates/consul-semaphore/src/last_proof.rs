@@ -122,9 +122,7 @@ impl<K: Clone + Ord> LastProofs<K> {
         let lasts = |proof: &LastProof| proof.ran <= proof.ttl.unwrap_or_default() * 2;
         self.groups
             .retain(|group, proof| seen.contains_key(group) || lasts(proof));
-        if self.complete.is_some() || !self.groups.is_empty() {
-            self.complete = Some(now);
-        }
+        self.complete = Some(now);
     }
 
     /// What is known from before of the workloads of a group; `None` if nothing was ever recorded.
@@ -209,10 +207,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_recorded_before_a_workload_runs() {
+    fn a_record_without_an_entry_says_when_an_operator_was_at_work() {
         let mut proofs = LastProofs::<&str>::default();
-        proofs.note(second(50), []);
         assert_eq!(proofs.entries(), None);
+        proofs.note(second(50), []);
+        assert_eq!(proofs.entries(), Some((second(50), &BTreeMap::new())));
     }
 
     #[test]
