@@ -256,6 +256,8 @@ fn spawn(folder: &Folder, recipe: &Recipe, log: &Path, pid_file: &Path) -> Resul
                 .filter_map(|name| Some((name, std::env::var_os(name)?))),
         )
         .env("HOME", folder.path())
+        // Servers of a bed live for minutes: they take memory rather than a fifth of the processor for collecting it.
+        .env("GOGC", "400")
         .envs(env.iter())
         .current_dir(folder.path())
         .stdin(Stdio::piped())

@@ -13,7 +13,9 @@ use crate::story::story;
 /// than a semaphore's usual TTL, so that the mere expiry of a session does not count as a success.
 pub const PATIENCE: Duration = Duration::from_secs(100);
 
-const PAUSE: Duration = Duration::from_millis(50);
+/// The shortest and the longest time between two checks. It is a twentieth of what has passed, so that long waits cost
+/// servers little, and tests that wait beside each other do not slow each other down.
+const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(400)];
 
 /// The result of a check: the condition is met, or what was seen instead.
 pub trait Look {
@@ -109,7 +111,8 @@ where
             Ok(value) => return Ok(value),
             Err(state) => seen = state,
         }
-        tokio::time::sleep(PAUSE).await;
+        let [shortest, longest] = PAUSES;
+        tokio::time::sleep((start.elapsed() / 20).clamp(shortest, longest)).await;
     }
     bail!(
         "not within {} s: {what}; last seen: {seen}",
