@@ -161,8 +161,8 @@ impl Written {
             groups: BTreeMap::new(),
         };
         for (_, mut proofs) in by_namespace {
-            // The proofs without an entry of their own are in the entry of the rest, which counts as old as the
-            // oldest proof of all. So the others keep their own entries.
+            // The entry of the rest counts as old as the oldest proof, so the youngest proofs keep entries of their
+            // own.
             proofs.sort_by_key(|(_, proof)| proof.spent());
             for (place, (group, proof)) in proofs.iter().enumerate() {
                 if proofs.len() > 1 && place + 1 < room {
