@@ -103,7 +103,7 @@ pub(super) async fn watch_checks(context: Arc<Context>, mut watching: Watching) 
     }
 }
 
-/// Our admission checks: those of this operator's controller.
+/// Our admission checks: those of `consul-semaphore.io/slots`.
 #[derive(Default)]
 struct Checks {
     names: BTreeSet<String>,

@@ -177,7 +177,7 @@ pub(super) struct KeyStatus {
     pub(super) findings: Vec<Finding>,
     /// Whether slots are granted, or will be in the next window.
     pub(super) open: bool,
-    /// Number of slots that may be held in all before a waiting workload of the lowest priority gets none.
+    /// Limit in force for a waiting workload of the lowest priority.
     pub(super) in_force: u32,
     /// Workloads that ask for several slots and can't have all of them yet.
     pub(super) several: Several,
