@@ -9,9 +9,11 @@
 //!   of its prefix.
 //! - `session_manager` renews sessions.
 //! - `events` writes events.
-//! - `intake` reports Jobs that name no semaphore of this operator.
+//! - `intake` reports workloads that are in no queue, and `unqueued` ends their waits.
 //! - `advisor` reports annotations that have no effect.
 //! - `ungranted` suspends Jobs that run without a grant.
+//! - `unfailable` puts workloads on hold whose status can't say that they have failed.
+//! - `startup_log` reports at startup where Consul is, and whether it answers.
 //! - `list_rights` checks whether a replica could list what the leader watches.
 //! - `table` serves the kinds of a `ConfigMap`.
 //! - `kueue` answers the admission checks of Kueue.

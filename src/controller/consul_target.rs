@@ -114,7 +114,7 @@ mod tests {
             prop_assert_eq!(one == other, (&a, &in_a) == (&b, &in_b));
             // An operator's own node, or one given to `exec`, never belongs to a tenant.
             prop_assert_ne!(&one, &b);
-            // A rule for all tenants of a cluster, `session_prefix "<own>:"`, does not cover another cluster's.
+            // The rule for all tenants of a cluster, `session_prefix "<own>:"`, covers no tenant of another cluster.
             let of_b = tenants_node(&b, "");
             prop_assert_eq!(one.starts_with(&of_b), a == b);
         }

@@ -1,4 +1,4 @@
-//! A bounded queue whose room namespaces share.
+//! Keeps a bounded queue whose room namespaces share.
 
 use std::{
     collections::{HashMap, VecDeque},

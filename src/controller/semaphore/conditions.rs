@@ -25,7 +25,7 @@ pub(super) struct Observed<'a> {
     /// Node of the sessions that are created; `None` while Consul can't be used.
     pub(super) node: Option<&'a str>,
     pub(super) index: &'a Index,
-    /// Error of the last call to Consul, if it failed.
+    /// Current trouble with Consul, if there is any.
     pub(super) error: Option<&'a consul::Error>,
     /// Whether Consul has answered.
     pub(super) answered: bool,

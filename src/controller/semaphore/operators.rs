@@ -124,14 +124,14 @@ impl Operators {
         is_said(&self.own) && others.all(is_said)
     }
 
-    /// Returns when the next operator stops to count, if it does not write until then.
+    /// Returns when the next operator ceases to count, if it does not write until then.
     pub(super) fn until(&self) -> Moment {
         let working = self.others.values().filter(|other| other.works());
         let ends = working.map(|other| other.last + LASTING);
         ends.min().unwrap_or(Moment::END)
     }
 
-    /// Stops to count the operators that have not written for long. The next write of such an operator shows that it
+    /// Ends the counting of operators that have not written for long. The next write of such an operator shows that it
     /// still works.
     pub(super) fn expire(&mut self, now: Moment) {
         for other in self.others.values_mut() {

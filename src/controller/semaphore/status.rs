@@ -142,8 +142,8 @@ pub(super) fn queued(index: &Index, reference: &QueueRef, queue: &Queue) -> Queu
 
 /// Whether the actions of others in Consul matter to a waiting workload, because others take part or nothing can be
 /// granted at the moment. If all contenders are ours, this operator is the first to know when their slots become
-/// free. Still, if the watch has not shown our own writes yet (`seen` is false), a contender may have come that goes
-/// before the next workload.
+/// free. In fair order, though, a contender may have come that goes before the next workload, if the watch has not
+/// shown our own writes yet (`seen` is false).
 pub(super) fn depends_on_others(queue: &Queue, conclusion: &Conclusion, seen: bool) -> bool {
     if queue.settings().fair.is_some() && !seen {
         return true;
