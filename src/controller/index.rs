@@ -193,7 +193,7 @@ struct IndexedQueue {
     waiting: WaitingList,
     /// Times at which the waits of workloads may end, in seconds since 1970. Waits that never end are not in it.
     deadlines: DueTimes<i64>,
-    /// Waiting workloads that a newer one supersedes, unless the newer one is gone.
+    /// Waiting workloads that a newer one supersedes. Some of the newer ones may be gone by now.
     superseded: BTreeSet<Uid>,
     /// Workloads that have this queue as their first, and whose start of the wait is still to be recorded.
     unrecorded: BTreeSet<Uid>,
@@ -820,8 +820,8 @@ impl Index {
     }
 
     /// Returns a workload that counts as stopping until it is proved that no pod of it is left, as its status shows
-    /// it. The caller asks about its pods, so it is not touched any more. Returns `None` if the workload is not one
-    /// of these, or is not known to be of this operator.
+    /// it. The caller asks about its pods, so the note that a pod has ended is cleared. Returns `None` if the
+    /// workload is not one of these, or is not known to be of this operator.
     pub(super) fn unproved(&self, uid: &Uid) -> Option<TrackedWorkload> {
         let mut state = self.state();
         if !state.is_ours(uid) {

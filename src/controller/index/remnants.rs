@@ -137,7 +137,7 @@ impl Remnants {
         self.changed.wake()
     }
 
-    /// Returns an unproved workload, whose pods the caller asks about. The workload is not touched any more.
+    /// Returns an unproved workload, whose pods the caller asks about. The note that a pod has ended is cleared.
     pub(super) fn take(&mut self, uid: &Uid) -> Option<TrackedWorkload> {
         let known = self.unproved.get_mut(uid)?;
         known.touched = false;
