@@ -18,8 +18,8 @@ use super::{
     signals,
 };
 
-/// Signal with which the kernel reports the death of this program. The guard's whole process group also receives this
-/// signal when somebody sends it to the group; it has no effect on the command.
+/// Signal with which the kernel reports the death of this program. If somebody sends the signal to the whole process
+/// group, the command receives it too, but the signal has no effect there.
 const DEATH: Signal = Signal::URG;
 
 /// Runs a command and returns its exit code. The process to end with must be the parent. If the parent dies first,

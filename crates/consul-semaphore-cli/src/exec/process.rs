@@ -62,7 +62,7 @@ pub(super) struct Process {
     /// Child process: the command, or its guard.
     child: tokio::process::Child,
     id: Pid,
-    /// Whether the child leads a process group of its own, so that signals also reach the processes that it has
+    /// Whether the child leads its own process group, so that signals also reach the processes that the child has
     /// started.
     leads: bool,
     /// Whether the child is the guard.

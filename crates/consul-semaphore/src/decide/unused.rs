@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::{Observed, Pass};
 use crate::{Lock, OwnContender, Phase};
 
-/// Time for which an unused `.lock` is left to whoever made it: another `ConsulSemaphore`, which would make it again
-/// at once, or a program that is about to take a slot.
+/// Time for which an unused `.lock` is left to its maker: another `ConsulSemaphore`, which would make it again at
+/// once, or a program that is about to take a slot.
 pub(super) const REST: Duration = Duration::from_secs(20);
 
 impl Pass<'_> {

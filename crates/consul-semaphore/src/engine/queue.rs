@@ -50,8 +50,8 @@ const SOONEST: Duration = Duration::from_millis(10);
 /// Time after which the queue tries again what no event announces.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Least time that a call to Consul may take, however soon a running workload has to be suspended. A longer wait
-/// would make the next pass believe that the process has slept.
+/// Least time that a call to Consul may take, however soon a running workload has to be suspended. A call that lasts
+/// longer than [`LATE`] would make the next pass believe that the process has slept.
 const LEAST: Duration = Duration::from_millis(500);
 
 /// Largest number of sessions that are made at once for a queue: about as many as the slots that one transaction
