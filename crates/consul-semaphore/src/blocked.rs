@@ -64,7 +64,7 @@ impl Blocked {
                 self.0.pop();
             }
             Some(Interval { to: to @ None, .. }) if !blocked => *to = Some(now),
-            // A state that lasts, or that follows at once, belongs to the same interval.
+            // A time that lasts, or that follows the last one at once, is one interval with it.
             Some(Interval { to: None, .. }) => return false,
             Some(Interval { to, .. }) if blocked && *to >= Some(now) => *to = None,
             _ if blocked => self.0.push(Interval {

@@ -29,8 +29,8 @@ pub(super) struct Composer<'a> {
     observed: &'a Observed<'a>,
     reading: &'a Reading,
     draft: Draft<'a>,
-    /// Number of free slots that are reserved, so that they are not granted here: for workloads whose session is
-    /// being made, for foreign contenders, and for slots that still have pods.
+    /// Number of free slots that are reserved, so that they are not granted here: for workloads that come first, for
+    /// foreign contenders, and for lost slots whose workloads still have pods.
     reserved: usize,
     /// Whether adding holders is forbidden.
     closed: bool,

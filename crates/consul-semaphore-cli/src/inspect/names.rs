@@ -9,7 +9,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 /// Largest number of sessions that are looked up for one answer, because each takes a call.
 const MOST: usize = 100;
 
-/// Number of these calls that run at once.
+/// Number of look-ups of sessions that run at once.
 const AT_ONCE: usize = 8;
 
 /// Sessions that were looked up.

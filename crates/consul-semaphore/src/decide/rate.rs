@@ -57,7 +57,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Returns whether the workload may be started in this slot. A workload that has started in the slot once is not
-    /// started in it again, and a slot that was given back is never used.
+    /// started in it again, and a slot that the workload gave back is not used for it again.
     fn may_start_in(&self, ours: &OwnContender, slot: &RateSlot) -> bool {
         let workload = ours.workload.as_ref().filter(|workload| {
             workload.phase == Phase::Idle

@@ -59,7 +59,7 @@ impl Pass<'_> {
                 continue;
             }
             if workload.seen > self.reading.sent {
-                // An answer of Consul from before the workload existed does not count against it.
+                // An answer of Consul from before the workload existed does not count against the workload.
                 self.plan.reread = true;
                 return;
             }

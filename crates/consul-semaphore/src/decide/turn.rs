@@ -31,7 +31,7 @@ struct Waiter {
     created: u64,
     /// Number of slots that are left to the contender.
     slots: usize,
-    /// Time until which the slots are left to it, if a slot is free.
+    /// Time until which the slots are left to the contender, if a slot is free.
     until: Option<Moment>,
     /// Whether the slots are kept for the contender, and not only left to it for a turn.
     kept: bool,
