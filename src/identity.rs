@@ -263,7 +263,7 @@ impl Identity {
         self.changed.subscribe()
     }
 
-    /// Waits until the owner of the identity in the operator's own datacenter is known, or why it can't be.
+    /// Waits until the owner of the identity in the operator's own datacenter is known, or why nobody can tell.
     pub(crate) async fn decided(&self) {
         let mut ownership = self.ownership(None);
         // The sender lives as long as this.

@@ -32,7 +32,7 @@ impl Version {
         }
     }
 
-    /// Returns whether the process that wrote this version wrote the other one, too, at the same time or before.
+    /// Returns whether the other version is of the same process, and not newer than this one.
     pub(super) fn covers(&self, other: &Self) -> bool {
         self.writer == other.writer && other.number <= self.number
     }
