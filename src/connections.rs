@@ -1,4 +1,5 @@
-//! HTTP connections, with or without TLS: one request each, bounded in number and in time.
+//! Serves HTTP connections, with or without TLS: each connection has one request, and their number and duration are
+//! bounded.
 
 mod tls;
 
@@ -39,41 +40,43 @@ use tokio::{
 pub(crate) use self::tls::Tls;
 pub use self::tls::TlsFiles;
 
-/// Between retries while the system can't accept a connection, for example when file descriptors run out.
+/// Wait between retries while the system can't accept a connection, for example when file descriptors run out.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
 
-/// How long sent data may stay unacknowledged, in milliseconds.
+/// Time that sent data may stay unacknowledged, in milliseconds.
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED_MILLIS: u32 = 30_000;
 
-/// How much of an answer a socket takes before its client reads, in bytes; the system takes twice as much memory. By
-/// itself it would take some MiB for each slow reader, which count for the container's limit.
+/// Size of a socket's send buffer, in bytes: how much of an answer the socket takes before its client reads. The
+/// system takes twice as much memory. Without this bound, the system would take some MiB for each slow reader, and
+/// this memory counts for the container's limit.
 const SEND_BUFFER: usize = 128 << 10;
 
 /// Limits of connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// How many there may be at once. A new one beyond that replaces another: see [`Connections::make_room`].
+    /// Maximum number of connections at once. A new connection beyond that replaces another one: see
+    /// [`Connections::make_room`].
     pub(crate) most: usize,
-    /// How long the TLS handshake may take, and then the request's head to arrive.
+    /// Time that the TLS handshake may take, and after it the head of the request.
     pub(crate) head: Duration,
-    /// How long a connection may last.
+    /// Time that a connection may last.
     pub(crate) lasts: Duration,
-    /// How long unfinished answers may take when the server shuts down.
+    /// Time that unfinished answers may take when the server shuts down.
     pub(crate) grace: Duration,
 }
 
-/// A connection, passed to its request in the extensions.
+/// One connection, which its request has as an extension.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection(Arc<Progress>);
 
 #[derive(Debug)]
 struct Progress {
-    /// The address of the client.
+    /// Address of the client, as [`Connection::address`] returns it.
     address: Arc<str>,
-    /// Its request has arrived.
+    /// Whether the request of the connection has arrived.
     asked: AtomicBool,
-    /// It is not closed to make room.
+    /// Whether the connection stays open when a new one needs room.
     kept: AtomicBool,
 }
 
@@ -86,13 +89,13 @@ impl Connection {
         }))
     }
 
-    /// The address of the client, by which what one client can take is bounded. With IPv6 it is that of the client's
-    /// network, because a client can have any address of it.
+    /// Returns the address of the client, by which the share of one client is bounded. For IPv6 this is the address
+    /// of the client's network, because a client can have any address of its network.
     pub(crate) fn address(&self) -> &Arc<str> {
         &self.0.address
     }
 
-    /// Keeps it when others need room. The caller limits how many connections are kept.
+    /// Keeps the connection open when new ones need room. The caller limits how many connections are kept.
     pub(crate) fn keep(&self) {
         self.0.kept.store(true, Ordering::Relaxed);
     }
@@ -106,7 +109,7 @@ impl Connection {
     }
 }
 
-/// The address, or with IPv6 that of its /64 network.
+/// Returns the address, or for IPv6 the address of its /64 network.
 fn network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => {
@@ -123,13 +126,14 @@ struct Connections {
     routes: Router,
     bounds: Bounds,
     tasks: JoinSet<()>,
-    /// The oldest first; some of them may have ended.
+    /// Connections, the oldest first. Some of them may have ended.
     open: VecDeque<(Connection, AbortHandle)>,
 }
 
-/// Listens on the address; port 0 takes a free one.
+/// Listens on the address; port 0 takes a free port.
 ///
-/// `[::]` is every address of IPv6 and IPv4. On a machine whose kernel has no IPv6 it is every address of IPv4.
+/// `[::]` means every address of IPv6 and IPv4. On a machine whose kernel has no IPv6, it means every address of
+/// IPv4.
 pub(crate) async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address).await;
     if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED)
@@ -142,7 +146,7 @@ pub(crate) async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     listener
 }
 
-/// Serves until `shutdown` ends, then for the grace, to finish answers that have begun.
+/// Serves until `shutdown` ends, and then for the grace period, so that answers that have begun can finish.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<Tls>,
@@ -176,7 +180,7 @@ pub(crate) async fn serve(
         }
     }
     drop(listener);
-    // Answers that are not finished by then are dropped with the set.
+    // Answers that are still unfinished after the grace period are dropped with the set.
     let _ = timeout(bounds.grace, async {
         while connections.tasks.join_next().await.is_some() {}
     })
@@ -196,15 +200,16 @@ impl Connections {
             bounds: self.bounds,
             connection: connection.clone(),
         };
-        // The handshake is a part of the task, so a slow client delays no other.
+        // The task makes the handshake, so a slow client delays no other client.
         let task = self.tasks.spawn(exchange.run(stream, self.tls.clone()));
         self.open.push_back((connection, task));
-        // In a flood, first read the requests that have arrived, so that their connections do not count as silent.
+        // In a flood, requests that have arrived are read first, so that their connections do not count as silent.
         yield_now().await;
     }
 
-    /// Makes room for one more; false if all connections are kept. It closes the oldest connection whose request has
-    /// not arrived, or else the oldest that is being answered: clients that send or read nothing can't block others.
+    /// Makes room for one more connection; returns false if all connections are kept. It closes the oldest connection
+    /// whose request has not arrived, or else the oldest one that is being answered. So clients that send or read
+    /// nothing can't block others.
     async fn make_room(&mut self) -> bool {
         while self.tasks.try_join_next().is_some() {}
         self.open.retain(|(_, task)| !task.is_finished());
@@ -219,14 +224,14 @@ impl Connections {
             if let Some((_, task)) = self.open.remove(at) {
                 task.abort();
             }
-            // This one, or one that has already ended.
+            // The task that ends is the aborted one, or one that had already ended.
             self.tasks.join_next().await;
         }
         true
     }
 }
 
-/// One request on a new connection, and its answer.
+/// One new connection, with its request and the answer.
 struct Exchange {
     routes: Router,
     bounds: Bounds,
@@ -295,10 +300,10 @@ mod tests {
         *,
     };
 
-    /// Nothing times out within a test.
+    /// Bound that no test reaches.
     const ENDLESS: Duration = Duration::from_hours(1);
 
-    /// How long an expected event may take.
+    /// Time that an expected event may take.
     const PATIENCE: Duration = Duration::from_mins(1);
 
     const MOST: usize = 4;
@@ -310,7 +315,8 @@ mod tests {
         grace: Duration::ZERO,
     };
 
-    /// `/` answers at once, `/never` never; `/kept` says that it is kept and never ends.
+    /// Starts a server that answers `/` at once and `/never` never. For `/kept`, it keeps the connection, says so,
+    /// and never ends the answer.
     async fn server() -> SocketAddr {
         server_with(None).await
     }
@@ -341,10 +347,10 @@ mod tests {
         says(address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await
     }
 
-    /// Everything received until the connection is closed.
+    /// Returns everything that is received until the connection is closed.
     async fn read_to_close(mut stream: TcpStream) -> String {
         let mut heard = Vec::new();
-        // A connection that is closed with unread data is reset.
+        // The read fails if the server closed the connection with unread data, because that resets the connection.
         let _ = timeout(PATIENCE, stream.read_to_end(&mut heard))
             .await
             .expect("it is closed");
@@ -356,7 +362,7 @@ mod tests {
         assert!(answer.ends_with("\r\n\r\nok"), "{answer:?}");
     }
 
-    /// Waits until no more of these are open than allowed.
+    /// Waits until at most `MOST` of these connections are open.
     async fn are_closed(streams: Vec<TcpStream>) {
         let mut open: JoinSet<_> = streams.into_iter().map(read_to_close).collect();
         while open.len() > MOST {
@@ -389,7 +395,7 @@ mod tests {
         are_closed(silent).await;
     }
 
-    /// A head that arrives in drips is not a request.
+    /// A head that arrives in pieces does not count as a request.
     #[tokio::test]
     async fn unfinished_requests_do_not_block_others() {
         let address = server().await;
@@ -408,7 +414,8 @@ mod tests {
         for _ in 0..MOST {
             asked.push(asks(address, "/never").await);
         }
-        // The first of these replaces the oldest; the others then replace each other.
+        // The first of these requests replaces the oldest connection; each further request replaces the one before
+        // it.
         for _ in 0..MOST {
             is_answered(address).await;
         }
@@ -449,12 +456,12 @@ mod tests {
         }
     }
 
-    /// Requests that wait in the kernel's queue among many silent connections are all read.
+    /// The server reads all requests that wait in the kernel's queue among many silent connections.
     #[tokio::test]
     async fn a_request_that_has_come_is_not_taken_for_silence() {
         let address = server().await;
         let mut requests = Vec::new();
-        // This runtime has one thread: the server sees none of these before all have been sent.
+        // This runtime has one thread, so the server sees no connection before all requests have been sent.
         for _ in 0..20 {
             requests.push(std::net::TcpStream::connect(address).unwrap());
         }
@@ -481,7 +488,7 @@ mod tests {
         assert_eq!(read_to_close(stream).await, "");
     }
 
-    /// The answer to a client that trusts the CA of these certificates.
+    /// Returns the answer to a client that trusts the CA of these certificates.
     async fn get_over_tls(
         address: SocketAddr,
         certificates: &Certificates,

@@ -1,20 +1,30 @@
-//! The Kubernetes side: watches deliver objects, the engine decides, Jobs are updated.
+//! Runs the Kubernetes side of the operator: watches deliver objects, the engine decides, and Jobs are updated.
 //!
-//! One Job's path through this module:
-//! `watches` (its events) → `index` (its place in a queue) → `shell` (passes events to the
-//! [engine](consul_semaphore::engine), and makes the calls that it asks for) → `crate::workload` (it is started) →
-//! the shell again (its pods have ended, its slot is given back).
+//! A Job passes through these parts: `watches` (delivers the events of the Job) → `index` (gives the Job its place in
+//! a queue) → `shell` (passes events to the [engine](consul_semaphore::engine), and makes the calls that the engine
+//! asks for) → `crate::workload` (starts the Job) → `shell` again (the pods have ended, so the slot is given back).
 //!
-//! Beside that: `semaphore` handles a `ConsulSemaphore` apart from its slots (finalizer, status, access to Consul,
-//! the watch of its prefix), `session_manager` renews sessions, `events` writes events, `intake` reports Jobs that
-//! name no semaphore of this operator, `advisor` reports annotations that have no effect, `ungranted` suspends
-//! Jobs that run without a grant, `list_rights` sees whether a replica could list what the leader watches, `table`
-//! serves the kinds of a `ConfigMap`, `kueue` answers the admission checks of Kueue, `proof_record` keeps for the next
-//! process when slots were last proved to be held, and `unproved` looks for pods that the status of a workload does not
-//! show. `tasks` runs what several of these do about single workloads, each when it is due (`due_times`).
-//! `consul_target` says where in Consul a semaphore lives, `secret` reads the token of a semaphore that has its own, and
-//! `prefix_watches` has the watches of prefixes, which semaphores share. `watching` reports the health of the watches of
-//! the API server, and `bench` exposes the index to benchmarks.
+//! Other parts:
+//! - `semaphore` handles a `ConsulSemaphore` apart from its slots: finalizer, status, access to Consul, and the watch
+//!   of its prefix.
+//! - `session_manager` renews sessions.
+//! - `events` writes events.
+//! - `intake` reports workloads that are in no queue, and `unqueued` ends their waits.
+//! - `advisor` reports annotations that have no effect.
+//! - `ungranted` suspends Jobs that run without a grant.
+//! - `unfailable` puts workloads on hold whose status can't say that they have failed.
+//! - `startup_log` reports at startup where Consul is, and whether it answers.
+//! - `list_rights` checks whether a replica could list what the leader watches.
+//! - `table` serves the kinds of a `ConfigMap`.
+//! - `kueue` answers the admission checks of Kueue.
+//! - `proof_record` keeps, for the next process, when slots were last proved to be held.
+//! - `unproved` looks for pods that the status of a workload does not show.
+//! - `tasks` runs what several of these parts do about single workloads, each when it is due (`due_times`).
+//! - `consul_target` says where in Consul a semaphore lives.
+//! - `secret` reads the token of a semaphore that has its own.
+//! - `prefix_watches` has the watches of prefixes, which semaphores share.
+//! - `watching` reports the health of the watches of the API server.
+//! - `bench` exposes the index to benchmarks.
 //!
 //! [`check`](crate::check) uses the same code to read specs and Secrets.
 
@@ -80,51 +90,51 @@ use consul_semaphore::{Cluster, LastProofs, Order, holding::retry_until_ok};
 use consul_semaphore_api::{scope::Scope, tenancy::Tenancy};
 use consul_semaphore_workload::Kinds;
 
-/// How long pending events may take at shutdown.
+/// Time that pending events may take at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
-/// How long low-priority work is delayed, such as an event, or making a session ahead or ending it, so that urgent work
-/// at the same time, usually the start of a Job, comes first.
+/// Delay of low-priority work, such as writing an event, or making a session ahead or ending it. Urgent work at the
+/// same time, usually the start of a Job, comes first.
 const LOW_PRIORITY: Duration = Duration::from_millis(50);
 
-/// How the operator is set up.
+/// Settings of the operator.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The name of the cluster in Consul; by default the first 8 characters of its id.
+    /// Name of the cluster in Consul; by default the first 8 characters of its id.
     pub cluster_name: Option<String>,
-    /// The id of the cluster in Consul; by default the uid of the namespace kube-system.
+    /// Id of the cluster in Consul; by default the uid of the namespace kube-system.
     pub cluster_id: Option<String>,
-    /// The external node that owns the sessions; by default `k8s-<cluster id>`.
+    /// External node that owns the sessions; by default `k8s-<cluster id>`.
     pub consul_node: Option<String>,
-    /// Which part of the cluster it works for.
+    /// Part of the cluster that the operator works for.
     pub scope: Scope,
-    /// The kinds of workloads that it serves.
+    /// Kinds of workloads that the operator serves.
     pub workloads: Workloads,
-    /// Which of several replicas leads.
+    /// Settings of the election, which decides which of several replicas leads.
     pub election: leader::Settings,
-    /// Who may use which prefix with the operator's own token.
+    /// Rules that say who may use which prefix with the operator's own token.
     pub tenancy: Tenancy,
-    /// In which order those who wait are served.
+    /// Order in which waiting workloads are served.
     pub order: Order,
-    /// How much is kept of what Consul lists, in bytes.
+    /// Maximum size of what is kept of Consul's answers, in bytes.
     pub consul_memory: usize,
 }
 
-/// Which kinds of workloads an operator serves.
+/// Kinds of workloads that an operator serves.
 #[derive(Clone, Debug, Default)]
 pub struct Workloads {
-    /// Those that come with it.
+    /// Kinds that come with the operator.
     pub kinds: Kinds,
-    /// The `ConfigMap` in its namespace with rows of others.
+    /// Name of the `ConfigMap` in the operator's namespace that has rows of other kinds.
     pub table: Option<String>,
 }
 
-/// What all terms of leadership share.
+/// State that all terms of leadership share.
 struct Shared {
     cluster: Cluster,
-    /// The name of this replica.
+    /// Name of this replica.
     identity: Arc<str>,
-    /// The external node that owns the sessions made with the operator's own token, so that restarting a Consul agent
+    /// External node that owns the sessions made with the operator's own token, so that restarting a Consul agent
     /// does not end them.
     node: Arc<str>,
     scope: Scope,
@@ -132,27 +142,27 @@ struct Shared {
     known: KnownKinds,
     tenancy: Tenancy,
     order: Order,
-    /// How long the other replicas wait for a dead leader; `None` if there is no election.
+    /// Time that the other replicas wait for a dead leader; `None` if there is no election.
     lease: Option<Duration>,
-    /// Where the identity of the cluster is kept, and what is known of the marks from earlier terms.
+    /// Place where the identity of the cluster is kept. `marks` has what is known of the marks from earlier terms.
     place: identity::Place,
     marks: Arc<Marks>,
     session_manager: SessionManager,
-    /// When slots were last proved to be held.
+    /// Record of when slots were last proved to be held.
     proof_record: ProofRecord,
-    /// What is known beside Workloads of Kueue.
+    /// Owners of the Workloads of Kueue, and what they say.
     owners: Owners,
     events: Events,
     metrics: Metrics,
-    /// Where traces of Jobs are sent.
+    /// Sender of the traces of Jobs.
     traces: Traces,
-    /// How much is kept of what Consul lists.
+    /// Budget for what is kept of Consul's answers.
     budget: Budget,
-    /// What the first token of a Secret is exposed to, if no warning has said it.
+    /// Exposure that the first token of a Secret will have, if no warning has named it yet.
     unsaid: Mutex<Option<Exposure>>,
 }
 
-/// The state of one term of leadership. The clients send no writes after the term.
+/// State of one term of leadership. The clients send no writes after the term.
 struct Context {
     shared: Arc<Shared>,
     client: Client,
@@ -161,7 +171,7 @@ struct Context {
     index: Index,
     workloads: workload::Workloads,
     unfailable: Unfailable,
-    /// The record of the last proofs as it was when the term began.
+    /// Record of the last proofs as it was when the term began.
     last_proofs: LastProofs<Group>,
     prefix_watches: PrefixWatches,
     secrets: Secrets,
@@ -191,7 +201,7 @@ pub async fn run(
         cluster = cluster(&client, settings.cluster_id.clone(), settings.cluster_name.clone(), &telemetry.health) => cluster,
         () = shutdown.clone() => return Ok(()),
     };
-    // Not ready before anything is known of the election, whatever else is said until then.
+    // The operator is not ready before it knows the state of the election, even if all other parts are ready.
     let starting = telemetry.health.part("operator");
     let mut aside = startup_tasks(&client, &settings, &telemetry.health);
     let health = telemetry.health.clone();
@@ -271,15 +281,15 @@ pub async fn run(
     };
     let work = |term| task.work(term, shutdown.clone());
     let worked = election.run(shutdown.clone(), on_change, work).await;
-    // The writer of events ends when the last handle is dropped and its queue is empty.
+    // The writer of events ends when the last handle is dropped and the queue of events is empty.
     drop(task);
     let _ = timeout(SHUTDOWN_GRACE, writing.join_all()).await;
     guest.log_out().await;
     worked
 }
 
-/// Warns of what the operator's own token is exposed to. Returns what the first token of a Secret would be exposed to, if
-/// no warning has said it.
+/// Warns of what the operator's own token is exposed to. Returns what the first token of a Secret would be exposed
+/// to, if no warning has named it.
 fn warn_of_exposures(consul: &consul::Config) -> Option<Exposure> {
     let exposures = consul.exposures();
     startup_log::warn(&exposures);
@@ -287,7 +297,7 @@ fn warn_of_exposures(consul: &consul::Config) -> Option<Exposure> {
     plain_text.filter(|plain_text| !exposures.contains(plain_text))
 }
 
-/// A budget of this many bytes, whose use the metrics show.
+/// Returns a budget of this many bytes, whose use the metrics show.
 fn counted_budget(bytes: usize, metrics: &Metrics) -> Budget {
     let budget = Budget::new(bytes);
     let counted = budget.clone();
@@ -295,7 +305,8 @@ fn counted_budget(bytes: usize, metrics: &Metrics) -> Budget {
     budget
 }
 
-/// The tasks that report about the cluster in the background: the work does not depend on them.
+/// Starts the tasks that report about the cluster in the background. The work of the operator does not depend on
+/// them.
 fn startup_tasks(client: &Client, settings: &Settings, health: &Health) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     let kinds: Vec<_> = settings.workloads.kinds.iter().cloned().collect();
@@ -310,7 +321,7 @@ fn startup_tasks(client: &Client, settings: &Settings, health: &Health) -> JoinS
     tasks
 }
 
-/// Logs which part of the cluster it works for, unless it is the whole.
+/// Logs which part of the cluster the operator works for, unless that is the whole cluster.
 fn log_part(scope: &Scope) {
     if !scope.is_whole() {
         let Scope {
@@ -321,7 +332,7 @@ fn log_part(scope: &Scope) {
     }
 }
 
-/// Where the identity of this cluster is kept.
+/// Returns the place where the identity of this cluster is kept.
 fn identity_place(
     election: &leader::Settings,
     kubernetes: &Config,
@@ -338,12 +349,12 @@ fn identity_place(
     }
 }
 
-/// The work of the leader. Each term reads everything again that [`Shared`] does not hold.
+/// Work of the leader. Each term reads everything again that [`Shared`] does not hold.
 struct LeaderTask {
     kubernetes: Config,
     consul: consul::Client,
     health: Health,
-    /// Where the record of the last proofs is kept.
+    /// Settings of the Lease in which the record of the last proofs is kept.
     kept_in: leader::Settings,
     shared: Arc<Shared>,
 }
@@ -356,7 +367,8 @@ impl LeaderTask {
         term: Term,
         shutdown: impl Future<Output = ()>,
     ) -> impl Future<Output = anyhow::Result<()>> {
-        // Before this replica is reported as the leader, so that it does not count as ready in between.
+        // The watches begin before this replica is reported as the leader, so that the replica does not count as
+        // ready in between.
         let Shared {
             scope,
             served,
@@ -438,8 +450,8 @@ impl LeaderTask {
     }
 }
 
-/// Which cluster this is, by the id that was chosen for it or the uid of kube-system. Reading that is retried until
-/// there is an answer.
+/// Returns the identity of this cluster, by the id that was chosen for it or the uid of kube-system. Reading the uid
+/// is retried until there is an answer.
 async fn cluster(
     client: &Client,
     id: Option<String>,

@@ -1,6 +1,6 @@
-//! Crash points: named places, one after each kind of write to Consul or Kubernetes, at which a test has the operator
-//! killed or frozen. (There is none after a finalizer is removed, after a Job that must not wait is deleted, or after a
-//! running one was ended for a newer one: nothing is left to do then.)
+//! Defines crash points: named places, one after each kind of write to Consul or Kubernetes, at which a test has the
+//! operator killed or frozen. No point follows the removal of a finalizer, the deletion of a Job that must not wait,
+//! or the end of a running Job that made room for a newer one, because nothing is left to do then.
 //!
 //! A normal build does not contain their names and does nothing at them. With the cargo feature `crash-points` the
 //! environment variable `CRASH_POINTS` arms some of them:
@@ -10,8 +10,8 @@
 //! The first word is what to do: `kill` ends the process at once, as SIGKILL does; `stop` sends SIGSTOP, so that
 //! SIGCONT wakes the process; `panic` panics in the task that gets there last. Each point has the namespace whose
 //! work is meant (empty for work that is done for no namespace) and the number of the visit (without one, the first).
-//! Work that gets to an armed point waits there; when all of them have been reached, it happens. So one process dies,
-//! or sleeps, at many points at once, each in its own namespace.
+//! Work that gets to an armed point waits there; the action happens when all armed points have been reached. So one
+//! process dies, or sleeps, at many points at once, each in its own namespace.
 
 #[cfg(feature = "crash-points")]
 mod armed;
@@ -21,17 +21,17 @@ pub(crate) use armed::reach;
 
 macro_rules! points {
     ($($(#[$doc:meta])+ $point:ident = $name:literal,)+) => {
-        /// A crash point.
+        /// A place in the work at which a test can kill or freeze the operator.
         #[derive(Clone, Copy, PartialEq, Eq)]
         pub enum Point {
             $($(#[$doc])+ $point,)+
         }
 
         impl Point {
-            /// All of them.
+            /// All crash points.
             pub const ALL: &[Self] = &[$(Self::$point,)+];
 
-            /// What `CRASH_POINTS` calls it.
+            /// Returns the name of the point in `CRASH_POINTS`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$point => $name,)+
@@ -42,11 +42,11 @@ macro_rules! points {
 }
 
 points! {
-    /// Our node is in Consul's catalog; it has no session yet. For no namespace.
+    /// The operator's node is in Consul's catalog; it has no session yet. This point has no namespace.
     NodeRegistered = "node-registered",
-    /// A session is made; it has no contender yet.
+    /// A session is created; it has no contender yet.
     SessionMade = "session-made",
-    /// The limit is in the status as ours, but not in Consul yet.
+    /// The limit is in the status as the operator's own, but not in Consul yet.
     LimitRecorded = "limit-recorded",
     /// The limit is in Consul.
     LimitWritten = "limit-written",
@@ -54,7 +54,7 @@ points! {
     StatusWritten = "status-written",
     /// The contender is locked and its session holds a slot, by one transaction; the Job waits.
     Granted = "granted",
-    /// The same, with slots of several semaphores.
+    /// The contender is locked and its session holds slots of several semaphores, by one transaction; the Job waits.
     GrantedTogether = "granted-together",
     /// The evidence for the slot was found valid; the PATCH that starts the Job is not sent yet.
     StartAllowed = "start-allowed",
@@ -78,7 +78,7 @@ points! {
     Cooling = "cooling",
     /// The slot is free and the contender deleted; its session still exists, and there is no event yet.
     Released = "released",
-    /// The session of a slot that was given back is destroyed. For no namespace.
+    /// The session of a slot that was given back is destroyed. This point has no namespace.
     SessionDestroyed = "session-destroyed",
     /// A dead holder is pruned.
     Pruned = "pruned",
@@ -86,11 +86,11 @@ points! {
     FinalizerAdded = "finalizer-added",
     /// A deleted semaphore's lock is unused, and is about to be removed.
     LockUnused = "lock-unused",
-    /// Nothing of a deleted semaphore is left in Consul; its finalizer is still on.
+    /// Nothing of a deleted semaphore is left in Consul; the semaphore still has its finalizer.
     LockRemoved = "lock-removed",
 }
 
-/// Reaches a point in the work for this namespace.
+/// Reaches a point in the work for this namespace. Does nothing in a normal build.
 #[cfg(not(feature = "crash-points"))]
 #[inline]
 pub(crate) fn reach(_: Point, _: &str) -> std::future::Ready<()> {

@@ -1,4 +1,4 @@
-//! The operator's HTTP endpoints: `/livez` and `/readyz` for everybody, `/metrics` for those who may read it.
+//! Serves the operator's HTTP endpoints: `/livez` and `/readyz` for everybody, `/metrics` for those who may read it.
 //!
 //! | module | subject |
 //! |---|---|
@@ -28,8 +28,8 @@ use crate::{
     telemetry::{Health, Telemetry},
 };
 
-/// Answers are short, and so is the time for them. Connections are never kept open, so a probe is always answered at
-/// once.
+/// Bounds of connections. Answers are short, and so is the time for them. Connections are never kept open, so a probe
+/// is always answered at once.
 const BOUNDS: Bounds = Bounds {
     most: 64,
     head: Duration::from_secs(2),
@@ -37,11 +37,11 @@ const BOUNDS: Bounds = Bounds {
     grace: Duration::from_secs(2),
 };
 
-/// How long the API server may take to say who may read the metrics: the connection lasts longer, so that the client
-/// learns that there was no answer.
+/// Time that the API server has to say who may read the metrics. It is shorter than the connection lasts, so that the
+/// client learns that there was no answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What scrapers show their tokens for.
+/// Purpose for which scrapers show their tokens.
 const PURPOSE: Purpose = Purpose {
     audience: "consul-semaphore-metrics",
     role: "config/metrics/role.yaml",
@@ -54,18 +54,18 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// Settings of the endpoints.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where they are served.
+    /// Address on which the endpoints are served.
     pub address: SocketAddr,
-    /// For TLS; `None`: plain HTTP.
+    /// Files for TLS; `None` means plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// Who may read the metrics.
+    /// Clients that may read the metrics.
     pub metrics: Access,
 }
 
-/// Who may read the metrics.
+/// The clients that may read the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody.
+    /// Everybody may read the metrics.
     Open,
     /// Everybody with a token whose user may `get` the nonResourceURL `/metrics` of the API server.
     Kubernetes,
@@ -79,15 +79,15 @@ pub enum BindError {
         "cannot listen on {address}: {source}; choose another address with --http-address or HTTP_ADDRESS"
     )]
     Address {
-        /// The address.
+        /// Address on which the operator should listen.
         address: SocketAddr,
-        /// Why not.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The certificate or its key can't be used.
     #[error(transparent)]
     Certificate(#[from] ConfigError),
-    /// There is no API server to ask.
+    /// There is no API server that could be asked who may read the metrics.
     #[error("--metrics-auth=kubernetes needs an API server to ask about tokens: {0}")]
     NoCluster(String),
 }
@@ -101,7 +101,7 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// Listens on the address; port 0 takes a free one.
+    /// Listens on the address; port 0 takes a free port.
     pub async fn bind(settings: Settings) -> Result<Self, BindError> {
         let Settings {
             address,
@@ -128,7 +128,7 @@ impl Endpoints {
         })
     }
 
-    /// Where they are served.
+    /// Returns the address on which the endpoints are served.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -181,21 +181,21 @@ async fn metrics(
     Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], Body::from(text)))
 }
 
-/// Decides who may read the metrics.
+/// Decides which clients may read the metrics.
 struct Scrapers {
     reviews: Reviews,
-    /// Why the API server could not be asked the last time.
+    /// Reason why the API server could not be asked the last time.
     problem: Mutex<Option<String>>,
 }
 
 impl Scrapers {
-    /// They ask the API server of KUBECONFIG, or of the pod's cluster.
+    /// Uses the API server of KUBECONFIG, or of the pod's cluster.
     async fn new() -> Result<Self, BindError> {
         let no_cluster = |error: &dyn std::error::Error| BindError::NoCluster(error.to_string());
         let mut config = kube::Config::infer()
             .await
             .map_err(|error| no_cluster(&error))?;
-        // No retries: the next scrape is one.
+        // A failed request is not retried, because the next scrape is a retry.
         config.default_retry = false;
         let client = kube::Client::try_from(config).map_err(|error| no_cluster(&error))?;
         Ok(Self::asking(Reviews::new(client, PURPOSE)))
@@ -208,7 +208,7 @@ impl Scrapers {
         }
     }
 
-    /// Lets a client at this address in, or returns why not.
+    /// Admits a client at this address, or returns why not.
     async fn admit(&self, headers: &HeaderMap, address: &Arc<str>) -> Result<(), Refusal> {
         let review = timeout(PATIENCE, self.review(headers, address));
         let admitted = review.await.unwrap_or(Err(Refusal::silent()));
@@ -228,12 +228,13 @@ impl Scrapers {
         )))
     }
 
-    /// Prometheus shows only the status of an answer, so the log has the reason, once while it stays the same.
+    /// Logs why a client was refused, once while the reason stays the same. Prometheus shows only the status of an
+    /// answer.
     fn report(&self, admitted: &Result<(), Refusal>) {
         let problem = match admitted {
             Ok(()) | Err(Refusal::Forbidden(_)) => None,
             Err(Refusal::Unable(why)) => Some(why.clone()),
-            // Anybody can cause these.
+            // Anybody can cause these refusals, so they are not logged.
             Err(Refusal::NoToken | Refusal::Unknown) => return,
         };
         let mut last = self.problem.lock();

@@ -1,7 +1,8 @@
-//! Whether the cluster's identity in Consul belongs to this API server alone.
+//! Finds out and shows whether the cluster's identity in Consul belongs to this API server alone.
 //!
-//! The id of a cluster, the uid of kube-system, is copied with a snapshot of etcd and with the image of a machine. So
-//! two API servers may have one identity, and the operator of one would release the slots of the other's Jobs.
+//! The id of a cluster is the uid of its namespace kube-system, which is copied with a snapshot of etcd and with the
+//! image of a machine. So two API servers may have one identity, and the operator of one would release the slots of
+//! the other's Jobs.
 //!
 //! | file | subject |
 //! |---|---|
@@ -11,10 +12,11 @@
 //! | `gate` | lets writes to Consul pass only while the mark is kept |
 //!
 //! The leader writes a new version of the mark every minute: first into the history in a Lease, then into Consul. A
-//! leader that finds a version of its own history continues from there at once: the API server in which it leads is the
-//! one that wrote the mark. A replica that stands by remembers what the Lease shows, so it recognizes the mark also
-//! where etcd was restored from a backup meanwhile. Every other version was written through another API server, and this operator stops. A
-//! session keeps the mark: if no operator renews it any more, the next one takes it.
+//! leader that finds a version of its own history in Consul continues from there at once, because the API server in
+//! which it leads is the one that wrote the mark. A replica that stands by remembers what the Lease shows, so it
+//! recognizes the mark even if etcd was restored from a backup in the meantime. Every other version was written
+//! through another API server, and makes this operator stop. A session keeps the mark: when no operator renews the
+//! session any more, the next operator takes the mark.
 
 mod gate;
 mod history;
@@ -44,24 +46,24 @@ use consul_semaphore::{
     holding::{KnownLife, Renewal},
 };
 
-/// How often a replica reads which marks the leader wrote.
+/// Time between two readings of the marks that the leader wrote, by a replica that stands by.
 const REREAD: Duration = Duration::from_secs(20);
 
-/// Whom the identity belongs to in one datacenter.
+/// The owner of the identity in one datacenter.
 #[derive(Clone, Debug)]
 pub(crate) enum Ownership {
-    /// Nothing is known yet.
+    /// The owner is not known yet.
     Undecided,
-    /// This API server, while the session with this state lives.
+    /// This API server owns the identity, while the session with this state lives.
     Ours(KnownLife),
-    /// It can't be found out, or the mark can't be written: why.
+    /// The owner can't be found out, or the mark can't be written, because of this error.
     Unknown(consul::Error),
-    /// Another API server uses it. For people: what to do.
+    /// Another API server uses the identity. The text tells people what to do.
     Conflict(String),
 }
 
 impl Ownership {
-    /// Whether semaphores are handled differently than under the other one.
+    /// Returns whether semaphores are handled differently than under the other ownership.
     fn differs(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Conflict(one), Self::Conflict(another)) => one != another,
@@ -73,24 +75,25 @@ impl Ownership {
     }
 }
 
-/// What all terms of this process share: which versions of the mark it wrote, those that it saw in the Lease, also while
-/// it stood by, and the sessions that keep marks. They are renewed until another replica leads: an outage of the API
-/// server must not hand the identity to a copy.
+/// The state that all terms of this process share: the versions of the mark that it wrote, the versions that it saw
+/// in the Lease, even while it stood by, and the sessions that keep marks. The sessions are renewed until another
+/// replica leads, because an outage of the API server must not hand the identity to a copy.
 #[derive(Default)]
 pub(crate) struct Marks {
     last: Mutex<Option<Version>>,
-    /// After etcd was restored from a backup, the Lease has older ones only.
+    /// Versions that this process has seen in the Lease. The Lease itself has only older ones after etcd was restored
+    /// from a backup.
     seen: Mutex<History>,
     renewing: Mutex<HashMap<Option<String>, (SessionId, Renewal)>>,
 }
 
 impl Marks {
-    /// The last version that this process wrote, or is about to.
+    /// Returns the last version that this process wrote, or is about to write.
     fn last(&self) -> Option<Version> {
         self.last.lock().clone()
     }
 
-    /// The next version that this process writes.
+    /// Makes the next version that this process writes.
     fn next(&self) -> Version {
         let mut last = self.last.lock();
         let next = last.as_ref().map_or_else(Version::first, Version::next);
@@ -108,20 +111,20 @@ impl Marks {
         }
     }
 
-    /// Adds what the Lease shows, and returns all that this process has seen there.
+    /// Adds the versions that the Lease shows, and returns all that this process has seen there.
     fn saw(&self, history: History) -> History {
         let mut seen = self.seen.lock();
         seen.merge(history);
         seen.clone()
     }
 
-    /// Another process writes as this one does, because the memory of the machine was copied, too: the next version
-    /// begins a series of its own.
+    /// Begins a new series of versions, because another process writes the same series: the memory of the machine was
+    /// copied, too.
     fn begin_anew(&self) {
         *self.last.lock() = None;
     }
 
-    /// Renews this session for the mark in a datacenter, and none before it.
+    /// Renews this session, and no earlier one, for the mark in a datacenter.
     fn renew(&self, datacenter: Option<&str>, session: SessionId, renewal: Renewal) {
         let mut renewing = self.renewing.lock();
         let datacenter = datacenter.map(str::to_owned);
@@ -130,14 +133,14 @@ impl Marks {
         }
     }
 
-    /// The state of this session, if it is renewed for the mark in a datacenter.
+    /// Returns the state of this session, if it is renewed for the mark in a datacenter.
     fn life(&self, datacenter: Option<&str>, session: &SessionId) -> Option<KnownLife> {
         let renewing = self.renewing.lock();
         let (kept, renewal) = renewing.get(&datacenter.map(str::to_owned))?;
         (kept == session).then(|| renewal.known_life())
     }
 
-    /// Renews no session for the mark in a datacenter any more.
+    /// Stops renewing the session for the mark in a datacenter.
     fn leave(&self, datacenter: Option<&str>) {
         let datacenter = datacenter.map(str::to_owned);
         if let Some((_, renewal)) = self.renewing.lock().remove(&datacenter) {
@@ -145,7 +148,7 @@ impl Marks {
         }
     }
 
-    /// Another replica leads, and renews the sessions.
+    /// Stops renewing all sessions, because another replica leads and renews them.
     pub(crate) fn hand_over(&self) {
         for (_, (_, renewal)) in self.renewing.lock().drain() {
             renewal.stop();
@@ -153,30 +156,30 @@ impl Marks {
     }
 }
 
-/// Where the operator keeps its identity.
+/// The place in Consul and in the API server where the operator keeps its identity.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// Whose identity it is.
+    /// Cluster whose identity this is.
     pub(crate) cluster: Cluster,
-    /// The external node that owns the sessions.
+    /// External node that owns the sessions.
     pub(crate) node: Arc<str>,
-    /// The name of this replica, for people.
+    /// Name of this replica, for people.
     pub(crate) replica: Arc<str>,
-    /// The namespace of the operator's Lease.
+    /// Namespace of the operator's Lease.
     pub(crate) namespace: String,
-    /// The name of the operator's Lease, also where the leader is elected otherwise.
+    /// Name of the operator's Lease, even if the leader is elected without it.
     pub(crate) lease: String,
 }
 
 impl Place {
-    /// The history in the API server of this client.
+    /// Returns the history in the API server of this client.
     pub(crate) fn history(&self, client: Client) -> LeaseHistory {
         LeaseHistory::new(client, &self.namespace, &history_lease(&self.lease))
     }
 }
 
-/// The name of the Lease whose annotation shows which marks the operator with this Lease has written. It is another one:
-/// people delete the Lease of an election to have another leader.
+/// Returns the name of the Lease whose annotation shows which marks an operator has written, given the name of the
+/// operator's own Lease. The two differ because people delete the Lease of an election to have another leader.
 pub(crate) fn history_lease(lease: &str) -> String {
     format!("{lease}-identity")
 }
@@ -195,7 +198,7 @@ pub(crate) struct Identity {
 #[derive(Default)]
 struct Keepers {
     states: HashMap<Option<String>, watch::Receiver<Ownership>>,
-    /// They end with this.
+    /// Tasks of the keepers, which end when this is dropped.
     tasks: JoinSet<()>,
 }
 
@@ -222,8 +225,8 @@ impl Identity {
         this
     }
 
-    /// Whom the identity belongs to in a datacenter: from now on, the mark is kept there. `None` is the datacenter of
-    /// the operator's settings.
+    /// Returns the owner of the identity in a datacenter, as it changes, and keeps the mark there from now on. `None`
+    /// is the datacenter of the operator's settings.
     pub(crate) fn ownership(&self, datacenter: Option<&str>) -> watch::Receiver<Ownership> {
         let datacenter = datacenter.map(str::to_owned);
         let mut keepers = self.keepers.lock();
@@ -246,7 +249,7 @@ impl Identity {
         seen
     }
 
-    /// The gate for calls with this token in a datacenter.
+    /// Returns the gate for calls with this token in a datacenter.
     pub(crate) fn gate(&self, datacenter: Option<&str>, token: TokenOwner) -> IdentityGate {
         IdentityGate {
             term: self.term.clone(),
@@ -255,15 +258,15 @@ impl Identity {
         }
     }
 
-    /// Changes when semaphores of some datacenter have to be handled differently.
+    /// Returns a receiver that changes when semaphores of some datacenter have to be handled differently.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// Waits until something is known of the operator's own datacenter.
+    /// Waits until the owner of the identity in the operator's own datacenter is known, or why nobody can tell.
     pub(crate) async fn decided(&self) {
         let mut ownership = self.ownership(None);
-        // It lives as long as this.
+        // The sender lives as long as this.
         let _ = ownership
             .wait_for(|ownership| !matches!(ownership, Ownership::Undecided))
             .await;

@@ -1,4 +1,4 @@
-//! Leader election: which of several replicas leads.
+//! Elects a leader: decides which of several replicas leads.
 //!
 //! | file | subject |
 //! |---|---|
@@ -36,91 +36,93 @@ pub use self::{
     term::{NotLeading, Term},
 };
 
-/// How long the work may take to end when the lead is lost. Its tasks are dropped, so it takes no time unless one of
+/// Time that the work may take to end when the lead is lost. Its tasks are dropped, so it takes no time unless one of
 /// them is stuck in a blocking call.
 const END: Duration = Duration::from_secs(5);
 
-/// How long giving the lead back may take.
+/// Time limit for giving the lead back.
 const RESIGNATION: Duration = Duration::from_secs(2);
 
-/// How a replica becomes the leader.
+/// The way in which a replica becomes the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// By a Lease in Kubernetes.
+    /// Candidates compete for a Lease in Kubernetes.
     Kubernetes,
-    /// By a key in Consul.
+    /// Candidates compete for a key in Consul.
     Consul,
-    /// At once: there is no other replica, or it does not matter.
+    /// The replica leads at once, because there is no other replica or because a second leader does no harm.
     Off,
 }
 
-/// How the election is set up.
+/// Settings of the election.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where it is held.
+    /// Way in which the leader is elected.
     pub mode: Mode,
-    /// The name of this replica. A process that finds its own name as the leader when it starts takes over at once:
-    /// it led before it was restarted.
+    /// Name of this replica. A process that finds its own name as the leader when it starts takes over at once,
+    /// because it led before it was restarted.
     pub identity: String,
-    /// The Lease's namespace; `None`: the one that this process runs in.
+    /// Namespace of the Lease; `None` means the namespace that this process runs in.
     pub namespace: Option<String>,
-    /// Which election it is.
+    /// Name of the election.
     pub lease_name: LeaseName,
-    /// How long the others wait after the leader's last sign of life.
+    /// Time that the other replicas wait after the leader's last sign of life.
     pub lease: Duration,
 }
 
 impl Settings {
-    /// How long the others wait for a dead leader; `None` if there is no election.
+    /// Returns the time that the other replicas wait for a dead leader; `None` if there is no election.
     pub fn waits(&self) -> Option<Duration> {
         (self.mode != Mode::Off).then_some(self.lease)
     }
 }
 
-/// What each leader leaves for the next one: a text in an annotation of the Lease, which is written anyway.
+/// The message that each leader leaves for the next one: a text in an annotation of the Lease, which the leader
+/// writes anyway.
 ///
-/// Whoever may write the Lease can forge it. They can take the lead as well.
+/// Everybody who may write the Lease can forge the text. But they can take the lead as well.
 pub trait Legacy: Send + Sync {
-    /// Takes over what is found when this replica becomes the leader; `None` if there is nothing.
+    /// Takes over the text that this replica finds when it becomes the leader; `None` if there is no text.
     fn take_over(&self, found: Option<&str>);
 
-    /// What to leave now in place of what was found; `None` if there is nothing to leave yet.
+    /// Returns the text that is to replace the text that was found; `None` if there is nothing to leave yet.
     fn leave(&self, found: Option<&str>) -> Option<String>;
 }
 
-/// The annotation of the Lease that has the [`Legacy`].
+/// Annotation of the Lease that has the text of [`Legacy`].
 pub const LEGACY: &str = "consul-semaphore.io/last-proofs";
 
-/// What an election needs.
+/// The settings and the clients of an election.
 pub struct Election {
-    /// How it is set up.
+    /// Settings of the election.
     pub settings: Settings,
-    /// How the API server is reached.
+    /// Settings of the client for the API server.
     pub kubernetes: kube::Config,
-    /// Consul, without a gate.
+    /// Client for Consul, without a gate.
     pub consul: consul::Client,
-    /// The external node in Consul that sessions belong to.
+    /// External node in Consul that owns the sessions.
     pub node: String,
-    /// What the cluster is called in Consul.
+    /// Name of the cluster in Consul.
     pub cluster: String,
-    /// The cluster's id.
+    /// Id of the cluster.
     pub cluster_id: String,
-    /// Where the election is reported.
+    /// Metrics and health to which the election is reported.
     pub telemetry: Telemetry,
-    /// What the leader leaves for the next one, if the election is by a Lease. The others keep it elsewhere.
+    /// Text that the leader leaves for the next one, if the election is by a Lease. With other elections, the text is
+    /// kept elsewhere.
     pub legacy: Arc<dyn Legacy>,
 }
 
 impl Election {
     /// Runs `work` whenever this replica leads, until `work` ends because the process is asked to end or has failed.
-    /// It must end at once when its [`Term`] is over. `on` receives every change, after `work` has returned its
-    /// future. At the end the lead is given back, so that another replica can take it at once.
+    /// `work` must end at once when its [`Term`] is over. `on` receives every change, after `work` has returned its
+    /// future. At the end this replica gives the lead back, so that another replica can take it at once.
     ///
     /// A replica that lost the lead stands by in the same process: it keeps no state of a term in memory, and
     /// Kubernetes would delay each restart longer.
     ///
     /// # Errors
-    /// The error of `work`, or that it did not end when it had to: then the process must end.
+    /// Returns the error of `work`, or an error if `work` did not end when it had to. The process must end then.
     pub async fn run<W: Future<Output = anyhow::Result<()>>>(
         self,
         shutdown: impl Future<Output = ()> + Clone,
@@ -146,15 +148,16 @@ impl Election {
     }
 }
 
-/// Why the lead is lost when renewals get no answer.
+/// Reason for the loss of the lead when renewals get no answer.
 const OUT_OF_TIME: &str = "it could not be renewed in time";
 
 /// A candidate in an election.
 trait Candidate {
-    /// Contends until this replica leads, and returns until when that is certain.
+    /// Contends until this replica leads, and returns the moment until which the lead is certain.
     async fn win<F: Fn(&Standing)>(&mut self, board: &Board<F>) -> Moment;
 
-    /// Extends the term until the lead is lost, and returns why. It does not watch for the end of the term.
+    /// Extends the term until the lead is lost, and returns the reason for the loss. Does not watch for the end of
+    /// the term.
     async fn keep(&mut self, term: &Term) -> String;
 
     /// Gives the lead back, if this replica has it.
@@ -173,7 +176,7 @@ async fn campaign<C: Candidate, F: Fn(&Standing), W: Future<Output = anyhow::Res
             () = shutdown.clone() => break Ok(()),
         };
         let term = Term::new(until);
-        // It first registers what has to be ready.
+        // The work first registers what has to be ready.
         let mut work = std::pin::pin!(work(term.clone()));
         board.leads();
         let (lost, worked) = tokio::select! {
@@ -183,7 +186,7 @@ async fn campaign<C: Candidate, F: Fn(&Standing), W: Future<Output = anyhow::Res
         };
         let ended = match worked {
             Some(worked) if worked.is_err() || term.lasts() => break worked,
-            // It ended because its term is over: the process continues.
+            // The work ended because its term is over, so the process continues.
             Some(_) => true,
             None => false,
         };
@@ -209,24 +212,24 @@ struct Timing {
 }
 
 impl Timing {
-    /// How long after sending a renewal the leader may rely on it: a third less than the others wait, so that running
-    /// calls can end.
+    /// Returns the time after sending a renewal for which the leader may rely on it. It is a third less than the
+    /// others wait, so that running calls can end.
     fn certain(self) -> Duration {
         self.lease * 2 / 3
     }
 
-    /// Between renewals, and between checks of another replica's lead.
+    /// Returns the time between renewals, and between checks of another replica's lead.
     fn retry(self) -> Duration {
         self.lease * 2 / 15
     }
 
-    /// How long one call may take: two fit into [`Self::certain`].
+    /// Returns the time limit of one call. Two calls fit into [`Self::certain`].
     fn call(self) -> Duration {
         self.lease / 3
     }
 
-    /// The pause before the next try, with jitter, so that replicas don't try together. It does not grow: a lead must
-    /// be renewed in time, and one that is free must be taken soon.
+    /// Returns the pause before the next try, with jitter, so that replicas don't try together. The pause does not
+    /// grow, because a lead must be renewed in time and a free one must be taken soon.
     fn pause(self) -> Duration {
         self.retry().mul_f64(fastrand::f64().mul_add(0.4, 0.8))
     }

@@ -21,17 +21,18 @@
 //! | `streamed` | watches with streamed lists, so that not all objects are in memory at once | what is watched |
 //! | [`crash`] | named points at which tests kill or freeze the operator | |
 //!
-//! Below it are five crates: [`consul_client`], which knows no semaphores, [`consul_semaphore`], the algorithm, which
-//! knows no Kubernetes, [`consul_semaphore_api`], the API types for users, and [`consul_semaphore_workload`], which
-//! alone knows what a `batch/v1` Job is. `command_line` is shared with the program `consul-semaphore`.
+//! Below this library are five crates: [`consul_client`], which knows no semaphores, [`consul_semaphore`], the
+//! algorithm, which knows no Kubernetes, [`consul_semaphore_api`], the API types for users, and
+//! [`consul_semaphore_workload`], which alone knows what a `batch/v1` Job is. `command_line` is shared with the
+//! program `consul-semaphore`.
 //!
 //! The program itself is beside this library: `main.rs` reads the command line (`cli.rs`), sets the process up
 //! (`run.rs`, `report.rs`) and listens for signals (`shutdown.rs`).
 //!
-//! Dependencies point one way: [`check`] uses the [`controller`], and only [`manifests`] uses [`check`]; [`controller`] uses
-//! all others except [`web`]. Text from outside is parsed once, at the edge, into types that can't hold invalid
-//! values. `tests/modules.rs` checks what a module must not know; `docs/ARCHITECTURE.md` follows one Job through the
-//! code.
+//! Dependencies point one way: [`check`] uses the [`controller`], and only [`manifests`] uses [`check`];
+//! [`controller`] uses all others except [`web`]. Text from outside is parsed once, at the edge, into types that
+//! can't hold invalid values. `tests/modules.rs` checks what a module must not know; `docs/ARCHITECTURE.md` follows
+//! one Job through the code.
 
 pub mod admission;
 mod auth;

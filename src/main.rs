@@ -1,4 +1,4 @@
-//! The program: reads the command line, runs the command, and prints why it failed.
+//! Reads the command line, runs the command, and prints why it failed.
 mod cli;
 mod report;
 mod run;
@@ -16,7 +16,7 @@ use consul_semaphore_operator::telemetry;
 
 use crate::cli::{Cli, Command};
 
-/// It finds free memory in the same time however much of it is in use.
+/// The allocator. It finds free memory in the same time however much memory is in use.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -59,7 +59,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
             };
         }
     }
-    // If this can't be written, there is nowhere else to report it.
+    // If stderr can't be written, there is nowhere else to report the error.
     let _ = writeln!(io::stderr(), "error: {text}");
     ExitCode::FAILURE
 }

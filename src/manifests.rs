@@ -1,7 +1,8 @@
-//! What a kind of workload needs in a cluster beside the operator: its rights, and admission policies that hold it,
-//! guard it, and limit what the operator may do with it. As YAML, made of the same templates for each kind.
+//! Makes the YAML of what a kind of workload needs in a cluster beside the operator: its rights, and admission
+//! policies that hold it, guard it, and limit what the operator may do with it. All kinds share the same templates.
 //!
-//! What differs between kinds is a row of CEL expressions (`rows.rs`). `config/workloads` and the chart have the result.
+//! The differences between kinds are rows of CEL expressions (`rows.rs`). `config/workloads` and the chart have the
+//! result.
 
 mod listed;
 mod rows;
@@ -17,7 +18,7 @@ use crate::{
     check::rights::{Rule, rules_of},
 };
 
-/// The places of a template, and what is put there.
+/// The names of places in a template, each with the text that is put there.
 type Filling<'a> = [(&'a str, String)];
 
 /// The `ServiceAccount` that the operator runs as.
@@ -28,7 +29,7 @@ pub struct Account {
 }
 
 impl Default for Account {
-    /// The one of `config/rbac`.
+    /// Returns the `ServiceAccount` of `config/rbac`.
     fn default() -> Self {
         Self {
             namespace: "consul-semaphore-system".to_owned(),
@@ -37,7 +38,7 @@ impl Default for Account {
     }
 }
 
-/// A text is no [`Account`].
+/// The text is not an [`Account`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("give NAMESPACE:NAME, such as consul-semaphore-system:consul-semaphore-operator")]
 pub struct InvalidAccount;
@@ -63,19 +64,19 @@ impl fmt::Display for Account {
     }
 }
 
-/// What brings the rights and the policies of a kind.
+/// The manifests that bring the rights and the policies of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// `config/rbac` and `config/policies`: the kind is Job.
+    /// The manifests in `config/rbac` and `config/policies`, whose kind is Job.
     Operator,
     /// The manifests of a kind that is switched on by this name.
     Switch(String),
-    /// Those of a row of the table of kinds, with this plural.
+    /// The manifests of a row of the table of kinds, with this plural.
     Row(String),
 }
 
 impl Source {
-    /// That of a kind: of one that comes with the operator, unless a row describes it.
+    /// Returns the source of a kind's manifests: its switch if it comes with the operator, else its row.
     pub(crate) fn of(kind: &Kind) -> Self {
         match kind {
             Kind::Job => Self::Operator,
@@ -84,7 +85,7 @@ impl Source {
         }
     }
 
-    /// What applies them, if it is not the operator's own manifests.
+    /// Returns what applies the manifests, unless they are the operator's own.
     pub(crate) fn apply(&self) -> Option<String> {
         let (file, name) = match self {
             Self::Operator => return None,
@@ -98,18 +99,18 @@ impl Source {
     }
 }
 
-/// The rights and the policies of a kind that `--workloads` switches on, for the usual account. Empty for Jobs, whose
-/// rights and policies are in `config/rbac` and `config/policies`.
+/// Returns the rights and the policies of a kind that `--workloads` switches on, for the usual account. The result is
+/// empty for Jobs, whose rights and policies are in `config/rbac` and `config/policies`.
 pub fn of_kind(kind: &Kind) -> String {
     of_kind_for(kind, &Account::default())
 }
 
-/// The same for an operator that runs as this account.
+/// Returns the rights and the policies of a kind, like [`of_kind`], for an operator that runs as this account.
 pub fn of_kind_for(kind: &Kind, account: &Account) -> String {
     let mut documents = vec![rights(kind)];
     match rows::policies(kind) {
         Policies::OfJobs => return String::new(),
-        // Kueue makes it, and holds it.
+        // Kueue makes its Workloads, and holds them.
         Policies::OfKueue => {
             let active = fill_in(include_str!("manifests/kueue.yaml"), kind, &[]);
             documents.extend([active, limits(kind)]);
@@ -124,13 +125,14 @@ pub fn of_kind_for(kind: &Kind, account: &Account) -> String {
     for_account(&documents.join("---\n"), kind, account)
 }
 
-/// The policy that limits what the operator may do with a kind, for the usual account.
+/// Returns the policy that limits what the operator may do with a kind, for the usual account.
 pub fn operator(kind: &Kind) -> String {
     for_account(&limits(kind), kind, &Account::default())
 }
 
-/// The policy on what makes workloads of a kind one after another: it refuses the annotation where these don't get it.
-/// `None` if there is no such maker.
+/// Returns the policy for a kind whose objects make workloads of this kind one after another, as a CronJob makes
+/// Jobs. The policy refuses the annotation in places from which the workloads don't get it. `None` if there is no
+/// such maker.
 pub fn maker(kind: &Kind) -> Option<String> {
     let rows::Maker {
         kind: maker,
@@ -151,12 +153,12 @@ pub fn maker(kind: &Kind) -> Option<String> {
     ))
 }
 
-/// The plural of what [`maker`] is about.
+/// Returns the plural of the kind that the policy of [`maker`] is about.
 pub(crate) fn makers_of(kind: &Kind) -> Option<&'static str> {
     rows::maker(kind).map(|maker| maker.plural)
 }
 
-/// Whether a policy refuses some workloads of a kind: not each can wait for a slot.
+/// Returns whether a policy refuses some workloads of a kind, because not every workload can wait for a slot.
 pub(crate) fn has_requirements(kind: &Kind) -> bool {
     rows::requires(kind).is_some()
 }
@@ -180,7 +182,7 @@ fn limits(kind: &Kind) -> String {
         let filling = [("allowed", allowed.clone()), ("path", path.clone())];
         fill_in(include_str!("manifests/write.yaml"), kind, &filling)
     });
-    // Kueue's are rejected instead.
+    // Workloads of Kueue are rejected instead of deleted.
     let delete = match kind {
         Kind::KueueWorkload => include_str!("manifests/delete_none.yaml"),
         _ => include_str!("manifests/delete.yaml"),
@@ -201,7 +203,7 @@ fn limits(kind: &Kind) -> String {
     fill_in(include_str!("manifests/operator.yaml"), kind, &filling)
 }
 
-/// The component of kustomize that brings all of it, and the flag.
+/// Returns the component of kustomize that brings the rights, the policies and the flag of a kind.
 pub fn component(kind: &Kind) -> String {
     fill_in(include_str!("manifests/component.yaml"), kind, &[])
 }
@@ -218,7 +220,7 @@ fn rule(rule: &Rule) -> String {
     format!("- apiGroups: [\"{group}\"]\n  resources: [{resource}]\n  verbs: [{verbs}]\n")
 }
 
-/// The rules by which the operator sees whether the policies of a kind are in force.
+/// Returns the rules by which the operator sees whether the policies of a kind are in force.
 fn policies(kind: &Kind) -> impl Iterator<Item = String> {
     let policies = admission::policies_of(kind);
     ["mutating", "validating"]
@@ -262,7 +264,7 @@ fn hold(kind: &Kind, life: &Life) -> String {
     fill_in(include_str!("manifests/hold.yaml"), kind, &filling)
 }
 
-/// What holds it, in an apply configuration.
+/// Returns the spec that holds an object, for an apply configuration.
 fn spec_if_it_waits(spec: &str) -> String {
     format!(
         ",
@@ -273,7 +275,7 @@ fn spec_if_it_waits(spec: &str) -> String {
     )
 }
 
-/// The same before the rest of a JSON Patch.
+/// Returns the patches that hold an object, before the rest of a JSON Patch.
 fn patches_if_it_waits(patches: &str) -> String {
     format!(
         "(variables.waits && !variables.held || variables.freed
@@ -282,13 +284,14 @@ fn patches_if_it_waits(patches: &str) -> String {
     )
 }
 
-/// The policy on what an object must be like to be held.
+/// Returns the policy on what an object must be like to be held.
 fn refuse(kind: &Kind, life: &Life, requires: Vec<(String, String)>) -> String {
     let requires = requires.into_iter().map(|(required, title)| {
         let filling = [("required", required), ("title", title)];
         fill_in(include_str!("manifests/require.yaml"), kind, &filling)
     });
-    // What can't be held again may be annotated by its controller after its start, which must not be hindered.
+    // The controller of an object that can't be held again may annotate it after its start, which must not be
+    // hindered.
     let (operations, now) = if life.again {
         let annotated = "&& (request.operation == 'CREATE'
   || !('consul-semaphore.io/semaphore' in oldObject.metadata.?annotations.orValue({})))";
@@ -307,8 +310,8 @@ fn refuse(kind: &Kind, life: &Life, requires: Vec<(String, String)>) -> String {
 }
 
 fn guard(kind: &Kind, life: &Life) -> String {
-    // What can be held again is; what can't goes on if it was granted its slots, and is nobody's business if it never
-    // was held: its controller may copy annotations to it after its start.
+    // An object that can be held again is held again. One that can't continues if it was granted its slots. If it
+    // never was held, the policy leaves it alone, because its controller may copy annotations to it after its start.
     let (runs, started, late) = if life.again {
         let runs = include_str!("manifests/runs.yaml");
         (fill_in(runs, kind, &[]), "", "")
@@ -331,20 +334,20 @@ fn guard(kind: &Kind, life: &Life) -> String {
     fill_in(include_str!("manifests/guard.yaml"), kind, &filling)
 }
 
-/// What only the operator writes, a name on each line.
+/// Returns the names that only the operator writes, one on each line.
 fn reports() -> String {
     let names = OF_THE_OPERATOR.map(|name| format!("'{name}'"));
     names.join(",\n")
 }
 
-/// A list of CEL.
+/// Returns a list in CEL.
 fn listed(names: &[String]) -> String {
     let names: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
     format!("[{}]", names.join(", "))
 }
 
-/// Puts texts in the places `@name@` of a template. A text for a place that has a line of its own may have several
-/// lines, which are indented as that is, or none.
+/// Puts texts in the places `@name@` of a template. If a place has a line of its own, its text may be empty or have
+/// several lines, which get the indentation of that line.
 fn fill_in(template: &str, kind: &Kind, filling: &Filling<'_>) -> String {
     let resource = kind.resource();
     let of_kind = [
@@ -430,7 +433,7 @@ mod tests {
         }
     }
 
-    /// The policies of Jobs are no templates.
+    /// The policies of Jobs are not made from templates.
     #[test]
     fn those_of_jobs_know_the_same_owners_as_the_operator() {
         let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,4 +1,4 @@
-//! The `check` command: its output and its exit code.
+//! Runs the `check` command: prints its output and returns its exit code.
 use std::{
     env,
     io::{self, IsTerminal as _},
@@ -23,7 +23,7 @@ pub(crate) fn check(flags: cli::Check) -> ExitCode {
         .config::<cli::Cli>()
         .unwrap_or_else(|error| error.exit());
     let consul = consul::Config {
-        // The same as for the operator that is checked.
+        // The operator that is checked has the same setting.
         token_file_may_come: true,
         ..consul
     };
@@ -55,7 +55,7 @@ fn report(flags: cli::Check, consul: consul::Config) -> anyhow::Result<ExitCode>
     })
 }
 
-/// Colours are for a terminal whose user has not disabled them (<https://no-color.org>).
+/// Returns whether to use colours: only on a terminal whose user has not disabled them (<https://no-color.org>).
 fn is_coloured() -> bool {
     let unwanted = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     io::stdout().is_terminal() && !unwanted

@@ -14,14 +14,14 @@ use tokio::{sync::oneshot, time};
 
 use crate::{cli, shutdown};
 
-/// How long the controller may take to end after it was asked to.
+/// Time that the controller may take to end after it was asked to.
 const GRACE: Duration = Duration::from_secs(8);
 
-/// How long pending spans may take at shutdown.
+/// Time that sending the pending spans may take at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
-/// Threads that run tasks. The work mostly waits for answers; a thread for each core of a large node would only cost
-/// memory.
+/// Number of threads that run tasks. The work mostly waits for answers; a thread for each core of a large node would
+/// only cost memory.
 const THREADS: usize = 2;
 
 /// Runs the operator until it is asked to end.
@@ -62,7 +62,7 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
     done
 }
 
-/// Serves the HTTP endpoints for as long as the controller runs, and bounds how long it takes to end.
+/// Serves the HTTP endpoints for as long as the controller runs, and bounds how long the controller takes to end.
 async fn operate(
     http: endpoints::Settings,
     page: Option<web::Settings>,
@@ -110,7 +110,7 @@ async fn operate(
     done
 }
 
-/// Serves the page. It ends with the process, and its failure does not end the process.
+/// Serves the page. The page ends with the process, and its failure does not end the process.
 async fn show(page: Page, telemetry: Telemetry, shutdown: impl Future<Output = ()>) {
     if let Err(error) = page.serve(telemetry, shutdown).await {
         tracing::warn!(%error, "the web page is not served");

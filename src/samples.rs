@@ -1,8 +1,8 @@
-//! What several modules have their tests read.
+//! Makes samples that the tests of several modules read.
 
 use consul_client::Entry;
 
-/// A key in Consul with this value, and the session that locks it.
+/// Returns a key in Consul with this value, and with the session that locks it.
 pub(crate) fn entry(value: impl Into<Vec<u8>>, session: Option<&str>) -> Entry {
     Entry {
         key: "k".to_owned(),

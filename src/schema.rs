@@ -1,5 +1,5 @@
-//! Whether the schemas of the kinds in a cluster have the fields by which they are held. The API server drops what a
-//! schema does not have, and says nothing: a workload of an older version would then run without a slot.
+//! Checks whether the schemas of the kinds in a cluster have the fields by which workloads are held. The API server
+//! silently drops fields that a schema does not have: a workload of an older version would then run without a slot.
 
 use std::{collections::HashMap, fmt, time::Duration};
 
@@ -11,10 +11,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
-/// How long the answer for one kind may take when the operator starts.
+/// Time limit for the answer about one kind when the operator starts.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How much of an error is repeated, in characters.
+/// Length to which an error is cut, in characters.
 const SHOWN: usize = 300;
 
 /// What a cluster's schema of a kind says about a field.
@@ -25,16 +25,16 @@ pub(crate) struct Finding {
     pub(crate) standing: Standing,
 }
 
-/// Whether the field is there.
+/// Whether the schema has the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It is, or the schema takes any field.
+    /// The schema has the field, or takes any field.
     There,
-    /// The API server drops it.
+    /// The schema lacks the field, so the API server drops it.
     Missing,
     /// The cluster does not have the kind.
     NoKind,
-    /// Why that is not known.
+    /// The operator could not find out whether the field is there, for this reason.
     Unknown(String),
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Finding {
 }
 
 impl Finding {
-    /// What to do about it.
+    /// Returns what to do about the finding.
     pub(crate) fn advice(&self) -> Option<String> {
         let Self { kind, needed, .. } = self;
         let is_missing = self.standing == Standing::Missing;
@@ -98,7 +98,8 @@ pub(crate) async fn report(client: Client, kinds: Vec<Kind>) {
     }
 }
 
-/// What a cluster's schema says about the fields that a kind needs. It never fails. Every user may read it.
+/// Reads what a cluster's schema says about the fields that a kind needs. It never fails. Every user may read the
+/// schema.
 pub(crate) async fn look(client: &Client, kind: &Kind, patience: Duration) -> Vec<Finding> {
     let needed = kind.needed();
     if needed.is_empty() {
@@ -128,7 +129,7 @@ pub(crate) async fn look(client: &Client, kind: &Kind, patience: Duration) -> Ve
     findings.collect()
 }
 
-/// An `OpenAPI` document, as far as it matters.
+/// An `OpenAPI` document, as far as this module needs it.
 #[derive(Deserialize)]
 struct Document<'a> {
     #[serde(borrow)]
@@ -163,7 +164,8 @@ struct Names {
     kind: String,
 }
 
-/// Whether the schema of this kind has a field, as in `spec.suspend`; a step into a list is not named.
+/// Returns whether the schema of this kind has a field, as in `spec.suspend`. The path does not name steps into a
+/// list.
 fn in_document(document: &str, kind: &Kind, path: &str) -> Standing {
     let unknown = |error: serde_json::Error| Standing::Unknown(one_line(&error.to_string(), SHOWN));
     let document: Document<'_> = match serde_json::from_str(document) {
@@ -217,7 +219,7 @@ mod tests {
         all.find(|kind| kind.resource().plural == plural).unwrap()
     }
 
-    /// The document of a group with `SparkApplication`, whose spec has this schema.
+    /// Returns the document of a group with `SparkApplication`, whose spec has this schema.
     fn document(spec: &Value) -> String {
         let names = json!([{
             "group": "sparkoperator.k8s.io", "version": "v1beta2", "kind": "SparkApplication",

@@ -1,4 +1,4 @@
-//! How the process is asked to end.
+//! Listens for the signals that ask the process to end.
 use std::{future::Future, io, process};
 
 use futures::FutureExt as _;

@@ -1,5 +1,5 @@
-//! Watches that receive their first list as a stream of objects, so that a list with other people's large objects
-//! does not need much memory.
+//! Makes watches that receive their first list as a stream of objects, so that a list with other people's large
+//! objects does not need much memory.
 
 mod pages;
 
@@ -13,8 +13,8 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-/// Watches these objects, with backoff: the list is streamed, or arrives in pages if the API server can't do that. By
-/// default those of Kubernetes 1.31 and 1.33 can't. `api` makes the API from a client.
+/// Watches these objects, with backoff. The list is streamed, or arrives in pages if the API server can't stream it;
+/// by default, the API servers of Kubernetes 1.31 and 1.33 can't. `api` makes the API from a client.
 pub(crate) fn watch<K, F>(
     client: &Client,
     api: F,
@@ -30,7 +30,7 @@ where
     streamed.chain(watcher(in_pages, config.page_size(pages::MOST)).default_backoff())
 }
 
-/// Whether the API server says that it can't stream lists.
+/// Returns whether the API server says that it can't stream lists.
 fn is_not_streamed<K>(event: &watcher::Result<Event<K>>) -> bool {
     matches!(
         event,

@@ -1,4 +1,4 @@
-//! Reads one semaphore: the object, the Jobs of its namespace, its prefix and its sessions.
+//! Reads one semaphore for the check: the object, the Jobs of its namespace, its prefix and its sessions.
 
 use kube::Api;
 use tokio::time::timeout;
@@ -23,52 +23,52 @@ use consul_semaphore as algorithm;
 use consul_semaphore_api::{ConsulSemaphore, TokenSecretRef};
 use consul_semaphore_workload::TrackedWorkload;
 
-/// How the operator uses Consul.
+/// Way in which the operator uses Consul.
 pub(super) struct Way {
     pub(super) operator: Operator,
-    /// With its own token; `None` if Consul does not answer.
+    /// Client with the operator's own token; `None` if Consul does not answer.
     pub(super) consul: Option<Client>,
 }
 
-/// What was read.
+/// Everything that was read of one semaphore.
 pub(super) struct Seen {
     pub(super) semaphore: ConsulSemaphore,
-    /// Whether this operator manages it.
+    /// Whether the checked operator manages the semaphore.
     pub(super) in_scope: bool,
-    /// The settings in its spec.
+    /// Settings in the spec of the semaphore.
     pub(super) settings: algorithm::Settings,
-    /// Why the operator's own token must not be used for it.
+    /// Reason why the operator's own token must not be used for the semaphore.
     pub(super) barred: Option<String>,
-    /// Its own token.
+    /// Token from the Secret of the semaphore, if the spec names one.
     pub(super) token: Option<Token>,
     pub(super) jobs: Answer<Vec<TrackedWorkload>>,
-    /// What was read in Consul, if Consul was read.
+    /// Part of Consul's data that concerns the semaphore, if Consul was read.
     pub(super) prefix: Option<Prefix>,
 }
 
-/// The token of a semaphore's Secret.
+/// Token of a semaphore's Secret.
 pub(super) struct Token {
     pub(super) from: TokenSecretRef,
-    /// Why it can't be read.
+    /// Reason why the token can't be read.
     pub(super) problem: Option<String>,
-    /// Whether the operator may read it.
+    /// Whether the operator may read the Secret.
     pub(super) allowed: Answer<bool>,
 }
 
-/// What was read in Consul.
+/// Data that was read in Consul.
 pub(super) struct Prefix {
     pub(super) listing: Result<Listing, Error>,
-    /// The sessions on its node, which identify its own contenders.
+    /// Sessions on the node of the semaphore. Their names identify the operator's own contenders.
     pub(super) sessions: Result<Vec<Session>, Unknown>,
     pub(super) tried: Tried,
-    /// How many operations a transaction may have.
+    /// Maximum number of operations in one transaction.
     pub(super) operations: usize,
-    /// When everything had been read: as a moment for intervals, and as a time for people.
+    /// Time at which everything had been read: `now` is for intervals, `time` is for people.
     pub(super) now: Moment,
     pub(super) time: jiff::Timestamp,
 }
 
-/// Why it is unknown which contenders are the operator's own.
+/// Reason why it is unknown which contenders are the operator's own.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Unknown {
     #[error("the cluster's id is unknown")]
@@ -88,7 +88,8 @@ pub(super) async fn look(
     let server = &cluster.server;
     let semaphores: Api<ConsulSemaphore> = Api::namespaced(server.client.clone(), &name.namespace);
     let semaphore = server.within(semaphores.get(&name.name)).await?;
-    // Before the prefix: an older listing of Consul proves nothing about a Job.
+    // The Jobs are read before the prefix, because a listing of Consul that is older than them proves nothing about a
+    // Job.
     let jobs = jobs(server, &name.namespace).await;
     let asked = settings_of(&way.operator.cluster, settings.operator.order, &semaphore);
     let reference = semaphore.spec.consul.as_ref();
@@ -162,9 +163,10 @@ async fn look_at_prefix(
         rule: folder.clone(),
         folder,
     };
-    // First, so that everything is read at about the same time. Only contenders and `.lock` matter there.
+    // The transactions are tried first, so that the rest is read at about the same time. Only contenders and `.lock`
+    // matter below the prefix.
     let tried = try_all(consul, node.as_deref(), keys, scratch).await;
-    // A session's name contains the cluster's id: without it, our sessions can't be told apart from others.
+    // A session's name contains the cluster's id. Without the id, our sessions can't be told apart from others.
     let node = node.filter(|_| !asked.cluster.id.is_empty());
     let sessions = match node.ok_or(Unknown::Cluster) {
         Ok(node) => consul.node_sessions(&node).await.map_err(Unknown::from),
@@ -181,7 +183,7 @@ async fn look_at_prefix(
     }
 }
 
-/// All Jobs of a namespace that concern the operator.
+/// Returns all Jobs of a namespace that concern the operator.
 async fn jobs(server: &ApiServer, namespace: &str) -> Answer<Vec<TrackedWorkload>> {
     let mut pages = workload::Pages::of(server.client.clone(), namespace);
     let mut jobs = Vec::new();
@@ -191,7 +193,7 @@ async fn jobs(server: &ApiServer, namespace: &str) -> Answer<Vec<TrackedWorkload
     Ok(jobs)
 }
 
-/// Whether the operator may read the Secret.
+/// Returns whether the operator may read the Secret.
 async fn may_read(cluster: &Cluster, name: &Name, from: &TokenSecretRef) -> Answer<bool> {
     let question = Question {
         rule: SECRET.clone(),

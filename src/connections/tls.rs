@@ -1,4 +1,4 @@
-//! TLS: the server's certificate and its key, which are read again when their files change.
+//! Reads the server's TLS certificate and its key, and reads them again when their files change.
 
 use std::{fmt, io, path::Path, path::PathBuf, sync::Arc};
 
@@ -20,23 +20,23 @@ const KEY: &str = "HTTP_TLS_KEY_FILE";
 /// The PEM files of a server's certificate and key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate, followed by those of the CAs between it and the trusted one.
+    /// File with the certificate, followed by the certificates of the CAs between it and the trusted one.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// File with the private key of the certificate.
     pub key: PathBuf,
 }
 
-/// A certificate and its key. Clones share what was read.
+/// Certificate of a server, with its key. Clones share what was read.
 #[derive(Clone)]
 pub(crate) struct Tls(Arc<Files<TlsFiles>>);
 
 impl Tls {
-    /// Reads the files.
+    /// Reads the certificate and the key.
     pub(crate) fn read(files: TlsFiles) -> Result<Self, ConfigError> {
         Files::read(files).map(Arc::new).map(Self)
     }
 
-    /// Makes the handshake of a new connection, with the current certificate.
+    /// Makes the handshake of a new connection with the current certificate.
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let config = self.0.current().await;
         TlsAcceptor::from(config).accept(stream).await
@@ -57,7 +57,8 @@ impl Source for TlsFiles {
         vec![self.certificate.clone(), self.key.clone()]
     }
 
-    /// It fails if the key is not the certificate's: for a moment only one of the two files is the new one.
+    /// Reads the files. This fails if the key does not belong to the certificate: while the files are replaced, for a
+    /// moment only one of them is new.
     fn read(&self) -> Result<Arc<ServerConfig>, ConfigError> {
         let pem = read(CERTIFICATE, &self.certificate)?;
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
@@ -98,7 +99,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A certificate for `localhost`, and the folder with it.
+    /// Makes a certificate for `localhost`. Returns it with its folder.
     pub(in crate::connections) async fn certificates() -> (Folder, Certificates) {
         let folder = Folder::new().unwrap();
         let certificates = Certificates::make(folder.path()).await.unwrap();

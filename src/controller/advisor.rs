@@ -1,7 +1,7 @@
-//! Warns of annotations that have no effect, misspelt ones and those in the wrong place, and of effects that a waiting
-//! workload has.
+//! Warns of annotations that have no effect (because they are misspelt or in the wrong place), and of effects that a
+//! waiting workload has.
 //!
-//! It remembers only workloads with a problem, so all others cost three lookups each.
+//! The advisor remembers only workloads with a problem, so each other workload costs three lookups.
 
 use std::{
     collections::HashMap,
@@ -12,15 +12,16 @@ use super::events::{Events, Reason};
 use crate::workload::Sighting;
 use consul_semaphore::Uid;
 
-/// Which warning each workload has.
+/// Warnings that were emitted for each workload.
 pub(super) struct Advisor {
     events: Events,
     reported: HashMap<Uid, Reported>,
-    /// How many lists of all workloads have started.
+    /// Number of lists of all workloads that have started.
     lists: u64,
 }
 
-/// The warnings of a workload, and in which list (or after which) it was last seen.
+/// Warnings of a workload, as hashes, and the number of the last list in which, or after which, the workload was
+/// seen.
 struct Reported {
     advice: Option<u64>,
     caution: Option<u64>,
@@ -36,23 +37,23 @@ impl Advisor {
         }
     }
 
-    /// A list of all workloads starts.
+    /// Notes that a list of all workloads starts.
     pub(super) fn list_begins(&mut self) {
         self.lists += 1;
     }
 
-    /// The list is complete: workloads that are not in it were deleted.
+    /// Forgets the workloads that are not in the complete list, because they were deleted.
     pub(super) fn list_ends(&mut self) {
         let lists = self.lists;
         self.reported.retain(|_, reported| reported.list == lists);
     }
 
-    /// A workload was deleted.
+    /// Forgets a workload that was deleted.
     pub(super) fn forget(&mut self, uid: &Uid) {
         self.reported.remove(uid);
     }
 
-    /// Handles a workload from the watch: emits an event about what is wrong, once.
+    /// Handles a workload from the watch: emits one event for each problem, once.
     pub(super) fn on_update(&mut self, workload: &Sighting) {
         let Sighting {
             uid,
@@ -135,7 +136,7 @@ mod tests {
         advisor.on_update(&workload("this means nothing"));
         assert!(emitted.next().unwrap().contains("this means nothing"));
 
-        // What else is wrong is said by itself.
+        // A second problem gets its own event.
         let mut waiting = workload("this means nothing");
         waiting.caution = Some("it holds a lock".to_owned());
         advisor.on_update(&waiting);
@@ -144,7 +145,7 @@ mod tests {
         assert!(caution.contains("it holds a lock"), "{caution}");
         assert_eq!(emitted.next(), None);
 
-        // A list without it: it was deleted, and nothing is remembered.
+        // A list without the workload means that it was deleted, so nothing is remembered.
         advisor.list_begins();
         advisor.list_ends();
         assert!(advisor.reported.is_empty());

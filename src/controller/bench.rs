@@ -1,4 +1,4 @@
-//! The index for benchmarks outside of this crate: one semaphore, and workloads from a watch.
+//! Exposes the index to benchmarks outside of this crate: one semaphore, and workloads from a watch.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use consul_semaphore::{
 };
 use consul_semaphore_workload::{Job, TrackedWorkload};
 
-/// A workload as a pass sees it; `None` if it does not concern the operator.
+/// Returns a workload as a pass sees it; `None` if the workload does not concern the operator.
 pub fn read(workload: &Job) -> Option<Arc<Workload>> {
     TrackedWorkload::read(workload, Moment::default()).map(|workload| workload.workload)
 }
 
-/// The queue of one semaphore.
+/// Queue of one semaphore.
 pub struct Queue {
     index: Index,
     queue: QueueRef,
 }
 
 impl Queue {
-    /// A queue without workloads.
+    /// Creates a queue without workloads.
     pub fn new(namespace: &str, semaphore: &str, prefix: Prefix) -> Self {
         let semaphore = SemaphoreRef {
             namespace: namespace.into(),
@@ -51,7 +51,8 @@ impl Queue {
         self.index.put(&Uid::from(uid), workload);
     }
 
-    /// What a pass reads that can write this many operations: the workloads that were started, and those that wait.
+    /// Returns what a pass that can write this many operations reads: the workloads that were started, and those that
+    /// wait.
     pub fn slice(&self, limit: u32, operations: usize) -> (Vec<Arc<Workload>>, Vec<Arc<Workload>>) {
         let reach = Reach::first(head(limit, operations));
         let waiting = self.index.waiting(&self.queue, &reach);

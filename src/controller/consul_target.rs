@@ -1,4 +1,4 @@
-//! Client, scope and node in Consul for one semaphore.
+//! Chooses the client, the scope and the node in Consul for one semaphore.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use crate::identity::TokenOwner;
 use consul_client::{Client, Scope, TokenCell};
 use consul_semaphore_api::ConsulSemaphore;
 
-/// A part of Consul, with a client that may use it.
+/// Part of Consul, with a client that may use it.
 #[derive(Clone, Debug)]
 pub(super) struct ConsulTarget {
-    /// A client with that token, for that part.
+    /// Client for this part, with a token that may use it.
     pub(super) consul: Client,
-    /// Which part it is.
+    /// Scope of this part: its datacenter, namespace and partition.
     pub(super) place: Scope,
-    /// The external node that owns the sessions made there.
+    /// External node that owns the sessions made in this part.
     pub(super) node: Arc<str>,
 }
 
@@ -25,12 +25,13 @@ impl AsRef<Client> for ConsulTarget {
 }
 
 impl Context {
-    /// The target of a semaphore that uses the operator's own token.
+    /// Returns the target of a semaphore that uses the operator's own token.
     pub(super) fn own_target(&self, semaphore: &ConsulSemaphore) -> ConsulTarget {
         self.target(semaphore, TokenOwner::Operator)
     }
 
-    /// The target of a semaphore with the operator's own token, whose writes are held back as calls with `token` are.
+    /// Returns the target of a semaphore with the operator's own token. Its writes pass the gate for calls with the
+    /// token of this owner.
     fn target(&self, semaphore: &ConsulSemaphore, token: TokenOwner) -> ConsulTarget {
         let place = place(semaphore);
         let gate = self.identity.gate(place.datacenter.as_deref(), token);
@@ -41,9 +42,9 @@ impl Context {
         }
     }
 
-    /// The target of a semaphore with this token of its own. A session's ACL matches the name of its node, so the
-    /// node has the namespace in its name. Tenants can't end each other's sessions, and a session on their node
-    /// proves nothing about other tenants' sessions.
+    /// Returns the target of a semaphore that has this token of its own. A session's ACL matches the name of its
+    /// node, so the name of the node contains the namespace. Therefore tenants can't end each other's sessions, and a
+    /// session on one tenant's node proves nothing about other tenants' sessions.
     pub(super) fn tenants_target(
         &self,
         semaphore: &ConsulSemaphore,
@@ -59,19 +60,19 @@ impl Context {
     }
 }
 
-/// The external node that owns the operator's sessions by default (without `--consul-node`).
+/// Returns the external node that owns the operator's sessions by default (without `--consul-node`).
 pub(crate) fn default_node(cluster_id: &str) -> String {
     format!("k8s-{cluster_id}")
 }
 
-/// The external node that owns the sessions made with the token of a namespace. Neither namespaces nor chosen node
-/// names (`--consul-node`, `exec --node`) contain a colon. So no other node of this program has the same name: the
-/// one colon separates the operator's name from the namespace.
+/// Returns the external node that owns the sessions made with the token of a namespace. Neither namespaces nor chosen
+/// node names (`--consul-node`, `exec --node`) contain a colon. So the only colon separates the operator's name from
+/// the namespace, and no other node of this program has the same name.
 pub(crate) fn tenants_node(own: &str, namespace: &str) -> String {
     format!("{own}:{namespace}")
 }
 
-/// The part of Consul that a semaphore lives in.
+/// Returns the part of Consul that a semaphore lives in.
 pub(crate) fn place(semaphore: &ConsulSemaphore) -> Scope {
     let consul = semaphore.spec.consul.clone().unwrap_or_default();
     Scope {
@@ -87,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// The default from the cluster's id, or a name set with `--consul-node`.
+    /// Generates the default node of a cluster's id, or a name set with `--consul-node`.
     fn own() -> impl Strategy<Value = String> {
         prop_oneof![
             "k8s-[01]{2}(-[ab]{1,2}){0,2}",
@@ -103,7 +104,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2048))]
 
-        /// A token that may write the sessions of one node can end them.
+        /// Each tenant needs its own node, because a token that may write the sessions of a node can end them.
         #[test]
         fn no_two_trust_domains_share_a_node(
             (a, in_a) in (own(), namespace()),
@@ -113,7 +114,7 @@ mod tests {
             prop_assert_eq!(one == other, (&a, &in_a) == (&b, &in_b));
             // An operator's own node, or one given to `exec`, never belongs to a tenant.
             prop_assert_ne!(&one, &b);
-            // A rule for all tenants of a cluster, `session_prefix "<own>:"`, does not cover another cluster's.
+            // The rule for all tenants of a cluster, `session_prefix "<own>:"`, covers no tenant of another cluster.
             let of_b = tenants_node(&b, "");
             prop_assert_eq!(one.starts_with(&of_b), a == b);
         }

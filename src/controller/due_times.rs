@@ -1,11 +1,11 @@
-//! When something is to be done about each workload.
+//! Keeps the time at which something is to be done about each workload.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use consul_semaphore::Uid;
 
-/// Workloads, each with the time at which it is due, in the order of these times. All of them may come at once, as when
-/// the operator starts, so this keeps no memory for those that have gone.
+/// Workloads in the order of the times at which they are due. All workloads may be here at once, for example when the
+/// operator starts, so this type keeps no memory for those that were removed.
 pub(super) struct DueTimes<T> {
     by_time: BTreeSet<(T, Uid)>,
     times: BTreeMap<Uid, T>,
@@ -28,7 +28,7 @@ impl<T: Copy + Ord> DueTimes<T> {
         self.times.insert(workload.clone(), time);
     }
 
-    /// Sets the time of a workload that has one.
+    /// Sets the time of a workload that already has one.
     pub(super) fn postpone(&mut self, workload: &Uid, time: T) {
         if self.times.contains_key(workload) {
             self.set(workload, time);
@@ -42,14 +42,14 @@ impl<T: Copy + Ord> DueTimes<T> {
         }
     }
 
-    /// A workload has no time any more.
+    /// Removes the time of a workload.
     pub(super) fn forget(&mut self, workload: &Uid) {
         if let Some(time) = self.times.remove(workload) {
             self.by_time.remove(&(time, workload.clone()));
         }
     }
 
-    /// Those whose time has come, the earliest first.
+    /// Returns the workloads that are due, the earliest first.
     pub(super) fn due(&self, now: T) -> impl Iterator<Item = &Uid> {
         let due = self
             .by_time
@@ -58,14 +58,14 @@ impl<T: Copy + Ord> DueTimes<T> {
         due.map(|(_, workload)| workload)
     }
 
-    /// Takes the one whose time has come first.
+    /// Takes the workload that became due first.
     pub(super) fn take_due(&mut self, now: T) -> Option<Uid> {
         let due = self.due(now).next().cloned()?;
         self.forget(&due);
         Some(due)
     }
 
-    /// The earliest time.
+    /// Returns the earliest time.
     pub(super) fn next(&self) -> Option<T> {
         self.by_time.first().map(|(time, _)| *time)
     }

@@ -1,5 +1,6 @@
-//! Events on workloads and semaphores, written in the background: those of one namespace one after another, and those of
-//! several at once. Whatever happens in a namespace delays and drops only its own.
+//! Writes events on workloads and semaphores in the background: the events of one namespace one after another, and
+//! those of several namespaces at once. A flood of events in a namespace delays and drops only events of that
+//! namespace.
 
 mod fair_queue;
 
@@ -36,22 +37,22 @@ use crate::{
 use consul_client::{Backoff, clock, text::one_line, turns::FairTurns};
 use consul_semaphore::CronJob;
 
-/// How many events may be pending, of which each namespace has a share; more are dropped, and counted.
+/// Maximum number of pending events, of which each namespace has a share. Further events are dropped, and counted.
 const QUEUE: usize = 4096;
 
-/// In how many namespaces events are written at once.
+/// Number of namespaces in which events are written at once.
 const WRITERS: usize = 8;
 
-/// How many events of a namespace are written before it is the turn of another one.
+/// Number of events that are written in a namespace before it is the turn of another namespace.
 const BATCH: usize = 16;
 
-/// Between tries to write an event.
+/// Wait between tries to write an event.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
 
-/// How often a failed event is retried. All others of its namespace wait behind it.
+/// Number of retries of a failed event. All other events of its namespace wait behind it.
 const RETRIES: u32 = 3;
 
-/// How many events are remembered, so that repetitions can be counted.
+/// Number of events that are remembered, so that repetitions can be counted.
 const COUNTED: usize = 1024;
 
 /// The types of events, as Kubernetes names them.
@@ -64,9 +65,9 @@ pub(super) enum Reason {
     /// The Job waits for a slot. The message says why it has none yet. It is a Warning if nothing is granted until
     /// somebody repairs what the message names.
     SlotWaiting,
-    /// The annotation `hold` keeps the Job out of the queue. Remove it to queue the Job. It is a Warning if a workload of
-    /// another kind was created on hold: the admission policy does that to one that is created held and without the
-    /// label `consul-semaphore.io/waits: "true"`.
+    /// The annotation `hold` keeps the Job out of the queue. Remove it to queue the Job. It is a Warning if a
+    /// workload of another kind was created on hold: the admission policy does that to one that is created held and
+    /// without the label `consul-semaphore.io/waits: "true"`.
     OnHold,
     /// The Job got a slot and was started.
     SlotGranted,
@@ -104,11 +105,12 @@ pub(super) enum Reason {
     /// the operator's RBAC. Its slot goes to the next Job, and the operator tries again later.
     StartRefused,
     /// The Job keeps its slot because its pods have not ended for 90 seconds. The message names pods and nodes. If a
-    /// node is lost, delete its Node object or force-delete the pod. If it says that the kind is off, the workload keeps
-    /// its slot until it has ended.
+    /// node is lost, delete its Node object or force-delete the pod. If it says that the kind is off, the workload
+    /// keeps its slot until it has ended.
     PodsRemain,
-    /// The Job keeps its slot because the operator could not find out for 90 seconds whether its pods are gone. The message
-    /// says why. If you have removed its row or switched Kueue off, switch it on again until its slots are released.
+    /// The Job keeps its slot because the operator could not find out for 90 seconds whether its pods are gone. The
+    /// message says why. If you have removed its row or switched Kueue off, switch it on again until its slots are
+    /// released.
     PodsUnknown,
     /// No `ConsulSemaphore` of that name exists in the Job's namespace, or it is being deleted. The Job stays
     /// suspended. Create it, or correct the annotation.
@@ -120,8 +122,8 @@ pub(super) enum Reason {
     Unsatisfiable,
     /// An annotation has no effect: it is misspelt, in the wrong place, or lacks another one that it needs.
     AnnotationIgnored,
-    /// To Argo, a Workflow that waits for its slot is running: it holds its locks, or its deadline runs. The message says
-    /// which, and what to change.
+    /// To Argo, a Workflow that waits for its slot is running: it holds its locks, or its deadline runs. The message
+    /// says which, and what to change.
     CountsAsRunning,
     /// Another controller, such as Kueue, manages the Job, so the operator leaves it alone. Remove its label or
     /// field, or the annotation.
@@ -154,7 +156,7 @@ pub(super) enum Reason {
 }
 
 impl Reason {
-    /// Its type, unless the event is emitted as a warning.
+    /// Returns the type of the event, unless the event is emitted as a warning.
     fn kind(self) -> &'static str {
         if self.is_warning() { WARNING } else { NORMAL }
     }
@@ -198,7 +200,7 @@ impl Reason {
 }
 
 impl Reason {
-    /// What the operator did, or wanted to do, as a verb.
+    /// Returns what the operator did, or wanted to do, as a verb.
     fn action(self) -> &'static str {
         match self {
             Self::SlotWaiting | Self::CountsAsRunning => "Queue",
@@ -232,11 +234,11 @@ impl Reason {
     }
 }
 
-/// Where events are submitted; clones share what is pending.
+/// Handle for submitting events. Clones share the pending events.
 #[derive(Clone)]
 pub(super) struct Events {
     pending: Arc<FairQueue<Due>>,
-    /// The namespaces for which nobody writes yet: never more than events are pending.
+    /// Sender of the namespaces for which nobody writes yet. There are never more of them than pending events.
     begun: mpsc::Sender<Arc<str>>,
     metrics: Metrics,
     kinds: KnownKinds,
@@ -250,27 +252,28 @@ struct Due {
     reason: String,
     action: &'static str,
     note: String,
-    /// Whether it is written only once, and repetitions are not counted.
+    /// Whether the event is written only once, and its repetitions are not counted.
     once: bool,
 }
 
 impl Due {
-    /// A hash of what it says.
+    /// Returns a hash of what the event says.
     fn says(&self) -> u64 {
         hash((&self.about.uid, &self.reason, &self.note))
     }
 
-    /// The namespace that it belongs to: that of its object, if that is in one.
+    /// Returns the namespace that the event belongs to: the namespace of its object, or `default` if the object has
+    /// none.
     fn namespace(&self) -> &str {
         self.about.namespace.as_deref().unwrap_or("default")
     }
 
-    /// The events of the namespace that it belongs to.
+    /// Returns the API for events in the namespace that the event belongs to.
     fn api(&self, client: &Client) -> Api<Event> {
         Api::namespaced(client.clone(), self.namespace())
     }
 
-    /// The event under this name, as this instance reports it.
+    /// Returns the event under this name, as this instance reports it.
     fn event(&self, name: String, instance: &str) -> Event {
         Event {
             metadata: ObjectMeta {
@@ -291,7 +294,8 @@ impl Due {
 }
 
 impl Events {
-    /// Where events are submitted, and the task that writes them until every handle is dropped and none is pending.
+    /// Returns a handle for submitting events, and the task that writes them. The task ends when every handle is
+    /// dropped and no event is pending.
     pub(super) fn new(
         client: Client,
         metrics: Metrics,
@@ -318,7 +322,8 @@ impl Events {
         (events, Arc::new(writers).run(to_begin))
     }
 
-    /// A workload as events refer to it: a Workload of Kueue by its owner, which its user has made.
+    /// Returns the reference to a workload for its events. Events about a Workload of Kueue refer to its owner, which
+    /// its user has made.
     pub(super) fn about<'a>(
         &self,
         namespace: &str,
@@ -340,8 +345,8 @@ impl Events {
         self.emit(self.about(namespace, workload), reason, note);
     }
 
-    /// Emits an event on a workload, unless that event exists already, also from another replica or from before a
-    /// restart.
+    /// Emits an event on a workload, unless that event exists already: another replica may have written it, or this
+    /// one before a restart.
     pub(super) fn workload_once<'a>(
         &self,
         namespace: &str,
@@ -354,7 +359,7 @@ impl Events {
         self.put(about, (kind, reason), note, true);
     }
 
-    /// Emits an event on a `CronJob`, or on another kind's like it.
+    /// Emits an event on a `CronJob`, or on an object of another kind that creates workloads like a `CronJob`.
     pub(super) fn cron_job(
         &self,
         namespace: &str,
@@ -378,7 +383,7 @@ impl Events {
         self.put(about, (reason.kind(), reason), note, false);
     }
 
-    /// Emits an event as a Warning, whatever the reason is mostly.
+    /// Emits an event as a Warning, even if its reason is usually Normal.
     pub(super) fn warn(&self, about: ObjectReference, reason: Reason, note: String) {
         self.put(about, (WARNING, reason), note, false);
     }
@@ -405,14 +410,14 @@ impl Events {
         };
         let namespace = due.namespace().into();
         match self.pending.put(&namespace, due) {
-            // It fails only if nothing is written any more.
+            // The channel can't be full, so this fails only if the task that writes events has ended.
             Enqueued::First => drop(self.begun.try_send(namespace)),
             Enqueued::Behind => {}
             Enqueued::Dropped => self.metrics.events_dropped(),
         }
     }
 
-    /// Events that are not written, and what is submitted.
+    /// Returns a handle whose events are not written, and the events that are submitted with it.
     #[cfg(test)]
     pub(super) fn captured() -> (Self, Captured) {
         let pending = Arc::new(FairQueue::new(QUEUE));
@@ -427,13 +432,13 @@ impl Events {
     }
 }
 
-/// What is submitted, for tests.
+/// Submitted events, for tests.
 #[cfg(test)]
 pub(super) struct Captured(Arc<FairQueue<Due>>);
 
 #[cfg(test)]
 impl Captured {
-    /// The note of the next event, if there is one.
+    /// Returns the note of the next event, if there is one.
     pub(super) fn next(&mut self) -> Option<String> {
         Some(self.0.take_any()?.note)
     }
@@ -442,7 +447,7 @@ impl Captured {
 /// Writes the events of all namespaces.
 struct Writers {
     client: Client,
-    /// Who reports: the pod, if it is known.
+    /// Name of the pod that reports the events, or of this API group if the pod is unknown.
     instance: String,
     pending: Arc<FairQueue<Due>>,
     turns: FairTurns,
@@ -450,7 +455,7 @@ struct Writers {
 }
 
 impl Writers {
-    /// Writes for each namespace that there is something to write for, until nobody submits any more.
+    /// Starts a writer for each namespace that has events to write, until every handle is dropped.
     async fn run(self: Arc<Self>, mut to_begin: mpsc::Receiver<Arc<str>>) {
         let mut writing = JoinSet::new();
         loop {
@@ -464,7 +469,7 @@ impl Writers {
                 },
                 Some(ended) = writing.join_next() => ended,
             };
-            // A task that panics is a bug, and ends the operator. None is aborted.
+            // A task that panics is a bug, and ends the operator. No task is aborted.
             ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
         }
         writing.join_all().await;
@@ -494,20 +499,21 @@ impl Writers {
     }
 }
 
-/// The events of a namespace that were written last, by their types and hashes of what they say.
+/// Events of a namespace that were written last, by their types and hashes of what they say.
 type WrittenNotes = HashMap<(&'static str, u64), WrittenEvent>;
 
-/// What was written last in each namespace.
+/// Events that were written last in each namespace.
 #[derive(Default)]
 struct WrittenEvents(HashMap<Arc<str>, WrittenNotes>);
 
 impl WrittenEvents {
-    /// What was written last in a namespace, for whoever writes there.
+    /// Takes the events that were written last in a namespace, for the task that writes there.
     fn take(&mut self, namespace: &Arc<str>) -> WrittenNotes {
         self.0.remove(namespace).unwrap_or_default()
     }
 
-    /// Returns that. If it is too much, the namespace of which most is remembered is forgotten.
+    /// Stores the events that were written last in a namespace. If too many are stored, the namespace with the most
+    /// of them is forgotten.
     fn put_back(&mut self, namespace: &Arc<str>, written: WrittenNotes) {
         if !written.is_empty() {
             self.0.insert(namespace.clone(), written);
@@ -520,18 +526,19 @@ impl WrittenEvents {
     }
 }
 
-/// Writes events of one namespace, and remembers them, so that one that says the same again is counted in its series.
-/// Only as much of them is kept as that takes: there may be one for each of many workloads.
+/// Writes events of one namespace and remembers them, so that an event that says the same again is counted in the
+/// series of the first. For each event only its name and its count are kept, because there may be one event for each
+/// of many workloads.
 struct Writer<'a> {
     client: &'a Client,
     instance: &'a str,
     written: WrittenNotes,
 }
 
-/// An event in the API server.
+/// Event that is in the API server.
 struct WrittenEvent {
     name: String,
-    /// How often it was seen.
+    /// Number of times that the event was emitted.
     count: i32,
 }
 
@@ -547,8 +554,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes an event, and tries again while the API server is overloaded: under the same name, because it may have
-    /// been written although nothing was answered.
+    /// Writes an event, and tries again while the API server is overloaded. All tries use the same name, because the
+    /// API server may have written the event without answering.
     async fn write(&mut self, due: &Due) -> Result<(), CallError> {
         let event = due.event(name(due), self.instance);
         let mut backoff = BACKOFF;
@@ -570,7 +577,7 @@ impl Writer<'_> {
             return Ok(());
         }
         match call(events.create(&PostParams::default(), event)).await {
-            // It exists.
+            // The event exists already.
             Err(error) if error.refusal().is_some_and(|(code, _)| code == 409) => {}
             created => drop(created?),
         }
@@ -581,7 +588,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Counts an event in the series of the one that says the same; `false` if there is none that can be changed.
+    /// Counts an event in the series of the earlier event that says the same; returns `false` if there is no such
+    /// event that can be changed.
     async fn count(
         &mut self,
         what: (&'static str, u64),
@@ -610,8 +618,9 @@ impl Writer<'_> {
     }
 }
 
-/// The name of an event. By its end, the events of an object are in the order of time, as Kubernetes' own are; of one
-/// that is written only once it is made from what that says.
+/// Returns the name of an event. Names of events of one object sort by time, as those of Kubernetes' own events do,
+/// because they end with the time. The name of an event that is written only once ends with a hash of what the event
+/// says.
 fn name(due: &Due) -> String {
     let end = if due.once {
         due.says()
@@ -621,7 +630,7 @@ fn name(due: &Due) -> String {
     named(&due.about, end)
 }
 
-/// The name of an event about an object, whose own name may be as long as any.
+/// Returns the name of an event about an object. The object's own name may have any length.
 fn named(about: &ObjectReference, end: u64) -> String {
     let name = about.name.iter().flat_map(|name| name.chars());
     let name: String = name.take(200).collect();
@@ -661,7 +670,8 @@ mod tests {
 
     use super::*;
 
-    /// An API server that never answers in the namespace `flood`, and what it is told to write in others.
+    /// Returns an API server that never answers in the namespace `flood`, and the notes of events that are written in
+    /// other namespaces.
     fn api_server() -> (Client, mpsc::UnboundedReceiver<String>) {
         let (sender, written) = mpsc::unbounded_channel();
         let service = service_fn(move |request: Request<Body>| {

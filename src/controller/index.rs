@@ -1,9 +1,9 @@
-//! The workloads that concern the operator, by their queue: a semaphore's, or one of a keyed semaphore's, which has
-//! one for each key.
+//! Keeps the workloads that concern the operator in queues. A semaphore has one queue, and a keyed semaphore has one
+//! for each key.
 //!
-//! Watch events update the index and mark the queues that they concern, and a pass takes out their slice. An event
-//! costs O(log n). A change of a semaphore visits the workloads that it concerns, some at a time. Nothing that a tenant
-//! writes visits the workloads of all: everybody waits for the one lock meanwhile.
+//! Watch events update the index and mark the queues that they concern, and a pass takes its slice of a queue. An
+//! event costs O(log n). A change of a semaphore visits the workloads that it concerns, some at a time. Nothing that
+//! one tenant writes visits the workloads of all tenants, because everybody waits for the one lock meanwhile.
 
 mod alike;
 mod contenders;
@@ -40,22 +40,22 @@ use consul_semaphore::{
 use consul_semaphore_api::{ConsulSemaphore, ConsulSpec, tenancy::Tenancy};
 use consul_semaphore_workload::{Obstacle, TrackedWorkload};
 
-/// How many newer workloads are named for one that waits for the same.
+/// Maximum number of newer workloads that are named for a workload that waits for the same.
 const NEWER: usize = 16;
 
-/// How many workloads are arranged again before others have the lock.
+/// Number of workloads that are arranged again before the lock is given to others.
 const ARRANGED_AT_ONCE: usize = 128;
 
-/// Who is in a queue now.
+/// Workloads that are in a queue.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Queued {
-    /// How many wait for a slot.
+    /// Number of workloads that wait for a slot.
     pub(super) waiting: usize,
-    /// Those that have one, but were not seen to start yet.
+    /// Workloads that have a slot, but were not seen to start yet.
     pub(super) starting: Vec<Uid>,
 }
 
-/// The index; clones share one.
+/// Index of the workloads. Clones share one index.
 #[derive(Clone, Default)]
 pub(super) struct Index(Arc<Shared>);
 
@@ -68,41 +68,41 @@ struct Shared {
 struct State {
     workloads: KnownWorkloads,
     semaphores: HashMap<SemaphoreRef, Semaphore>,
-    /// The semaphores by their namespace and prefix; two can have the same.
+    /// Semaphores by their namespace and prefix. Two semaphores can have the same prefix.
     by_prefix: HashMap<(Arc<str>, String), BTreeSet<SemaphoreRef>>,
-    /// The workloads that use each semaphore.
+    /// Workloads that use each semaphore.
     users: Users,
     unclaimed: WorkSet,
-    /// The workloads that run without a grant, and ask for a slot.
+    /// Workloads that run without a grant, and ask for a slot.
     ungranted: WorkSet,
-    /// Of which pods may be left, and which grants are known to have none.
+    /// Workloads of which pods may be left, and the grants that are known to have no pods left.
     remnants: Remnants,
-    /// The workloads that were put on hold since these were last taken.
+    /// Workloads that were put on hold since this set was last taken.
     held_back: DirtySet<Uid>,
     contenders: Contenders,
-    /// Those that replace each other.
+    /// Workloads that ask for the same slots and replace each other.
     alike: Alike,
-    /// The workloads that have been on hold since they were first seen.
+    /// Workloads that have been on hold since they were first seen.
     held_from_the_start: BTreeSet<Uid>,
     lists: Lists,
-    /// The queues that are due a pass.
+    /// Queues that are due a pass.
     due: DirtySet<QueueRef>,
 }
 
-/// What of a `ConsulSemaphore` decides which workloads are in its queues.
+/// Part of a `ConsulSemaphore` that decides which workloads are in its queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) prefix: Prefix,
     pub(super) keyed: bool,
-    /// The part of Consul that it is in.
+    /// Part of Consul that the semaphore is in.
     pub(super) consul: Option<ConsulSpec>,
-    /// With what it uses Consul; `None` if it may not.
+    /// Credential with which the semaphore uses Consul; `None` if it may not use Consul.
     pub(super) credential: Option<Credential>,
-    /// How many slots there are.
+    /// Number of slots.
     pub(super) limit: u32,
-    /// How long a workload may wait that does not say so itself.
+    /// Maximum wait of a workload that has no `wait-timeout` of its own.
     pub(super) wait_timeout: Option<Duration>,
-    /// When they are granted, and to whom.
+    /// Restrictions that say when slots are granted, and to which workloads.
     pub(super) restrictions: Restrictions,
 }
 
@@ -119,28 +119,28 @@ impl Offer {
         }
     }
 
-    /// How many slots a workload of this priority can have at most.
+    /// Returns how many slots a workload of this priority can have at most.
     fn most(&self, priority: i32) -> u32 {
         self.restrictions.most(self.limit, priority)
     }
 
-    /// How many slots a workload of any priority can have.
+    /// Returns how many slots a workload of any priority can have.
     fn most_for_all(&self) -> u32 {
         self.most(i32::MIN)
     }
 }
 
-/// Why no queue has a workload.
+/// Reason why no queue has a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unclaimed {
-    /// The semaphores that it was started by, or asks for, don't exist.
+    /// The semaphores that the workload was started by, or asks for, don't exist.
     Missing(Vec<Arc<str>>),
-    /// Something about the workload.
+    /// Something about the workload keeps it out of the queues.
     Obstacle(Obstacle),
 }
 
 impl Unclaimed {
-    /// Whether a workload waits for that to change, and may have waited for too long.
+    /// Whether a workload waits for this reason to change, so that its wait may time out.
     pub(super) fn ends_waits(&self) -> bool {
         match self {
             Self::Missing(_) => true,
@@ -149,13 +149,13 @@ impl Unclaimed {
     }
 }
 
-/// Who manages a semaphore.
+/// Operator that manages a semaphore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manager {
     ThisOperator,
-    /// Nobody yet, and perhaps this operator soon.
+    /// No operator manages the semaphore yet. This operator may do so soon.
     Undecided,
-    /// Another operator, or nobody.
+    /// Another operator manages the semaphore, or nobody does.
     Others,
 }
 
@@ -163,12 +163,13 @@ struct Semaphore {
     offer: Offer,
     manager: Manager,
     queues: HashMap<Option<Key>, IndexedQueue>,
-    /// When it could grant nothing; `None` until that is known.
+    /// Times in which the semaphore could grant nothing; `None` until they are known.
     blocked: Option<Blocked>,
 }
 
 impl Semaphore {
-    /// The first who wait, over all its queues: each once, also if it asks for several keys.
+    /// Returns the first waiting workloads of all queues of the semaphore. A workload that asks for several keys
+    /// counts once.
     fn head(&self, most: usize) -> BTreeSet<&Place> {
         let mut first = BTreeSet::new();
         for queue in self.queues.values() {
@@ -190,18 +191,18 @@ impl Semaphore {
 #[derive(Default)]
 struct IndexedQueue {
     waiting: WaitingList,
-    /// When the waits of those may end whose waits end, in seconds since 1970.
+    /// Times at which the waits of workloads may end, in seconds since 1970. Waits that never end are not in it.
     deadlines: DueTimes<i64>,
-    /// Those of them that a newer one supersedes, unless that one is gone.
+    /// Waiting workloads that a newer one supersedes. Some of the newer ones may be gone by now.
     superseded: BTreeSet<Uid>,
-    /// Those that ask for its slots first, and beside which is to be recorded when their wait began.
+    /// Workloads that have this queue as their first, and whose start of the wait is still to be recorded.
     unrecorded: BTreeSet<Uid>,
     bound: BTreeSet<Uid>,
-    /// Workloads that were queued since these were last taken.
+    /// Workloads that were queued since this set was last taken.
     newcomers: BTreeSet<Uid>,
-    /// Workloads with a pod that has ended since these were last taken.
+    /// Workloads with a pod that has ended since this set was last taken.
     touched: BTreeSet<Uid>,
-    /// What has changed since these were last taken; `None`: anything may have.
+    /// Changes since this field was last taken; `None` if anything may have changed.
     changes: Option<Changes>,
 }
 
@@ -229,7 +230,7 @@ impl State {
         })
     }
 
-    /// A waiting workload with the newer ones that wait for the same; `None` if there is none.
+    /// Returns a waiting workload with the newer ones that wait for the same; `None` if there are no newer ones.
     fn superseded(&self, uid: &Uid) -> Option<Superseded> {
         let workload = self.workload(uid)?;
         let newer = self.alike.newer(&workload, NEWER).into_iter();
@@ -250,7 +251,7 @@ impl State {
 }
 
 impl Index {
-    /// An empty index of an operator that follows another one, which was last at work at this time.
+    /// Creates an empty index for an operator that follows another one, which was last at work at this time.
     pub(super) fn after(last_at_work: Timestamp) -> Self {
         let index = Self::default();
         index.state().lists = Lists::after(last_at_work);
@@ -261,12 +262,14 @@ impl Index {
         self.0.state.lock()
     }
 
-    /// A list of all workloads of a kind there starts; those that are not in it when it ends were deleted.
+    /// Notes that a list of all workloads of a kind in a scope starts. Workloads that are not in the list when it
+    /// ends were deleted.
     pub(super) fn list_begins(&self, kind: &KindName, scope: &WatchScope) {
         self.state().lists.begin(kind, scope);
     }
 
-    /// The list of all workloads of a kind there is complete.
+    /// Notes that the list of all workloads of a kind in a scope is complete, and removes the workloads that are not
+    /// in it.
     pub(super) fn list_ends(&self, kind: &KindName, scope: &WatchScope) {
         let mut state = self.state();
         if let Some(listed) = state.lists.end(kind, scope) {
@@ -282,7 +285,7 @@ impl Index {
         }
     }
 
-    /// A workload from the watch; `None` if it does not concern the operator (any more).
+    /// Stores a workload from the watch; `None` if the workload does not concern the operator, or does so no more.
     pub(super) fn put(&self, uid: &Uid, tracked: Option<TrackedWorkload>) {
         let mut state = self.state();
         match tracked {
@@ -296,18 +299,19 @@ impl Index {
         }
     }
 
-    /// A workload from the answer to a write; `None` if it was deleted.
+    /// Stores a workload from the answer to a write; `None` if the workload was deleted.
     pub(super) fn written(&self, uid: &Uid, now: Option<TrackedWorkload>) {
         self.answered(uid, now, None);
     }
 
-    /// A workload as it was read; `None` if it was deleted.
+    /// Stores a workload as it was read; `None` if the workload was deleted.
     pub(super) fn reread(&self, uid: &Uid, now: Option<TrackedWorkload>) {
         let asked = now.as_ref().map(|now| now.workload.seen);
         self.answered(uid, now, asked);
     }
 
-    /// A late answer does not bring back a deleted workload.
+    /// Stores a workload from an answer, if it is still known. So a late answer does not bring back a deleted
+    /// workload.
     fn answered(&self, uid: &Uid, now: Option<TrackedWorkload>, asked: Option<Moment>) {
         let Some(now) = now else {
             return self.remove(uid);
@@ -318,7 +322,7 @@ impl Index {
         }
     }
 
-    /// A workload of this kind was deleted, or does not concern the operator (any more).
+    /// Removes a workload of this kind that was deleted, or does not concern the operator any more.
     pub(super) fn forget(&self, kind: &KindName, uid: &Uid) {
         let mut state = self.state();
         let known = state.workloads.get(uid);
@@ -327,13 +331,13 @@ impl Index {
         }
     }
 
-    /// A workload was deleted.
+    /// Removes a workload that was deleted.
     pub(super) fn remove(&self, uid: &Uid) {
         self.state().remove(uid);
     }
 
-    /// A pod of a workload has ended, or was deleted. While the workload runs, that proves nothing: the workload
-    /// itself shows its end.
+    /// Notes that a pod of a workload has ended, or was deleted. While the workload runs, that proves nothing,
+    /// because the workload itself shows its end.
     pub(super) fn pod_ended(&self, namespace: &str, lock_key: &str, workload: &Uid) {
         let mut state = self.state();
         let known = state.workloads.get(workload);
@@ -361,8 +365,8 @@ impl Index {
         self.state().due.take()
     }
 
-    /// A callback for changes of a session of a queue, except renewals: it makes a pass due. A session may be renewed
-    /// for longer than this index exists, so the callback does not own the index.
+    /// Returns a callback for changes of a queue's session, except for renewals. The callback makes a pass due. A
+    /// session may be renewed for longer than this index exists, so the callback does not own the index.
     pub(super) fn on_session_change(&self, queue: QueueRef) -> impl Fn() + Send + Sync + 'static {
         let shared = Arc::downgrade(&self.0);
         move || {
@@ -377,13 +381,13 @@ impl Index {
         }
     }
 
-    /// What has changed since the last call; `None`: anything may have.
+    /// Takes the changes of a queue since the last call; `None` if anything may have changed.
     pub(super) fn changes(&self, queue: &QueueRef) -> Option<Changes> {
         let mut state = self.state();
         state.queue_mut(queue)?.changes.replace(Changes::default())
     }
 
-    /// The other queues in the namespace that use this lock key.
+    /// Returns the other queues in the namespace that use this lock key.
     pub(super) fn neighbours(&self, queue: &QueueRef, lock_key: &str) -> Vec<QueueRef> {
         let namespace = &queue.semaphore.namespace;
         let mut there = self.state().queues_at(namespace, lock_key);
@@ -391,7 +395,7 @@ impl Index {
         there
     }
 
-    /// A semaphore exists, and this is who manages it.
+    /// Adds a semaphore, with the operator that manages it.
     pub(super) async fn add_semaphore(
         &self,
         reference: &SemaphoreRef,
@@ -402,8 +406,8 @@ impl Index {
         self.rearrange(users, is_decided).await;
     }
 
-    /// Stores a semaphore in the place of what has its name. Returns the workloads that this concerns, and whether it was
-    /// undecided before that this operator manages it.
+    /// Stores a semaphore in place of the earlier one of its name. Returns the workloads that this concerns, and
+    /// whether it was undecided until then that this operator manages the semaphore.
     fn replace_semaphore(
         &self,
         reference: &SemaphoreRef,
@@ -438,13 +442,13 @@ impl Index {
         (users, is_decided)
     }
 
-    /// What a semaphore offers may have changed, but not its prefix and keys.
+    /// Updates what a semaphore offers. Its prefix, and whether it is keyed, must be as before.
     pub(super) async fn update_semaphore(&self, reference: &SemaphoreRef, offer: Offer) {
         let users = self.replace_offer(reference, offer);
         self.rearrange(users, false).await;
     }
 
-    /// Stores what a semaphore offers now. Returns the workloads that this concerns.
+    /// Stores what a semaphore offers. Returns the workloads that this concerns.
     fn replace_offer(&self, reference: &SemaphoreRef, offer: Offer) -> Vec<Uid> {
         let mut state = self.state();
         let known = state.semaphores.get_mut(reference);
@@ -458,7 +462,8 @@ impl Index {
         state.users_of_change(reference, &before)
     }
 
-    /// The keys of a semaphore that have a queue; `None` for one that is not keyed.
+    /// Returns the keys of a semaphore that have a queue. The queue of a semaphore that is not keyed has the key
+    /// `None`.
     pub(super) fn keys(&self, reference: &SemaphoreRef) -> Vec<Option<Key>> {
         let state = self.state();
         let semaphore = state.semaphores.get(reference);
@@ -467,7 +472,7 @@ impl Index {
         })
     }
 
-    /// Opens a queue: from now on it is marked when something that concerns it changes.
+    /// Opens a queue. From then on, the queue is marked when something that concerns it changes.
     pub(super) fn open(&self, queue: &QueueRef) {
         let mut state = self.state();
         if let Some(semaphore) = state.semaphores.get_mut(&queue.semaphore) {
@@ -493,7 +498,7 @@ impl Index {
         empty
     }
 
-    /// All existing semaphores have been added.
+    /// Notes that all existing semaphores of a scope have been added.
     pub(super) fn semaphores_are_known(&self, scope: &WatchScope) {
         let mut state = self.state();
         if state.lists.know_semaphores(scope) {
@@ -501,7 +506,7 @@ impl Index {
         }
     }
 
-    /// A semaphore was deleted.
+    /// Removes a semaphore that was deleted.
     pub(super) async fn remove_semaphore(&self, reference: &SemaphoreRef) {
         let users = self.forget_semaphore(reference);
         self.rearrange(users, false).await;
@@ -515,8 +520,9 @@ impl Index {
         users
     }
 
-    /// Gives these workloads their places again, which is the first one for some where it `is_decided` only now who manages
-    /// their semaphore. Others have the lock and this thread in between: each workload is in some place all the time.
+    /// Gives these workloads their places again. If `is_decided`, it was undecided until now who manages their
+    /// semaphore, so some of the workloads get their first place. Others have the lock and this thread in between,
+    /// but each workload is in some place all the time.
     async fn rearrange(&self, workloads: impl IntoIterator<Item = Uid>, is_decided: bool) {
         let mut workloads = workloads.into_iter().peekable();
         while workloads.peek().is_some() {
@@ -533,21 +539,21 @@ impl Index {
         MutexGuard::unlock_fair(state);
     }
 
-    /// The workloads that were started in a queue and have not ended.
+    /// Returns the workloads that were started in a queue and have not ended.
     pub(super) fn bound(&self, queue: &QueueRef) -> Vec<Arc<Workload>> {
         let state = self.state();
         let queue = state.queue(queue);
         queue.map_or_else(Vec::new, |queue| state.bound(queue))
     }
 
-    /// The waiting workloads that are within reach of a pass.
+    /// Returns the waiting workloads that are within reach of a pass.
     pub(super) fn waiting(&self, queue: &QueueRef, reach: &Reach<'_>) -> Vec<Arc<Workload>> {
         let state = self.state();
         let queue = state.queue(queue);
         queue.map_or_else(Vec::new, |queue| state.waiting(queue, reach))
     }
 
-    /// The waiting workloads whose wait may be over.
+    /// Returns the waiting workloads whose wait may be over.
     pub(super) fn overdue(&self, queue: &QueueRef, now: Timestamp, most: usize) -> Vec<Overdue> {
         let state = self.state();
         let due = state.queue(queue).into_iter();
@@ -562,7 +568,7 @@ impl Index {
         due.collect()
     }
 
-    /// The workloads beside which is to be recorded when their wait began.
+    /// Returns the workloads whose start of the wait is still to be recorded.
     pub(super) fn unrecorded(&self, queue: &QueueRef, most: usize) -> Vec<Arc<Workload>> {
         let state = self.state();
         let unrecorded = state.queue(queue).into_iter();
@@ -571,7 +577,7 @@ impl Index {
         workloads.take(most).collect()
     }
 
-    /// Whether the wait of any workload in the queues of a semaphore ends.
+    /// Returns whether the wait of any workload in the queues of a semaphore ends.
     pub(super) fn any_deadline(&self, reference: &SemaphoreRef) -> bool {
         let state = self.state();
         let semaphore = state.semaphores.get(reference).into_iter();
@@ -579,20 +585,20 @@ impl Index {
         queues.any(|queue| queue.deadlines.next().is_some())
     }
 
-    /// When the wait of the next workload may be over.
+    /// Returns when the wait of the next workload may be over.
     pub(super) fn next_overdue(&self, queue: &QueueRef) -> Option<Timestamp> {
         let next = self.state().queue(queue)?.deadlines.next()?;
         Timestamp::from_second(next).ok()
     }
 
-    /// A workload's wait is not over before this.
+    /// Notes that the wait of a workload is not over before this time.
     pub(super) fn postpone(&self, queue: &QueueRef, workload: &Uid, until: Timestamp) {
         if let Some(queue) = self.state().queue_mut(queue) {
             queue.deadlines.postpone(workload, until.as_second());
         }
     }
 
-    /// The waiting workloads that a newer one supersedes.
+    /// Returns the waiting workloads that a newer one supersedes.
     pub(super) fn superseded(&self, queue: &QueueRef, most: usize) -> Vec<Superseded> {
         let mut state = self.state();
         let Some(known) = state.queue(queue) else {
@@ -614,31 +620,31 @@ impl Index {
         superseded
     }
 
-    /// The running workloads that this one may replace.
+    /// Returns the running workloads that this workload may replace.
     pub(super) fn replaceable(&self, by: &Uid) -> Vec<Located> {
         let state = self.state();
         let running = state.alike.running(by);
         running.filter_map(|uid| state.located(uid)).collect()
     }
 
-    /// A workload, if it was started in this queue.
+    /// Returns a workload, if it was started in this queue.
     pub(super) fn started(&self, queue: &QueueRef, uid: &Uid) -> Option<Arc<Workload>> {
         let state = self.state();
         let there = state.queue(queue)?.bound.contains(uid);
         state.workload(uid).filter(|_| there)
     }
 
-    /// A workload by its uid.
+    /// Returns the workload with this uid.
     pub(super) fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {
         self.state().workload(uid)
     }
 
-    /// All that is known of a workload.
+    /// Returns all that is known of a workload.
     pub(super) fn tracked(&self, uid: &Uid) -> Option<TrackedWorkload> {
         self.state().workloads.get(uid).cloned()
     }
 
-    /// The workloads that were queued since the last call and still are.
+    /// Returns the workloads that were queued since the last call and still are.
     pub(super) fn newcomers(&self, reference: &QueueRef) -> Vec<TrackedWorkload> {
         let mut state = self.state();
         let Some(queue) = state.queue_mut(reference) else {
@@ -655,7 +661,7 @@ impl Index {
             .collect()
     }
 
-    /// The workloads with a pod that has ended since the last call.
+    /// Takes the workloads with a pod that has ended since the last call.
     pub(super) fn touched(&self, queue: &QueueRef) -> BTreeSet<Uid> {
         let mut state = self.state();
         let queue = state.queue_mut(queue);
@@ -664,7 +670,7 @@ impl Index {
             .unwrap_or_default()
     }
 
-    /// The first waiting workloads of a semaphore, over all its queues, at most this many.
+    /// Returns the first waiting workloads of all queues of a semaphore, at most this many.
     pub(super) fn head(&self, reference: &SemaphoreRef, most: usize) -> Vec<Arc<Workload>> {
         let state = self.state();
         let semaphore = state.semaphores.get(reference);
@@ -673,7 +679,7 @@ impl Index {
         workloads.filter_map(|uid| state.workload(uid)).collect()
     }
 
-    /// Who is in a queue, given these workloads that hold slots.
+    /// Returns the workloads that are in a queue, given the workloads that hold slots.
     pub(super) fn queued<'a>(
         &self,
         queue: &QueueRef,
@@ -683,7 +689,7 @@ impl Index {
         let Some(queue) = state.queue(queue) else {
             return Queued::default();
         };
-        // There are many holders, and nearly all of them run.
+        // The check of the phase comes first, because there are many holders and nearly all of them run.
         let is_in_it = |uid: &&Uid| {
             let workload = state.workloads.get(uid).map(|tracked| &tracked.workload);
             workload.is_some_and(|workload| {
@@ -697,7 +703,7 @@ impl Index {
         }
     }
 
-    /// All waiting workloads of a queue, in order.
+    /// Returns all waiting workloads of a queue, in order.
     pub(super) fn all_waiting(&self, queue: &QueueRef) -> Vec<Arc<Workload>> {
         let state = self.state();
         let places = state.queue(queue).into_iter();
@@ -707,7 +713,7 @@ impl Index {
             .collect()
     }
 
-    /// Whether a workload has the annotation with a key, and none of its semaphores is keyed.
+    /// Returns whether a workload has the annotation with a key although none of its semaphores is keyed.
     pub(super) fn ignores_key(&self, tracked: &TrackedWorkload) -> bool {
         let requests = &tracked.workload.requests;
         let names_key =
@@ -724,7 +730,8 @@ impl Index {
         self.state().unclaimed.take_changed()
     }
 
-    /// A workload and why no semaphore claims it; `None` if one does, or the semaphores of its namespace are not all known.
+    /// Returns a workload and why no semaphore claims it; `None` if a semaphore claims it, or if the semaphores of
+    /// its namespace are not all known.
     pub(super) fn unclaimed(&self, uid: &Uid) -> Option<(TrackedWorkload, Unclaimed)> {
         let state = self.state();
         let is_unclaimed = state.unclaimed.contains(uid);
@@ -732,7 +739,7 @@ impl Index {
         Some((tracked.clone(), state.why_unclaimed(tracked)?))
     }
 
-    /// When a semaphore could grant nothing.
+    /// Notes the times in which a semaphore could grant nothing.
     pub(super) fn note_blocked(&self, reference: &SemaphoreRef, blocked: &Blocked) {
         let mut state = self.state();
         if let Some(semaphore) = state.semaphores.get_mut(reference)
@@ -742,9 +749,10 @@ impl Index {
         }
     }
 
-    /// When the wait of a workload ends that no semaphore claims, because its semaphores don't exist or don't suffice,
-    /// and how long it may wait; `None` if it does not end. The time is unknown while nothing can be granted, and while it
-    /// may hold a slot. `started` is when this operator began to count for semaphores that don't exist.
+    /// Returns when the wait of a workload ends that no semaphore claims, because its semaphores don't exist or don't
+    /// suffice, and how long the workload may wait. Returns `None` if the wait does not end. The time is unknown
+    /// while nothing can be granted, and while the workload may hold a slot. `started` is when this operator began to
+    /// count for semaphores that don't exist.
     pub(super) fn unclaimed_ends(
         &self,
         tracked: &TrackedWorkload,
@@ -778,7 +786,7 @@ impl Index {
         Some((ends, timeout))
     }
 
-    /// The workloads that were put on hold since the last call and still are.
+    /// Takes the workloads that were put on hold since the last call and still are.
     pub(super) fn take_held_back(&self) -> Vec<TrackedWorkload> {
         let mut state = self.state();
         let held_back = state.held_back.take();
@@ -792,27 +800,28 @@ impl Index {
         self.state().held_from_the_start.contains(uid)
     }
 
-    /// Takes the workloads that newly run without a grant, have changed, or do so no more.
+    /// Takes the workloads that have begun or ceased to run without a grant, or do so and have changed.
     pub(super) fn take_ungranted(&self) -> BTreeSet<Uid> {
         self.state().ungranted.take_changed()
     }
 
-    /// A workload, if it runs without a grant, whether a semaphore claims it or not; `None` also if the semaphores of its
-    /// namespace are not all known.
+    /// Returns a workload that runs without a grant, whether a semaphore claims it or not; `None` if it does not, or
+    /// if the semaphores of its namespace are not all known.
     pub(super) fn ungranted(&self, uid: &Uid) -> Option<TrackedWorkload> {
         let state = self.state();
         let is_ungranted = state.ungranted.contains(uid);
         state.placed(uid).filter(|_| is_ungranted).cloned()
     }
 
-    /// Takes the workloads that count as stopping until it is proved that no pod of them is left, and that are new, have
-    /// changed, or of which a pod has ended.
+    /// Takes the workloads that count as stopping until it is proved that no pod of them is left, and that are new,
+    /// have changed, or of which a pod has ended.
     pub(super) fn take_unproved(&self) -> BTreeSet<Uid> {
         self.state().remnants.take_changed()
     }
 
-    /// Such a workload as its status shows it, which is asked about now; `None` if it is none of them, or is not known to be
-    /// of this operator.
+    /// Returns a workload that counts as stopping until it is proved that no pod of it is left, as its status shows
+    /// it. The caller asks about its pods, so the note that a pod has ended is cleared. Returns `None` if the
+    /// workload is not one of these, or is not known to be of this operator.
     pub(super) fn unproved(&self, uid: &Uid) -> Option<TrackedWorkload> {
         let mut state = self.state();
         if !state.is_ours(uid) {
@@ -821,23 +830,24 @@ impl Index {
         state.remnants.take(uid)
     }
 
-    /// Whether a pod of such a workload has ended since it was last asked about.
+    /// Returns whether a pod of such an unproved workload has ended since the workload was last asked about.
     pub(super) fn is_touched(&self, uid: &Uid) -> bool {
         self.state().remnants.is_touched(uid)
     }
 
-    /// Whether a workload counts as stopping until that is proved.
+    /// Returns whether a workload counts as stopping until it is proved that no pod of it is left.
     #[cfg(test)]
     fn is_unproved(&self, uid: &Uid) -> bool {
         self.state().remnants.contains(uid)
     }
 
-    /// From when on the absence of pods proves that none is left of a workload, if not at once.
+    /// Returns the time from which the absence of pods proves that no pod of a workload is left; `None` if it proves
+    /// that at once.
     pub(super) fn proof_counts_from(&self, tracked: &TrackedWorkload) -> Option<Moment> {
         self.state().remnants.counts_from(tracked)
     }
 
-    /// No pod of a workload is left from the grant that this version of it names.
+    /// Notes that no pod of a workload is left from the grant that this version of the workload names.
     pub(super) fn proved(&self, tracked: &TrackedWorkload) {
         let mut state = self.state();
         if let Some(now) = state.remnants.proved(tracked) {
@@ -845,7 +855,7 @@ impl Index {
         }
     }
 
-    /// No pod of a workload is left, and that can't be written to it: its slots are free all the same.
+    /// Frees the slots of a workload that has no pod left, although that can't be written to the workload.
     pub(super) fn let_slots_go(&self, tracked: &TrackedWorkload) {
         let mut state = self.state();
         if let Some(now) = state.remnants.let_slots_go(&tracked.workload) {
@@ -853,25 +863,25 @@ impl Index {
         }
     }
 
-    /// Waits until workloads are to be taken of which pods may be left.
+    /// Waits until [`take_unproved`](Self::take_unproved) has workloads.
     pub(super) async fn unproved_changed(&self) {
         let wake = self.state().remnants.wake();
         wake.notified().await;
     }
 
-    /// Waits until unclaimed workloads are to be taken.
+    /// Waits until [`take_unclaimed`](Self::take_unclaimed) has workloads.
     pub(super) async fn unclaimed_changed(&self) {
         let wake = self.state().unclaimed.wake();
         wake.notified().await;
     }
 
-    /// Waits until workloads were put on hold.
+    /// Waits until [`take_held_back`](Self::take_held_back) has workloads.
     pub(super) async fn held_back_changed(&self) {
         let wake = self.state().held_back.wake();
         wake.notified().await;
     }
 
-    /// Waits until workloads are to be taken that run without a grant.
+    /// Waits until [`take_ungranted`](Self::take_ungranted) has workloads.
     pub(super) async fn ungranted_changed(&self) {
         let wake = self.state().ungranted.wake();
         wake.notified().await;

@@ -1,5 +1,5 @@
-//! Workloads that are in no queue: no semaphore claims them, because theirs does not exist, their annotations can't be
-//! read, or something else manages them; or they are on hold. They get an event.
+//! Emits events for workloads that are in no queue: either no semaphore claims them, because their semaphore does not
+//! exist, their annotations can't be read, or something else manages them; or they are on hold.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -9,13 +9,13 @@ use consul_semaphore::{Uid, Workload};
 use consul_semaphore_api::annotations::{HOLD, SEMAPHORE, WAITS_LABEL};
 use consul_semaphore_workload::{Kind, Obstacle, TrackedWorkload};
 
-/// How much later than its workloads a semaphore may arrive if both are created together.
+/// Time that a semaphore may arrive later than its workloads if both are created together.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long changes are collected.
+/// Time for which changes are collected.
 const COALESCE: Duration = Duration::from_millis(200);
 
-/// How long to wait for whatever comes if nothing is planned.
+/// Time after which the task looks again if nothing is planned.
 const IDLE: Duration = Duration::from_hours(1);
 
 /// Reports to the users of workloads in no queue why they wait, for as long as this replica leads.
@@ -25,8 +25,8 @@ pub(super) async fn run(context: Arc<Context>) {
     loop {
         report_held_back(&context);
         for uid in context.index.take_unclaimed() {
-            // There may be many, when the operator starts and does not know their semaphores yet. What needs no look is
-            // not planned.
+            // There may be many workloads when the operator starts and does not know their semaphores yet. So a
+            // workload that needs no look is not planned.
             tokio::task::consume_budget().await;
             if reports.knows(&uid) || context.index.unclaimed(&uid).is_some() {
                 reports.due.set(&uid, Moment::now());
@@ -53,7 +53,7 @@ fn report_held_back(context: &Context) {
         let workload = &*tracked.workload;
         let events = &context.shared.events;
         let about = events.about(&tracked.namespace, workload);
-        // The policies put no Job on hold.
+        // The admission policies put no Job on hold, only workloads of other kinds.
         let by_policy = workload.kind != Kind::Job.name()
             && context.index.is_held_from_the_start(&workload.uid);
         let note = why_held_back(workload, by_policy);
@@ -65,8 +65,8 @@ fn report_held_back(context: &Context) {
     }
 }
 
-/// What the event of a workload on hold says. `by_policy`: it was on hold when it was created, and its user may not know
-/// of it.
+/// Returns the text of the event for a workload on hold. `by_policy` says that the workload was on hold when it was
+/// created, and its user may not know of that.
 fn why_held_back(workload: &Workload, by_policy: bool) -> String {
     let (kind, semaphores) = (&workload.kind, workload.semaphores());
     if by_policy {
@@ -82,7 +82,7 @@ fn why_held_back(workload: &Workload, by_policy: bool) -> String {
     )
 }
 
-/// What was said of the workloads in no queue, and of which there may be more to say.
+/// Reports about workloads in no queue: what was said of each, and which are due another look.
 #[derive(Default)]
 struct UnclaimedReports {
     reported: BTreeMap<Uid, Reported>,
@@ -100,11 +100,11 @@ impl UnclaimedReports {
         self.reported.contains_key(workload)
     }
 
-    /// Emits the event for each workload that is due, once. Of those that are in a queue or gone nothing is kept.
+    /// Emits the event for each workload that is due, once. Forgets workloads that are in a queue or gone.
     async fn report(&mut self, context: &Context) {
         let now = Moment::now();
         while let Some(uid) = self.due.take_due(now) {
-            // There may be many.
+            // There may be many workloads, so this leaves the thread to other tasks now and then.
             tokio::task::consume_budget().await;
             let Some((tracked, why)) = context.index.unclaimed(&uid) else {
                 self.reported.remove(&uid);
@@ -130,14 +130,14 @@ impl UnclaimedReports {
         }
     }
 
-    /// How long until one is due.
+    /// Returns the time until the next workload is due.
     fn wait(&self) -> Duration {
         let next = self.due.next();
         next.map_or(Duration::MAX, |next| next.since(Moment::now()))
     }
 }
 
-/// The event for a workload, and how long to wait before it is emitted.
+/// Returns the event for a workload, and how long to wait before it is emitted.
 fn explain(tracked: &TrackedWorkload, why: &Unclaimed) -> (Reason, String, Duration) {
     let kind = &tracked.workload.kind;
     if let Some(granted) = &tracked.workload.granted
@@ -223,7 +223,7 @@ mod tests {
         .unwrap()
     }
 
-    /// The plugin shows the same word before there is an event.
+    /// The plugin shows the same word before there is an event, so the two must agree.
     #[test]
     fn an_event_has_the_word_of_the_obstacle() {
         let plain = json!({});

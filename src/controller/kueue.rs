@@ -1,8 +1,9 @@
-//! Kueue asks before it admits a Workload: the admission checks of `consul-semaphore.io/slots`, each of which is said to
-//! be active, and the Workloads that wait for their answer.
+//! Serves Kueue, which asks before it admits a Workload. Two things are served: the admission checks of
+//! `consul-semaphore.io/slots`, each of which is said to be active, and the Workloads that wait for their answer.
 //!
-//! What the owner of a Workload says decides what it waits for, so it is read before the index has the Workload. One
-//! that asks for no slot is Ready at once; one whose owner can't be read is Pending, and says why.
+//! What the owner of a Workload says decides what the Workload waits for, so the owner is read before the index has
+//! the Workload. A Workload that asks for no slot is Ready at once. A Workload whose owner can't be read is Pending,
+//! and its message says why.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -38,19 +39,19 @@ use consul_semaphore_workload::{
     kueue::{self, Asked, Check, Owner, QUEUE},
 };
 
-/// How many Workloads or admission checks are read or answered at once, in fair shares for each namespace.
+/// Number of Workloads or admission checks that are read or answered at once, in fair shares for each namespace.
 const CONCURRENCY: usize = 16;
 
-/// How many owners may have changed before they are read.
+/// Number of owners that may have changed before they are read.
 const CHANGES: usize = 64;
 
-/// For how long at most nothing is decided at the start because owners are not read yet.
+/// Longest time at the start for which nothing is decided because owners are not read yet.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many Workloads are named whose owners are not read yet.
+/// Number of Workloads that are named in the log because their owners are not read yet.
 const NAMED: usize = 5;
 
-/// Says that each admission check of ours is active, and keeps their names.
+/// Says that each admission check of ours is active, and keeps the names of these checks.
 pub(super) async fn watch_checks(context: Arc<Context>, mut watching: Watching) {
     let resource = kueue::admission_checks();
     let api: Api<Object> = Api::all_with(context.client.clone(), &resource);
@@ -82,7 +83,7 @@ pub(super) async fn watch_checks(context: Arc<Context>, mut watching: Watching) 
                 let now = Moment::now();
                 match activated {
                     Activated::Already => tasks.rest(&uid, now),
-                    // Something else may change that at once, and again.
+                    // Another program may change the status back at once, and again.
                     Activated::Now => tasks.pause(&uid, |before| Pause::outrun(before, now)),
                     Activated::Not => tasks.pause(&uid, |before| Pause::after_failure(before, now)),
                 }
@@ -102,17 +103,18 @@ pub(super) async fn watch_checks(context: Arc<Context>, mut watching: Watching) 
     }
 }
 
-/// The admission checks of ours.
+/// Our admission checks: those of `consul-semaphore.io/slots`.
 #[derive(Default)]
 struct Checks {
     names: BTreeSet<String>,
-    /// The names in the list that is being received.
+    /// Names in the list that is being received.
     listing: Option<BTreeSet<String>>,
     uids: HashMap<Uid, String>,
 }
 
 impl Checks {
-    /// The watch shows an admission check. Returns its uid if it is ours and does not say that it is active.
+    /// Handles an event of the watch. Returns the uid of an admission check if the check is ours and does not say
+    /// that it is active.
     fn on(&mut self, event: Event<Object>) -> Option<Uid> {
         match event {
             Event::Init => self.listing = Some(BTreeSet::new()),
@@ -147,12 +149,12 @@ impl Checks {
 #[derive(Debug, PartialEq, Eq)]
 enum Activated {
     Already,
-    /// It was written, or the check has changed: the watch shows it as it is now.
+    /// The status was written, or the check has changed. The watch shows the check as it is then.
     Now,
     Not,
 }
 
-/// Has an admission check say that it is active.
+/// Writes into the status of an admission check that it is active.
 async fn activate(api: Api<Object>, name: String) -> Activated {
     let read = |object: &Object| {
         let check = Check::of(object).ok().flatten();
@@ -183,8 +185,8 @@ async fn activate(api: Api<Object>, name: String) -> Activated {
     }
 }
 
-/// Feeds the Workloads of Kueue with a check of ours into the index, and answers those that get no slot. `unsynced` is
-/// there until all are listed.
+/// Feeds the Workloads of Kueue with a check of ours into the index, and answers those that get no slot. `unsynced`
+/// exists until all Workloads are listed.
 pub(super) async fn watch_workloads(
     context: Arc<Context>,
     scope: WatchScope,
@@ -209,7 +211,8 @@ pub(super) async fn watch_workloads(
     }
     let mut workloads = Workloads::new(context.clone(), scope.clone());
     loop {
-        // Entries of a check that was not known to be ours are seen in another list.
+        // A Workload may have an entry of a check that was not known to be ours. A new list shows such entries, so it
+        // begins with each change of our checks.
         checks.mark_unchanged();
         let mut events = scope.watch_resource::<Object>(
             &context.client,
@@ -244,7 +247,7 @@ pub(super) async fn watch_workloads(
     }
 }
 
-/// Notes what owners of Workloads say. While this fails, a change is not noticed.
+/// Watches owners of Workloads and notes what they say. While the watch fails, changes are not noticed.
 async fn watch_owners(
     context: Arc<Context>,
     scope: WatchScope,
@@ -276,24 +279,25 @@ async fn watch_owners(
     }
 }
 
-/// What was done about a Workload.
+/// Result of a task for a Workload.
 enum Done {
-    /// It was read: `None` if it is gone, or can't be. Its owner was read, too, or why it can't be.
+    /// The Workload was read: `None` if it is gone, or can't be read. The result says whether its owner could be
+    /// read, too, or why not.
     Read(WorkloadName, Option<Box<Object>>, Result<(), String>),
-    /// It was answered, or it is to be tried again.
+    /// The Workload was answered; `false` if the answer failed and is to be tried again.
     Answered(WorkloadName, bool),
 }
 
-/// The Workloads of a scope.
+/// Workloads of one scope.
 struct Workloads {
     context: Arc<Context>,
     scope: WatchScope,
     kind: KindName,
-    /// Those with a check of ours, with the uids of their owners.
+    /// Workloads with a check of ours, with the uids of their owners.
     known: HashMap<WorkloadName, Uid>,
-    /// Those of them in the list that is being received.
+    /// Workloads with a check of ours that are in the list that is being received.
     listed: HashSet<WorkloadName>,
-    /// Those that are being read, and whether they have changed since.
+    /// Workloads that are being read, and whether they have changed since the reading began.
     reading: HashMap<WorkloadName, bool>,
     setbacks: HashMap<WorkloadName, Setback>,
     turns: FairTurns,
@@ -331,8 +335,8 @@ impl Workloads {
         }
     }
 
-    /// The list is complete. Its Workloads are in the index before the semaphores are served, as far as their owners
-    /// can be read.
+    /// Handles the end of the list. It first waits until the Workloads are in the index, as far as their owners can
+    /// be read, because the semaphores are served after that.
     async fn listed(&mut self) {
         let end = Moment::now() + PATIENCE;
         while self.are_read_first().next().is_some() {
@@ -356,7 +360,7 @@ impl Workloads {
         self.context.index.list_ends(&self.kind, &self.scope);
     }
 
-    /// Those that are being read, and were not read in vain.
+    /// Returns the Workloads that are being read for the first time, without an earlier failure.
     fn are_read_first(&self) -> impl Iterator<Item = &WorkloadName> {
         let reading = self.reading.keys();
         reading.filter(|name| !self.setbacks.contains_key(*name))
@@ -372,14 +376,14 @@ impl Workloads {
         }
     }
 
-    /// A Workload has this owner no more.
+    /// Notes that a Workload has this owner no more.
     fn let_go(&self, owner: &Uid, name: &WorkloadName) {
         if self.context.shared.owners.forget(owner, name) {
             self.context.index.forget(&self.kind, owner);
         }
     }
 
-    /// A Workload is none of ours now, but may have been.
+    /// Removes a Workload from the index that is not ours, but may have been.
     fn leave(&self, name: &WorkloadName) {
         let uid = self.known.get(name);
         if let Some(uid) = uid.filter(|uid| self.context.shared.owners.is_of(uid, name)) {
@@ -387,15 +391,15 @@ impl Workloads {
         }
     }
 
-    /// The watch shows a Workload.
+    /// Handles a Workload that the watch shows.
     fn show(&mut self, object: Object) {
         if let Some(name) = self.see(object, Ok(())) {
             self.try_again(name);
         }
     }
 
-    /// A Workload as it is now; `owner` is why its owner can't be read, if it can't. Returns its name if it is to be
-    /// looked at again.
+    /// Handles the current version of a Workload; `owner` has the reason why its owner can't be read, if it can't.
+    /// Returns the name of the Workload if it is to be looked at again.
     fn see(&mut self, mut object: Object, owner: Result<(), String>) -> Option<WorkloadName> {
         let name = name_of(&object)?;
         let tracked = self.context.shared.owners.track(&mut object, Moment::now());
@@ -404,13 +408,13 @@ impl Workloads {
             Ok((tracked, Some(asked))) => match kueue::owner(&object) {
                 Ok(served) => return self.serve(name, tracked, &asked, served, owner),
                 Err(why) => {
-                    // Its owner may have been deleted without it.
+                    // The owner may have been deleted without the Workload.
                     self.forget(Some(name.clone()));
                     self.answer(name, &asked, asked.pending(&why, clock::time()));
                 }
             },
-            // None of our checks is asked about it any more, if it ever was. What it holds it keeps until its owner has
-            // no pods.
+            // None of our checks is asked about the Workload any more, if any ever was. The Workload keeps the slots
+            // that it holds until its owner has no pods.
             Ok((_, None)) => self.leave(&name),
             Err(error) => {
                 tracing::warn!(name = name.1, %error, "a Workload of Kueue can't be read");
@@ -420,7 +424,8 @@ impl Workloads {
         None
     }
 
-    /// A Workload that our check is asked about, with its owner. Returns its name if it is to be looked at again.
+    /// Handles a Workload that our check is asked about, with its owner. Returns the name of the Workload if it is to
+    /// be looked at again.
     fn serve(
         &mut self,
         name: WorkloadName,
@@ -455,7 +460,7 @@ impl Workloads {
                 self.answer(name, asked, asked.pending(&why, now));
             }
             Some(_) => {}
-            // What runs then would keep the slots of the last run.
+            // If Kueue had an answer, the next run would keep the slots of the last one.
             None if asked.waits() && self.context.index.has_contender(&served.uid) => {
                 let why = "waits until the slots of its last run are free";
                 self.answer(name.clone(), asked, asked.pending(why, now));
@@ -466,7 +471,7 @@ impl Workloads {
         None
     }
 
-    /// Answers Kueue about a Workload, if it waits for that.
+    /// Answers Kueue about a Workload, if the Workload waits for an answer.
     fn answer(&mut self, name: WorkloadName, asked: &Asked, answer: Option<Request>) {
         let Some(request) = answer.filter(|_| asked.waits()) else {
             return;
@@ -485,7 +490,7 @@ impl Workloads {
         self.tasks.spawn(async move {
             let _turn = turns.take(&write.namespace).await;
             let done = match context.workloads.write(write).await {
-                // What has changed is shown by the watch.
+                // The watch shows what has changed.
                 Ok(_) | Err(WriteError::Outdated(_)) => true,
                 Err(error) => {
                     tracing::warn!(namespace = name.0, workload = name.1, %error, "can't answer Kueue");
@@ -496,7 +501,8 @@ impl Workloads {
         });
     }
 
-    /// Reads a Workload again after a while, and before it its owner if nothing is known of that.
+    /// Reads a Workload again after a while. If `owner` is given, nothing is known of that owner, so it is read
+    /// before the Workload.
     fn read(&mut self, name: WorkloadName, owner: Option<Owner>, wait: Duration) {
         if let Some(changed) = self.reading.get_mut(&name) {
             *changed = true;
@@ -522,7 +528,7 @@ impl Workloads {
         match done {
             Ok(Done::Read(name, object, owner)) => {
                 let changed = self.reading.remove(&name) == Some(true);
-                // It may have been deleted meanwhile.
+                // The Workload may have been deleted meanwhile.
                 if !self.known.contains_key(&name) {
                     return;
                 }
@@ -555,7 +561,8 @@ impl Workloads {
     }
 }
 
-/// Reads what the owner of a Workload says and, if that was evicted, in which slots its pods run; and notes it.
+/// Reads what the owner of a Workload says, and notes it. If the Workload was evicted, this also reads in which slots
+/// the owner's pods run.
 async fn read_owner(context: &Context, namespace: &str, owner: &Owner) -> Result<(), String> {
     let Owner { kind, name, uid } = owner;
     let title = format!("{} {name}", kind.name());
@@ -603,7 +610,8 @@ mod tests {
         })
     }
 
-    /// What becomes of an admission check with this status at an API server that keeps what is written, or not.
+    /// Returns the result for an admission check with this status; `keeps` says whether the API server keeps what is
+    /// written.
     async fn activated(status: Value, keeps: bool) -> Activated {
         let service = service_fn(move |request: HttpRequest<Body>| {
             let status = status.clone();
@@ -625,7 +633,7 @@ mod tests {
         activate(api, "slots".to_owned()).await
     }
 
-    /// It is tried again after a pause then, as after a refusal.
+    /// A status that the API server does not keep is tried again after a pause, like a refusal.
     #[tokio::test]
     async fn an_admission_check_that_does_not_keep_that_it_is_active_is_not_active() {
         assert_eq!(activated(json!({}), true).await, Activated::Now);

@@ -1,5 +1,5 @@
-//! Whether this replica could list what the leader watches. It is not ready before, so that the rollout of a version
-//! without the rights or the schema stops while the old leader continues.
+//! Checks whether this replica could list what the leader watches. The replica is not ready before that, so a rollout
+//! of a version without the rights or the schema stops while the old leader continues.
 
 use kube::{Client, core::ApiResource};
 
@@ -9,7 +9,7 @@ use consul_semaphore::holding::retry_until_ok;
 use consul_semaphore_api::{ConsulSemaphore, scope::Namespaces};
 use consul_semaphore_workload::Kind;
 
-/// Lists one object of each resource in each scope, until that has worked.
+/// Lists one object of each resource in each scope, and tries again until that has worked.
 pub(super) async fn check(
     client: Client,
     served: Workloads,
@@ -28,7 +28,7 @@ pub(super) async fn check(
     for scope in WatchScope::over(&namespaces) {
         for (resource, source, optional) in &resources {
             let list = async || match scope.list_one(&client, resource).await {
-                // It is served as soon as it is there.
+                // A missing kind is no problem, because the leader serves it as soon as it is there.
                 Err(error) if *optional && matches!(error.refusal(), Some((404, _))) => Ok(()),
                 listed => listed.map_err(|error| problem(&scope, &resource.plural, source, &error)),
             };
@@ -39,7 +39,7 @@ pub(super) async fn check(
     part.ready();
 }
 
-/// Why these can't be listed, and what to do about it.
+/// Returns why objects of this resource can't be listed, and what to do about it.
 fn problem(scope: &WatchScope, what: &str, source: &Source, error: &CallError) -> String {
     let code = error.refusal().map(|(code, _)| code);
     let why = with_advice(&error.to_string(), what, source, code);

@@ -1,7 +1,7 @@
-//! The watches of prefixes in Consul: one for all semaphores of one place, credential and prefix.
+//! Watches prefixes in Consul, with one watch for all semaphores of one place, credential and prefix.
 //!
-//! What a watch lists is in memory once, however many semaphores read it, and counts against the budget of what is kept
-//! of Consul's answers. What each of them derives from it counts, too.
+//! The listing of a watch is in memory once, however many semaphores read it, and counts against the budget of what
+//! is kept of Consul's answers. What each semaphore derives from the listing counts, too.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -25,20 +25,20 @@ use consul_client::{
 use consul_semaphore::engine::SemaphoreRef;
 use consul_semaphore_api::TokenSecretRef;
 
-/// The number of the next watch of a semaphore. A listing may still be queued when its semaphore was deleted and another
-/// one has its name: so each has its own number.
+/// Number of the next watch of a semaphore. Each watch has its own number, because a listing may still be queued when
+/// its semaphore was deleted and another one has the same name.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Whose token reads a prefix.
+/// Credential that reads a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Credential {
-    /// The operator's.
+    /// The operator's own token.
     Own,
-    /// That of a Secret in this namespace.
+    /// The token of a Secret in this namespace.
     Secret(Arc<str>, TokenSecretRef),
 }
 
-/// What is watched, and with which token.
+/// Folder to watch, with its place and the token to use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Subject {
     pub(super) place: Scope,
@@ -46,25 +46,25 @@ pub(super) struct Subject {
     pub(super) folder: String,
 }
 
-/// How a semaphore wants its prefix watched.
+/// Demand of one semaphore on the watch of its prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Demand {
-    /// How long the watch waits for a change before it answers anyway.
+    /// Time that Consul may wait for a change before it answers anyway.
     pub(super) wait: Duration,
     /// Whether somebody waits for a change.
     pub(super) urgent: bool,
 }
 
-/// The demands of all semaphores that share a watch, by the numbers of their watches.
+/// Demands of all semaphores that share a watch, by the numbers of their watches.
 #[derive(Debug, Default)]
 struct Demands {
     all: BTreeMap<u64, Demand>,
-    /// How often the watch was to begin anew.
+    /// Number of requests to begin the watch anew.
     renewed: u64,
 }
 
 impl Demands {
-    /// What suits all of them.
+    /// Returns the demand that suits all semaphores; `None` if there are none.
     fn together(&self) -> Option<Demand> {
         let all = self.all.values().copied();
         all.reduce(|one, other| Demand {
@@ -74,11 +74,11 @@ impl Demands {
     }
 }
 
-/// What a shared watch brought last.
+/// Latest listing or error of a shared watch.
 #[derive(Clone, Debug, Default)]
 struct Latest {
     reading: Option<Result<Listing, consul::Error>>,
-    /// How often Consul's index has gone back.
+    /// Number of times that Consul's index has gone back.
     resets: u64,
 }
 
@@ -90,7 +90,7 @@ impl Latest {
     }
 }
 
-/// A watch that semaphores share.
+/// Watch that semaphores share.
 struct SharedWatch {
     account: Account,
     client: Client,
@@ -122,7 +122,7 @@ impl SharedWatch {
     }
 }
 
-/// Watches a folder as it is demanded.
+/// Task that watches a folder according to the demands.
 struct Follower {
     client: Client,
     folder: String,
@@ -139,7 +139,8 @@ impl Follower {
         }
     }
 
-    /// What is demanded now, and how often the watch was to begin anew; `None` when nobody shares the watch any more.
+    /// Returns the current demand, and the number of requests to begin the watch anew; `None` when nobody shares the
+    /// watch any more.
     async fn demand(&mut self) -> Option<(Demand, u64)> {
         loop {
             {
@@ -191,7 +192,7 @@ impl Follower {
     }
 }
 
-/// The watches that are shared.
+/// All shared watches.
 pub(super) struct PrefixWatches {
     budget: Budget,
     shared: Mutex<HashMap<Subject, Weak<SharedWatch>>>,
@@ -205,7 +206,8 @@ impl PrefixWatches {
         }
     }
 
-    /// The watch of this subject. What it keeps counts as kept by the namespace of the semaphore that was first.
+    /// Returns the watch of this subject. What it keeps in memory counts for the namespace of the first semaphore
+    /// that shared it.
     fn shared(&self, subject: Subject, consul: &Client, owner: &Arc<str>) -> Arc<SharedWatch> {
         let mut all = self.shared.lock();
         if let Some(shared) = all.get(&subject).and_then(Weak::upgrade) {
@@ -218,7 +220,7 @@ impl PrefixWatches {
         shared
     }
 
-    /// Has a prefix watched for a semaphore. Sends the listings to the shell, with the number of the watch.
+    /// Watches a prefix for a semaphore. Sends the listings to the shell, with the number of the watch.
     pub(super) fn watch(
         &self,
         subject: Subject,
@@ -242,7 +244,7 @@ impl PrefixWatches {
     }
 }
 
-/// Sends what a shared watch brings to the shell, for one semaphore.
+/// Passes what a shared watch brings to the shell, for one semaphore.
 async fn pass_on(
     mut latest: watch::Receiver<Latest>,
     mut reader: Reader,
@@ -251,7 +253,7 @@ async fn pass_on(
     inputs: mpsc::Sender<Input>,
 ) {
     let mut resets = latest.borrow().resets;
-    // Also what was brought before.
+    // A semaphore that joins later also gets the latest listing.
     latest.mark_changed();
     while latest.changed().await.is_ok() {
         let Latest {
@@ -263,7 +265,8 @@ async fn pass_on(
             Some(Ok(listing)) => {
                 let admitted = reader.admit(&listing.entries).await;
                 admitted.map(|()| Listing {
-                    // Also if it went back in a listing that was replaced before it came here.
+                    // Consul's index may have gone back in a listing that a later one replaced before this loop saw
+                    // it.
                     reset: now > resets,
                     ..listing
                 })
@@ -285,7 +288,7 @@ async fn pass_on(
     }
 }
 
-/// The watch of a semaphore's prefix, until this is dropped.
+/// Watch of a semaphore's prefix, until this is dropped.
 pub(super) struct PrefixWatch {
     number: u64,
     shared: Arc<SharedWatch>,
@@ -302,7 +305,7 @@ impl Drop for PrefixWatch {
 }
 
 impl PrefixWatch {
-    /// Whether it is the watch with this number.
+    /// Whether this is the watch with this number.
     pub(super) fn is(&self, number: u64) -> bool {
         self.number == number
     }
@@ -314,14 +317,15 @@ impl PrefixWatch {
             .send_if_modified(|demands| demands.all.insert(self.number, demand) != Some(demand));
     }
 
-    /// The access has changed: what failed may succeed at once.
+    /// Begins the watch anew, because the access has changed and a call that failed may succeed.
     pub(super) fn renew(&self) {
         self.shared
             .demands
             .send_modify(|demands| demands.renewed += 1);
     }
 
-    /// The client for other listings of the prefix: they count with those of the watch.
+    /// Returns the client for other listings of the prefix. They count against the budget together with those of the
+    /// watch.
     pub(super) fn client(&self) -> &Client {
         &self.shared.client
     }

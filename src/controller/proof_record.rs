@@ -1,10 +1,10 @@
-//! The record of the last proofs: what a process leaves for the next one, so that a restart renews no evidence.
+//! Keeps the record of the last proofs, which one process leaves for the next, so that a restart renews no evidence.
 //!
-//! It is a text in an annotation of the operator's Lease. A leader that is elected by the Lease writes it with each
-//! renewal. Without such an election [`keep`] writes it into a Lease that nobody holds.
+//! The record is a text in an annotation of the operator's Lease. A leader that is elected by the Lease writes the
+//! text with each renewal. Without such an election, [`Keeper::keep`] writes it into a Lease that nobody holds.
 //!
 //! The text says how old each proof was when it was written, and when that was. So the clocks of two machines matter
-//! only for the time in between, in which no operator ran: a proof is never younger than the text says.
+//! only for the time in between, in which no operator ran. A proof is never younger than the text says.
 
 mod written;
 
@@ -33,20 +33,20 @@ use consul_client::{
 use consul_semaphore::{LastProof, LastProofs, Proved};
 use consul_semaphore_api::{ConsulSemaphore, scope::Scope};
 
-/// How often [`keep`] writes while workloads run: as often as a Lease is renewed.
+/// Pause between the writes of [`Keeper::keep`] while workloads run: as often as a Lease is renewed.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// How often it writes while none does.
+/// Pause between the writes of [`Keeper::keep`] while no workload runs.
 const IDLE_PAUSE: Duration = Duration::from_secs(30);
 
 /// Semaphores whose proofs become old together: those of one namespace that reach Consul in the same way and whose
-/// sessions live equally long. One that still has sessions with another TTL than its spec asks for is a group of its
-/// own.
+/// sessions live equally long. A semaphore that still has sessions with another TTL than its spec asks for is a group
+/// of its own.
 ///
-/// No group has semaphores of two namespaces, because a tenant can prevent the proofs of its own.
+/// No group has semaphores of two namespaces, because a tenant can prevent the proofs of its own semaphores.
 pub(super) use self::written::Group;
 
-/// The group of a semaphore whose sessions live this long.
+/// Returns the group of a semaphore whose sessions live this long.
 pub(super) fn group(semaphore: &ConsulSemaphore, ttl: Option<Duration>) -> Group {
     let at = place(semaphore);
     let part = |name: &Option<String>| name.clone().unwrap_or_default();
@@ -66,7 +66,7 @@ pub(super) fn group(semaphore: &ConsulSemaphore, ttl: Option<Duration>) -> Group
     Group::new(namespace_of(semaphore), &in_common)
 }
 
-/// The group of one semaphore alone.
+/// Returns the group that has only this semaphore.
 pub(super) fn group_of_one(semaphore: &ConsulSemaphore) -> Group {
     let name = semaphore.metadata.name.as_deref().unwrap_or_default();
     Group::new(namespace_of(semaphore), &[name])
@@ -76,16 +76,17 @@ fn namespace_of(semaphore: &ConsulSemaphore) -> &str {
     semaphore.metadata.namespace.as_deref().unwrap_or_default()
 }
 
-/// The record of an operator; clones share it. It outlives a term of leadership.
+/// Record of an operator. Clones share it. It outlives a term of leadership.
 #[derive(Clone, Debug)]
 pub(super) struct ProofRecord {
     proofs: Arc<Mutex<LastProofs<Group>>>,
-    /// For which part of the cluster: operators without an election may have one Lease.
+    /// Part of the cluster that the operator works for. It is in the record because operators without an election may
+    /// share one Lease.
     part: Arc<str>,
 }
 
 impl ProofRecord {
-    /// An empty record of an operator that works for this part of the cluster.
+    /// Creates the empty record of an operator that works for this part of the cluster.
     pub(super) fn new(scope: &Scope) -> Self {
         let part = if scope.is_whole() {
             String::new()
@@ -98,19 +99,19 @@ impl ProofRecord {
         }
     }
 
-    /// What is known from before, for a term that begins.
+    /// Returns the proofs that are known from before, for a term that begins.
     pub(super) fn proofs(&self) -> LastProofs<Group> {
         self.proofs.lock().clone()
     }
 
-    /// When an operator was last at work, by this machine's clocks; `None` if that is unknown.
+    /// Returns when an operator was last at work, by this machine's clocks; `None` if that is unknown.
     pub(super) fn last_at_work(&self) -> Option<Timestamp> {
         let (complete, _) = self.proofs.lock().entries()?;
         let ago = SignedDuration::try_from(Moment::now().since(complete)).ok()?;
         clock::time().checked_sub(ago).ok()
     }
 
-    /// Updates it with what is proved now.
+    /// Updates the record with what is proved at this moment.
     pub(super) fn note(&self, now: Moment, proved: impl IntoIterator<Item = (Group, Proved)>) {
         self.proofs.lock().note(now, proved);
     }
@@ -153,8 +154,9 @@ impl Legacy for ProofRecord {
     }
 }
 
-/// What is known from before of a semaphore whose sessions are to live this long. `same` is whether its spec is the one
-/// that the last operator worked by; if it is not, its TTL or its Secret says nothing about the sessions that exist.
+/// Returns the last known proof of a semaphore whose sessions are to live this long. `same` says whether its spec is
+/// the one that the last operator worked by. If it is not, the TTL or the Secret of the spec says nothing about the
+/// sessions that exist.
 pub(super) fn last_proof(
     proofs: &LastProofs<Group>,
     semaphore: &ConsulSemaphore,
@@ -170,9 +172,10 @@ pub(super) fn last_proof(
     recorded_of(proofs, group)
 }
 
-/// What is known from before of a group.
+/// Returns the last known proof of a group.
 ///
-/// Each entry that its proof can be in says that the proof is no older, so the one with the most time left counts.
+/// The proof of a group can be in several entries. Each of them guarantees only that the proof is no older than the
+/// entry says, so the entry with the most time left counts.
 fn recorded_of(proofs: &LastProofs<Group>, group: Group) -> Option<LastProof> {
     let entries = group.entries().into_iter();
     let recorded = entries.filter(|entry| proofs.has(entry));
@@ -181,20 +184,21 @@ fn recorded_of(proofs: &LastProofs<Group>, group: Group) -> Option<LastProof> {
     best.or_else(|| proofs.of(&group))
 }
 
-/// The Lease with the record of an operator that is not elected by it.
+/// Writer of the record into a Lease, for an operator that is not elected by this Lease.
 #[derive(Clone)]
 pub(super) struct Keeper {
     leases: Api<Lease>,
     name: String,
     record: ProofRecord,
-    /// As it was last seen.
+    /// Lease as it was last seen.
     found: Arc<Mutex<Option<Lease>>>,
-    /// Whether it was reported that it can't be read or written.
+    /// Whether a failure to read or write the Lease was reported.
     reported: Arc<OnceLock<()>>,
 }
 
 impl Keeper {
-    /// Keeps this record in the Lease of these settings; `None` if its leader does.
+    /// Creates the writer of this record into the Lease of these settings; `None` if the leader writes it, because it
+    /// is elected by this Lease.
     pub(super) fn new(
         client: Client,
         default_namespace: &str,
@@ -214,8 +218,8 @@ impl Keeper {
         })
     }
 
-    /// Reads what an earlier process left. An API server that does not answer is asked again: without it nothing is
-    /// known of the Jobs, either.
+    /// Reads what an earlier process left. If the API server does not answer, it is asked again, because without it
+    /// nothing is known of the Jobs, either.
     pub(super) async fn take_over(&self) {
         let mut backoff = Backoff::default();
         loop {
@@ -240,7 +244,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Writes the record again and again.
+    /// Writes the record for ever, in intervals.
     pub(super) async fn keep(self) {
         let mut backoff = Backoff::new(PAUSE, IDLE_PAUSE);
         let mut written = None;
@@ -282,7 +286,8 @@ impl Keeper {
         };
         match written {
             Ok(written) => *self.found.lock() = Some(written),
-            // Somebody else has written or deleted it, or an answer was lost: the next write is based on that.
+            // Another process has written or deleted the Lease, or an answer was lost. The next write is based on the
+            // state that is read here.
             Err(error) => {
                 self.read().await?;
                 let outrun = matches!(error.refusal(), Some((404 | 409, _)));
@@ -311,7 +316,7 @@ impl Keeper {
     }
 }
 
-/// What an earlier process left in a Lease.
+/// Returns what an earlier process left in a Lease.
 fn legacy_in(lease: &Lease) -> Option<&str> {
     let annotations = lease.metadata.annotations.as_ref()?;
     annotations.get(LEGACY).map(String::as_str)
@@ -333,7 +338,7 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    /// A semaphore whose sessions are to live this long.
+    /// Makes a semaphore whose sessions are to live this long.
     fn semaphore(namespace: &str, name: &str, ttl: Duration) -> ConsulSemaphore {
         let spec = json!({
             "prefix": "a", "limit": 1, "session": { "ttl": format!("{}s", ttl.as_secs()) },
@@ -356,14 +361,14 @@ mod tests {
         Proved { sent, ttl: TTL }
     }
 
-    /// A record in which `a` was proved at second 80, updated at second 100.
+    /// Makes a record in which `a` was proved at second 80, updated at second 100.
     fn record() -> ProofRecord {
         let record = ProofRecord::new(&Scope::default());
         record.note(at(100), [(group_of_a(), proved(80))]);
         record
     }
 
-    /// What the next process knows of `a` that reads this text at second 1000 of its own machine.
+    /// Returns what the next process knows of `a`, if it reads this text at second 1000 of its own machine.
     fn next(text: &str, now: i64) -> Option<LastProof> {
         let next = ProofRecord::new(&Scope::default());
         next.take_over_at(Some(text), at(1000), time(now));
@@ -453,8 +458,8 @@ mod tests {
         }
     }
 
-    /// What the next process knows of a semaphore, after it has read what is recorded of these at second 10,000: by
-    /// group, how long ago it was proved, and its TTL.
+    /// Returns what the next process knows of a semaphore, after it has read these records at second 10,000. A record
+    /// has the group, how long ago it was proved, and its TTL.
     fn next_knows(
         recorded: impl IntoIterator<Item = (Group, u64, Duration)>,
         semaphore: &ConsulSemaphore,
@@ -473,7 +478,7 @@ mod tests {
         last_proof(&next.proofs(), semaphore, Some(ttl), same).unwrap()
     }
 
-    /// What is known of a semaphore that was proved so many seconds ago.
+    /// Makes the knowledge of a semaphore that was proved so many seconds ago.
     fn known(age: u64, ttl: Duration) -> LastProof {
         LastProof {
             sent: at(10_000 - age),
@@ -506,7 +511,8 @@ mod tests {
         assert_eq!(next_knows(recorded, &own, TTL, true), known(20, TTL));
     }
 
-    /// By a `.lock` that can't be read, or too many keys, and with `onSlotLost: Continue`.
+    /// A tenant can prevent its own proofs by a `.lock` that can't be read, or by too many keys, and with
+    /// `onSlotLost: Continue`.
     #[test]
     fn a_tenant_that_prevents_its_own_proofs_prevents_no_others() {
         let neighbour = semaphore("team-b", "b", TTL);

@@ -1,7 +1,7 @@
-//! The Consul token of a `ConsulSemaphore` that has its own: read from its Secret periodically.
+//! Reads the Consul token of a `ConsulSemaphore` that has its own from its Secret, periodically.
 //!
-//! By GET and not by a watch, so that it needs only the right to `get` this one Secret. Semaphores that name the same
-//! Secret share one copy of its token.
+//! The Secret is read by GET and not by a watch, so that the operator needs only the right to `get` this one Secret.
+//! Semaphores that name the same Secret share one copy of its token.
 
 use std::{
     borrow::Cow,
@@ -28,20 +28,21 @@ use crate::call::{CallError, call};
 use consul_client::{Backoff, TokenCell, clock::Moment};
 use consul_semaphore_api::{TokenSecretRef, annotations::is_object_name};
 
-/// How often a Secret without problems is read, before jitter. After Consul denies a token the Secret is read sooner.
+/// Pause between two readings of a Secret without problems, before jitter. After Consul denies a token, the Secret is
+/// read sooner.
 const INTERVAL: Duration = Duration::from_mins(5);
 
-/// The longest answer for a Secret that is read, in bytes: the API server takes 1 MiB of data, which grows by a third in
-/// transit, and has as much again for everything else.
+/// Longest answer for a Secret that is read, in bytes. The API server takes 1 MiB of data, which grows by a third in
+/// transit, and the answer may have as much again for everything else.
 const LONGEST: u64 = 3 << 20;
 
-/// How many Secrets are read at once.
+/// Number of Secrets that are read at once.
 const AT_ONCE: usize = 2;
 
-/// Where a token lies: the namespace, and the Secret and its key there.
+/// Place of a token: the namespace, and the Secret and its key in that namespace.
 type TokenPlace = (Arc<str>, TokenSecretRef);
 
-/// The Secrets whose tokens are read.
+/// Secrets whose tokens are read.
 pub(super) struct Secrets {
     tokens: Mutex<HashMap<TokenPlace, Weak<SecretToken>>>,
     turns: Semaphore,
@@ -56,22 +57,22 @@ impl Default for Secrets {
     }
 }
 
-/// A token that is read periodically for as long as this exists. The last good one stays in use when its Secret is
-/// deleted: a namespace that is deleted loses its Secrets first.
+/// Token that is read periodically for as long as this exists. The last good token stays in use when its Secret is
+/// deleted, because a namespace that is deleted loses its Secrets first.
 pub(super) struct SecretToken {
     cell: TokenCell,
     state: watch::Receiver<State>,
-    /// It is to be read again now, though there is a problem.
+    /// Request to read the Secret again at once, although there is a problem.
     again: Arc<Notify>,
     reading: AbortHandle,
 }
 
-/// The result of the last reading.
+/// Result of the last reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct State {
-    /// Why no token can be read, and what to do.
+    /// Reason why no token can be read, and what to do.
     problem: Option<String>,
-    /// How many different tokens have been read.
+    /// Number of different tokens that have been read.
     tokens: u64,
 }
 
@@ -82,8 +83,8 @@ impl Drop for SecretToken {
 }
 
 impl SecretToken {
-    /// The token that semaphores of this namespace refer to like this. Reading it starts now, unless another one has it
-    /// read already.
+    /// Returns the token that semaphores of this namespace refer to with `from`. Reading it starts at once, unless
+    /// another semaphore shares it already.
     pub(super) fn shared(
         context: &Arc<Context>,
         namespace: &Arc<str>,
@@ -93,7 +94,7 @@ impl SecretToken {
         let subject = (namespace.clone(), from.clone());
         if let Some(token) = tokens.get(&subject).and_then(Weak::upgrade) {
             if token.problem().is_some() {
-                // It may have been created together with the semaphore.
+                // The Secret may have been created together with the semaphore.
                 token.again.notify_one();
             }
             return token;
@@ -124,27 +125,27 @@ impl SecretToken {
         }
     }
 
-    /// The token, once it was read.
+    /// Returns the token, once it was read.
     pub(super) fn token(&self) -> Option<TokenCell> {
         self.cell.is_set().then(|| self.cell.clone())
     }
 
-    /// Why no token can be read now, and what to do.
+    /// Returns the reason why no token can be read, and what to do.
     pub(super) fn problem(&self) -> Option<String> {
         self.state.borrow().problem.clone()
     }
 
-    /// Reports changes of the token, or of the problem.
+    /// Returns a receiver for changes of the token, or of its problem.
     pub(super) fn changes(&self) -> TokenChanges {
         TokenChanges(self.state.clone())
     }
 }
 
-/// Reports when a token has changed.
+/// Receiver for changes of a token.
 pub(super) struct TokenChanges(watch::Receiver<State>);
 
 impl TokenChanges {
-    /// Waits until there is another token, or another problem; returns `false` when it is no longer read.
+    /// Waits until there is another token, or another problem; returns `false` when the token is no longer read.
     pub(super) async fn next(&mut self) -> bool {
         self.0.changed().await.is_ok()
     }
@@ -168,7 +169,8 @@ impl SecretReader {
             };
             sender.send_if_modified(|state| {
                 let other = state.problem != problem;
-                // Without a token the semaphore is not ready, which its condition reports.
+                // The warning is only for a semaphore that has an earlier token. Without a token the semaphore is not
+                // ready, which its condition reports.
                 let still = other && self.cell.is_set();
                 if let Some(problem) = problem.as_ref().filter(|_| still) {
                     tracing::warn!(namespace = %self.namespace, secret = %self.from.name, problem, "the token that was there before is still used");
@@ -177,7 +179,8 @@ impl SecretReader {
                 state.tokens += u64::from(news);
                 other || news
             });
-            // Neither a missing Secret nor a token that Consul denies causes a storm of requests.
+            // The pause grows, so that neither a missing Secret nor a token that Consul denies causes a storm of
+            // requests.
             if news {
                 backoff.reset();
                 let exposure = self.context.shared.unsaid.lock().take();
@@ -201,21 +204,21 @@ impl SecretReader {
 
     /// Reads the Secret; returns whether its token has changed.
     async fn look(&self) -> Result<bool, String> {
-        // Turns are never closed.
+        // The semaphore of turns is never closed, so this can't fail.
         let _turn = self.context.secrets.turns.acquire().await;
         let (client, namespace) = (&self.context.client, &self.namespace);
         take_token(client, namespace, &self.from, &self.cell).await
     }
 }
 
-/// Reads a token from its Secret into a cell; returns whether it has changed.
+/// Reads a token from its Secret into a cell; returns whether the token has changed.
 pub(crate) async fn take_token(
     client: &Client,
     namespace: &str,
     from: &TokenSecretRef,
     into: &TokenCell,
 ) -> Result<bool, String> {
-    /// The fields of a Secret that are used.
+    /// Fields of a Secret that are used.
     #[derive(Deserialize)]
     struct Read<'a> {
         #[serde(default, borrow)]
@@ -228,7 +231,7 @@ pub(crate) async fn take_token(
     let secrets = Request::new(Secret::url_path(&(), Some(namespace)));
     let request = secrets.get(name, &GetParams::default());
     let request = request.map_err(|error| format!("the Secret {name} can't be read: {error}"))?;
-    // As text: when the client can't parse an answer, it logs the answer with its contents.
+    // The answer is read as text, because the client logs an answer with its contents if it can't parse it.
     let read = async {
         let answer = client.request_stream(request).await?;
         let mut text = Vec::new();

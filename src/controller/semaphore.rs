@@ -1,5 +1,5 @@
-//! One `ConsulSemaphore` apart from its slots: the object in the API server with its finalizer and its status, its
-//! access to Consul, and the watch of its prefix. The engine handles the slots.
+//! Handles one `ConsulSemaphore` apart from its slots: the object in the API server with its finalizer and its
+//! status, its access to Consul, and the watch of its prefix. The engine handles the slots.
 
 #![expect(
     clippy::ref_option,
@@ -72,8 +72,8 @@ use consul_semaphore::{
 };
 use consul_semaphore_api::{ConsulSemaphore, ConsulSemaphoreStatus, conditions::Finding};
 
-/// What the status says of a pass's conclusion: a limit that is written with the first holder counts as agreed, because
-/// no other limit is in Consul until then.
+/// Returns a pass's conclusion as the status reports it. A limit that is written with the first holder counts as
+/// agreed, because no other limit is in Consul until then.
 fn as_reported(conclusion: &Conclusion) -> Conclusion {
     let mut conclusion = conclusion.clone();
     if conclusion.settled.is_some() && matches!(conclusion.agreement, Some(Agreement::Write { .. }))
@@ -83,60 +83,61 @@ fn as_reported(conclusion: &Conclusion) -> Conclusion {
     conclusion
 }
 
-/// How many calls to Consul the queues of one semaphore make at once.
+/// Number of calls to Consul that the queues of one semaphore make at once.
 const TURNS: usize = 32;
 
-/// How long a new object has no status while Consul does not answer: it answers sooner as a rule, and one write does.
+/// Time for which a new object has no status while Consul does not answer. Consul usually answers sooner, and then
+/// one write of the status is enough.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// A `ConsulSemaphore` without its slots.
+/// Controller of a `ConsulSemaphore` without its slots.
 pub(super) struct SemaphoreController {
     context: Arc<Context>,
     reference: SemaphoreRef,
     labels: SemaphoreLabels,
     since: Moment,
-    /// As it was last seen.
+    /// Object as it was last seen.
     object: watch::Sender<Arc<ConsulSemaphore>>,
     access: Access,
     target: Option<ConsulTarget>,
-    /// Turns to call Consul.
+    /// Turns to call Consul, which the queues share.
     turns: Arc<Turns>,
     watching: Option<PrefixWatch>,
     reporter: Reporter,
     reported: Reported,
     announced: Announced,
     inputs: mpsc::Sender<Input>,
-    /// They send changes of this semaphore to the shell.
+    /// Tasks that send changes of this semaphore to the shell.
     notifiers: JoinSet<()>,
 }
 
-/// The parts of the status.
+/// State from which the status is composed.
 #[derive(Default)]
 struct Reported {
     keys: Keys,
     tenures: BTreeMap<Option<Key>, Tenures>,
     holds: BTreeMap<Option<Key>, Holds>,
-    /// The keys whose state may have changed.
+    /// Keys whose state may have changed.
     changed: BTreeSet<Option<Key>>,
-    /// Limits to be recorded, and the number of the report that contains them.
+    /// Limits to be recorded, and the number of the report that contains them. The number is 0 until there is one.
     recording: Option<(u64, Vec<u32>)>,
-    /// The last limits of another operator that the engine knows of.
+    /// Number of the last limits of another operator that the engine knows of.
     found: u64,
     /// Whether the status reflects what this process has read.
     begun: bool,
 }
 
-/// What has already been logged or emitted.
+/// Problems that have already been logged or emitted.
 #[derive(Default)]
 struct Announced {
     readiness: Readiness,
-    /// The warning about the TTL.
+    /// Last warning about the TTL.
     ttl: Option<String>,
-    /// That the finalizer can't be added.
+    /// Whether it was logged that the finalizer can't be added.
     finalizer: bool,
-    /// That sessions without a contender can't be listed.
+    /// Whether it was logged that sessions without a contender can't be listed.
     sessions: bool,
-    /// What is left in Consul.
+    /// Whether it was reported what is left in Consul.
     left_behind: bool,
 }
 
@@ -174,7 +175,7 @@ impl SemaphoreController {
         this
     }
 
-    /// The object in the API server.
+    /// Returns the reference to the object in the API server.
     pub(super) fn object(&self) -> Object {
         Object {
             semaphore: self.reference.clone(),
@@ -182,7 +183,7 @@ impl SemaphoreController {
         }
     }
 
-    /// The spec for the engine.
+    /// Returns the spec for the engine.
     pub(super) fn spec(&self) -> Spec {
         let object = self.object.borrow();
         Spec {
@@ -192,7 +193,7 @@ impl SemaphoreController {
         }
     }
 
-    /// What an earlier status says, and the record of the last proofs.
+    /// Returns what an earlier status and the record of the last proofs say.
     pub(super) fn known(&self) -> Known {
         let object = self.object.borrow();
         let status = object.status.clone().unwrap_or_default();
@@ -212,8 +213,8 @@ impl SemaphoreController {
         }
     }
 
-    /// Its group in the record of the last proofs: its spec asks for sessions with the TTL `asked`, and `ttl` is the
-    /// shortest one that its running workloads hold slots with.
+    /// Returns the group of the semaphore in the record of the last proofs. Its spec asks for sessions with the TTL
+    /// `asked`, and `ttl` is the shortest TTL of the sessions with which its running workloads hold slots.
     pub(super) fn proof_group(&self, asked: Option<Duration>, ttl: Duration) -> Group {
         let object = self.object.borrow();
         if asked == Some(ttl) {
@@ -223,7 +224,7 @@ impl SemaphoreController {
         }
     }
 
-    /// How it may use Consul.
+    /// Returns how the semaphore may use Consul.
     pub(super) fn consul_access(&self) -> ConsulAccess {
         self.access.for_target(self.target.as_ref())
     }
@@ -232,7 +233,7 @@ impl SemaphoreController {
         self.target.as_ref()
     }
 
-    /// The client to list the prefix with, while it is watched.
+    /// Returns the client to list the prefix with, while the prefix is watched.
     pub(super) fn lister(&self) -> Option<&consul::Client> {
         self.watching.as_ref().map(PrefixWatch::client)
     }
@@ -245,7 +246,7 @@ impl SemaphoreController {
         &self.labels
     }
 
-    /// The object has changed. Returns the new access to Consul if it has changed.
+    /// Handles a change of the object. Returns the access to Consul if it has changed.
     pub(super) fn update(&mut self, semaphore: Arc<ConsulSemaphore>) -> Option<ConsulAccess> {
         let suits = self.access.suits(&semaphore);
         self.object.send_replace(semaphore);
@@ -258,7 +259,7 @@ impl SemaphoreController {
         self.regain_access()
     }
 
-    /// The access to Consul has changed, or its problem. Returns the new access if it has changed.
+    /// Handles a change of the access to Consul, or of its problem. Returns the access if it has changed.
     pub(super) fn regain_access(&mut self) -> Option<ConsulAccess> {
         self.reported.all_changed();
         if self.access.is_pending() {
@@ -277,7 +278,7 @@ impl SemaphoreController {
             return;
         };
         let (inputs, reference) = (self.inputs.clone(), self.reference.clone());
-        // The notifiers of an earlier Secret have ended with it.
+        // The notifier of an earlier Secret has ended together with the reading of that Secret.
         while self.notifiers.try_join_next().is_some() {}
         self.notifiers.spawn(async move {
             while changes.next().await {
@@ -289,7 +290,7 @@ impl SemaphoreController {
         });
     }
 
-    /// Notifies the shell when the status was written, here or by another operator with other limits.
+    /// Notifies the shell when the status was written: here, or by another operator with other limits.
     fn notify_of_status(&mut self) {
         let (mut written, mut found) = (self.reporter.progress(), self.reporter.found());
         let (inputs, reference) = (self.inputs.clone(), self.reference.clone());
@@ -349,12 +350,12 @@ impl SemaphoreController {
         watching.is_some_and(|watching| watching.is(number))
     }
 
-    /// The state of a key may have changed.
+    /// Notes that the state of a key may have changed.
     pub(super) fn changed(&mut self, key: &Option<Key>) {
         self.reported.changed.insert(key.clone());
     }
 
-    /// A slot of this key was given back that had been granted then.
+    /// Notes that a slot of this key was given back that had been granted at this time.
     pub(super) fn released(&mut self, key: &Option<Key>, granted: Timestamp) {
         let holds = self.reported.holds.entry(key.clone()).or_default();
         holds.note(granted, clock::time());
@@ -369,7 +370,8 @@ impl SemaphoreController {
         let begun = self.reported.begun;
         let all = || self.reported.keys.len() == semaphore.queues().len();
         self.reported.begun = begun || (all() && semaphore.is_known());
-        // A status from before a restart stays until more is known, and so does that the finalizer is refused.
+        // A status from before a restart stays until more is known. So does a status that says that the finalizer is
+        // refused.
         let shows_nothing = || self.object.borrow().status.is_none() && !self.announced.finalizer;
         if !self.reported.begun && (Moment::now() < self.patience() || !shows_nothing()) {
             return;
@@ -380,7 +382,8 @@ impl SemaphoreController {
         if self.reported.begun && !begun {
             self.reporter.hurry();
         }
-        // If the engine has changed its mind, the report does not have these limits, and records nothing.
+        // If the engine does not ask for these limits any more, the report does not contain them, and records
+        // nothing.
         if let Some((recording, limits)) = &mut self.reported.recording
             && *recording == 0
             && *limits == semaphore.applied_limits()
@@ -390,17 +393,17 @@ impl SemaphoreController {
         }
     }
 
-    /// When a new object gets a status, whatever is known by then.
+    /// Returns the time at which a new object gets a status, even if nothing is known yet.
     pub(super) fn patience(&self) -> Moment {
         self.since + PATIENCE
     }
 
-    /// These limits are to be recorded by the next report.
+    /// Has the next report record these limits.
     pub(super) fn record(&mut self, limits: Vec<u32>) {
         self.reported.recording = Some((0, limits));
     }
 
-    /// The limits that have been recorded, if any were to be.
+    /// Takes the limits that have been recorded, if there were limits to record.
     pub(super) fn take_recorded(&mut self) -> Option<Vec<u32>> {
         let written = self.reporter.written();
         let recording = &mut self.reported.recording;
@@ -408,8 +411,8 @@ impl SemaphoreController {
         Some(limits)
     }
 
-    /// The limits that another operator recorded as ours, if that is news. Those of a later spec are not news yet: by
-    /// the spec that is known, they would be removed.
+    /// Takes the limits that another operator recorded as ours, if they are news. Limits that belong to a later spec
+    /// are not news yet, because under the known spec they would be removed.
     pub(super) fn take_found(&mut self) -> Option<Vec<u32>> {
         let found = self.reporter.found();
         let found = found.borrow();
@@ -423,7 +426,7 @@ impl SemaphoreController {
         Some(limits.collect())
     }
 
-    /// Updates the state of a key. Conclusions under an earlier spec do not count for this one.
+    /// Updates the state of a key. Conclusions under an earlier spec do not count for the current spec.
     fn see(&mut self, semaphore: &Semaphore, key: &Option<Key>) {
         let Some(state) = semaphore.queues().get(key) else {
             self.reported.keys.remove(key);
@@ -474,8 +477,8 @@ impl SemaphoreController {
         self.reported.keys.put(key.clone(), status);
     }
 
-    /// Why a workload that was queued for this key, and has this `need` there, has no slot yet; `None` if nothing but
-    /// its turn is missing.
+    /// Returns why a workload that was queued for this key, and has this `need` there, has no slot yet; `None` if it
+    /// only waits for its turn.
     pub(super) fn obstacle(
         &self,
         semaphore: &Semaphore,
@@ -494,7 +497,7 @@ impl SemaphoreController {
         observed.obstacle(&conclusion.unwrap_or_default(), need)
     }
 
-    /// What the conditions say of a queue. `shown` says whether it was readable before.
+    /// Returns what the conditions say of a queue. `shown` says whether the queue was readable before.
     fn queue_findings(
         &self,
         reference: &QueueRef,
@@ -528,11 +531,11 @@ impl SemaphoreController {
         }
     }
 
-    /// How long a watch waits for a change before it answers anyway.
+    /// Returns how long Consul may wait for a change before it answers the watch anyway.
     ///
-    /// A reading counts from when it was requested, and the next one comes after another wait, so it is up to two
-    /// waits old. Workloads whose pods end slowly are suspended when their evidence is half a TTL old: the TTL of the
-    /// spec or of the shortest session.
+    /// A reading counts from the time of its request, and the next reading comes after another wait, so a reading is
+    /// up to two waits old. Workloads whose pods end slowly are suspended when their evidence is half a TTL old. That
+    /// TTL is the one of the spec or of the shortest session.
     fn watch_wait(&self, queue: &Queue) -> Duration {
         let lives = queue
             .sessions()
@@ -549,7 +552,8 @@ impl SemaphoreController {
     fn compose(&self, semaphore: &Semaphore) -> Report {
         let spec = semaphore.spec();
         let (keys, totals) = (&self.reported.keys, self.reported.keys.totals());
-        // Results of an earlier spec must not be taken for results of this one.
+        // The generation comes from the results, so that results of an earlier spec are not taken for results of the
+        // current one.
         let of = totals.spec.unwrap_or(SpecOf {
             generation: spec.generation,
             limit: spec.settings.limit,
@@ -574,7 +578,7 @@ impl SemaphoreController {
                 .reported
                 .queue(index, &self.reference, &totals.starting, semaphore),
             waiting_elsewhere: keys.elsewhere(),
-            // The reporter knows them.
+            // The reporter fills these in, because it knows the operators.
             operators: Vec::new(),
             blocked: waits::blocked(semaphore.blocked()),
             counted_to: waits::counted_to(index.any_deadline(&self.reference)),
@@ -603,7 +607,7 @@ impl SemaphoreController {
         }
     }
 
-    /// How many slots may be held in the window that is open, if that is less than the limit.
+    /// Returns how many slots may be held in the window that is open, if that is less than the limit.
     fn window_limit(semaphore: &Semaphore) -> Option<i32> {
         let Settings {
             limit,
@@ -615,7 +619,7 @@ impl SemaphoreController {
         (opening.is_open() && in_force < *limit).then(|| number(in_force))
     }
 
-    /// When the next window opens, unless one is open.
+    /// Returns when the next window opens, unless one is open.
     fn window_opens(semaphore: &Semaphore) -> Option<Timestamp> {
         let windows = &semaphore.spec().settings.restrictions.windows;
         match windows.at(clock::time()) {
@@ -624,7 +628,8 @@ impl SemaphoreController {
         }
     }
 
-    /// When the status may change though nothing happens: no pass is made while no key is in use.
+    /// Returns when the status may change although nothing happens. This is needed only while no key is in use,
+    /// because no pass is made then.
     pub(super) fn changes_at(semaphore: &Semaphore) -> Option<Moment> {
         let windows = &semaphore.spec().settings.restrictions.windows;
         let now = clock::time();
@@ -634,7 +639,7 @@ impl SemaphoreController {
         Some(Moment::now() + windows.at(now).changes_in(now)?)
     }
 
-    /// The conditions while no key is in use.
+    /// Returns the conditions while no key is in use.
     fn findings_without_keys(&self, semaphore: &Semaphore) -> Vec<Finding> {
         let known = semaphore.watched().is_known();
         let reference = QueueRef::new(&self.reference, None);
@@ -661,7 +666,7 @@ impl SemaphoreController {
         self.context.shared.events.emit(about, reason, note);
     }
 
-    /// Reports who still uses the old limit after it was changed.
+    /// Reports that other contenders may still use the old limit after it was changed.
     pub(super) fn report_moved_limit(&self, moved: Moved, key: Option<&Key>) {
         let Moved { from, to, others } = moved;
         let of_key = key.map_or(String::new(), |key| format!(" of key {key}"));
@@ -707,7 +712,7 @@ impl SemaphoreController {
 }
 
 impl Reported {
-    /// The state of every key may have changed.
+    /// Notes that the state of every key may have changed.
     fn all_changed(&mut self) {
         self.changed.extend(self.keys.names());
     }

@@ -24,72 +24,72 @@ use consul_semaphore::{
     holding::{KnownLife, OnChange, Renewal, backoff},
 };
 
-/// How long a replica that leads again renews earlier sessions of queues that it has not read.
+/// Time for which a replica that leads again renews earlier sessions of queues that it has not read.
 pub(super) const SETTLED: Duration = Duration::from_mins(10);
 
-/// Creates, renews and ends the sessions of this operator; clones share one.
+/// Manager that creates, renews and ends the sessions of this operator. Clones share one manager.
 #[derive(Clone)]
 pub(super) struct SessionManager(Arc<Shared>);
 
 struct Shared {
-    /// The nodes that were registered, and in which parts of Consul.
+    /// Nodes that were registered, each with the part of Consul in which that was done.
     registered: Mutex<HashSet<(Scope, Arc<str>)>>,
     tracked: Mutex<Tracked>,
     left: Mutex<Left>,
     metrics: Metrics,
 }
 
-/// The tracked sessions. One may be there twice for a moment: for a semaphore that is being deleted, and for the next
-/// one with its name.
+/// Tracked sessions. A session may be there twice for a moment: for a semaphore that is being deleted, and for the
+/// next semaphore with the same name.
 type Tracked = HashMap<SessionId, Vec<KnownLife>>;
 
-/// The sessions that are still renewed after the lead is lost, until a replica leads again. A renewal changes
-/// nothing, and without a leader nobody else would renew them: an outage of the API server that is longer than a TTL
+/// Sessions that are still renewed after the lead is lost, until a replica leads again. A renewal changes nothing,
+/// and without a leader nobody else would renew these sessions. An outage of the API server that is longer than a TTL
 /// must not cost a slot.
 #[derive(Default)]
 struct Left {
-    /// Whether sessions that are dropped now are still renewed.
+    /// Whether sessions are still renewed when they are dropped.
     leaving: bool,
-    /// Each with the queue that it was for.
+    /// Renewals of these sessions, each with the queue that its session was for.
     renewing: HashMap<SessionId, (QueueRef, AbortHandle)>,
 }
 
-/// What a session is for.
+/// User of a session.
 pub(super) struct User {
     pub(super) queue: QueueRef,
-    /// Called when something about the session changes.
+    /// Callback for when something about the session changes.
     pub(super) on_change: OnChange,
 }
 
-/// How long a session lives, and how long its keys stay locked.
+/// Durations of a session: how long it lives, and how long its keys stay locked.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
-    /// How long it lives without a renewal; `None`: for ever.
+    /// Time that the session lives without a renewal; `None` means for ever.
     pub(super) ttl: Option<Duration>,
-    /// How long nobody else may lock a key that it held when it ended.
+    /// Time for which nobody else may lock a key that the session held when it ended.
     pub(super) lock_delay: Duration,
 }
 
-/// A session that is renewed for as long as this exists, if it has a TTL. Dropping it leaves the
-/// session in Consul.
+/// Session that is renewed for as long as this exists, if it has a TTL. Dropping this leaves the session in Consul.
 pub(super) struct Session {
     id: SessionId,
-    /// A client with the token that renews it, even if its semaphore has another token now.
+    /// Client with the token that renews the session, even if its semaphore has another token by now.
     consul: Client,
     renewal: Renewal,
     queue: QueueRef,
-    /// Whether it is still renewed when the lead is lost.
+    /// Whether the session is still renewed when the lead is lost.
     matters: bool,
     manager: SessionManager,
 }
 
 impl Session {
-    /// Lets it expire when the lead is lost: nothing depends on it, and nobody would adopt it.
+    /// Lets the session expire, even if the lead is being lost, because nothing depends on it and nobody would adopt
+    /// it.
     pub(super) fn expire(mut self) {
         self.matters = false;
     }
 
-    /// The client that may end it.
+    /// Returns the client that may end the session.
     pub(super) fn consul(&self) -> &Client {
         &self.consul
     }
@@ -120,25 +120,27 @@ impl SessionManager {
         }))
     }
 
-    /// The lead is lost: sessions that are dropped from now on are still renewed.
+    /// Notes that the lead is lost. Sessions that are dropped from then on are still renewed.
     pub(super) fn leave(&self) {
         self.left().leaving = true;
     }
 
-    /// This replica leads again: it renews what it adopts, and until then the sessions that it left renewing.
+    /// Notes that this replica leads again. It renews the sessions that it adopts, and until it adopts them also the
+    /// sessions that it left renewing.
     pub(super) fn come_back(&self) {
         self.left().leaving = false;
     }
 
-    /// Stops all renewals that were left running: another replica leads, and renews what it adopts.
+    /// Stops all renewals that were left running, because another replica leads and renews the sessions that it
+    /// adopts.
     pub(super) fn hand_over(&self) {
         for (_, (_, renewing)) in self.left().renewing.drain() {
             renewing.abort();
         }
     }
 
-    /// This queue has adopted all sessions that have a contender: those that were left renewing for it have none, for
-    /// example because their slot was being released when the lead was lost. They expire.
+    /// Notes that a queue has adopted all sessions that have a contender. So the sessions that were left renewing for
+    /// it have none, for example because their slot was being released when the lead was lost. These sessions expire.
     pub(super) fn settle(&self, queue: &QueueRef) {
         let mut left = self.left();
         if left.leaving || left.renewing.is_empty() {
@@ -149,7 +151,7 @@ impl SessionManager {
     }
 
     /// Waits until this replica has led long enough to have adopted what it can ([`SETTLED`]). Then the remaining
-    /// sessions from before it lost the lead expire: their semaphores were deleted.
+    /// sessions from before it lost the lead expire, because their semaphores were deleted.
     pub(super) async fn settle_in(self, settled: Duration) {
         sleep(settled).await;
         self.hand_over();
@@ -159,7 +161,7 @@ impl SessionManager {
         self.0.left.lock()
     }
 
-    /// Stops a renewal that was left running: somebody else renews the session, or nobody should.
+    /// Stops a renewal that was left running, because somebody else renews the session, or nobody should.
     fn take_back(&self, id: &SessionId) {
         if let Some((_, renewing)) = self.left().renewing.remove(id) {
             renewing.abort();
@@ -201,7 +203,7 @@ impl SessionManager {
         Ok((id, session))
     }
 
-    /// Renews an existing session: the first renewal is sent at once.
+    /// Renews an existing session. The first renewal is sent at once.
     pub(super) fn adopt(&self, consul: &Client, id: SessionId, user: User) -> Session {
         self.track(consul, id, SessionState::Unknown, user)
     }
@@ -269,7 +271,7 @@ impl SessionManager {
         self.tracked().contains_key(id)
     }
 
-    /// What is known of a session that this process renews, for any semaphore.
+    /// Returns what is known of a session that this process renews, for any semaphore.
     pub(super) fn life(&self, id: &SessionId) -> Option<SessionState> {
         let tracked = self.tracked();
         Some(tracked.get(id)?.last()?.get())
@@ -297,8 +299,8 @@ impl SessionManager {
     }
 }
 
-/// Makes a call that may have to wait long for its turn: thousands of sessions may be created or ended before it.
-/// Each attempt that was not sent has waited nearly as long as a call may take.
+/// Makes a call that may have to wait long for its turn, because thousands of sessions may be created or ended before
+/// it. An attempt that was not sent is repeated at once, because it has waited nearly as long as a call may take.
 async fn in_turn<T, F>(call: impl Fn() -> F) -> Result<T, consul::Error>
 where
     F: Future<Output = Result<T, consul::Error>>,
@@ -338,7 +340,7 @@ mod tests {
         }
     }
 
-    /// A session of the semaphore `db` is left renewing.
+    /// Leaves a session of the semaphore `db` renewing.
     fn leave_one(session_manager: &SessionManager) -> JoinHandle<()> {
         let renewing = tokio::spawn(std::future::pending::<()>());
         let left = (queue("db"), renewing.abort_handle());

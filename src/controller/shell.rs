@@ -1,7 +1,8 @@
-//! The shell around the engine: it passes on events, and carries out what the engine asks for. It decides nothing.
+//! Runs the shell around the engine, which passes events to the engine and carries out what the engine asks for. The
+//! shell decides nothing.
 //!
 //! All semaphores are in one engine, so one loop feeds it. Calls are tasks of their own, bounded in time, and do not
-//! wait for each other: a call that hangs delays only what depends on its answer.
+//! wait for each other. A call that hangs delays only what depends on its answer.
 
 mod calls;
 mod duties;
@@ -53,20 +54,20 @@ use consul_semaphore::{
 use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::TrackedWorkload;
 
-/// How many inputs may wait for the loop; then senders wait.
+/// Number of inputs that may wait for the loop. If there are more, their senders wait.
 const INPUTS: usize = 16;
 
-/// How long the loop makes passes, and then statuses, before it takes new inputs.
+/// Time for which the loop makes passes, and then statuses, before it takes new inputs.
 const STRETCH: Duration = Duration::from_millis(5);
 
-/// Something that happened.
+/// Input of the loop: something that happened to a semaphore.
 pub(super) enum Input {
     /// A semaphore exists, or has changed.
     Put(Arc<ConsulSemaphore>),
-    /// This operator no longer manages a semaphore; the sender waits until that is done. Its state in Consul stays as
-    /// it is, for the next operator that takes it up.
+    /// This operator no longer manages a semaphore. The sender waits until the shell has removed it. The state of the
+    /// semaphore in Consul stays as it is, for the next operator that manages it.
     Removed(SemaphoreRef, oneshot::Sender<()>),
-    /// The watch of a semaphore's prefix with this number returned something.
+    /// The watch with this number, of a semaphore's prefix, returned a listing or an error.
     Listed(SemaphoreRef, u64, Result<Listing, consul::Error>),
     /// The access to Consul may have changed.
     AccessChanged(SemaphoreRef),
@@ -74,18 +75,18 @@ pub(super) enum Input {
     StatusWritten(SemaphoreRef),
 }
 
-/// The running work for a queue.
+/// Running work for a queue.
 #[derive(Default)]
 struct QueueTasks {
-    /// The sessions that are renewed for it.
+    /// Sessions that are renewed for the queue.
     sessions: IdMap<SessionId, Session>,
-    /// The call to Consul that the engine waits for.
+    /// Call to Consul that the engine waits for.
     awaited: Option<AbortHandle>,
     /// Whether the waiting workloads have received the event that the semaphore is being deleted.
     deletion_announced: bool,
 }
 
-/// The shell.
+/// Shell around the engine.
 pub(super) struct Shell {
     context: Arc<Context>,
     engine: Engine,
@@ -95,14 +96,14 @@ pub(super) struct Shell {
     duties: Duties,
     inputs: (mpsc::Sender<Input>, mpsc::Receiver<Input>),
     reports: Reports,
-    /// Whether all that was there at the start was decided about, so that every running workload is known.
+    /// Whether the engine has decided about all that existed at the start, so that every running workload is known.
     settled: bool,
-    /// When the record of the last proofs is updated next.
+    /// Time of the next update of the record of the last proofs.
     notes: Moment,
 }
 
 impl Drop for Shell {
-    /// Sessions made ahead have no contender, so nobody would find them again.
+    /// Lets sessions that were made ahead expire. They have no contender, so nobody would find them again.
     fn drop(&mut self) {
         let queues = self.engine.queues();
         let ahead = queues.flat_map(|(reference, queue)| {
@@ -115,7 +116,7 @@ impl Drop for Shell {
     }
 }
 
-/// Events and inputs.
+/// Handling of events and inputs.
 impl Shell {
     pub(super) fn new(context: Arc<Context>) -> Self {
         Self {
@@ -132,12 +133,12 @@ impl Shell {
         }
     }
 
-    /// Where inputs are sent.
+    /// Returns the sender for inputs.
     pub(super) fn inputs(&self) -> mpsc::Sender<Input> {
         self.inputs.0.clone()
     }
 
-    /// Runs for ever.
+    /// Runs the loop for ever.
     pub(super) async fn run(mut self) {
         let mut inputs = Vec::new();
         loop {
@@ -155,7 +156,7 @@ impl Shell {
                 Some(ended) = self.duties.next() => self.settle_duty(ended),
                 () = sleep(next.since(Moment::now())) => {}
             }
-            // Calls that have ended by now are settled before the next pass, too.
+            // Calls that have ended meanwhile are settled before the next pass, too.
             while let Some(ended) = self.calls.try_join_next() {
                 self.settle(ended);
             }
@@ -163,13 +164,13 @@ impl Shell {
         }
     }
 
-    /// When there is something to do even if no input comes.
+    /// Returns when there is something to do even if no input comes.
     fn next(&self) -> Moment {
         let now = Moment::now();
         let report = self.reports.next();
         let times = self.engine.next_timeout(now).into_iter().chain(report);
-        // Timers stop while the machine sleeps, but sessions do not: so check the time now and then, which costs
-        // nothing if nothing is due.
+        // Timers stop while the machine sleeps, but sessions do not. So the loop checks the time now and then, which
+        // costs nothing if nothing is due.
         times.fold(now + LATE, Ord::min)
     }
 
@@ -240,7 +241,7 @@ impl Shell {
         self.watch(&reference);
     }
 
-    /// Another operator may have recorded limits as ours.
+    /// Takes over limits that another operator has recorded as ours.
     fn take_over_limits(&mut self, semaphore: &SemaphoreRef) {
         let controller = self.semaphores.get_mut(semaphore);
         let Some(limits) = controller.and_then(SemaphoreController::take_found) else {
@@ -248,7 +249,7 @@ impl Shell {
         };
         let stores = Cluster::of(&self.context);
         self.engine.found_limits(semaphore, &limits, now(), &stores);
-        // A report that knows of them may remove them again.
+        // A report that takes these limits into account may remove them again.
         self.reports.changed(semaphore.clone());
     }
 
@@ -268,10 +269,9 @@ impl Shell {
         }
     }
 
-    /// A semaphore has another access to Consul from now on, or none. Earlier sessions are renewed with the token
-    /// that created them.
+    /// Sets the access of a semaphore to Consul. Earlier sessions are renewed with the token that created them.
     fn set_access(&mut self, semaphore: &SemaphoreRef, access: ConsulAccess) {
-        // Calls with the old access are aborted.
+        // The engine no longer waits for calls with the old access, so they are aborted.
         for (_, tasks) in self.queues_of(semaphore) {
             if let Some(awaited) = tasks.awaited.take() {
                 awaited.abort();
@@ -286,7 +286,7 @@ impl Shell {
         self.watch(semaphore);
     }
 
-    /// The running work for the queues of a semaphore.
+    /// Returns the running work for the queues of a semaphore.
     fn queues_of(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -329,7 +329,8 @@ impl Shell {
 
 /// Passes, and what follows from them.
 impl Shell {
-    /// Makes the passes that are due, for a while, and carries out their effects. Calls are sent before the next pass.
+    /// Makes the passes that are due, for a while, and carries out their effects. The calls of a pass are sent before
+    /// the next pass.
     async fn work(&mut self) {
         let context = self.context.clone();
         let stores = Cluster::of(&context);
@@ -370,7 +371,7 @@ impl Shell {
             self.context.shared.session_manager.settle(reference);
         }
         let trouble = queue.trouble();
-        // While an answer is pending there is nothing to decide.
+        // While an answer is pending, the pass had nothing to decide and does not count.
         if passed.certain || (trouble.is_some() && !queue.is_blocked()) {
             let result = trouble.map_or(Ok(()), |trouble| Err(trouble.error.reason()));
             self.context.shared.metrics.pass(took, result);
@@ -404,7 +405,7 @@ impl Shell {
         }
     }
 
-    /// Records what is proved now of the running workloads, about once a second.
+    /// Records which proofs the running workloads have, about once a second.
     fn note_proofs(&mut self) {
         let now = Moment::now();
         if now < self.notes || !self.settled {
@@ -428,8 +429,8 @@ impl Shell {
         proof_record.note(now, proved);
     }
 
-    /// Makes the statuses that are due, for a while: there are thousands when Consul is away, and new inputs come
-    /// first.
+    /// Makes the statuses that are due, for a while. There are thousands of them when Consul is away, and new inputs
+    /// come first.
     fn report_what_is_due(&mut self) {
         let begun = Moment::now();
         while Moment::now().since(begun) < STRETCH
@@ -451,7 +452,7 @@ impl Shell {
         }
     }
 
-    /// The status was written: it may now have a limit that had to be recorded first.
+    /// Confirms limits that had to be recorded first, if the written status has them.
     fn confirm(&mut self, semaphore: &SemaphoreRef) {
         let Some(controller) = self.semaphores.get_mut(semaphore) else {
             return;
@@ -463,14 +464,14 @@ impl Shell {
     }
 }
 
-/// What the engine asks for.
+/// Effects that the engine asks for.
 impl Shell {
     fn carry_out(&mut self) {
         let mut ended: Option<(QueueRef, Ended)> = None;
         while let Some(effect) = self.engine.next_effect() {
             match effect {
                 Effect::Queue(queue, action) => {
-                    // Grants are linked to what the same transaction gave back.
+                    // The spans of grants link to the spans that the same transaction ended.
                     let ended = match &mut ended {
                         Some((of, ended)) if *of == queue => ended,
                         ended => &mut ended.insert((queue.clone(), Ended::new())).1,
@@ -549,7 +550,7 @@ impl Shell {
                 Outcome::LimitMoved(moved) => {
                     controller.report_moved_limit(moved, reference.key.as_ref());
                 }
-                // One of several slots of a workload says as much as all of them.
+                // Each slot of a workload would be reported, but one of them says as much as all.
                 Outcome::Released {
                     granted: Some(granted),
                     ref release,
@@ -644,7 +645,7 @@ impl Shell {
         self.carry_out();
     }
 
-    /// Consul may accept fewer operations than was known.
+    /// Notes the number of operations that Consul accepts, which may be lower than the known number.
     fn note_capacity(&mut self, call: CallId, queue: &QueueRef) {
         let controller = self.semaphores.get(&queue.semaphore);
         let target = controller.and_then(SemaphoreController::target);
@@ -660,7 +661,7 @@ impl Shell {
     }
 
     fn settle_duty(&mut self, (of, done): (Object, DutyDone)) {
-        // Ignore it if another semaphore has that name now.
+        // The duty is ignored if another semaphore has the name by now.
         let semaphore = of.semaphore.clone();
         let controller = self.semaphores.get_mut(&semaphore);
         let Some(controller) = controller.filter(|controller| controller.object() == of) else {
@@ -698,7 +699,7 @@ impl Shell {
     }
 }
 
-/// The result of a write to a workload. The index has the new state of the workload from then on.
+/// Returns the result of a write to a workload, and stores the new state of the workload in the index.
 fn written_of(
     index: &Index,
     write: &Write,

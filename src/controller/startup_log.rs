@@ -1,13 +1,13 @@
-//! Reports at startup where Consul is, whether it answers, and whether tokens are safe on the way: otherwise a wrong
-//! address would show only with the first `ConsulSemaphore`.
+//! Reports at startup where Consul is, whether Consul answers, and whether tokens are safe on the way. Without this
+//! report, a wrong address would show only with the first `ConsulSemaphore`.
 
 use consul_client::{Address, Client, Error, Exposure};
 use consul_semaphore::holding::retry_until_ok;
 
 use crate::telemetry::Health;
 
-/// Asks until there is an answer. This needs no token. Until then a line of `/readyz` says that there is none: it takes
-/// no readiness away, because a new pod would not help.
+/// Asks Consul until there is an answer; this needs no token. Until then, a line of `/readyz` says that there is no
+/// answer. The operator stays ready, because a new pod would not help.
 pub(super) async fn write(consul: Client, addresses: Vec<Address>, health: Health) {
     let addresses: Vec<_> = addresses.iter().map(Address::to_string).collect();
     let address = addresses.join(", ");
@@ -25,7 +25,7 @@ pub(super) async fn write(consul: Client, addresses: Vec<Address>, health: Healt
     tracing::info!(%address, "Consul answers");
 }
 
-/// Warns of settings by which others on the way to Consul can read tokens.
+/// Warns about settings that let others on the way to Consul read tokens.
 pub(super) fn warn(exposures: &[Exposure]) {
     for exposure in exposures {
         tracing::warn!(advice = exposure.advice(), "{}", exposure.problem());

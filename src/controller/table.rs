@@ -1,6 +1,6 @@
-//! The table of kinds: rows in a `ConfigMap`, which are read again whenever it changes. A new row is served, a changed one
-//! is served as it is now, and one that is gone is let go, as a kind whose definition was deleted. A wrong row is
-//! reported, and what it was before stays in force.
+//! Serves the table of kinds: rows in a `ConfigMap`, which is read again whenever it changes. The operator serves the
+//! kind of a new row, follows a changed row, and handles a deleted row like a kind whose definition was deleted. A
+//! wrong row is reported, and its last correct version stays in force.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,7 +29,7 @@ use crate::{
 };
 use consul_semaphore_workload::{Kind, Table as Rows};
 
-/// The table, before it is read.
+/// The table of kinds, before the operator reads it.
 pub(super) struct Table {
     namespace: String,
     name: String,
@@ -38,7 +38,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// It is read from here. The operator is not ready before.
+    /// Prepares the watch of the table in this namespace and with this name. The operator is not ready before the
+    /// table is listed.
     pub(super) fn begin(
         namespace: &str,
         name: &str,
@@ -56,7 +57,7 @@ impl Table {
         (this, watching)
     }
 
-    /// Serves its kinds in these scopes, for as long as this replica leads.
+    /// Serves the kinds of the table in these scopes, for as long as this replica leads.
     pub(super) async fn run(
         self,
         context: Arc<Context>,
@@ -88,7 +89,8 @@ impl Table {
     }
 }
 
-/// Whether a kind is served on as it is: its row says the same, or is wrong now and no other row describes the kind.
+/// Returns whether the operator goes on serving a kind unchanged: either its row is the same as before, or its row is
+/// wrong now and no other row describes the kind.
 fn stays(entry: &str, kind: &Kind, rows: &Rows) -> bool {
     rows.kinds.get(entry).map_or_else(
         || {
@@ -99,19 +101,19 @@ fn stays(entry: &str, kind: &Kind, rows: &Rows) -> bool {
     )
 }
 
-/// The kinds of the table that are served now.
+/// The kinds of the table that the operator serves.
 struct Serving {
     table: Table,
     context: Arc<Context>,
     scopes: Vec<WatchScope>,
-    /// By the names of their entries: each with its watches, which end with this.
+    /// Kinds by the names of their entries, each with its watches. The watches end when this map is dropped.
     kinds: BTreeMap<String, (Kind, JoinSet<()>)>,
-    /// What was reported of wrong entries.
+    /// Mistakes in entries that were reported already.
     mistakes: BTreeMap<String, String>,
 }
 
 impl Serving {
-    /// The table as it is now. `first` is what waits for it at the start.
+    /// Applies the current table. `first` has, for each scope, what the operator waits for at the start.
     async fn read(&mut self, map: Option<ConfigMap>, first: Option<Vec<(WatchScope, Unsynced)>>) {
         let map = map.unwrap_or_default();
         let data = map.data.clone().unwrap_or_default();
@@ -156,8 +158,8 @@ impl Serving {
         self.mistakes = mistakes;
     }
 
-    /// Ends the watches of a kind. Its workloads are forgotten if it is served no more; those that hold
-    /// slots keep them until they have ended and no pod of them is left.
+    /// Ends the watches of a kind. If the operator does not serve the kind any more, the index forgets its workloads;
+    /// those that hold slots keep them until they have ended and none of their pods is left.
     async fn let_go(&mut self, entry: &str, is_gone: impl Fn(&Kind) -> bool) {
         let Some((kind, mut watches)) = self.kinds.remove(entry) else {
             return;
@@ -238,7 +240,7 @@ mod tests {
             (vec![("a", wrong.clone()), ("b", row("Other"))], true),
             (vec![("a", wrong.clone()), ("b", changed.clone())], false),
             (vec![("a", wrong), ("b", row("Run"))], false),
-            // The first of two right rows is the one that counts.
+            // Two correct rows describe the same kind: the first one counts.
             (vec![("a", row("Run")), ("b", changed)], true),
         ] {
             assert_eq!(stays("a", kind, &rows(&now)), expected, "{now:?}");

@@ -1,5 +1,5 @@
-//! Tasks about workloads: a few at once, one for each workload, in fair shares for each namespace, and none waits for
-//! another.
+//! Runs tasks about workloads: a few at once, at most one for each workload, in fair shares for each namespace. No
+//! task waits for another one.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -13,29 +13,30 @@ use super::due_times::DueTimes;
 use consul_client::clock::Moment;
 use consul_semaphore::{Uid, holding::Setback};
 
-/// For how long it is remembered that something was done about a workload: what is to be done again by then waits for a
-/// pause, which grows each time, because another controller may undo it at once.
+/// Time for which the pause of a workload is remembered after it is over. If there is something to do again by then,
+/// it waits for the next pause, which grows each time, because another controller may undo it at once.
 const REMEMBERED: Duration = Duration::from_mins(1);
 
-/// Tasks that each return a `T`, and when each workload is due one. An owner of this looks at no workload before it is
-/// due, however many there are.
+/// Tasks that each return a `T`, and the times at which workloads are due for one. The owner of this looks only at
+/// workloads that are due, however many others there are.
 ///
 /// A webhook can block all writes in its namespace, so namespaces share the tasks as they share
-/// [`FairTurns`](consul_client::turns::FairTurns): another one starts in a namespace only while more are free than it has.
+/// [`FairTurns`](consul_client::turns::FairTurns): another task starts in a namespace only while more tasks are free
+/// than the namespace has.
 pub(super) struct Tasks<T> {
     most: usize,
     running: JoinSet<(Uid, T)>,
-    /// The workloads that there is a task about, with their namespaces.
+    /// Workloads that a task runs for, with their namespaces.
     busy: HashMap<Uid, Arc<str>>,
-    /// How many tasks run in each namespace.
+    /// Number of running tasks in each namespace.
     shares: HashMap<Arc<str>, usize>,
     due: DueTimes<Moment>,
-    /// Those that were due when their namespace had its share.
+    /// Workloads that were due when their namespace already had its share.
     deferred: Deferred,
     pauses: HashMap<Uid, Pause>,
 }
 
-/// Workloads that wait until their namespace may have another task, the first to come first.
+/// Workloads that wait until their namespace may have another task, in the order in which they came.
 #[derive(Default)]
 struct Deferred {
     all: HashSet<Uid>,
@@ -50,7 +51,7 @@ impl Deferred {
         }
     }
 
-    /// Takes the next one of the namespace with the smallest share, if that is less than this.
+    /// Takes the next workload of the namespace with the smallest share, if that share is smaller than `less`.
     fn take(&mut self, less: usize, share: impl Fn(&Arc<str>) -> usize) -> Option<Uid> {
         let namespaces = self.by_namespace.iter_mut();
         let smallest = namespaces.min_by_key(|(namespace, _)| share(namespace));
@@ -65,12 +66,12 @@ impl Deferred {
     }
 }
 
-/// How long a workload is left alone.
+/// The time for which no task starts about a workload.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pause {
-    /// Until then, and the next pause is no longer for that.
+    /// A pause until this moment. The next pause does not grow from it.
     Again(Moment),
-    /// The next pause is longer.
+    /// A pause after a setback. The next pause grows from it.
     Undone(Setback),
 }
 
@@ -82,7 +83,7 @@ impl Pause {
         }
     }
 
-    /// The setback that the next one grows from.
+    /// Returns the setback that the next pause grows from.
     pub(super) fn setback(before: Option<&Self>) -> Option<&Setback> {
         match before? {
             Self::Undone(setback) => Some(setback),
@@ -90,19 +91,19 @@ impl Pause {
         }
     }
 
-    /// Something was done, and another controller may undo it.
+    /// Returns the pause after something was done that another controller may undo.
     pub(super) fn outrun(before: Option<&Self>, now: Moment) -> Self {
         Self::Undone(Setback::outrun(Self::setback(before), now))
     }
 
-    /// Nothing could be done.
+    /// Returns the pause after a task could do nothing.
     pub(super) fn after_failure(before: Option<&Self>, now: Moment) -> Self {
         Self::Undone(Setback::after(Self::setback(before), now))
     }
 }
 
 impl<T: Send + 'static> Tasks<T> {
-    /// At most this many at once.
+    /// Creates an empty set of tasks, of which at most this many run at once.
     pub(super) fn new(most: usize) -> Self {
         Self {
             most,
@@ -115,7 +116,7 @@ impl<T: Send + 'static> Tasks<T> {
         }
     }
 
-    /// A workload is due at this time or earlier, but not before its pause is over.
+    /// Makes a workload due at this time at the latest, but not before its pause is over.
     pub(super) fn plan(&mut self, workload: &Uid, at: Moment) {
         if !self.is_in_hand(workload) {
             let pause = self.pauses.get(workload).map(Pause::until);
@@ -124,14 +125,14 @@ impl<T: Send + 'static> Tasks<T> {
         }
     }
 
-    /// A workload is due now, unless there is a task about it.
+    /// Makes a workload due now, even during its pause, unless a task about it runs or is deferred.
     pub(super) fn hurry(&mut self, workload: &Uid, now: Moment) {
         if !self.is_in_hand(workload) {
             self.due.set_by(workload, now);
         }
     }
 
-    /// The next workload that is due, if another task can start.
+    /// Takes the next workload that is due, if another task can start.
     pub(super) fn take_due(&mut self, now: Moment) -> Option<Uid> {
         let free = self.most - self.busy.len();
         if free == 0 {
@@ -143,7 +144,8 @@ impl<T: Send + 'static> Tasks<T> {
         deferred.or_else(|| self.due.take_due(now))
     }
 
-    /// Whether a task about a workload that was due can start in its namespace now. If not, it is taken again when it can.
+    /// Returns whether a task about a workload that was due can start in its namespace now. If not, the workload is
+    /// deferred, and [`take_due`](Self::take_due) returns it again when the task can start.
     pub(super) fn may_start(&mut self, workload: &Uid, namespace: &Arc<str>) -> bool {
         let share = self.shares.get(namespace).copied().unwrap_or(0);
         let may = share < self.most - self.busy.len();
@@ -153,12 +155,12 @@ impl<T: Send + 'static> Tasks<T> {
         may
     }
 
-    /// Whether a workload is due already, or is to be paused when the task about it has ended.
+    /// Returns whether a task about the workload runs or is deferred, so that the workload needs no due time.
     fn is_in_hand(&self, workload: &Uid) -> bool {
         self.busy.contains_key(workload) || self.deferred.all.contains(workload)
     }
 
-    /// Nothing is to be done about a workload that was due. Its pause is remembered for a while.
+    /// Notes that there is nothing to do about a workload that was due. Its pause is remembered for [`REMEMBERED`].
     pub(super) fn rest(&mut self, workload: &Uid, now: Moment) {
         let Some(pause) = self.pauses.get(workload) else {
             return;
@@ -183,19 +185,20 @@ impl<T: Send + 'static> Tasks<T> {
         self.running.spawn(async move { (workload, task.await) });
     }
 
-    /// The next task that has ended, with its workload; `None` if none runs. The workload is to be paused then.
+    /// Waits for the next task that ends, and returns its result with its workload; `None` if no task runs. The
+    /// caller then has to call [`pause`](Self::pause).
     pub(super) async fn next(&mut self) -> Option<(Uid, T)> {
         match self.running.join_next().await? {
             Ok((workload, ended)) => {
                 self.free(&workload);
                 Some((workload, ended))
             }
-            // A task that panics is a bug, and ends the operator. None is aborted.
+            // A task that panics is a bug, and ends the operator. No task is aborted.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
 
-    /// A task has ended.
+    /// Gives the share of a task that has ended back to its namespace.
     fn free(&mut self, workload: &Uid) {
         if let Some(namespace) = self.busy.remove(workload)
             && let Some(share) = self.shares.get_mut(&namespace)
@@ -207,14 +210,15 @@ impl<T: Send + 'static> Tasks<T> {
         }
     }
 
-    /// Pauses a workload after a task about it, given its pause before. It is due when the pause is over.
+    /// Pauses a workload after a task about it; `next` makes the pause from the one before. The workload is due when
+    /// the pause is over.
     pub(super) fn pause(&mut self, workload: &Uid, next: impl FnOnce(Option<&Pause>) -> Pause) {
         let pause = next(self.pauses.get(workload));
         self.pauses.insert(workload.clone(), pause);
         self.due.set(workload, pause.until());
     }
 
-    /// How long until the next workload is due for which a task can start.
+    /// Returns the time until the next workload is due, or the maximum if no further task can start.
     pub(super) fn wait(&self, now: Moment) -> Duration {
         let next = self.due.next().filter(|_| self.busy.len() < self.most);
         next.map_or(Duration::MAX, |next| next.since(now))
@@ -251,7 +255,7 @@ mod tests {
         assert_eq!(tasks.take_due(at(1)), None, "there is one about it");
     }
 
-    /// Such as one with a webhook that does not answer.
+    /// A namespace can have a webhook that does not answer.
     #[tokio::test]
     async fn a_namespace_whose_tasks_hang_leaves_turns_to_others() {
         let mut tasks = Tasks::new(8);
@@ -278,7 +282,7 @@ mod tests {
         assert_eq!(start(&mut tasks, &["a"], "other", false), ["a"]);
         assert_eq!(tasks.next().await, Some(("a".into(), ())));
         tasks.pause(&"a".into(), |_| Pause::Again(at(9)));
-        // None of its own has ended.
+        // No task of the flooded namespace has ended.
         assert_eq!(start(&mut tasks, &[], "flood", true), [""; 0]);
         assert_eq!(start(&mut tasks, &["b"], "other", false), ["b"]);
     }
@@ -299,7 +303,7 @@ mod tests {
                     tasks.start(uid, "batch".into(), future::ready(()));
                 }
             }
-            // News of one that is deferred.
+            // This is news of a deferred workload.
             tasks.plan(&"c".into(), at(1));
             let Some((uid, ())) = tasks.next().await else {
                 break;
@@ -329,7 +333,7 @@ mod tests {
         assert_eq!(tasks.take_due(at(20)), None, "it is paused");
         tasks.hurry(&uid, at(20));
         assert_eq!(tasks.take_due(at(20)), Some(uid.clone()));
-        // There is nothing to do.
+        // There is nothing to do about the workload.
         tasks.rest(&uid, at(21));
         let forgotten = until(&tasks).unwrap() + REMEMBERED;
         assert_eq!(tasks.wait(at(21)), forgotten.since(at(21)));

@@ -1,5 +1,5 @@
-//! Workloads that are to fail and whose status can't be told so: they are put on hold instead, once the API server has
-//! refused that for some minutes. Until then a role, a policy or a webhook may only be late.
+//! Puts workloads on hold that are to fail, but whose status can't say so, once the API server has refused the write
+//! for some minutes. Until then, the cause may be that a role, a policy or a webhook comes late.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -14,35 +14,37 @@ use consul_client::clock::Moment;
 use consul_semaphore::{Uid, plan::Target};
 use consul_semaphore_workload::{Kind, TrackedWorkload};
 
-/// For how long it must be refused.
+/// Time for which the API server must have refused the write.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// The same if there is no such status: another definition of its kind is no mishap that passes.
+/// Time for which the API server must have refused the write if the kind has no such status. It is shorter, because
+/// only another definition of the kind would help.
 const PATIENCE_WITHOUT_STATUS: Duration = Duration::from_secs(10);
 
-/// What is refused again after a longer time is refused for the first time: it is tried again within a minute.
+/// Longest time between two refusals that count as one series. The write is tried again within a minute, so a refusal
+/// after a longer time begins a new series.
 const GAP: Duration = Duration::from_mins(2);
 
-/// The workloads whose failing is refused.
+/// The workloads whose failure the API server refuses to record.
 #[derive(Default)]
 pub(super) struct Unfailable(Mutex<RefusedFails>);
 
 #[derive(Default)]
 struct RefusedFails {
     workloads: HashMap<Uid, Refusals>,
-    /// When each was refused last.
+    /// Time of the last refusal of each workload.
     last: DueTimes<Moment>,
 }
 
-/// The refusals of one workload, one after another for the same reason.
+/// A series of refusals of one workload, all for the same reason.
 struct Refusals {
     patience: Duration,
     first: Moment,
 }
 
 impl Unfailable {
-    /// Records that the failing of a workload ended with this error. Returns why it can't fail, if that has been refused
-    /// for long enough.
+    /// Records that the write that fails a workload ended with this error. Returns why the workload can't fail, if
+    /// the API server has refused the write for long enough.
     pub(super) fn refused_for_good<'a>(
         &self,
         workload: &Uid,
@@ -52,7 +54,7 @@ impl Unfailable {
         self.is_final(workload, code, Moment::now()).then_some(why)
     }
 
-    /// Records one more refusal, with this HTTP status. Returns whether it has been refused for long enough.
+    /// Records one more refusal, with this HTTP status. Returns whether the refusals have lasted for long enough.
     fn is_final(&self, workload: &Uid, code: u16, now: Moment) -> bool {
         let patience = match code {
             404 => PATIENCE_WITHOUT_STATUS,
@@ -84,11 +86,11 @@ impl Unfailable {
     }
 }
 
-/// Puts a workload on hold instead whose failing was refused like this, if that has lasted. Returns what a write to it
-/// returns.
+/// Puts a workload on hold if the API server has refused for long enough, with errors like this one, to record its
+/// failure. Returns the result of the write that puts it on hold.
 ///
 /// # Errors
-/// The same error if it is not put on hold yet or can't be, or that of this write.
+/// Returns `error` itself if the workload is not to be put on hold yet or can't be; else the error of the write.
 pub(super) async fn hold_instead(
     context: &Context,
     namespace: &Arc<str>,

@@ -1,5 +1,5 @@
-//! Workloads that run without a grant: created unsuspended without the admission policy, or unsuspended by somebody.
-//! They are suspended, whatever the state of their semaphore.
+//! Suspends workloads that run without a grant, because they were created unsuspended without the admission policy,
+//! or because somebody unsuspended them. They are suspended whatever the state of their semaphore.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use consul_client::clock::{self, Moment};
 use consul_semaphore::plan::Stop;
 use consul_semaphore_workload::{Kind, TrackedWorkload};
 
-/// How many of them are suspended at once.
+/// Number of workloads that are suspended at once.
 const CONCURRENCY: usize = 16;
 
-/// Suspends them, and never returns.
+/// Suspends workloads that run without a grant, and never returns.
 pub(super) async fn run(context: Arc<Context>) {
     let mut tasks = Tasks::new(CONCURRENCY);
     loop {
@@ -47,7 +47,7 @@ pub(super) async fn run(context: Arc<Context>) {
             Some((uid, result)) = tasks.next() => {
                 let now = Moment::now();
                 tasks.pause(&uid, |before| match result {
-                    // Another controller may start it again at once, and again.
+                    // Another controller may start the workload again at once, and again.
                     Ok(()) | Err(Undone::Conflict) => Pause::outrun(before, now),
                     Err(Undone::Failed) => Pause::after_failure(before, now),
                 });
@@ -57,15 +57,15 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-/// Why a workload was not suspended.
+/// The reason why a workload was not suspended.
 enum Undone {
-    /// Somebody else has changed it in the meantime.
+    /// The workload has been changed by somebody else in the meantime.
     Conflict,
-    /// The API server refuses, or does not answer.
+    /// The API server refuses the write, or does not answer.
     Failed,
 }
 
-/// Suspends a workload, unless that is no longer needed.
+/// Suspends a workload, unless this is no longer necessary.
 async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Undone> {
     let TrackedWorkload {
         namespace,

@@ -1,6 +1,6 @@
-//! Workloads that were stopped for want of a slot, or only to fail, and whose status does not show when their pods are
-//! gone. No contender speaks for these pods, so they are asked for here. So are those of Jobs whose status still says
-//! that they were started.
+//! Proves that the pods of stopped workloads are gone where their status does not show it: workloads that were
+//! stopped because they had no slot, or only in order to fail. No contender stands for these pods, so this module
+//! asks the API server for them. It also does so for Jobs whose status still says that they were started.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,16 +27,16 @@ use consul_semaphore::{
 use consul_semaphore_api::annotations::HOLD;
 use consul_semaphore_workload::{Kind, Request, TrackedWorkload};
 
-/// How many are asked about at once.
+/// Number of workloads whose pods are asked for at once.
 const CONCURRENCY: usize = 16;
 
-/// When to look again if pods are left and none is seen to end.
+/// Time after which to look again if pods are left and the watch shows none that ends.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// For how long at most the slots are looked for that an evicted workload still has: Consul may be away.
+/// Longest time to look for the slots that an evicted workload still has. Consul may be away for longer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Proves that their pods are gone, for as long as this replica leads.
+/// Proves that the pods of these workloads are gone, for as long as this replica leads.
 pub(super) async fn run(context: Arc<Context>) {
     let mut tasks = Tasks::new(CONCURRENCY);
     loop {
@@ -68,7 +68,7 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-/// A workload is due when its pause is over, or at once if a pod of it has ended.
+/// Makes a workload due when its pause is over, or at once if one of its pods has ended.
 fn plan(context: &Context, tasks: &mut Tasks<Outcome>, uid: &Uid, now: Moment) {
     if context.index.is_touched(uid) {
         tasks.hurry(uid, now);
@@ -77,12 +77,12 @@ fn plan(context: &Context, tasks: &mut Tasks<Outcome>, uid: &Uid, now: Moment) {
     }
 }
 
-/// What came of a question about a workload.
+/// The outcome of a question about a workload.
 enum Outcome {
     Settled,
     Changed,
     PodsLeft,
-    /// Its controller may still make pods until then.
+    /// Too early to ask: the controller of the workload may still make pods until this moment.
     TooSoon(Moment),
     Failed,
 }
@@ -90,7 +90,7 @@ enum Outcome {
 impl Outcome {
     fn pause(&self, before: Option<&Pause>, now: Moment) -> Pause {
         match self {
-            // Its controller may undo at once what was written here, and again.
+            // The controller of the workload may undo at once what was written here, again and again.
             Self::Settled | Self::Changed => Pause::outrun(before, now),
             Self::PodsLeft => Pause::Again(now + AGAIN),
             Self::TooSoon(until) => Pause::Again(*until),
@@ -99,7 +99,7 @@ impl Outcome {
     }
 }
 
-/// Looks for pods of a workload. When none is left, it counts as its status shows it.
+/// Looks for pods of a workload. When none is left, the workload counts as its status shows it.
 async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     let (namespace, workload) = (&tracked.namespace, &tracked.workload);
     let counts = context.index.proof_counts_from(tracked);
@@ -122,7 +122,7 @@ async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
             tracing::warn!(workload = %name, %error, "whether pods of a workload without a slot are left is unknown");
             return Outcome::Failed;
         }
-        // What was asked about is not what is there.
+        // The answer is about another version of the workload than the question.
         Ok((Some(now), _)) if now.version != workload.version => return Outcome::Changed,
         Ok((_, pods)) if !pods.is_empty() => return Outcome::PodsLeft,
         Ok(_) => {}
@@ -146,9 +146,9 @@ async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     Outcome::Settled
 }
 
-/// A finished workload forgets its grant, as if it had given the slot back, and that it was to fail: then another process
-/// does not ask again, and what may run again does so without a grant, and is queued. If that can't be written, it is
-/// finished all the same.
+/// Clears the grant of a finished workload, as if it had given the slot back, and the mark that it was to fail. Then
+/// another process does not ask for its pods again, and a workload that may run again does so without a grant, and is
+/// queued. If the write fails, the workload counts as finished all the same.
 async fn forget(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     let workload = &tracked.workload;
     let kind = context.workloads.kind(&workload.kind);
@@ -163,10 +163,10 @@ async fn forget(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     forgotten.unwrap_or(Outcome::Settled)
 }
 
-/// Records that an evicted workload gave its slots back, so that it may wait again. If that is refused, nobody else waits
-/// for them: they are free, as no pod is left.
+/// Records that an evicted workload gave its slots back, so that it may wait again. If the API server refuses this,
+/// no other workload has to wait for the slots: they are freed, because no pod is left.
 async fn return_to_queue(context: &Context, tracked: &TrackedWorkload) -> Outcome {
-    // A contender that is not known yet would be taken for one whose start was cut short.
+    // A contender that is not known yet would later look like one whose start was interrupted.
     let asked = Moment::now().since(tracked.workload.seen);
     if !context.index.knows_contenders(tracked) && asked < PATIENCE {
         return Outcome::PodsLeft;
@@ -177,7 +177,7 @@ async fn return_to_queue(context: &Context, tracked: &TrackedWorkload) -> Outcom
     };
     let advice = match error.is_unwanted() {
         Some(_) => "allow the operator to change the status of its Workload",
-        // Such as a webhook that is away.
+        // For example, a webhook is away.
         None => "it is tried again",
     };
     if let WriteError::Refused { message, .. } = error {
@@ -197,8 +197,8 @@ async fn return_to_queue(context: &Context, tracked: &TrackedWorkload) -> Outcom
     Outcome::Failed
 }
 
-/// Clears the start time of a suspended Job, with which it can't be started again in a slot. If that is refused, nobody
-/// else waits for its slot: it is free, as no pod is left.
+/// Clears the start time of a suspended Job, because a Job that has one can't be started again in a slot. If the API
+/// server refuses this, no other workload has to wait for the Job's slot: the slot is freed, because no pod is left.
 async fn forget_start(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     let (namespace, workload) = (&tracked.namespace, &tracked.workload);
     let kind = context.workloads.kind(&workload.kind);
@@ -225,12 +225,13 @@ async fn forget_start(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     Outcome::Failed
 }
 
-/// The sessions of all slots that a workload had: as it says itself, and as Consul does.
+/// Returns the sessions of all slots that a workload had, both those that its annotations name and those that Consul
+/// lists.
 fn sessions_of(context: &Context, workload: &Workload) -> Vec<SessionId> {
     let reported = &workload.reported;
     let granted = workload.granted.as_ref();
     let said = granted.map_or_else(|| reported.clone(), |granted| granted.latest(reported));
-    // Those that may still have a slot come first.
+    // Sessions that may still have a slot come first.
     let mut all = context.index.contending_sessions(&workload.uid);
     for session in said {
         if !all.contains(&session) {
@@ -274,8 +275,8 @@ async fn record(
     sent
 }
 
-/// Has the status of a workload say that it failed. If its controller overwrites that, the watch shows it here again.
-/// Where it may not say so, the workload is put on hold instead.
+/// Writes into the status of a workload that it failed. If its controller overwrites that, the watch shows the
+/// workload here again. If the operator may not write the status, it puts the workload on hold instead.
 async fn fail(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     let (namespace, workload) = (&tracked.namespace, &tracked.workload);
     let (target, now) = (Target::from(&**workload), clock::time());
@@ -284,7 +285,7 @@ async fn fail(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     };
     let failed = match kind.failure(&target, &tracked.shape, now) {
         Some(request) => send(context, tracked, request).await,
-        // Its row says no more how.
+        // The row of the kind does not say any more how it fails.
         None if !kind.can_fail() => {
             return put_on_hold(context, tracked, &kind, "its row has no life.failed").await;
         }
@@ -346,7 +347,7 @@ async fn put_on_hold(
     }
 }
 
-/// Writes to a workload, unless it has changed since. Returns whether it did.
+/// Sends a write to a workload, unless the workload has changed since. Returns whether it was sent.
 async fn send(
     context: &Context,
     tracked: &TrackedWorkload,

@@ -1,5 +1,5 @@
-//! Workloads in no queue, because their semaphore does not exist or can never give them what they ask for: their waits
-//! end, and what the engine records of the waits in its queues is recorded of theirs, too.
+//! Ends the waits of workloads that are in no queue, because their semaphore does not exist or can never give them
+//! what they ask for. It also records their waits, as the engine does for those in its queues.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,20 +25,21 @@ use consul_semaphore::{
 };
 use consul_semaphore_workload::{Shape, TrackedWorkload};
 
-/// When to look again whether a semaphore can grant anything, or a workload may still hold a slot.
+/// Time after which to look again whether a semaphore can grant anything, or whether a workload may still hold a
+/// slot.
 const LATER: Duration = Duration::from_secs(10);
 
-/// How long after at most the wall clock is read again, by which a wait ends: somebody may set it.
+/// Longest time between two readings of the wall clock, which decides when a wait ends. Somebody may set the clock.
 const CLOCK_IS_READ_AGAIN: Duration = Duration::from_mins(1);
 
-/// How many of them are written to at once.
+/// Number of workloads that are written to at once.
 const CONCURRENCY: usize = 16;
 
-/// The workloads in no queue whose waits end.
+/// The workloads that are in no queue, and whose waits end.
 pub(super) struct Unqueued {
-    /// Since when this replica leads.
+    /// Time since which this replica leads.
     started: Timestamp,
-    /// Each returns what [`carry_out`] does.
+    /// Writes to workloads; each returns what [`carry_out`] returns.
     writes: Tasks<bool>,
 }
 
@@ -50,12 +51,12 @@ impl Unqueued {
         }
     }
 
-    /// A workload has come to be in no queue, has changed there, or is in one.
+    /// Notes that a workload left its queue, changed while it was in none, or came into one.
     pub(super) fn look_at(&mut self, workload: &Uid) {
         self.writes.plan(workload, Moment::now());
     }
 
-    /// Begins to write to those for which that is due, in turns. `why` says what keeps one out of the queue.
+    /// Begins the writes that are due, in turns. `why` says what keeps a workload out of the queue.
     pub(super) async fn end(
         &mut self,
         context: &Arc<Context>,
@@ -63,7 +64,7 @@ impl Unqueued {
     ) {
         let now = Moment::now();
         while let Some(uid) = self.writes.take_due(now) {
-            // There may be many.
+            // There may be many workloads.
             tokio::task::consume_budget().await;
             let unclaimed = context.index.unclaimed(&uid);
             let next = unclaimed.and_then(|(tracked, obstacle)| {
@@ -89,12 +90,12 @@ impl Unqueued {
         }
     }
 
-    /// How long until another one may be due.
+    /// Returns the time until another write may be due.
     pub(super) fn wait(&self) -> Duration {
         self.writes.wait(Moment::now())
     }
 
-    /// What is to be written to a workload, and how long it is until then.
+    /// Returns the next write to a workload, and the time until it is due.
     fn next_write(
         &self,
         context: &Context,
@@ -121,7 +122,7 @@ impl Unqueued {
         Some((wait, Write::Fail(Fail { workload, why })))
     }
 
-    /// Waits until one of those that were begun is done, and whatever else is done by then; `None` if there is none.
+    /// Waits until a write ends, and handles all others that have ended by then; returns `None` if no write runs.
     pub(super) async fn ended(&mut self) -> Option<()> {
         let mut ended = Some(self.writes.next().await?);
         while let Some((uid, done)) = ended {
@@ -139,7 +140,7 @@ impl Unqueued {
     }
 }
 
-/// Writes to a workload. Returns whether it did, or the workload has changed since.
+/// Writes to a workload. Returns whether the write succeeded or the workload has changed since.
 async fn carry_out(context: &Context, namespace: &Arc<str>, write: Write, shape: &Shape) -> bool {
     let target = write.target().clone();
     let kind = context.workloads.kind(&target.kind);

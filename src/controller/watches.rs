@@ -1,4 +1,4 @@
-//! The watches of the API server: workloads, the pods of workloads that hold slots, and semaphores.
+//! Runs the watches of the API server: workloads, the pods of workloads that hold slots, and semaphores.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -64,16 +64,16 @@ pub(super) struct Begun {
 struct BegunScope {
     scope: WatchScope,
     workloads: Vec<(Kind, Watching)>,
-    /// That of Kueue's admission checks: once, whatever the scopes are.
+    /// The watch of Kueue's admission checks. Only one scope has it, because they are not namespaced.
     checks: Option<Watching>,
-    /// Those of what owns Workloads of Kueue.
+    /// The watches of the kinds that own Workloads of Kueue.
     owners: Vec<(Kind, Watching)>,
     pods: Watching,
     semaphores: Watching,
 }
 
-/// The watches that together cover these kinds and namespaces, and that of the table of kinds in this namespace and
-/// with this name. From now on the operator is not ready until everything was listed.
+/// Prepares the watches that together cover these kinds and namespaces, and the watch of the table of kinds in this
+/// namespace and with this name. From now on, the operator is not ready until everything is listed.
 pub(super) fn begin(
     kinds: &Kinds,
     table: Option<(&str, &str)>,
@@ -118,14 +118,15 @@ pub(super) fn begin(
     Begun { scopes, table }
 }
 
-/// For how long at most nothing is decided at the start because a kind is not listed yet, and no object of it comes: the
-/// operator may not list it, or the row that describes it is wrong. Jobs are waited for without a limit.
+/// Longest time without a new object for which decisions wait, at the start, for the list of a kind. A list may never
+/// come, because the operator may not list the kind or because the row that describes it is wrong. Decisions wait for
+/// Jobs without a limit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is not listed yet in a scope, as long as this is there.
+/// A list in a scope that is not complete yet. It counts as incomplete until this is dropped.
 pub(super) struct Unsynced {
     counts: watch::Sender<usize>,
-    /// Until when that is waited for, if not for ever.
+    /// Moment until which decisions wait for the list; `None`: for ever.
     until: Option<Moment>,
 }
 
@@ -138,7 +139,7 @@ impl Unsynced {
         }
     }
 
-    /// One more, for this kind.
+    /// Adds another incomplete list, for this kind.
     pub(super) fn another(&self, kind: &Kind) -> Self {
         Self::of_kind(&self.counts, kind)
     }
@@ -149,13 +150,13 @@ impl Unsynced {
         one
     }
 
-    /// An object was listed.
+    /// Extends the wait, because an object was listed.
     pub(super) fn progresses(&mut self) {
         let now = Moment::now();
         self.until = self.until.map(|_| now + PATIENCE);
     }
 
-    /// Completes when nobody waits any more.
+    /// Completes when decisions do not wait for the list any more.
     pub(super) async fn is_over(unsynced: Option<&Self>) {
         match unsynced.and_then(|unsynced| unsynced.until) {
             Some(until) => sleep(until.since(Moment::now())).await,
@@ -170,7 +171,7 @@ impl Drop for Unsynced {
     }
 }
 
-/// Watches and works until `shutdown`, and then stops everything.
+/// Runs the watches and the work until `shutdown`, and then stops everything.
 pub(super) async fn run(
     context: Arc<Context>,
     begun: Begun,
@@ -231,7 +232,7 @@ pub(super) async fn run(
     tasks.spawn(unproved::run(context));
     let worked = tokio::select! {
         () = shutdown => Ok(()),
-        // None of them ends normally.
+        // No part of the operator ends normally.
         ended = tasks.join_next() => Err(anyhow::anyhow!("a part of the operator has failed: {ended:?}")),
     };
     tasks.shutdown().await;
@@ -268,8 +269,8 @@ pub(super) async fn next<K>(
     }
 }
 
-/// Feeds the workloads of a kind into the index, which has only what concerns the operator. `unsynced` is kept until
-/// all are listed.
+/// Feeds the workloads of a kind into the index, which keeps only those that concern the operator. `unsynced` is kept
+/// until all are listed.
 pub(super) async fn watch_workloads(
     context: Arc<Context>,
     kind: Kind,
@@ -307,7 +308,7 @@ pub(super) async fn watch_workloads(
                 advisor.on_update(&workload);
                 match workload.tracked {
                     Some(tracked) => context.index.put(&workload.uid, Some(tracked)),
-                    // Kueue's Workload has the uid of its owner.
+                    // A Workload of Kueue is indexed under the uid of its owner.
                     None => context.index.forget(&kind, &workload.uid),
                 }
             }
@@ -364,12 +365,12 @@ async fn watch_semaphores(
 /// Who manages a semaphore.
 #[derive(PartialEq, Eq)]
 enum LookedAfter {
-    /// This operator, and it has this uid.
+    /// This operator manages the semaphore, which has this uid.
     Here(Option<String>),
     ByOthers,
-    /// Nobody yet: it is not known whom the identity belongs to where its slots are.
+    /// Nobody manages the semaphore yet, because it is unknown to whom the identity belongs where its slots are.
     Later,
-    /// Nobody: another API server uses the identity there.
+    /// Nobody manages the semaphore, because another API server uses the identity where its slots are.
     Nobody,
 }
 
@@ -388,7 +389,7 @@ struct Semaphores {
     scope: WatchScope,
     /// All existing semaphores.
     known: HashMap<SemaphoreRef, (LookedAfter, Arc<ConsulSemaphore>)>,
-    /// What is reported of those that nobody manages.
+    /// Reports about the semaphores that nobody manages.
     conflicts: HashMap<SemaphoreRef, ConflictReport>,
     inputs: mpsc::Sender<Input>,
 }
@@ -405,7 +406,7 @@ impl Semaphores {
         loop {
             let event = tokio::select! {
                 event = next(&mut events, &mut watching) => event,
-                // Its sender is in the context.
+                // The sender is in the context, so it outlives this loop.
                 _ = identity.changed() => {
                     self.reconsider().await;
                     continue;
@@ -448,7 +449,7 @@ impl Semaphores {
         self.place(semaphore).await;
     }
 
-    /// Whom the identity belongs to has changed somewhere.
+    /// Decides again who manages each semaphore, because the owner of the identity has changed somewhere.
     async fn reconsider(&mut self) {
         let all: Vec<_> = self.known.values().map(|(_, it)| it.clone()).collect();
         for semaphore in all {
@@ -456,7 +457,7 @@ impl Semaphores {
         }
     }
 
-    /// Who manages this semaphore, and why nobody does.
+    /// Returns who manages this semaphore, and, if nobody does, why.
     fn looked_after(&self, semaphore: &ConsulSemaphore) -> (LookedAfter, Option<String>) {
         let context = &self.context;
         if !context.shared.scope.semaphores.matches(semaphore.labels()) {
@@ -473,7 +474,7 @@ impl Semaphores {
         }
     }
 
-    /// Has a semaphore managed by whoever has to.
+    /// Hands a semaphore to its manager, or ends the work on it if this operator does not manage it.
     async fn place(&mut self, semaphore: Arc<ConsulSemaphore>) {
         let reference = reference_of(semaphore.as_ref());
         let (looked_after, conflict) = self.looked_after(&semaphore);
@@ -525,8 +526,8 @@ impl Semaphores {
         self.context.index.remove_semaphore(reference).await;
     }
 
-    /// Ends the work on a semaphore; returns whether there was any. It has ended before the index knows another
-    /// semaphore with that name, so that no workload that waits for the new one gets a slot of the old one.
+    /// Ends the work on a semaphore; returns whether there was any. The work ends before the index learns of another
+    /// semaphore with that name, so that no workload that waits for the new semaphore gets a slot of the old one.
     async fn dismiss(&mut self, reference: &SemaphoreRef) -> bool {
         let known = self.known.remove(reference);
         let ours = matches!(known, Some((LookedAfter::Here(_), _)));
@@ -538,12 +539,13 @@ impl Semaphores {
         ours
     }
 
-    /// Sends it to the shell, which lives as long as this.
+    /// Sends an input to the shell, which lives as long as this.
     async fn send(&self, input: Input) {
         let _ = self.inputs.send(input).await;
     }
 
-    /// The schema rejects what can't be read, so this object was stored before the schema.
+    /// Reports an object that can't be read. The schema rejects such objects, so this one was stored before the
+    /// schema.
     fn report_invalid(&self, invalid: &kube::core::error_boundary::InvalidObject) {
         let labels = invalid.metadata.labels.clone().unwrap_or_default();
         if !self.context.shared.scope.semaphores.matches(&labels) {

@@ -16,24 +16,24 @@ use consul_client::{
     text::one_line,
 };
 
-/// A watch that is quiet for this long after an error works again: it is restarted within half a minute, and nothing
-/// is sent while nothing changes.
+/// Time without another error after which a watch counts as working again. A failed watch is restarted within half a
+/// minute, and the API server sends nothing while nothing changes.
 const QUIET: Duration = Duration::from_mins(2);
 
-/// An error that persists is logged again after this time, then after twice that, and so on.
+/// Time after which a persistent error is logged again. Each further time is twice as long.
 const REMINDER: Duration = Duration::from_mins(1);
 
-/// The longest time between two log lines about one problem.
+/// Longest time between two log lines about one problem.
 const LONGEST: Duration = Duration::from_hours(1);
 
-/// How much of an error is shown, in characters.
+/// Length to which the text of an error is cut, in characters.
 const SHOWN: usize = 400;
 
-/// The state of a watch.
+/// The reported state of a watch.
 pub(super) struct Watching {
-    /// The resource, as the API calls it.
+    /// Resource that is watched, as the API calls it.
     what: Arc<str>,
-    /// The same with its scope.
+    /// Resource that is watched, with the scope.
     title: String,
     source: Source,
     part: Part,
@@ -43,7 +43,7 @@ pub(super) struct Watching {
     trouble: Option<Trouble>,
 }
 
-/// What to do if the cluster has no such thing, from this source.
+/// Returns what to do if the cluster lacks a resource that comes from this source.
 fn missing(what: &str, source: &Source) -> String {
     let then = match source {
         Source::Operator => {
@@ -60,7 +60,8 @@ fn missing(what: &str, source: &Source) -> String {
     format!("this cluster has no {what}: {then}")
 }
 
-/// What to do if the operator may not list and watch something from this source, or if there is no such thing.
+/// Returns what to do if the operator may not list and watch a resource from this source, or if there is no such
+/// resource.
 fn advice(what: &str, source: &Source, code: u16) -> Option<String> {
     let allow = format!("allow the operator to list and watch {what}");
     Some(match (code, source) {
@@ -82,7 +83,7 @@ fn advice(what: &str, source: &Source, code: u16) -> Option<String> {
     })
 }
 
-/// Why these can't be listed or watched, in the words of an error with this HTTP status, and what to do about it.
+/// Adds to an error with this HTTP status, which says why a resource can't be listed or watched, what to do about it.
 pub(super) fn with_advice(words: &str, what: &str, source: &Source, code: Option<u16>) -> String {
     let advice = code.and_then(|code| advice(what, source, code));
     let advice = advice.map(|advice| format!("; {advice}"));
@@ -90,20 +91,20 @@ pub(super) fn with_advice(words: &str, what: &str, source: &Source, code: Option
     format!("{}{advice}", one_line(words, SHOWN))
 }
 
-/// Consecutive errors.
+/// Consecutive errors of a watch.
 struct Trouble {
-    /// The HTTP status of the API server's refusal, if it was one.
+    /// HTTP status of the API server's refusal, if the last error was one.
     code: Option<u16>,
-    /// When the first error came, for people.
+    /// Time of the first error, for people.
     since: jiff::Timestamp,
-    /// When the last error came.
+    /// Moment of the last error.
     last: Moment,
-    /// When it is logged again, and how long after the previous time.
+    /// Moment at which the error is logged again, and the pause before that log line.
     reminder: (Moment, Duration),
 }
 
 impl Watching {
-    /// A watch that starts. The operator is not ready before everything was listed.
+    /// Begins to report on a watch. The operator is not ready before everything is listed.
     pub(super) fn begin(
         what: &str,
         reach: &WatchScope,
@@ -125,18 +126,18 @@ impl Watching {
         }
     }
 
-    /// What to do if the cluster has no such resource: the watch then shows that there is nothing, and no error.
+    /// Returns what to do if the cluster has no such resource. The watch then shows an empty list, and no error.
     pub(super) fn if_missing(&self) -> String {
         missing(&self.title, &self.source)
     }
 
-    /// The same of what comes from there.
+    /// Sets the source that the watched resource comes from.
     pub(super) fn of(mut self, source: Source) -> Self {
         self.source = source;
         self
     }
 
-    /// A watch that starts, and for which the operator is not to wait.
+    /// Begins to report on a watch that readiness does not wait for.
     pub(super) fn begin_later(
         what: &str,
         reach: &WatchScope,
@@ -148,7 +149,8 @@ impl Watching {
         this
     }
 
-    /// The same for those of another watch's objects that belong to this.
+    /// Begins to report on a watch of the objects that belong to those of another resource, `of`. Readiness does not
+    /// wait for it.
     pub(super) fn begin_part(
         what: &str,
         of: &str,
@@ -162,14 +164,14 @@ impl Watching {
         this
     }
 
-    /// Everything was listed.
+    /// Notes that everything was listed.
     pub(super) fn synced(&mut self) {
         self.synced = true;
         self.part.ready();
         self.works();
     }
 
-    /// An event was received.
+    /// Notes that an event was received.
     pub(super) fn works(&mut self) {
         if self.trouble.take().is_some() {
             tracing::info!(what = self.title, "the watch works again");
@@ -188,7 +190,7 @@ impl Watching {
         }
     }
 
-    /// The watch has failed, and restarts automatically. This does not end readiness if the watch worked before: no
+    /// Notes that the watch has failed; it restarts automatically. A watch that worked before stays ready, because no
     /// other replica could do better, and a restart would not help.
     pub(super) fn failed(&mut self, error: &watcher::Error) {
         self.metrics.watch_failed(&self.what);
@@ -208,8 +210,8 @@ impl Watching {
 }
 
 impl Trouble {
-    /// Records one more error. Returns since when there are errors, and whether to log this one: the first, one of
-    /// another kind, and one that comes when a reminder is due.
+    /// Records one more error. Returns the time since which there are errors, and whether to log this one: the first
+    /// error, one of another kind, and one that comes when a reminder is due are logged.
     fn note(trouble: &mut Option<Self>, code: Option<u16>, now: Moment) -> (jiff::Timestamp, bool) {
         let Some(known) = trouble else {
             let since = clock::time();
@@ -233,7 +235,7 @@ impl Trouble {
     }
 }
 
-/// The status of the API server's refusal, and what is wrong in one line that says what to do.
+/// Returns the status of the API server's refusal, and one line that says what is wrong and what to do.
 fn explain(what: &str, source: &Source, error: &watcher::Error) -> (Option<u16>, String) {
     let status = watch_refusal(error);
     let words = status.map_or_else(|| error.to_string(), |status| status.message.clone());

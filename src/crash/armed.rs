@@ -1,4 +1,4 @@
-//! What happens at the points that `CRASH_POINTS` arms.
+//! Waits at the points that `CRASH_POINTS` arms, and then kills, stops or panics.
 
 use std::{fmt, sync::LazyLock, time::Duration};
 
@@ -9,10 +9,10 @@ use tokio::sync::watch;
 
 use super::Point;
 
-/// The variable that arms points.
+/// Name of the variable that arms points.
 const VARIABLE: &str = "CRASH_POINTS";
 
-/// Far longer than a signal to this process takes to arrive.
+/// Time that is far longer than a signal to this process takes to arrive.
 const ARRIVAL: Duration = Duration::from_millis(200);
 
 static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| {
@@ -30,19 +30,19 @@ static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| {
     }
 });
 
-/// What happens when all wait.
+/// The action when work waits at all armed points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Signal(Signal),
     Panic,
 }
 
-/// Where to wait, and what happens when all wait.
+/// The armed points, and the action when work waits at all of them.
 struct Armed {
     end: End,
-    /// Those that have not been reached yet.
+    /// Points that have not been reached yet.
     places: Mutex<Vec<Place>>,
-    /// Whether it has happened.
+    /// Whether the action has happened.
     past: watch::Sender<bool>,
 }
 
@@ -51,11 +51,11 @@ struct Armed {
 struct Place {
     point: Point,
     namespace: String,
-    /// How many visits to let pass.
+    /// Number of visits that pass before work waits here.
     passed: usize,
 }
 
-/// Called when work for this namespace gets to a point: waits there if the point is armed.
+/// Waits if this point is armed for this namespace. The work calls it whenever it gets to the point.
 pub(crate) async fn reach(point: Point, namespace: &str) {
     let Some(armed) = ARMED.as_ref() else { return };
     if !armed.take(point, namespace) {
@@ -64,11 +64,11 @@ pub(crate) async fn reach(point: Point, namespace: &str) {
     if armed.is_last() {
         tracing::info!("all crash points are reached");
         armed.end.happen();
-        // The signal is sent to the whole process: this thread could run on for a moment.
+        // The signal is sent to the whole process, so this thread could run on for a moment.
         std::thread::sleep(ARRIVAL);
         armed.past.send_replace(true);
     }
-    // The sender is a static: it is never dropped.
+    // The sender is a static, so it is never dropped.
     let _ = armed.past.subscribe().wait_for(|past| *past).await;
 }
 
@@ -86,7 +86,7 @@ impl End {
 }
 
 impl Armed {
-    /// Whether to wait here.
+    /// Takes the place of this point, if work has to wait there. Returns whether it has to.
     fn take(&self, point: Point, namespace: &str) -> bool {
         let mut places = self.places.lock();
         let here = |place: &Place| place.point == point && place.namespace == namespace;
@@ -97,7 +97,7 @@ impl Armed {
             places[position].passed = left;
             return false;
         }
-        // Logged before the place is taken: once the last one is taken the process ends.
+        // This is logged before the place is taken, because the process ends once the last one is taken.
         tracing::info!(?point, namespace, "got to a crash point");
         places.remove(position);
         true

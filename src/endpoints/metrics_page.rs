@@ -1,5 +1,5 @@
-//! The page of metrics, which all readers share: whoever can reach `/metrics` costs one page a second, however many ask
-//! and however slowly they read.
+//! Shares one page of metrics among all readers. So the readers of `/metrics` together cost one encoding a second,
+//! however many they are and however slowly they read.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,10 +7,10 @@ use axum::body::Bytes;
 use consul_client::clock::Moment;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
-/// How long readers are given the same page.
+/// Time for which readers are given the same page.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// How many pages are in memory at most: the one that readers are given, one that is being encoded, and one that slow
+/// Largest number of pages in memory: the one that readers are given, one that is being encoded, and one that slow
 /// readers have not read to its end.
 const PAGES: usize = 3;
 
@@ -18,7 +18,7 @@ const PAGES: usize = 3;
 pub(super) struct MetricsPage {
     encode: Box<dyn Fn() -> String + Send + Sync>,
     fresh: Duration,
-    /// Where pages are kept: each has a permit until its last reader is done.
+    /// Bound on the pages in memory. Each page has a permit until its last reader is done.
     room: Arc<Semaphore>,
     last: Mutex<Option<Encoded>>,
 }
@@ -30,7 +30,7 @@ struct Encoded {
 }
 
 impl MetricsPage {
-    /// A page with the text that `encode` returns.
+    /// Creates a page with the text that `encode` returns.
     pub(super) fn new(encode: impl Fn() -> String + Send + Sync + 'static) -> Self {
         Self {
             encode: Box::new(encode),
@@ -40,9 +40,10 @@ impl MetricsPage {
         }
     }
 
-    /// The text. It is older than [`FRESH`] only while slow readers keep all other pages, which their connections bound.
+    /// Returns the text. It is older than [`FRESH`] only while slow readers keep all other pages, and the time limits
+    /// of their connections bound that.
     pub(super) async fn read(&self) -> Bytes {
-        // One reader encodes it, and the others wait for that one.
+        // One reader encodes the page, and the others wait for that reader.
         let mut last = self.last.lock().await;
         let fresh = last
             .as_ref()
@@ -51,7 +52,7 @@ impl MetricsPage {
             return fresh.text.clone();
         }
         let page = Kept {
-            // One is free: there was one above, or this is the first page.
+            // A permit is free: one was seen above, or this is the first page.
             _room: self.room.clone().try_acquire_owned().ok(),
             text: (self.encode)(),
         };
@@ -82,8 +83,8 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A page of so many bytes that no socket takes it whole, which stays fresh for this long, and how often it was
-    /// encoded.
+    /// Returns a page that is too large for a socket to take at once and that stays fresh for this long, and the
+    /// number of times that it was encoded.
     pub(in crate::endpoints) fn counted(fresh: Duration) -> (MetricsPage, Arc<AtomicUsize>) {
         let count = Arc::new(AtomicUsize::new(0));
         let counts = count.clone();
@@ -98,7 +99,7 @@ pub(super) mod tests {
         (page, count)
     }
 
-    /// The length of such a page, in bytes.
+    /// Length of the page of `counted`, in bytes.
     pub(in crate::endpoints) const LENGTH: usize = 16 << 20;
 
     #[tokio::test]

@@ -7,17 +7,17 @@ use crate::leader::Term;
 use consul_client::{self as consul, clock::Moment};
 use consul_semaphore::SessionState;
 
-/// Whose token the calls behind a gate have.
+/// The owner of the token that the calls behind a gate have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenOwner {
-    /// The operator's own, which also keeps the mark.
+    /// The operator's own token, which also keeps the mark.
     Operator,
-    /// That of a namespace. The operator's own token may have no rights in Consul then, so the mark is kept only if it
-    /// has them.
+    /// The token of a namespace. The operator's own token may have no rights in Consul then, so the mark is kept only
+    /// if it has them.
     Tenant,
 }
 
-/// A gate of one datacenter: it is open in the term of leadership, while the mark is kept.
+/// A gate for the writes to one datacenter. It is open in the term of leadership, while the mark is kept.
 #[derive(Debug)]
 pub(crate) struct IdentityGate {
     pub(super) term: Term,
@@ -34,7 +34,7 @@ impl consul::Gate for IdentityGate {
     }
 }
 
-/// Why nothing may be written at this time with such a token; `None` if it may.
+/// Returns why a call with such a token may write nothing at this time; `None` if it may write.
 fn refusal(ownership: &Ownership, token: TokenOwner, now: Moment) -> Option<consul::Error> {
     let withheld = |why: &str| Some(consul::Error::Withheld(why.to_owned()));
     match ownership {
@@ -53,7 +53,7 @@ fn refusal(ownership: &Ownership, token: TokenOwner, now: Moment) -> Option<cons
     }
 }
 
-/// Whether the operator's own token has no rights where the mark is.
+/// Returns whether the error shows that the operator's own token has no rights where the mark is.
 fn is_without_rights(why: &consul::Error) -> bool {
     matches!(why, consul::Error::Denied(_) | consul::Error::NoToken)
 }

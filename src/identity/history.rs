@@ -1,4 +1,5 @@
-//! Which marks the operators of this API server have written: in an annotation of a Lease that is there for that alone.
+//! Records which marks the operators of this API server have written, in an annotation of a Lease that is used for
+//! nothing else.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, api::PostParams};
@@ -8,13 +9,13 @@ use serde_json::Value;
 use super::Version;
 use crate::call::{CallError, call};
 
-/// The annotation of the Lease.
+/// Name of the annotation of the Lease.
 const ANNOTATION: &str = "consul-semaphore.io/identity";
 
-/// How many processes are remembered. An older one has not written for as many changes of the leader.
+/// Number of processes that are remembered. An older process has not written for as many changes of the leader.
 const PROCESSES: usize = 100;
 
-/// How often the Lease is written until nobody else was faster.
+/// Number of attempts to write the Lease when somebody else is faster each time.
 const ATTEMPTS: usize = 4;
 
 /// The last version of each process, the newest first.
@@ -22,13 +23,13 @@ const ATTEMPTS: usize = 4;
 pub(crate) struct History(Vec<Version>);
 
 impl History {
-    /// Whether a version was written through this API server.
+    /// Returns whether a version was written through this API server.
     pub(super) fn has(&self, version: &Version) -> bool {
         self.0.iter().any(|known| known.covers(version))
     }
 
-    /// A version is about to be written. A process may write two at once, where the mark's datacenter has two names: the
-    /// later one stays, whichever is noted first.
+    /// Notes that a version is about to be written. A process may write two versions at once if the mark's datacenter
+    /// has two names; the later version stays, whichever is noted first.
     pub(super) fn note(&mut self, version: Version) {
         let known = self
             .0
@@ -40,7 +41,7 @@ impl History {
         self.0.truncate(PROCESSES);
     }
 
-    /// Adds all versions of another reading.
+    /// Adds all versions of another history.
     pub(super) fn merge(&mut self, other: Self) {
         for version in other.0.into_iter().rev() {
             if !self.has(&version) {
@@ -49,15 +50,15 @@ impl History {
         }
     }
 
-    /// The history in a Lease. One that can't be read has no versions: then the operator waits until the mark in Consul
-    /// expires.
+    /// Returns the history in a Lease. A history that can't be read counts as empty: the operator then waits until
+    /// the mark in Consul expires.
     fn of(lease: &Lease) -> Self {
         let annotations = lease.metadata.annotations.as_ref();
         let text = annotations.and_then(|annotations| annotations.get(ANNOTATION));
         text.map_or_else(Self::default, |text| Self::parse(text))
     }
 
-    /// The same, for the annotations as JSON.
+    /// Returns the history in the annotations of a Lease, as JSON.
     pub(crate) fn in_annotations(annotations: &Value) -> Self {
         let text = annotations[ANNOTATION].as_str();
         text.map_or_else(Self::default, Self::parse)
@@ -82,13 +83,13 @@ impl LeaseHistory {
         }
     }
 
-    /// The history now.
+    /// Reads the history.
     pub(crate) async fn read(&self) -> Result<History, CallError> {
         let lease = call(self.leases.get_opt(&self.name)).await?;
         Ok(lease.as_ref().map(History::of).unwrap_or_default())
     }
 
-    /// Adds a version before it is written to Consul.
+    /// Adds a version. The caller does so before it writes the version to Consul.
     pub(super) async fn note(&self, version: &Version) -> Result<(), CallError> {
         for _ in 1..ATTEMPTS {
             let answer = self.try_to_note(version).await;
@@ -100,14 +101,15 @@ impl LeaseHistory {
         self.try_to_note(version).await
     }
 
-    /// The write names the version that was read, so nothing that others write into the Lease is lost.
+    /// Tries once to add a version. The write names the version of the Lease that was read, so nothing that others
+    /// write into the Lease is lost.
     async fn try_to_note(&self, version: &Version) -> Result<(), CallError> {
         let found = call(self.leases.get_opt(&self.name)).await?;
         let exists = found.is_some();
         let mut lease = found.unwrap_or_default();
         let mut history = History::of(&lease);
         history.note(version.clone());
-        // Strings and numbers only: writing them cannot fail.
+        // This has only strings and numbers, so writing it cannot fail.
         let text = serde_json::to_string(&history).unwrap_or_default();
         let annotations = lease.metadata.annotations.get_or_insert_default();
         annotations.insert(ANNOTATION.to_owned(), text);

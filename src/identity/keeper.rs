@@ -16,31 +16,31 @@ use consul_client::{
 };
 use consul_semaphore::{SessionState, holding::Renewal};
 
-/// How long the mark is kept without a renewal. Consul takes up to twice as long to notice, and so does an operator
-/// that was restored in place of another one.
+/// Time for which the mark is kept without a renewal. Consul takes up to twice as long to notice, and so does an
+/// operator that was restored in place of another one.
 const TTL: Duration = Duration::from_mins(5);
 
-/// How often a new version is written. A copy of etcd that is older than that can't pass for this API server.
+/// Time between two versions. A copy of etcd that is older than this can't pass for this API server.
 const ROTATE: Duration = Duration::from_mins(1);
 
-/// How long the work waits at its start for the first answer.
+/// Longest time that the work waits at its start for the first answer.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
 
-/// How long a call to Consul may take.
+/// Time limit of a call to Consul.
 const CALL: Duration = Duration::from_secs(10);
 
-/// The pauses after something failed, or after another process was faster.
+/// Pauses after something failed, or after another process was faster.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 
 /// The place of one mark.
 pub(super) struct MarkPlace {
-    /// A client for that datacenter.
+    /// A client for the datacenter of the mark.
     pub(super) consul: Client,
     pub(super) datacenter: Option<String>,
     pub(super) place: Arc<Place>,
 }
 
-/// The only one who writes the mark of this process in one datacenter.
+/// The only writer of this process's mark in one datacenter.
 pub(super) struct Keeper {
     at: MarkPlace,
     key: String,
@@ -48,11 +48,11 @@ pub(super) struct Keeper {
     marks: Arc<Marks>,
     ownership: watch::Sender<Ownership>,
     changed: watch::Sender<()>,
-    /// When this wrote it last.
+    /// Moment at which this keeper last wrote the mark.
     written: Option<Moment>,
 }
 
-/// Why the mark could not be kept.
+/// The reason why the mark could not be kept.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
@@ -62,7 +62,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// The error for conditions. A missing right is named with the key.
+    /// Returns the error for conditions. If a right is missing, the error names it with the key.
     fn of_consul(self, key: &str) -> consul::Error {
         match self {
             Self::Consul(consul::Error::Denied(message)) => consul::Error::Denied(format!(
@@ -95,7 +95,7 @@ impl Keeper {
         }
     }
 
-    /// Runs for ever.
+    /// Keeps the mark, and never returns.
     pub(super) async fn run(self) {
         let (ownership, changed) = (self.ownership.clone(), self.changed.clone());
         tokio::join!(self.keep_the_mark(), say_when_overdue(&ownership, &changed));
@@ -134,7 +134,7 @@ impl Keeper {
         }
     }
 
-    /// The mark in a listing.
+    /// Returns the mark in a listing.
     fn entry(&self, listing: &Listing) -> Option<Entry> {
         let mut entries = listing.entries.iter().map(|entry| &**entry);
         entries.find(|entry| entry.key == self.key).cloned()
@@ -145,12 +145,12 @@ impl Keeper {
         self.handle(entry.as_ref()).await
     }
 
-    /// A client for one call.
+    /// Returns a client for one call.
     fn consul(&self) -> Client {
         self.at.consul.by(Moment::now() + CALL)
     }
 
-    /// Handles a reading. Returns whether nothing more is to be done before the next one.
+    /// Handles a reading. Returns whether the keeper has nothing more to do before the next reading.
     async fn handle(&mut self, entry: Option<&Entry>) -> Result<bool, Failure> {
         let last = self.marks.last();
         let found = match judge(entry, last.as_ref(), &History::default()) {
@@ -168,7 +168,8 @@ impl Keeper {
                 Ok(true)
             }
             (Found::Mine(session), Some(entry)) => self.keep(session, entry).await,
-            // Without an election, several operators may keep one mark: none writes it because another one did.
+            // Without an election, several operators may keep one mark. None of them writes it just because another
+            // one did.
             (Found::OfThisApiServer(session), Some(entry)) if self.written.is_some() => {
                 self.keep(session, entry).await
             }
@@ -186,7 +187,7 @@ impl Keeper {
         }
     }
 
-    /// The mark is this API server's, as it was before: it stays, and is written anew now and then.
+    /// Keeps a mark that this API server has already: renews its session, and writes a new version now and then.
     async fn keep(&mut self, session: SessionId, entry: &Entry) -> Result<bool, Failure> {
         if !self.adopt(&session).await? {
             return Ok(false);
@@ -200,7 +201,7 @@ impl Keeper {
         }
         match self.rotate(entry).await {
             Ok(written) => Ok(written),
-            // The mark is still ours: only the next version has to wait.
+            // The mark still belongs to this API server, so only the next version has to wait.
             Err(failure) => {
                 tracing::debug!(%failure, key = self.key, "the mark of this cluster's identity can't be written anew yet");
                 Ok(false)
@@ -208,7 +209,7 @@ impl Keeper {
         }
     }
 
-    /// Renews the session of the mark from now on. Returns whether it lives.
+    /// Renews the session of the mark from now on. Returns whether the session lives.
     async fn adopt(&self, session: &SessionId) -> Result<bool, Failure> {
         if self
             .marks
@@ -223,7 +224,7 @@ impl Keeper {
                 self.renew(session, renewed.sent, ttl);
                 Ok(true)
             }
-            // The key goes with it.
+            // Consul deletes the key with the session.
             Err(consul::Error::Gone) => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -236,7 +237,8 @@ impl Keeper {
         self.marks.renew(datacenter, session.clone(), renewal);
     }
 
-    /// Writes the next version over this entry, under the same session. Returns whether it was still there.
+    /// Writes the next version over this entry, under the same session. Returns whether the entry was still
+    /// unchanged.
     async fn rotate(&mut self, entry: &Entry) -> Result<bool, Failure> {
         let version = self.announce().await?;
         let written = self
@@ -248,7 +250,7 @@ impl Keeper {
         Ok(written)
     }
 
-    /// The identity is free: takes it with a session of this operator.
+    /// Takes a mark that nobody keeps, with a new session of this operator.
     async fn take(&mut self) -> Result<bool, Failure> {
         let version = self.announce().await?;
         let request = NewSession {
@@ -268,15 +270,16 @@ impl Keeper {
                 self.renew(&session, sent, TTL);
                 self.own(&session);
             }
-            // If it may hold the mark, because the answer was lost, it is found by the version.
+            // The session may hold the mark, because the answer was lost. The next reading then recognizes the
+            // version.
             Err(ref error) if error.may_have_been_applied() => {}
             _ => drop(self.consul().destroy_session(&session).await),
         }
         Ok(acquired?)
     }
 
-    /// Adds the next version to the history, before it is written: Consul has no version that this API server does not
-    /// know.
+    /// Makes the next version and adds it to the history before it is written to Consul, so that Consul has no
+    /// version that this API server does not know.
     async fn announce(&self) -> Result<Version, CallError> {
         let version = self.marks.next();
         self.history.note(&version).await?;
@@ -289,7 +292,7 @@ impl Keeper {
             cluster: self.at.place.cluster.name.clone(),
             replica: self.at.place.replica.to_string(),
         };
-        // Strings and numbers only: writing them cannot fail.
+        // This has only strings and numbers, so writing it cannot fail.
         let value = serde_json::to_vec(&mark).unwrap_or_default();
         let written = self.consul().put(&self.key, &value, 0, mode).await?;
         if written {
@@ -298,14 +301,14 @@ impl Keeper {
         Ok(written)
     }
 
-    /// This API server has the identity, while this session lives.
+    /// Shows that this API server has the identity, while this session lives.
     fn own(&self, session: &SessionId) {
         if let Some(life) = self.marks.life(self.at.datacenter.as_deref(), session) {
             self.set(Ownership::Ours(life));
         }
     }
 
-    /// A failure changes nothing while the session of the mark lives.
+    /// Handles a failure, which changes nothing while the session of the mark lives.
     fn fail(&self, failure: Failure) {
         tracing::debug!(%failure, key = self.key, "the mark of this cluster's identity can't be kept yet");
         let is_certain = match &*self.ownership.borrow() {
@@ -313,7 +316,7 @@ impl Keeper {
                 life.get(),
                 SessionState::Renewed { sent, ttl } if Moment::now() < sent + ttl
             ),
-            // What another API server does is not over because Consul is away.
+            // A conflict with another API server does not end because Consul is away.
             Ownership::Conflict(_) => true,
             Ownership::Undecided | Ownership::Unknown(_) => false,
         };
@@ -343,8 +346,8 @@ impl Keeper {
     }
 }
 
-/// The work does not wait for long to know whom the identity belongs to: running Jobs must be suspended in time where
-/// Consul is away.
+/// Shows that the owner of the identity is unknown, if there is no answer in time. The work can't wait for long,
+/// because running Jobs must be suspended in time if Consul is away.
 async fn say_when_overdue(ownership: &watch::Sender<Ownership>, changed: &watch::Sender<()>) {
     sleep(FIRST_ANSWER).await;
     let overdue = ownership.send_if_modified(|ownership| {
@@ -360,7 +363,7 @@ async fn say_when_overdue(ownership: &watch::Sender<Ownership>, changed: &watch:
     }
 }
 
-/// Waits until then; for ever if there is no such time.
+/// Waits until this moment, or for ever if there is none.
 async fn at(moment: Option<Moment>) {
     match moment {
         Some(moment) => sleep(moment.since(Moment::now())).await,

@@ -1,21 +1,22 @@
-//! The mark: a key in Consul, locked by a session, whose value shows which operator uses the identity of a cluster.
+//! Defines the mark: a key in Consul, locked by a session, whose value shows which operator uses the identity of a
+//! cluster.
 
 use serde::{Deserialize, Serialize};
 
 use super::{History, Place};
 use consul_client::{Entry, SessionId, text::one_line};
 
-/// One writing of the mark.
+/// One version of the mark.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Version {
-    /// A random name of the process that wrote it.
+    /// Random name of the process that wrote this version.
     pub(super) writer: String,
-    /// How many it wrote before.
+    /// Number of versions that the process wrote before.
     pub(super) number: u64,
 }
 
 impl Version {
-    /// The first one of a process.
+    /// Returns the first version of a new process.
     pub(super) fn first() -> Self {
         Self {
             writer: format!("{:032x}", fastrand::u128(..)),
@@ -23,7 +24,7 @@ impl Version {
         }
     }
 
-    /// The one that the same process writes after this.
+    /// Returns the version that the same process writes after this one.
     pub(super) fn next(&self) -> Self {
         Self {
             writer: self.writer.clone(),
@@ -31,7 +32,7 @@ impl Version {
         }
     }
 
-    /// Whether the process that wrote this one had written the other one, or wrote it later.
+    /// Returns whether the other version is of the same process, and not newer than this one.
     pub(super) fn covers(&self, other: &Self) -> bool {
         self.writer == other.writer && other.number <= self.number
     }
@@ -42,14 +43,14 @@ impl Version {
 pub(crate) struct Mark {
     #[serde(flatten)]
     pub(super) version: Version,
-    /// The name of the cluster, for people.
+    /// Name of the cluster, for people.
     pub(super) cluster: String,
-    /// The replica that wrote it, for people.
+    /// Name of the replica that wrote the mark, for people.
     pub(super) replica: String,
 }
 
-/// The key of the mark. Operators of one cluster that each have a part of it have Leases of their own, and so marks of
-/// their own.
+/// Returns the key of the mark. Operators that each manage a part of one cluster have Leases of their own, and so
+/// marks of their own.
 pub(crate) fn mark_key(place: &Place) -> String {
     let Place {
         cluster,
@@ -62,20 +63,21 @@ pub(crate) fn mark_key(place: &Place) -> String {
     format!("service/consul-semaphore-operator/{node}/{id}/{namespace}/{lease}")
 }
 
-/// What a reading of the key means.
+/// The meaning of a reading of the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// No session keeps it: the identity is free.
+    /// No session keeps the mark, so the identity is free.
     Free,
-    /// This process wrote it.
+    /// This process wrote the mark.
     Mine(SessionId),
-    /// An operator of this API server wrote it, and none of them leads any more but this one.
+    /// An operator of this API server wrote the mark, and only this one of them leads now.
     OfThisApiServer(SessionId),
-    /// An operator of another API server wrote it, or somebody else; `None` if it can't be read.
+    /// An operator of another API server wrote the mark, or somebody else; `None` if it can't be read.
     Foreign(Option<Mark>),
 }
 
-/// The rules. `last` is what this process wrote last, here or in another datacenter, `history` what the operators of this API server have written.
+/// Decides whose mark this is. `last` is the last version that this process wrote, here or in another datacenter;
+/// `history` has the versions that the operators of this API server have written.
 pub(super) fn judge(entry: Option<&Entry>, last: Option<&Version>, history: &History) -> Found {
     let held = entry.and_then(|entry| Some((entry, entry.session.clone()?)));
     let Some((entry, session)) = held else {
@@ -93,8 +95,8 @@ pub(super) fn judge(entry: Option<&Entry>, last: Option<&Version>, history: &His
     }
 }
 
-/// The replica that keeps this mark, if it is one of the API server with this history; else what the mark says, if it
-/// can be read.
+/// Returns the replica that keeps this mark, if it belongs to the API server with this history. Otherwise the error
+/// has the mark, if it can be read.
 pub(crate) fn judge_for_people(entry: &Entry, history: &History) -> Result<String, Option<Mark>> {
     match judge(Some(entry), None, history) {
         Found::Foreign(mark) => Err(mark),
@@ -105,7 +107,7 @@ pub(crate) fn judge_for_people(entry: &Entry, history: &History) -> Result<Strin
     }
 }
 
-/// What to say to people when another API server uses the identity.
+/// Returns the message for people when another API server uses the identity.
 pub(crate) fn conflict(key: &str, id: &str, mark: Option<&Mark>) -> String {
     let who = mark.map_or_else(
         || "a session with a value that can't be read".to_owned(),
@@ -139,7 +141,7 @@ mod tests {
         }
     }
 
-    /// The history of this API server: the process `a` wrote 8 marks, and `b`, which led before it, wrote 4.
+    /// In the history of this API server, the process `a` wrote 8 marks, and `b`, which led before it, wrote 4.
     #[test]
     fn the_table() {
         let mut history = History::default();
@@ -205,7 +207,8 @@ mod tests {
         assert_eq!(judge(Some(&by_hand), None, &history), Found::Foreign(None));
     }
 
-    /// Operators of different versions meet here, during an upgrade and when one cluster of two is upgraded.
+    /// Operators of different versions read this value, both during an upgrade and when only one of two clusters is
+    /// upgraded.
     #[test]
     fn the_bytes_in_consul() {
         let value = r#"{"writer":"a","number":7,"cluster":"prod","replica":"operator-0"}"#;

@@ -1,4 +1,4 @@
-//! How an election is reported: to `/readyz`, the metric and the log.
+//! Reports an election: to `/readyz`, the metric and the log.
 
 use parking_lot::Mutex;
 
@@ -7,13 +7,13 @@ use crate::telemetry::{Metrics, Part, Telemetry};
 /// The state of this replica in the election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Nothing is known yet.
+    /// The state is not known yet.
     Unknown,
-    /// It leads.
+    /// This replica leads.
     Leading,
-    /// It stands by.
+    /// This replica stands by.
     Standby {
-        /// Who leads, if known.
+        /// Name of the leader, if known.
         leader: Option<String>,
     },
 }
@@ -29,7 +29,7 @@ pub(super) struct Board<F> {
 
 struct Reported {
     standing: Standing,
-    /// Why the leader is unknown, as last reported.
+    /// Last reported reason why the leader is unknown.
     trouble: Option<String>,
 }
 
@@ -48,31 +48,31 @@ impl<F: Fn(&Standing)> Board<F> {
         }
     }
 
-    /// There is no election: it leads.
+    /// Reports that this replica leads without an election.
     pub(super) fn works_alone(&self) {
         self.metrics.leader(true);
         self.part.ready_and("off");
         (self.on)(&Standing::Leading);
     }
 
-    /// It leads from now on.
+    /// Reports that this replica leads from now on.
     pub(super) fn leads(&self) {
         tracing::info!(identity = %self.identity, "this replica leads");
         self.set(Standing::Leading);
     }
 
-    /// It does not lead any more.
+    /// Reports that this replica does not lead any more.
     pub(super) fn lost(&self, why: &str) {
         tracing::warn!(identity = %self.identity, why, "lost the lead, this replica stands by");
         self.set(Standing::Standby { leader: None });
     }
 
-    /// It ends.
+    /// Reports that this replica ends.
     pub(super) fn ends(&self) {
         self.metrics.leader(false);
     }
 
-    /// It stands by, and this is the leader, if there is one.
+    /// Reports that this replica stands by, and who the leader is, if there is one.
     pub(super) fn follows(&self, leader: Option<&str>) {
         let standing = Standing::Standby {
             leader: leader.map(str::to_owned),
@@ -90,7 +90,7 @@ impl<F: Fn(&Standing)> Board<F> {
         self.set(standing);
     }
 
-    /// The leader is unknown, or this replica can't take part.
+    /// Reports that the leader is unknown, or that this replica can't take part.
     pub(super) fn trouble(&self, why: String) {
         let mut reported = self.reported.lock();
         if reported.trouble.as_ref() == Some(&why) {

@@ -1,4 +1,4 @@
-//! An election by a Lease in Kubernetes.
+//! Elects a leader by a Lease in Kubernetes.
 //!
 //! No published crate follows these rules: the clock of another machine is not trusted, and every write names the
 //! version that the decision was based on.
@@ -30,16 +30,16 @@ pub(super) struct LeaseCandidate {
     identity: String,
     timing: Timing,
     seen: Option<Sighting>,
-    /// The acquire time that it last tried to write. It tells its own record from that of another process with the
-    /// same name, even when the answer was lost.
+    /// Acquire time that this replica last tried to write. It tells the replica's own record from that of another
+    /// process with the same name, even when the answer was lost.
     claim: Option<MicroTime>,
     legacy: Arc<dyn Legacy>,
 }
 
-/// How a call failed.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    /// Somebody else has written the Lease, or deleted it.
+    /// The Lease was written or deleted by somebody else.
     #[error("another replica was faster")]
     Outrun,
     #[error(transparent)]
@@ -50,7 +50,7 @@ enum Failure {
 
 impl LeaseCandidate {
     /// # Errors
-    /// The settings of the API server can't be used.
+    /// Fails if the settings of the API server can't be used.
     pub(super) fn new(
         settings: &Settings,
         mut config: Config,
@@ -58,7 +58,8 @@ impl LeaseCandidate {
     ) -> anyhow::Result<Self> {
         let namespace = settings.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
-        // A client of its own: calls about the Lease must not be retried late, and must not wait for other calls.
+        // The election has its own client, because calls about the Lease must not be retried late, and must not wait
+        // for other calls.
         config.default_retry = false;
         let client = Client::try_from(config).context("the API server")?;
         Ok(Self {
@@ -87,7 +88,7 @@ impl LeaseCandidate {
         Ok(self.note(lease))
     }
 
-    /// Takes the Lease if it has not changed, and returns until when that is certain.
+    /// Takes the Lease if it has not changed, and returns the moment until which the lead is certain.
     async fn take(&mut self, seen: &Sighting) -> Result<Moment, Failure> {
         let claim = self.claim.as_ref();
         let mut lease = seen.taken(&self.identity, claim, self.timing.lease, &present());
@@ -108,7 +109,8 @@ impl LeaseCandidate {
         Ok(sent + self.timing.certain())
     }
 
-    /// Takes the Lease; or finds out who was faster; or reports the problem and waits.
+    /// Tries to take the Lease. If another replica was faster, reports that one; if there is a problem, reports it
+    /// and waits.
     async fn try_take<F: Fn(&Standing)>(&mut self, board: &Board<F>) -> Option<Moment> {
         let seen = self.seen.clone()?;
         let tried = match self.take(&seen).await {
@@ -142,7 +144,8 @@ impl LeaseCandidate {
     async fn call<T>(&self, call: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
         match timeout(self.timing.call(), call).await {
             Ok(Ok(answer)) => Ok(answer),
-            // Also when creating a Lease that exists, or replacing one that does not.
+            // The API server also answers with a conflict when a Lease to be created exists or one to be replaced
+            // does not.
             Ok(Err(kube::Error::Api(status))) if status.is_conflict() || status.code == 409 => {
                 Err(Failure::Outrun)
             }
@@ -203,7 +206,8 @@ impl Candidate for LeaseCandidate {
                     continue;
                 }
                 Err(Failure::Outrun) => match self.held().await {
-                    // Somebody wrote something else into it, or our own last answer was lost.
+                    // Somebody wrote something else into the Lease, or the answer to this replica's last write was
+                    // lost.
                     Ok(None) => {
                         pause = Duration::ZERO;
                         continue;
@@ -237,7 +241,7 @@ impl Candidate for LeaseCandidate {
 }
 
 impl LeaseCandidate {
-    /// Reads the Lease. Returns `None` if this replica has it, else why not.
+    /// Reads the Lease. Returns `None` if this replica has it, else the reason why not.
     async fn held(&mut self) -> Result<Option<String>, Failure> {
         let (identity, claim) = (self.identity.clone(), self.claim.clone());
         let seen = self.look().await?;
@@ -252,13 +256,14 @@ impl LeaseCandidate {
     }
 }
 
-/// The wall clock, for people who read the record; no decision depends on it. In microseconds, as it is stored.
+/// Returns the time of the wall clock in microseconds, the unit of a Lease. It is for people who read the record; no
+/// decision depends on it.
 fn present() -> MicroTime {
     let now = clock::time();
     MicroTime(Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now))
 }
 
-/// What an earlier leader left in the Lease.
+/// Returns the text that an earlier leader left in the Lease.
 fn legacy_in(lease: &Lease) -> Option<&str> {
     let annotations = lease.metadata.annotations.as_ref()?;
     annotations.get(LEGACY).map(String::as_str)
@@ -268,7 +273,7 @@ fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_not_found())
 }
 
-/// The API server's message, without what the watcher adds.
+/// Returns the API server's message, without the words that the watcher adds.
 fn cause(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) => {

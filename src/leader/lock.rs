@@ -1,4 +1,4 @@
-//! An election by a key in Consul that a session locks, as in Consul's guide.
+//! Elects a leader by a key in Consul that a session locks, as in Consul's guide.
 //!
 //! A session is created only while the key is free, so a replica that stands by costs one blocking query.
 
@@ -27,13 +27,13 @@ pub(super) struct LockCandidate {
     node: String,
     me: Leader,
     timing: Timing,
-    /// The session that this replica created, from its first attempt on.
+    /// Session that this replica created. It is missing before the first attempt.
     session: Option<SessionId>,
-    /// Whether nothing has been read yet since the process started.
+    /// Whether the process has read nothing yet since it started.
     new: bool,
 }
 
-/// The value of the key, as JSON: who leads.
+/// The value of the key, as JSON, which names the leader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Leader {
@@ -42,18 +42,18 @@ struct Leader {
     cluster_id: String,
 }
 
-/// What a reading of the key means to a candidate.
+/// The meaning of a reading of the key to a candidate.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
-    /// Nobody holds it.
+    /// Nobody holds the key.
     Free,
-    /// This replica holds it: an answer was lost, or it was cut off for a while.
+    /// This replica holds the key: an answer was lost, or the replica was cut off for a while.
     Mine,
-    /// A process of this name held it before this one started, by this session.
+    /// A process of this name held the key, by this session, before this process started.
     Before(SessionId),
-    /// Another replica holds it.
+    /// Another replica holds the key.
     Other(String),
-    /// A replica of another cluster with the same name holds it.
+    /// A replica of another cluster with the same name holds the key.
     OtherCluster(Leader),
 }
 
@@ -86,7 +86,7 @@ impl LockCandidate {
         }
     }
 
-    /// What this entry of the key, or a missing one, means.
+    /// Returns the meaning of this entry of the key, or of a missing one.
     fn judge(&self, entry: Option<&Entry>) -> Seen {
         let held = entry.and_then(|entry| Some((entry, entry.session.as_ref()?)));
         let Some((entry, session)) = held else {
@@ -99,7 +99,7 @@ impl LockCandidate {
             Ok(leader) if leader.cluster_id != self.me.cluster_id => Seen::OtherCluster(leader),
             Ok(leader) if self.new && leader == self.me => Seen::Before(session.clone()),
             Ok(leader) => Seen::Other(leader.identity),
-            // Somebody locked it by hand.
+            // Somebody locked the key by hand.
             Err(_) => Seen::Other(format!("session {session}")),
         }
     }
@@ -120,7 +120,8 @@ impl LockCandidate {
         self.consul.readings(&self.key, options)
     }
 
-    /// Tries to lock the key with a live session. `None` if Consul refuses: another was faster, or the lock-delay runs.
+    /// Tries to lock the key with a live session. Returns `None` if Consul refuses, because another replica was
+    /// faster or because the lock-delay is not over.
     async fn acquire(&mut self) -> Result<Option<Moment>, consul::Error> {
         let (session, sent) = self.live_session().await?;
         let acquired = self.write(PutMode::Acquire(session.clone())).await;
@@ -130,7 +131,7 @@ impl LockCandidate {
         Ok(acquired?.then(|| sent + self.timing.certain()))
     }
 
-    /// A session of this replica, and since when it is known to exist.
+    /// Returns a session of this replica, and a moment at which it existed.
     async fn live_session(&mut self) -> Result<(SessionId, Moment), consul::Error> {
         if let Some(session) = self.session.clone() {
             match self.consul().renew_session(&session).await {
@@ -153,17 +154,17 @@ impl LockCandidate {
     }
 
     async fn write(&self, mode: PutMode) -> Result<bool, consul::Error> {
-        // Strings only: writing them cannot fail.
+        // The value has only strings, so writing it cannot fail.
         let value = serde_json::to_vec(&self.me).unwrap_or_default();
         self.consul().put(&self.key, &value, 0, mode).await
     }
 
-    /// A client for one call, with the election's timeout.
+    /// Returns a client for one call, with the election's timeout.
     fn consul(&self) -> Client {
         self.consul.by(Moment::now() + self.timing.call())
     }
 
-    /// Destroys a session, without a retry: it expires anyway.
+    /// Destroys a session, without a retry, because the session expires anyway.
     async fn end(&self, session: &SessionId) {
         if let Err(error) = self.consul().destroy_session(session).await {
             tracing::debug!(%session, %error, "can't destroy the session of the leader election");
@@ -172,7 +173,8 @@ impl LockCandidate {
 
     /// Frees the key from the session of an earlier process with this name.
     async fn free(&self, session: &SessionId) -> Result<(), consul::Error> {
-        // Unlocked first: a key that a destroyed session held can't be locked until the lock-delay is over.
+        // The key is unlocked first, because a key that a destroyed session held can't be locked until the lock-delay
+        // is over.
         self.write(PutMode::Release(session.clone())).await?;
         self.end(session).await;
         Ok(())
@@ -349,7 +351,8 @@ mod tests {
         assert_eq!(judged, Seen::Mine);
         let judged = candidate.judge(Some(&held_for(&other, Some("theirs"))));
         assert_eq!(judged, Seen::Other("other".to_owned()));
-        // Our name in another session: ours if it existed when we started.
+        // This replica's name in another session: the session is from before a restart if it existed when the process
+        // started.
         let before = held_for(&me, Some("old"));
         assert_eq!(candidate.judge(Some(&before)), Seen::Before("old".into()));
         candidate.new = false;

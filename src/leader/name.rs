@@ -1,4 +1,4 @@
-//! The name of an election, which all its candidates share.
+//! Defines the name of an election, which all its candidates share.
 
 use std::{fmt, str::FromStr};
 
@@ -14,18 +14,18 @@ pub struct LeaseName(String);
 pub struct InvalidLeaseName;
 
 impl LeaseName {
-    /// The default: the election of the only operator of a cluster.
+    /// Default name: the election of the only operator of a cluster.
     pub const DEFAULT: &'static str = "consul-semaphore-operator";
 
-    /// The last part of the default key in Consul.
+    /// Last part of the default key in Consul.
     const LEADER: &'static str = "leader";
 
-    /// Whether this is the default.
+    /// Returns whether this is the default name.
     pub fn is_default(&self) -> bool {
         self.0 == Self::DEFAULT
     }
 
-    /// The key in Consul at which a leader for this cluster is elected.
+    /// Returns the key in Consul at which a leader for this cluster is elected.
     pub(super) fn key(&self, cluster: &str) -> String {
         let name = if self.is_default() {
             Self::LEADER
@@ -47,7 +47,7 @@ impl FromStr for LeaseName {
                 && bytes.last().is_some_and(at_end)
                 && bytes.iter().all(|byte| at_end(byte) || *byte == b'-')
         };
-        // Two elections must not meet at one key.
+        // Two elections must not have the same key, so a name can't be the last part of the default key.
         let valid = text.len() <= 63 && text.split('.').all(is_label) && text != Self::LEADER;
         valid.then(|| Self(text.to_owned())).ok_or(InvalidLeaseName)
     }

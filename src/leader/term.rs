@@ -1,4 +1,4 @@
-//! One term of leadership.
+//! Defines a term of leadership, which gates all writes.
 
 use std::sync::Arc;
 
@@ -11,34 +11,34 @@ use tower::{BoxError, buffer::BufferLayer, filter::FilterLayer, retry::RetryLaye
 
 use consul_client::{self as consul, clock::Moment};
 
-/// How many requests to the API server may wait at the gate.
+/// Number of requests to the API server that may wait at the gate.
 const QUEUE: usize = 1024;
 
-/// The request would have changed something, and was not sent.
+/// The request would have changed something, and was not sent because this replica does not lead.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("this replica no longer leads, so it writes nothing")]
 pub struct NotLeading;
 
 /// One term of leadership: it lasts until a moment that every renewal extends, or until it is ended. Clones share it.
 ///
-/// Tasks are dropped when it is over, but not instantly: on a machine that wakes from sleep with an expired lease,
-/// every task that is ready continues first. So all writes pass through [`Term::kubernetes`] and [`Term::consul`],
-/// which block them from then on.
+/// Tasks are dropped when the term is over, but not instantly: on a machine that wakes from sleep with an expired
+/// lease, every task that is ready continues first. So all writes pass through [`Term::kubernetes`] and
+/// [`Term::consul`], which block writes after the term.
 #[derive(Clone, Debug)]
 pub struct Term(Arc<watch::Sender<Moment>>);
 
 impl Term {
-    /// A term that lasts until this moment, unless it is extended.
+    /// Creates a term that lasts until this moment, unless it is extended.
     pub(super) fn new(until: Moment) -> Self {
         Self(Arc::new(watch::Sender::new(until)))
     }
 
-    /// Whether it still lasts.
+    /// Returns whether the term still lasts.
     pub fn lasts(&self) -> bool {
         Moment::now() < *self.0.borrow()
     }
 
-    /// Extends it at least until this moment, unless it has been ended.
+    /// Extends the term at least until this moment, unless it has been ended.
     pub(super) fn extend(&self, until: Moment) {
         self.0.send_if_modified(|end| {
             let longer = *end != Moment::default() && until > *end;
@@ -49,12 +49,12 @@ impl Term {
         });
     }
 
-    /// Ends it for good.
+    /// Ends the term for good.
     pub(super) fn end(&self) {
         self.0.send_replace(Moment::default());
     }
 
-    /// Waits until it is over.
+    /// Waits until the term is over.
     pub async fn over(&self) {
         let mut end = self.0.subscribe();
         loop {
@@ -70,10 +70,10 @@ impl Term {
         }
     }
 
-    /// A client of the API server that writes only while the term lasts, retries included.
+    /// Returns a client of the API server that writes only while the term lasts, retries included.
     ///
     /// # Errors
-    /// The settings can't be used.
+    /// Fails if the settings can't be used.
     pub fn kubernetes(&self, mut config: Config) -> kube::Result<Client> {
         let term = self.clone();
         let gate = FilterLayer::new(move |request: http::Request<Body>| {
@@ -92,7 +92,7 @@ impl Term {
         Ok(client)
     }
 
-    /// A client of Consul that writes only while the term lasts.
+    /// Returns a client of Consul that writes only while the term lasts.
     pub fn consul(&self, consul: &consul::Client) -> consul::Client {
         consul.gated(Arc::new(self.clone()))
     }
@@ -117,7 +117,7 @@ mod tests {
         let term = Term::new(Moment::now());
         assert!(!term.lasts());
         term.over().await;
-        // A renewal that is answered late, for a time before the end.
+        // The answer to a renewal comes late, and is for a time before the end.
         term.extend(Moment::default());
         assert!(!term.lasts());
     }

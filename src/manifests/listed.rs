@@ -1,4 +1,4 @@
-//! What differs between kinds that are rows, in CEL.
+//! Makes the CEL of kinds that are rows of the table of kinds.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use consul_semaphore_workload::{
 
 use super::rows::{Hold, Life, Writes, as_it_was_or, rest_of};
 
-/// How such a kind is held and ends.
+/// Returns how the kind of a row is held and ends.
 pub(super) fn life(row: &Row) -> Life {
     let manager = row.managed_by.as_ref();
     let manager = manager.map(|ManagedBy { path, own }| (fields(path).into(), own.clone().into()));
@@ -28,7 +28,7 @@ pub(super) fn life(row: &Row) -> Life {
     }
 }
 
-/// What an object must be like to be held, in CEL and for people; `None` if anything will do.
+/// Returns what an object must be like to be held, in CEL and for people; `None` if anything will do.
 pub(super) fn requires(row: &Row) -> Option<Vec<(String, String)>> {
     let requires = row.requires.iter().map(|requirement| {
         let Requirement {
@@ -50,7 +50,7 @@ pub(super) fn requires(row: &Row) -> Option<Vec<(String, String)>> {
     (!requires.is_empty()).then_some(requires)
 }
 
-/// A path from an object to a field, as the rest of an expression: `?spec.?suspend`.
+/// Returns a path from an object to a field, as the rest of an expression: `?spec.?suspend`.
 fn fields(path: &Path) -> String {
     rest(path.steps())
 }
@@ -109,7 +109,7 @@ fn any(checks: &[Check]) -> String {
     checks.join("\n|| ")
 }
 
-/// The JSON Patches that hold an object, also if what the field is in is not there yet.
+/// Returns the JSON Patches that hold an object, even if the parent of the field does not exist yet.
 fn hold(path: &Path, held: &Scalar) -> String {
     let names: Vec<&str> = path.steps().iter().filter_map(name).collect();
     let add = |names: &[&str], value: &str| {
@@ -119,7 +119,7 @@ fn hold(path: &Path, held: &Scalar) -> String {
         )
     };
     let mut patches = add(&names, &value(held));
-    // From the inside to the spec, which is always there.
+    // The loop goes from the inside to the spec, which always exists.
     for depth in (2..names.len()).rev() {
         let (outer, inner) = names.split_at(depth);
         let whole = inner
@@ -136,14 +136,14 @@ fn hold(path: &Path, held: &Scalar) -> String {
     patches
 }
 
-/// The steps to a list and from an item of it, if there is one on the path.
+/// Returns the steps to a list and the steps from an item of the list, if there is a list on the path.
 fn around_list(path: &Path) -> Option<(&[Step], &[Step])> {
     let place = path.steps().iter().position(|step| *step == Step::Each)?;
     let (list, item) = path.steps().split_at(place);
     Some((list, &item[1..]))
 }
 
-/// The annotations and labels at a path to metadata, to be added to a list.
+/// Returns the annotations and labels at a path to metadata, to be added to a list.
 fn maps(path: &Path) -> String {
     let parts = ["annotations", "labels"];
     match around_list(path) {
@@ -173,7 +173,7 @@ fn maps(path: &Path) -> String {
 #[derive(Default)]
 struct Open<'a> {
     inside: BTreeMap<&'a Step, Self>,
-    /// Whether it is a map with labels and annotations, of which it may write its own.
+    /// Whether this place is a map with labels and annotations, of which the operator may write its own.
     metadata: bool,
 }
 
@@ -185,8 +185,8 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// All that it may not change here and further inside, to be added to a list. `at` is here; with `list`, here is
-    /// an item of that.
+    /// Returns everything that the operator may not change at this place and further inside, to be added to a list.
+    /// `at` is the path to this place; with `list`, the place is an item of that list.
     fn closed(&self, at: &str, list: Option<&str>) -> Vec<String> {
         let shown = |map: String| match list {
             None => format!("+ [\n{map}\n]"),
@@ -218,7 +218,7 @@ impl<'a> Open<'a> {
     }
 }
 
-/// What the operator may write to such a kind.
+/// Returns what the operator may write to the kind of a row.
 pub(super) fn writes(kind: &Kind, row: &Row) -> Writes {
     let life = &row.life;
     let (mut spec, mut status) = (Open::default(), Open::default());
@@ -268,7 +268,7 @@ pub(super) fn writes(kind: &Kind, row: &Row) -> Writes {
     }
 }
 
-/// What its status may say, once the workload is marked as one that is to fail.
+/// Returns what the operator may write to the status, once the workload is marked as one that is to fail.
 fn failure(failed: &Failed) -> Vec<(String, String)> {
     let marked = "object.?status == oldObject.?status || 'consul-semaphore.io/failed' in variables.annotations";
     let mut allowed = vec![("status".to_owned(), marked.to_owned())];
@@ -295,10 +295,10 @@ fn failure(failed: &Failed) -> Vec<(String, String)> {
     allowed
 }
 
-/// Fields that are always given the same value.
+/// Adds conditions on fields that always get the same value.
 fn constants(title: &str, field: &str, written: &Value, allowed: &mut Vec<(String, String)>) {
     match written {
-        // What is filled in is not known before.
+        // The value of a filled-in text is not known beforehand.
         Value::Scalar(Scalar::Text(text)) if text.as_ref().contains('{') => {}
         Value::Scalar(scalar) => {
             let values = format!("optional.of({})", value(scalar));

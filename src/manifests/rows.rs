@@ -1,4 +1,4 @@
-//! What differs between kinds, in CEL. `it` is an object of the kind.
+//! Has the differences between kinds, in CEL. `it` is an object of the kind.
 
 use std::borrow::Cow;
 
@@ -9,43 +9,45 @@ use consul_semaphore_workload::{
 
 use super::listed;
 
-/// Which policies hold and guard a kind.
+/// The policies that hold and guard a kind.
 pub(super) enum Policies {
-    /// Those in `config/policies`.
+    /// The policies in `config/policies`.
     OfJobs,
-    /// None: nobody but Kueue makes and changes it.
+    /// No policies, because only Kueue makes and changes the kind.
     OfKueue,
-    /// Those that follow from how it is held and ends.
+    /// Policies that are made from the way in which the kind is held and ends.
     Own(Box<Life>),
 }
 
-/// How a kind is held, and when it has ended.
+/// The way in which a kind is held, and in which it ends.
 pub(super) struct Life {
-    /// Whether it is held.
+    /// Whether the object is held.
     pub(super) held: Cow<'static, str>,
-    /// What holds it.
+    /// The change that holds the object.
     pub(super) hold: Hold,
-    /// Whether it is not held, and nothing else says that it is to end: its controller starts it.
+    /// Whether the object is not held, and nothing else says that it is to end, so that its controller starts it.
     pub(super) freed: Cow<'static, str>,
-    /// Whether it does not run, or can't be held, though it is not held.
+    /// Whether the object does not run, or can't be held, although it is not held.
     pub(super) exempt: Cow<'static, str>,
-    /// The field that names its controller, if it has one, and its value for its own.
+    /// The field that names the object's controller, if the kind has one, and the value that stands for the kind's
+    /// own controller.
     pub(super) manager: Option<(Cow<'static, str>, Cow<'static, str>)>,
-    /// Whether it has ended.
+    /// Whether the object has ended.
     pub(super) ended: Cow<'static, str>,
-    /// Whether it can be held again while it runs.
+    /// Whether the object can be held again while it runs.
     pub(super) again: bool,
-    /// The annotations and labels of the templates of its pods, to be added to a list.
+    /// The annotations and labels of the templates of the object's pods, to be added to a list.
     pub(super) templates: Cow<'static, str>,
-    /// When it is a copy, beside that it was just made, and by nobody else's controller.
+    /// A further condition for an object to count as a copy. The others are that it was just made, and not by a
+    /// controller of somebody else.
     pub(super) copied: Cow<'static, str>,
 }
 
-/// What holds a kind.
+/// The change that holds an object of a kind.
 pub(super) enum Hold {
-    /// A field and its value, for a JSON Patch: the schemas of some kinds know too little for the other.
+    /// A field and its value, for a JSON Patch. The schemas of some kinds know too little for an apply configuration.
     Field(&'static str, &'static str),
-    /// The same as a list of JSON Patches, which makes what the field is in.
+    /// A list of JSON Patches, which also makes the parents of the field.
     Patches(String),
     /// A spec, for an apply configuration. A JSON Patch that adds an item to a list of structs makes an API server of
     /// version 1.36.3 drop the connection.
@@ -54,21 +56,21 @@ pub(super) enum Hold {
 
 /// What the operator may write to a kind.
 pub(super) struct Writes {
-    /// The resources that it is about.
+    /// Resources that the policy is about.
     pub(super) resources: Vec<String>,
-    /// The fields of its spec in which it may change something.
+    /// Fields of the spec in which the operator may change something.
     pub(super) spec: Vec<String>,
-    /// The same of its status.
+    /// Fields of the status in which the operator may change something.
     pub(super) status: Vec<String>,
-    /// The annotations that record its grant, to be added to a list, if these are not its own.
+    /// Annotations that record the grant, to be added to a list, if they are not annotations of the object itself.
     pub(super) grant: &'static str,
-    /// What it may not change in these, to be added to a list of maps.
+    /// Parts of these fields that the operator may not change, to be added to a list of maps.
     pub(super) rest: String,
-    /// What may be written to a field, as a condition of `oldObject` and `object`.
+    /// Conditions of `oldObject` and `object` on what the operator may write, each with the path of its field.
     pub(super) allowed: Vec<(String, String)>,
 }
 
-/// Whether another controller decides when it runs.
+/// Returns whether another controller decides when the object runs.
 pub(super) fn owned(kind: &Kind) -> String {
     let decides = match kind.owners_that_decide() {
         OwnersThatDecide::Only(kinds) => format!("({})", any_of(kinds)),
@@ -80,7 +82,7 @@ pub(super) fn owned(kind: &Kind) -> String {
     )
 }
 
-/// Whether an owner is of one of these kinds.
+/// Returns whether an owner is of one of these kinds.
 fn any_of(kinds: &[OwnerKind]) -> String {
     let each = kinds.iter().map(|OwnerKind { group, kind }| {
         format!("owner.apiVersion.startsWith('{group}/') && owner.kind == '{kind}'")
@@ -88,7 +90,7 @@ fn any_of(kinds: &[OwnerKind]) -> String {
     each.collect::<Vec<_>>().join("\n    || ")
 }
 
-/// Whether another controller than its own starts it.
+/// Returns whether another controller than the kind's own starts the object.
 pub(super) fn managed(life: &Life) -> String {
     let queued = "'kueue.x-k8s.io/queue-name' in it.metadata.?labels.orValue({})";
     match &life.manager {
@@ -100,12 +102,12 @@ pub(super) fn managed(life: &Life) -> String {
 const SUCCEEDED_IS_KNOWN: &str = "it.?status.?conditions.orValue([])
   .exists(condition, condition.type == 'Succeeded' && condition.status in ['True', 'False'])";
 
-/// The field that most kinds have for their manager, and its value for their own controller.
+/// Returns the field in which most kinds name their controller, and its value for their own controller.
 fn managed_by(own: &'static str) -> (Cow<'static, str>, Cow<'static, str>) {
     ("?spec.?managedBy".into(), own.into())
 }
 
-/// The policies of this kind.
+/// Returns the policies of this kind.
 pub(super) fn policies(kind: &Kind) -> Policies {
     let life = match kind {
         Kind::Job => return Policies::OfJobs,
@@ -170,7 +172,8 @@ pub(super) fn policies(kind: &Kind) -> Policies {
             ended: "it.?status.?phase.orValue('') in ['Succeeded', 'Failed']".into(),
             again: false,
             templates: "".into(),
-            // Pods of other workloads may get their owner later: they have what a grant wrote into a template.
+            // Pods of other workloads may get their owner later. A copy has the annotations that a grant wrote into a
+            // template.
             copied: " && variables.names".into(),
         },
     };
@@ -181,13 +184,13 @@ pub(super) fn policies(kind: &Kind) -> Policies {
 pub(super) struct Maker {
     pub(super) kind: &'static str,
     pub(super) plural: &'static str,
-    /// The annotations that its workloads get, as the rest of an expression on its spec.
+    /// The annotations that the made workloads get, as the rest of an expression on the maker's spec.
     pub(super) annotations: &'static str,
-    /// The same for people.
+    /// The place of these annotations, for people.
     pub(super) place: &'static str,
 }
 
-/// What makes workloads of this kind, and has their annotations in another place than its own.
+/// Returns the kind that makes workloads of this kind, if their annotations are in another place than its own.
 pub(super) fn maker(kind: &Kind) -> Option<Maker> {
     match kind {
         Kind::Job => Some(Maker {
@@ -206,12 +209,12 @@ pub(super) fn maker(kind: &Kind) -> Option<Maker> {
     }
 }
 
-/// What an object must be like to wait for a slot, in CEL and for people; `None` if anything will do.
+/// Returns what an object must be like to wait for a slot, in CEL and for people; `None` if anything will do.
 pub(super) fn requires(kind: &Kind) -> Option<Vec<(String, String)>> {
     match kind {
         Kind::Listed(row) => listed::requires(row),
-        // Argo takes the locks of a Workflow before it looks whether that is suspended. Those of a template it takes
-        // when that starts, and so in a slot.
+        // Argo takes the locks of a Workflow before it checks whether the Workflow is suspended. It takes the locks
+        // of a template when the template starts, and so in a slot.
         Kind::Workflow => Some(vec![(
             "!it.?spec.?synchronization.hasValue()".to_owned(),
             "remove spec.synchronization. Argo takes these locks while the Workflow waits for its slot, so two
@@ -223,7 +226,7 @@ spec.templates[].synchronization, which Argo takes when the template starts"
     }
 }
 
-/// What of the metadata of a template the operator may not change: three maps.
+/// Returns the parts of a template's metadata that the operator may not change, as three maps.
 pub(super) fn rest_of(metadata: &str) -> [String; 3] {
     let [annotations, labels] = others_names(metadata);
     let others = format!(
@@ -233,7 +236,7 @@ pub(super) fn rest_of(metadata: &str) -> [String; 3] {
     [others, annotations, labels]
 }
 
-/// The annotations and the labels that are not ours.
+/// Returns the annotations and the labels that are not the operator's.
 fn others_names(metadata: &str) -> [String; 2] {
     ["annotations", "labels"].map(|part| {
         format!(
@@ -243,22 +246,22 @@ fn others_names(metadata: &str) -> [String; 2] {
     })
 }
 
-/// Maps to be added to a list of maps.
+/// Returns maps as an addition to a list of maps.
 pub(super) fn added(maps: &[String]) -> String {
     format!("+ [\n{}\n]", maps.join(",\n"))
 }
 
-/// A map without one of its fields.
+/// Returns a map without one of its fields.
 pub(super) fn without(map: &str, field: &str) -> String {
     format!("dyn({map}.orValue({{}})).transformMap(name, value, name != '{field}', value)")
 }
 
-/// A field is as it was, or has one of these values.
+/// Returns the condition that a field is unchanged, or has one of these values.
 pub(super) fn as_it_was_or(path: &str, values: &str) -> String {
     format!("object.{path} in [oldObject.{path}, {values}]")
 }
 
-/// The hold of a run of Tekton may be removed, and replaced by its end.
+/// Returns the condition that the hold of a run of Tekton is unchanged, removed, or replaced by its end.
 fn status_of_run(pending: &str, ended: &str) -> String {
     format!(
         "object.?spec.?status == oldObject.?spec.?status
@@ -267,7 +270,7 @@ fn status_of_run(pending: &str, ended: &str) -> String {
     )
 }
 
-/// What the operator may write to this kind.
+/// Returns what the operator may write to this kind.
 pub(super) fn writes(kind: &Kind) -> Writes {
     match kind {
         Kind::Job => Writes {
@@ -301,7 +304,7 @@ pub(super) fn writes(kind: &Kind) -> Writes {
             ],
         },
         Kind::JobSet => job_set(),
-        // Nested ones are ended together with the TaskRuns in them.
+        // Nested runs are ended together with the TaskRuns in them.
         Kind::PipelineRun => Writes {
             resources: names(&["pipelineruns", "taskruns"]),
             spec: names(&["status"]),
@@ -360,7 +363,8 @@ fn kueue_workload() -> Writes {
         resources: names(&["workloads"]),
         spec: Vec::new(),
         status: names(&["admissionChecks"]),
-        // It bears no name of ours: whether it has an entry of ours is for the policy of the admission checks.
+        // The list has no name of the operator. The policy of the admission checks decides whether the Workload has
+        // an entry of the operator.
         grant: "+ [{'consul-semaphore.io/slots': ''}]",
         rest: String::new(),
         allowed: vec![

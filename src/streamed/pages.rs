@@ -1,5 +1,5 @@
-//! Lists in pages whose size in bytes is bounded: other people's objects may have up to 1.5 MiB each, or a few hundred
-//! bytes.
+//! Reads lists in pages whose size in bytes is bounded. Other people's objects may have up to 1.5 MiB each, or a few
+//! hundred bytes.
 
 use std::sync::{
     Arc,
@@ -11,15 +11,15 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use kube::{Client, client::Body};
 use tower::{BoxError, service_fn};
 
-/// How many objects a page has at most.
+/// Largest number of objects in a page.
 pub(super) const MOST: u32 = 500;
 
-/// How many bytes a page may have if it has more than one object. The text of a page is in memory together with the
+/// Largest number of bytes in a page with more than one object. The text of a page is in memory together with the
 /// objects that are read from it.
 const BYTES: usize = 8 * 1024 * 1024;
 
-/// This client, with pages of lists that have at most [`BYTES`]: a page that would have more is dropped while it arrives,
-/// and asked for again with half as many objects.
+/// Returns this client, with pages of lists that have at most [`BYTES`]. A page that would have more is dropped while
+/// it arrives, and is asked for again with half as many objects.
 pub(super) fn bounded(client: Client) -> Client {
     let namespace = client.default_namespace().to_owned();
     let limit = Arc::new(AtomicU32::new(MOST));
@@ -36,8 +36,8 @@ pub(super) fn bounded(client: Client) -> Client {
     Client::new(service, namespace)
 }
 
-/// Reads one page. `limit` is how many objects it has: fewer from then on if they do not fit, and more again if far more
-/// would fit.
+/// Reads one page. `limit` is the number of its objects. The function lowers the limit if they do not fit, and raises
+/// it again if far more would fit.
 async fn list(
     client: &Client,
     limit: &AtomicU32,
@@ -74,7 +74,7 @@ fn has_limit(uri: &Uri) -> bool {
     parameters.any(|parameter| parameter.starts_with("limit="))
 }
 
-/// This address of a list with another limit.
+/// Returns this address of a list with another limit.
 fn with_limit(uri: &Uri, limit: u32) -> Result<Uri, http::uri::InvalidUri> {
     let parameters = uri.query().unwrap_or_default().split('&');
     let others = parameters.filter(|parameter| !parameter.starts_with("limit="));
@@ -106,8 +106,8 @@ mod tests {
     use super::*;
     use crate::streamed;
 
-    /// The limits of the lists that a watch asks an API server for that can't stream them, and how many objects it
-    /// receives. There are this many objects, of this size.
+    /// Returns the limits of the lists that a watch asks for from an API server that can't stream them, and the
+    /// number of objects that it receives. The server has this many objects, of this size.
     async fn watched(count: usize, size: usize) -> (Vec<usize>, usize) {
         let asked: Arc<Mutex<Vec<usize>>> = Arc::default();
         let limits = asked.clone();

@@ -1,4 +1,4 @@
-//! Whether a sequencer is still valid.
+//! Checks whether a sequencer is still valid.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,24 @@ use consul_semaphore::{Mode, Prefix, Reading};
 
 use crate::exec::UNKNOWN_TOKEN;
 
-/// What a holder received with its slot: the key that its session has locked, and how often that key has been locked
-/// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>).
+/// Data that a holder received with its slot: the key that its session has locked, and how often that key has been
+/// locked (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sequencer {
-    /// The contender key.
+    /// Contender key of the slot.
     pub(crate) lock_key: String,
-    /// The session.
+    /// Session of the holder.
     pub(crate) session: SessionId,
-    /// The key's `LockIndex` at the grant.
+    /// `LockIndex` of the key at the grant.
     pub(crate) lock_index: u64,
 }
 
-/// Whether the slot is still held.
+/// Answer to the question whether slots are still held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is still held, as are all others.
+    /// All slots are still held.
     Held,
-    /// One is not held any more, and why.
+    /// One slot is lost, for this reason.
     NotHeld(String),
 }
 
@@ -38,12 +38,12 @@ impl From<consul_semaphore::Sequencer> for Sequencer {
     }
 }
 
-/// Asks Consul's leader whether the holder still has all of these slots. The answer was true when it was given; a
-/// moment later it may not be.
+/// Asks Consul's leader whether the holder still has all of these slots. The answer is true for the moment in which
+/// Consul gives it; a moment later it may not be.
 ///
 /// # Errors
-/// Consul can't be asked, or does not answer; or a key can't belong to a semaphore. One slot that is known to be lost
-/// is an answer all the same.
+/// Consul can't be asked or does not answer, or a key can't belong to a semaphore. If one slot is known to be lost,
+/// the function returns that as its answer even if Consul fails for others.
 pub(crate) async fn held(
     consul: consul::Config,
     sequencers: &[Sequencer],
@@ -84,7 +84,7 @@ async fn ask(client: &Client, sequencers: &[Sequencer]) -> anyhow::Result<Verdic
     }
 }
 
-/// What to do about it.
+/// Returns what the user can do about the error.
 fn advice(error: &consul::Error) -> &'static str {
     match error {
         error if error.is_unknown_token() => UNKNOWN_TOKEN,

@@ -1,4 +1,4 @@
-//! Semaphores as they are in Consul: who holds their slots, and who waits.
+//! Shows semaphores as they are in Consul: who holds their slots, and who waits.
 //!
 //! | file | subject |
 //! |---|---|
@@ -31,16 +31,16 @@ use serde::Serialize;
 pub(crate) use self::{failure::Failure, release::release, watch::watch};
 use self::{names::Names, seen::Semaphore};
 
-/// How the answer is written.
+/// Format in which the answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// For people.
+    /// Text for people.
     Text,
-    /// For programs.
+    /// JSON for programs.
     Json,
 }
 
-/// `list`: the semaphores below a prefix, or all.
+/// Runs `list`, which prints the semaphores below a prefix, or all semaphores.
 pub(crate) async fn list(
     client: &Client,
     below: Option<&Prefix>,
@@ -62,7 +62,7 @@ pub(crate) async fn list(
     }
 }
 
-/// `show`: one semaphore with its holders and all who wait.
+/// Runs `show`, which prints one semaphore with its holders and waiting contenders.
 pub(crate) async fn show(client: &Client, prefix: &Prefix, format: Format) -> Result<(), Failure> {
     let listing = client.list(&prefix.folder()).await?;
     let reading = Reading::found(prefix.clone(), listing);
@@ -88,7 +88,7 @@ fn print(text: &Text) -> Result<(), Failure> {
     write(&text.render(colour()))
 }
 
-/// Writes to stdout. A reader that has seen enough, as `head` has, is no failure.
+/// Writes to stdout. A reader that closes the pipe early, as `head` does, is not a failure.
 fn write(text: &str) -> Result<(), Failure> {
     try_write(text).map(drop).map_err(Failure::Output)
 }

@@ -1,4 +1,4 @@
-//! The program `consul-semaphore`: commands in slots of semaphores in Consul, on any machine.
+//! The program `consul-semaphore` runs commands in slots of semaphores in Consul, on any machine.
 //!
 //! | file | subject |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `inspect` | who holds slots and who waits, and slots that are taken from their holders |
 //! | `stderr` | stderr, for a program that must not wait for its reader |
 //!
-//! It knows nothing about Kubernetes. [`consul_semaphore::holder`] holds the slot.
+//! The program knows nothing about Kubernetes. [`consul_semaphore::holder`] holds the slot.
 
 mod cli;
 mod exec;
@@ -39,21 +39,21 @@ use crate::{
     stderr::Stderr,
 };
 
-/// The exit code of `held` if the answer is unknown.
+/// Exit code of `held` if the answer is unknown.
 const UNKNOWN: u8 = 2;
 
-/// The shells' exit codes for a command that can't be run, and for one that is not found.
+/// Exit codes of shells for a command that can't be run, and for a command that is not found.
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// How long the exit code waits for the reader of stderr.
+/// Time that the exit waits for the reader of stderr.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     command_line::abort_on_panic();
     let command = command_line::parse::<Cli>().command;
-    // What becomes a command has the command's environment, which is for the command's user to see. There is no limit on
-    // core dumps, because the command would inherit it.
+    // A process that becomes a command has the command's environment, which the command's user may see. Core dumps
+    // are not disabled for it, because the command would inherit that limit.
     if !matches!(command, Command::Become(_)) {
         memory::keep_private();
     }
@@ -107,7 +107,7 @@ fn held(flags: cli::Held) -> ExitCode {
     }
 }
 
-/// Asks Consul, and reports what goes wrong.
+/// Runs a call that asks Consul, and reports its failure.
 fn ask(
     flags: &cli::Common,
     what: impl AsyncFnOnce(&Client) -> Result<(), inspect::Failure>,
@@ -162,7 +162,7 @@ fn completion(flags: &cli::Completion) -> ExitCode {
     }
 }
 
-/// Becomes a command that holds a slot, or the guard of one.
+/// Becomes a command that holds a slot, or the guard of such a command.
 fn become_command(flags: &Become) -> ExitCode {
     let became = if flags.guard {
         runtime().and_then(|runtime| runtime.block_on(exec::guard(flags)))
@@ -181,13 +181,14 @@ fn become_command(flags: &Become) -> ExitCode {
     end(&format!("{}: {error}", program.display()), code)
 }
 
-/// Logs, and a runtime.
+/// Sets up logging and a runtime.
 fn set_up(filter: &str) -> anyhow::Result<Runtime> {
     logs::init(LogFormat::Text, logs::parse_filter(filter)?)?;
     Ok(runtime()?)
 }
 
-/// The same if nothing may wait for the reader of stderr: a slot must be renewed, and a command ended in time.
+/// Sets up logging and a runtime for a command that must not wait for the reader of stderr, because a slot must be
+/// renewed and a command ended in time.
 fn set_up_beside_stderr(filter: &str) -> anyhow::Result<(Runtime, Stderr)> {
     let stderr = Stderr::start()?;
     let writer = stderr.clone();
@@ -197,14 +198,14 @@ fn set_up_beside_stderr(filter: &str) -> anyhow::Result<(Runtime, Stderr)> {
     Ok((runtime()?, stderr))
 }
 
-/// A runtime on the current thread: a command ends with the thread that started it.
+/// Returns a runtime on the current thread, because a command ends with the thread that started it.
 fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-/// Reports how it ends, on stderr.
+/// Reports on stderr how the program ends.
 fn end(how: &(impl Display + ?Sized), code: u8) -> ExitCode {
-    // There is no way to report that this can't be written.
+    // There is no way to report that this line can't be written.
     let _ = writeln!(io::stderr(), "{}: {how}", env!("CARGO_BIN_NAME"));
     code.into()
 }

@@ -1,4 +1,4 @@
-//! stderr, for a program that must not wait for its reader.
+//! Writes to stderr for a program that must not wait for the reader of stderr.
 
 use std::{
     io::{self, Write},
@@ -9,28 +9,28 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How many lines may wait to be written. If there are more, the last ones are lost.
+/// Number of messages that may wait to be written. Further messages are lost.
 const QUEUE: usize = 1024;
 
-/// How often it is checked whether there is room in the queue.
+/// Interval between checks whether there is room in the queue.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// stderr, written to by a separate thread: if nobody reads it, as at a stopped terminal or a full pipe, only that
-/// thread waits. Clones write to one queue.
+/// Handle to stderr, which a separate thread writes to. If nobody reads stderr, as at a stopped terminal or a full
+/// pipe, only that thread waits. Clones share one queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Stderr(SyncSender<Message>);
 
-/// A message to the thread.
+/// Message to the thread that writes.
 #[derive(Debug)]
 enum Message {
-    /// Write this.
+    /// The thread writes this text.
     Text(Vec<u8>),
-    /// Answer once everything before this is written.
+    /// The thread answers once everything before this message is written.
     Flush(SyncSender<()>),
 }
 
 impl Stderr {
-    /// Starts the thread.
+    /// Starts the thread that writes.
     ///
     /// # Errors
     /// The thread can't be started.
@@ -50,7 +50,7 @@ impl Stderr {
         self.queue(format!("{}: {text}\n", env!("CARGO_BIN_NAME")).into());
     }
 
-    /// Waits until everything is written, but no longer than this.
+    /// Waits until everything is written, but no longer than `limit`.
     pub(crate) fn flush_within(&self, limit: Duration) {
         let until = Instant::now() + limit;
         let (done, written) = sync_channel(1);
@@ -61,17 +61,17 @@ impl Stderr {
             thread::sleep(LOOK);
         }
         let left = until.saturating_duration_since(Instant::now());
-        // There is no way to report that it did not finish.
+        // There is no way to report that the thread did not finish in time.
         let _ = written.recv_timeout(left);
     }
 
     fn queue(&self, text: Vec<u8>) {
-        // The text is lost if nobody reads: the caller has more important things to do than to wait.
+        // The text is lost if nobody reads, because the caller must not wait.
         let _ = self.0.try_send(Message::Text(text));
     }
 }
 
-/// Passes on each piece as it comes: text that belongs together must be written in one call.
+/// Queues each piece of text as it comes, so text that belongs together must be written in one call.
 impl Write for Stderr {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         self.queue(text.to_vec());
@@ -87,7 +87,7 @@ fn write(mut to: impl Write, messages: &Receiver<Message>) {
     for message in messages {
         match message {
             Message::Text(text) => {
-                // There is no way to report that this can't be written.
+                // There is no way to report that this text can't be written.
                 let _ = to.write_all(&text);
             }
             Message::Flush(done) => {
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(text, "consul-semaphore: one\ntwo\n");
     }
 
-    /// It would never end if anything waited for the reader.
+    /// The test would never end if anything waited for the reader.
     #[test]
     fn nobody_waits_for_a_reader_who_has_stopped() {
         let (reader, writer) = pipe().unwrap();
@@ -125,7 +125,7 @@ mod tests {
             stderr.say(&"x".repeat(1024));
         }
         stderr.flush_within(Duration::from_millis(1));
-        // What was kept is complete.
+        // The text that was kept is complete.
         drop(stderr);
         let mut lines = BufReader::new(reader).lines().map(Result::unwrap);
         assert!(lines.all(|line| line.ends_with("xxx")));

@@ -1,4 +1,4 @@
-//! Which exceptions are raised: those of `python/consul_semaphore/_errors.py`.
+//! Converts errors to the Python exceptions of `python/consul_semaphore/_errors.py`.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ import_exception!(consul_semaphore._errors, Absent);
 import_exception!(consul_semaphore._errors, Conflict);
 import_exception!(consul_semaphore._errors, StillHeld);
 
-/// Why there is no slot.
+/// Returns the exception that tells why no slot was taken.
 pub(crate) fn no_slot(no: &NoSlot) -> PyErr {
     let text = no.to_string();
     if no.waited.is_some() {
@@ -29,13 +29,13 @@ pub(crate) fn no_slot(no: &NoSlot) -> PyErr {
     }
 }
 
-/// A number of Python as the library has it.
+/// Converts a number from Python to the type that the library uses.
 pub(crate) fn number<T: TryFrom<i64>>(what: &str, given: i64) -> Result<T, PyErr> {
     T::try_from(given)
         .map_err(|_beyond| InvalidSemaphore::new_err(format!("{what} is {given}: out of range")))
 }
 
-/// A time of Python, in seconds.
+/// Converts a time from Python, in seconds.
 pub(crate) fn time(what: &str, seconds: f64) -> Result<Duration, PyErr> {
     Duration::try_from_secs_f64(seconds).map_err(|_no_time| {
         InvalidSemaphore::new_err(format!(

@@ -1,18 +1,15 @@
-//! The native part of the Python package `consul-semaphore`: the library [`consul_semaphore`] in a runtime of its own.
+//! Implements the native part of the Python package `consul-semaphore`: the library [`consul_semaphore`] with its own
+//! runtime.
 //!
-//! What Python programs use is in `python/consul_semaphore/`, and made of this. Whatever takes time is given a
-//! `concurrent.futures.Future`, returns at once, and sets the future's outcome later: Python can wait for that in a
-//! thread, where Ctrl-C interrupts it, as well as in asyncio.
+//! The API for Python programs is in `python/consul_semaphore/` and builds on this crate. Each function that takes
+//! time is given a `concurrent.futures.Future`, returns at once, and sets the future's outcome later. Python can wait
+//! for that future in a thread, where Ctrl-C interrupts the wait, as well as in asyncio.
 //!
 //! - `process`: the runtime of a process, and the only threads that call Python
-//! - `call`: what takes time
-//! - `error`: which exceptions are raised
-//! - `consul`: a client of Consul
-//! - `semaphore`: a semaphore, or several whose slots are taken together
-//! - `slot`: a slot, from its grant to its release
+//! - `call`: calls that take time
 //!
-//! Sessions are renewed on the threads of the runtime. So these never wait for Python, in which one long call may keep
-//! all others out.
+//! The threads of the runtime renew sessions. They never wait for Python, because one long call in Python may keep
+//! all other threads out.
 
 mod call;
 mod consul;
@@ -21,7 +18,7 @@ mod process;
 mod semaphore;
 mod slot;
 
-/// Beside what is in here, the package has nothing to do with Rust.
+/// The Python module with the native parts; the rest of the package is written in Python.
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]

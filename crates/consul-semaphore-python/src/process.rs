@@ -1,7 +1,8 @@
-//! The runtime of a process, and the only threads that call Python.
+//! Holds the runtime of a process, and the only threads that call Python.
 //!
-//! A child that was forked has none of its parent's threads. So it gets a runtime of its own, and leaves alone what its
-//! parent has: the slots are the parent's, and a lock that another thread held at the fork is never unlocked.
+//! A forked child has none of its parent's threads. The child therefore gets its own runtime and does not touch what
+//! belongs to its parent: the slots are the parent's, and a lock that another thread held at the fork is never
+//! unlocked.
 
 use std::{
     collections::HashMap,
@@ -30,62 +31,64 @@ use crate::{
     slot::Held,
 };
 
-/// Sessions are renewed even while one thread works.
+/// Number of worker threads: two, so that sessions are renewed even while one thread works.
 const THREADS: usize = 2;
 
-/// Names of hosts are resolved on threads of their own.
+/// Number of threads that resolve host names.
 const THREADS_FOR_NAMES: usize = 4;
 
-/// How many outcomes wait for Python at the most. Those beyond wait in their tasks.
+/// Largest number of outcomes that wait for Python. Further outcomes wait in their tasks.
 const OUTCOMES: usize = 1024;
 
-/// How many messages wait to be logged at the most. Those beyond are dropped.
+/// Largest number of messages that wait to be logged. Further messages are dropped.
 const LOGS: usize = 1024;
 
-/// How long the end of a program may wait for slots that rest, which are left to expire: enough for those beside them.
+/// Time that the end of a program may wait for semaphores whose slots stay held after they are given back. Those
+/// slots are left to expire; the time is enough for the others at the same semaphores.
 const RESTING: Duration = Duration::from_secs(1);
 
-/// How long it may wait for all others. The library gives up earlier.
+/// Time that the end of a program may wait for all other semaphores. The library gives up earlier.
 const RELEASE: Duration = Duration::from_secs(15);
 
-/// Something to do with Python.
+/// Work to do on a thread that calls Python.
 type Delivery = Box<dyn FnOnce(Python<'_>) + Send>;
 
-/// What there is once in a process.
+/// State that exists once in a process.
 pub(crate) struct Process {
     id: u32,
     runtime: Runtime,
     outcomes: Caller,
-    /// What a program logs with may block, and the outcomes must not wait for that.
+    /// Thread for log messages, separate because logging may block and the outcomes must not wait for that.
     logs: Caller,
-    /// Whether Python ends.
+    /// Whether Python is ending.
     ends: watch::Sender<bool>,
-    /// The slots that are held.
+    /// Slots that are held.
     held: Mutex<HashMap<u64, Arc<Held>>>,
-    /// The semaphores whose slots may not be released yet.
+    /// Semaphores whose slots may not be released yet.
     semaphores: Mutex<HashMap<u64, Known>>,
     next: AtomicU64,
 }
 
-/// It is locked only by who holds the GIL, as does who forks. So it is never locked at a fork.
+/// State of the process. Only a thread that holds the GIL locks this mutex, and a thread that forks also holds the
+/// GIL. So the mutex is never locked at a fork.
 static PROCESS: Mutex<Option<&'static Process>> = Mutex::new(None);
 
-/// The process in which nothing calls Python any more, by its id; 0 at first. Code of the program may run after that:
-/// functions of `atexit` that were registered early, and what Python closes when it drops its modules.
+/// Id of the process in which nothing calls Python any more; 0 at first. Code of the program may run after that:
+/// functions of `atexit` that were registered early, and objects that Python closes when it drops its modules.
 static STOPPED: AtomicU32 = AtomicU32::new(0);
 
 impl Process {
-    /// That of this process, which is made when it is first asked for.
+    /// Returns the state of this process, and creates it at the first call.
     ///
     /// # Errors
-    /// The program ends.
+    /// The program is ending.
     pub(crate) fn here() -> PyResult<&'static Self> {
         runs()?;
         let mut process = PROCESS.lock();
         match *process {
             Some(process) if process.id == std::process::id() => Ok(process),
             _ => {
-                // It lasts as long as the process: whatever refers to it may be dropped at any time.
+                // The state lasts as long as the process, because references to it may be dropped at any time.
                 let new = &*Box::leak(Box::new(Self::new()?));
                 *process = Some(new);
                 Ok(new)
@@ -112,7 +115,7 @@ impl Process {
         })
     }
 
-    /// What is built now has its tasks here.
+    /// Enters the runtime, so that tasks spawned while the guard lives run on it.
     pub(crate) fn enter(&self) -> EnterGuard<'_> {
         self.runtime.enter()
     }
@@ -121,15 +124,15 @@ impl Process {
         self.runtime.spawn(task)
     }
 
-    /// Has an outcome delivered to Python.
+    /// Queues an outcome for delivery to Python.
     pub(crate) async fn deliver(&self, outcome: impl FnOnce(Python<'_>) + Send + 'static) {
         if let Some(queue) = self.outcomes.queue() {
-            // It is refused once Python ends.
+            // The queue refuses the outcome once Python ends.
             drop(queue.send(Box::new(outcome)).await);
         }
     }
 
-    /// Has something logged, unless too much waits for that.
+    /// Queues a log message, unless too many messages wait already.
     pub(crate) fn log(&self, message: impl FnOnce(Python<'_>) + Send + 'static) {
         if let Some(queue) = self.logs.queue() {
             drop(queue.try_send(Box::new(message)));
@@ -138,7 +141,7 @@ impl Process {
 
     /// Waits until Python ends.
     pub(crate) async fn ends(&self) {
-        // The sender is in `self`.
+        // The channel stays open, because its sender is in `self`.
         drop(self.ends.subscribe().wait_for(|ends| *ends).await);
     }
 
@@ -146,13 +149,14 @@ impl Process {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Knows that this is held, so that the end gives it back.
+    /// Registers a held slot, so that the end of the program gives it back.
     ///
     /// # Errors
-    /// The end has given back what was held.
+    /// The end of the program has given back everything that was held.
     pub(crate) fn hold(&self, held: &Arc<Held>) -> PyResult<u64> {
         let id = self.next();
-        // The end takes what is in there after it has said that it comes.
+        // The end sets its flag before it takes what is in this map, so a slot is either refused here or given back
+        // there.
         let mut all = self.held.lock();
         if *self.ends.borrow() {
             return Err(ending());
@@ -186,9 +190,9 @@ impl Process {
         drop(timeout(RESTING, all_free(resting)).await);
     }
 
-    /// No thread calls Python from now on: when Python is gone, that would be the end of the process.
+    /// Stops the threads that call Python: a call after Python is gone would be the end of the process.
     fn stop(&self) {
-        // Whoever logs may wait for an outcome.
+        // The logging thread stops first, because code that logs may wait for an outcome.
         self.logs.stop();
         self.outcomes.stop();
     }
@@ -200,9 +204,9 @@ async fn all_free(semaphores: Vec<Known>) {
     }
 }
 
-/// A thread that calls Python, in the order in which it is asked to.
+/// A thread that calls Python, in the order in which deliveries are queued.
 struct Caller {
-    /// `None` once Python ends.
+    /// Queue of deliveries; `None` once Python ends.
     queue: Mutex<Option<mpsc::Sender<Delivery>>>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
 }
@@ -229,7 +233,7 @@ impl Caller {
         self.queue.lock().clone()
     }
 
-    /// Does what is in the queue, and nothing more.
+    /// Finishes the deliveries that are in the queue, and accepts no more.
     fn stop(&self) {
         drop(self.queue.lock().take());
         let thread = self.thread.lock().take();
@@ -239,8 +243,10 @@ impl Caller {
     }
 }
 
+/// Checks that Python can still be called.
+///
 /// # Errors
-/// Nothing calls Python any more: whoever waited for that would wait for ever.
+/// Nothing calls Python any more, so a caller would wait for ever.
 pub(crate) fn runs() -> PyResult<()> {
     if STOPPED.load(Ordering::Relaxed) == std::process::id() {
         return Err(ending());
@@ -248,12 +254,12 @@ pub(crate) fn runs() -> PyResult<()> {
     Ok(())
 }
 
-/// Why nothing is begun any more.
+/// Returns the error for calls that begin while the program ends.
 pub(crate) fn ending() -> PyErr {
     SemaphoreError::new_err("the program ends")
 }
 
-/// Ends all that this process has begun: `future` is done once slots and places are given back.
+/// Ends everything that this process has begun. `future` is done once slots and places in queues are given back.
 #[pyfunction]
 pub(crate) fn all_released(future: Py<PyAny>) -> PyResult<Option<Call>> {
     let Some(process) = begun() else {
@@ -266,7 +272,7 @@ pub(crate) fn all_released(future: Py<PyAny>) -> PyResult<Option<Call>> {
     call.map(Some)
 }
 
-/// Nothing calls Python after this, which does not return before. What is begun from now on fails at once.
+/// Stops all calls of Python before it returns. Calls that begin later fail at once.
 #[pyfunction]
 pub(crate) fn stop(py: Python<'_>) {
     STOPPED.store(std::process::id(), Ordering::Relaxed);
@@ -275,17 +281,17 @@ pub(crate) fn stop(py: Python<'_>) {
     }
 }
 
-/// That of this process, if there is one.
+/// Returns the state of this process, if it was created.
 fn begun() -> Option<&'static Process> {
     PROCESS
         .lock()
         .filter(|process| process.id == std::process::id())
 }
 
-/// What belongs to the process that made it. A child that was forked drops nothing of it.
+/// A value that belongs to the process that made it. A forked child does not drop the value.
 pub(crate) struct OfProcess<T> {
     process: u32,
-    /// `None` only while it is dropped.
+    /// The value; `None` only while it is dropped.
     value: Option<T>,
 }
 
@@ -301,8 +307,10 @@ impl<T> OfProcess<T> {
         self.process == std::process::id()
     }
 
+    /// Returns the value.
+    ///
     /// # Errors
-    /// This is another process.
+    /// The value belongs to another process, from which this one was forked.
     pub(crate) fn get(&self) -> PyResult<&T> {
         let value = self.value.as_ref().filter(|_| self.is_here());
         value.ok_or_else(|| {
@@ -329,7 +337,7 @@ struct Known {
     rests: bool,
 }
 
-/// A semaphore that is known until all its slots are released, even if it is dropped earlier.
+/// A semaphore that stays registered until all its slots are released, even if it is dropped earlier.
 pub(crate) struct Registered {
     process: &'static Process,
     id: u64,

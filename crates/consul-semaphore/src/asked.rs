@@ -1,4 +1,4 @@
-//! The whole request of a workload, as its contenders tell it.
+//! Records the whole request of a workload, as its contenders tell it.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,20 @@ use serde_json::Value;
 
 use super::workload::{Granted, MOST_SEMAPHORES, MOST_SLOTS};
 
-/// The most bytes that the lock keys of a request take up in a contender's body: with a contender for each slot, a
-/// grant must fit into one transaction of Consul's.
+/// Largest size of the lock keys of a request in a contender's body, in bytes: with a contender for each slot, a
+/// grant must fit into one transaction of Consul.
 const LONGEST: usize = 1024;
 
-/// All that a workload asked for together with a slot: how many slots at each lock key.
+/// The whole request that a slot is part of: how many slots a workload asked for at each lock key.
 ///
-/// It is empty if that was this slot alone. So it is left out then, and so a body is read that does not tell it: of an
-/// older version, of another program, or with more in it than a workload may ask for.
+/// The list is empty if the workload asked for this slot alone; the body then omits the field. The list is also empty
+/// for a body that does not tell the request: one of an older version, one of another program, or one with more than
+/// a workload may ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Value")]
 pub struct Asked(Vec<AskedAt>);
 
-/// How many slots were asked for at one lock key.
+/// Number of slots that were asked for at one lock key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AskedAt {
@@ -28,7 +29,7 @@ struct AskedAt {
 }
 
 impl Asked {
-    /// So many slots at each of these lock keys.
+    /// Returns the request for these numbers of slots at these lock keys.
     pub fn of(parts: impl IntoIterator<Item = (String, u32)>) -> Self {
         let parts = parts
             .into_iter()
@@ -36,7 +37,7 @@ impl Asked {
         Self::bounded(parts.collect())
     }
 
-    /// What a running workload was granted.
+    /// Returns the request that a running workload was granted.
     pub fn granted(granted: &Granted) -> Self {
         let mut parts: BTreeMap<&str, u32> = BTreeMap::new();
         for slot in &granted.slots {
@@ -49,12 +50,12 @@ impl Asked {
         )
     }
 
-    /// Of how many lock keys slots were asked for.
+    /// Returns the number of lock keys at which slots were asked for.
     pub fn lock_keys(&self) -> usize {
         self.0.len().max(1)
     }
 
-    /// Whether one slot alone was asked for.
+    /// Returns whether one slot alone was asked for.
     pub(super) fn is_one(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,32 +1,32 @@
-//! The times in which a semaphore could not grant anything: they do not count as waiting.
+//! Records the times in which a semaphore could not grant anything, because they do not count as waiting.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// How many intervals are remembered.
+/// Largest number of intervals that are remembered.
 pub const REMEMBERED: usize = 20;
 
-/// Shorter times are not remembered: deadlines have whole seconds.
+/// Shortest time that is remembered, because deadlines have whole seconds.
 const SHORT: SignedDuration = SignedDuration::from_secs(1);
 
-/// A time in which nothing could be granted.
+/// Interval in which a semaphore could grant nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Interval {
-    /// When it began.
+    /// Time at which the interval began.
     pub from: Timestamp,
-    /// When it ended; `None`: it lasts.
+    /// Time at which the interval ended; `None` while it lasts.
     pub to: Option<Timestamp>,
 }
 
-/// The last such times, oldest first. There are at most [`REMEMBERED`]: of more, the two that are nearest to each other
-/// become one, so that a deadline comes rather too late than too early.
+/// The last intervals in which nothing could be granted, oldest first. There are at most [`REMEMBERED`]: if there are
+/// more, the two that are nearest to each other become one, so that a deadline comes rather too late than too early.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocked(Vec<Interval>);
 
 impl Blocked {
-    /// What an operator that begins to work knows: the intervals that were recorded, and that nothing was granted since
-    /// `counted_to`, up to which an operator counted.
+    /// Returns what an operator that begins to work knows: the recorded intervals, and one from `counted_to` to now.
+    /// Some operator counted up to `counted_to`, and nothing was granted after that.
     pub fn resumed(
         recorded: impl IntoIterator<Item = Interval>,
         counted_to: Timestamp,
@@ -39,7 +39,7 @@ impl Blocked {
                 to: Some(now),
             });
         }
-        // A record that somebody else wrote may say anything.
+        // Other writers may have put anything into the record.
         all.retain(|interval| interval.from <= now);
         for interval in &mut all {
             let to = interval.to.unwrap_or(now).min(now);
@@ -50,7 +50,7 @@ impl Blocked {
         blocked
     }
 
-    /// The intervals in a status, as they are.
+    /// Returns the intervals of a status, as they are.
     pub fn recorded(intervals: impl IntoIterator<Item = Interval>) -> Self {
         Self(merged(intervals.into_iter().collect()))
     }
@@ -59,12 +59,12 @@ impl Blocked {
     pub fn note(&mut self, blocked: bool, now: Timestamp) -> bool {
         let last = self.0.last_mut();
         match last {
-            // What was over within a second is no reason to write it down.
+            // An interval that was over within a second is not worth a write of the status.
             Some(Interval { from, to: None }) if !blocked && now.duration_since(*from) < SHORT => {
                 self.0.pop();
             }
             Some(Interval { to: to @ None, .. }) if !blocked => *to = Some(now),
-            // What lasts, and what follows at once, is one interval.
+            // A time that lasts, or that follows the last one at once, is one interval with it.
             Some(Interval { to: None, .. }) => return false,
             Some(Interval { to, .. }) if blocked && *to >= Some(now) => *to = None,
             _ if blocked => self.0.push(Interval {
@@ -77,18 +77,19 @@ impl Blocked {
         true
     }
 
-    /// Whether nothing can be granted now.
+    /// Returns whether nothing can be granted now.
     pub fn lasts(&self) -> bool {
         self.0.last().is_some_and(|last| last.to.is_none())
     }
 
-    /// The intervals, oldest first.
+    /// Returns the intervals, oldest first.
     pub fn intervals(&self) -> &[Interval] {
         &self.0
     }
 
-    /// When somebody who came at `since` has waited for so long, of all these semaphores; `None` while one of them can't
-    /// grant anything.
+    /// Returns the time at which a workload that came at `since` has waited for `timeout`, not counting the intervals
+    /// in which one of these semaphores could not grant anything. Returns `None` while one of them can't grant
+    /// anything.
     pub fn deadline<'a>(
         all: impl IntoIterator<Item = &'a Self>,
         since: Timestamp,
@@ -125,7 +126,7 @@ impl Blocked {
     }
 }
 
-/// Those that overlap or touch are one.
+/// Merges intervals that overlap or touch.
 fn merged(mut all: Vec<Interval>) -> Vec<Interval> {
     all.sort();
     let mut merged: Vec<Interval> = Vec::new();
@@ -222,7 +223,7 @@ mod tests {
     }
 
     proptest! {
-        /// However often it changes, there are few intervals, and a deadline is never before its time.
+        /// Frequent changes leave only a few intervals, and a deadline never comes too early.
         #[test]
         fn a_deadline_is_too_late_rather_than_too_early(
             steps in prop::collection::vec((1..50_i64, any::<bool>()), 0..120),

@@ -18,7 +18,7 @@ use super::{
 };
 use consul_client::{Op, SessionId};
 
-/// The lock key as the transaction leaves it.
+/// State of the lock key as the transaction leaves it.
 enum Draft<'a> {
     Semaphore(Semaphore<'a>),
     Mutex(Mutex),
@@ -29,15 +29,16 @@ pub(super) struct Composer<'a> {
     observed: &'a Observed<'a>,
     reading: &'a Reading,
     draft: Draft<'a>,
-    /// Free slots that are reserved for workloads whose session is being made.
+    /// Number of free slots that are reserved, so that they are not granted here: for workloads that come first, for
+    /// foreign contenders, and for lost slots whose workloads still have pods.
     reserved: usize,
-    /// Whether holders may be added.
+    /// Whether adding holders is forbidden.
     closed: bool,
-    /// How many more operations fit, with room left for the CAS of `.lock`.
+    /// Number of further operations that fit, with room left for the CAS of `.lock`.
     left: usize,
     /// Whether something was left out because Consul accepts no more operations in a transaction.
     cut_short: bool,
-    /// Whether a waiting workload's contender is written.
+    /// Whether the contender of a waiting workload is written.
     shows: bool,
     checks: Vec<Op>,
     locks: Vec<Op>,
@@ -67,19 +68,19 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Whether a workload is granted a slot.
+    /// Returns whether a workload is granted a slot.
     pub(super) fn grants_any(&self, workload: &Uid) -> bool {
         let mut grants = self.transaction.grants.iter();
         grants.any(|grant| grant.workload.uid == *workload)
     }
 
-    /// Whether this slot is granted.
+    /// Returns whether this slot is granted.
     pub(super) fn grants(&self, workload: &Uid, ordinal: u32) -> bool {
         let mut grants = self.transaction.grants.iter();
         grants.any(|grant| grant.workload.uid == *workload && grant.sessions.contains_key(&ordinal))
     }
 
-    /// Reserves operations, if they fit.
+    /// Reserves operations, and returns whether they fit.
     fn fits(&mut self, operations: usize) -> bool {
         match self.left.checked_sub(operations) {
             Some(left) => self.left = left,
@@ -94,10 +95,10 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Deletes the key that the session has locked, and removes the session from `Holders`. If it is not in
-    /// `Holders`, or `.lock` can't be understood, only the key is deleted: a holder without a contender does not
-    /// count. There is no CAS of `.lock` then, so the key itself must not have been granted a slot since. A mutex is
-    /// deleted too, unless it is granted to another workload.
+    /// Deletes the key that the session has locked, and removes the session from `Holders`. If the session is not in
+    /// `Holders`, or `.lock` can't be understood, only the key is deleted, because a holder without a contender does
+    /// not count. In that case no CAS of `.lock` protects the delete, so it fails if the key has changed: the key may
+    /// have been granted a slot since. A mutex is deleted too, unless it is granted to another workload.
     pub(super) fn release(&mut self, release: Release) {
         let operations = match self.draft {
             Draft::Semaphore(_) => 1,
@@ -125,9 +126,9 @@ impl<'a> Composer<'a> {
         self.transaction.releases.push(release);
     }
 
-    /// Writes into a contender's body until when its slot cools down. The same session locks it again, so its
-    /// `LockIndex` stays. Any other write of the contender makes this one fail: an end that was written is not
-    /// postponed.
+    /// Writes into a contender's body until when its slot cools down. The same session locks the key again, so its
+    /// `LockIndex` stays. The write fails if the contender has changed in any way, so that an end that was already
+    /// written is not postponed.
     pub(super) fn cool(
         &mut self,
         ours: &OwnContender,
@@ -143,7 +144,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Writes into the body of a rate's slot until when it counts, now that its start is known.
+    /// Writes into the body of a rate's slot until when the slot counts, because its start is known now.
     pub(super) fn count_from_start(
         &mut self,
         ours: &OwnContender,
@@ -155,7 +156,8 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Gives a rate's slot to another session, because the one that holds it is gone, provided that it is still gone.
+    /// Gives a rate's slot to another session, because the session that holds it is gone. The transaction fails
+    /// unless the session is still gone.
     pub(super) fn replace(
         &mut self,
         (gone, check): (SessionId, Op),
@@ -175,7 +177,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Writes into a contender's body until when its slot stays held; returns whether that fits.
+    /// Writes into a contender's body until when its slot stays held. Returns whether the operations fit.
     fn stamp(&mut self, ours: &OwnContender, body: ContenderBody, until: jiff::Timestamp) -> bool {
         let Some(contender) = self.reading.contender(&ours.session) else {
             return false;
@@ -209,7 +211,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Writes the limit, in a new body if there is none. A mutex has no limit.
+    /// Writes the limit, into a new body if there is none. A mutex has no limit.
     pub(super) fn write_limit(&mut self, limit: u32, enforced: bool) {
         if let Draft::Semaphore(semaphore) = &mut self.draft
             && semaphore.set_limit(limit, self.reading.lock())
@@ -219,37 +221,37 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Adds a new body with this limit, if there is anyone to hold a slot in it.
+    /// Prepares a new body with this limit, which is written only if a holder is added to it.
     pub(super) fn await_holder(&mut self, limit: u32) {
         if let Draft::Semaphore(semaphore) = &mut self.draft {
             semaphore.await_holder(limit, self.reading.lock());
         }
     }
 
-    /// Writes the lock even if its body does not change, so that a write sent earlier fails.
+    /// Writes the lock key even if its body does not change, so that a write sent earlier fails.
     pub(super) fn rewrite(&mut self) {
         if let Draft::Semaphore(semaphore) = &mut self.draft {
             semaphore.rewrite();
         }
     }
 
-    /// Adds no more holders.
+    /// Forbids adding more holders.
     pub(super) fn add_nobody(&mut self) {
         self.closed = true;
     }
 
-    /// Reserves free slots for a workload.
+    /// Reserves free slots, so that they are not granted.
     pub(super) fn reserve(&mut self, slots: u32) {
         self.reserved = self.reserved.saturating_add(count(slots));
     }
 
-    /// Whether this many more holders may be added. It ignores the room in the transaction: what does not fit now
-    /// follows in the next one.
+    /// Returns whether this many more holders may be added. The room in the transaction does not count here, because
+    /// a grant that does not fit now follows in the next transaction.
     pub(super) fn has_room(&self, slots: u32) -> bool {
         self.has_room_instead_of(slots, &[])
     }
 
-    /// The same, if these dead holders are removed.
+    /// Returns whether this many more holders may be added once these dead holders are removed.
     pub(super) fn has_room_instead_of(&self, slots: u32, dead: &[&SessionId]) -> bool {
         let needed = self.reserved.saturating_add(count(slots));
         let room = match &self.draft {
@@ -259,13 +261,14 @@ impl<'a> Composer<'a> {
         room && !self.closed
     }
 
-    /// Adds all holders of a grant, or none, with `asked` in their contenders: all that is granted with it. If the
-    /// same workload has a dead holder, one of them replaces it, provided that it is still dead.
+    /// Adds all holders of a grant, or none. Their contenders tell `asked`, which is everything that is granted
+    /// together. If a dead holder of the same workload is given, one of the new holders replaces it, provided that it
+    /// is still dead.
     pub(super) fn grant(&mut self, grant: Grant, asked: &Asked, swap: Option<(&SessionId, Op)>) {
         let slots = grant.sessions.len();
         let operations = match self.draft {
             Draft::Semaphore(_) => slots + usize::from(swap.is_some()),
-            // The delete that unlocks it is counted already, and replaces a check.
+            // The operations of the release are counted already, and its unlock replaces the check.
             Draft::Mutex(_) if !self.transaction.releases.is_empty() => 1,
             Draft::Mutex(_) => 2,
         };
@@ -298,8 +301,8 @@ impl<'a> Composer<'a> {
     }
 
     /// Makes or updates the contender of a waiting workload, so that others see its place. The write is refused once
-    /// the contender or `.lock` has changed: a late write must neither undo a grant nor bring a dead holder back to
-    /// life.
+    /// the contender or `.lock` has changed, because a late write must neither undo a grant nor bring a dead holder
+    /// back to life.
     pub(super) fn show(
         &mut self,
         workload: &Workload,
@@ -327,7 +330,7 @@ impl<'a> Composer<'a> {
         });
     }
 
-    /// Whether there is nothing to write so far.
+    /// Returns whether there is nothing to write so far.
     pub(super) fn is_idle(&self) -> bool {
         let draft = match &self.draft {
             Draft::Semaphore(semaphore) => semaphore.is_idle(),
@@ -337,7 +340,7 @@ impl<'a> Composer<'a> {
         none && draft && !self.cut_short
     }
 
-    /// The body of a session's key: who holds or waits, for people who look at Consul.
+    /// Returns the encoded body of a session's key, which tells people who look at Consul who holds or waits.
     fn body_of(
         &self,
         workload: &Target,
@@ -349,7 +352,7 @@ impl<'a> Composer<'a> {
         serde_json::to_vec(&body).unwrap_or_default()
     }
 
-    /// The same, as data.
+    /// Returns the body of a session's key as data.
     pub(super) fn body(
         &self,
         workload: &Target,
@@ -373,7 +376,7 @@ impl<'a> Composer<'a> {
         body
     }
 
-    /// Whether there is no holder once this is written, and all contenders are deleted with it.
+    /// Returns whether the transaction leaves no holder and deletes all contenders.
     pub(super) fn leaves_nobody(&self) -> bool {
         let released = |session: &SessionId| {
             let mut releases = self.transaction.releases.iter();
@@ -399,7 +402,8 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// The transaction: checks, contenders, `.lock`, then deletions. `None` if there is nothing to write.
+    /// Returns the transaction with its operations in this order: checks, contenders, `.lock`, deletions. Returns
+    /// `None` if there is nothing to write.
     pub(super) fn compose(self) -> Option<Transaction> {
         let Self {
             mut transaction,

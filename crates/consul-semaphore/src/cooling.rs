@@ -1,8 +1,8 @@
-//! How long the slots of finished workloads stay held.
+//! Tracks how long the slots of finished workloads stay held.
 //!
-//! The contender's body has the cooldown from the grant on. When the workload is proved to be done, the end of the
-//! cooldown is written there, too: as wall-clock time, for people, for other programs, and for the operator after a
-//! restart.
+//! The contender's body has the cooldown from the grant on. When the workload is proved to be done, the operator also
+//! writes the end of the cooldown there. The end is wall-clock time, for people, for other programs, and for the
+//! operator after a restart.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,14 +11,14 @@ use crate::LONGEST_COOLDOWN;
 use consul_client::{SessionId, clock::Moment};
 
 impl ContenderBody {
-    /// How long the slot stays held once the workload is done. No more than a spec can ask for, because everyone who
-    /// may write the key may have written anything there.
+    /// Returns how long the slot stays held once the workload is done. The result is no more than a spec can ask for,
+    /// because everyone who may write the key may have written anything there.
     pub fn cooldown(&self) -> Duration {
         Duration::from_secs(self.cooldown).min(Duration::from_secs(LONGEST_COOLDOWN))
     }
 
-    /// How much longer its slot cools down, if the end is written. It is at most one cooldown, however wrong the
-    /// clock is.
+    /// Returns how much longer the slot cools down, if the end is written. The result is at most one cooldown,
+    /// however wrong the clock is.
     fn left(&self, time: jiff::Timestamp) -> Option<Duration> {
         let left = self.cools_until?.duration_since(time);
         Some(
@@ -29,17 +29,17 @@ impl ContenderBody {
     }
 }
 
-/// When the slots in their cooldown are free.
+/// Ends of the cooldowns of our slots.
 ///
-/// The wall clock is read once, when this process first reads the end of a cooldown; after that the process uses its
-/// own clock, which nobody can set. So a jump of the wall clock changes nothing while the process lives. After a
-/// restart the slot may be free too early, or too late by one cooldown at most.
+/// The wall clock is read once, when this process first reads the end of a cooldown. After that the process uses its
+/// monotonic clock, which nobody can set, so a jump of the wall clock changes nothing while the process lives. After
+/// a restart the slot may be free too early, or too late by one cooldown at most.
 #[derive(Clone, Debug, Default)]
 pub struct Cooldowns(BTreeMap<SessionId, Moment>);
 
 impl Cooldowns {
     /// Records what this reading says about our contenders, and forgets those that no longer exist. `time` is the
-    /// present by the wall clock.
+    /// current wall-clock time.
     pub fn observe(
         &mut self,
         reading: &Reading,
@@ -57,28 +57,28 @@ impl Cooldowns {
         }
     }
 
-    /// Takes over when the slots of a rate are free: they stay held like slots in their cooldown.
+    /// Takes over when the slots of a rate become free, because they stay held like slots in their cooldown.
     pub fn take<'a>(&mut self, ends: impl Iterator<Item = (&'a SessionId, Moment)>) {
         self.0 = ends.map(|(session, end)| (session.clone(), end)).collect();
     }
 
-    /// How many of our slots cool down.
+    /// Returns the number of our slots that cool down.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// When each of them is free.
+    /// Returns when each of these slots becomes free.
     pub fn ends(&self) -> impl Iterator<Item = Moment> {
         self.0.values().copied()
     }
 
-    /// When this session's slot is free; `None` if it is not in its cooldown.
+    /// Returns when the slot of this session becomes free, or `None` if the slot is not in its cooldown.
     pub fn end(&self, session: &SessionId) -> Option<Moment> {
         self.0.get(session).copied()
     }
 }
 
-/// When a contender's slot becomes free, if the end is written.
+/// Returns when a contender's slot becomes free, if the end is written.
 fn end_of(
     reading: &Reading,
     ours: &OwnContender,
@@ -86,7 +86,7 @@ fn end_of(
     time: jiff::Timestamp,
 ) -> Option<Moment> {
     let phase = ours.workload.as_ref().map(|workload| workload.phase);
-    // There can be no end yet. This saves parsing the bodies of all holders again and again.
+    // There can be no end yet. This check saves parsing the bodies of all holders again and again.
     if let Some(Phase::Running | Phase::Stopping) = phase {
         return None;
     }
@@ -140,7 +140,8 @@ mod tests {
         Reading::new("p".parse().unwrap(), Mode::Semaphore, listing)
     }
 
-    /// When the slot becomes free for a process that first reads the end then, with its clock at that time.
+    /// Returns when the slot becomes free for a process that first reads the end at `read`, while its wall clock
+    /// shows `clock`.
     fn end(until: Option<jiff::Timestamp>, read: u64, clock: i64) -> Option<Moment> {
         let mut cooldowns = Cooldowns::default();
         let ours = [samples::ours("s", None)];

@@ -1,4 +1,4 @@
-//! One pass: from the observed facts to a plan. The same facts give the same plan.
+//! Makes the decisions of one pass: turns the observed facts into a plan. The same facts give the same plan.
 
 mod cooling;
 mod lost;
@@ -39,74 +39,75 @@ use super::{
 };
 use consul_client::{Op, SessionId, clock::Moment};
 
-/// For how many workloads at the head of the queue sessions are made ahead, at most: a hand-over then costs one
+/// Largest number of workloads at the head of the queue for which sessions are made ahead. A hand-over then costs one
 /// transaction and one PATCH.
 pub const AHEAD: usize = 16;
 
-/// How many waiting workloads that others have overtaken keep their contenders, at most. If two of them keep changing
-/// places because someone rewrites their priority, that costs no sessions and no writes.
+/// Largest number of waiting workloads that keep their contenders although others have overtaken them. If two such
+/// workloads keep changing places because someone rewrites their priority, that costs no sessions and no writes.
 pub const OVERTAKEN: usize = 1;
 
-/// Everything that a pass knows.
+/// All facts that a pass knows.
 #[derive(Clone, Copy)]
 pub struct Observed<'a> {
-    /// The present, for intervals.
+    /// Current time of the monotonic clock, for intervals.
     pub now: Moment,
-    /// The present, for people.
+    /// Current wall-clock time, for windows and schedules and for times that others read.
     pub time: jiff::Timestamp,
-    /// What is asked for.
+    /// Settings of the semaphore.
     pub settings: &'a Settings,
-    /// `status.appliedLimits`: the limits that are ours.
+    /// Limits that are ours: `status.appliedLimits`.
     pub applied: &'a [u32],
-    /// What happened to the limit since the spec last changed.
+    /// Record of what happened to the limit since the spec last changed.
     pub defence: Defence,
-    /// Whether `.lock` was written since a write of a limit was last sent: an earlier such write that is unanswered
-    /// can't be applied after that.
+    /// Whether `.lock` was written since a write of a limit was last sent. If so, an earlier unanswered write of a
+    /// limit can't be applied any more.
     pub fenced: bool,
-    /// The prefix; `None` while Consul can't be read.
+    /// Prefix as Consul shows it; `None` while Consul can't be read.
     pub reading: Option<&'a Reading>,
-    /// When dead holders were first seen dead.
+    /// Times at which dead holders were first seen dead.
     pub deaths: &'a Deaths,
-    /// When the slots that cool down become free.
+    /// Times at which the slots that cool down become free.
     pub cooldowns: &'a Cooldowns,
-    /// When the slots of a rate become free.
+    /// Slots of a rate, with the times at which they become free.
     pub starts: &'a Starts,
-    /// Sessions of those that wait for a rate that may end before a slot granted now does.
+    /// Sessions of workloads that wait for a rate, if the sessions may end before a slot granted now does.
     pub brief: &'a BTreeSet<SessionId>,
-    /// What is remembered of a mutex.
+    /// State of a mutex that is remembered between passes.
     pub mutex: &'a MutexMemory,
-    /// Whose turn it is among the waiting contenders.
+    /// Turns of the waiting contenders.
     pub turns: &'a Turns,
-    /// How long the slots of running workloads count as held, including those of steady workloads.
+    /// Evidence that the slots of running workloads are held, including those of steady workloads.
     pub evidence: &'a Evidence,
-    /// The live contenders of this semaphore that are ours, except those of steady workloads: leaving them out does
-    /// not change the plan.
+    /// Live contenders of this semaphore that are ours, except those of steady workloads: leaving them out does not
+    /// change the plan.
     pub ours: &'a [OwnContender],
-    /// The workloads that this semaphore started, except those that have ended or are steady.
+    /// Workloads that this semaphore started, except those that have ended or are steady.
     pub bound: &'a [Arc<Workload>],
-    /// The head of the queue, in order: more than can be granted at once, by the limit or by [`AHEAD`], whichever is
-    /// less; and those behind it that must not wait.
+    /// Head of the queue, in order: more workloads than can be granted at once, by the limit or by [`AHEAD`],
+    /// whichever is less. Workloads behind the head that must not wait are included.
     pub queue: &'a [Arc<Workload>],
-    /// The sessions that were made ahead.
+    /// Sessions that were made ahead.
     pub sessions: &'a BTreeMap<SlotId, SessionId>,
-    /// Workloads that are being written to: their next version is judged.
+    /// Workloads that are being written to. The pass after the write judges their next version.
     pub busy: &'a BTreeSet<Uid>,
     /// Workloads that could not be started, until they are tried again.
     pub barred: &'a BTreeSet<Uid>,
-    /// Those of them that can't be written to even to give their slot back, and that no start which was sent before
-    /// can still reach.
+    /// Workloads in `barred` that can't be written to even to give their slot back, and that no start which was sent
+    /// before can still reach.
     pub immovable: &'a BTreeSet<Uid>,
-    /// What to do about workloads that ask for several slots and can't have all of them yet.
+    /// Stances of workloads that ask for several slots and can't have all of them yet.
     pub stances: &'a BTreeMap<Uid, Stance>,
-    /// The longest cooldown of all semaphores, for workloads that ask for several and must not wait.
+    /// Longest cooldown of all semaphores that a workload asks for, for workloads that ask for several semaphores and
+    /// must not wait.
     pub longest_cooldowns: &'a BTreeMap<Uid, Duration>,
-    /// All that workloads ask for that ask for slots at several lock keys.
+    /// Whole requests of workloads that ask for slots at several lock keys.
     pub requests: &'a BTreeMap<Uid, Asked>,
     /// Whether no workload at all can be started for now.
     pub closed: bool,
-    /// The workload that asks for slots at several lock keys and gets this queue's part in this pass.
+    /// Workload that asks for slots at several lock keys and gets this queue's part in this pass.
     pub joint: Option<&'a Uid>,
-    /// How many operations Consul accepts in a transaction.
+    /// Number of operations that Consul accepts in a transaction.
     pub operations: usize,
 }
 
@@ -123,26 +124,27 @@ pub fn decide(observed: &Observed<'_>) -> Plan {
     plan
 }
 
-/// The part of a pass that works on a reading.
+/// Part of a pass that works on a reading.
 struct Pass<'a> {
     observed: &'a Observed<'a>,
     reading: &'a Reading,
     lock_key: String,
     plan: &'a mut Plan,
     composer: Composer<'a>,
-    /// Whether slots are granted now, by the windows of the semaphore.
+    /// Whether the windows of the semaphore let slots be granted now.
     opening: Opening,
-    /// The slots that workloads have, or for which they have a contender that they can't use again.
+    /// Slots that workloads have, or for which they have a contender that they can't use again.
     settled: BTreeSet<(&'a Uid, u32)>,
-    /// The workloads whose contender is released in this pass. Those that wait can have another one in the next.
+    /// Workloads whose contender is released in this pass. If they wait, they can have another contender in the next
+    /// pass.
     released: BTreeSet<&'a Uid>,
-    /// The sessions that take over slots of a rate in this pass.
+    /// Sessions that take over slots of a rate in this pass.
     taken: BTreeSet<SessionId>,
-    /// The sessions of workloads that wait with a contender.
+    /// Sessions of workloads that wait with a contender.
     waiting: BTreeMap<(&'a Uid, u32), &'a SessionId>,
-    /// The workloads that run in slots of this semaphore, with the sessions that hold those slots, by ordinal.
+    /// Workloads that run in slots of this semaphore, with the sessions that hold those slots, by ordinal.
     running: BTreeMap<&'a Uid, (&'a Arc<Workload>, BTreeMap<u32, &'a SessionId>)>,
-    /// The contenders that hold the slots granted to workloads that are still to be started.
+    /// Contenders that hold the slots granted to workloads that are still to be started.
     granted: BTreeMap<&'a Uid, Vec<&'a OwnContender>>,
 }
 
@@ -183,7 +185,7 @@ impl<'a> Pass<'a> {
         self.plan.transaction = self.composer.compose();
     }
 
-    /// Applies the rule table to each contender of ours; of two for the same slot, one stays.
+    /// Applies the rule table to each contender of ours. If two contenders are for the same slot, one stays.
     fn judge_contenders(&mut self) {
         if self.observed.settings.period.is_some() {
             return self.judge_starts();
@@ -207,8 +209,9 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Of two contenders for one slot the one with the lesser value stays: the one in the template of the started
-    /// workload, then one that holds the slot, then the older one.
+    /// Returns the precedence of a contender: if two are for the same slot, the one with the lesser value stays. A
+    /// contender in the template of the started workload comes first, then one that holds the slot, then the older
+    /// one.
     fn precedence(&self, ours: &OwnContender) -> impl Ord + use<> {
         let workload = ours.workload.as_ref();
         let named = workload.is_some_and(|workload| workload.started_by(&ours.session));
@@ -231,7 +234,7 @@ impl<'a> Pass<'a> {
             .is_some_and(|workload| settings.may_start(workload));
         let may_start = may_start && !immovable;
         let fate = match ours.fate(held, may_start) {
-            // Since it was granted this slot it asked for another one, and got that first.
+            // After the grant of this slot the workload asked for another slot, and got that one first.
             _ if ours
                 .workload
                 .as_ref()
@@ -240,11 +243,13 @@ impl<'a> Pass<'a> {
                 Fate::Release
             }
             Fate::GiveBack { .. } if immovable && !busy => Fate::Release,
-            // Refused permanently; another replica may still be about to start it.
+            // The API server refused the start permanently, but another replica may still be about to start the
+            // workload.
             Fate::Start if barred => Fate::GiveBack { hold: false },
-            // It counted as deleted, and its cooldown is already written.
+            // The workload counted as deleted, and its cooldown is already written.
             Fate::Start if self.cools(&ours.session) => Fate::GiveBack { hold: false },
-            // No pod was left then: what has pods by now runs without this slot.
+            // No pod was left when the cooldown was written, so a workload that has pods by now runs without this
+            // slot.
             Fate::Keep if ours.workload.is_none() && self.cools(&ours.session) => Fate::Cool,
             fate => fate,
         };
@@ -254,7 +259,7 @@ impl<'a> Pass<'a> {
         }
         let running = |workload: &Arc<Workload>| workload.phase == Phase::Running;
         if fate == Fate::Keep && !held && ours.workload.as_ref().is_some_and(running) {
-            // Its contender lives, so the same session can get the slot again.
+            // The contender lives, so the same session can get the slot again.
             self.waiting.insert((uid, *ordinal), &ours.session);
         } else {
             self.settled.insert((uid, *ordinal));
@@ -289,9 +294,9 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Starts the workloads that hold all that they ask for. A grant is always of everything, so a workload that
-    /// holds less has lost a slot since, and gives the others back. So does one that asks for less since it was
-    /// granted more: it may have lost the rest.
+    /// Starts the workloads that hold all that they ask for. A grant always covers the whole request, so a workload
+    /// that holds less has lost a slot since the grant, and gives the others back. A workload that asks for less than
+    /// it was granted gives its slots back too, because it may have lost the rest.
     fn start_granted(&mut self) {
         for (uid, held) in std::mem::take(&mut self.granted) {
             let Some(workload) = held.first().and_then(|ours| ours.workload.as_ref()) else {
@@ -323,7 +328,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// All that was granted together with the slot of this session, by its contender's body.
+    /// Returns everything that was granted together with the slot of this session, as its contender's body tells it.
     fn granted_with(&self, session: &SessionId) -> Asked {
         let contender = self.reading.contender(session);
         let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
@@ -341,7 +346,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// A workload will not run in the slot of this session, nor in any of its other slots here.
+    /// Plans that a workload gives back the slot of this session, because it will run neither in this slot nor in any
+    /// of its other slots here.
     fn give_back(&mut self, workload: &Arc<Workload>, session: &SessionId, hold: bool) {
         let asked = self.granted_with(session);
         let session = session.clone();
@@ -363,29 +369,29 @@ impl<'a> Pass<'a> {
         });
     }
 
-    /// Whether a workload has this slot, or a contender for it that it can't use again.
+    /// Returns whether a workload has this slot, or a contender for it that it can't use again.
     fn is_settled(&self, uid: &Uid, ordinal: u32) -> bool {
         self.settled.contains(&(uid, ordinal))
     }
 
-    /// Whether that is true of any of its slots.
+    /// Returns whether any slot of a workload is settled in the sense of [`Self::is_settled`].
     fn has_settled(&self, uid: &Uid) -> bool {
         let slots = self.settled.range((uid, 0)..=(uid, u32::MAX));
         slots.take(1).count() > 0
     }
 
-    /// Whether a grant of this semaphore started the workload.
+    /// Returns whether a grant of this semaphore started the workload.
     fn started_here(&self, workload: &Workload) -> bool {
         workload.started_at(&self.lock_key)
     }
 
-    /// Whether a grant of another lock key started the workload, so that a grant here never can: its start names an
-    /// outdated version of the workload, and the template of a running workload can't be changed.
+    /// Returns whether a grant of another lock key started the workload, so that a grant here never can: its start
+    /// would name an outdated version of the workload, and the template of a running workload can't be changed.
     fn has_run_elsewhere(&self, workload: &Workload) -> bool {
         workload.phase != Phase::Idle && workload.granted.is_some() && !self.started_here(workload)
     }
 
-    /// Whether the workload is being written to, or will be by this plan.
+    /// Returns whether the workload is being written to, or will be by this plan.
     fn is_busy(&self, uid: &Uid) -> bool {
         let Plan { suspends, ends, .. } = &*self.plan;
         self.observed.busy.contains(uid)
@@ -401,8 +407,8 @@ impl<'a> Pass<'a> {
         });
     }
 
-    /// Prunes the holders that have been dead for the lock-delay, except those of our workloads that still have pods:
-    /// no other contender may take the slot before a running workload is regranted, and pods that are stopping still
+    /// Prunes the holders that have been dead for the lock-delay, except those of our workloads that still have pods.
+    /// No other contender may take the slot before a running workload is regranted, and pods that are stopping still
     /// count.
     fn prune(&mut self) {
         let mut dead = self.reading.dead_holders();
@@ -439,11 +445,11 @@ impl<'a> Pass<'a> {
         self.plan.wake = Some(self.plan.wake.map_or(due, |wake| wake.min(due)));
     }
 
-    /// What is written about a dead holder's contender key when the holder is pruned, given the check that it is
-    /// still dead. A key of ours that was only unlocked is deleted, because no session will delete it; its body
-    /// proves nothing, since the one who unlocks a key also writes its body.
+    /// Returns the operation for a dead holder's contender key when the holder is pruned, given the check that the
+    /// holder is still dead. A key of ours that was only unlocked is deleted, because no session will delete it. The
+    /// key's body proves nothing, because a client that unlocks a key also writes its body.
     fn clean_up(&self, session: &SessionId, check: Op) -> Op {
-        // A workload that was suspended is in the queue again.
+        // A workload that was suspended is in the queue again, so the queue is searched too.
         let mut workloads = self.observed.bound.iter().chain(self.observed.queue);
         let ours = workloads.any(|workload| {
             self.started_here(workload) && workload.held_by().any(|held_by| held_by == session)
@@ -496,7 +502,8 @@ impl<'a> Pass<'a> {
                 self.composer.write_limit(settings.limit, enforced);
             }
             Agreement::Write { .. } => {
-                // Recorded before it is written to Consul: after a crash it must still be known as ours.
+                // The limit is recorded in the status before it is written to Consul, because after a crash it must
+                // still be known as ours.
                 self.plan.applied.push(settings.limit);
                 self.plan.record = Some(self.plan.applied.clone());
                 self.composer.add_nobody();
@@ -504,7 +511,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Grants free slots to the head of the queue, and has sessions made for the next ones.
+    /// Grants free slots to the head of the queue, and has sessions made for the next workloads.
     fn grant(&mut self) {
         let Observed {
             settings,
@@ -515,7 +522,7 @@ impl<'a> Pass<'a> {
         } = *self.observed;
         let opening = self.opening;
         self.wake_when_it_changes(opening);
-        // Until the prefix is read again, a slot that looks free may be a running workload's.
+        // Until the prefix is read again, a slot that looks free may belong to a running workload.
         if self.plan.reread {
             return;
         }
@@ -534,7 +541,8 @@ impl<'a> Pass<'a> {
             if barred.contains(uid) && workload.asks_for_many() {
                 self.plan.parts.insert(uid.clone(), Part::Barred);
             }
-            // What it gives back in this pass is for it again if it is the first: it can be started since.
+            // A workload that gives slots back in this pass can be started again, so the slots are reserved for it if
+            // it is the first.
             let gives_back = self.released.contains(uid);
             let settled = self.has_settled(uid) && !gives_back;
             let left_alone = settled || barred.contains(uid) || busy.contains(uid);
@@ -573,26 +581,28 @@ impl<'a> Pass<'a> {
                 };
                 self.plan.parts.insert(uid.clone(), Part::Waits(waits));
             }
-            // Who may keep nothing here is in nobody's way. Of one that has just come that is decided after this pass.
+            // A workload that may keep nothing here is in nobody's way. If the workload has just come, the stance is
+            // decided after this pass.
             let undecided = joint && stance.is_none();
             first &= undecided || stance == Some(Stance::Stopped) || enough == Enough::Never;
-            // While it can't have all that it asks for, the slots that are free here are of no use to it.
+            // While the workload can't have all that it asks for, the slots that are free here are of no use to it.
             let useless = joint && passed_over;
             if free && !useless {
                 next.insert(uid);
-                // No workload passes one whose session is still being made, not even into another slot: fencing
-                // tokens rise along the queue.
+                // No workload passes another whose session is still being made, not even into another slot, because
+                // fencing tokens rise along the queue.
                 in_turn &= ready;
                 self.composer.reserve(slots);
                 if joint && stance.is_none() {
-                    // Whether it is of use to it is decided after this pass.
+                    // The stance of this workload, which is decided after this pass, tells whether the slots are of
+                    // use to it.
                     if ahead == 0 {
                         continue;
                     }
                     ahead -= 1;
                 }
             } else if !free && workload.is_skippable() {
-                // It does not wait, so it needs no session.
+                // The workload does not wait, so it needs no session.
                 continue;
             } else if ahead > 0 || keeps {
                 ahead = ahead.saturating_sub(1);
@@ -615,7 +625,7 @@ impl<'a> Pass<'a> {
         self.take_back(&next);
     }
 
-    /// Has sessions made for these slots of a workload: at once if slots are free.
+    /// Requests sessions for these slots of a workload. They are made at once if slots are free, otherwise ahead.
     fn request_sessions(&mut self, workload: &Workload, missing: Vec<u32>, free: bool) {
         let missing = missing.into_iter().map(|ordinal| SessionRequest {
             workload: workload.into(),
@@ -625,7 +635,7 @@ impl<'a> Pass<'a> {
         self.plan.sessions.extend(missing);
     }
 
-    /// Whether slots are granted at all now.
+    /// Returns whether slots are granted at all now.
     fn may_grant(&self) -> bool {
         let Observed {
             settings, closed, ..
@@ -635,7 +645,8 @@ impl<'a> Pass<'a> {
         open && agreed && self.opening.is_open()
     }
 
-    /// While nothing is granted, nothing is kept: others must not be told so any longer.
+    /// Releases the contenders that tell others to keep slots. While nothing is granted nothing is kept, so others
+    /// must not be told so.
     fn stop_keeping(&mut self) {
         let ours = self.observed.ours.iter();
         let telling: Vec<_> = ours
@@ -646,13 +657,13 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Whether this contender shows others that its workload waits.
+    /// Returns whether this contender shows others that its workload waits.
     fn is_shown(&self, ours: &OwnContender) -> bool {
         let Identity { uid, ordinal, .. } = &*ours.identity;
         self.waiting.get(&(uid, *ordinal)) == Some(&&ours.session) && !self.is_busy(uid)
     }
 
-    /// Has a pass come when a window may open or close.
+    /// Schedules a pass for the time at which a window may open or close.
     fn wake_when_it_changes(&mut self, opening: Opening) {
         let Observed { now, time, .. } = *self.observed;
         if let Some(left) = opening.changes_in(time) {
@@ -660,7 +671,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// How many slots must be free beside those that a workload is granted.
+    /// Returns how many slots must be free beside those that a workload is granted.
     fn withheld_from(&self, workload: &Workload, opening: Opening) -> u32 {
         let Settings {
             limit,
@@ -670,7 +681,7 @@ impl<'a> Pass<'a> {
         *limit - restrictions.limit(*limit, opening, workload.priority)
     }
 
-    /// When so many slots can be free.
+    /// Returns when so many slots can be free.
     fn when_enough(&self, slots: u32) -> Enough {
         let Observed {
             settings,
@@ -691,19 +702,20 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// How many slots a workload asks for here.
+    /// Returns how many slots a workload asks for here.
     fn slots_for(&self, workload: &Workload) -> u32 {
         let request = self.observed.settings.request(workload);
         request.map_or(1, |request| request.slots.get())
     }
 
-    /// All that a workload asks for.
+    /// Returns all that a workload asks for.
     fn asked_by(&self, workload: &Workload) -> Asked {
         let known = self.observed.requests.get(&workload.uid).cloned();
         known.unwrap_or_else(|| Asked::of([(self.lock_key.clone(), self.slots_for(workload))]))
     }
 
-    /// The sessions with which a workload waits for this many slots, and the slots for which they are still to be made.
+    /// Returns the sessions with which a workload waits for this many slots, and the slots for which sessions are
+    /// still to be made.
     fn sessions_for(
         &self,
         workload: &Workload,
@@ -712,7 +724,8 @@ impl<'a> Pass<'a> {
         let (mut sessions, mut missing) = (BTreeMap::new(), Vec::new());
         for ordinal in 0..slots {
             match self.session_of(&workload.uid, ordinal) {
-                // The next one is made once that is done.
+                // The session takes over another slot of the rate in this pass. The next session is made once that is
+                // done.
                 Some(session) if self.taken.contains(&session) => {}
                 Some(session) => drop(sessions.insert(ordinal, session)),
                 None => missing.push(ordinal),
@@ -721,8 +734,8 @@ impl<'a> Pass<'a> {
         (sessions, missing)
     }
 
-    /// Deletes the contenders of waiting workloads that others have overtaken: others at the prefix leave a slot to
-    /// each contender that they see, so only those that are next have one.
+    /// Deletes the contenders of waiting workloads that others have overtaken. Others at the prefix leave a slot to
+    /// each contender that they see, so only the next workloads may have one.
     fn take_back(&mut self, next: &BTreeSet<&Uid>) {
         let is_overtaken = |ours: &&OwnContender| {
             let workload = ours.workload.as_ref();
@@ -735,7 +748,8 @@ impl<'a> Pass<'a> {
             .sort_by_cached_key(|ours| ours.workload.as_ref().map(|workload| workload.place()));
         let mut spared = 0;
         for ours in overtaken {
-            // Nothing is kept for one that is not next.
+            // A contender that tells others to keep slots is not spared, because nothing is kept for a workload that
+            // is not next.
             if spared < OVERTAKEN && !self.tells_to_keep(&ours.session) {
                 spared += 1;
             } else {

@@ -1,8 +1,8 @@
 //! The engine grants, holds and releases slots, without IO and without a clock.
 //!
-//! Events go in. Each thing to be done comes out as an [`Effect`], and the answer to each [`Call`] goes in with its
-//! id. The caller has the connections, the watches and the clock. It carries out the effects concurrently, and
-//! decides nothing:
+//! The caller reports events. The engine returns each thing to be done as an [`Effect`], and the caller reports the
+//! answer to each [`Call`] under the id of the call. The caller has the connections, the watches and the clock. It
+//! carries out the effects concurrently, and decides nothing:
 //!
 //! ```text
 //! loop {
@@ -77,36 +77,37 @@ use crate::{
 };
 use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
 
-/// The shortest time between reviews of a whole semaphore that only time has caused.
+/// Shortest time between two reviews of a whole semaphore that are caused only by the passing of time.
 const SOONEST: Duration = Duration::from_millis(10);
 
-/// For how many workloads that ask for several semaphores a queue that frees slots has others decide at once.
+/// Largest number of workloads asking for several semaphores for which a queue that frees slots makes other queues
+/// decide at once.
 const MOST_TRIED: usize = 8;
 
-/// What the caller stores anyway and the engine reads: see [`Lookup`].
+/// Data that the caller stores anyway and the engine reads: see [`Lookup`].
 pub trait Stores {
-    /// What a queue reads.
+    /// Type of the data that a queue reads.
     type Of<'a>: Lookup
     where
         Self: 'a;
 
-    /// What a queue reads.
+    /// Returns the data that a queue reads.
     fn of<'a>(&'a self, queue: &'a QueueRef) -> Self::Of<'a>;
 
-    /// The keys of a semaphore that have workloads; `None` for one that is not keyed.
+    /// Returns the keys of a semaphore that have workloads. The only key of a semaphore that is not keyed is `None`.
     fn keys(&self, semaphore: &SemaphoreRef) -> Vec<Option<Key>>;
 
-    /// A queue becomes active: the caller must report what concerns it from now on.
+    /// Opens a queue that becomes active: the caller must report what concerns the queue from now on.
     fn open(&self, queue: &QueueRef);
 
-    /// A queue without workloads becomes inactive. Returns whether it had none.
+    /// Closes a queue that becomes inactive, if it has no workloads. Returns whether it had none.
     fn close(&self, queue: &QueueRef) -> bool;
 
-    /// Whether this process renews a session.
+    /// Returns whether this process renews a session.
     fn keeps(&self, session: &SessionId) -> bool;
 }
 
-/// Something for the caller to do.
+/// Work for the caller to do.
 #[derive(Clone, Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -115,16 +116,16 @@ pub trait Stores {
 pub enum Effect {
     /// An action of a queue.
     Queue(QueueRef, Action),
-    /// A queue was removed because nobody used it.
+    /// The engine removed a queue because nobody used it.
     Closed(QueueRef),
-    /// A duty for a semaphore as a whole.
+    /// The caller has a duty for a semaphore as a whole.
     Semaphore(SemaphoreRef, Duty),
 }
 
-/// A pass over a queue.
+/// Report of a pass over a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passed {
-    /// Which queue.
+    /// Queue that the pass was over.
     pub queue: QueueRef,
     /// Whether the pass knew what Consul says.
     pub certain: bool,
@@ -132,30 +133,30 @@ pub struct Passed {
 
 /// All semaphores of a process, with the queues of all their lock keys.
 ///
-/// Each event marks the queues that it concerns, and [`Self::pass`] handles one of them: the work is proportional to
-/// what changed. Namespaces take turns.
+/// Each event marks the queues that it concerns, and [`Self::pass`] handles one of them, so the work is proportional
+/// to what changed. Namespaces take turns.
 #[derive(Clone, Debug, Default)]
 pub struct Engine {
     semaphores: BTreeMap<SemaphoreRef, Semaphore>,
     agenda: Agenda,
-    /// The queues by the number in their calls.
+    /// Queues by the number in their calls.
     by_number: BTreeMap<u64, QueueRef>,
     last_number: u64,
     effects: VecDeque<Effect>,
-    /// The queues that were unused at their last pass.
+    /// Queues that were unused at their last pass.
     unused: Vec<QueueRef>,
-    /// The passes that were made together with the last one.
+    /// Passes that were made together with the last one and are still to be reported.
     passed: VecDeque<Passed>,
-    /// The semaphores that may have changed since they were last taken.
+    /// Semaphores that may have changed since they were last taken.
     changed: BTreeSet<SemaphoreRef>,
-    /// What concerns several queues at once.
+    /// State that concerns several queues at once.
     joint: Joint,
 }
 
-/// Events.
+/// Events that the caller reports.
 impl Engine {
-    /// A semaphore was created or has changed: its spec, what is `known` of it from before if it is new here, and
-    /// whether it has our finalizer.
+    /// Records that a semaphore was created or has changed: its spec, and whether it has our finalizer. `known`
+    /// returns what is known of the semaphore from before, if it is new here.
     pub fn put(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -188,8 +189,9 @@ impl Engine {
         self.review(semaphore, now, stores);
     }
 
-    /// A semaphore that this process uses for itself: it has no object with a finalizer or recorded limits, and no
-    /// controller acts on its workload by an older state. `operations` is how many Consul accepts in a transaction.
+    /// Adds a semaphore that this process uses for itself. Such a semaphore has no object with a finalizer or
+    /// recorded limits, and no controller acts on its workload by an older state. `operations` is the number of
+    /// operations that Consul accepts in a transaction.
     pub fn add_standalone(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -205,8 +207,8 @@ impl Engine {
         }
     }
 
-    /// Stops serving a semaphore. What it has in Consul stays there. Returns the sessions that were made ahead: they
-    /// have no contender, so nobody could find them.
+    /// Stops serving a semaphore, but leaves its data in Consul. Returns the sessions that were made ahead: they have
+    /// no contender, so nobody could find them.
     pub fn remove(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -229,7 +231,7 @@ impl Engine {
         ahead
     }
 
-    /// A semaphore's access to Consul changes, or ends.
+    /// Records that a semaphore's access to Consul has changed or ended.
     pub fn set_access(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -245,7 +247,7 @@ impl Engine {
         }
     }
 
-    /// A watch listed a semaphore's prefix, or failed.
+    /// Takes over a listing of a semaphore's prefix by a watch, or the failure of the watch.
     pub fn listed(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -260,7 +262,7 @@ impl Engine {
             Concerned::Keys(keys) => (keys, false),
             Concerned::All(keys) => (keys, true),
         };
-        // Also for a semaphore without a queue: no pass would report the change.
+        // The semaphore is marked as changed even if it has no queue, because then no pass would report the change.
         if all {
             self.mark_all(semaphore);
         }
@@ -275,8 +277,8 @@ impl Engine {
         self.review(semaphore, now, stores);
     }
 
-    /// Nobody follows the prefix of a queue for a while: whoever waits there before its workloads has not let its turn
-    /// pass in that time.
+    /// Records that nobody follows the prefix of a queue for a while. A contender that waits there before the queue's
+    /// workloads has not let its turn pass in that time.
     pub fn unfollowed(&mut self, queue: &QueueRef, now: Moment) {
         let state = self.semaphores.get_mut(&queue.semaphore);
         if let Some(state) = state.and_then(|state| state.queues.get_mut(&queue.key)) {
@@ -284,12 +286,12 @@ impl Engine {
         }
     }
 
-    /// Something has changed about a workload, a pod or a session of a queue.
+    /// Records that something has changed about a workload, a pod or a session of a queue.
     pub fn touched(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         self.mark(queue, now, stores);
     }
 
-    /// A call of a queue has ended.
+    /// Takes over the answer to a call of a queue.
     pub fn answered(&mut self, call: CallId, answer: Answer, now: Now, stores: &impl Stores) {
         self.tell_of_start(call, &answer);
         let Some(parts) = self.joint.answered(call, &answer) else {
@@ -300,12 +302,14 @@ impl Engine {
         }
     }
 
-    /// How many operations Consul accepts in a transaction, as the caller of this call learned.
+    /// Takes over the number of operations that Consul accepts in a transaction, as the caller of this call learned
+    /// it.
     pub fn capacity(&mut self, call: CallId, operations: usize, now: Now, stores: &impl Stores) {
         self.show(call, Event::Capacity(operations), now, stores);
     }
 
-    /// These limits are recorded as ours.
+    /// Notes that the status has these limits as ours, as [`Duty::RecordLimits`] asked. Returns whether the engine
+    /// awaited that.
     pub fn recorded(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -322,8 +326,8 @@ impl Engine {
         news
     }
 
-    /// The status lists these limits as ours, as another operator wrote it. The spec that it was written for, or a
-    /// newer one, is known already. Returns whether any limit was unknown.
+    /// Takes over limits that another operator recorded as ours in the status. The caller has already reported the
+    /// spec that they were written for, or a newer one. Returns whether any limit was unknown.
     pub fn found_limits(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -340,7 +344,7 @@ impl Engine {
         news
     }
 
-    /// [`Duty::ListSessions`] has been answered.
+    /// Takes over the answer to [`Duty::ListSessions`].
     pub fn listed_sessions(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -358,7 +362,7 @@ impl Engine {
         }
     }
 
-    /// [`Duty::AddFinalizer`] was done, or failed.
+    /// Notes whether [`Duty::AddFinalizer`] was done or failed.
     pub fn added_finalizer(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -373,7 +377,7 @@ impl Engine {
         }
     }
 
-    /// [`Duty::RemoveFinalizer`] or [`Duty::LeaveBehind`] was done, or failed.
+    /// Notes whether [`Duty::RemoveFinalizer`] or [`Duty::LeaveBehind`] was done or failed.
     pub fn removed_finalizer(
         &mut self,
         semaphore: &SemaphoreRef,
@@ -388,7 +392,7 @@ impl Engine {
     }
 }
 
-/// Passes and effects.
+/// Passes over queues, and the effects that follow from them.
 impl Engine {
     /// Runs one pass over a queue that is due, if any is.
     pub fn pass(&mut self, now: Now, stores: &impl Stores) -> Option<Passed> {
@@ -400,7 +404,8 @@ impl Engine {
             self.pass_and_send(&queue, now, stores);
         }
         let passed = self.passed.pop_front()?;
-        // Only now, because the caller takes over the result of a pass when it is told of it.
+        // The semaphore is marked as changed only now, because the caller takes over the result of a pass when it is
+        // told of the pass.
         self.changed.insert(passed.queue.semaphore.clone());
         Some(passed)
     }
@@ -421,7 +426,7 @@ impl Engine {
         }
     }
 
-    /// Decides what follows for a queue, sends that, and decides what follows for others.
+    /// Decides what follows for a queue, sends the effects, and decides what follows for other queues.
     fn pass_and_send(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         let mut passed = Vec::from_iter(self.pass_over(queue, now, stores));
         if self.queue(queue).is_some_and(Queue::is_to_free_slots) {
@@ -445,7 +450,7 @@ impl Engine {
         self.passed.extend(passed);
     }
 
-    /// Makes a pass over a queue, unless there is nothing to decide now. Its transaction is not sent yet.
+    /// Makes a pass over a queue, unless there is nothing to decide now. The transaction of the pass is not sent yet.
     fn pass_over(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) -> Option<Passed> {
         self.note_longest_cooldowns(queue, stores);
         let state = self.semaphores.get_mut(&queue.semaphore);
@@ -462,12 +467,12 @@ impl Engine {
         })
     }
 
-    /// The next thing to do.
+    /// Returns the next thing to do.
     pub fn next_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// When to call [`Self::pass`] if nothing happens before.
+    /// Returns when to call [`Self::pass`] if nothing happens before.
     pub fn next_timeout(&self, now: Moment) -> Option<Moment> {
         if !self.passed.is_empty() {
             return Some(now);
@@ -481,12 +486,12 @@ impl Engine {
         self.changed.pop_first()
     }
 
-    /// A semaphore.
+    /// Returns a semaphore.
     pub fn semaphore(&self, semaphore: &SemaphoreRef) -> Option<&Semaphore> {
         self.semaphores.get(semaphore)
     }
 
-    /// A queue.
+    /// Returns a queue.
     pub fn queue(&self, queue: &QueueRef) -> Option<&Queue> {
         let state = self.semaphores.get(&queue.semaphore)?;
         state.queues.get(&queue.key).map(|state| &state.queue)
@@ -501,18 +506,18 @@ impl Engine {
             .map(|state| &mut state.queue)
     }
 
-    /// Replaces what the queues are to do for workloads that can't have all their slots yet.
+    /// Replaces the stances of the queues towards workloads that can't have all their slots yet.
     #[cfg(test)]
     pub(crate) fn distort_stances(&mut self, distort: fn(Stance) -> Stance) {
         self.joint.distort = Some(distort);
     }
 
-    /// The queue that made a call; `None` if the queue was removed.
+    /// Returns the queue that made a call, or `None` if the queue was removed.
     pub fn queue_of(&self, call: CallId) -> Option<&QueueRef> {
         self.by_number.get(&call.queue)
     }
 
-    /// All queues.
+    /// Returns all queues.
     pub fn queues(&self) -> impl Iterator<Item = (QueueRef, &Queue)> {
         self.semaphores.iter().flat_map(|(semaphore, state)| {
             let queues = state.queues.iter();
@@ -520,7 +525,7 @@ impl Engine {
         })
     }
 
-    /// The queues that a workload asks for slots in, in the order of its requests.
+    /// Returns the queues in which a workload asks for slots, in the order of its requests.
     pub fn queues_for(&self, namespace: &Arc<str>, workload: &Workload) -> Vec<QueueRef> {
         let requests = workload.requests.iter();
         let queues = requests.map(|request| {
@@ -536,7 +541,7 @@ impl Engine {
         queues.collect()
     }
 
-    /// A queue is due for a pass. A missing one is created.
+    /// Marks a queue as due for a pass. A missing queue is created.
     fn mark(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         let Some(state) = self.semaphores.get_mut(&queue.semaphore) else {
             return;
@@ -617,7 +622,7 @@ impl Engine {
         self.by_number.remove(&number);
     }
 
-    /// Reviews a whole semaphore.
+    /// Reviews a whole semaphore, and schedules the next review.
     fn review(&mut self, semaphore: &SemaphoreRef, now: Now, stores: &impl Stores) {
         let Some(state) = self.semaphores.get_mut(semaphore) else {
             return;
@@ -638,11 +643,11 @@ impl Engine {
     }
 }
 
-/// What concerns several queues at once: see [`joint`].
+/// Decisions that concern several queues at once: see [`joint`].
 impl Engine {
     /// Decides what follows for the workloads that ask for several slots, after a pass over one of their queues.
     fn join(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
-        // Nothing new is known as long as an answer is awaited.
+        // As long as an answer is awaited, nothing new is known.
         if self.queue(queue).is_some_and(Queue::is_blocked) {
             return;
         }
@@ -652,7 +657,7 @@ impl Engine {
         }
     }
 
-    /// The workloads that a queue's part may decide about.
+    /// Returns the workloads about which this queue's part may decide.
     fn joint_at(&self, queue: &QueueRef) -> impl Iterator<Item = &Uid> {
         let known = self.joint.of(queue);
         let parts = self
@@ -663,7 +668,8 @@ impl Engine {
         known.into_iter().flatten().chain(new)
     }
 
-    /// Those of them about which something is to be decided. Hundreds go on waiting while one is granted its slots.
+    /// Returns the joint workloads of a queue about which something is to be decided. The others go on waiting: while
+    /// one workload is granted its slots, hundreds may wait for theirs.
     fn undecided(&self, queue: &QueueRef, now: Now, stores: &impl Stores) -> Vec<Uid> {
         let mut last_passes = LastPasses::new(|queue| self.last_pass(queue));
         let lookup = stores.of(queue);
@@ -677,7 +683,8 @@ impl Engine {
         undecided.cloned().collect()
     }
 
-    /// These workloads of a queue, the first ones first, each with its queues. Others are forgotten.
+    /// Returns these workloads in the order of the queue, each with its queues. Workloads that do not ask for slots
+    /// in this queue any more are forgotten.
     fn joint_workloads(
         &mut self,
         queue: &QueueRef,
@@ -704,11 +711,12 @@ impl Engine {
         workloads
     }
 
-    /// Grants all its slots to the first workload for which the ones are enough that this queue is about to free, in
-    /// the same transaction. So that the others decide first whose slots come free at the same time, those that are
-    /// due have their pass now; it is added to `passed`.
+    /// Grants a whole request in the transaction with which this queue is about to free slots. The request is that of
+    /// the first workload for which these slots are enough. Queues of the workload that are due have their pass
+    /// first, so that they decide about slots that come free at the same time; these passes are added to `passed`.
     ///
-    /// After a failure a queue sends alone what it has decided: elsewhere somebody else may always be faster.
+    /// After a failure the queue sends alone what it has decided, because elsewhere another client may always be
+    /// faster.
     fn grant_what_comes_free(
         &mut self,
         queue: &QueueRef,
@@ -771,7 +779,8 @@ impl Engine {
         let basis = waits
             .then(|| joint::Basis::of(workload, queues, &said, is_due))
             .flatten();
-        // One that was removed has no more passes, in which it could be forgotten.
+        // Queues that were removed are left out, because they have no more pass in which the workload could be
+        // forgotten.
         let existing = queues.iter().filter(|queue| self.queue(queue).is_some());
         let existing: Vec<QueueRef> = existing.cloned().collect();
         self.joint.note(uid, &existing, any);
@@ -806,8 +815,8 @@ impl Engine {
         }
     }
 
-    /// Tells a queue the longest cooldowns of its workloads that ask for several semaphores and must not wait: by
-    /// these they are too late.
+    /// Tells a queue the longest cooldowns of its workloads that ask for several semaphores and must not wait. These
+    /// cooldowns decide whether such a workload is too late.
     fn note_longest_cooldowns(&mut self, queue: &QueueRef, stores: &impl Stores) {
         if self.semaphores.len() < 2 {
             return;
@@ -831,7 +840,7 @@ impl Engine {
         }
     }
 
-    /// A queue that is to do something else with its free slots decides anew.
+    /// Tells a queue its stance towards a workload. A queue whose stance changes decides anew.
     fn take_stance(&mut self, workload: &Uid, queue: &QueueRef, stance: Option<Stance>) {
         #[cfg(test)]
         let stance = match self.joint.distort {
@@ -844,7 +853,8 @@ impl Engine {
         }
     }
 
-    /// All that a workload asks for, by the lock keys of its queues; `None` if one of them is not known.
+    /// Returns all that a workload asks for, by the lock keys of its queues, or `None` if one of the queues is not
+    /// known.
     fn asked_for(&self, workload: &Workload, queues: &[QueueRef]) -> Option<Asked> {
         let parts = workload
             .requests
@@ -866,7 +876,7 @@ impl Engine {
         }
     }
 
-    /// What a workload lacks is only reported, so no queue decides anew.
+    /// Tells a queue what a workload lacks. This is only reported, so the queue does not decide anew.
     fn note_lacking(&mut self, workload: &Uid, queue: &QueueRef, lacking: &[SlotRequest]) {
         let known = self.existing(queue);
         if known.is_some_and(|known| known.note_lacking(workload, lacking)) {
@@ -874,7 +884,7 @@ impl Engine {
         }
     }
 
-    /// What a queue says of a workload.
+    /// Returns what a queue says of a workload.
     fn said(&self, queue: &QueueRef, workload: &Uid) -> Said<'_> {
         self.last_pass(queue).said(workload)
     }
@@ -891,7 +901,8 @@ impl Engine {
         }
     }
 
-    /// The result of the last pass over a queue, if nothing has happened since and no request to Consul is pending.
+    /// Returns the result of the last pass over a queue, if nothing has happened since and no request to Consul is
+    /// pending.
     fn concluded(&self, queue: &QueueRef) -> Option<&Conclusion> {
         let state = self.semaphores.get(&queue.semaphore)?;
         let state = state.queues.get(&queue.key)?;
@@ -906,7 +917,8 @@ impl Engine {
         Some(&mut state.queue)
     }
 
-    /// Stops waiting for the joint transactions that a semaphore's queues sent; the other queues treat them as lost.
+    /// Stops waiting for the joint transactions that a semaphore's queues sent. The other queues treat these
+    /// transactions as lost.
     fn abandon_joint(&mut self, semaphore: &SemaphoreRef, now: Now, stores: &impl Stores) {
         let queues = self.semaphores.get(semaphore).into_iter();
         let queues = queues.flat_map(|state| state.queues.values());
@@ -925,7 +937,7 @@ impl Engine {
         }
     }
 
-    /// Grants a workload everything that it asks for in one transaction; `None` if that is not possible now.
+    /// Grants a workload everything that it asks for, in one transaction. Returns `None` if that is not possible now.
     fn grant_jointly(
         &mut self,
         workload: &Workload,
@@ -966,7 +978,8 @@ impl Engine {
         Some(())
     }
 
-    /// Starts a workload in all its slots, unless the evidence for one of them may end before the write is answered.
+    /// Starts a workload in all its slots, unless the evidence for one of the slots may end before the write is
+    /// answered.
     fn start_jointly(
         &mut self,
         workload: &Workload,
@@ -1005,7 +1018,8 @@ impl Engine {
         }
     }
 
-    /// Tells all queues what became of a start in slots of several of them: only the one that sent it has the answer.
+    /// Tells all queues the result of a start in slots of several queues, because only the queue that sent the start
+    /// has the answer.
     fn tell_of_start(&mut self, call: CallId, answer: &Answer) {
         let queue = self.by_number.get(&call.queue);
         let started = queue.and_then(|queue| self.queue(queue)?.started_by(call, answer));
@@ -1020,7 +1034,7 @@ impl Engine {
         }
     }
 
-    /// Has a workload give back everything that it holds, because it lost a part of it.
+    /// Makes a workload give back everything that it holds, because it lost a part of it.
     fn give_back_jointly(&mut self, workload: &Workload, queues: &[QueueRef]) {
         for queue in queues {
             let held = match self.said(queue, &workload.uid) {

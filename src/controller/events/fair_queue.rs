@@ -1,4 +1,4 @@
-//! A bounded queue that namespaces share.
+//! Keeps a bounded queue whose room namespaces share.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -7,32 +7,34 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// What is to be written in each namespace, the oldest first.
+/// Items to be written in each namespace, the oldest first.
 ///
-/// A namespace may have one more pending only while more places are free than it takes: alone it gets half of them, and
-/// each namespace that fills its share leaves half of the rest to the others, as with
-/// [`FairTurns`](consul_client::turns::FairTurns). So a flood in one namespace drops what belongs to that namespace.
+/// A namespace may have one more item pending only while more places are free than the namespace takes. So one
+/// namespace alone gets half of the places, and each namespace that fills its share leaves half of the rest to the
+/// others, as with [`FairTurns`](consul_client::turns::FairTurns). A flood in one namespace drops only items of that
+/// namespace.
 pub(super) struct FairQueue<T>(Mutex<Namespaces<T>>);
 
 struct Namespaces<T> {
     free: usize,
-    /// Those that somebody writes for, or was told to.
+    /// Namespaces that a writer writes for, or will write for because [`FairQueue::put`] returned
+    /// [`Enqueued::First`].
     namespaces: HashMap<Arc<str>, VecDeque<T>>,
 }
 
-/// What becomes of something that is to be written.
+/// Result of putting an item into the queue.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Enqueued {
-    /// It is the first of its namespace, for which nobody writes yet.
+    /// The item is the first of its namespace, for which no writer works yet.
     First,
-    /// It is written after others of its namespace.
+    /// The item is written after others of its namespace.
     Behind,
-    /// It is dropped, because its namespace has too much pending.
+    /// The item is dropped, because its namespace has too many pending.
     Dropped,
 }
 
 impl<T> FairQueue<T> {
-    /// So much may be pending at once.
+    /// Creates a queue in which at most this many items may be pending at once.
     pub(super) fn new(most: usize) -> Self {
         Self(Mutex::new(Namespaces {
             free: most,
@@ -40,7 +42,8 @@ impl<T> FairQueue<T> {
         }))
     }
 
-    /// Something is to be written in a namespace. Somebody must write for the namespace from then on if it is the first.
+    /// Adds an item to the queue of a namespace. If it is the first one, the caller must have a writer write for the
+    /// namespace.
     pub(super) fn put(&self, namespace: &Arc<str>, one: T) -> Enqueued {
         let mut queue = self.0.lock();
         let Namespaces { free, namespaces } = &mut *queue;
@@ -59,8 +62,8 @@ impl<T> FairQueue<T> {
         enqueued
     }
 
-    /// Takes what is to be written next in a namespace, at most so many. If it is nothing, nobody writes for the namespace
-    /// any more.
+    /// Takes the next items of a namespace, at most this many. If it returns none, nobody writes for the namespace
+    /// any more, and the writer must end.
     pub(super) fn take(&self, namespace: &Arc<str>, most: usize) -> Vec<T> {
         let mut queue = self.0.lock();
         let Namespaces { free, namespaces } = &mut *queue;
@@ -75,7 +78,7 @@ impl<T> FairQueue<T> {
         taken
     }
 
-    /// Takes one of any namespace.
+    /// Takes one item of any namespace.
     #[cfg(test)]
     pub(super) fn take_any(&self) -> Option<T> {
         let mut namespaces: Vec<_> = self.0.lock().namespaces.keys().cloned().collect();
@@ -100,7 +103,7 @@ mod tests {
                 .count()
         };
         assert_eq!(["a", "b", "c", "d", "e"].map(fill), [20, 10, 5, 3, 1]);
-        // What is taken is free again.
+        // The places of taken items are free again.
         assert_eq!(queue.take(&"a".into(), 30).len(), 20);
         assert_eq!(fill("f"), 11);
     }

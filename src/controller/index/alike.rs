@@ -1,7 +1,9 @@
-//! The workloads that ask for the same slots and replace each other: of those that wait only the newest goes on.
+//! Groups the workloads that ask for the same slots and replace each other. Of those that wait, only the newest goes
+//! on.
 //!
-//! They replace each other only within one credential of Consul. Whoever may create a `ConsulSemaphore` may name any lock
-//! key, so the lock key alone would let a namespace end the workloads of another one.
+//! Workloads replace each other only if they use the same credential of Consul. Whoever may create a
+//! `ConsulSemaphore` may name any lock key, so by the lock key alone a namespace could end the workloads of another
+//! one.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -11,13 +13,13 @@ use std::{
 use consul_semaphore::{Uid, Workload, engine::SemaphoreRef};
 use consul_semaphore_api::{ConsulSemaphore, ConsulSpec, TokenSecretRef, tenancy::Tenancy};
 
-/// What a semaphore shows Consul to be let in.
+/// Credential that a semaphore shows to Consul.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::controller) enum Credential {
     /// The operator's own token.
     Operator,
-    /// The token in a Secret of this namespace. Another namespace with the same text in a Secret has another credential:
-    /// its sessions are on another node, and Consul's ACL decides by node who may make sessions.
+    /// The token in a Secret of this namespace. If another namespace has the same text in a Secret, it still has
+    /// another credential: its sessions are on another node, and Consul's ACL decides by node who may make sessions.
     Secret {
         namespace: Arc<str>,
         secret: String,
@@ -26,7 +28,8 @@ pub(in crate::controller) enum Credential {
 }
 
 impl Credential {
-    /// The credential of a semaphore; `None` if it may not use the operator's token, and has none of its own.
+    /// Returns the credential of a semaphore; `None` if the semaphore may not use the operator's token, and has none
+    /// of its own.
     pub(in crate::controller) fn of(
         semaphore: &ConsulSemaphore,
         tenancy: &Tenancy,
@@ -51,7 +54,7 @@ impl Credential {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Asked {
     credential: Credential,
-    /// The datacenter, the namespace and the partition of Consul.
+    /// Datacenter, namespace and partition of Consul.
     place: [Option<String>; 3],
     lock_key: String,
     slots: u32,
@@ -74,32 +77,33 @@ impl Asked {
     }
 }
 
-/// Those that ask for the same.
+/// Workloads that ask for the same slots.
 #[derive(Default)]
 struct Group {
-    /// Those that wait and were never granted it, by the semaphores that they wait for: the newest last.
+    /// Workloads that wait for these slots and were never granted them, by the semaphores that they name: the newest
+    /// last.
     waiting: BTreeMap<Arc<[SemaphoreRef]>, BTreeSet<Age>>,
     running: BTreeSet<Uid>,
 }
 
-/// The order of creation.
+/// Age of a workload: ages sort in the order of creation.
 type Age = (i64, Arc<str>, Uid);
 
 impl Group {
-    /// The newest of all that wait.
+    /// Returns the newest of all workloads that wait in the group.
     fn newest(&self) -> Option<&Age> {
         self.waiting.values().filter_map(BTreeSet::last).max()
     }
 }
 
-/// The group of a workload, and the semaphores that it asks in it.
+/// Membership of a workload: its group, and the semaphores that it names there.
 #[derive(Clone)]
 struct Member {
     asked: Arc<[Asked]>,
     semaphores: Arc<[SemaphoreRef]>,
 }
 
-/// All such workloads.
+/// Groups of all workloads that replace each other.
 #[derive(Default)]
 pub(super) struct Alike {
     groups: HashMap<Arc<[Asked]>, Group>,
@@ -107,8 +111,8 @@ pub(super) struct Alike {
 }
 
 impl Alike {
-    /// A workload waits for slots of these semaphores. Returns the one that is superseded now and was not before: an
-    /// older one, or this one.
+    /// Adds a workload that waits for slots of these semaphores. Returns the workload that is superseded by this and
+    /// was not before: an older one, or this one.
     pub(super) fn waits(
         &mut self,
         workload: &Workload,
@@ -123,7 +127,7 @@ impl Alike {
         Some(superseded)
     }
 
-    /// A workload runs in its slots of these semaphores.
+    /// Adds a workload that runs in its slots of these semaphores.
     pub(super) fn runs(&mut self, workload: &Uid, asked: Vec<(SemaphoreRef, Asked)>) {
         let (_, group) = self.join(workload, asked);
         group.running.insert(workload.clone());
@@ -145,7 +149,7 @@ impl Alike {
         (member, group)
     }
 
-    /// A workload neither waits nor runs any more.
+    /// Removes a workload that neither waits nor runs any more.
     pub(super) fn forget(&mut self, workload: &Workload) {
         let Some(member) = self.members.remove(&workload.uid) else {
             return;
@@ -165,8 +169,8 @@ impl Alike {
         }
     }
 
-    /// Of those that wait for the same as this one and are newer, the newest of each semaphore: the newest first, at
-    /// most this many.
+    /// Returns newer workloads that wait for the same as this one: the newest of each semaphore, in the order from
+    /// new to old, at most this many.
     pub(super) fn newer(&self, than: &Workload, most: usize) -> Vec<&Uid> {
         let group = self.group_of(&than.uid).into_iter();
         let newest = group.flat_map(|group| group.waiting.values());
@@ -177,7 +181,7 @@ impl Alike {
         newer.map(|(.., uid)| uid).collect()
     }
 
-    /// Those that run in the same slots as this one asks for.
+    /// Returns the workloads that run in the same slots as this one asks for.
     pub(super) fn running(&self, workload: &Uid) -> impl Iterator<Item = &Uid> {
         let group = self.group_of(workload).into_iter();
         group.flat_map(|group| &group.running)

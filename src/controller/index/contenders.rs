@@ -1,5 +1,5 @@
-//! Which queues have a contender of which workload. When a workload has changed its key since it was granted a slot,
-//! the queue of the new key manages it; the queue of the old one must be marked, too.
+//! Records which queues have a contender of which workload. If a workload has changed its key since it was granted a
+//! slot, the queue of the new key manages the workload, and the queue of the old key must be marked, too.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -15,21 +15,22 @@ use consul_client::{
 use consul_semaphore::{MOST_SLOTS, Uid, Workload, engine::QueueRef};
 use consul_semaphore_workload::TrackedWorkload;
 
-/// The queues that have a contender of each workload.
+/// Contenders of all workloads, by workload and by queue.
 #[derive(Default)]
 pub(super) struct Contenders {
     by_workload: IdMap<Uid, BTreeMap<QueueRef, Contending>>,
     by_queue: HashMap<QueueRef, IdSet<Uid>>,
-    /// The queues of which all contenders were found.
+    /// Queues of which all contenders were found.
     read: HashSet<QueueRef>,
 }
 
-/// The contenders of a workload in a queue.
+/// Contenders of one workload in one queue.
 #[derive(Default)]
 struct Contending {
-    /// Their sessions, the latest last, and some that had the same slots before.
+    /// Sessions of the contenders, the latest last, and some that had the same slots before.
     sessions: Vec<SessionId>,
-    /// Whether their slots only cool down: no pod of the workload was left then.
+    /// Whether the slots of the workload only cool down. When they began to cool down, no pod of the workload was
+    /// left.
     cools: bool,
 }
 
@@ -51,7 +52,8 @@ impl Contenders {
     fn put(&mut self, queue: &QueueRef, workloads: &[&Uid]) {
         self.read.insert(queue.clone());
         let known = self.by_queue.get_mut(queue);
-        // If one workload has two contenders, another may stay known too long: at worst it wakes the queue in vain.
+        // If one workload has two contenders, another workload may stay known too long. At worst that wakes the queue
+        // in vain.
         let same = known.as_deref().map_or(workloads.is_empty(), |known| {
             known.len() == workloads.len()
                 && workloads.iter().all(|workload| known.contains(*workload))
@@ -106,13 +108,13 @@ impl Contenders {
         }
     }
 
-    /// A queue was closed.
+    /// Forgets a queue that was closed.
     pub(super) fn forget(&mut self, queue: &QueueRef) {
         self.put(queue, &[]);
         self.read.remove(queue);
     }
 
-    /// The queues that have a contender of a workload.
+    /// Returns the queues that have a contender of a workload.
     pub(super) fn queues_of(&self, workload: &Uid) -> impl Iterator<Item = &QueueRef> {
         let queues = self.by_workload.get(workload);
         queues.into_iter().flat_map(BTreeMap::keys)
@@ -120,8 +122,8 @@ impl Contenders {
 }
 
 impl Index {
-    /// Sets the workloads that a queue has contenders of, and returns those that exist. From now on the queue is
-    /// marked when one of them changes, whichever queue manages it.
+    /// Sets the workloads that a queue has contenders of, and returns those workloads that exist. From then on, the
+    /// queue is marked when one of them changes, whichever queue manages it.
     pub(in crate::controller) fn workloads_of(
         &self,
         queue: &QueueRef,
@@ -147,7 +149,8 @@ impl Index {
         state.workload(uid).filter(|_| session.is_some())
     }
 
-    /// The sessions of all contenders of a workload, the latest of each queue first, and some that had its slots before.
+    /// Returns the sessions of all contenders of a workload, the latest of each queue first, and some that had its
+    /// slots before.
     pub(in crate::controller) fn contending_sessions(&self, uid: &Uid) -> Vec<SessionId> {
         let state = self.state();
         let queues = state.contenders.by_workload.get(uid).into_iter();
@@ -156,7 +159,7 @@ impl Index {
         sessions.cloned().collect()
     }
 
-    /// The slots of a workload in a queue cool down.
+    /// Notes that the slots of a workload in a queue cool down.
     pub(in crate::controller) fn cools(&self, queue: &QueueRef, uid: &Uid) {
         let mut state = self.state();
         let queues = state.contenders.by_workload.get_mut(uid);
@@ -173,14 +176,14 @@ impl Index {
         contending.any(|contending| !contending.cools)
     }
 
-    /// Whether all contenders were found in the queues that a workload asks for, as far as there are such queues.
+    /// Whether all contenders were found in the queues that a workload asks for, as far as these queues exist.
     pub(in crate::controller) fn knows_contenders(&self, tracked: &TrackedWorkload) -> bool {
         let state = self.state();
         let read = &state.contenders.read;
         let uid = &tracked.workload.uid;
         let contending = state.contenders.by_workload.get(uid).into_iter();
         let mut contending = contending.flat_map(BTreeMap::values);
-        // A pass finds them before it learns their sessions.
+        // A pass finds contenders before it learns their sessions.
         if contending.any(|contending| contending.sessions.is_empty()) {
             return false;
         }

@@ -1,5 +1,5 @@
-//! What the lists of the watches have shown so far. Each watch has its own list: of one kind, for the whole cluster or
-//! for one namespace.
+//! Keeps what the lists of the watches have shown so far. Each watch has its own list: of one kind, for the whole
+//! cluster or for one namespace.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -12,20 +12,20 @@ use crate::watch_scope::WatchScope;
 use consul_client::clock::{self, Moment};
 use consul_semaphore::{KindName, Uid, Workload};
 
-/// How far the lists have come.
+/// Progress of the lists of all watches.
 #[derive(Default)]
 pub(super) struct Lists {
-    /// Since when nobody said of new workloads that they wait, in seconds since 1970: an earlier operator was last at work
-    /// then, or the first list began.
+    /// Time since which no operator has said of new workloads that they wait, in seconds since 1970. An earlier
+    /// operator was last at work at that time, or else the first list began then.
     unsaid_since: Option<i64>,
-    /// While workloads are listed again: since when, and those that were seen.
+    /// Lists of workloads that are being received: when each of them began, and the workloads that were seen in it.
     workloads: HashMap<(KindName, WatchScope), (Moment, BTreeSet<Uid>)>,
-    /// The scopes whose semaphores are all known: before that, a missing one means nothing.
+    /// Scopes whose semaphores are all known. In other scopes a missing semaphore means nothing.
     semaphores: HashSet<WatchScope>,
 }
 
 impl Lists {
-    /// The lists of an operator that follows another one, which was last at work at this time.
+    /// Creates the lists of an operator that follows another one, which was last at work at this time.
     pub(super) fn after(last_at_work: Timestamp) -> Self {
         Self {
             unsaid_since: Some(last_at_work.as_second()),
@@ -33,20 +33,20 @@ impl Lists {
         }
     }
 
-    /// A list of all workloads of a kind there starts.
+    /// Notes that a list of all workloads of a kind in a scope starts.
     pub(super) fn begin(&mut self, kind: &KindName, scope: &WatchScope) {
         let list = (Moment::now(), BTreeSet::new());
         self.unsaid_since.get_or_insert(clock::time().as_second());
         self.workloads.insert((kind.clone(), scope.clone()), list);
     }
 
-    /// That list is complete; returns what was in it.
+    /// Notes that the list of a kind in a scope is complete; returns the workloads that were in it.
     pub(super) fn end(&mut self, kind: &KindName, scope: &WatchScope) -> Option<BTreeSet<Uid>> {
         let (_, listed) = self.workloads.remove(&(kind.clone(), scope.clone()))?;
         Some(listed)
     }
 
-    /// Whether a workload was made when no earlier operator could say that it waits.
+    /// Returns whether a workload was made when no earlier operator could say that it waits.
     pub(super) fn is_unsaid(&self, workload: &Workload) -> bool {
         self.unsaid_since
             .is_some_and(|since| workload.since >= since)
@@ -66,7 +66,7 @@ impl Lists {
         Some(*began)
     }
 
-    /// All semaphores there have been listed. Returns whether that is news.
+    /// Notes that all semaphores of a scope have been listed. Returns whether that was unknown before.
     pub(super) fn know_semaphores(&mut self, scope: &WatchScope) -> bool {
         self.semaphores.insert(scope.clone())
     }

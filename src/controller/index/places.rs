@@ -1,4 +1,4 @@
-//! The place of each workload: in its queue, or among the unclaimed ones.
+//! Gives each workload its place: in its queues, or among the unclaimed workloads.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use consul_semaphore::{
 use consul_semaphore_workload::{Obstacle, TrackedWorkload};
 
 impl State {
-    /// Stores a workload, unless what is known of it is newer.
+    /// Stores a workload, unless its known version is newer.
     pub(super) fn put(&mut self, tracked: TrackedWorkload, announce: bool, asked: Option<Moment>) {
         let uid = tracked.workload.uid.clone();
         let mut is_new = true;
@@ -60,7 +60,7 @@ impl State {
         self.held_from_the_start.remove(uid);
     }
 
-    /// Takes a workload out of its place. What its semaphores are by now does not matter for that.
+    /// Takes a workload out of its place. The current state of its semaphores does not matter for that.
     fn withdraw(&mut self, tracked: &TrackedWorkload) {
         let uid = &tracked.workload.uid;
         self.unclaimed.remove(uid);
@@ -79,8 +79,9 @@ impl State {
         }
     }
 
-    /// Gives a workload its place; `announce` if an event should say that it waits or is on hold. Workloads of other operators have
-    /// no place here. Returns the queues that it is in, which the caller stores.
+    /// Gives a workload its place; `announce` says that an event should report that the workload waits or is on hold.
+    /// Workloads of other operators have no place here. Returns the queues that the workload is in, which the caller
+    /// stores.
     fn arrange(&mut self, tracked: &TrackedWorkload, announce: bool) -> Vec<QueueRef> {
         self.mark_concerned(tracked);
         if self.belongs_to_others(tracked) {
@@ -118,7 +119,8 @@ impl State {
         queues
     }
 
-    /// Notes a workload that replaces those that ask for the same, and what it supersedes.
+    /// Notes a workload that replaces others that ask for the same slots, and marks the workload that is superseded
+    /// by this.
     fn arrange_alike(&mut self, tracked: &TrackedWorkload, queues: &[QueueRef]) {
         let workload = &tracked.workload;
         let runs = workload.granted.is_some() && workload.phase == Phase::Running;
@@ -153,7 +155,7 @@ impl State {
         }
     }
 
-    /// What a workload asks for in a queue; `None` if its semaphore may not use Consul.
+    /// Returns what a workload asks for in a queue; `None` if the semaphore of the queue may not use Consul.
     fn asked(&self, workload: &Workload, queue: &QueueRef) -> Option<Asked> {
         let offer = &self.semaphores.get(&queue.semaphore)?.offer;
         let credential = offer.credential.clone()?;
@@ -167,14 +169,15 @@ impl State {
         Some(Asked::new(credential, consul, prefix.lock_key(), slots))
     }
 
-    /// How long a workload may wait in a queue.
+    /// Returns how long a workload may wait in a queue.
     pub(super) fn wait_timeout(&self, workload: &Workload, queue: &QueueRef) -> Option<Duration> {
         let semaphore = self.semaphores.get(&queue.semaphore);
         let default = semaphore.and_then(|semaphore| semaphore.offer.wait_timeout);
         workload.wait.timeout.or(default)
     }
 
-    /// Puts a workload into a queue, one of the `queues` that it waits in; `announce` if an event should say so.
+    /// Puts a workload into a queue, which is one of the `queues` that the workload waits in; `announce` says that an
+    /// event should report this.
     fn enqueue(
         &mut self,
         workload: &Workload,
@@ -200,7 +203,7 @@ impl State {
         }
     }
 
-    /// Marks the queue of a workload, and all queues that may have a slot or a contender for it.
+    /// Marks the queues of a workload, and all queues that may have a slot or a contender for it.
     fn mark_concerned(&mut self, tracked: &TrackedWorkload) {
         for reference in self.concerned(tracked) {
             if let Some(queue) = self.queue_mut(&reference) {
@@ -210,7 +213,8 @@ impl State {
         }
     }
 
-    /// A workload has a new version but no other change: the next write must name that version.
+    /// Notes a started workload that has a new version but no other change, because the next write must name that
+    /// version.
     fn note_started(&mut self, tracked: &TrackedWorkload) {
         if tracked.workload.granted.is_none() {
             return;
@@ -233,7 +237,7 @@ impl State {
         concerned.chain(others.cloned()).collect()
     }
 
-    /// A queue of an existing semaphore; it is created if necessary.
+    /// Returns a queue of an existing semaphore, which is created if necessary.
     pub(super) fn queue_entry(&mut self, reference: &QueueRef) -> Option<&mut IndexedQueue> {
         let semaphore = self.semaphores.get_mut(&reference.semaphore)?;
         if !semaphore.queues.contains_key(&reference.key) {
@@ -252,7 +256,8 @@ impl State {
         semaphore.queues.get_mut(&reference.key)
     }
 
-    /// The queues that use this lock key: of the semaphores at its prefix, and of the keyed ones above it.
+    /// Returns the queues that use this lock key: of the semaphores at its prefix, and of the keyed semaphores above
+    /// it.
     pub(super) fn queues_at(&self, namespace: &Arc<str>, lock_key: &str) -> Vec<QueueRef> {
         let Some((prefix, above)) = lock_key_parts(lock_key) else {
             return Vec::new();
@@ -273,8 +278,8 @@ impl State {
             .collect()
     }
 
-    /// The workloads that a semaphore concerns which has come or goes: those that name it, and those that were started in
-    /// its slots.
+    /// Returns the workloads that an added or removed semaphore concerns: those that name the semaphore, and those
+    /// that were started in its slots.
     pub(super) fn users_of(&self, reference: &SemaphoreRef) -> IdSet<Uid> {
         let offer = self.semaphores.get(reference);
         let offer = offer.map(|semaphore| &semaphore.offer).into_iter();
@@ -286,7 +291,7 @@ impl State {
         naming.chain(started).cloned().collect()
     }
 
-    /// The workloads for which it makes a difference that a semaphore offered something else before.
+    /// Returns the workloads that are affected because a semaphore offered something else before.
     pub(super) fn users_of_change(&self, reference: &SemaphoreRef, before: &Offer) -> Vec<Uid> {
         let Some(semaphore) = self.semaphores.get(reference) else {
             return Vec::new();
@@ -317,8 +322,9 @@ impl State {
         users.map(|(_, uid)| uid.clone()).collect()
     }
 
-    /// Gives a workload its place again, because its semaphores have changed. Where it `is_decided` only now who manages one
-    /// of them, the workload had none before, unless it was there when this operator started.
+    /// Gives a workload its place again, because its semaphores have changed. If `is_decided`, it was undecided until
+    /// now who manages one of these semaphores, so the workload had no place before, unless it was there when this
+    /// operator started.
     pub(super) fn rearrange(&mut self, uid: &Uid, is_decided: bool) {
         let Some(tracked) = self.workloads.get(uid).cloned() else {
             return;
@@ -330,11 +336,12 @@ impl State {
         self.withdraw(&tracked);
         let queues = self.arrange(&tracked, announce && waited_for_it);
         self.workloads.set_queues(uid, queues);
-        // Whose it is may have changed.
+        // The workload may belong to another operator than before.
         self.remnants.mark(uid);
     }
 
-    /// The workloads there that a task handles are to be looked at: it is known now whose they are.
+    /// Marks the workloads of a scope that a task handles, because it is known from then on which operator manages
+    /// them.
     pub(super) fn mark_all(&mut self, scope: &WatchScope) {
         let there = |uid: &&Uid| {
             let known = self.workloads.get(uid);
@@ -356,8 +363,8 @@ impl State {
         }
     }
 
-    /// The queues that manage a workload: those that started it, until its grant is cleared, else those that it asks
-    /// for.
+    /// Returns the queues that manage a workload: until its grant is cleared, those that started it, and otherwise
+    /// those that it asks for.
     fn queues_for(&self, tracked: &TrackedWorkload) -> Vec<QueueRef> {
         let wanted = self.wanted(tracked);
         let granted = tracked.workload.granted.iter();
@@ -371,7 +378,7 @@ impl State {
         if started.is_empty() { wanted } else { started }
     }
 
-    /// Whether another operator manages a workload, or the semaphore that it names.
+    /// Whether another operator manages a workload, or manages the semaphore that the workload names.
     fn belongs_to_others(&self, tracked: &TrackedWorkload) -> bool {
         let queue = self.queues_for(tracked).into_iter().next();
         let semaphore = queue.map(|queue| queue.semaphore).or_else(|| {
@@ -384,7 +391,7 @@ impl State {
         semaphore.is_some_and(|semaphore| semaphore.manager != Manager::ThisOperator)
     }
 
-    /// A workload whose place is final for now: all semaphores of its namespace are known.
+    /// Returns a workload whose place is final for now, because all semaphores of its namespace are known.
     pub(super) fn placed(&self, uid: &Uid) -> Option<&TrackedWorkload> {
         let tracked = self.workloads.get(uid)?;
         self.lists
@@ -392,7 +399,7 @@ impl State {
             .then_some(tracked)
     }
 
-    /// Whether a workload is known to be of this operator.
+    /// Whether a workload is known to belong to this operator.
     pub(super) fn is_ours(&self, uid: &Uid) -> bool {
         let placed = self.placed(uid);
         placed.is_some_and(|tracked| !self.belongs_to_others(tracked))
@@ -416,22 +423,22 @@ impl State {
         }
     }
 
-    /// The queues that a workload asks for; none, unless it can have its place in all of them.
+    /// Returns the queues that a workload asks for, or none if it can't have a place in all of them.
     pub(super) fn wanted(&self, tracked: &TrackedWorkload) -> Vec<QueueRef> {
         self.resolve(tracked).unwrap_or_default()
     }
 
-    /// Why no queue has a workload; `None` if one has it.
+    /// Returns the reason why no queue has a workload; `None` if a queue has it.
     pub(super) fn why_unclaimed(&self, tracked: &TrackedWorkload) -> Option<Unclaimed> {
         match self.resolve(tracked) {
-            // It asks for nothing, and was started by a semaphore that is gone.
+            // The workload asks for nothing, and was started by a semaphore that is gone.
             Ok(queues) if queues.is_empty() => Some(Unclaimed::Missing(Vec::new())),
             Ok(_) => None,
             Err(why) => Some(why),
         }
     }
 
-    /// The queues that a workload asks for, or why it can't be in them.
+    /// Returns the queues that a workload asks for, or the reason why it can't be in them.
     pub(super) fn resolve(&self, tracked: &TrackedWorkload) -> Result<Vec<QueueRef>, Unclaimed> {
         if let Some(obstacle) = &tracked.obstacle {
             return Err(Unclaimed::Obstacle(obstacle.clone()));
@@ -466,7 +473,7 @@ impl State {
         Ok(parts.into_iter().map(|part| part.queue).collect())
     }
 
-    /// A semaphore that a workload asks for, if it exists.
+    /// Returns a semaphore that a workload asks for, if the semaphore exists.
     pub(super) fn requested(
         &self,
         tracked: &TrackedWorkload,
@@ -481,8 +488,8 @@ impl State {
     }
 }
 
-/// Whether an event should say that a workload waits or is on hold, because its earlier version did not. There is
-/// another event if the operator put it on hold: its user had suspended it while it held a slot.
+/// Whether an event should report that a workload waits or is on hold, because its earlier version did not. If the
+/// operator put the workload on hold, because its user suspended it while it held a slot, another event reports that.
 fn is_announced(earlier: &Workload, later: &Workload) -> bool {
     let held_a_slot = earlier.granted.is_some() && !earlier.lost() && !earlier.hold;
     if later.hold {
@@ -492,7 +499,7 @@ fn is_announced(earlier: &Workload, later: &Workload) -> bool {
     }
 }
 
-/// What a workload asks for in one queue.
+/// Part of a workload's request: the slots of one queue.
 struct Part<'a> {
     queue: QueueRef,
     request: &'a SlotRequest,
@@ -520,7 +527,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Why it can never be granted.
+    /// Returns the reason why this part can never be granted.
     fn obstacle(&self) -> Option<Obstacle> {
         let slots = self.request.slots.get();
         let most = self.semaphore.offer.most(self.priority);
@@ -531,7 +538,7 @@ impl<'a> Part<'a> {
         })
     }
 
-    /// Why the two can never be granted together.
+    /// Returns the reason why two parts can never be granted together.
     fn conflict(&self, other: &Self) -> Option<Obstacle> {
         let names = || {
             (

@@ -1,5 +1,6 @@
-//! Workloads of which pods may be left that their status does not show. Each of them counts as stopping until a LIST
-//! has shown that none is left: so it is not started beside them, and nobody else gets their slots.
+//! Keeps the workloads that may have pods left which their status does not show. Each of them counts as stopping
+//! until a LIST has shown that no pod is left. Until then, the workload is not started again and nobody else gets its
+//! slots.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -13,30 +14,31 @@ use consul_client::clock::Moment;
 use consul_semaphore::{Granted, Phase, Uid, Workload, engine::START_SETTLE_TIME};
 use consul_semaphore_workload::TrackedWorkload;
 
-/// What is known of them.
+/// Workloads of which pods may be left, and the proofs that none is left.
 #[derive(Default)]
 pub(super) struct Remnants {
     unproved: HashMap<Uid, Unproved>,
-    /// Those of them that are to be looked at: they are new or have changed, or a pod of them has ended.
+    /// Unproved workloads to be looked at: they are new or have changed, or one of their pods has ended.
     changed: DirtySet<Uid>,
-    /// The grants from which no pod is left, and the time in the queue that followed: Kueue's Workloads name no grant.
+    /// Grants from which no pod is left, each with the workload's time in the queue after it. The time is needed
+    /// because Kueue's Workloads name no grant.
     proved: HashMap<Uid, (Option<Granted>, i64)>,
-    /// Since when each workload that runs or stops is known to have been started.
+    /// Time at which each workload that runs or stops was first seen as started.
     starts: HashMap<Uid, Moment>,
 }
 
 struct Unproved {
-    /// As its status shows it.
+    /// The workload as its status shows it.
     tracked: TrackedWorkload,
-    /// Whether a pod of it has ended since it was last taken.
+    /// Whether a pod of the workload has ended since the workload was last taken.
     touched: bool,
-    /// Whether none is left, and that can't be written to it: then it has ended as far as its slots are concerned, and
-    /// is not started before that is written.
+    /// Whether no pod is left and that can't be written to the workload. Its slots are then free, but the workload is
+    /// not started again before that is written.
     has_ended: bool,
 }
 
 impl Remnants {
-    /// A workload as it counts.
+    /// Returns a workload with the phase that it counts with.
     pub(super) fn judge(&mut self, tracked: TrackedWorkload) -> TrackedWorkload {
         let uid = &tracked.workload.uid;
         if tracked.workload.phase == Phase::Running {
@@ -50,7 +52,7 @@ impl Remnants {
             ..
         } = &*tracked.workload;
         let proved = self.proved.get(uid);
-        // What is to be written then is waited for.
+        // The proof does not count while a change that follows from it is still to be written to the workload.
         let is_proved = proved.is_some_and(|proved| *granted == proved.0 && *since == proved.1)
             && !tracked.shape.is_to_fail()
             && !tracked.shape.is_started()
@@ -96,13 +98,14 @@ impl Remnants {
         self.unproved.contains_key(uid)
     }
 
-    /// All of them, in no order.
+    /// Returns all unproved workloads, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Uid, &TrackedWorkload)> {
         let unproved = self.unproved.iter();
         unproved.map(|(uid, known)| (uid, &known.tracked))
     }
 
-    /// A pod in this namespace says that it is of a workload, and has ended. Whoever may make pods may name any workload.
+    /// Notes that a pod in this namespace has ended that says it belongs to a workload. Whoever may make pods may
+    /// name any workload, so the namespace must be the workload's.
     pub(super) fn touch(&mut self, namespace: &str, uid: &Uid) {
         let known = self.unproved.get_mut(uid);
         if let Some(known) = known.filter(|known| *known.tracked.namespace == *namespace) {
@@ -111,45 +114,45 @@ impl Remnants {
         }
     }
 
-    /// Whether a pod of one of them has ended since it was last taken.
+    /// Whether a pod of an unproved workload has ended since the workload was last taken.
     pub(super) fn is_touched(&self, uid: &Uid) -> bool {
         let known = self.unproved.get(uid);
         known.is_some_and(|known| known.touched)
     }
 
-    /// A workload is to be looked at, if it is one of them.
+    /// Marks a workload to be looked at, if it is unproved.
     pub(super) fn mark(&mut self, uid: &Uid) {
         if self.contains(uid) {
             self.changed.mark(uid.clone());
         }
     }
 
-    /// Takes those that are to be looked at. Some may have been forgotten since.
+    /// Takes the workloads to be looked at. Some of them may have been forgotten since they were marked.
     pub(super) fn take_changed(&mut self) -> BTreeSet<Uid> {
         self.changed.take()
     }
 
-    /// Notified when one is to be looked at.
+    /// Returns the `Notify` that is notified when a workload is to be looked at.
     pub(super) fn wake(&self) -> Arc<Notify> {
         self.changed.wake()
     }
 
-    /// One of them, which is asked about now.
+    /// Returns an unproved workload, whose pods the caller asks about. The note that a pod has ended is cleared.
     pub(super) fn take(&mut self, uid: &Uid) -> Option<TrackedWorkload> {
         let known = self.unproved.get_mut(uid)?;
         known.touched = false;
         Some(known.tracked.clone())
     }
 
-    /// From when on the absence of pods proves that none is left of one of them: its controller may still make them
-    /// before.
+    /// Returns the time from which the absence of pods proves that no pod of a workload is left. Before that time,
+    /// its controller may still make pods.
     pub(super) fn counts_from(&self, tracked: &TrackedWorkload) -> Option<Moment> {
         tracked.workload.granted.as_ref()?;
         let started = self.starts.get(&tracked.workload.uid)?;
         Some(*started + START_SETTLE_TIME)
     }
 
-    /// No pod is left of a workload from the grant that it names. Returns it as it is known now.
+    /// Notes that no pod of a workload is left from the grant that the workload names. Returns its known version.
     pub(super) fn proved(&mut self, tracked: &TrackedWorkload) -> Option<TrackedWorkload> {
         let Workload {
             uid,
@@ -157,13 +160,14 @@ impl Remnants {
             since,
             ..
         } = &*tracked.workload;
-        // It may have been deleted meanwhile.
+        // The workload may have been deleted meanwhile.
         let known = self.unproved.get(uid)?.tracked.clone();
         self.proved.insert(uid.clone(), (granted.clone(), *since));
         Some(known)
     }
 
-    /// No pod is left of a workload, and that can't be written to it. Returns it as it is known now, if this is news.
+    /// Notes that no pod of a workload is left, and that this can't be written to the workload. Returns its known
+    /// version, if this is news.
     pub(super) fn let_slots_go(&mut self, workload: &Workload) -> Option<TrackedWorkload> {
         let known = self.unproved.get_mut(&workload.uid)?;
         let is_it = known.tracked.workload.version == workload.version && !known.has_ended;

@@ -1,4 +1,5 @@
-//! Which workloads a semaphore concerns: a change of it arranges these again, and no others.
+//! Keeps which workloads a semaphore concerns: a change of the semaphore arranges these workloads again, and no
+//! others.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,19 +10,19 @@ use consul_client::id::IdSet;
 use consul_semaphore::{Uid, engine::SemaphoreRef, lock_key_parts};
 use consul_semaphore_workload::TrackedWorkload;
 
-/// The workloads that use each semaphore.
+/// Workloads that use each semaphore.
 #[derive(Default)]
 pub(super) struct Users {
-    /// Those that name a semaphore, by how many of its slots they ask for: the most at any key of it, and 0 if an obstacle
-    /// keeps them from asking.
+    /// Workloads that name a semaphore, by the number of its slots that they ask for. That number is the most at any
+    /// key of the semaphore, and 0 if an obstacle keeps the workload from asking.
     naming: HashMap<SemaphoreRef, BTreeMap<u32, IdSet<Uid>>>,
-    /// Those that were started in a slot of a lock key, by their namespace and the prefixes of the semaphores that may
-    /// have that lock key.
+    /// Workloads that were started in a slot of a lock key, by their namespace and the prefixes of the semaphores
+    /// that may have that lock key.
     started: HashMap<(Arc<str>, String), IdSet<Uid>>,
 }
 
 impl Users {
-    /// A workload is known now.
+    /// Adds a workload.
     pub(super) fn insert(&mut self, tracked: &TrackedWorkload) {
         let uid = &tracked.workload.uid;
         for (semaphore, slots) in named(tracked) {
@@ -33,7 +34,7 @@ impl Users {
         }
     }
 
-    /// A workload is not known any more, or not in this version.
+    /// Removes a workload, as this version of it was added.
     pub(super) fn remove(&mut self, tracked: &TrackedWorkload) {
         let uid = &tracked.workload.uid;
         for (semaphore, slots) in named(tracked) {
@@ -60,7 +61,8 @@ impl Users {
         }
     }
 
-    /// Those that name a semaphore and ask for at least this many slots of it, each with how many.
+    /// Returns the workloads that name a semaphore and ask for at least this many slots of it, each with the number
+    /// of slots.
     pub(super) fn naming(
         &self,
         semaphore: &SemaphoreRef,
@@ -71,20 +73,21 @@ impl Users {
         naming.flat_map(|(slots, users)| users.iter().map(|uid| (*slots, uid)))
     }
 
-    /// Those in a namespace that were started in a slot of a semaphore at this prefix, or of a key of a keyed one.
+    /// Returns the workloads of a namespace that were started in a slot of a semaphore at this prefix. If that
+    /// semaphore is keyed, the slots of its keys count.
     pub(super) fn started(&self, namespace: &Arc<str>, prefix: &str) -> impl Iterator<Item = &Uid> {
         let at = (namespace.clone(), prefix.to_owned());
         self.started.get(&at).into_iter().flatten()
     }
 
-    /// Whether there are none.
+    /// Whether no semaphore has users.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.naming.is_empty() && self.started.is_empty()
     }
 }
 
-/// The semaphores that a workload names, with how many slots of each it asks for.
+/// Returns the semaphores that a workload names, each with the number of slots that it asks for.
 fn named(tracked: &TrackedWorkload) -> BTreeMap<SemaphoreRef, u32> {
     let mut named = BTreeMap::new();
     let asked = tracked.workload.requests.iter();
@@ -101,7 +104,7 @@ fn named(tracked: &TrackedWorkload) -> BTreeMap<SemaphoreRef, u32> {
     named
 }
 
-/// Where the semaphores may be in whose slots a workload was started.
+/// Returns the namespaces and prefixes that the semaphores may have in whose slots a workload was started.
 fn started_at(tracked: &TrackedWorkload) -> impl Iterator<Item = (Arc<str>, String)> {
     let granted = tracked.workload.granted.iter();
     let slots = granted.flat_map(|granted| &granted.slots);

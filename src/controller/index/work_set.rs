@@ -1,4 +1,4 @@
-//! The workloads that one task handles.
+//! Keeps the workloads that one task handles.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -7,23 +7,24 @@ use tokio::sync::Notify;
 use super::dirty_set::DirtySet;
 use consul_semaphore::Uid;
 
-/// The workloads that one task handles. The task takes those that have changed and remembers itself when it looks at one
-/// again, so that one change costs no look at all of them.
+/// Set of the workloads that one task handles. The task takes those that have changed, and remembers itself when it
+/// looks at a workload again. So one change does not cost a look at all of them.
 #[derive(Default)]
 pub(super) struct WorkSet {
-    /// All workloads may be among them while the operator starts, and no memory is kept for them afterwards.
+    /// Workloads of the set. All workloads may be in it while the operator starts, and no memory is kept for them
+    /// afterwards.
     members: BTreeSet<Uid>,
     changed: DirtySet<Uid>,
 }
 
 impl WorkSet {
-    /// A workload is one of them now, or still is and has changed.
+    /// Adds a workload to the set, or notes that a workload of the set has changed.
     pub(super) fn insert(&mut self, workload: &Uid) {
         self.members.insert(workload.clone());
         self.changed.mark(workload.clone());
     }
 
-    /// A workload is none of them any more. Returns whether it was one.
+    /// Removes a workload from the set. Returns whether it was in the set.
     pub(super) fn remove(&mut self, workload: &Uid) -> bool {
         let was = self.members.remove(workload);
         if was {
@@ -32,22 +33,22 @@ impl WorkSet {
         was
     }
 
-    /// Whether a workload is one of them.
+    /// Whether a workload is in the set.
     pub(super) fn contains(&self, workload: &Uid) -> bool {
         self.members.contains(workload)
     }
 
-    /// All of them, in no order.
+    /// Returns all workloads of the set, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Uid> {
         self.members.iter()
     }
 
-    /// Takes those that have come, have changed or have gone since the last call.
+    /// Takes the workloads that were added, have changed or were removed since the last call.
     pub(super) fn take_changed(&mut self) -> BTreeSet<Uid> {
         self.changed.take()
     }
 
-    /// Notified when one has come, has changed or has gone.
+    /// Returns the `Notify` that is notified when a workload was added, has changed or was removed.
     pub(super) fn wake(&self) -> Arc<Notify> {
         self.changed.wake()
     }

@@ -1,8 +1,8 @@
-//! The text of the record: which proofs are written, and how much room they may take.
+//! Reads and writes the text of the record: which proofs are in it, and how much room they may take.
 //!
-//! What a tenant chooses (names, TTLs, Secrets) takes a fixed number of bytes here, and each namespace has its share of
-//! the entries. So the text can always be read again, and what has no room of its own in it counts as the oldest of
-//! its own namespace.
+//! What a tenant chooses (names, TTLs, Secrets) takes a fixed number of bytes here, and each namespace has its share
+//! of the entries. So the text can always be read again. A group that has no room of its own in the text counts as
+//! the oldest one of its namespace.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,17 +14,17 @@ use serde_json::value::RawValue;
 use consul_client::clock::Moment;
 use consul_semaphore::{LastProof, LastProofs};
 
-/// The longest text that is read or written, in bytes. All annotations of an object together have at most 256 KiB.
+/// Longest text that is read or written, in bytes. All annotations of an object together have at most 256 KiB.
 const LONGEST: usize = 240 << 10;
 
-/// The most operators whose records are kept in one Lease.
+/// Maximum number of operators whose records are kept in one Lease.
 const MOST_OPERATORS: usize = 8;
 
-/// The most entries of one operator. One takes 74 bytes at most, with the number of its namespace, so all records that
-/// are kept in one Lease have room in it.
+/// Maximum number of entries of one operator. An entry takes 74 bytes at most, with the number of its namespace, so
+/// all records that are kept in one Lease have room in it.
 const MOST_ENTRIES: usize = 320;
 
-/// Semaphores of one namespace whose proofs become old together, or an entry for the others of a namespace.
+/// Group of semaphores of one namespace whose proofs become old together, or of all other semaphores of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Group {
     namespace: u64,
@@ -32,10 +32,11 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// The name of the group of all others of a namespace.
+    /// Name of the group of all others of a namespace.
     const REST: u32 = 0;
 
-    /// A group of semaphores of this namespace. What they have in common is different for each group.
+    /// Creates the group of the semaphores of this namespace that have these texts in common. The texts are different
+    /// for each group.
     pub(super) fn new(namespace: &str, in_common: &[&str]) -> Self {
         Self {
             namespace: u64::from_be_bytes(short_hash(&[namespace])),
@@ -43,7 +44,7 @@ impl Group {
         }
     }
 
-    /// The group of all semaphores of its namespace without an entry of their own.
+    /// Returns the group of all semaphores of the same namespace that have no entry of their own.
     fn rest(self) -> Self {
         Self {
             name: Self::REST,
@@ -51,7 +52,7 @@ impl Group {
         }
     }
 
-    /// The group that its namespace shares with a few others if there are more namespaces than entries.
+    /// Returns the group that the namespace shares with a few others if there are more namespaces than entries.
     fn shared(self) -> Self {
         Self {
             namespace: self.namespace % MOST_ENTRIES as u64,
@@ -59,13 +60,13 @@ impl Group {
         }
     }
 
-    /// In which entries its proof can be, the most exact one first.
+    /// Returns the entries that the proof of this group can be in, the most exact one first.
     pub(super) fn entries(self) -> [Self; 3] {
         [self, self.rest(), self.shared()]
     }
 }
 
-/// The first bytes of the SHA-256 of these texts. It is the same in every version of the operator.
+/// Returns the first bytes of the SHA-256 of these texts. They are the same in every version of the operator.
 fn short_hash<const N: usize>(texts: &[&str]) -> [u8; N] {
     let mut context = Context::new(&SHA256);
     for text in texts {
@@ -76,20 +77,22 @@ fn short_hash<const N: usize>(texts: &[&str]) -> [u8; N] {
     digest.as_ref().first_chunk().copied().unwrap_or([0; N])
 }
 
-/// The text: what each operator wrote, by the part of the cluster that it works for. What another operator wrote may
-/// be in the format of another version.
+/// Text of the record: what each operator wrote, by the part of the cluster that it works for. Another operator's
+/// part may be in the format of another version.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Text(BTreeMap<String, Box<RawValue>>);
 
-/// When an operator wrote its record.
+/// Time at which an operator wrote its record.
 #[derive(Deserialize)]
 struct WrittenAt {
     at: Timestamp,
 }
 
 impl Text {
+    /// Reads the text of the record.
+    ///
     /// # Errors
-    /// What is wrong with it.
+    /// The text is too long or is no JSON object.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         if text.len() > LONGEST {
             return Err(format!("it has {} bytes", text.len()));
@@ -97,17 +100,17 @@ impl Text {
         serde_json::from_str(text).map_err(|error| error.to_string())
     }
 
-    /// What the operator for this part of the cluster wrote.
+    /// Returns what the operator for this part of the cluster wrote.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// That operator wrote something that can't be read.
     pub(super) fn of(&self, part: &str) -> Result<Option<Written>, String> {
         let written = self.0.get(part).map(|raw| serde_json::from_str(raw.get()));
         written.transpose().map_err(|error| error.to_string())
     }
 
-    /// Puts in what the operator for this part writes, and returns it as text. The oldest records of other operators
-    /// are left out if there are too many.
+    /// Inserts what the operator for this part writes, and returns the whole as text. If there are too many records,
+    /// the oldest ones of other operators are left out.
     pub(super) fn with(mut self, part: &str, written: &Written) -> serde_json::Result<String> {
         let raw = serde_json::value::to_raw_value(written)?;
         self.0.insert(part.to_owned(), raw);
@@ -129,20 +132,20 @@ impl Text {
     }
 }
 
-/// What one operator wrote.
+/// Record that one operator wrote.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Written {
-    /// When, by its wall clock.
+    /// Time of the writing, by the operator's wall clock.
     at: Timestamp,
-    /// How many milliseconds before that the record was last complete: an operator takes the record over before it
-    /// knows which workloads run.
+    /// Milliseconds before `at` when the record was last complete. Right after an operator took the record over, it
+    /// is not complete, because the operator does not know yet which workloads run.
     complete: u32,
-    /// By namespace and name of the group.
+    /// Proofs by namespace and name of the group.
     groups: BTreeMap<u64, BTreeMap<u32, WrittenProof>>,
 }
 
 impl Written {
-    /// What there is to record now; `None` if there is nothing.
+    /// Returns what there is to record; `None` if there is nothing.
     pub(super) fn new(proofs: &LastProofs<Group>, now: Moment, at: Timestamp) -> Option<Self> {
         let (complete, groups) = proofs.entries()?;
         let mut by_namespace: BTreeMap<u64, Vec<(Group, WrittenProof)>> = BTreeMap::new();
@@ -158,7 +161,8 @@ impl Written {
             groups: BTreeMap::new(),
         };
         for (_, mut proofs) in by_namespace {
-            // The rest counts as the oldest of all, so the others keep their own entries.
+            // The entry of the rest counts as old as the oldest proof, so the youngest proofs keep entries of their
+            // own.
             proofs.sort_by_key(|(_, proof)| proof.spent());
             for (place, (group, proof)) in proofs.iter().enumerate() {
                 if proofs.len() > 1 && place + 1 < room {
@@ -181,10 +185,10 @@ impl Written {
         *known = known.and(proof);
     }
 
-    /// The same by the clocks of this machine.
+    /// Returns the proofs by the clocks of this machine.
     pub(super) fn proofs(self, now: Moment, time: Timestamp) -> LastProofs<Group> {
         let since = time.duration_since(self.at);
-        // A clock that is behind says nothing about the time since.
+        // A clock that is behind says nothing about the time since the writing.
         let since = Duration::try_from(since).unwrap_or_default();
         let groups = self.groups.into_iter().flat_map(|(namespace, groups)| {
             groups.into_iter().map(move |(name, written)| {
@@ -197,8 +201,8 @@ impl Written {
     }
 }
 
-/// A [`LastProof`] as it is written: its age, its TTL and how long operators have run since then, in milliseconds. 49
-/// days are as good as more: no TTL is longer than a day.
+/// A [`LastProof`] in the format of the text: its age, its TTL and how long operators have run since then, in
+/// milliseconds. The numbers end at 49 days, which is enough because no TTL is longer than a day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "[u32; 3]", into = "[u32; 3]")]
 struct WrittenProof {
@@ -236,13 +240,13 @@ impl WrittenProof {
         }
     }
 
-    /// How much of its TTL has passed, in thousandths.
+    /// Returns how much of the TTL has passed, in thousandths.
     fn spent(self) -> u64 {
         u64::from(self.age) * 1000 / u64::from(self.ttl.max(1))
     }
 
-    /// A proof that is no better than either of them: the shorter TTL, and the larger part of it has passed. A proof
-    /// with a long TTL is renewed rarely, so its age alone says little about another one.
+    /// Returns a proof that is no better than either of two proofs: it has the shorter TTL, and the larger part of it
+    /// has passed. Age alone does not compare proofs, because a proof with a long TTL is renewed rarely.
     fn and(self, other: Self) -> Self {
         let ttl = self.ttl.min(other.ttl);
         let [one, other] = [self, other].map(|proof| proof.with_shorter_ttl(ttl));
@@ -284,7 +288,7 @@ mod tests {
 
     type Proofs = BTreeMap<Group, LastProof>;
 
-    /// When the proofs are recorded, and read again.
+    /// Returns the moment at which the proofs are recorded, and read again.
     fn now() -> Moment {
         Moment::from_boot(Duration::from_secs(1_000_000))
     }
@@ -297,7 +301,7 @@ mod tests {
         })
     }
 
-    /// Those of groups of so many namespaces.
+    /// Generates the proofs of groups of so many namespaces.
     fn proofs() -> impl Strategy<Value = Proofs> {
         prop_oneof![Just(1_u32), Just(3), Just(300), Just(2000)].prop_flat_map(|namespaces| {
             let group = (0..namespaces, 0..900_u32).prop_map(|(namespace, name)| {
@@ -307,7 +311,7 @@ mod tests {
         })
     }
 
-    /// The text of these proofs, and what is read from it at once.
+    /// Returns the text of these proofs, and what is read from it at once.
     fn read_again(proofs: &Proofs) -> (String, LastProofs<Group>) {
         let recorded = LastProofs::recorded(now(), proofs.clone());
         let written = Written::new(&recorded, now(), Timestamp::UNIX_EPOCH).unwrap();
@@ -316,7 +320,8 @@ mod tests {
         (text, read.proofs(now(), Timestamp::UNIX_EPOCH))
     }
 
-    /// How long a workload with this grace period may run without a proof, and how long Consul may be asked first.
+    /// Returns how long a workload with this grace period may run without a proof, and how long Consul may be asked
+    /// first.
     fn left(proof: &LastProof, grace: u64) -> [Duration; 2] {
         let tenure = tenure(proof.ttl.unwrap(), Duration::from_secs(grace));
         [now().since(proof.sent), proof.ran].map(|passed| tenure.saturating_sub(passed))

@@ -1,4 +1,4 @@
-//! How a `ConsulSemaphore` may use Consul: with the operator's token, with its own, or not at all.
+//! Decides how a `ConsulSemaphore` may use Consul: with the operator's token, with its own token, or not at all.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use consul_client::clock::Moment;
 use consul_semaphore::engine::ConsulAccess;
 use consul_semaphore_api::{ConsulSemaphore, TokenSecretRef, conditions::Reason};
 
-/// An access for conditions.
+/// Description of an access for conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stated {
     problem: Option<(Reason, String)>,
@@ -21,30 +21,30 @@ pub(super) struct Stated {
 }
 
 impl Stated {
-    /// See [`Access::problem`].
+    /// Returns the problem of the access: see [`Access::problem`].
     pub(super) fn problem(&self) -> Option<(Reason, String)> {
         self.problem.clone()
     }
 
-    /// See [`Access::whose_token`].
+    /// Returns the name of the token: see [`Access::whose_token`].
     pub(super) fn whose_token(&self) -> &str {
         &self.whose_token
     }
 }
 
-/// How a semaphore may use Consul now.
+/// Access of a semaphore to Consul.
 pub(super) struct Access {
     kind: Kind,
-    /// When it last changed.
+    /// Time of the last change of the access.
     since: Moment,
 }
 
 enum Kind {
-    /// With the operator's own token.
+    /// The semaphore uses the operator's own token.
     Own,
-    /// Not with the operator's own token: why not, and what to do.
+    /// The semaphore must not use the operator's own token: the reason, and what to do.
     Barred(String),
-    /// With the token of its Secret.
+    /// The semaphore uses the token of its Secret.
     Secret {
         from: TokenSecretRef,
         token: Arc<SecretToken>,
@@ -52,7 +52,7 @@ enum Kind {
 }
 
 impl Access {
-    /// How this semaphore may use Consul. If it has its own token, reading it starts now.
+    /// Decides how this semaphore may use Consul. If it has its own token, reading the token starts at once.
     pub(super) fn new(context: &Arc<Context>, semaphore: &ConsulSemaphore) -> Self {
         let reference = reference_of(semaphore);
         let kind = if let Some(from) = secret_ref(semaphore) {
@@ -73,17 +73,17 @@ impl Access {
         }
     }
 
-    /// Whether it still fits this spec.
+    /// Whether the access still fits the spec of this semaphore.
     pub(super) fn suits(&self, semaphore: &ConsulSemaphore) -> bool {
         match (&self.kind, secret_ref(semaphore)) {
             (Kind::Secret { from, .. }, Some(wanted)) => from == wanted,
-            // The fields that decide about the operator's own token are immutable.
+            // The fields that decide whether the operator's own token may be used are immutable.
             (Kind::Own | Kind::Barred(_), None) => true,
             _ => false,
         }
     }
 
-    /// The target in Consul, if there is access.
+    /// Returns the target in Consul, if there is access.
     pub(super) fn target(
         &self,
         context: &Context,
@@ -98,7 +98,7 @@ impl Access {
         }
     }
 
-    /// Whose token it is, in this namespace.
+    /// Returns the credential of the access, for a semaphore in this namespace.
     pub(super) fn credential(&self, namespace: &Arc<str>) -> Credential {
         match &self.kind {
             Kind::Own | Kind::Barred(_) => Credential::Own,
@@ -106,7 +106,7 @@ impl Access {
         }
     }
 
-    /// What is wrong with it, and what to do. The last good token may still be in use.
+    /// Returns what is wrong with the access, and what to do. The last good token may still be in use.
     pub(super) fn problem(&self) -> Option<(Reason, String)> {
         match &self.kind {
             Kind::Own => None,
@@ -115,7 +115,7 @@ impl Access {
         }
     }
 
-    /// Describes it for conditions.
+    /// Describes the access for conditions.
     pub(super) fn stated(&self) -> Stated {
         Stated {
             problem: self.problem(),
@@ -123,7 +123,7 @@ impl Access {
         }
     }
 
-    /// Whose token it is, for people.
+    /// Returns a name for the token, for people.
     fn whose_token(&self) -> String {
         match &self.kind {
             Kind::Own | Kind::Barred(_) => "the operator's token".to_owned(),
@@ -131,7 +131,7 @@ impl Access {
         }
     }
 
-    /// The access for the engine, with this target.
+    /// Returns the access for the engine, with this target.
     pub(super) fn for_target(&self, target: Option<&ConsulTarget>) -> ConsulAccess {
         let since = self.since;
         match (target, &self.kind) {
@@ -143,7 +143,7 @@ impl Access {
         }
     }
 
-    /// Whether it is still unknown: the token is being read for the first time.
+    /// Whether the access is still unknown, because the token is being read for the first time.
     pub(super) fn is_pending(&self) -> bool {
         match &self.kind {
             Kind::Own | Kind::Barred(_) => false,
@@ -151,7 +151,7 @@ impl Access {
         }
     }
 
-    /// Reports changes of the access, or of its problem; `None` if it can't change.
+    /// Returns a receiver for changes of the access, or of its problem; `None` if the access can't change.
     pub(super) fn changes(&self) -> Option<TokenChanges> {
         match &self.kind {
             Kind::Secret { token, .. } => Some(token.changes()),

@@ -1,14 +1,14 @@
-//! What is wrong with Consul, and what a person can do about it.
+//! Explains what is wrong with Consul, and what a person can do about it.
 
 use super::conditions::Observed;
 use consul_client as consul;
 use consul_semaphore_api::conditions::Reason;
 
 impl Observed<'_> {
-    /// The reason for a condition, and what a person can do about the error.
+    /// Returns the reason for a condition, and what a person can do about the error.
     pub(super) fn explain(&self, error: &consul::Error) -> (Reason, String) {
         if matches!(error, consul::Error::Denied(_)) {
-            // The token may be an old one, because the new one can't be read.
+            // The denied token may be an old one, which is still in use because the new one can't be read.
             if let Some((reason, message)) = self.access.problem() {
                 return (reason, format!("{error}, and {message}"));
             }
@@ -69,7 +69,7 @@ impl Observed<'_> {
     }
 }
 
-/// The reason for a condition, and what a person can do about any other error.
+/// Returns the reason for a condition, and what a person can do about an error that has no other explanation.
 fn advise(error: &consul::Error) -> (Reason, &'static str) {
     match error {
         consul::Error::NotSent(_) | consul::Error::NoTurn(_) => {

@@ -1,4 +1,4 @@
-//! The conditions of one queue, and what a person can do about them.
+//! Determines the conditions of one queue, and what a person can do about them.
 
 use super::access::Stated;
 use crate::controller::index::Index;
@@ -11,10 +11,10 @@ use consul_semaphore::{
 };
 use consul_semaphore_api::conditions::{ConditionStatus, ConditionType, Finding, Reason};
 
-/// The message of a semaphore that its spec pauses.
+/// Message of a semaphore that its spec pauses.
 const PAUSED: &str = "spec.paused is true: no slot is granted, and running Jobs continue. Set it to false to grant again";
 
-/// The facts behind the conditions of a queue, or of a keyed semaphore without a key in use.
+/// Facts behind the conditions of a queue, or of a semaphore without a key in use.
 pub(super) struct Observed<'a> {
     pub(super) reference: &'a QueueRef,
     pub(super) settings: &'a Settings,
@@ -22,29 +22,29 @@ pub(super) struct Observed<'a> {
     pub(super) opening: Opening,
     /// Whether Consul may be used, and with whose token.
     pub(super) access: &'a Stated,
-    /// The node of the sessions that are created; `None` while Consul can't be used.
+    /// Node of the sessions that are created; `None` while Consul can't be used.
     pub(super) node: Option<&'a str>,
     pub(super) index: &'a Index,
-    /// What is wrong with Consul.
+    /// Current trouble with Consul, if there is any.
     pub(super) error: Option<&'a consul::Error>,
     /// Whether Consul has answered.
     pub(super) answered: bool,
     pub(super) went_back: bool,
-    /// The queue, unless no key is in use.
+    /// Queue that the conditions are about, unless no key is in use.
     pub(super) queue: Option<&'a Queue>,
 }
 
-/// What a workload in a queue needs there. Workloads with the same need wait for the same.
+/// Need of a workload in a queue. Workloads with the same need wait for the same thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::controller) struct Need {
-    /// How many slots.
+    /// Number of slots that the workload asks for.
     pub(in crate::controller) slots: u32,
-    /// How many of the free slots are not for it, because they are reserved for a higher priority.
+    /// Number of free slots that the workload can't have, because they are reserved for a higher priority.
     pub(in crate::controller) withheld: u32,
 }
 
 impl Need {
-    /// What a workload needs of a semaphore, or of one key of it.
+    /// Returns what a workload needs of a semaphore, or of one key of it.
     pub(in crate::controller) fn of(settings: &Settings, workload: &Workload) -> Self {
         let slots = settings.request(workload);
         Self {
@@ -54,18 +54,18 @@ impl Need {
     }
 }
 
-/// Why a workload in a queue has no slot yet.
+/// Reason why a workload in a queue has no slot yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::controller) struct Obstacle {
-    /// For people.
+    /// Explanation for people.
     pub(in crate::controller) message: String,
     /// Whether nothing is granted until somebody repairs something.
     pub(in crate::controller) needs_repair: bool,
 }
 
 impl Obstacle {
-    /// What keeps a workload with this need from its slots, while so many are `free` for it, if that is known; `None`
-    /// if nothing but its turn is missing. The findings are about such a workload.
+    /// Returns what keeps a workload with this need from its slots; `None` if it only waits for its turn. `free` is
+    /// the number of free slots that it may have, if that is known. The findings must be those for such a workload.
     fn of(findings: &[Finding], free: Option<u32>, need: Need) -> Option<Self> {
         let few = free.is_some_and(|free| free < need.slots);
         let of_slots = |finding: &Finding| {
@@ -96,7 +96,7 @@ impl Obstacle {
 }
 
 impl<'a> Observed<'a> {
-    /// What keeps a workload in this queue from what it asks for.
+    /// Returns what keeps a workload in this queue from the slots that it needs.
     pub(super) fn obstacle(&self, conclusion: &Conclusion, need: Need) -> Option<Obstacle> {
         let slots = self.lock().and_then(slots);
         let free = slots.map(|(limit, held)| {
@@ -108,13 +108,13 @@ impl<'a> Observed<'a> {
         let findings = self.findings_with(conclusion, reserved);
         let mut obstacle = Obstacle::of(&findings, free, need)?;
         if let Some(Lock::Unreadable(Unreadable::LeftOver { .. })) = self.lock() {
-            // The operator removes it.
+            // The operator itself removes a key that is left over.
             obstacle.needs_repair = false;
         }
         Some(obstacle)
     }
 
-    /// The same for this queue. `shown` says whether it was readable before.
+    /// Returns these facts with those of a queue. `shown` says whether the queue was readable before.
     pub(super) fn with_queue(self, queue: &'a Queue, shown: bool) -> Self {
         Self {
             settings: queue.settings(),
@@ -126,7 +126,7 @@ impl<'a> Observed<'a> {
         }
     }
 
-    /// The same for what the watch of a semaphore's prefix shows.
+    /// Returns these facts with those that the watch of a semaphore's prefix shows.
     pub(super) fn with_watch(self, semaphore: &'a Semaphore) -> Self {
         let watched = semaphore.watched();
         Self {
@@ -147,7 +147,7 @@ impl<'a> Observed<'a> {
         self.settings.restrictions.reserved
     }
 
-    /// The findings, if these slots are reserved for others.
+    /// Returns the findings, given that these slots are reserved for others.
     fn findings_with(&self, conclusion: &Conclusion, reserved: Option<Reserved>) -> Vec<Finding> {
         let reachable = self.consul_reachable();
         vec![
@@ -158,7 +158,7 @@ impl<'a> Observed<'a> {
         ]
     }
 
-    /// The summary: whether the semaphore does what its spec asks for.
+    /// Returns the summary: whether the semaphore does what its spec asks for.
     fn ready(&self, conclusion: &Conclusion, reachable: &Finding) -> Finding {
         let not =
             |reason, message: String| Finding::new(ConditionType::Ready, false, reason, message);
@@ -214,7 +214,8 @@ impl<'a> Observed<'a> {
         Finding::new(ConditionType::Ready, true, reason, message)
     }
 
-    /// The message of a semaphore that is outside its windows; `None` while one is open, or without windows.
+    /// Returns the message of a semaphore that is outside its windows; `None` while a window is open, or if there are
+    /// no windows.
     fn outside_windows(&self) -> Option<String> {
         let Opening::Closed { until } = self.opening else {
             return None;
@@ -225,7 +226,7 @@ impl<'a> Observed<'a> {
         ))
     }
 
-    /// What is wrong with windows of the spec.
+    /// Returns what is wrong with windows of the spec.
     fn invalid_windows(&self) -> Option<String> {
         let invalid = self.settings.restrictions.windows.invalid().iter();
         let invalid =
@@ -234,7 +235,7 @@ impl<'a> Observed<'a> {
         (!invalid.is_empty()).then(|| invalid.join("; "))
     }
 
-    /// What a semaphore that is being deleted waits for, and what to do if that never happens.
+    /// Returns what a semaphore that is being deleted waits for, and what to do if that never happens.
     fn terminating(&self) -> String {
         let mut message =
             "being deleted: no slot is granted. It is removed when the last Job that \
@@ -329,7 +330,7 @@ impl<'a> Observed<'a> {
         Finding::new(ConditionType::LimitAgreed, agreed, reason, message)
     }
 
-    /// The holders of a rate, as they describe themselves.
+    /// Returns the holders of a rate, as they describe themselves.
     fn counted(&self) -> impl Iterator<Item = Option<ContenderBody>> {
         let reading = self.queue.and_then(Queue::reading);
         let reading = reading.filter(|_| self.settings.is_rate());
@@ -340,7 +341,8 @@ impl<'a> Observed<'a> {
         })
     }
 
-    /// Who counts starts by another period, or holds a slot of a rate as long as it runs.
+    /// Returns a message about a holder that counts starts by another period, or that holds a slot of a rate as long
+    /// as it runs.
     fn other_period(&self) -> Option<String> {
         let ours = self.settings.period?;
         let theirs =
@@ -359,7 +361,7 @@ impl<'a> Observed<'a> {
         ))
     }
 
-    /// When the next start of a rate is allowed, once all slots are held.
+    /// Returns when the next start of a rate is allowed, once all slots are held.
     fn next_start(&self) -> Option<jiff::Timestamp> {
         let stamps = self.counted().flatten();
         stamps.filter_map(|body| body.cools_until).min()
@@ -478,12 +480,12 @@ impl<'a> Observed<'a> {
         self.queue?.reading().map(Reading::lock)
     }
 
-    /// How many slots are cooling.
+    /// Returns how many slots are cooling.
     fn cooling(&self) -> usize {
         self.queue.map_or(0, |queue| queue.cooldowns().count())
     }
 
-    /// The condition while `.lock` can't be read.
+    /// Returns the condition while `.lock` can't be read.
     fn unknown(&self, condition: ConditionType) -> Finding {
         let reason = match (self.error, self.lock()) {
             (Some(error), _) => self.explain(error).0,
@@ -503,7 +505,8 @@ impl<'a> Observed<'a> {
     }
 }
 
-/// Whether slots are free while so many are held, by the limit in force and the limit in all, and in words.
+/// Returns whether slots are free while this many are held, with the reason and a message. The limits are the one in
+/// force and the one in all.
 fn availability(
     held: i32,
     (in_force, limit): (i32, i32),
@@ -530,7 +533,7 @@ fn availability(
     (free, reason, message)
 }
 
-/// The limit, and who holds, dead holders included; `None` if they are unknown.
+/// Returns the limit and the holders, including dead holders; `None` if they are unknown.
 pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
     match lock {
         Lock::Semaphore { body, .. } => Some((body.limit(), body.holders().collect())),
@@ -547,7 +550,7 @@ pub(super) fn is_ready(findings: &[Finding]) -> bool {
     findings.iter().any(is)
 }
 
-/// A name, and how many there are besides.
+/// Returns a name, and how many others there are.
 fn others(name: &str, count: usize) -> String {
     match count {
         0 | 1 => name.to_owned(),
@@ -576,7 +579,7 @@ mod tests {
         ]
     }
 
-    /// So many slots, none of which is reserved for others.
+    /// Returns the need for this many slots, none of which is reserved for others.
     fn need(slots: u32) -> Need {
         Need { slots, withheld: 0 }
     }

@@ -1,4 +1,5 @@
-//! The status of a `ConsulSemaphore` that this operator does not manage, because another API server uses its identity.
+//! Writes the status of a `ConsulSemaphore` that this operator does not manage, because another API server uses its
+//! identity.
 
 use std::sync::Arc;
 
@@ -12,11 +13,11 @@ use consul_semaphore_api::{
     conditions::{ConditionType, Finding, Reason},
 };
 
-/// Writes the condition, and leaves the rest of the status as it was.
+/// Writer of the condition. It leaves the rest of the status as it was.
 pub(in crate::controller) struct ConflictReport {
     object: watch::Sender<Arc<ConsulSemaphore>>,
     reporter: Reporter,
-    /// What the event says.
+    /// Text of the last event.
     message: Option<String>,
 }
 
@@ -31,7 +32,7 @@ impl ConflictReport {
         }
     }
 
-    /// Whether it is about this object.
+    /// Whether this report is about the object of this semaphore.
     pub(in crate::controller) fn is_of(&self, semaphore: &ConsulSemaphore) -> bool {
         self.object.borrow().metadata.uid == semaphore.metadata.uid
     }

@@ -1,4 +1,4 @@
-//! The finalizer on a `ConsulSemaphore` in the API server. The engine decides when it is added and removed.
+//! Adds and removes the finalizer on a `ConsulSemaphore` in the API server. The engine decides when.
 
 use kube::{Api, Resource, ResourceExt, api::Patch};
 use serde_json::json;
@@ -17,7 +17,7 @@ use consul_semaphore_api::{
 };
 
 impl SemaphoreController {
-    /// Whether the finalizer is on.
+    /// Whether the object has the finalizer.
     pub(in crate::controller) fn has_finalizer(&self) -> bool {
         let object = self.object.borrow();
         let mut finalizers = object.finalizers().iter();
@@ -82,7 +82,7 @@ impl SemaphoreController {
         });
     }
 
-    /// Reports what a semaphore that is otherwise cleaned up leaves for others.
+    /// Reports what a semaphore leaves in Consul for others when it is otherwise cleaned up.
     pub(in crate::controller) fn report_leftovers(&mut self, semaphore: &Semaphore) {
         let queues = semaphore.queues().iter();
         let mut left = queues.filter_map(|(key, state)| {
@@ -102,7 +102,7 @@ impl SemaphoreController {
         ));
     }
 
-    /// Reports what may remain of a semaphore that can't clean up in Consul, before the finalizer is removed.
+    /// Reports what may remain in Consul of a semaphore that can't clean up there, before the finalizer is removed.
     pub(in crate::controller) fn report_possible_leftovers(&mut self, semaphore: &Semaphore) {
         let problem = self.access.problem().map(|(_, why)| why);
         let Some(why) = semaphore.why_left_behind(problem) else {
@@ -144,7 +144,7 @@ impl SemaphoreController {
                 crash::reach(Point::LockRemoved, &reference.namespace).await;
             }
             let semaphore = call(api.get_opt(&reference.name)).await?;
-            // Leave another semaphore of that name alone.
+            // Another semaphore of the same name keeps its finalizer.
             if let Some(semaphore) = semaphore.filter(|found| found.metadata.uid == uid) {
                 let others = semaphore.finalizers().iter().map(String::as_str);
                 let others = others.filter(|finalizer| *finalizer != FINALIZER).collect();
@@ -182,7 +182,7 @@ fn lock_key(semaphore: &Semaphore, key: Option<&Key>) -> String {
     key.map_or_else(|| prefix.lock_key(), |key| prefix.of_key(key).lock_key())
 }
 
-/// Why a deleted semaphore leaves `.lock` in Consul; `None` if it was removed.
+/// Returns why a deleted semaphore leaves `.lock` in Consul; `None` if it was removed.
 fn why_left_to_others(reading: &Reading) -> Option<String> {
     let contenders = reading.contenders().count();
     match reading.lock() {

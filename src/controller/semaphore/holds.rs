@@ -1,22 +1,22 @@
-//! How long slots were held lately, and when a waiting workload is likely to start. It is only shown, and decides
-//! nothing.
+//! Remembers how long slots were held lately, to estimate when a waiting workload is likely to start. The estimate is
+//! only shown, and decides nothing.
 
 use std::collections::VecDeque;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// How many holds are remembered.
+/// Number of holds that are remembered.
 const REMEMBERED: usize = 20;
 
-/// How many it takes to say anything.
+/// Number of holds that are needed for an estimate.
 const LEAST: usize = 5;
 
-/// How long the last slots of one lock key were held.
+/// Durations for which the last slots of one lock key were held.
 #[derive(Debug, Default)]
 pub(super) struct Holds(VecDeque<SignedDuration>);
 
 impl Holds {
-    /// A slot was given back.
+    /// Notes that a slot was given back.
     pub(super) fn note(&mut self, granted: Timestamp, released: Timestamp) {
         let held = released.duration_since(granted).max(SignedDuration::ZERO);
         self.0.push_back(held);
@@ -32,9 +32,9 @@ impl Holds {
         middle.filter(|_| holds.len() >= LEAST)
     }
 
-    /// When a slot is likely to be free for the workload for which `before` more slots have to become free first.
-    /// `since` says since when each of the slots is held, the longest first. `None`: that is not known, or a holder
-    /// has its slot for longer than is usual.
+    /// Returns when a slot is likely to be free for a workload, if `before` other slots have to become free first.
+    /// `since` has the time since which each slot is held, the longest first. Returns `None` if the time is unknown,
+    /// or if a holder has its slot for longer than is usual.
     pub(super) fn expected(
         &self,
         before: usize,
@@ -42,7 +42,7 @@ impl Holds {
         now: Timestamp,
     ) -> Option<Timestamp> {
         let median = self.median()?;
-        // Each slot is free a median after it was granted, and then once in each median.
+        // Each slot is expected to be free one median after it was granted, and again after each further median.
         let rounds = before.checked_div(since.len())?;
         let since = since.get(before % since.len())?;
         let rounds = i32::try_from(rounds).ok()?.checked_add(1)?;

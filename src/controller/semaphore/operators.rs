@@ -1,58 +1,60 @@
-//! Which operators write the status of a semaphore. Two that manage it keep its limit, and do all other work twice.
+//! Tracks which operators write the status of a semaphore. Two operators that manage it keep its limit, and do all
+//! other work twice.
 //!
-//! Each writes its name into the status. A name that changes says nothing by itself: a new leader has a new name, and
-//! a write of the earlier one may arrive late. So another operator counts only after several writes of its own.
+//! Each operator writes its name into the status. A name that changes proves nothing by itself, because a new leader
+//! has a new name, and a write of the earlier leader may arrive late. So another operator counts only after several
+//! writes of its own.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use consul_client::clock::Moment;
 
-/// How many writes show that another operator works. A process that ends has at most one under way.
+/// Number of writes that show that another operator works. A process that ends has at most one write under way.
 const ENOUGH: u32 = 3;
 
-/// How long another operator counts after its last write.
+/// Time for which another operator counts after its last write.
 const LASTING: Duration = Duration::from_mins(10);
 
-/// How many other operators are remembered.
+/// Number of other operators that are remembered.
 const MOST: usize = 4;
 
-/// The longest name of a replica, in bytes.
+/// Longest name of a replica, in bytes.
 const LONGEST_NAME: usize = 253;
 
-/// It is logged again after this time, then after twice that, and so on.
+/// Time after which the warning is logged again. Each further pause is twice as long.
 const REMINDER: Duration = Duration::from_mins(1);
 
-/// The longest time between two log lines.
+/// Longest time between two log lines.
 const LONGEST_REMINDER: Duration = Duration::from_hours(1);
 
-/// The operators that write one status.
+/// Operators that write one status.
 #[derive(Debug)]
 pub(super) struct Operators {
-    /// The name of this replica.
+    /// Name of this replica.
     own: Arc<str>,
     others: BTreeMap<String, Other>,
-    /// When it is logged again, and how long after the previous time.
+    /// Time at which the warning is logged again, and the pause after that.
     reminder: Option<(Moment, Duration)>,
 }
 
-/// Another operator.
+/// Operator other than this one.
 #[derive(Clone, Copy, Debug)]
 struct Other {
     writes: u32,
     last: Moment,
 }
 
-/// What follows from another operator's write.
+/// Consequences of another operator's write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Noted {
-    /// It is clear from now on that this other operator works.
+    /// Whether this write is the one that makes clear that the other operator works.
     pub(super) is_news: bool,
-    /// It should be logged.
+    /// Whether a warning about it should be logged.
     pub(super) is_to_be_logged: bool,
 }
 
 impl Operators {
-    /// Only this one.
+    /// Creates the set with only this operator.
     pub(super) fn new(own: Arc<str>) -> Self {
         Self {
             own,
@@ -61,7 +63,8 @@ impl Operators {
         }
     }
 
-    /// The other operator that wrote a status with these names; `None` if it was this one or is unknown.
+    /// Returns the other operator that wrote a status with these names; `None` if this operator wrote it, or if the
+    /// writer is unknown.
     pub(super) fn writer<'a>(&self, names: &'a [String]) -> Option<&'a str> {
         let name = names.first()?;
         let is_one = !name.is_empty()
@@ -71,7 +74,7 @@ impl Operators {
         is_one.then_some(name)
     }
 
-    /// Records a write of another operator, which came after this one was seen at work.
+    /// Records a write of another operator that came after this operator was seen at work.
     pub(super) fn note(&mut self, name: &str, now: Moment) -> Noted {
         if !self.others.contains_key(name) && self.others.len() >= MOST {
             let oldest = self.others.iter().min_by_key(|(_, other)| other.last);
@@ -103,14 +106,15 @@ impl Operators {
         is_due
     }
 
-    /// Who manages the semaphore, as the status says it: this replica first.
+    /// Returns the names of the operators that manage the semaphore, as the status lists them: this replica first.
     pub(super) fn names(&self) -> Vec<String> {
         let own = std::iter::once(self.own.to_string());
         own.chain(self.working().map(ToOwned::to_owned)).collect()
     }
 
-    /// Whether a status with these names says what is known here. Who wrote it does not matter: otherwise each new
-    /// leader would write all statuses, and two operators would write in turn for ever.
+    /// Whether a status with these names says what this operator knows. The order of the names, and so the writer,
+    /// does not matter. Otherwise each new leader would write all statuses, and two operators would write in turn for
+    /// ever.
     pub(super) fn are_said(&self, names: &[String]) -> bool {
         let mut others = self.working().peekable();
         if others.peek().is_none() {
@@ -120,14 +124,15 @@ impl Operators {
         is_said(&self.own) && others.all(is_said)
     }
 
-    /// When an operator no longer counts, if it does not write until then.
+    /// Returns when the next operator ceases to count, if it does not write until then.
     pub(super) fn until(&self) -> Moment {
         let working = self.others.values().filter(|other| other.works());
         let ends = working.map(|other| other.last + LASTING);
         ends.min().unwrap_or(Moment::END)
     }
 
-    /// Those that have not written for long no longer count. The next write of one shows that it still works.
+    /// Ends the counting of operators that have not written for long. The next write of such an operator shows that it
+    /// still works.
     pub(super) fn expire(&mut self, now: Moment) {
         for other in self.others.values_mut() {
             if other.works() && other.last + LASTING <= now {
@@ -141,7 +146,7 @@ impl Operators {
         working.map(|(name, _)| name.as_str())
     }
 
-    /// What to tell people: the same words from each of the operators.
+    /// Returns the warning for people. Each of the operators gives it the same words.
     pub(super) fn warning(&self) -> String {
         let mut names = self.names();
         names.sort();
@@ -176,7 +181,7 @@ mod tests {
         Operators::new("a".into())
     }
 
-    /// Of an operator that works.
+    /// Returns operators of which another one works.
     fn with_another() -> Operators {
         let mut operators = operators();
         for second in 1..=3 {
@@ -189,7 +194,7 @@ mod tests {
     fn only_an_operator_that_writes_again_and_again_counts() {
         let mut operators = operators();
         let nothing = Noted::default();
-        // Leaders that ended: each has one write that comes late.
+        // These leaders have ended, and each has one write that comes late.
         for name in ["b", "c", "d", "e", "f"] {
             assert_eq!(operators.note(name, at(1)), nothing);
         }
@@ -222,11 +227,11 @@ mod tests {
     #[test]
     fn one_alone_does_not_write_because_of_the_name() {
         let operators = operators();
-        // No status yet, one from before an upgrade, its own, and an earlier leader's.
+        // No status yet, one from before an upgrade, one of this operator, and one of an earlier leader.
         for said in [names([]), names(["a"]), names(["b"])] {
             assert!(operators.are_said(&said), "{said:?}");
         }
-        // Two that are no longer there.
+        // Both operators in this status are gone.
         assert!(!operators.are_said(&names(["b", "c"])));
     }
 

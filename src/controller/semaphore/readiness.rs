@@ -6,24 +6,24 @@ use super::SemaphoreController;
 use crate::controller::events;
 use consul_semaphore_api::conditions::{ConditionStatus, ConditionType, Finding, Reason};
 
-/// The reasons that were logged since the semaphore was last ready.
+/// Reasons that were logged since the semaphore was last ready.
 #[derive(Debug, Default)]
 pub(super) struct Readiness {
     logged: BTreeSet<Reason>,
 }
 
-/// What to log.
+/// Log entry about a change of readiness.
 #[derive(Debug, PartialEq, Eq)]
 enum LogEntry {
     Ready,
-    /// Something is wrong.
+    /// Something is wrong with the semaphore.
     NotReady,
     /// The semaphore is being deleted, as requested.
     AtRest,
 }
 
 impl Readiness {
-    /// What to log for the condition Ready; `None` if it was logged before.
+    /// Returns what to log for the condition Ready; `None` if it was logged before.
     fn note(&mut self, ready: &Finding) -> Option<LogEntry> {
         if ready.status == ConditionStatus::True {
             if ready.reason.is_intended() {

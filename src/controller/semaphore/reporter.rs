@@ -1,5 +1,5 @@
-//! Writes the status of one `ConsulSemaphore`: at most about once a second, and the last report is never lost.
-//! Foreign changes to the status are overwritten, and another operator that writes it is reported.
+//! Writes the status of one `ConsulSemaphore`, at most about once a second. The last report is never lost. Foreign
+//! changes to the status are overwritten, and another operator that writes it is reported.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -31,39 +31,40 @@ use consul_semaphore_api::{
     conditions::{self, Finding},
 };
 
-/// How long changes of the status are collected.
+/// Time for which changes of the status are collected.
 const COALESCE: Duration = Duration::from_secs(1);
 
-/// How long without a foreign write until the next one counts as the first again.
+/// Time without a foreign write after which the next one counts as the first again.
 const CALM: Duration = Duration::from_mins(1);
 
-/// How often it is written until nobody else was faster, before it waits.
+/// Number of attempts to write the status before the writer waits, if others write the object at the same time.
 const ATTEMPTS: usize = 4;
 
-/// A status to be written.
+/// Status that is to be written.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Report {
-    /// The status without its conditions.
+    /// Status without its conditions.
     pub(super) status: ConsulSemaphoreStatus,
-    /// What the conditions should say.
+    /// Findings that the conditions should say.
     pub(super) findings: Vec<Finding>,
-    /// The last [`FoundLimits`] that its limits take into account.
+    /// Number of the last [`FoundLimits`] that the limits of the status take into account.
     pub(super) found: u64,
 }
 
-/// The limits in a status that another operator wrote.
+/// Limits in a status that another operator wrote.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FoundLimits {
-    /// Counts them.
+    /// Number of these limits, which counts up.
     pub(super) number: u64,
     pub(super) limits: Vec<i32>,
-    /// The generation of the spec beside that status.
+    /// Generation of the spec at which that status was found.
     pub(super) generation: Option<i64>,
 }
 
 impl FoundLimits {
-    /// What `status.appliedLimits` may be according to a report. What another operator recorded, for this spec or a
-    /// newer one, is not removed by who does not know of it: it may be in Consul.
+    /// Returns what `status.appliedLimits` may be according to a report. Another operator may have recorded limits
+    /// for this spec or a newer one, and a report that does not know of them must not remove them, because they may
+    /// be in Consul.
     fn with(&self, report: &Report, stored: &[i32], generation: Option<i64>) -> Vec<i32> {
         let reported = &report.status.applied_limits;
         if report.found == self.number && report.status.observed_generation == generation {
@@ -74,7 +75,7 @@ impl FoundLimits {
     }
 }
 
-/// The only writer of one semaphore's status. Dropping it stops the writing.
+/// Only writer of one semaphore's status. Dropping it stops the writing.
 pub(super) struct Reporter {
     reports: watch::Sender<(u64, Report)>,
     written: watch::Receiver<u64>,
@@ -131,7 +132,7 @@ impl Reporter {
         }
     }
 
-    /// Submits a report; it replaces one that is not written yet. Returns its number.
+    /// Submits a report, which replaces a report that is not written yet. Returns its number.
     pub(super) fn publish(&self, report: Report) -> u64 {
         self.reports.send_if_modified(|(number, current)| {
             let news = *current != report;
@@ -144,22 +145,22 @@ impl Reporter {
         self.reports.borrow().0
     }
 
-    /// Requests that the last report is written without delay.
+    /// Has the last report written without delay.
     pub(super) fn hurry(&self) {
         self.urgent.notify_one();
     }
 
-    /// The number of the last report that was written.
+    /// Returns the number of the last report that was written.
     pub(super) fn written(&self) -> u64 {
         *self.written.borrow()
     }
 
-    /// Changes when another report was written.
+    /// Returns a receiver that changes when another report was written.
     pub(super) fn progress(&self) -> watch::Receiver<u64> {
         self.written.clone()
     }
 
-    /// The last limits that another operator wrote.
+    /// Returns a receiver of the last limits that another operator wrote.
     pub(super) fn found(&self) -> watch::Receiver<FoundLimits> {
         self.found.clone()
     }
@@ -173,20 +174,21 @@ struct Writer {
     about: ObjectReference,
     events: Events,
     operators: Operators,
-    /// The status in the API server.
+    /// Status in the API server.
     written: ConsulSemaphoreStatus,
-    /// The version of the object with it: only this one is written to, because a condition or a limit that somebody
-    /// else wrote since would be lost.
+    /// Version of the object with that status. Only this version is written to, because otherwise a condition or a
+    /// limit that somebody else wrote since would be lost.
     version: Option<String>,
-    /// The generation of the spec beside it.
+    /// Generation of the spec in that version.
     generation: Option<i64>,
-    /// Whether the API server has answered that: a watch may show an older status, from before this process worked.
+    /// Whether the API server has answered with that status. A watch may show an older status, from before this
+    /// process worked.
     is_certain: bool,
-    /// Whether a Lease or its name in the status shows that this replica works.
+    /// Whether a Lease or the name in the status shows that this replica works.
     is_introduced: bool,
     due: watch::Receiver<(u64, Report)>,
     seen: watch::Receiver<Arc<ConsulSemaphore>>,
-    /// When a foreign write may be overwritten again.
+    /// Pause until a foreign write may be overwritten again.
     mended: Option<Setback>,
     done: watch::Sender<u64>,
     found: watch::Sender<FoundLimits>,
@@ -248,8 +250,8 @@ impl Writer {
         }
     }
 
-    /// Whether somebody else has overwritten the status. Reads the object to find out: the watch may show an older
-    /// version than what was written here.
+    /// Whether somebody else has overwritten the status. Reads the object to find out, because the watch may show an
+    /// older version than the one that was written here.
     async fn is_overwritten(&mut self) -> bool {
         let seen = self.seen.borrow_and_update().clone();
         if self.due.borrow().0 == 0 {
@@ -286,7 +288,8 @@ impl Writer {
         overwritten
     }
 
-    /// Takes over what was read. Returns whether another operator wrote it; `None` if nobody else wrote the status.
+    /// Takes over the object that was read. Returns whether another operator wrote its status; `None` if nobody else
+    /// wrote it.
     fn take_news(&mut self, now: &ConsulSemaphore) -> Option<bool> {
         let others_wrote = now.status.clone().unwrap_or_default() != self.written;
         self.take(now, None);
@@ -294,7 +297,7 @@ impl Writer {
         others_wrote.then(|| was_certain && self.note_operator())
     }
 
-    /// Reports another operator that wrote the status. Returns whether one did.
+    /// Reports another operator that wrote the status. Returns whether there was one.
     fn note_operator(&mut self) -> bool {
         let Some(writer) = self.operators.writer(&self.written.operators) else {
             return false;
@@ -330,7 +333,7 @@ impl Writer {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// Delays the next check for foreign writes, increasingly if they repeat.
+    /// Delays the next check for foreign writes. The delay grows if they repeat.
     fn put_off(&mut self) {
         let now = Moment::now();
         let before = self.mended.filter(|before| now < before.until + CALM);
@@ -349,7 +352,7 @@ impl Writer {
         logged || refused
     }
 
-    /// The status from the last report. Conditions that are not in the report stay as they are.
+    /// Returns the status from the last report. Conditions that are not in the report stay as they are.
     fn status(&self) -> ConsulSemaphoreStatus {
         let (_, report) = self.due.borrow().clone();
         let found = self.found.borrow();
@@ -370,14 +373,14 @@ impl Writer {
         }
     }
 
-    /// The object now; `None` if the semaphore was deleted.
+    /// Reads the object; returns `None` if the semaphore was deleted.
     async fn read(&self) -> Result<Option<ConsulSemaphore>, CallError> {
         let now = call(self.api.get_opt(&self.name)).await?;
         Ok(now.filter(|now| now.uid() == self.uid))
     }
 
-    /// Takes over what is stored, after these limits were written if any were. Other limits are those of another
-    /// operator.
+    /// Takes over the stored status. `wrote` has the limits that were just written, if any. Other limits in the
+    /// stored status come from another operator.
     fn take(&mut self, object: &ConsulSemaphore, wrote: Option<&[i32]>) {
         let stored = object.status.clone().unwrap_or_default();
         self.version = object.resource_version();
@@ -392,8 +395,9 @@ impl Writer {
         self.written = stored;
     }
 
-    /// Writes the status, unless the semaphore was deleted. If somebody else has written the object since it was read,
-    /// it is read again and written at once, for the next one may come soon.
+    /// Writes the status, unless the semaphore was deleted. If somebody else has written the object since it was
+    /// read, the object is read again and the status is written at once, because the next foreign write may come
+    /// soon.
     async fn write(&mut self) -> Result<(), CallError> {
         for _ in 1..ATTEMPTS {
             let answer = self.try_to_write().await;
@@ -405,10 +409,10 @@ impl Writer {
         self.try_to_write().await
     }
 
-    /// Writes it to the version that is known. After a conflict the object is read again.
+    /// Writes the status to the known version of the object. After a conflict, the object is read again.
     async fn try_to_write(&mut self) -> Result<(), CallError> {
         let status = self.status();
-        // With the uid, so that it is not written to another semaphore of the same name.
+        // The uid keeps the status from being written to another semaphore of the same name.
         let metadata = json!({ "uid": self.uid, "resourceVersion": self.version });
         let body = Patch::Merge(json!({ "metadata": metadata, "status": whole(&status) }));
         let params = patch_params();
@@ -428,7 +432,7 @@ impl Writer {
     }
 }
 
-/// The status with every possible field: a merge patch leaves missing fields unchanged.
+/// Returns the status with every possible field, because a merge patch leaves missing fields unchanged.
 fn whole(status: &ConsulSemaphoreStatus) -> Value {
     let mut whole = json!({
         "limit": null,

@@ -12,8 +12,8 @@ use consul_semaphore_api::{
     conditions::{self, ConditionType, Reason},
 };
 
-/// The warning about a TTL of less than twice the time that the election waits for a dead leader: until another
-/// replica leads, nobody renews the sessions, and slots may be lost.
+/// Returns the warning about a TTL of less than twice the time that the election waits for a dead leader. Until
+/// another replica leads, nobody renews the sessions, and slots may be lost.
 pub(super) fn short_ttl(ttl: Option<Duration>, lease: Option<Duration>) -> Option<String> {
     let (ttl, lease) = (ttl?, lease?);
     (ttl < lease * 2).then(|| {
@@ -28,11 +28,11 @@ pub(super) fn short_ttl(ttl: Option<Duration>, lease: Option<Duration>) -> Optio
     })
 }
 
-/// What the status says of the limit.
+/// Returns how the limit is to be defended, by what the status says of it.
 pub(crate) fn defence(semaphore: &ConsulSemaphore) -> Defence {
     let status = semaphore.status.as_ref();
     let recorded = status.is_some_and(|s| s.applied_limits.contains(&semaphore.spec.limit));
-    // For a keyed semaphore the condition does not say which key it was.
+    // For a keyed semaphore, the condition does not say which key has the conflict.
     let keyed = semaphore.spec.keyed;
     let agreed =
         status.and_then(|status| conditions::find(&status.conditions, ConditionType::LimitAgreed));
@@ -43,12 +43,12 @@ pub(crate) fn defence(semaphore: &ConsulSemaphore) -> Defence {
     Defence::resumed(recorded, given_up && !keyed)
 }
 
-/// The settings in this spec, with what the operator adds to them.
+/// Returns the settings in the spec of this semaphore, with what the operator adds to them.
 pub(super) fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
     settings_of(&context.shared.cluster, context.shared.order, semaphore)
 }
 
-/// The settings in this spec, for a cluster.
+/// Returns the settings in the spec of this semaphore, for a cluster.
 pub(crate) fn settings_of(
     cluster: &Cluster,
     order: Order,

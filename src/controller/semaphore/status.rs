@@ -1,4 +1,4 @@
-//! The status of a semaphore: the last known state of each of its lock keys, folded into one.
+//! Composes the status of a semaphore: the last known state of each of its lock keys, folded into one.
 
 #![expect(
     clippy::ref_option,
@@ -27,20 +27,20 @@ use consul_semaphore_api::{
     conditions::{ConditionStatus, ConditionType, Finding, Reason},
 };
 
-/// The last reading from Consul; it stays in the status while Consul can't be read.
+/// Last reading from Consul. It stays in the status while Consul can't be read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shown {
     pub(super) limit: Option<u32>,
     pub(super) held: usize,
     pub(super) held_here: usize,
-    /// The oldest holders, each with the raft index of its grant.
+    /// Oldest holders, each with the raft index of its grant.
     pub(super) holders: Vec<(Option<u64>, HolderStatus)>,
-    /// Who waits in other clusters and programs, each with the raft index of its contender.
+    /// Contenders that wait in other clusters and programs, each with the raft index of its contender key.
     pub(super) elsewhere: Vec<(u64, WaiterStatus)>,
 }
 
 impl Shown {
-    /// What a reading of a queue's prefix shows.
+    /// Returns what a reading of a queue's prefix shows.
     pub(super) fn new(
         reference: &QueueRef,
         queue: &Queue,
@@ -96,7 +96,8 @@ fn is_here(queue: &Queue, session: &SessionId) -> bool {
     matches!(queue.owner(session), Some(Owner::Own(_) | Owner::Neighbour))
 }
 
-/// Who waits in other clusters and programs, longest first, as many as are listed.
+/// Returns the contenders that wait in other clusters and programs, the longest wait first, as many as the status
+/// lists.
 fn elsewhere(reference: &QueueRef, queue: &Queue, reading: &Reading) -> Vec<(u64, WaiterStatus)> {
     let mut waiting: Vec<_> = reading
         .waiting()
@@ -115,7 +116,7 @@ fn elsewhere(reference: &QueueRef, queue: &Queue, reading: &Reading) -> Vec<(u64
     status.collect()
 }
 
-/// The limit, and who holds, dead holders included; `None` if they are unknown.
+/// Returns the limit and the holders, including dead holders; `None` if they are unknown.
 pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
     match lock {
         Lock::Semaphore { body, .. } => Some((body.limit(), body.holders().collect())),
@@ -124,7 +125,7 @@ pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
     }
 }
 
-/// Who is queued now, including workloads that the last pass granted a slot.
+/// Returns the workloads that are queued, including those that the last pass granted a slot.
 pub(super) fn queued(index: &Index, reference: &QueueRef, queue: &Queue) -> Queued {
     let holders = queue.reading().into_iter().flat_map(|reading| {
         let (_, held) = slots(reading.lock()).unwrap_or_default();
@@ -139,9 +140,10 @@ pub(super) fn queued(index: &Index, reference: &QueueRef, queue: &Queue) -> Queu
     index.queued(reference, own)
 }
 
-/// Whether the actions of others there matter to a waiting workload: others take part, or nothing can be granted at
-/// the moment. If all who take part are ours, their slots become free here first; but since the watch last showed our
-/// own writes (`seen`), a contender may have come that goes before the next workload.
+/// Whether the actions of others in Consul matter to a waiting workload, because others take part or nothing can be
+/// granted at the moment. If all contenders are ours, this operator is the first to know when their slots become
+/// free. In fair order, though, a contender may have come that goes before the next workload, if the watch has not
+/// shown our own writes yet (`seen` is false).
 pub(super) fn depends_on_others(queue: &Queue, conclusion: &Conclusion, seen: bool) -> bool {
     if queue.settings().fair.is_some() && !seen {
         return true;
@@ -158,15 +160,15 @@ pub(super) fn depends_on_others(queue: &Queue, conclusion: &Conclusion, seen: bo
         || sessions.any(|session| !matches!(queue.owner(session), Some(Owner::Own(_))))
 }
 
-/// The spec that a statement applies to.
+/// Spec that a statement applies to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SpecOf {
     pub(super) generation: Option<i64>,
-    /// Its limit.
+    /// Limit in the spec.
     pub(super) limit: u32,
 }
 
-/// The last known state of one lock key.
+/// Last known state of one lock key.
 #[derive(Debug)]
 pub(super) struct KeyStatus {
     pub(super) spec: SpecOf,
@@ -175,13 +177,13 @@ pub(super) struct KeyStatus {
     pub(super) findings: Vec<Finding>,
     /// Whether slots are granted, or will be in the next window.
     pub(super) open: bool,
-    /// How many slots may be held for one more to be granted to any waiting workload.
+    /// Limit in force for a waiting workload of the lowest priority.
     pub(super) in_force: u32,
-    /// The workloads that can't have all their slots yet.
+    /// Workloads that ask for several slots and can't have all of them yet.
     pub(super) several: Several,
     /// Whether a workload waits for others there, or may have to let a new contender go first.
     pub(super) awaits_others: bool,
-    /// How long the watch may wait for changes.
+    /// Time that the watch may wait for changes.
     pub(super) wait: Duration,
 }
 
@@ -192,12 +194,12 @@ impl KeyStatus {
     }
 }
 
-/// The workloads in a queue that ask for several slots and can't have all of them yet.
+/// Workloads in a queue that ask for several slots and can't have all of them yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Several {
-    /// How many there are.
+    /// Number of these workloads.
     pub(super) waiting: usize,
-    /// How many slots are kept for them.
+    /// Number of slots that are kept for these workloads.
     pub(super) kept: usize,
 }
 
@@ -217,34 +219,34 @@ impl Several {
     }
 }
 
-/// What was last seen of each lock key of a semaphore.
+/// State of each lock key of a semaphore, as it was last seen.
 #[derive(Debug, Default)]
 pub(super) struct Keys(BTreeMap<Option<Key>, KeyStatus>);
 
-/// The state of all keys together.
+/// State of all keys together.
 #[derive(Debug, Default)]
 pub(super) struct Totals {
     pub(super) held: usize,
     pub(super) held_here: usize,
     pub(super) waiting: usize,
-    /// For how many waiting workloads a slot of their key is free.
+    /// Number of waiting workloads for which a slot of their key is free.
     pub(super) idle: usize,
-    /// How many keys have a holder or a queued workload.
+    /// Number of keys that have a holder or a queued workload.
     pub(super) in_use: usize,
-    /// The queued workloads that already hold a slot.
+    /// Queued workloads that already hold a slot.
     pub(super) starting: BTreeSet<Uid>,
-    /// The limit in Consul, if it is the same for all keys.
+    /// Limit in Consul, if it is the same for all keys.
     pub(super) limit: Option<u32>,
-    /// The oldest spec that any of this applies to.
+    /// Oldest spec that any of these values applies to.
     pub(super) spec: Option<SpecOf>,
     /// Whether a workload of any key waits for others.
     pub(super) awaits_others: bool,
-    /// How long the watch may wait for changes: the shortest wait of all keys.
+    /// Time that the watch may wait for changes: the shortest wait of all keys.
     pub(super) wait: Option<Duration>,
 }
 
 impl Keys {
-    /// Stores the state of a key; it replaces the earlier one.
+    /// Stores the state of a key, which replaces the earlier state.
     pub(super) fn put(&mut self, key: Option<Key>, status: KeyStatus) {
         self.0.insert(key, status);
     }
@@ -254,7 +256,7 @@ impl Keys {
         self.0.remove(key);
     }
 
-    /// The last known state of a key.
+    /// Returns the last known state of a key.
     pub(super) fn get(&self, key: &Option<Key>) -> Option<&KeyStatus> {
         self.0.get(key)
     }
@@ -267,7 +269,7 @@ impl Keys {
         self.0.keys().cloned()
     }
 
-    /// The state of all keys together.
+    /// Returns the state of all keys together.
     pub(super) fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         let mut limits = BTreeSet::new();
@@ -295,7 +297,7 @@ impl Keys {
         totals
     }
 
-    /// The holders, the oldest first, as many as are listed.
+    /// Returns the holders, the oldest first, as many as the status lists.
     pub(super) fn holders(&self) -> Vec<HolderStatus> {
         let keys = self.0.values();
         let mut holders: Vec<_> = keys.flat_map(|key| &key.shown.holders).collect();
@@ -304,7 +306,7 @@ impl Keys {
         oldest.map(|(_, holder)| holder.clone()).collect()
     }
 
-    /// Who waits elsewhere, longest first, as many as are listed.
+    /// Returns the contenders that wait elsewhere, the longest wait first, as many as the status lists.
     pub(super) fn elsewhere(&self) -> Vec<WaiterStatus> {
         let keys = self.0.values();
         let mut waiting: Vec<_> = keys.flat_map(|key| &key.shown.elsewhere).collect();
@@ -313,7 +315,7 @@ impl Keys {
         longest.map(|(_, waiter)| waiter.clone()).collect()
     }
 
-    /// The conditions of all keys together.
+    /// Returns the conditions of all keys together.
     pub(super) fn findings(&self, limit: u32) -> Vec<Finding> {
         match self.0.get(&None) {
             Some(only) => only.findings.clone(),
@@ -323,8 +325,8 @@ impl Keys {
 }
 
 impl Reported {
-    /// The first waiting workloads of a semaphore, in order, as many as are listed; those that are `starting` are left
-    /// out, because nobody is both a holder and in the queue.
+    /// Returns the first waiting workloads of a semaphore, in order, as many as the status lists. Workloads that are
+    /// `starting` are left out, because nobody is both a holder and in the queue.
     pub(super) fn queue(
         &self,
         index: &Index,
@@ -369,7 +371,7 @@ impl Reported {
         listed.collect()
     }
 
-    /// When a workload that asks for these slots is likely to start.
+    /// Returns when a workload that asks for these slots is likely to start.
     fn expected(
         &self,
         key: &Option<Key>,
@@ -391,11 +393,12 @@ impl Reported {
             Opening::Closed { until } => Some(until?),
             Opening::Always | Opening::Open { .. } => None,
         };
-        // How many slots have to be free at some time, and how many of them have to become so.
+        // The number of held slots that have to become free before the workload can start.
         let needed = (ahead.slots + shown.held).saturating_sub(most(opens.unwrap_or(now)));
         let free = match needed.checked_sub(1) {
             Some(before) => self.free(key, shown, before, now)?,
-            // It starts at once, or something else than slots is missing.
+            // Without a window to wait for, nothing is expected: the workload starts at once, or something other than
+            // slots is missing.
             None => opens?,
         };
         let opens = match restrictions.windows.at(free) {
@@ -404,7 +407,8 @@ impl Reported {
         };
         let expected = match opens {
             Some(opens) => {
-                // How soon slots are free again after that is not known.
+                // As many workloads start when the window opens as there are slots. It is unknown how soon their
+                // slots are free again.
                 ahead.postponed = ahead.postponed.saturating_add(asks.slots);
                 Some(opens).filter(|opens| ahead.postponed <= most(*opens))?
             }
@@ -413,7 +417,7 @@ impl Reported {
         whole_seconds(expected)
     }
 
-    /// When a slot of a key is likely to be free again, after so many others.
+    /// Returns when a slot of a key is likely to be free again, after this many others have become free.
     fn free(
         &self,
         key: &Option<Key>,
@@ -427,30 +431,30 @@ impl Reported {
             .map(|(_, holder)| holder.since.as_ref());
         let mut since: Vec<Timestamp> = since.map(|since| Some(since?.0)).collect::<Option<_>>()?;
         since.sort();
-        // Only the longest are listed. Others follow them.
+        // Only the longest holders are listed. All others are expected to end after them.
         let known = since.len() == shown.held || before < since.len();
         let free = self.holds.get(key)?.expected(before, &since, now);
         free.filter(|_| known)
     }
 }
 
-/// What a workload asks for in a queue.
+/// Slots that a workload asks for in a queue, and its priority.
 #[derive(Clone, Copy, Debug)]
 struct Asks {
     slots: usize,
     priority: i32,
 }
 
-/// The workloads before another one in a queue.
+/// Workloads that are ahead of another one in a queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ahead {
-    /// How many slots they ask for, the other one included.
+    /// Number of slots that these workloads and the other one ask for.
     slots: usize,
-    /// How many of these are likely to be granted when a window opens.
+    /// Number of these slots that are likely to be granted only when a window opens.
     postponed: usize,
 }
 
-/// Why a workload that asks for several slots is passed over in a queue, or what is done for it there.
+/// Returns why a workload that asks for several slots is passed over in a queue, or what is done for it there.
 fn standing(state: &QueueState, workload: &Workload) -> Option<String> {
     let mut stances = state.stances();
     let (_, stance) = stances.find(|(uid, _)| **uid == workload.uid)?;
@@ -463,10 +467,10 @@ fn standing(state: &QueueState, workload: &Workload) -> Option<String> {
     Some(reason.as_str().to_owned())
 }
 
-/// How long a list of slots is, in bytes: eight names may have 2,500.
+/// Length of a list of slots, in bytes. A list of eight names may have 2,500.
 const BRIEF: usize = 500;
 
-/// Slots as in the annotation, as many as fit.
+/// Returns slots as in the annotation, as many as fit.
 fn brief(requests: &[SlotRequest]) -> String {
     let mut text = String::new();
     for request in requests {
@@ -486,7 +490,8 @@ fn slots_of(request: &SlotRequest) -> usize {
     usize::try_from(request.slots.get()).unwrap_or(usize::MAX)
 }
 
-/// That all slots of one key are held says nothing about others.
+/// Returns a finding that counts the slots of all keys. It does not say that no slot is free, because that all slots
+/// of one key are held says nothing about other keys.
 pub(super) fn each_key_has_its_limit(limit: u32, used: Use) -> Finding {
     let Use { held, keys, full } = used;
     let plural = |count: usize, what: &str| match count {
@@ -511,17 +516,17 @@ pub(super) fn each_key_has_its_limit(limit: u32, used: Use) -> Finding {
     )
 }
 
-/// How much of the slots of all keys is held.
+/// Use of the slots of all keys.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Use {
     held: usize,
-    /// Keys with a holder or a waiting workload.
+    /// Number of keys with a holder or a waiting workload.
     keys: usize,
-    /// Keys whose slots are all held.
+    /// Number of keys whose slots are all held.
     full: usize,
 }
 
-/// The keys by what their conditions say.
+/// Keys, by what their conditions say.
 struct Together<'a> {
     keys: &'a BTreeMap<Option<Key>, KeyStatus>,
     found: BTreeMap<(ConditionType, Phase, Reason), BTreeSet<&'a Option<Key>>>,
@@ -539,7 +544,7 @@ impl<'a> Together<'a> {
         Self { keys, found }
     }
 
-    /// The conditions of all keys together.
+    /// Returns the conditions of all keys together.
     fn findings(&self, limit: u32) -> Vec<Finding> {
         vec![
             self.ready(),
@@ -552,7 +557,8 @@ impl<'a> Together<'a> {
         ]
     }
 
-    /// False only if it is false for all keys: a problem of one key does not stop the others.
+    /// Returns the condition Ready. It is False only if it is False for all keys, because a problem of one key does
+    /// not stop the others.
     fn ready(&self) -> Finding {
         let bad = self.count_of(ConditionType::Ready, Phase::False);
         if bad == 0 || bad == self.keys.len() {
@@ -567,7 +573,8 @@ impl<'a> Together<'a> {
         finding
     }
 
-    /// The worst finding for a condition; if all are well the message is `fine`, or some key's if that is empty.
+    /// Returns the worst finding for a condition. If all keys are well, its message is `fine`, or the message of one
+    /// of the keys if `fine` is empty.
     fn worst(&self, type_: ConditionType, fine: &str) -> Finding {
         let mut found = self.of_type(type_);
         let some = found.next();
@@ -577,7 +584,7 @@ impl<'a> Together<'a> {
         };
         let worst = match some {
             Some((what, _)) if starting(what) => found.next().or(some),
-            // All are well: take the one with something to say.
+            // If all keys are well, the last finding is the one with something to say.
             Some(((_, Phase::True, _), _)) => self.of_type(type_).last(),
             some => some,
         };
@@ -602,7 +609,7 @@ impl<'a> Together<'a> {
         }
     }
 
-    /// If all slots of one key are held, that says nothing about other keys.
+    /// Returns the condition SlotsAvailable. If all slots of one key are held, that says nothing about other keys.
     fn slots_available(&self, limit: u32) -> Finding {
         let type_ = ConditionType::SlotsAvailable;
         let full = (type_, Phase::False, Reason::AllSlotsHeld);
@@ -649,7 +656,7 @@ impl<'a> Together<'a> {
     }
 }
 
-/// A condition's status, the worst first.
+/// Status of a condition, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     False,
@@ -672,7 +679,7 @@ fn is_of_a_key(reason: Reason) -> bool {
     matches!(reason, Reason::LimitConflict | Reason::LockConflict)
 }
 
-/// A key, and how many there are besides.
+/// Returns a key, and how many others there are.
 fn named(keys: &BTreeSet<&Option<Key>>) -> String {
     let first = keys.first().copied().and_then(Option::as_ref);
     let first = first.map(|key| format!("key {key}")).unwrap_or_default();
@@ -682,7 +689,8 @@ fn named(keys: &BTreeSet<&Option<Key>>) -> String {
     }
 }
 
-/// Times in a status have whole seconds, and the API server accepts none before the year 0.
+/// Returns a time in whole seconds, as the times in a status have them. The API server accepts no time before the
+/// year 0.
 fn whole_seconds(time: Timestamp) -> Option<Timestamp> {
     const YEAR_0: i64 = -62_167_219_200;
     Timestamp::from_second(time.as_second().max(YEAR_0)).ok()

@@ -1,4 +1,5 @@
-//! Since when the holders hold, as far as it was seen. It is only shown, and decides nothing.
+//! Records since when the holders hold their slots, as far as that was seen. The times are only shown, and decide
+//! nothing.
 
 use std::collections::BTreeSet;
 
@@ -7,22 +8,22 @@ use jiff::Timestamp;
 use consul_client::{SessionId, clock, id::IdMap};
 use consul_semaphore::{Lock, Reading};
 
-/// Since when each holder is known to hold.
+/// Times since which the holders are known to hold their slots.
 #[derive(Default)]
 pub(in crate::controller) struct Tenures {
-    /// `None` for those that held when they were first seen.
+    /// Time of each holder's grant; `None` for a holder that already held its slot when it was first seen.
     since: IdMap<SessionId, Option<Timestamp>>,
-    /// The `ModifyIndex` of `.lock` when the holders were last read.
+    /// `ModifyIndex` of `.lock` when the holders were last read.
     seen: Option<u64>,
 }
 
 impl Tenures {
-    /// Since when a session holds a slot, if its grant was seen.
+    /// Returns since when a session holds a slot, if its grant was seen.
     pub(in crate::controller) fn since(&self, session: &SessionId) -> Option<Timestamp> {
         self.since.get(session).copied().flatten()
     }
 
-    /// Records who holds now.
+    /// Records the current holders.
     pub(super) fn observe(&mut self, reading: &Reading) {
         let Lock::Semaphore { body, index } = reading.lock() else {
             return;

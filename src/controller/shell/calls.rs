@@ -1,4 +1,4 @@
-//! The calls that the engine asks for: each is a separate task, bounded in time, and none waits for another.
+//! Makes the calls that the engine asks for. Each is a separate task, bounded in time, and none waits for another.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,38 +28,38 @@ use consul_semaphore::{
 };
 use consul_semaphore_workload::{Kind, Shape, TrackedWorkload};
 
-/// Up to how many sessions are read one by one.
+/// Largest number of sessions that are read one by one.
 const ASKED_APART: usize = 8;
 
-/// What a call needs.
+/// Everything that a call needs.
 #[derive(Clone)]
 pub(super) struct Means {
     pub(super) context: Arc<Context>,
     pub(super) queue: QueueRef,
-    /// Where in Consul the queue is; `None` while there is no access.
+    /// Target of the queue in Consul; `None` while there is no access.
     pub(super) target: Option<ConsulTarget>,
-    /// The client to list the prefix with, while it is watched.
+    /// Client to list the prefix with, while the prefix is watched.
     pub(super) lister: Option<consul::Client>,
-    /// All keys below the prefix begin with this.
+    /// Folder with which all keys below the prefix begin.
     pub(super) folder: String,
-    /// What the watch showed of them.
+    /// Keys below the prefix, as the watch showed them.
     pub(super) known: consul::Entries,
     /// Turns to call Consul, which all queues of a semaphore share.
     pub(super) turns: Arc<Semaphore>,
 }
 
-/// How a call ended.
+/// Result of a call.
 pub(super) enum Done {
     /// The answer for the engine.
     Answer(Answer),
-    /// A session was created, and is renewed from now on.
+    /// A session was created, and is renewed from then on.
     Session(Result<(SessionId, Session), consul::Error>),
-    /// A write to a workload, with its current state.
+    /// A workload was written. The result has its current state.
     Written(Write, Result<Option<TrackedWorkload>, WriteError>),
 }
 
 impl Means {
-    /// What the sessions of the queue are for.
+    /// Returns the user of the sessions of the queue.
     pub(super) fn user(&self) -> User {
         let queue = self.queue.clone();
         let on_change = Arc::new(self.context.index.on_session_change(queue.clone()));
@@ -128,8 +128,8 @@ impl Means {
         Done::Answer(consul)
     }
 
-    /// Calls Consul when it is this queue's turn: a thousand keys may be seen for the first time at once. A call that
-    /// is too late by then is not sent, and one that becomes too late meanwhile gives up its turn.
+    /// Calls Consul when it is this queue's turn, because a thousand keys may be seen for the first time at once. A
+    /// call that is too late by then is not sent, and a call that becomes too late meanwhile gives up its turn.
     async fn in_turn<T>(
         &self,
         not_after: Option<Moment>,
@@ -138,7 +138,7 @@ impl Means {
         let Some(target) = &self.target else {
             return Err(consul::Error::NotSent("there is no way to Consul".into()));
         };
-        // Turns are never closed.
+        // The semaphore of turns is never closed, so this can't fail.
         let _turn = self.turns.acquire().await;
         let Some(not_after) = not_after else {
             return call(target).await;
@@ -224,7 +224,7 @@ impl Means {
             .as_ref()
             .and_then(|kind| kind.request(write, &shape, clock::time()));
         let (Some(kind), Some(request)) = (kind, request) else {
-            // What the request must know of the workload is known of its current version only.
+            // The request depends on the shape of the workload, which is known only for the current version.
             return Err(WriteError::Outdated(known.map(Box::new)));
         };
         let workload_write = WorkloadWrite {
@@ -260,7 +260,7 @@ impl Means {
     }
 }
 
-/// The crash point after a write; after some, nothing is left to do.
+/// Returns the crash point after a write; `None` if nothing is left to do after it.
 fn point_after(write: &Write) -> Option<Point> {
     match write {
         Write::Start(_) => Some(Point::Started),
@@ -272,15 +272,15 @@ fn point_after(write: &Write) -> Option<Point> {
     }
 }
 
-/// Those of these sessions that exist on our node: only they can be ours, and only their names identify them. There
-/// may be thousands, of all semaphores.
+/// Returns the sessions of this list that exist on our node. Only they can be ours, and only their names identify
+/// them. The node may have thousands of sessions, of all semaphores.
 async fn resolve(
     target: &ConsulTarget,
     sessions: &[SessionId],
 ) -> Result<Vec<consul::Session>, consul::Error> {
     if sessions.len() <= ASKED_APART {
         match one_by_one(target, sessions).await {
-            // One of them is on another node, which our token need not be allowed to read.
+            // One of the sessions is on another node, which our token need not be allowed to read.
             Err(consul::Error::Denied(_)) => {}
             named => return named,
         }

@@ -1,4 +1,4 @@
-//! Duties for semaphores as a whole, each a separate task.
+//! Runs the duties for semaphores as a whole, each as a separate task.
 
 use tokio::task::JoinSet;
 
@@ -10,14 +10,14 @@ use crate::{
 use consul_client as consul;
 use consul_semaphore::engine::SemaphoreRef;
 
-/// A `ConsulSemaphore` in the API server: one that is recreated under the same name is another object.
+/// `ConsulSemaphore` in the API server. One that is recreated under the same name is another object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::controller) struct Object {
     pub(in crate::controller) semaphore: SemaphoreRef,
     pub(in crate::controller) uid: Option<String>,
 }
 
-/// How a duty ended.
+/// Result of a duty.
 pub(super) enum DutyDone {
     AddedFinalizer(Result<(), CallError>),
     RemovedFinalizer(Result<(), CallError>),
@@ -25,7 +25,7 @@ pub(super) enum DutyDone {
     Sessions(Result<Vec<consul::Session>, consul::Error>),
 }
 
-/// The running duties.
+/// Duties that are running.
 #[derive(Default)]
 pub(super) struct Duties(JoinSet<(Object, DutyDone)>);
 
@@ -44,13 +44,13 @@ impl Duties {
         self.begin(of, async { DutyDone::AddedFinalizer(adding.await) });
     }
 
-    /// Removes it; `clean` says that nothing of the semaphore is left in Consul.
+    /// Removes the finalizer; `clean` says that nothing of the semaphore is left in Consul.
     pub(super) fn remove_finalizer(&mut self, of: &SemaphoreController, clean: bool) {
         let removing = of.remove_finalizer(clean);
         self.begin(of, async { DutyDone::RemovedFinalizer(removing.await) });
     }
 
-    /// Lists the sessions of our node.
+    /// Lists the sessions of the semaphore's node.
     pub(super) fn list_sessions(&mut self, of: &SemaphoreController) {
         let target = of.target().cloned();
         self.begin(of, async {
@@ -62,7 +62,7 @@ impl Duties {
         });
     }
 
-    /// Marks that these limits are in the status as ours.
+    /// Notes that these limits are in the status as ours.
     pub(super) fn record(&mut self, of: &SemaphoreController, limits: Vec<u32>) {
         let namespace = of.object().semaphore.namespace;
         self.begin(of, async move {
@@ -71,11 +71,11 @@ impl Duties {
         });
     }
 
-    /// Waits until a duty has ended; `None` if there is none.
+    /// Waits until a duty has ended; returns `None` if no duty runs.
     pub(super) async fn next(&mut self) -> Option<(Object, DutyDone)> {
         match self.0.join_next().await? {
             Ok(ended) => Some(ended),
-            // A task that panics is a bug, and ends the shell, too. None is aborted.
+            // A task that panics is a bug, and ends the shell, too. No task is aborted.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }

@@ -1,4 +1,4 @@
-//! What the engine looks up: workloads in the index, and sessions that are renewed here.
+//! Answers what the engine looks up: workloads in the index, and sessions that are renewed by this process.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -11,7 +11,7 @@ use consul_semaphore::{
     },
 };
 
-/// What the engine looks up, for all queues.
+/// Lookups of the engine for all queues.
 pub(super) struct Cluster<'a> {
     index: &'a Index,
     session_manager: &'a SessionManager,
@@ -57,7 +57,7 @@ impl Stores for Cluster<'_> {
     }
 }
 
-/// What the engine looks up for a queue.
+/// Lookups of the engine for one queue.
 pub(super) struct OfQueue<'a> {
     index: &'a Index,
     session_manager: &'a SessionManager,

@@ -1,4 +1,5 @@
-//! The one place that turns an outcome into an event, a log line, a metric and a span. Nothing is decided here.
+//! Turns an outcome into an event, a log line, a metric and a span. This is the only place that does so, and it
+//! decides nothing.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -26,10 +27,10 @@ use consul_semaphore::{
 use consul_semaphore_api::annotations::{HOLD, KEY, ON_CONTENTION};
 use consul_semaphore_workload::TrackedWorkload;
 
-/// The spans of the slots that a transaction gave back: the spans of its grants link to them.
+/// Spans of the slots that a transaction gave back. The spans of its grants link to them.
 pub(super) type Ended = Vec<SpanRef>;
 
-/// Reports what happens in a queue.
+/// Reporter of what happens in a queue.
 pub(super) struct Emitter<'a> {
     pub(super) context: &'a Context,
     pub(super) reference: &'a QueueRef,
@@ -38,7 +39,7 @@ pub(super) struct Emitter<'a> {
 }
 
 impl Emitter<'_> {
-    /// Reports an outcome. `ended` are the spans that ended before it in the same transaction.
+    /// Reports an outcome. `ended` has the spans that ended before it in the same transaction.
     pub(super) fn emit(&self, outcome: Outcome, ended: &mut Ended) {
         let semaphore = self.reference;
         match outcome {
@@ -58,7 +59,7 @@ impl Emitter<'_> {
             Outcome::LimitWritten { limit, enforced } => {
                 tracing::info!(%semaphore, limit, enforced, "limit written");
             }
-            // Its event is on the semaphore.
+            // The event about the limit is emitted on the semaphore.
             Outcome::LimitMoved(_) => {}
             Outcome::Refused { workload, message } => {
                 tracing::warn!(workload = %workload.name, %semaphore, why = %message, "a write was refused");
@@ -141,7 +142,7 @@ impl Emitter<'_> {
         }
         if self.context.shared.traces.are_on() {
             let granted = at.unwrap_or_else(clock::time);
-            // A running workload did not wait: it lost its slot, and has another one.
+            // A workload that already runs did not wait: it lost its slot, and has another one.
             let since = Timestamp::from_second(*since).ok().filter(|_| *starts);
             let links = if *starts { ended.clone() } else { Vec::new() };
             let passage = self.passage(&workload.name, &workload.uid, session);
@@ -294,7 +295,7 @@ impl Emitter<'_> {
         note
     }
 
-    /// Why a workload fails that waits.
+    /// Returns the reason and the note of the event for a workload that fails while it waits.
     fn failed(&self, fail: &Fail) -> (Reason, String) {
         let semaphore = self.reference.title();
         let ended = ended(self.context, &fail.workload);
@@ -333,8 +334,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Traces the end of a slot whose contender was deleted. Only the workload's status says since when it ran: in
-    /// seconds since 1970.
+    /// Traces the end of a slot whose contender was deleted. Only the workload's status says since when the workload
+    /// ran, in seconds since 1970.
     fn trace_end(&self, workload: &Target, session: &SessionId, since: i64, error: &'static str) {
         if !self.context.shared.traces.are_on() {
             return;
@@ -365,9 +366,10 @@ impl Emitter<'_> {
         events.workload(namespace, workload, reason, note);
     }
 
-    /// Emits the event that a workload waits, for those that were queued and not granted a slot at once. `waits` says
-    /// which ones do, `queues` where a workload waits, and `obstacle` why it has not its slots there. When the
-    /// semaphore starts to be deleted, `all` waiting workloads get an event, once.
+    /// Emits the event that a workload waits, for the workloads that were queued and not granted a slot at once.
+    /// `waits` says whether a workload is one of these, `queues` returns the queues that it waits in, and `obstacle`
+    /// returns why it has no slots there. When the semaphore starts to be deleted, `all` waiting workloads get an
+    /// event, once.
     pub(super) fn announce_newcomers(
         &self,
         all: bool,
@@ -384,7 +386,7 @@ impl Emitter<'_> {
         } else {
             newcomers.collect()
         };
-        // Thousands may ask for the same.
+        // Thousands of workloads may have the same need, so each obstacle is determined once.
         let mut obstacles = BTreeMap::new();
         for workload in waiting.iter().filter(|workload| waits(&workload.uid)) {
             if self.settings.terminating {
@@ -398,7 +400,7 @@ impl Emitter<'_> {
             }
             let (note, needs_repair) = if workload.asks_for_several() {
                 let queues = queues(workload);
-                // One event for all of its queues.
+                // The workload gets one event for all of its queues, from the first one.
                 if queues.first() != Some(self.reference) {
                     continue;
                 }
@@ -438,7 +440,7 @@ impl Emitter<'_> {
     }
 }
 
-/// What a workload waits for in one queue, and whether somebody must repair something first.
+/// Returns what a workload waits for in one queue, and whether somebody must repair something first.
 fn waits_for_one(semaphore: &str, asked: u32, obstacle: Option<&Obstacle>) -> (String, bool) {
     let slots = match asked {
         1 => "a slot".to_owned(),
@@ -450,8 +452,8 @@ fn waits_for_one(semaphore: &str, asked: u32, obstacle: Option<&Obstacle>) -> (S
     (note, obstacle.is_some_and(|obstacle| obstacle.needs_repair))
 }
 
-/// What a workload waits for in several queues, which obstacles there are, and whether somebody must repair something
-/// first.
+/// Returns what a workload waits for in several queues with the obstacles there, and whether somebody must repair
+/// something first.
 fn waits_for_several(
     workload: &Workload,
     queues: &[QueueRef],
@@ -468,7 +470,7 @@ fn waits_for_several(
     (note, needs_repair)
 }
 
-/// The note that a workload's slot is still held, because nothing is known of its pods.
+/// Returns the note that a workload's slot is still held because nothing is known of its pods.
 fn pods_unknown(semaphore: &str, kind: &KindName, why: &str) -> String {
     format!(
         "the slot of {semaphore} stays held: for 90 seconds the operator could not find out whether pods of this {kind} \
@@ -477,7 +479,7 @@ fn pods_unknown(semaphore: &str, kind: &KindName, why: &str) -> String {
     )
 }
 
-/// The note that a workload's slot is still held, because these pods have not ended.
+/// Returns the note that a workload's slot is still held because these pods have not ended.
 fn pods_remain(semaphore: &str, kind: &KindName, pods: &[String]) -> String {
     format!(
         "the slot of {semaphore} is kept because pods of this {kind} have not ended: {}. If a node \
@@ -486,7 +488,7 @@ fn pods_remain(semaphore: &str, kind: &KindName, pods: &[String]) -> String {
     )
 }
 
-/// What has become of a workload that was to fail.
+/// Returns what has become of a workload that was to fail.
 pub(in crate::controller) fn ended(context: &Context, workload: &Target) -> &'static str {
     let kind = context.workloads.kind(&workload.kind);
     let now = context.index.workload(&workload.uid);
@@ -497,7 +499,7 @@ pub(in crate::controller) fn ended(context: &Context, workload: &Target) -> &'st
     }
 }
 
-/// The event of a workload that has `ended` instead of waiting on.
+/// Returns the reason and the note of the event for a workload that has `ended` instead of waiting on.
 pub(in crate::controller) fn explain_failure(
     semaphore: &str,
     why: &Failed,
@@ -539,7 +541,7 @@ pub(in crate::controller) fn explain_failure(
     }
 }
 
-/// Who takes slots.
+/// Returns a list of the takers of slots.
 fn listed(by: &[Taker], others: usize) -> String {
     let by = by.iter().map(|taker| taker.describe(None));
     let by: Vec<String> = by.collect();
@@ -550,7 +552,7 @@ fn listed(by: &[Taker], others: usize) -> String {
     format!("{}{others}", by.join("; by "))
 }
 
-/// Why a workload must not wait.
+/// Returns why a workload must not wait.
 fn explain(semaphore: &str, why: &Skipped) -> String {
     match why {
         Skipped::Taken { by, others } => {
@@ -580,7 +582,7 @@ mod tests {
         }
     }
 
-    /// The id of a session.
+    /// Returns the id of a session.
     fn id(number: u8) -> String {
         format!("00000000-0000-4000-8000-{number:012}")
     }

@@ -1,4 +1,4 @@
-//! When to refresh the status of each semaphore: at once, or an interval after the last time.
+//! Decides when to refresh the status of each semaphore: at once, or an interval after the last time.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -8,41 +8,41 @@ use std::{
 use consul_client::clock::Moment;
 use consul_semaphore::engine::SemaphoreRef;
 
-/// How often the status of a semaphore is refreshed at most.
+/// Shortest time between two refreshes of the status of a semaphore.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The semaphores whose status must be refreshed.
+/// Semaphores whose status must be refreshed.
 #[derive(Default)]
 pub(super) struct Reports {
-    /// When it was last refreshed.
+    /// Time of the last refresh for each semaphore.
     last: HashMap<SemaphoreRef, Moment>,
     due: BTreeSet<(Moment, SemaphoreRef)>,
 }
 
 impl Reports {
-    /// Something has changed.
+    /// Plans a refresh, because something has changed.
     pub(super) fn changed(&mut self, semaphore: SemaphoreRef) {
         let last = self.last.get(&semaphore);
         let due = last.map_or(Moment::default(), |last| *last + INTERVAL);
         self.due.insert((due, semaphore));
     }
 
-    /// It is to be made then, whether or not something is different.
+    /// Plans a refresh at this time, whether or not something has changed by then.
     pub(super) fn schedule(&mut self, semaphore: SemaphoreRef, due: Moment) {
         self.due.insert((due, semaphore));
     }
 
-    /// It is waited for.
+    /// Plans a refresh at once, because somebody waits for it.
     pub(super) fn hurry(&mut self, semaphore: SemaphoreRef) {
         self.due.insert((Moment::default(), semaphore));
     }
 
-    /// The status was refreshed.
+    /// Notes that the status was refreshed.
     pub(super) fn made(&mut self, semaphore: &SemaphoreRef, now: Moment) {
         self.last.insert(semaphore.clone(), now);
     }
 
-    /// Takes out one that is due.
+    /// Takes a semaphore whose refresh is due.
     pub(super) fn take_due(&mut self, now: Moment) -> Option<SemaphoreRef> {
         if self.next()? > now {
             return None;
@@ -50,12 +50,12 @@ impl Reports {
         self.due.pop_first().map(|(_, semaphore)| semaphore)
     }
 
-    /// When the next one is due.
+    /// Returns when the next refresh is due.
     pub(super) fn next(&self) -> Option<Moment> {
         self.due.first().map(|(due, _)| *due)
     }
 
-    /// A semaphore was removed.
+    /// Forgets a semaphore that was removed.
     pub(super) fn forget(&mut self, semaphore: &SemaphoreRef) {
         self.last.remove(semaphore);
         self.due.retain(|(_, other)| other != semaphore);

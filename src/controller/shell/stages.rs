@@ -1,7 +1,7 @@
-//! A workload's stages as a trace: it waits for a slot, and then holds one.
+//! Turns a workload's stages into a trace: the workload waits for a slot, and then holds one.
 //!
-//! This needs no state. The ids are derived: the trace id is the workload's uid, and the two spans of a grant have
-//! the halves of its session's id. The times are in the workload and its contender. So the trace is the same
+//! This needs no state, because the ids are derived. The trace id is the workload's uid, and the two spans of a grant
+//! have the halves of its session's id. The times are in the workload and its contender. So the trace is the same
 //! whichever replica leads, and however often the operator was restarted.
 
 use jiff::Timestamp;
@@ -10,16 +10,16 @@ use crate::telemetry::{Span, SpanRef};
 use consul_client::SessionId;
 use consul_semaphore::{Settings, Uid};
 
-/// A grant of a slot to a workload.
+/// Grant of a slot to a workload.
 pub(super) struct Passage<'a> {
     uid: &'a Uid,
     session: &'a SessionId,
-    /// The attributes of both spans.
+    /// Attributes of both spans.
     attributes: Vec<(&'static str, String)>,
 }
 
 impl<'a> Passage<'a> {
-    /// A grant by the queue with these settings.
+    /// Creates the grant by the queue with these settings.
     pub(super) fn new(
         settings: &Settings,
         workload: &str,
@@ -46,7 +46,8 @@ impl<'a> Passage<'a> {
 }
 
 impl Passage<'_> {
-    /// The workload waited between these times; `links` are the spans whose end made room for it, if known.
+    /// Returns the span for the time that the workload waited; `links` are the spans whose end made room for it, if
+    /// they are known.
     pub(super) fn waiting(
         self,
         since: Timestamp,
@@ -60,7 +61,7 @@ impl Passage<'_> {
         })
     }
 
-    /// The workload held its slot between these times.
+    /// Returns the span for the time that the workload held its slot.
     pub(super) fn holding(self, granted: Timestamp, end: Timestamp) -> Option<Span> {
         let this = holding_of(self.uid, self.session)?;
         let parent = waiting_of(self.uid, self.session).map(|waiting| waiting.id);
@@ -70,7 +71,7 @@ impl Passage<'_> {
         })
     }
 
-    /// Clocks differ: make sure that a span does not start after its end.
+    /// Returns a span. Because clocks differ, this makes sure that it does not start after its end.
     fn span(self, name: &'static str, this: SpanRef, start: Timestamp, end: Timestamp) -> Span {
         Span {
             this,
@@ -86,20 +87,20 @@ impl Passage<'_> {
     }
 }
 
-/// The span for the wait of a workload for the slot that it was granted under this session. `None` if either id is
-/// not a UUID: those of Kubernetes and Consul are.
+/// Returns the reference to the span for a workload's wait for the slot that it was granted under this session;
+/// `None` if either id is not a UUID. The ids of Kubernetes and Consul are UUIDs.
 fn waiting_of(uid: &Uid, session: &SessionId) -> Option<SpanRef> {
     let [waiting, _] = halves(uuid(session.as_str())?);
     span_ref(uid, waiting)
 }
 
-/// The span for the time that it held that slot.
+/// Returns the reference to the span for the time that the workload held that slot.
 fn holding_of(uid: &Uid, session: &SessionId) -> Option<SpanRef> {
     let [_, holding] = halves(uuid(session.as_str())?);
     span_ref(uid, holding)
 }
 
-/// OpenTelemetry rejects an id of only zeros.
+/// Returns the reference to a span; `None` for an id of only zeros, which OpenTelemetry rejects.
 fn span_ref(uid: &Uid, id: u64) -> Option<SpanRef> {
     let trace = uuid(uid.as_ref())?;
     (trace != 0 && id != 0).then_some(SpanRef { trace, id })

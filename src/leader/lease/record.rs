@@ -1,5 +1,5 @@
-//! The rules of an election by a Lease, without IO: the same as those of Kubernetes' own programs, so that the record
-//! reads the same in every tool.
+//! Has the rules of an election by a Lease, without IO. They are the rules of Kubernetes' own programs, so that the
+//! record reads the same in every tool.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use k8s_openapi::{
 
 use consul_client::clock::Moment;
 
-/// The Lease as this replica last saw it, and since when it has not changed, by its own clock.
+/// The Lease as this replica last saw it, and the moment since which it has not changed, by this replica's clock.
 ///
-/// The record's times come from another machine and mean nothing here. That they change is the sign of life.
+/// The record's times come from another machine and mean nothing here. A change of them is the sign of life.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sighting {
-    /// `None` if there is none.
+    /// The Lease; `None` if it does not exist.
     pub(super) lease: Option<Lease>,
     since: Moment,
-    /// Whether it existed when this process started.
+    /// Whether the Lease existed when this process started.
     first: bool,
 }
 
 impl Sighting {
-    /// The state after a read.
+    /// Returns the state after a read.
     pub(super) fn after(before: Option<Self>, lease: Option<Lease>, now: Moment) -> Self {
         let spec = |lease: &Option<Lease>| lease.as_ref().and_then(|lease| lease.spec.clone());
         match before {
-            // A label that somebody changes is not a sign of life.
+            // A change of a label is not a sign of life.
             Some(before) if spec(&before.lease) == spec(&lease) => Self { lease, ..before },
             before => Self {
                 lease,
@@ -37,18 +37,19 @@ impl Sighting {
         }
     }
 
-    /// Who holds the Lease.
+    /// Returns the name of the Lease's holder.
     pub(super) fn holder(&self) -> Option<&str> {
         let spec = self.lease.as_ref()?.spec.as_ref()?;
         let holder = spec.holder_identity.as_deref();
         holder.filter(|holder| !holder.is_empty())
     }
 
-    /// When this replica may take it, if nothing changes until then. `claim` is what it wrote when it last tried to,
-    /// `usual` the length of a lease that does not state its own.
+    /// Returns the moment at which this replica may take the Lease, if nothing changes until then. `claim` is the
+    /// acquire time that this replica wrote when it last tried to take the Lease, `usual` the length of a lease that
+    /// does not state its own.
     ///
-    /// A record with its own name that existed when the process started is its own from before a restart, so it need
-    /// not wait for the lease to run out. A later one belongs to another process with the same name.
+    /// A record with this replica's name that existed when the process started is from before a restart, so the
+    /// replica need not wait for the lease to run out. A later record belongs to another process with the same name.
     pub(super) fn free_at(
         &self,
         identity: &str,
@@ -68,18 +69,18 @@ impl Sighting {
         self.since + length.map_or(usual, Duration::from_secs)
     }
 
-    /// Whether the record is what this replica wrote when it took the Lease, renewed or not.
+    /// Returns whether the record is the one that this replica wrote when it took the Lease, renewed or not.
     pub(super) fn is_held_by(&self, identity: &str, claim: Option<&MicroTime>) -> bool {
         let spec = self.lease.as_ref().and_then(|lease| lease.spec.as_ref());
         let acquired = spec.and_then(|spec| spec.acquire_time.as_ref());
         self.holder() == Some(identity) && claim.is_some() && acquired == claim
     }
 
-    /// The Lease with this replica as the holder. The write names the version that was seen, so it is refused if
-    /// anybody has written the Lease since.
+    /// Returns the Lease with this replica as the holder. The write names the version that was seen, so the API
+    /// server refuses it if anybody has written the Lease since.
     ///
-    /// If this replica has it already, by its `claim`, the claim stays: a renewal whose answer was lost may still
-    /// arrive before this, and must then be recognized as its own.
+    /// If this replica has the Lease already, by its `claim`, the claim stays. A renewal whose answer was lost may
+    /// still arrive before this write, and the replica must then recognize it as its own.
     pub(super) fn taken(
         &self,
         identity: &str,
@@ -105,7 +106,7 @@ impl Sighting {
         lease
     }
 
-    /// The Lease with another sign of life.
+    /// Returns the Lease with another sign of life.
     pub(super) fn renewed(&self, now: &MicroTime) -> Lease {
         let mut lease = self.lease.clone().unwrap_or_default();
         let spec = lease.spec.get_or_insert_default();
@@ -113,7 +114,7 @@ impl Sighting {
         lease
     }
 
-    /// The Lease without a holder.
+    /// Returns the Lease without a holder.
     pub(super) fn given_back(&self, now: &MicroTime) -> Lease {
         let mut lease = self.renewed(now);
         let spec = lease.spec.get_or_insert_default();
@@ -140,7 +141,7 @@ mod tests {
         MicroTime(Timestamp::from_second(second).unwrap())
     }
 
-    /// A Lease of `holder`, taken at one second of the holder's clock and renewed at another.
+    /// Returns a Lease of `holder`, taken at one second of the holder's clock and renewed at another.
     fn lease(holder: &str, taken: i64, renewed: i64) -> Lease {
         Lease {
             spec: Some(LeaseSpec {
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_lease_expires_by_our_clock_from_when_it_was_first_seen() {
-        // However long ago the holder claims to have renewed it: its clock may be wrong.
+        // The holder claims to have renewed it long ago, but its clock may be wrong.
         let seen = first(Some(lease("other", 1, 2)), at(100));
         assert_eq!(seen.free_at("me", None, LENGTH), at(120));
         let seen = Sighting::after(Some(seen), Some(lease("other", 1, 2)), at(110));
@@ -192,7 +193,7 @@ mod tests {
             .resource_version
             .clone();
         assert_eq!(version.as_deref(), Some("7"), "the next write names it");
-        // Also one whose clock was set back.
+        // A renewal by a clock that was set back counts, too.
         let seen = Sighting::after(Some(seen), Some(lease("other", 1, 1)), at(110));
         assert_eq!(seen.free_at("me", None, LENGTH), at(130));
     }
@@ -209,10 +210,10 @@ mod tests {
     fn our_own_from_before_a_restart_is_free_at_once() {
         let seen = first(Some(lease("me", 1, 2)), at(100));
         assert_eq!(seen.free_at("me", None, LENGTH), Moment::default());
-        // Another process with this name renews it: it is alive, and not ours.
+        // Another process with this name renews the Lease, so it is alive, and is not this one.
         let seen = Sighting::after(Some(seen), Some(lease("me", 1, 3)), at(102));
         assert_eq!(seen.free_at("me", None, LENGTH), at(122));
-        // One that appears later is not ours either.
+        // A Lease that appears later belongs to another process, too.
         let seen = first(Some(lease("other", 1, 2)), at(100));
         let seen = Sighting::after(Some(seen), Some(lease("me", 9, 9)), at(103));
         assert_eq!(seen.free_at("me", None, LENGTH), at(123));
@@ -235,7 +236,7 @@ mod tests {
         let seen = first(None, at(100));
         let claim = time(50);
         let ours = Sighting::after(Some(seen), Some(lease("me", 50, 50)), at(101));
-        // It is taken again, and the abandoned renewal arrives first.
+        // This replica takes the Lease again, and the abandoned renewal arrives first.
         let again = ours.taken("me", Some(&claim), LENGTH, &time(61)).spec;
         let claim = again.and_then(|spec| spec.acquire_time);
         let late = Sighting::after(Some(ours), Some(lease("me", 50, 60)), at(112));

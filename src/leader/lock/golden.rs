@@ -1,5 +1,5 @@
-//! Where replicas meet. During an upgrade those of an old and of a new build take part in one election: under two
-//! names both would lead, and do all work twice.
+//! Checks the names and bytes by which replicas meet. During an upgrade, replicas of an old and of a new build take
+//! part in one election: under two names both would lead, and do all work twice.
 
 use super::*;
 use crate::leader::LeaseName;
@@ -26,7 +26,7 @@ fn the_key_in_consul() {
     }
 }
 
-/// By this value, a replica that restarts finds that it led before, and a replica of another cluster finds that the
+/// A replica that restarts finds by this value that it led before, and a replica of another cluster finds that the
 /// key belongs to a different cluster.
 #[test]
 fn the_value_of_the_key() {

@@ -1,4 +1,4 @@
-//! Why there is no exit code of the command.
+//! Describes why `exec` has no exit code of the command to return, and which exit code it returns instead.
 
 use std::{io, time::Duration};
 
@@ -15,40 +15,41 @@ pub(super) const LOST: u8 = 79;
 /// The exit code for a problem of this machine.
 pub(crate) const MACHINE: u8 = 71;
 
-/// What to do about a token that Consul does not know.
+/// Advice about a token that Consul does not know.
 pub(crate) const UNKNOWN_TOKEN: &str = ". Consul does not know the token: it was deleted, has expired, or belongs to \
      another Consul. Use one that this Consul knows: --consul-token-file (CONSUL_HTTP_TOKEN_FILE), or CONSUL_HTTP_TOKEN";
 
-/// Why a command did not run to its own end. The exit codes are those of sysexits.h where it has one.
+/// Reason why a command did not run to its own end. The exit codes are those of sysexits.h, where it has a fitting
+/// one.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// There is no slot.
+    /// No slot could be taken.
     #[error("{0}{advice}", advice = advice(.0))]
     NoSlot(#[from] AcquireError),
-    /// The slots were not granted within the time to wait.
+    /// The slots were not granted within the time that the user allows for waiting.
     #[error("{}", sentences(missing, *patience))]
     OutOfPatience {
-        /// What was missing in the end.
+        /// Semaphores whose slots were still missing at the end of the wait.
         missing: Vec<Missing>,
-        /// How long it waited.
+        /// Time that `exec` waited.
         patience: Duration,
     },
     /// The settings for Consul are wrong.
     #[error(transparent)]
     Config(#[from] consul::ConfigError),
-    /// A slot was lost, so the command was ended, with this exit code.
+    /// A slot was lost, so `exec` ended the command and returns this exit code.
     #[error("the command was ended because its slot was lost: exit code {0}")]
     Lost(u8),
-    /// A signal came before there was a slot.
+    /// A signal arrived before a slot was granted.
     #[error("ended by signal {} before there was a slot", .0.as_raw())]
     Interrupted(Signal),
-    /// A problem of this machine.
+    /// A problem of this machine occurred.
     #[error("{0}")]
     System(io::Error),
 }
 
 impl Failure {
-    /// The exit code.
+    /// Returns the exit code.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::NoSlot(AcquireError::Unreachable(_)) => 69,
@@ -63,7 +64,7 @@ impl Failure {
             | Self::Config(_) => 78,
             Self::NoSlot(AcquireError::Refused(_)) => 77,
             Self::Lost(_) => LOST,
-            // As in timeout(1).
+            // timeout(1) uses the same exit code.
             Self::OutOfPatience { .. } => 124,
             Self::Interrupted(signal) => u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX),
         }
@@ -78,7 +79,7 @@ fn sentences(missing: &[Missing], patience: Duration) -> String {
     sentences.collect::<Vec<_>>().join("; ")
 }
 
-/// What to do about it.
+/// Returns what the user can do about the error.
 fn advice(error: &AcquireError) -> String {
     match error {
         AcquireError::Refused(error) => advice_on(error),
@@ -100,7 +101,7 @@ fn advice(error: &AcquireError) -> String {
     }
 }
 
-/// What to do about a refusal of Consul's; nothing about other errors.
+/// Returns what the user can do about a refusal by Consul, or nothing for other errors.
 pub(super) fn advice_on(refusal: &consul::Error) -> String {
     match refusal {
         refusal if refusal.is_unknown_token() => UNKNOWN_TOKEN.to_owned(),

@@ -1,6 +1,6 @@
-//! The guard: a process between this program and its command. It leads the command's process group, and ends all of
-//! it when this program dies without a chance to do so, SIGKILL included. The kernel alone would end only the
-//! command, and leave the processes that it has started.
+//! Runs the guard: a process between this program and its command. The guard leads the command's process group and
+//! kills the whole group when this program dies without a chance to do so itself, for example by SIGKILL. The kernel
+//! alone would kill only the command and leave the processes that the command has started.
 
 use std::{io, os::unix::process::parent_id};
 
@@ -18,16 +18,16 @@ use super::{
     signals,
 };
 
-/// The signal with which the kernel reports the death of this program. It has no effect on the command, which
-/// receives it when it is sent to the group.
+/// Signal with which the kernel reports the death of this program. If somebody sends the signal to the whole process
+/// group, the command receives it too, but the signal has no effect there.
 const DEATH: Signal = Signal::URG;
 
-/// Runs a command and returns its exit code. If the process to end with, which must be the parent, dies before that, all
-/// of the process group that this process leads is killed. Must be called on the process's main thread: the command
-/// ends with the thread that started it.
+/// Runs a command and returns its exit code. The process to end with must be the parent. If the parent dies first,
+/// this function kills the whole process group that this process leads. The caller must be on the process's main
+/// thread, because the command ends with the thread that started it.
 ///
 /// # Errors
-/// The command can't be started, or can't be guarded; then it does not keep running.
+/// The command can't be started or can't be guarded; in both cases the command does not keep running.
 pub(crate) async fn guard(guarded: &Become) -> io::Result<u8> {
     let of = guarded.of.ok_or(io::ErrorKind::InvalidInput)?;
     let (mut child, mut death) = match start(of, guarded) {
@@ -44,7 +44,7 @@ pub(crate) async fn guard(guarded: &Become) -> io::Result<u8> {
     }
 }
 
-/// Starts what becomes the command, and listens for the death of the process `of`.
+/// Starts the process that becomes the command, and listens for the death of the process `of`.
 fn start(of: u32, guarded: &Become) -> io::Result<(Child, unix::Signal)> {
     if getpgrp() != getpid() {
         return Err(io::Error::other("a guard leads a process group"));
@@ -60,8 +60,8 @@ fn start(of: u32, guarded: &Become) -> io::Result<(Child, unix::Signal)> {
         command: guarded.command.clone(),
     };
     let child = tokio::process::Command::from(starts.command()).spawn()?;
-    // Only now: a signal that this process received and the command did not would be lost. A signal that arrives
-    // before this ends both.
+    // The guard ignores signals only after the command has started: otherwise a signal that the guard received and
+    // the command did not would be lost. A signal that arrives before this line ends both.
     signals::outlive()?;
     Ok((child, death))
 }

@@ -1,7 +1,7 @@
-//! The process in the slot, and its group.
+//! Starts, signals and ends the process in the slot and its process group.
 //!
-//! Two programs come before the command: this one again, as the guard and as what becomes the command. They can be
-//! started ahead, while the slot is awaited ([`Prepared`]).
+//! Two processes precede the command: this program runs itself again as the guard, and again as the process that
+//! becomes the command. Both can be started ahead, while the slot is awaited ([`Prepared`]).
 
 use std::{
     ffi::OsString,
@@ -30,56 +30,57 @@ use super::{
 };
 use consul_semaphore::{Sequencer, plan};
 
-/// How often it is checked whether a group that is ending has ended.
+/// Interval between checks whether a group that is ending has ended.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long it is checked whether a killed group is gone. Even then, processes may remain whose exit code nobody
-/// collects.
+/// Time after a kill in which the program checks whether the group is gone. Processes whose exit code nobody collects
+/// may remain even after that.
 const KILLED: Duration = Duration::from_secs(1);
 
-/// The variable that names all slots of a command that has several.
+/// Environment variable that names all slots of a command that has several.
 const SLOTS: &str = "CONSUL_SEMAPHORE_SLOTS";
 
-/// How long what is started ahead may take to be ready once there are slots, and how often that is checked: another
-/// one would not be ready sooner, unless this one was stopped.
+/// Time that a process started ahead may take to become ready once slots are granted, and the interval of the checks.
+/// A replacement would not be ready sooner, unless the first process was stopped.
 const READY: Duration = Duration::from_secs(2);
 const READY_LOOK: Duration = Duration::from_millis(1);
 
-/// What to start.
+/// Description of the process to start.
 pub(super) struct Start<'a> {
     /// The command and its arguments.
     pub(super) command: &'a [OsString],
     /// Environment variables that the command does not get.
     pub(super) withheld: &'a [&'a str],
-    /// Whether it stays in this program's group.
+    /// Whether the command stays in this program's process group.
     pub(super) foreground: bool,
-    /// Whether it is killed when this program dies.
+    /// Whether the command is killed when this program dies.
     pub(super) ends_with_us: bool,
 }
 
 /// A running command.
 pub(super) struct Process {
-    /// The command, or its guard.
+    /// Child process: the command, or its guard.
     child: tokio::process::Child,
     id: Pid,
-    /// Whether it leads a group of its own, so that signals also reach what it has started.
+    /// Whether the child leads its own process group, so that signals also reach the processes that the child has
+    /// started.
     leads: bool,
-    /// Whether it is the guard.
+    /// Whether the child is the guard.
     guards: bool,
 }
 
-/// A process that becomes the command once it is given slots, and ends if this program does so before.
+/// A process that becomes the command once it is given slots. The process ends if this program ends before that.
 pub(super) struct Prepared {
     process: Process,
-    /// It connects to this, and reads its slots.
+    /// Socket to which the process connects to read its slots.
     slots: UnixListener,
 }
 
 impl Prepared {
-    /// Starts it.
+    /// Starts the process without slots.
     pub(super) fn start(start: &Start<'_>) -> io::Result<Self> {
-        // It connects by a name: what it inherits, the command inherits, too, and no other process may open what this
-        // one has open.
+        // The process connects by name, because the command would inherit an open socket, and because no other
+        // process may open the files that this process has open.
         let name = format!("consul-semaphore-exec-{:032x}", fastrand::u128(..));
         let slots = UnixListener::bind_addr(&socket(&name)?)?;
         slots.set_nonblocking(true)?;
@@ -87,7 +88,8 @@ impl Prepared {
         Ok(Self { process, slots })
     }
 
-    /// Gives it the slots to run in; `None` if that is not possible: then it does not become the command.
+    /// Gives the process the slots to run in. Returns `None` if that is not possible; the process then does not
+    /// become the command.
     pub(super) async fn run(mut self, slots: &plan::Start) -> Option<Process> {
         let mut named = serde_json::to_vec(&variables(slots)).ok()?;
         named.push(b'\n');
@@ -103,7 +105,7 @@ impl Prepared {
                     }
                     break;
                 }
-                // Another user's process has connected, or none yet.
+                // Another user's process has connected, or no process has connected yet.
                 Ok(_) | Err(_) => sleep(READY_LOOK).await,
             }
         }
@@ -112,13 +114,14 @@ impl Prepared {
     }
 }
 
-/// Whether the other end is a process of the user of this one: every process of the machine can connect.
+/// Returns whether the other end belongs to the user of this process, because every process of the machine can
+/// connect.
 fn is_of_this_user(stream: &UnixStream) -> bool {
     socket_peercred(stream).is_ok_and(|peer| peer.uid == geteuid())
 }
 
 impl Process {
-    /// Starts it, with the slots in its environment.
+    /// Starts the process with the slots in its environment.
     pub(super) fn start(start: &Start<'_>, slots: &plan::Start) -> io::Result<Self> {
         Self::spawn(start, None, &variables(slots))
     }
@@ -130,7 +133,7 @@ impl Process {
             foreground,
             ends_with_us,
         } = *start;
-        // A separate group can be ended with this program, whatever has joined it.
+        // The guard can end a separate group together with this program, whatever has joined the group.
         let guards = ends_with_us && !foreground;
         let becomes = Become {
             of: ends_with_us.then(std::process::id),
@@ -157,17 +160,18 @@ impl Process {
         })
     }
 
-    /// Waits until it ends, and returns its exit code.
+    /// Waits until the process ends, and returns its exit code.
     pub(super) async fn ended(&mut self) -> io::Result<u8> {
         let status = self.child.wait().await?;
         if self.guards && status.signal().is_some() {
-            // The guard was killed: the command dies with it, and what the command has started must die, too.
+            // The guard was killed. The command dies with the guard, and the processes that the command has started
+            // must die too.
             self.signal(Signal::KILL);
         }
         Ok(code(status))
     }
 
-    /// Passes a signal on. Signals from a terminal already reach its foreground group.
+    /// Passes a signal on to the command. Signals from a terminal already reach the terminal's foreground group.
     pub(super) fn forward(&self, signal: Signal) {
         if signal == Signal::TSTP {
             return self.resume();
@@ -177,21 +181,22 @@ impl Process {
             self.signal(signal);
         }
         if ends(signal) {
-            // A stopped process, as one that reads the terminal in the background, receives it only after this.
+            // A stopped process, such as one that reads the terminal in the background, receives the signal only
+            // after SIGCONT.
             self.signal(Signal::CONT);
         }
     }
 
-    /// Undoes a stop by the terminal. A shell takes the terminal back only when the process that it waits for, which
-    /// leads the group, is stopped, too; and this one must renew the session.
+    /// Undoes a stop by the terminal. A shell takes the terminal back only when the process that it waits for is
+    /// stopped too. That process leads the group, and this process must keep running to renew the session.
     fn resume(&self) {
         if !self.leads && getpgrp() == getpid() {
             let _ = kill_process_group(getpgrp(), Signal::CONT);
         }
     }
 
-    /// Waits until it has ended, and from this time on kills it with the rest of its group. Returns its exit code. Can
-    /// be dropped and called again.
+    /// Waits until the process has ended. After the time `until`, kills the process with the rest of its group.
+    /// Returns the exit code. The future can be dropped and the function called again.
     pub(super) async fn end_by(&mut self, until: Instant) -> io::Result<u8> {
         let ended = async {
             let code = self.ended().await;
@@ -208,7 +213,7 @@ impl Process {
         code
     }
 
-    /// Waits until nothing is left of its group.
+    /// Waits until no process of the group is left.
     async fn is_gone(&self) {
         while self.leads && test_kill_process_group(self.id).is_ok() {
             sleep(LOOK).await;
@@ -216,7 +221,8 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        // An error means that it has ended, or that its id now belongs to a process that we may not signal.
+        // An error means that the process has ended, or that its id belongs to a process that this program may not
+        // signal.
         let _ = if self.leads {
             kill_process_group(self.id, signal)
         } else if self.child.id().is_some() {
@@ -227,7 +233,9 @@ impl Process {
     }
 }
 
-/// Names the first slot to a command, and all of them if there are several: not those of an `exec` around this one.
+/// Returns the environment variables that name the first slot to a command, and all slots if there are several. The
+/// variable for all slots is removed otherwise, so that the command does not see the slots of an `exec` around this
+/// one.
 fn variables(slots: &plan::Start) -> Variables {
     let slot = &slots.slot;
     let several = !slots.others.is_empty();
@@ -245,21 +253,22 @@ fn variables(slots: &plan::Start) -> Variables {
     first.into_iter().chain([(SLOTS.to_owned(), all)]).collect()
 }
 
-/// The exit code of a process, as shells give it.
+/// Returns the exit code of a process as shells report it.
 pub(super) fn code(status: ExitStatus) -> u8 {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok())
         .unwrap_or(u8::MAX)
 }
 
-/// Whether this process is in the foreground of its terminal, which sends typed signals to all of its group.
+/// Returns whether this process is in the foreground of its terminal. A terminal sends typed signals to its whole
+/// foreground group.
 fn is_at_terminal() -> bool {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     in_foreground(&stat)
 }
 
-/// The same from a line of `proc_pid_stat(5)`: state, parent, group, session, terminal and its group follow the name,
-/// which may contain anything.
+/// Reads from a line of `proc_pid_stat(5)` whether the process is in the foreground of its terminal. The fields after
+/// the name are state, parent, group, session, terminal and the terminal's group; the name may contain anything.
 fn in_foreground(stat: &str) -> bool {
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
     let mut fields = fields.unwrap_or_default().split_whitespace().skip(2);

@@ -1,4 +1,4 @@
-//! The signals that this program receives.
+//! Receives the signals that are sent to this program.
 
 use std::{fs, io};
 
@@ -8,7 +8,7 @@ use tokio::{
     sync::mpsc,
 };
 
-/// The signals that are passed on to the command.
+/// Signals that this program passes on to the command.
 const PASSED_ON: [Signal; 6] = [
     Signal::TERM,
     Signal::INT,
@@ -18,15 +18,15 @@ const PASSED_ON: [Signal; 6] = [
     Signal::USR2,
 ];
 
-/// How many signals may wait to be passed on.
+/// Number of signals that may wait to be passed on.
 const QUEUE: usize = 16;
 
-/// The received signals.
+/// Queue of the received signals.
 pub(super) struct Signals(mpsc::Receiver<Signal>);
 
 impl Signals {
-    /// Receives signals from now on. Signals that this program was started to ignore, as nohup does, stay ignored.
-    /// SIGTSTP does not stop this process, which renews the session.
+    /// Starts to receive signals. Signals that this program was started to ignore, as nohup does, stay ignored.
+    /// SIGTSTP does not stop this process, because it must renew the session.
     pub(super) fn listen() -> io::Result<Self> {
         let (sender, receiver) = mpsc::channel(QUEUE);
         for heard in heeded().chain([Signal::TSTP]) {
@@ -34,7 +34,7 @@ impl Signals {
             let sender = sender.clone();
             tokio::spawn(async move {
                 while stream.recv().await.is_some() {
-                    // If more arrive at once some are lost, as signals are.
+                    // If more signals arrive at once, some are lost, as is usual for signals.
                     let _ = sender.try_send(heard);
                 }
             });
@@ -43,11 +43,11 @@ impl Signals {
         Ok(Self(receiver))
     }
 
-    /// The next signal.
+    /// Returns the next signal.
     pub(super) async fn next(&mut self) -> Signal {
         match self.0.recv().await {
             Some(signal) => signal,
-            // The runtime ends.
+            // The queue ends only when the runtime ends.
             None => std::future::pending().await,
         }
     }
@@ -57,7 +57,8 @@ impl Signals {
         while self.0.try_recv().is_ok() {}
     }
 
-    /// The next signal that asks this program to end: the others have no command to be passed on to.
+    /// Returns the next signal that asks this program to end. Other signals are skipped, because there is no command
+    /// to pass them on to.
     pub(super) async fn asks_to_end(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
@@ -68,29 +69,30 @@ impl Signals {
     }
 }
 
-/// Whether a signal asks to end.
+/// Returns whether a signal asks this program to end.
 pub(super) fn ends(signal: Signal) -> bool {
     ![Signal::USR1, Signal::USR2, Signal::TSTP].contains(&signal)
 }
 
-/// Keeps the exit codes of children, which are lost if whoever started this program ignores SIGCHLD, as some daemons do.
+/// Keeps the exit codes of children. They would be lost if the process that started this program ignores SIGCHLD, as
+/// some daemons do.
 pub(super) fn collect_exit_codes() -> io::Result<()> {
-    // A handler stays once it is installed.
+    // The handler stays installed after the stream is dropped.
     stream(Signal::CHILD).map(drop)
 }
 
-/// From now on signals to its process group do not affect this process: neither those that are passed on to the
-/// command, nor those that stop users of a terminal. They are handled and not ignored, because the command would
-/// inherit ignored ones.
+/// Makes this process survive signals to its process group: those that are passed on to the command, and those that
+/// stop programs that use a terminal. The signals are handled instead of ignored, because the command would inherit
+/// ignored signals.
 pub(super) fn outlive() -> io::Result<()> {
     for sent in heeded().chain([Signal::TSTP, Signal::TTIN, Signal::TTOU]) {
-        // A handler stays once it is installed.
+        // The handler stays installed after the stream is dropped.
         drop(stream(sent)?);
     }
     Ok(())
 }
 
-/// The signals to pass on, except those that this process was started to ignore.
+/// Returns the signals to pass on, except those that this process was started to ignore.
 fn heeded() -> impl Iterator<Item = Signal> {
     let ignored = ignored();
     let heeded = move |signal: &Signal| ignored & (1 << (signal.as_raw() - 1)) == 0;
@@ -101,7 +103,7 @@ fn stream(of: Signal) -> io::Result<tokio::signal::unix::Signal> {
     signal(SignalKind::from_raw(of.as_raw()))
 }
 
-/// The signals that this process ignores, as a mask: bit 0 is signal 1.
+/// Returns the signals that this process ignores, as a mask in which bit 0 is signal 1.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,4 @@
-//! What changed between two readings of a semaphore.
+//! Finds out what changed between two readings of a semaphore.
 
 use std::{
     collections::BTreeMap,
@@ -11,33 +11,33 @@ use serde::Serialize;
 
 use super::seen::{Contender, Holder, Semaphore, Waiter};
 
-/// What happened.
+/// Kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum What {
-    /// The limit is another one, or was written for the first time.
+    /// The limit has changed, or was written for the first time.
     Limit,
-    /// The lock key can't be read any more: nobody can say what happens until it can.
+    /// The lock key has become unreadable: nobody can say what happens until it can be read again.
     Unreadable,
-    /// Nobody uses the prefix any more.
+    /// The prefix has become unused.
     Unused,
-    /// It held a slot when the watch began.
+    /// The contender held a slot when the watch began.
     Held,
-    /// It got a slot.
+    /// The contender was granted a slot.
     Granted,
-    /// It gave its slot back.
+    /// The contender gave its slot back.
     Released,
-    /// It holds a slot, and its session has ended.
+    /// The contender holds a slot, but its session has ended.
     Dead,
-    /// It was dead, and was removed.
+    /// The contender was a dead holder and was removed.
     Pruned,
-    /// It waits for a slot.
+    /// The contender waits for a slot.
     Waiting,
-    /// It waits no more, and got no slot.
+    /// The contender has stopped waiting without a slot.
     Left,
 }
 
-/// A change.
+/// Change of a semaphore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Change<'a> {
@@ -87,8 +87,8 @@ impl Display for Change<'_> {
     }
 }
 
-/// What is different, in the order in which it must have happened: slots become free before they are granted. At
-/// `first` nothing was known before.
+/// Returns the changes between two readings, in the order in which they must have happened: slots become free before
+/// they are granted. `first` means that nothing was known before.
 pub(super) fn between<'a>(
     before: Option<&'a Semaphore>,
     after: Option<&'a Semaphore>,
@@ -115,13 +115,13 @@ pub(super) fn between<'a>(
         });
         return news.into_iter().collect();
     }
-    // It could not be read until now.
+    // The semaphore was unreadable in all earlier readings.
     let first = first || (unreadable(before) && limit(before).is_none());
     let (old, new) = (holders(before), holders(after));
     let (waited, waits) = (waiters(before), waiters(after));
     let mut changes = Vec::new();
     let (limit_before, limit_after) = (limit(before), limit(after));
-    // This also says that it can be read again.
+    // A limit is also reported when the lock key becomes readable again.
     if limit_after.is_some() && (limit_after != limit_before || unreadable(before)) {
         changes.push(Change {
             limit: limit_after,
@@ -141,7 +141,7 @@ pub(super) fn between<'a>(
         .iter()
         .filter(|(session, _)| !waits.contains_key(*session) && !new.contains_key(*session));
     changes.extend(left.map(|(_, waiter)| change(What::Left, Some(&waiter.contender))));
-    // In the order of the reading.
+    // New holders are reported in the order of the reading.
     let came = after.into_iter().flat_map(|semaphore| &semaphore.holders);
     for holder in came.filter(|holder| !old.contains_key(&holder.contender.session)) {
         let what = match (holder.dead, first) {
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// A semaphore with these holders in its body and these live contenders.
+    /// Returns a semaphore with these holders in its body and these live contenders.
     fn semaphore(limit: u32, holders: &[&str], alive: &[&str]) -> Semaphore {
         let holders: Vec<_> = holders
             .iter()

@@ -1,4 +1,4 @@
-//! Why a command can't do what it was asked to do, with its exit code.
+//! Describes why a command can't do what it was asked to do, with its exit code.
 
 use std::io;
 
@@ -7,36 +7,36 @@ use consul_semaphore::Prefix;
 
 use crate::exec::{MACHINE, UNKNOWN_TOKEN};
 
-/// How much of a message of Consul's is repeated.
+/// Largest part of a message from Consul that is repeated, in characters.
 const SHOWN: usize = 600;
 
-/// A failure. The exit codes are those of `exec`.
+/// Failure of a command. The exit codes are those of `exec`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// Consul refuses, or does not answer.
+    /// Consul refuses the request or does not answer.
     #[error("{}{}", one_line(&.0.to_string(), SHOWN), advice(.0))]
     Consul(#[from] consul::Error),
     /// The settings for Consul are wrong.
     #[error(transparent)]
     Config(#[from] consul::ConfigError),
-    /// There is no semaphore.
+    /// The prefix has no semaphore.
     #[error(
         "there is no semaphore at {0}: nobody uses this prefix. `consul-semaphore list` shows those that there are"
     )]
     Nobody(Prefix),
-    /// It is not done.
+    /// The slot was not released, for this reason.
     #[error("not released: {0}")]
     NotReleased(String),
     /// The answer can't be written.
     #[error("can't write to stdout: {0}")]
     Output(io::Error),
-    /// A problem of this machine.
+    /// A problem of this machine occurred.
     #[error("{0}")]
     System(io::Error),
 }
 
 impl Failure {
-    /// The exit code.
+    /// Returns the exit code.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Consul(error) if error.may_pass() => 69,
@@ -50,7 +50,7 @@ impl Failure {
     }
 }
 
-/// What to do about it.
+/// Returns what the user can do about the error.
 fn advice(error: &consul::Error) -> &'static str {
     match error {
         error if error.is_unknown_token() => UNKNOWN_TOKEN,

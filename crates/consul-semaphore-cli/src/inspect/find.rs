@@ -1,4 +1,5 @@
-//! The semaphores below a prefix, in bounded memory: the names of the lock keys first, and then one after the other.
+//! Finds the semaphores below a prefix in bounded memory: it lists the names of the lock keys first, and then reads a
+//! few semaphores at a time.
 
 use consul_client::{self as consul, Client, Listing, clock::Moment};
 use consul_semaphore::{Prefix, Reading};
@@ -6,30 +7,30 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::{failure::Failure, names::Names, seen::Semaphore};
 
-/// How many semaphores are listed at most.
+/// Largest number of semaphores that are listed.
 const MOST: usize = 5000;
 
-/// How many of them are read at once.
+/// Number of semaphores that are read at once.
 const AT_ONCE: usize = 4;
 
-/// How many prefixes a note names.
+/// Number of prefixes that a note names.
 const NAMED: usize = 5;
 
-/// What a lock key ends with.
+/// Ending of every lock key.
 const LOCK: &str = "/.lock";
 
-/// The semaphores that were found.
+/// Semaphores that were found, and what is missing.
 pub(super) struct Found {
-    /// By prefix. Nobody is named.
+    /// Semaphores in the order of their prefixes, without the names of holders and waiting contenders.
     pub(super) all: Vec<Semaphore>,
-    /// What is missing, for people.
+    /// Notes for people about what is missing in the list.
     pub(super) notes: Vec<String>,
 }
 
-/// Finds them.
+/// Finds the semaphores below a prefix, or all.
 ///
 /// # Errors
-/// Consul can't be asked, or refuses.
+/// Consul can't be asked or refuses the request.
 pub(super) async fn find(client: &Client, below: Option<&Prefix>) -> Result<Found, Failure> {
     let folder = below.map_or_else(String::new, Prefix::folder);
     let keys = client.keys(&folder, LOCK).await?;
@@ -63,19 +64,19 @@ pub(super) async fn find(client: &Client, below: Option<&Prefix>) -> Result<Foun
         ));
     }
     Ok(Found {
-        // Some may have gone since their key was listed.
+        // A semaphore may have gone since its key was listed.
         all: found.into_iter().filter(|one| !one.is_unused()).collect(),
         notes,
     })
 }
 
-/// What the token may see of a semaphore.
+/// Part of a semaphore that the token may read.
 enum Read {
     Found(Semaphore),
     Denied(Prefix),
 }
 
-/// The first of these, and how many more there are.
+/// Names the first prefixes, and says how many more there are.
 fn in_words(prefixes: &[Prefix]) -> String {
     let named: Vec<_> = prefixes.iter().take(NAMED).map(Prefix::as_str).collect();
     let named = named.join(", ");
@@ -85,7 +86,8 @@ fn in_words(prefixes: &[Prefix]) -> String {
     }
 }
 
-/// Reads one. If there is too much below it, or the token may not read all of that, only its lock key is.
+/// Reads one semaphore. If there is too much below the prefix, or the token may not read all of it, only the lock key
+/// is read.
 async fn read(client: &Client, prefix: Prefix) -> Result<Read, consul::Error> {
     let why = match client.list(&prefix.folder()).await {
         Err(consul::Error::AnswerTooLarge(_)) => "there is too much below it to see who waits",
@@ -103,7 +105,7 @@ async fn read(client: &Client, prefix: Prefix) -> Result<Read, consul::Error> {
     }
 }
 
-/// Reads the lock key alone.
+/// Reads only the lock key of a semaphore.
 async fn read_lock(client: &Client, prefix: Prefix, why: &str) -> Result<Semaphore, consul::Error> {
     let sent = Moment::now();
     let lock = client.get(&prefix.lock_key()).await?;
@@ -120,9 +122,9 @@ async fn read_lock(client: &Client, prefix: Prefix, why: &str) -> Result<Semapho
     Ok(semaphore)
 }
 
-/// Only the figures are shown.
+/// Drops the holders and waiting contenders, because `list` shows only numbers.
 fn forget(semaphore: &mut Semaphore) {
     semaphore.holders = Vec::new();
-    // Whether it is in use depends on these.
+    // One waiting contender is kept, because [`Semaphore::is_unused`] depends on it.
     semaphore.waiters.truncate(1);
 }

@@ -1,4 +1,4 @@
-//! The sessions of contenders that do not say whose they are, such as those of `consul lock`.
+//! Looks up the sessions of contenders whose keys do not say who they are, such as those of `consul lock`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,19 +6,20 @@ use consul_client::{self as consul, Client, Session, SessionId};
 use consul_semaphore::{ContenderBody, Reading};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-/// How many sessions are looked up at most for one answer: it takes a call each.
+/// Largest number of sessions that are looked up for one answer, because each takes a call.
 const MOST: usize = 100;
 
-/// How many of these calls run at once.
+/// Number of look-ups of sessions that run at once.
 const AT_ONCE: usize = 8;
 
-/// The sessions that were looked up.
+/// Sessions that were looked up.
 #[derive(Debug, Default)]
 pub(super) struct Names(BTreeMap<SessionId, Option<Session>>);
 
 impl Names {
-    /// Looks up who takes part in these and does not say more, unless it is known; forgets all others. A token that
-    /// may not read sessions leaves them without a name.
+    /// Looks up the sessions of contenders in these readings whose bodies do not say who they are, unless the
+    /// sessions are known already. Forgets all other sessions. If the token may not read sessions, the contenders
+    /// stay without a name.
     ///
     /// # Errors
     /// Consul can't be asked.
@@ -50,12 +51,12 @@ impl Names {
         Ok(())
     }
 
-    /// One session, if it is known.
+    /// Returns the names with one session, which is `None` if it is unknown.
     pub(super) fn of(session: &SessionId, known: Option<Session>) -> Self {
         Self([(session.clone(), known)].into())
     }
 
-    /// A session, if it was found.
+    /// Returns a session, if it was found.
     pub(super) fn get(&self, session: &SessionId) -> Option<&Session> {
         self.0.get(session)?.as_ref()
     }

@@ -1,8 +1,8 @@
-//! `release`: a slot is taken from its holder.
+//! Implements `release`, which takes a slot from its holder.
 //!
-//! A holder that lives loses its session, as with any tool for Consul: it learns of that, and others wait for the
-//! lock-delay. One that is dead is removed from the lock key by a compare-and-swap, without that delay: whoever asks
-//! for that knows that nothing runs there any more.
+//! The command destroys the session of a live holder, as any tool for Consul would: the holder learns of the loss,
+//! and others wait for the lock-delay. The command removes a dead holder from the lock key by a compare-and-swap
+//! without that delay, because a user who asks for this knows that the holder's program has stopped.
 
 use std::{
     io::{self, Write as _},
@@ -19,25 +19,25 @@ use super::{
     seen::{self, Contender},
 };
 
-/// How often a write that others were faster than is tried.
+/// Number of attempts at a write when other writers are faster.
 const TRIES: u32 = 8;
 
-/// The pauses between.
+/// Pauses between the attempts.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
-/// What a session has at the prefix.
+/// Part that a session has at the prefix.
 enum Role {
-    /// A slot. It lives.
+    /// The session holds a slot and lives.
     Holds {
-        /// The index at which its contender was last written: another slot has another one.
+        /// `ModifyIndex` of the session's contender, which differs for another slot.
         written: u64,
     },
-    /// A slot, but it is dead: the transaction that removes it.
+    /// The session is a dead holder; these operations remove it.
     Dead(Vec<Op>),
 }
 
 impl Role {
-    /// Whether nothing has changed since it was this.
+    /// Returns whether the session has the same role as before, in the same slot.
     fn is_still(&self, before: &Self) -> bool {
         match (self, before) {
             (Self::Holds { written: now }, Self::Holds { written }) => now == written,
@@ -47,7 +47,7 @@ impl Role {
     }
 }
 
-/// Takes the slot from its holder; asks before, unless the answer is `yes`.
+/// Takes the slot from its holder. Asks the user first, unless `yes` is set.
 pub(crate) async fn release(
     client: &Client,
     prefix: &Prefix,
@@ -59,7 +59,7 @@ pub(crate) async fn release(
     message(&consequences(client, &reading, session, &role).await?);
     if !yes {
         confirm()?;
-        // The answer took time: meanwhile it may have given the slot back, and use its session for something else.
+        // The user's answer took time. Meanwhile the session may have given the slot back and serve another purpose.
         let now = self::role(&read(client, prefix).await?, session)?;
         if !now.is_still(&role) {
             return Err(Failure::NotReleased(
@@ -89,7 +89,7 @@ async fn read(client: &Client, prefix: &Prefix) -> Result<Reading, Failure> {
     Ok(Reading::found(prefix.clone(), listing))
 }
 
-/// What the session has there, if that can be taken.
+/// Returns the role of the session at the prefix, if its slot can be taken.
 fn role(reading: &Reading, session: &SessionId) -> Result<Role, Failure> {
     let refuse = |why: String| Err(Failure::NotReleased(why));
     let prefix = reading.prefix();
@@ -112,7 +112,7 @@ fn role(reading: &Reading, session: &SessionId) -> Result<Role, Failure> {
     ))
 }
 
-/// Removes a dead holder, as long as it is one and nobody else has removed it.
+/// Removes a dead holder, as long as it is still dead and nobody else has removed it.
 async fn prune(client: &Client, prefix: &Prefix, session: &SessionId) -> Result<(), Failure> {
     let mut pauses = PAUSES;
     loop {
@@ -134,7 +134,7 @@ async fn prune(client: &Client, prefix: &Prefix, session: &SessionId) -> Result<
     }
 }
 
-/// Everything to know before it is confirmed.
+/// Describes everything that the user should know before confirming the release.
 async fn consequences(
     client: &Client,
     reading: &Reading,
@@ -153,7 +153,7 @@ async fn consequences(
     }
     let entry = reading.contender(session);
     let body = entry.and_then(|entry| ContenderBody::read(&entry.value));
-    // What the session is called proves whose it is; a body may say anything.
+    // The name of the session proves who owns it, whereas a body may say anything.
     let known = match client.session(session).await {
         Ok(known) => known,
         Err(consul::Error::Denied(_)) => None,
@@ -186,7 +186,7 @@ async fn consequences(
     ))
 }
 
-/// What becomes of a holder of this kind.
+/// Describes what happens to a holder of this kind.
 fn fate(kind: &str) -> &'static str {
     match kind {
         "Process" => {

@@ -1,6 +1,7 @@
-//! What Consul shows of a semaphore, as plain data. What others wrote there is cut, and has no control characters.
+//! Represents what Consul shows of a semaphore as plain data. Text that others wrote there is shortened and stripped
+//! of control characters.
 //!
-//! The fields are those of `-o json`: `docs/slots.md` describes them.
+//! The fields are those of `-o json`, which `docs/slots.md` describes.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -13,23 +14,23 @@ use serde::{Serialize, Serializer};
 
 use super::names::Names;
 
-/// How much of a name is shown: more than Kubernetes and Consul need.
+/// Longest name that is shown, in characters: more than Kubernetes and Consul need.
 const LONGEST: usize = 128;
 
-/// How much of a [`Contender::title`] is shown.
+/// Longest [`Contender::title`] that is shown.
 pub(super) const LONGEST_TITLE: usize = 4 * LONGEST;
 
-/// What is at a prefix.
+/// Kind of the lock at a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
-    /// A body with a limit and the holders' sessions.
+    /// A lock key whose body has a limit and the holders' sessions.
     Semaphore,
-    /// A key that its holder has locked.
+    /// A lock key that its holder has locked.
     Mutex,
-    /// A semaphore with holders that count for a period each.
+    /// A semaphore whose holders count for a period each.
     Rate,
-    /// The lock key is something else.
+    /// A lock key that is used for something else.
     Unreadable,
 }
 
@@ -44,86 +45,87 @@ impl Kind {
     }
 }
 
-/// A semaphore in figures.
+/// Numbers of a semaphore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Summary {
-    /// Where it is.
+    /// Prefix of the semaphore.
     pub(super) prefix: Prefix,
-    /// What it is.
+    /// Kind of the semaphore.
     pub(super) kind: Kind,
-    /// How many slots there are; `None` if nobody has written that yet.
+    /// Number of slots; `None` if nobody has written a limit yet.
     pub(super) limit: Option<u32>,
-    /// How many are held, dead holders included.
+    /// Number of held slots, including those of dead holders.
     pub(super) held: usize,
-    /// How many contenders wait; `None` if that can't be seen, as at a mutex.
+    /// Number of waiting contenders; `None` if that can't be seen, as at a mutex.
     pub(super) waiting: Option<usize>,
-    /// Of a rate: the longest period of a holder, in seconds.
+    /// Longest period of a holder of a rate, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) period_seconds: Option<u64>,
-    /// Why something is missing here.
+    /// Reason why a number is missing here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) problem: Option<String>,
 }
 
-/// A semaphore with all who take part.
+/// A semaphore with its holders and waiting contenders.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Semaphore {
     #[serde(flatten)]
     pub(super) summary: Summary,
-    /// The holders in the order of their grants, dead ones last.
+    /// Holders in the order of their grants, dead holders last.
     pub(super) holders: Vec<Holder>,
-    /// Those that wait, in the order in which slots are granted.
+    /// Waiting contenders, in the order in which slots are granted.
     pub(super) waiters: Vec<Waiter>,
 }
 
-/// One that takes part.
+/// Description of a contender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Contender {
-    /// Its session.
+    /// Session of the contender.
     #[serde(serialize_with = "shown")]
     pub(super) session: SessionId,
-    /// `Job` or another workload's kind; `Process` for a command of `exec`; `Program` for another program; `Unknown`.
+    /// `Job` or another workload's kind; `Process` for a command of `exec`; `Program` for another program; or
+    /// `Unknown`.
     pub(super) kind: String,
-    /// `namespace/name` of a workload, the command of a process, the name of a program's session.
+    /// `namespace/name` of a workload, the command of a process, or the name of a program's session.
     pub(super) name: String,
-    /// The cluster of a workload, the host of a process, the Consul node of a program's session.
+    /// Cluster of a workload, host of a process, or Consul node of a program's session.
     pub(super) r#where: String,
-    /// When it was granted its slot, or joined the queue, by its own clock.
+    /// Time at which the contender was granted its slot or joined the queue, by the contender's own clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) since: Option<Timestamp>,
 }
 
-/// A holder.
+/// Contender that holds a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Holder {
     #[serde(flatten)]
     pub(super) contender: Contender,
-    /// The raft index of its grant, if it still can be seen.
+    /// Raft index of the grant, if it can still be seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fencing_token: Option<u64>,
-    /// Whether its session has ended, or no longer locks its contender.
+    /// Whether the session has ended, or no longer locks its contender.
     pub(super) dead: bool,
-    /// Until when the slot stays held although its workload is done.
+    /// Time until which the slot stays held although its workload is done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cools_until: Option<Timestamp>,
     /// Whether the session has no TTL.
     pub(super) never_expires: bool,
 }
 
-/// One that waits.
+/// Contender that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Waiter {
     #[serde(flatten)]
     pub(super) contender: Contender,
-    /// Higher goes first; `None` for one that follows no order.
+    /// Priority of the contender, where higher ones go first; `None` for a contender that follows no order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) priority: Option<i32>,
-    /// How many slots it waits for here.
+    /// Number of slots that the contender waits for here.
     pub(super) slots: u32,
 }
 
@@ -132,7 +134,7 @@ fn shown<S: Serializer>(session: &SessionId, to: S) -> Result<S::Ok, S::Error> {
 }
 
 impl Semaphore {
-    /// What a reading shows.
+    /// Returns the semaphore that a reading shows.
     pub(super) fn of(reading: &Reading, names: &Names) -> Self {
         let (holders, waiters) = (holders(reading, names), waiters(reading, names));
         let (kind, limit, problem) = match reading.lock() {
@@ -167,8 +169,8 @@ impl Semaphore {
         }
     }
 
-    /// Takes from an earlier reading what this one can't show: whose session a dead holder had, which Consul forgets, and
-    /// everything while the lock key can't be read.
+    /// Takes from an earlier reading what this one can't show: the owner of a dead holder's session, which Consul
+    /// forgets, and everything while the lock key is unreadable.
     pub(super) fn remember(&mut self, before: Option<&Self>) {
         if self.is_unreadable() {
             self.summary.limit = before.and_then(|before| before.summary.limit);
@@ -189,19 +191,19 @@ impl Semaphore {
         }
     }
 
-    /// Whether nobody can say who holds.
+    /// Returns whether the lock key is unreadable, so that nobody can say who holds slots.
     pub(super) fn is_unreadable(&self) -> bool {
         self.summary.kind == Kind::Unreadable
     }
 
-    /// Whether nobody uses the prefix.
+    /// Returns whether the prefix is unused.
     pub(super) fn is_unused(&self) -> bool {
         let Summary { kind, limit, .. } = &self.summary;
         *kind == Kind::Semaphore && limit.is_none() && self.waiters.is_empty()
     }
 }
 
-/// The longest period of a holder, in seconds.
+/// Returns the longest period of a holder, in seconds.
 fn period(reading: &Reading) -> Option<u64> {
     let holding = reading
         .contenders()
@@ -210,7 +212,7 @@ fn period(reading: &Reading) -> Option<u64> {
     periods.max().filter(|period| *period > 0)
 }
 
-/// Who holds a slot, dead holders included.
+/// Returns the sessions that hold a slot, dead holders included.
 fn sessions(lock: &Lock) -> impl Iterator<Item = &SessionId> {
     let (body, holder) = match lock {
         Lock::Semaphore { body, .. } => (Some(body.holders()), None),
@@ -229,7 +231,8 @@ fn holders(reading: &Reading, names: &Names) -> Vec<Holder> {
     sessions.into_iter().map(holder).collect()
 }
 
-/// Those that wait, in the order of `docs/protocol.md`: those that say their place by it, among all others by age.
+/// Returns the waiting contenders in the order of `docs/protocol.md`: contenders that say their place in the queue
+/// are sorted by that place, and keep as a group the positions that they have among all others by age.
 fn waiters(reading: &Reading, names: &Names) -> Vec<Waiter> {
     let read = |(session, entry): (_, &Entry)| {
         (
@@ -254,7 +257,7 @@ fn waiters(reading: &Reading, names: &Names) -> Vec<Waiter> {
             None => all.push(Some(waiter)),
         }
     }
-    // From the end, so that the first is popped first.
+    // The places are sorted from last to first, so that the first one is popped first.
     placed.sort_by_cached_key(|(place, _)| Reverse(place.clone()));
     let mut next = || placed.pop().map(|(_, waiter)| waiter);
     all.into_iter()
@@ -266,7 +269,8 @@ impl Holder {
     fn of(session: &SessionId, entry: Option<&Entry>, names: &Names) -> Self {
         let body = entry.and_then(|entry| ContenderBody::read(&entry.value));
         let said = body.as_ref();
-        // Only who follows the protocol locks its contender with the grant, and only a cooling one is written again.
+        // Only a contender that follows the protocol is locked together with the grant, and only a cooling contender
+        // is written again later.
         let granted = said.filter(|body| body.waiting.is_none() && body.cools_until.is_none());
         Self {
             contender: Contender::of(session, said, names),
@@ -292,7 +296,8 @@ impl Waiter {
 }
 
 impl Contender {
-    /// By the body of its contender, which anybody who may write the key can have written; without one by its session.
+    /// Describes a contender by its body, or by its session if there is no body. Anybody who may write the key can
+    /// have written the body.
     pub(super) fn of(session: &SessionId, body: Option<&ContenderBody>, names: &Names) -> Self {
         let unnamed = |kind: &str| Self {
             session: session.clone(),
@@ -330,7 +335,7 @@ impl Contender {
         }
     }
 
-    /// In a few words.
+    /// Describes the contender in a few words.
     pub(super) fn title(&self) -> String {
         let Self {
             kind,

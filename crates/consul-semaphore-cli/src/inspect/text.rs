@@ -1,4 +1,4 @@
-//! Semaphores as text.
+//! Renders semaphores as text.
 
 use command_line::{
     age::{age, until},
@@ -9,13 +9,14 @@ use jiff::Timestamp;
 
 use super::seen::{Contender, Holder, Semaphore, Summary, Waiter};
 
-/// The indent of the lines below a heading.
+/// Indent of the lines below a heading.
 const INDENT: usize = 2;
 
-/// What is unknown. Each cell but the last is one word, and none is empty, so that `awk` can count them.
+/// Text of a cell whose value is unknown. Each cell but the last is one word and none is empty, so that `awk` can
+/// count them.
 const UNKNOWN: &str = "-";
 
-/// Semaphores, one on each line.
+/// Renders semaphores, one on each line.
 pub(super) fn list(all: &[&Summary]) -> Text {
     let mut table = Table::new(["PREFIX", "KIND", "LIMIT", "HELD", "WAITING", "PROBLEM"]);
     for summary in all {
@@ -42,7 +43,7 @@ pub(super) fn list(all: &[&Summary]) -> Text {
     text
 }
 
-/// One semaphore with all who take part.
+/// Renders one semaphore with its holders and waiting contenders.
 pub(super) fn show(semaphore: &Semaphore, now: Timestamp) -> Text {
     let Semaphore {
         summary,

@@ -1,4 +1,4 @@
-//! `watch`: a line for each change.
+//! Implements `watch`, which writes a line for each change.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,7 +20,7 @@ use super::{
     seen::Semaphore,
 };
 
-/// How the prefix is read: changes that come faster share a reading.
+/// Returns how the prefix is watched: changes that come faster than this rate share a reading.
 fn options() -> WatchOptions {
     WatchOptions {
         wait: Duration::from_mins(5),
@@ -30,7 +30,7 @@ fn options() -> WatchOptions {
     }
 }
 
-/// A change, and when it was seen.
+/// A change with the time at which it was seen.
 #[derive(Serialize)]
 struct Timed<'a> {
     time: Timestamp,
@@ -38,7 +38,7 @@ struct Timed<'a> {
     change: Change<'a>,
 }
 
-/// Writes what changes at a prefix and below it, until a signal comes or nobody reads any more.
+/// Writes the changes at a prefix and below it, until a signal arrives or nobody reads the output any more.
 pub(crate) async fn watch(client: &Client, below: &Prefix, format: Format) -> Result<(), Failure> {
     let mut ends = Ends::new().map_err(Failure::System)?;
     let mut readings = client.readings(&below.folder(), options());
@@ -58,7 +58,7 @@ pub(crate) async fn watch(client: &Client, below: &Prefix, format: Format) -> Re
                     () = ends.come() => return Ok(()),
                 }
             }
-            // Later it is only an interruption.
+            // Once the watch has begun, a failure that may pass is only an interruption.
             Some(Err(error)) if seen.began && error.may_pass() => {
                 let said = Failure::from(error).to_string();
                 if trouble.as_ref() != Some(&said) {
@@ -69,7 +69,7 @@ pub(crate) async fn watch(client: &Client, below: &Prefix, format: Format) -> Re
             }
             Some(Err(error)) => return Err(error.into()),
         };
-        // A reader that has stopped for a while must not keep a signal from ending this.
+        // A reader that has stopped for a while must not keep a signal from ending this program.
         let written = tokio::select! {
             written = spawn_blocking(move || try_write(&lines)) => written,
             () = ends.come() => return Ok(()),
@@ -83,7 +83,7 @@ pub(crate) async fn watch(client: &Client, below: &Prefix, format: Format) -> Re
     }
 }
 
-/// What was seen last.
+/// Semaphores as they were last seen.
 #[derive(Default)]
 struct Seen {
     began: bool,
@@ -92,7 +92,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// The lines for what this listing shows differently.
+    /// Returns the lines for the changes that this listing shows.
     async fn take(
         &mut self,
         client: &Client,
@@ -100,7 +100,7 @@ impl Seen {
         format: Format,
     ) -> Result<String, consul::Error> {
         let readings = semaphores(listing);
-        // Those that can't be named now are without a name.
+        // Contenders whose sessions can't be looked up at this time stay without a name.
         match self.names.learn(client, &readings).await {
             Err(error) if !error.may_pass() => return Err(error),
             _ => {}
@@ -135,11 +135,11 @@ impl Seen {
 }
 
 fn json_line(timed: &Timed<'_>) -> String {
-    // Texts and numbers only: writing them cannot fail.
+    // The value consists of texts and numbers only, so writing it cannot fail.
     serde_json::to_string(timed).unwrap_or_default() + "\n"
 }
 
-/// The semaphores of a listing: the folders that have a lock key, or a contender.
+/// Returns the semaphores of a listing: the folders that have a lock key or a contender.
 fn semaphores(listing: Listing) -> Vec<Reading> {
     let parts = listing.split(|entry| {
         let (folder, name) = entry.key.rsplit_once('/')?;
@@ -154,7 +154,7 @@ fn semaphores(listing: Listing) -> Vec<Reading> {
         .collect()
 }
 
-/// The signals that end it.
+/// Signals that end the watch.
 struct Ends([Signal; 3]);
 
 impl Ends {

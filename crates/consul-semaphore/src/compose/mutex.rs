@@ -1,27 +1,27 @@
-//! A mutex in a transaction: who has locked `.lock`.
+//! Composes the part of a transaction that locks and unlocks a mutex: the lock of `.lock`.
 
 use crate::{lock::Lock, reading::Reading};
 use consul_client::{Op, SessionId};
 
-/// Who will have locked the key.
+/// State of the mutex as the transaction leaves it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The key is in use for something else.
+    /// The key is used for something else.
     Unusable,
-    /// A session has locked it.
+    /// A session has locked the key.
     Held,
-    /// Nobody holds it, or it does not exist.
+    /// Nobody holds the key, or it does not exist.
     Free,
-    /// This transaction unlocks it.
+    /// This transaction unlocks the key.
     Unlocked,
-    /// This transaction locks it.
+    /// This transaction locks the key.
     Locked,
 }
 
-/// The mutex after the transaction.
+/// The mutex as the transaction leaves it.
 pub(super) struct Mutex {
     key: String,
-    /// The key's index as it was read; 0 if there is no key.
+    /// `ModifyIndex` of the key as it was read; 0 if there is no key.
     index: u64,
     flags: u64,
     state: State,
@@ -50,7 +50,8 @@ impl Mutex {
         }
     }
 
-    /// Unlocks the key. That fails if this session has not locked it, so nothing foreign is deleted.
+    /// Unlocks the key. The operation fails if this session has not locked the key, so no other program's key is
+    /// deleted.
     pub(super) fn unlock(&mut self, session: &SessionId) {
         self.guard = Some(Op::Unlock {
             key: self.key.clone(),
@@ -63,13 +64,13 @@ impl Mutex {
         }
     }
 
-    /// Whether this many slots are free; a mutex has one.
+    /// Returns whether this many slots are free; a mutex has one.
     pub(super) fn has_room(&self, needed: usize) -> bool {
         needed <= 1 && matches!(self.state, State::Free | State::Unlocked)
     }
 
-    /// Locks the key, provided that it is still as it was read: the lock alone would overwrite the body of a
-    /// semaphore created in the meantime.
+    /// Locks the key, provided that it is still as it was read. The lock operation alone would overwrite the body of
+    /// a semaphore that was created in the meantime.
     pub(super) fn lock(&mut self, session: SessionId, value: Vec<u8>) {
         if self.state == State::Free {
             self.guard = Some(Op::unchanged(self.key.clone(), self.index));
@@ -83,12 +84,12 @@ impl Mutex {
         });
     }
 
-    /// Whether there is nothing to write.
+    /// Returns whether there is nothing to write.
     pub(super) fn is_idle(&self) -> bool {
         self.guard.is_none() && self.lock.is_none()
     }
 
-    /// The writes: a mutex that is unlocked and not granted again is deleted.
+    /// Returns the operations. A mutex that is unlocked and not granted again is deleted.
     pub(super) fn write(self) -> impl Iterator<Item = Op> {
         let unlocked = self.guard.is_some() && self.lock.is_none();
         let delete = unlocked.then_some(Op::Delete { key: self.key });

@@ -1,4 +1,4 @@
-//! A semaphore in a transaction: the body of `.lock`, in one CAS.
+//! Composes the part of a transaction that changes a semaphore: the body of `.lock`, in one CAS.
 
 use crate::{
     lock::{Lock, LockChange, LockDraft},
@@ -6,15 +6,15 @@ use crate::{
 };
 use consul_client::{Op, SessionId};
 
-/// The body of `.lock` after the transaction.
+/// Body of `.lock` as the transaction leaves it.
 pub(super) struct Semaphore<'a> {
-    /// `None` if there is none that may be written.
+    /// Body; `None` if there is none that may be written.
     body: Option<LockDraft<'a>>,
-    /// The index for the CAS of `.lock`.
+    /// Index for the CAS of `.lock`.
     index: u64,
     /// Whether anything in the body has changed.
     changed: bool,
-    /// The limit of a body that is written only with its first holder.
+    /// Limit of a body that is written only with its first holder.
     fresh: Option<u32>,
 }
 
@@ -40,7 +40,7 @@ impl<'a> Semaphore<'a> {
         }
     }
 
-    /// Sets the limit, in a new body if there is none; returns whether there may be one.
+    /// Sets the limit, in a new body if there is none. Returns whether there may be a body.
     pub(super) fn set_limit(&mut self, limit: u32, lock: &Lock) -> bool {
         match (&mut self.body, lock) {
             (Some(body), _) => body.set_limit(limit),
@@ -51,7 +51,7 @@ impl<'a> Semaphore<'a> {
         true
     }
 
-    /// Adds a new body with this limit, if there is anyone to hold a slot in it.
+    /// Prepares a new body with this limit, which is written only if a holder is added to it.
     pub(super) fn await_holder(&mut self, limit: u32, lock: &Lock) {
         if let Lock::Absent { flags, .. } = lock {
             self.body = Some(LockDraft::fresh(limit, *flags));
@@ -59,27 +59,27 @@ impl<'a> Semaphore<'a> {
         }
     }
 
-    /// The limit of a new body that has its first holder now.
+    /// Takes the limit of a new body that has just got its first holder.
     pub(super) fn take_fresh(&mut self) -> Option<u32> {
         self.fresh.take()
     }
 
-    /// Whether there is nothing to write.
+    /// Returns whether there is nothing to write.
     pub(super) fn is_idle(&self) -> bool {
         !self.changed
     }
 
-    /// How many hold a slot after the transaction.
+    /// Returns the number of holders after the transaction.
     pub(super) fn held(&self) -> usize {
         self.body.as_ref().map_or(0, LockDraft::held)
     }
 
-    /// Writes it even if nothing in it changes.
+    /// Writes the body even if nothing in it changes.
     pub(super) fn rewrite(&mut self) {
         self.changed = true;
     }
 
-    /// Whether this many slots are free, if these dead holders are removed.
+    /// Returns whether this many slots are free once these dead holders are removed.
     pub(super) fn has_room(&self, needed: usize, dead: &[&SessionId]) -> bool {
         self.body.as_ref().is_some_and(|body| {
             let freed = dead.iter().filter(|session| body.holds(session)).count();
@@ -93,22 +93,24 @@ impl<'a> Semaphore<'a> {
         self.changed |= added;
     }
 
-    /// Writes nothing, because the key is deleted.
+    /// Drops the body, because the key is deleted.
     pub(super) fn remove(&mut self) {
         self.body = None;
     }
 
-    /// The check that `.lock` is as it was read; `None` if it is written, which checks that too.
+    /// Returns the check that `.lock` is as it was read. Returns `None` if `.lock` is written, because the CAS checks
+    /// that too.
     pub(super) fn unchanged(&self, reading: &Reading) -> Option<Op> {
         let check = Op::unchanged(reading.prefix().lock_key(), self.index);
         (self.body.is_none() || !self.changed).then_some(check)
     }
 
-    /// The CAS of `.lock`, if there is anything to write, and the change that it makes.
+    /// Returns the CAS of `.lock` and the change that it makes, if there is anything to write.
     pub(super) fn write(self, reading: &Reading) -> Option<(Op, LockChange)> {
         let body = self.body.filter(|_| self.changed)?;
         let mut value = body.encode();
-        // Consul keeps the index if the same value is written. Every client can parse JSON followed by a line break.
+        // Consul keeps the index if the same value is written, so the value must differ. Every client can parse JSON
+        // followed by a line break.
         if reading.lock_value() == Some(&value) {
             value.push(b'\n');
         }

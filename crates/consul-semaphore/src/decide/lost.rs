@@ -1,4 +1,4 @@
-//! What happens to running workloads that lost their slot, or can no longer prove that they hold it.
+//! Decides what happens to running workloads that lost their slot, or can no longer prove that they hold it.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::{
 };
 use consul_client::{Op, SessionId};
 
-/// A slot that a running workload has lost, and its dead holder with the check that it is still dead.
+/// A slot that a running workload has lost, and its dead holder with the check that the holder is still dead.
 type Lost<'a, 'd> = (&'a Workload, u32, Option<(&'d SessionId, &'d Op)>);
 
 /// Suspends the running workloads whose evidence ends, whether or not Consul can be reached.
@@ -41,17 +41,19 @@ pub(super) fn suspend_what_is_not_proved(observed: &Observed<'_>, plan: &mut Pla
 }
 
 impl<'a> Pass<'a> {
-    /// The slots that running workloads of this semaphore have lost.
+    /// Returns the slots that running workloads of this semaphore have lost.
     pub(super) fn find_lost(&mut self) -> Vec<(&'a Workload, u32)> {
         let mut lost: Vec<(&Workload, u32)> = Vec::new();
         for workload in self.observed.bound {
             if self.is_busy(&workload.uid) {
                 continue;
             }
-            // A neighbour on this prefix holds it in another slot, or the owner is unknown.
+            // A slot that one of the workload's sessions holds is not lost, even if that session is not among our
+            // contenders: a neighbour at this prefix may own it, or its owner is unknown.
             let slots = (0..).zip(workload.slots_at(&self.lock_key));
             let unheld = slots.filter(|(ordinal, sessions)| {
-                // A slot of a rate that is still held counts a start that has been.
+                // A held slot of a rate counts a start that has already been made, so it is not evidence for this
+                // run.
                 let held = !self.observed.settings.is_rate()
                     && sessions.clone().any(|session| self.reading.holds(session));
                 !held && !self.is_settled(&workload.uid, *ordinal)
@@ -59,7 +61,7 @@ impl<'a> Pass<'a> {
             let unheld: Vec<u32> = unheld.map(|(ordinal, _)| ordinal).collect();
             match workload.phase {
                 _ if unheld.is_empty() => {}
-                // What Consul said before the workload was seen running does not show the slot lost.
+                // An answer of Consul from before the workload was seen running does not show that the slot is lost.
                 Phase::Running if workload.seen > self.reading.sent => self.plan.reread = true,
                 Phase::Running => {
                     lost.extend(unheld.into_iter().map(|ordinal| (&**workload, ordinal)));
@@ -76,9 +78,9 @@ impl<'a> Pass<'a> {
         lost
     }
 
-    /// A workload without a slot is no longer bound to this semaphore: it asks for another one now, or its user
-    /// suspended it or put it on hold and its session ended in the meantime. Its template must no longer name the
-    /// grant: when its user removes the hold or unsuspends it, it queues at the end.
+    /// Removes the grant from the template of a workload that has no slot. Such a workload is no longer bound to this
+    /// semaphore: it asks for another one now, or its user suspended it or put it on hold and its session ended in
+    /// the meantime. When its user removes the hold or unsuspends it, the workload queues at the end.
     fn forget_grant(&mut self, workload: &Workload) {
         if let Some(granted) = &workload.granted {
             let sessions = granted.slots.iter().map(|slot| slot.session.clone());
@@ -92,7 +94,8 @@ impl<'a> Pass<'a> {
     }
 
     /// Grants another slot to running workloads that lost theirs, before any waiting workload, and even while nothing
-    /// else is granted. Those for which no slot is free, or that must not have one, are suspended or continue.
+    /// else is granted. Workloads for which no slot is free, or that must not have one, are suspended or continue, as
+    /// `onSlotLost` says.
     pub(super) fn regrant(&mut self, lost: &[(&'a Workload, u32)]) {
         if matches!(self.reading.lock(), Lock::Unreadable(_)) || self.plan.record.is_some() {
             return;
@@ -103,7 +106,7 @@ impl<'a> Pass<'a> {
                 let slots = (0..).zip(workload.slots_at(&self.lock_key));
                 let held_by = slots.filter(|(other, _)| *other == ordinal);
                 let mut held_by = held_by.flat_map(|(_, sessions)| sessions);
-                // Its dead holder makes room for it, if still listed.
+                // The dead holder of the slot makes room for the workload, if it is still listed.
                 let swap = held_by.find_map(|session| dead.get_key_value(session));
                 (workload, ordinal, swap)
             });
@@ -148,7 +151,7 @@ impl<'a> Pass<'a> {
             self.composer
                 .grant(grant(workload, sessions, false), &asked, swap);
         } else {
-            // Its slot is kept for it until its session is made.
+            // The slot is kept for the workload until its session is made.
             self.plan.sessions.push(SessionRequest {
                 workload: workload.into(),
                 ordinal,
@@ -160,8 +163,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Reserves a free slot for each slot of our workloads that have pods and are no longer in `Holders`: they count
-    /// until their pods are gone.
+    /// Reserves a free slot for each slot of our workloads that have pods and are no longer in `Holders`, because
+    /// such slots count until the pods are gone.
     pub(super) fn reserve_for_pods(&mut self) {
         let dead = self.reading.dead_holders();
         for workload in self.observed.bound {
@@ -175,7 +178,7 @@ impl<'a> Pass<'a> {
             for (ordinal, mut sessions) in (0..).zip(workload.slots_at(&self.lock_key)) {
                 let mut own = self.observed.ours.iter();
                 let mut asks = self.plan.sessions.iter();
-                // The check that settles nearly all of them is first: the others search all contenders.
+                // The check that settles nearly all slots comes first, because the others search all contenders.
                 let counted = sessions.any(counts)
                     || own.any(|own| {
                         own.identity.uid == *uid

@@ -1,11 +1,11 @@
-//! The rules for a mutex beyond those for every lock key.
+//! Decides by the rules for a mutex that go beyond those for every lock key.
 
 use super::{Observed, Pass};
 use crate::Mode;
 
 impl Pass<'_> {
-    /// Removes a key that a mutex left behind where a semaphore is to be, once Consul's lock-delay for a dead holder
-    /// would be over.
+    /// Removes a key that a mutex left behind at the prefix of a semaphore, once Consul's lock-delay for a dead
+    /// holder would be over.
     pub(super) fn make_room(&mut self, index: u64) {
         let Some(since) = self.observed.mutex.unused_since() else {
             return;
@@ -18,7 +18,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Does not try to lock a mutex that is under Consul's lock-delay. Its end triggers no watch.
+    /// Does not try to lock a mutex that is under Consul's lock-delay, and schedules a pass for the end of that
+    /// delay, because the end triggers no watch.
     pub(super) fn let_rest(&mut self) {
         let rests = self.observed.mutex.rests_until();
         if let Some(until) = rests.filter(|until| *until > self.observed.now) {
@@ -27,7 +28,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Leaves a mutex to those who may be waiting for it unseen, if it is their turn.
+    /// Leaves a mutex to clients that may be waiting for it unseen, if it is their turn.
     pub(super) fn let_others_in(&mut self) {
         let Observed {
             mutex, settings, ..

@@ -1,4 +1,4 @@
-//! The slots of a rate: each counts one start and stays held until its stamp.
+//! Decides about the slots of a rate: each counts one start and stays held until its stamp.
 
 use super::Pass;
 use crate::{
@@ -13,10 +13,11 @@ use consul_client::SessionId;
 
 impl<'a> Pass<'a> {
     /// Decides about each contender of a rate by its stamp, and not by what its workload does once it is started. A
-    /// workload can have several here: the slots of its earlier starts stay held while it waits for the next one.
+    /// workload can have several contenders here, because the slots of its earlier starts stay held while it waits
+    /// for the next start.
     pub(super) fn judge_starts(&mut self) {
         let mut ours: Vec<&'a OwnContender> = self.observed.ours.iter().collect();
-        // Of two operators' slots for one start, the older one is used.
+        // If two operators made slots for the same start, the older slot is used.
         ours.sort_by_cached_key(|ours| self.precedence(ours));
         for ours in ours {
             if !self.reading.holds(&ours.session) {
@@ -40,7 +41,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// A contender that holds no slot: its workload waits with it, or it is of no use.
+    /// Decides about a contender that holds no slot: its workload waits with it, or it is of no use.
     fn judge_waiting(&mut self, ours: &'a OwnContender) {
         let slot = (&ours.identity.uid, ours.identity.ordinal);
         let workload = ours.workload.as_ref();
@@ -55,8 +56,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Whether the workload may be started in this slot. What started in it once is not started in it again, and what
-    /// was given back never.
+    /// Returns whether the workload may be started in this slot. A workload that has started in the slot once is not
+    /// started in it again, and a slot that the workload gave back is not used for it again.
     fn may_start_in(&self, ours: &OwnContender, slot: &RateSlot) -> bool {
         let workload = ours.workload.as_ref().filter(|workload| {
             workload.phase == Phase::Idle
@@ -71,7 +72,7 @@ impl<'a> Pass<'a> {
             && !self.observed.barred.contains(uid)
     }
 
-    /// The workload is still to be started in this slot.
+    /// Settles that the workload is still to be started in this slot.
     fn settle_grant(&mut self, ours: &'a OwnContender) {
         let uid = &ours.identity.uid;
         self.settled.insert((uid, ours.identity.ordinal));
@@ -86,7 +87,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Has a slot count from its start, once that is known: until then it is held as long as the start may be late.
+    /// Makes a slot count from its start once the start is known. Until then the slot stays held for as long as the
+    /// start may be late.
     fn count_from_start(&mut self, ours: &OwnContender, slot: &RateSlot) {
         let contender = self.reading.contender(&ours.session);
         let body = contender.and_then(|contender| ContenderBody::read(&contender.value));
@@ -96,8 +98,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Gives a slot whose session is gone to another session, with the same stamp: whoever sees it without one takes
-    /// it for free after the lock-delay.
+    /// Gives each slot whose session is gone to another session, with the same stamp. Another operator that sees the
+    /// slot without a session would take it for free after the lock-delay.
     pub(super) fn replace_sessions(&mut self) {
         if !self.observed.settings.is_rate() {
             return;
@@ -125,7 +127,8 @@ impl<'a> Pass<'a> {
                 });
                 continue;
             };
-            // A workload can have several slots here for the same ordinal: one at a time gets the session.
+            // A workload can have several slots here for the same ordinal, so only one of them gets the session in
+            // this pass.
             if !self.taken.insert(session.clone()) {
                 continue;
             }
@@ -137,7 +140,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// A grant that is not whole any more: what was not used is free again, the rest stays held until its stamp.
+    /// Gives up a grant that is not whole any more: slots in which nothing was started are released, and the others
+    /// stay held until their stamp.
     pub(super) fn give_up_starts(&mut self, held: &[&'a OwnContender]) {
         for ours in held {
             let slot = self.observed.starts.get(&ours.session);
@@ -147,13 +151,13 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Whether a session made for this slot is to take it over from one that is gone.
+    /// Returns whether a session made for this slot is to take it over from a session that is gone.
     pub(super) fn replaces_slot(&self, slot: &SlotId) -> bool {
         let mut orphaned = self.observed.starts.orphaned(self.reading);
         orphaned.any(|(_, orphan)| orphan.identity.slot() == *slot)
     }
 
-    /// Whether this dead holder of a rate has a slot that still counts.
+    /// Returns whether this dead holder of a rate has a slot that still counts.
     pub(super) fn still_counts(&self, session: &SessionId) -> bool {
         let slot = self.observed.starts.get(session);
         slot.is_some_and(|slot| slot.end() > self.observed.now)

@@ -1,4 +1,5 @@
-//! Workloads that must not wait: if one would have to, it is deleted, and the holder does its work; or it fails.
+//! Decides about workloads that must not wait: if such a workload would have to wait, it is deleted because the
+//! holder does its work, or it fails.
 
 use std::time::Duration;
 
@@ -12,27 +13,28 @@ use crate::{
     workload::Workload,
 };
 
-/// How many holders of the slots to name.
+/// Number of holders of the slots that are named.
 const NAMED: usize = 3;
 
 impl Pass<'_> {
-    /// Decides which workloads are deleted, or fail, because they must not wait. Another holder must have taken a slot at a
-    /// time when the workload existed; every other obstacle means that it waits.
+    /// Decides which workloads are deleted or fail because they must not wait. This requires that another holder has
+    /// taken a slot while the workload existed; with every other obstacle the workload waits.
     pub(super) fn skip(&mut self) {
         let settings = self.observed.settings;
         let obstacle = settings.paused || settings.terminating || self.observed.closed;
         let agreed = match (self.plan.agreement, self.reading.lock()) {
             (Some(Agreement::Agreed), _) => true,
-            // An unused key of a keyed semaphore: its limit is written with the first holder.
+            // The limit of an unused key of a keyed semaphore is written together with the first holder.
             (Some(Agreement::Write { .. }), Lock::Absent { .. }) => settings.key.is_some(),
             _ => false,
         };
-        // What is written now may free a slot: the next pass sees it.
+        // A transaction of this pass may free a slot, so the next pass decides.
         let settled = agreed && self.plan.record.is_none() && self.composer.is_idle();
         if obstacle || !self.opening.is_open() || !settled || self.plan.reread {
             return;
         }
-        // A window's limit counts like the semaphore's own. Slots that are reserved for others count as free.
+        // The limit of a window counts like the semaphore's own limit. Slots that are reserved for others count as
+        // free.
         let in_force = self.opening.limit(settings.limit);
         let withheld = settings.limit - in_force;
         let withheld = usize::try_from(withheld).unwrap_or(usize::MAX);
@@ -49,7 +51,7 @@ impl Pass<'_> {
             let late = self.lateness(workload);
             let asks = self.slots_for(workload);
             if late.is_none() && asks > in_force {
-                // It waits for a window with so many.
+                // The workload waits for a window with that many slots.
                 continue;
             }
             let asks = usize::try_from(asks).unwrap_or(usize::MAX);
@@ -57,7 +59,7 @@ impl Pass<'_> {
                 continue;
             }
             if workload.seen > self.reading.sent {
-                // What Consul said before the workload existed does not count against it.
+                // An answer of Consul from before the workload existed does not count against the workload.
                 self.plan.reread = true;
                 return;
             }
@@ -87,8 +89,8 @@ impl Pass<'_> {
         workload.is_skippable() && self.observed.settings.may_start(workload) && !left_alone
     }
 
-    /// How late such a workload is, if that is longer than the cooldown, or the longest of its semaphores: had another
-    /// cluster done its work, nothing would show that any more.
+    /// Returns how late a workload that must not wait is, if that is longer than the cooldown, or longer than the
+    /// longest cooldown of its semaphores. If another cluster had done its work, nothing would show that any more.
     pub(super) fn lateness(&self, workload: &Workload) -> Option<Duration> {
         let Observed {
             settings,
@@ -104,7 +106,7 @@ impl Pass<'_> {
     }
 }
 
-/// The holders of the slots, for people.
+/// Returns the holders of the slots, for people.
 pub(crate) fn takers(reading: &Reading) -> Skipped {
     let mut holders: Vec<&SessionId> = match reading.lock() {
         Lock::Semaphore { body, .. } => body.holders().collect(),

@@ -1,4 +1,4 @@
-//! Fair order among all who wait at a prefix: see `docs/protocol.md` for the rule.
+//! Keeps a fair order among all contenders that wait at a prefix: see `docs/protocol.md` for the rule.
 
 use std::collections::BTreeSet;
 
@@ -11,29 +11,29 @@ use crate::{
 };
 use consul_client::{Entry, SessionId, clock::Moment};
 
-/// The foreign contenders that wait: from other clusters, and from other programs.
+/// Foreign contenders that wait: those of other clusters and of other programs.
 pub(super) struct Others {
-    /// Whether the order is kept among all here, and those who wait are shown.
+    /// Whether the order is kept among all contenders here, and waiting workloads are shown to others.
     fair: bool,
     /// Whether any foreign contender takes part here, as a holder or waiting.
     any: bool,
-    /// Those whose turn has not ended, or for whom slots are kept.
+    /// Waiting contenders whose turn has not ended, or for whom slots are kept.
     waiting: Vec<Waiter>,
-    /// How many slots are left to them, if free.
+    /// Number of slots that are left to foreign contenders, if free.
     left: usize,
 }
 
 /// A foreign contender that waits.
 struct Waiter {
-    /// Its place in the queue, if its contender states it as this program's contenders do.
+    /// Place in the queue, if the contender states it as this program's contenders do.
     place: Option<Place>,
-    /// The contender's `CreateIndex`.
+    /// `CreateIndex` of the contender.
     created: u64,
-    /// How many slots are left to it.
+    /// Number of slots that are left to the contender.
     slots: usize,
-    /// Until when, if a slot is free.
+    /// Time until which the slots are left to the contender, if a slot is free.
     until: Option<Moment>,
-    /// Whether they are kept for it, and not only left for a turn.
+    /// Whether the slots are kept for the contender, and not only left to it for a turn.
     kept: bool,
 }
 
@@ -46,7 +46,8 @@ impl Waiter {
             ..
         } = *observed;
         let body = ContenderBody::read(&entry.value);
-        // A host is no cluster: each of its programs is by itself.
+        // A host is not a cluster: each program on a host stands for itself, although all of them have the same
+        // cluster id.
         let claims = settings.namespace != NONE
             && body
                 .as_ref()
@@ -92,13 +93,13 @@ impl Others {
         others
     }
 
-    /// How many slots are left to them, if free.
+    /// Returns how many slots are left to foreign contenders, if free.
     pub(super) fn left(&self) -> usize {
         self.left
     }
 
-    /// Those before this workload. A contender that does not say its place is before a workload whose contender is
-    /// younger or does not exist yet.
+    /// Returns the foreign contenders that come before this workload. A contender that does not say its place comes
+    /// before a workload whose contender is younger or does not exist yet.
     fn before(
         &self,
         workload: &Workload,
@@ -114,7 +115,7 @@ impl Others {
             })
     }
 
-    /// Whether slots are kept for one that comes before this workload.
+    /// Returns whether slots are kept for a foreign contender that comes before this workload.
     pub(super) fn keep_before(&self, workload: &Workload) -> bool {
         let place = workload.place();
         let mut waiting = self.waiting.iter();
@@ -144,9 +145,9 @@ impl Pass<'_> {
         }
     }
 
-    /// Shows this workload to others, by a contender that says its place in the queue, and how many slots they are to
-    /// keep for it. Who keeps slots is also shown where nobody else is seen: the next one to come must know. It is
-    /// written anew now and then, as a sign that it still waits.
+    /// Shows this workload to others, by a contender that says its place in the queue and how many slots they are to
+    /// keep for it. A workload that keeps slots is shown even if nobody else is seen, because the next one to come
+    /// must know. Its contender is written anew now and then, as a sign that the workload still waits.
     pub(super) fn show(
         &mut self,
         others: &Others,
@@ -177,7 +178,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Whether others were told to keep slots for the workload of this contender.
+    /// Returns whether this contender tells others to keep slots for its workload.
     pub(super) fn tells_to_keep(&self, session: &SessionId) -> bool {
         let contender = self.reading.contender(session);
         let body = contender.and_then(|entry| ContenderBody::read(&entry.value));

@@ -1,19 +1,19 @@
-//! The end of a lock key: its `.lock` is deleted when it is unused, or with its semaphore.
+//! Ends a lock key: deletes `.lock` when the key is unused, or when its semaphore is deleted.
 
 use std::time::Duration;
 
 use super::{Observed, Pass};
 use crate::{Lock, OwnContender, Phase};
 
-/// How long an unused `.lock` is left to the one who made it: a `ConsulSemaphore` of its own, which would make it
-/// again at once, or a program that is about to take a slot.
+/// Time for which an unused `.lock` is left to its maker: another `ConsulSemaphore`, which would make it again at
+/// once, or a program that is about to take a slot.
 pub(super) const REST: Duration = Duration::from_secs(20);
 
 impl Pass<'_> {
-    /// Removes the `.lock` of an unused key, so that no key keeps an old limit, or what `api.Lock` leaves behind. Our
-    /// last release deletes it; one that others left behind is deleted later. While somebody waits, a `.lock` with
-    /// the right limit stays. Of a whole prefix only what is part of the last release is deleted: a `ConsulSemaphore`
-    /// may have made the rest, with its own limit.
+    /// Removes the `.lock` of an unused key, so that no key keeps an old limit or a value that `api.Lock` left
+    /// behind. Our last release deletes `.lock`; a `.lock` that others left behind is deleted later. While somebody
+    /// waits, a `.lock` with the right limit stays. For a whole prefix `.lock` is deleted only as part of our last
+    /// release, because otherwise a `ConsulSemaphore` may have made it, with its own limit.
     pub(super) fn remove_unused(&mut self) {
         let Observed {
             settings,
@@ -28,7 +28,7 @@ impl Pass<'_> {
             return;
         }
         let (index, serves) = match self.reading.lock() {
-            // A program that needs a list wrote it as one, and nobody else would write it so again.
+            // A program that needs a list wrote the body as one, and nobody else would write it so again.
             Lock::Semaphore { body, .. } if body.is_list() && settings.key.is_none() => return,
             Lock::Semaphore { body, index } => (*index, body.limit() == settings.limit),
             Lock::Mutex {
@@ -57,7 +57,7 @@ impl Pass<'_> {
             matches!(workload.phase, Phase::Running | Phase::Stopping)
                 && self.started_here(workload)
         });
-        // A rate's slots stay held until their sessions end.
+        // The slots of a rate stay held until their sessions end.
         let counts = |ours: &OwnContender| self.observed.starts.get(&ours.session).is_some();
         let any_holds =
             !self.observed.ours.iter().all(counts) || self.observed.evidence.count_of_steady() > 0;
@@ -76,7 +76,7 @@ impl Pass<'_> {
             Lock::Semaphore { body, index } if body.held() == 0 => {
                 self.composer.remove_lock(*index);
             }
-            // Only dead holders are left: they are pruned first.
+            // Only dead holders are left, and they are pruned first.
             Lock::Semaphore { .. } => {}
         }
     }

@@ -1,5 +1,5 @@
-//! Which contenders and workloads a pass checks: those that have changed, and those that were not at rest. The other
-//! holders are steady, and kept with the [`Evidence`] for their slots.
+//! Selects the contenders and workloads that a pass checks: those that have changed, and those that were not at rest.
+//! The other holders are steady, and are kept with the [`Evidence`] for their slots.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,18 +12,18 @@ use super::{
 use crate::{Evidence, Identity, OwnContender, Reading, Settings, Uid, Workload, reading::Changed};
 use consul_client::SessionId;
 
-/// What a pass checks.
+/// Contenders and workloads that a pass checks.
 #[derive(Clone, Debug)]
 pub(super) struct Active {
     /// Whether it is unknown what has changed since the last pass.
     all: bool,
-    /// Our contenders.
+    /// Contenders of ours.
     pub(super) contenders: BTreeMap<SessionId, Arc<Identity>>,
-    /// The workloads that were started here.
+    /// Workloads that were started here.
     pub(super) bound: BTreeMap<Uid, Arc<Workload>>,
-    /// The foreign contenders.
+    /// Contenders of others.
     pub(super) foreign: BTreeSet<SessionId>,
-    /// The sessions that Consul said are gone since the last check of a reading.
+    /// Sessions that Consul reported as gone since the last check of a reading.
     pub(super) gone: BTreeSet<SessionId>,
 }
 
@@ -45,8 +45,8 @@ impl Active {
         self.all = true;
     }
 
-    /// Adds the workloads and sessions that have changed, and those that are `due`: this pass checks them. Returns
-    /// whether it is known what has changed, so that the others need no check.
+    /// Adds the workloads and sessions that have changed, and the workloads that are `due`, so that this pass checks
+    /// them. Returns whether it is known what has changed, so that the others need no check.
     pub(super) fn note_changes(
         &mut self,
         due: impl IntoIterator<Item = Uid>,
@@ -86,7 +86,7 @@ impl Active {
         is_known
     }
 
-    /// Has every pass check a workload and its contender again.
+    /// Makes every pass check a workload and its contenders again.
     fn unsettle(&mut self, evidence: &mut Evidence, uid: &Uid, lookup: &impl Lookup) {
         for ours in evidence.unsettle(uid, |session| lookup.life(session)) {
             let OwnContender {
@@ -179,7 +179,7 @@ impl Active {
         lookup.contending(&uids.collect::<Vec<_>>());
     }
 
-    /// Checks no more those about which there is nothing to decide.
+    /// Stops checking contenders about which there is nothing to decide, together with their workloads.
     pub(super) fn settle(
         &mut self,
         ours: &mut Vec<OwnContender>,

@@ -1,4 +1,4 @@
-//! Which queues are due for a pass now, and when the others are.
+//! Keeps track of which queues are due for a pass now, and when the others are.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -8,7 +8,7 @@ use std::{
 use super::{QueueRef, SemaphoreRef};
 use consul_client::clock::Moment;
 
-/// Something that is due at a time.
+/// Work that is due at a time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Due {
     /// A pass over a queue.
@@ -17,15 +17,16 @@ pub(super) enum Due {
     Semaphore(SemaphoreRef),
 }
 
-/// What is due, and when. Namespaces take turns: however much one of them has to do, the others wait for only one of
-/// its passes.
+/// Queues and semaphores that are due now or later. Namespaces take turns: however much one namespace has to do, the
+/// others wait for only one of its passes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Agenda {
-    /// The queues of each namespace that are due now, in order, among others that were taken out before their turn.
+    /// Queues of each namespace that are due now, in order. Queues that were taken out before their turn are still
+    /// listed here.
     ready: BTreeMap<Arc<str>, VecDeque<QueueRef>>,
-    /// The namespaces that have any, in the order of their turns.
+    /// Namespaces that have queues in `ready`, in the order of their turns.
     turns: VecDeque<Arc<str>>,
-    /// Those that are due.
+    /// Queues that are due now.
     marked: BTreeSet<QueueRef>,
     times: BTreeSet<(Moment, Due)>,
     by_what: BTreeMap<Due, Moment>,
@@ -68,12 +69,12 @@ impl Agenda {
         }
     }
 
-    /// Takes out a queue before its turn. Returns whether it was due.
+    /// Takes out a queue before its turn. Returns whether the queue was due.
     pub(super) fn take(&mut self, queue: &QueueRef) -> bool {
         self.marked.remove(queue)
     }
 
-    /// Sets the only time at which it is due.
+    /// Sets the only time at which this work is due.
     pub(super) fn set(&mut self, what: Due, time: Option<Moment>) {
         match time {
             Some(time) if self.by_what.get(&what) == Some(&time) => {}
@@ -91,7 +92,7 @@ impl Agenda {
         }
     }
 
-    /// Takes out something that is due.
+    /// Takes out work whose time has come.
     pub(super) fn take_due(&mut self, now: Moment) -> Option<Due> {
         if self.times.first()?.0 > now {
             return None;
@@ -101,7 +102,7 @@ impl Agenda {
         Some(what)
     }
 
-    /// When the next thing is due; `now` if something already is.
+    /// Returns when the next work is due, or `now` if a queue is due already.
     pub(super) fn next_time(&self, now: Moment) -> Option<Moment> {
         if !self.turns.is_empty() {
             return Some(now);

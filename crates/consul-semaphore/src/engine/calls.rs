@@ -1,4 +1,4 @@
-//! The pending calls of a queue.
+//! Keeps the pending calls of a queue.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -12,31 +12,32 @@ use super::{
 use crate::plan::{SessionRequest, Transaction};
 use consul_client::{self as consul, SessionId, clock::Moment};
 
-/// The calls under way, and the effects that come next.
+/// Calls that are pending, and actions that come next.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls {
-    /// The number of the queue, which identifies its calls.
+    /// Number of the queue, which identifies its calls.
     pub(super) queue: u64,
     pub(super) last: u64,
-    /// The call that must be answered before anything else is decided by Consul's entries.
+    /// Call that must be answered before anything else is decided from Consul's entries.
     pub(super) blocking: Option<Blocking>,
-    /// The transaction that the last pass decided on, until it is sent.
+    /// Transaction that the last pass decided on, until it is sent.
     pub(super) unsent: Option<Arc<Transaction>>,
     /// Whether the last transaction that was sent is not known to have gone through.
     pub(super) in_doubt: bool,
-    /// What the watch brought in the meantime.
+    /// Result of the watch that arrived while a call blocks.
     pub(super) news: Option<Result<News, consul::Error>>,
-    /// The other calls.
+    /// Pending calls that do not block.
     pub(super) others: BTreeMap<CallId, Pending>,
     pub(super) actions: VecDeque<Action>,
 }
 
-/// A call that blocks.
+/// Call that blocks decisions until it is answered.
 #[derive(Clone, Debug)]
 pub(super) struct Blocking {
     pub(super) id: CallId,
     pub(super) what: Blocks,
-    /// When it counts as lost: a running workload must be suspended by then unless its slot is confirmed.
+    /// Time at which the call counts as lost, because a running workload must be suspended by then unless its slot is
+    /// confirmed.
     pub(super) until: Option<Moment>,
 }
 
@@ -47,7 +48,7 @@ pub(super) enum Blocks {
     Resolve(Vec<SessionId>),
 }
 
-/// A call that does not block.
+/// Call that does not block.
 #[derive(Clone, Debug)]
 pub(super) enum Pending {
     Session(SessionRequest),
@@ -70,7 +71,7 @@ impl Calls {
         self.actions.push_back(Action::Call(id, call));
     }
 
-    /// Waits for a call that is carried out under this id.
+    /// Waits for a call, and returns the id under which the caller of this function sends it.
     pub(super) fn wait_for(&mut self, what: Blocks, until: Option<Moment>) -> CallId {
         let id = self.number();
         self.unsent = None;
@@ -88,8 +89,8 @@ impl Calls {
         self.actions.push_back(Action::Report(outcome));
     }
 
-    /// Keeps what the watch brought until nothing blocks any more. Only the latest counts, but a reset of the index
-    /// is kept.
+    /// Keeps the result of the watch until no call blocks any more. Only the latest result counts, but a reset of the
+    /// index is kept.
     pub(super) fn put_off(&mut self, mut news: Result<News, consul::Error>) {
         if let (Ok(news), Some(Ok(before))) = (&mut news, &self.news) {
             news.reset |= before.reset;

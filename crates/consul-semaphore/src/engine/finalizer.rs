@@ -1,4 +1,5 @@
-//! The finalizer of a semaphore: it is added before anything is written to Consul, and removed when nothing is left.
+//! Tracks the finalizer of a semaphore, which is added before anything is written to Consul and removed when nothing
+//! is left there.
 
 use std::time::Duration;
 
@@ -6,37 +7,37 @@ use super::Now;
 use crate::holding::Setback;
 use consul_client::clock::Moment;
 
-/// How soon to retry a removal.
+/// Time after which a removal is retried.
 const SOON: Duration = Duration::from_secs(1);
 
-/// The progress of the work on a semaphore.
+/// Progress of the work on a semaphore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// Nothing begins before the finalizer has been added.
+    /// Nothing may begin before the finalizer has been added.
     #[default]
     Waiting,
-    /// The finalizer has been added.
+    /// The finalizer has been added, and the work goes on.
     Working,
     /// Nothing is left to do.
     Done,
 }
 
-/// What is known of the finalizer.
+/// State of the finalizer, as far as it is known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Finalizer {
     phase: Phase,
-    /// Whether it must be added.
+    /// Whether the finalizer must be added.
     missing: bool,
-    /// Why it could not be added the last time.
+    /// Last failure to add the finalizer.
     setback: Option<Setback>,
-    /// Whether a write of it is pending.
+    /// Whether a write of the finalizer is pending.
     asked: bool,
-    /// When to retry its removal.
+    /// Time at which to retry the removal of the finalizer.
     again: Option<Moment>,
 }
 
 impl Finalizer {
-    /// For a semaphore without an object that could have one: the work may begin.
+    /// Returns the state for a semaphore without an object that could have a finalizer, so that the work may begin.
     pub(super) fn not_needed() -> Self {
         Self {
             phase: Phase::Working,
@@ -44,13 +45,13 @@ impl Finalizer {
         }
     }
 
-    /// Whether the work has begun and not ended.
+    /// Returns whether the work has begun and not ended.
     pub(super) fn is_active(&self) -> bool {
         self.phase == Phase::Working
     }
 
-    /// Whether the semaphore has it. A `deleted` one no longer gets it: nothing starts there, and what has started
-    /// continues as long as another finalizer keeps the semaphore.
+    /// Records whether the semaphore has the finalizer. A `deleted` semaphore no longer gets one: nothing starts
+    /// there, and what has started continues as long as another finalizer keeps the semaphore.
     pub(super) fn observe(&mut self, is_there: bool, deleted: bool) {
         self.missing = !is_there && !deleted;
         if self.phase == Phase::Waiting {
@@ -65,7 +66,7 @@ impl Finalizer {
         }
     }
 
-    /// When to add it; `None` while a write of it is under way, and when it is there.
+    /// Returns when to add the finalizer, or `None` if it is there or a write of it is pending.
     pub(super) fn due(&self) -> Option<Moment> {
         let due = self.missing && !self.asked && self.phase != Phase::Done;
         due.then(|| {
@@ -74,7 +75,7 @@ impl Finalizer {
         })
     }
 
-    /// Whether it may be removed now; if not, when.
+    /// Checks whether the finalizer may be removed now. The error says when it may be, if that is known.
     pub(super) fn may_be_removed(&self, now: Moment) -> Result<(), Option<Moment>> {
         match self.again {
             _ if self.asked || self.phase == Phase::Done => Err(None),
@@ -83,12 +84,12 @@ impl Finalizer {
         }
     }
 
-    /// A write of it has been sent.
+    /// Records that a write of the finalizer has been sent.
     pub(super) fn ask(&mut self) {
         self.asked = true;
     }
 
-    /// It was added, or adding it failed: then it is retried after a pause.
+    /// Records whether the finalizer was added. A failed write is retried after a pause.
     pub(super) fn added(&mut self, done: bool, now: Now) {
         if !std::mem::take(&mut self.asked) {
             return;
@@ -101,7 +102,7 @@ impl Finalizer {
         }
     }
 
-    /// It was removed, or removing it failed.
+    /// Records whether the finalizer was removed. A failed write is retried soon.
     pub(super) fn removed(&mut self, done: bool, now: Now) {
         if !std::mem::take(&mut self.asked) {
             return;

@@ -1,5 +1,5 @@
-//! The foreign holders: what Consul knows of their sessions, to show to people. The only decision that depends on it
-//! is how long a skipped workload waits for a name before it is deleted.
+//! Keeps what Consul knows of the sessions of foreign holders, to show it to people. The only decision that depends
+//! on it is how long a skipped workload waits for a name before it is deleted.
 
 use std::collections::BTreeMap;
 
@@ -7,29 +7,29 @@ use super::Now;
 use crate::{Reading, holding::Setback};
 use consul_client::{self as consul, Session, SessionId, clock::Moment, text::one_line};
 
-/// How much of a session's name is shown.
+/// Longest name of a session that is shown, in characters.
 const LONGEST: usize = 256;
 
-/// How many holders to ask about: as many as a status lists.
+/// Largest number of holders that Consul is asked about: as many as a status lists.
 const LISTED: usize = 20;
 
-/// What Consul said about a session.
+/// Answer of Consul about a session.
 #[derive(Clone, Debug)]
 enum Known {
-    /// The question is pending; after this failure, if there was one.
+    /// The question is pending. The setback is the failure before it, if there was one.
     Asked(Option<Setback>),
-    /// The question failed, and is repeated when that is due.
+    /// The question failed, and is repeated when the setback is over.
     Failed(Setback),
-    /// Its name; `None` if there is nothing to learn.
+    /// Name of the session; `None` if there is nothing to learn.
     Name(Option<String>),
 }
 
-/// What is known of foreign sessions.
+/// Answers about foreign sessions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ForeignHolders(BTreeMap<SessionId, Known>);
 
 impl ForeignHolders {
-    /// The name and the node of a session, if Consul has said.
+    /// Returns the name and the node of a session, if Consul has answered.
     pub(super) fn name(&self, session: &SessionId) -> Option<&str> {
         match self.0.get(session)? {
             Known::Name(name) => name.as_deref(),
@@ -37,7 +37,7 @@ impl ForeignHolders {
         }
     }
 
-    /// When to ask Consul again about a session after no answer came.
+    /// Returns when to ask Consul again about sessions whose question failed.
     pub(super) fn due(&self) -> impl Iterator<Item = Moment> {
         self.0.values().filter_map(|known| match known {
             Known::Failed(setback) => Some(setback.until),
@@ -45,12 +45,12 @@ impl ForeignHolders {
         })
     }
 
-    /// Forgets all that no longer hold a slot.
+    /// Forgets all sessions that no longer hold a slot.
     pub(super) fn retain(&mut self, reading: &Reading) {
         self.0.retain(|session, _| reading.holds(session));
     }
 
-    /// Whether to ask Consul about this one now, which is noted.
+    /// Returns whether to ask Consul about this session now, and if so records that it is being asked.
     pub(super) fn is_to_ask(&mut self, session: &SessionId, now: Moment) -> bool {
         let before = match self.0.get(session) {
             None if self.0.len() >= LISTED => return false,
@@ -62,12 +62,12 @@ impl ForeignHolders {
         true
     }
 
-    /// Whether Consul is being asked about it.
+    /// Returns whether Consul is being asked about this session.
     pub(super) fn is_asked(&self, session: &SessionId) -> bool {
         matches!(self.0.get(session), Some(Known::Asked(_)))
     }
 
-    /// Records an answer. If its session holds nothing any more, the next pass forgets it.
+    /// Records an answer. If the session holds nothing any more, the next pass forgets it.
     pub(super) fn answered(
         &mut self,
         id: SessionId,
@@ -93,7 +93,7 @@ impl ForeignHolders {
     }
 }
 
-/// Others choose both the name and the node.
+/// Describes a session in one line of bounded length, because others choose both the name and the node.
 fn describe(session: &Session) -> String {
     let text = match session.name.as_str() {
         "" => format!("on {}", session.node),

@@ -1,15 +1,16 @@
-//! Workloads that ask for slots at several lock keys: what the queues of these keys do together.
+//! Decides about workloads that ask for slots at several lock keys: what the queues of these keys do together.
 //!
 //! Each queue decides what it can do with its part of such a workload ([`Part`]). All parts are granted in one
 //! transaction, or none. A workload is started once all of them are held; if one was lost before that, the others are
 //! given back.
 //!
-//! What can't have all its slots yet is passed over, for [`Settings::pass_over`](crate::Settings::pass_over) after it
-//! came to the head of a queue. From then on its queues keep their free slots for it ([`Stance`]), while it is the
-//! first in all of them. It holds nothing in Consul while it waits, so there is no deadlock. A workload that may keep
-//! nothing, because one of its queues can't grant it enough for now, is in nobody's way: those behind it count as the
-//! first without it. So some workload is always the first in all of its queues among those that can be granted their
-//! slots, it gets its slots next, and there is no starvation.
+//! A workload that can't have all its slots yet is passed over, for
+//! [`Settings::pass_over`](crate::Settings::pass_over) after it came to the head of a queue. From then on its queues
+//! keep their free slots for it ([`Stance`]), while it is the first in all of them. The workload holds nothing in
+//! Consul while it waits, so there is no deadlock. A workload that may keep nothing, because one of its queues can't
+//! grant it enough for now, is in nobody's way: the workloads behind it count as the first without it. So some
+//! workload is always the first in all of its queues among those that can be granted their slots. That workload gets
+//! its slots next, so there is no starvation.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,30 +24,30 @@ use crate::{
 };
 use consul_client::{self as consul, Entry, OpError, clock::Moment};
 
-/// How many operations any Consul takes.
+/// Number of operations that every Consul accepts in a transaction.
 pub(super) const ALWAYS_TAKEN: usize = 64;
 
-/// What a queue says of a workload.
+/// Statement of a queue about a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said<'a> {
-    /// Something has happened since its last pass: the next one decides.
+    /// Something has happened since the queue's last pass, so the next pass decides.
     Later,
-    /// It does not know what Consul says.
+    /// The queue does not know what Consul says.
     Unread,
-    /// It grants no slots for now, or can't start this workload.
+    /// The queue grants no slots for now, or can't start this workload.
     Stopped,
     /// The workload is not near the head of the queue, and holds nothing.
     Absent,
-    /// It waits.
+    /// The workload waits.
     Waits(Waits),
-    /// It holds its part: these slots.
+    /// The workload holds its part: these slots.
     Held(&'a [Slot]),
-    /// It is being written to.
+    /// The workload is being written to.
     Busy,
 }
 
 impl<'a> Said<'a> {
-    /// What this part of a workload means, if the queue grants slots or not.
+    /// Returns the statement that follows from this part of a workload. `open` says whether the queue grants slots.
     pub(super) fn of(part: Option<&'a Part>, open: bool) -> Self {
         match part {
             Some(Part::Held(slots)) => Self::Held(slots),
@@ -67,7 +68,7 @@ impl Said<'_> {
         }
     }
 
-    /// The same for later; `None` if it holds slots.
+    /// Returns a copy of the statement that can be kept, or `None` if the workload holds slots.
     fn lasting(&self) -> Option<Said<'static>> {
         Some(match self {
             Self::Later => Said::Later,
@@ -80,41 +81,42 @@ impl Said<'_> {
         })
     }
 
-    /// Whether enough slots are free for its part.
+    /// Returns whether enough slots are free for the workload's part.
     fn is_free(&self) -> bool {
         self.waits().is_some_and(|waits| waits.free)
     }
 
-    /// Whether its part can be granted.
+    /// Returns whether the workload's part can be granted.
     pub(super) fn is_grantable(&self) -> bool {
         self.waits().is_some_and(|waits| waits.free && waits.ready)
     }
 
-    /// Whether the workload has a place in this queue, or slots.
+    /// Returns whether the workload has a place in this queue, or slots.
     pub(super) fn is_concerned(&self) -> bool {
         *self != Self::Absent
     }
 
-    /// Whether nobody is before the workload.
+    /// Returns whether no workload is before this one.
     pub(super) fn is_first(&self) -> bool {
         self.waits().is_some_and(|waits| waits.first)
     }
 }
 
-/// What to do with a workload, by what its queues can do with their parts.
+/// Decision about a workload, by what its queues can do with their parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Grant all parts.
+    /// All parts are granted.
     Grant,
-    /// Start it in these slots.
+    /// The workload is started in these slots.
     Start(Vec<Slot>),
-    /// It holds less than it asks for: give that back.
+    /// The workload holds less than it asks for, and gives that back.
     GiveBack,
-    /// Wait.
+    /// The workload waits.
     Wait,
 }
 
-/// Decides that. Whether a part was lost is decided only once each queue knows what Consul says.
+/// Decides what to do with a workload. Whether a part was lost is decided only once each queue knows what Consul
+/// says.
 pub(super) fn next(said: &[Said<'_>]) -> Next {
     let (mut held, mut grantable, mut slots) = (0, 0, Vec::new());
     for said in said {
@@ -138,12 +140,12 @@ pub(super) fn next(said: &[Said<'_>]) -> Next {
     }
 }
 
-/// What each queue is to do with its free slots while a workload can't have all that it asks for. `due`: it was passed
-/// over for long enough.
+/// Returns the stance of each queue towards a workload that can't have all that it asks for. `due` says that the
+/// workload was passed over for long enough.
 pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
     let stopped = |said: &Said<'_>| matches!(said, Said::Unread | Said::Stopped);
     let is_held = |said: &Said<'_>| matches!(said, Said::Held(_) | Said::Busy);
-    // Of a single queue each pass finds out itself whether it is the first.
+    // If there is only one queue, each pass finds out itself whether the workload is the first.
     let alone = said.len() == 1;
     let is_next = |said: &Said<'_>| said.waits().is_some_and(|waits| waits.first || alone);
     let is_late = |said: &Said<'_>| {
@@ -164,7 +166,8 @@ pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
     let late = said.iter().filter(|said| is_late(said)).count();
     let missing = said.iter().filter(|said| !said.is_free()).count();
     let stances = said.iter().map(|said| {
-        // Where its slots come free far apart, the first must wait for the last, or it would never have them together.
+        // Where the slots of a workload come free far apart, the first slots must wait for the last ones, or the
+        // workload would never have them together.
         let late_elsewhere = late - usize::from(is_late(said));
         let missing_elsewhere = missing - usize::from(!said.is_free());
         if late_elsewhere > 0 {
@@ -180,25 +183,26 @@ pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
     stances.collect()
 }
 
-/// What a workload can't have yet of what it asks for, by what its queues say, which are in the order of its requests.
+/// Returns the part of its request that a workload can't have yet, by what its queues say. The queues are in the
+/// order of its requests.
 pub(super) fn lacking(requests: &[SlotRequest], said: &[Said<'_>]) -> Vec<SlotRequest> {
     let both = requests.iter().zip(said);
     let lacking = both.filter(|(_, said)| !said.is_free());
     lacking.map(|(request, _)| request.clone()).collect()
 }
 
-/// What the decision that a workload waits was based on. As long as that is the same, so is the decision.
+/// Basis of the decision that a workload waits. As long as the basis is the same, so is the decision.
 #[derive(Clone, Debug)]
 pub(super) struct Basis {
     workload: Arc<Workload>,
-    /// Its queues, each with what it said.
+    /// Queues of the workload, each with its statement.
     said: Vec<(QueueRef, Said<'static>)>,
-    /// Whether it was passed over for long enough.
+    /// Whether the workload was passed over for long enough.
     due: bool,
 }
 
 impl Basis {
-    /// `None` if it holds slots somewhere.
+    /// Returns the basis, or `None` if the workload holds slots somewhere.
     pub(super) fn of(
         workload: &Arc<Workload>,
         queues: &[QueueRef],
@@ -214,8 +218,8 @@ impl Basis {
         })
     }
 
-    /// Whether a decision about this workload, after a pass over this queue, would be the same, or has to wait for
-    /// that of another queue.
+    /// Returns whether a decision about this workload, after a pass over this queue, would be the same, or has to
+    /// wait for the decision of another queue.
     pub(super) fn holds<'a>(
         &'a self,
         workload: &Arc<Workload>,
@@ -238,19 +242,19 @@ impl Basis {
     }
 }
 
-/// What a queue's last pass says.
+/// Result of a queue's last pass.
 #[derive(Clone, Copy)]
 pub(super) enum LastPass<'a> {
-    /// Nothing any more: the next one decides.
+    /// The result is outdated, so the next pass decides.
     Outdated,
-    /// Nothing, because it did not know what Consul says.
+    /// The pass did not know what Consul says, so it has no result.
     Uncertain,
-    /// This.
+    /// The pass has this result.
     Certain(&'a Conclusion),
 }
 
 impl<'a> LastPass<'a> {
-    /// What it says of a workload.
+    /// Returns what the last pass says of a workload.
     pub(super) fn said(self, workload: &Uid) -> Said<'a> {
         match self {
             Self::Outdated => Said::Later,
@@ -260,7 +264,7 @@ impl<'a> LastPass<'a> {
     }
 }
 
-/// The last passes of the queues of many workloads: these have few queues, so each is looked up once.
+/// Last passes of the queues of many workloads. These workloads have few queues, so each queue is looked up once.
 pub(super) struct LastPasses<'a, Find> {
     find: Find,
     found: Vec<(&'a QueueRef, LastPass<'a>)>,
@@ -288,31 +292,31 @@ impl<'a, Find: Fn(&'a QueueRef) -> LastPass<'a>> LastPasses<'a, Find> {
 /// A workload that came to the head of one of its queues.
 #[derive(Clone, Debug)]
 struct Head {
-    /// When free slots are kept for it.
+    /// Time from which free slots are kept for the workload.
     due: Moment,
-    /// Whether that was already noticed.
+    /// Whether the engine has already noticed that this time is over.
     noticed: bool,
     queue: QueueRef,
 }
 
-/// What is known of such workloads, and which calls are under way for them.
+/// State of workloads that ask for several slots, and the calls that are pending for them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Joint {
-    /// Those with a part in a queue, by each of the queues that they are in.
+    /// Workloads with a part in a queue, by each of the queues in which they ask for slots.
     workloads: BTreeMap<QueueRef, BTreeSet<Uid>>,
-    /// Those that are the first in one of their queues, or were.
+    /// Workloads that are the first in one of their queues, or were.
     heads: BTreeMap<Uid, Head>,
-    /// What their last decision to wait was based on.
+    /// Bases of the last decisions that workloads wait.
     bases: BTreeMap<Uid, Basis>,
-    /// The transactions that several queues wait for.
+    /// Transactions that several queues wait for.
     calls: BTreeMap<CallId, Vec<Share>>,
-    /// A flaw.
+    /// A flaw that tests put into the stances.
     #[cfg(test)]
     pub(super) distort: Option<fn(Stance) -> Stance>,
 }
 
 impl Joint {
-    /// The workloads with a part in a queue that this queue's part may decide about.
+    /// Returns the workloads with a part in a queue, about which this queue's part may decide.
     pub(super) fn of(&self, queue: &QueueRef) -> Option<&BTreeSet<Uid>> {
         self.workloads.get(queue)
     }
@@ -332,8 +336,8 @@ impl Joint {
         }
     }
 
-    /// A workload can't have all its slots yet, and is the first in this queue: it is passed over until `due`, unless
-    /// that is known already.
+    /// Records that a workload can't have all its slots yet and is the first in this queue. The workload is passed
+    /// over until `due`, unless an earlier call has already set that time.
     pub(super) fn note_head(&mut self, workload: &Uid, queue: &QueueRef, due: Moment) {
         self.heads.entry(workload.clone()).or_insert_with(|| Head {
             due,
@@ -342,18 +346,18 @@ impl Joint {
         });
     }
 
-    /// Whether a workload was passed over for long enough.
+    /// Returns whether a workload was passed over for long enough.
     pub(super) fn is_due(&self, workload: &Uid, now: Moment) -> bool {
         let head = self.heads.get(workload);
         head.is_some_and(|head| head.due <= now)
     }
 
-    /// What the last decision was based on that a workload waits.
+    /// Returns the basis of the last decision that a workload waits.
     pub(super) fn basis(&self, workload: &Uid) -> Option<&Basis> {
         self.bases.get(workload)
     }
 
-    /// A workload waits, decided on this basis; `None`: it does not wait.
+    /// Records the basis of the decision that a workload waits, or with `None` that it does not wait.
     pub(super) fn note_basis(&mut self, workload: &Uid, basis: Option<Basis>) {
         match basis {
             Some(basis) => drop(self.bases.insert(workload.clone(), basis)),
@@ -361,8 +365,8 @@ impl Joint {
         }
     }
 
-    /// A queue is no more: what was decided about its workloads was told to it alone, and one that is made again under
-    /// its name begins anew.
+    /// Forgets a queue that was removed. The decisions about its workloads were told to that queue alone, and a new
+    /// queue under its name begins anew.
     pub(super) fn closed(&mut self, queue: &QueueRef) {
         for workload in self.workloads.remove(queue).into_iter().flatten() {
             self.forget(&workload);
@@ -370,19 +374,19 @@ impl Joint {
         self.heads.retain(|_, head| head.queue != *queue);
     }
 
-    /// A workload waits no longer.
+    /// Forgets a workload that waits no longer.
     pub(super) fn forget(&mut self, workload: &Uid) {
         self.heads.remove(workload);
         self.bases.remove(workload);
     }
 
-    /// When a workload is passed over no longer.
+    /// Returns when the next workload is passed over no longer.
     pub(super) fn next_due(&self) -> Option<Moment> {
         let heads = self.heads.values().filter(|head| !head.noticed);
         heads.map(|head| head.due).min()
     }
 
-    /// The queues in which that is so now, once.
+    /// Takes the queues whose workloads have been passed over for long enough. Each is returned once.
     pub(super) fn take_due(&mut self, now: Moment) -> Vec<QueueRef> {
         let heads = self.heads.values_mut();
         let due = heads.filter(|head| !head.noticed && head.due <= now);
@@ -393,13 +397,13 @@ impl Joint {
         .collect()
     }
 
-    /// A transaction that these queues wait for has been sent.
+    /// Records that a transaction that these queues wait for has been sent.
     pub(super) fn sent(&mut self, call: CallId, shares: Vec<Share>) {
         self.calls.insert(call, shares);
     }
 
-    /// A transaction that the queue of this number sent may not be answered any more. Returns the calls that the
-    /// other queues wait for.
+    /// Gives up the transactions that the queue of this number sent, because they may not be answered any more.
+    /// Returns the calls that the other queues wait for.
     pub(super) fn abandon(&mut self, queue: u64) -> Vec<CallId> {
         let others = self.calls.extract_if(.., |call, _| call.queue == queue);
         let ids = others.flat_map(|(call, shares)| {
@@ -409,7 +413,7 @@ impl Joint {
         ids.collect()
     }
 
-    /// The answers to the parts of an answered transaction; `None` if no other queue waits for it.
+    /// Returns the answers to the parts of an answered transaction, or `None` if no other queue waits for it.
     pub(super) fn answered(
         &mut self,
         call: CallId,
@@ -422,22 +426,22 @@ impl Joint {
     }
 }
 
-/// One queue's part of a transaction.
+/// Part of a transaction that belongs to one queue.
 #[derive(Clone, Debug)]
 pub(super) struct Share {
-    /// The call that the queue waits for.
+    /// Call that the queue waits for.
     pub(super) id: CallId,
-    /// The queue's own part.
+    /// Transaction with the queue's own part.
     pub(super) transaction: Arc<Transaction>,
 }
 
-/// The least number of operations for this grant, with the check of a mutex or the CAS of `.lock`.
+/// Returns the least number of operations for this grant, with the check of a mutex or the CAS of `.lock`.
 pub(super) fn operations(request: &SlotRequest) -> usize {
     let slots = usize::try_from(request.slots.get()).unwrap_or(usize::MAX);
     slots.saturating_add(1)
 }
 
-/// All parts in one transaction, as it is sent.
+/// Combines all parts into one transaction, as it is sent.
 pub(super) fn combined(shares: &[Share]) -> Transaction {
     let transactions = || shares.iter().map(|share| &share.transaction);
     let operations = transactions().flat_map(|transaction| &transaction.operations);
@@ -451,7 +455,7 @@ pub(super) fn combined(shares: &[Share]) -> Transaction {
     }
 }
 
-/// The answer to each queue's part, in order, from the answer to the whole.
+/// Splits the answer to the whole transaction into the answers to each queue's part, in order.
 fn split(shares: &[Share], answer: &Answer) -> Vec<Answer> {
     let Answer::Transacted { sent, result } = answer else {
         return vec![answer.clone(); shares.len()];
@@ -481,7 +485,9 @@ fn split(shares: &[Share], answer: &Answer) -> Vec<Answer> {
                 });
                 Err(consul::Error::Conflict(own.collect()))
             }
-            // What every Consul takes in number has too many bytes. Of more, the next one has fewer.
+            // If every Consul accepts this number of operations, the transaction has too many bytes, and the error
+            // stays. If there are more operations, the error counts as a conflict, because the next transaction has
+            // fewer.
             Err(consul::Error::TooLarge(_)) if total > ALWAYS_TAKEN => {
                 Err(consul::Error::Conflict(Vec::new()))
             }

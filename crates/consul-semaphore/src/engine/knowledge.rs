@@ -1,4 +1,4 @@
-//! What is known of a prefix in Consul, and what prevents knowing more.
+//! Keeps what is known of a prefix in Consul, and what prevents knowing more.
 
 use std::time::Duration;
 
@@ -9,30 +9,30 @@ use crate::{
 };
 use consul_client::{self as consul, Entry, Listing, clock::Moment};
 
-/// How many keys written here may be missing from every listing: beyond that the watch has brought nothing for very
-/// long, and the prefix is read separately.
+/// Largest number of keys written here that may be missing from every listing. Beyond that the watch has brought
+/// nothing for very long, and the prefix is read separately.
 const UNLISTED: usize = 10_000;
 
-/// Why Consul can't be used now.
+/// Failure that keeps Consul from being used now.
 #[derive(Clone, Debug)]
 pub struct Trouble {
-    /// Its last answer, or what prevented one.
+    /// Last error: Consul's answer, or the reason why there was none.
     pub error: consul::Error,
-    /// Since when every call of this kind has failed.
+    /// Time since which every call of this kind has failed.
     pub since: Moment,
-    /// When to try again.
+    /// Pause before the next try.
     pub(crate) setback: Setback,
 }
 
-/// What does not work, by the kind of call. Only a success of the same kind ends a trouble: while one kind fails, the
-/// others work and say nothing about it.
+/// Troubles by the kind of call. Only a success of the same kind ends a trouble: while one kind fails, the others
+/// work and say nothing about it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Troubles {
-    /// Reading the prefix.
+    /// Trouble with reading the prefix.
     reading: Option<Trouble>,
-    /// Asking whose the sessions of its contenders are.
+    /// Trouble with asking for the owners of its contenders' sessions.
     resolving: Option<Trouble>,
-    /// Transactions, and making sessions.
+    /// Trouble with transactions and with making sessions.
     writing: Option<Trouble>,
 }
 
@@ -46,32 +46,32 @@ impl Troubles {
         [reading, resolving, writing].into_iter().flatten()
     }
 
-    /// The one to tell people of: what comes first in a pass.
+    /// Returns the trouble to tell people of: the one that comes first in a pass.
     pub(super) fn first(&self) -> Option<&Trouble> {
         self.all().next()
     }
 
-    /// Since when something has failed without a break.
+    /// Returns the time since which some kind of call has failed without a break.
     pub(super) fn since(&self) -> Option<Moment> {
         self.all().map(|trouble| trouble.since).min()
     }
 
-    /// When each of them is tried again.
+    /// Returns when each failing kind of call is tried again.
     pub(super) fn due(&self) -> impl Iterator<Item = Moment> {
         self.all().map(|trouble| trouble.setback.until)
     }
 
-    /// Whether asking whose the contenders are fails.
+    /// Returns whether asking for the owners of contenders fails.
     pub(super) fn resolving_fails(&self) -> bool {
         self.resolving.is_some()
     }
 
-    /// Whether writing fails.
+    /// Returns whether writing fails.
     pub(super) fn writing_fails(&self) -> bool {
         self.writing.is_some()
     }
 
-    /// How often each kind of call has failed in a row.
+    /// Returns how often each kind of call has failed in a row.
     #[cfg(test)]
     pub(crate) fn attempts(&self) -> [Option<u32>; 3] {
         let Self {
@@ -84,7 +84,7 @@ impl Troubles {
     }
 }
 
-/// One more failure of a call of one kind.
+/// Records one more failure of a kind of call.
 fn note_failure(trouble: &mut Option<Trouble>, error: consul::Error, now: Now) {
     let before = trouble.take();
     let (since, setback) = match &before {
@@ -98,47 +98,48 @@ fn note_failure(trouble: &mut Option<Trouble>, error: consul::Error, now: Now) {
     });
 }
 
-/// What is known of a prefix.
+/// State of a prefix, as far as it is known.
 #[derive(Clone, Debug)]
 pub(crate) struct Knowledge {
     prefix: Prefix,
     mode: Mode,
-    /// The prefix as Consul last showed it; `None` while it is unknown.
+    /// Prefix as Consul last showed it; `None` while it is unknown.
     pub(crate) reading: Option<Reading>,
-    /// What was known before that. Nothing is decided from it.
+    /// Prefix as it was known before `reading` became unknown. Nothing is decided from it.
     outdated: Option<Reading>,
     listed: Listed,
     own_writes: OwnWrites,
-    /// Whether the watch failed last. It continues by itself, and its listings are for all who share it: meanwhile no
-    /// queue reads the prefix alone.
+    /// Whether the watch failed last. The watch retries by itself, and its listings are for all queues that share it,
+    /// so no queue reads the prefix alone in the meantime.
     watch_failed: bool,
     pub(crate) troubles: Troubles,
-    /// Whether the last transaction was denied: the token may read and not write.
+    /// Whether the last transaction was denied, because the token may read and not write.
     is_read_only: bool,
-    /// What is derived from successive readings.
+    /// Data that is derived from successive readings.
     pub(crate) memory: Memory,
-    /// How many races in a row were lost to others, and until when the prefix is not read again because of that.
+    /// Number of races in a row that were lost to others, and the time until which the prefix is not read again
+    /// because of that.
     conflicts: u32,
     pub(crate) quiet_until: Option<Moment>,
     /// Whether Consul's index went back.
     pub(crate) went_back: bool,
-    /// When a running workload must be suspended unless its slot is confirmed.
+    /// Time at which a running workload must be suspended unless its slot is confirmed.
     pub(crate) deadline: Option<Moment>,
 }
 
-/// What is derived from successive readings.
+/// Data that is derived from successive readings.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
-    /// When dead holders were first seen dead.
+    /// Times at which dead holders were first seen dead.
     pub(crate) deaths: Deaths,
-    /// What is known of a mutex beyond its key.
+    /// State of a mutex that its key does not show.
     pub(crate) mutex: MutexMemory,
-    /// Whose turn it is among the waiting contenders.
+    /// Turns of the waiting contenders.
     pub(crate) turns: Turns,
 }
 
 impl Memory {
-    /// Replaces what is known.
+    /// Updates the data by a new reading.
     fn observe(&mut self, reading: &Reading, now: Now) {
         self.deaths.observe(reading, now.moment);
         self.mutex.observe(reading, now.moment);
@@ -146,7 +147,7 @@ impl Memory {
     }
 }
 
-/// Where in Consul's history a listing is.
+/// Place of a listing in Consul's history.
 #[derive(Clone, Copy, Debug, Default)]
 struct Listed {
     index: u64,
@@ -154,7 +155,7 @@ struct Listed {
 }
 
 impl Knowledge {
-    /// Nothing is known of this prefix yet.
+    /// Returns the state of a prefix of which nothing is known yet.
     pub(super) fn new(prefix: Prefix, mode: Mode, turns: Turns) -> Self {
         Self {
             prefix,
@@ -178,7 +179,7 @@ impl Knowledge {
         }
     }
 
-    /// Applies a listing of the watch, unless what is known is newer.
+    /// Applies a listing of the watch, unless newer data is known.
     pub(super) fn listed(&mut self, brought: Result<News, consul::Error>, now: Now) {
         let news = match brought {
             Ok(news) => news,
@@ -188,8 +189,8 @@ impl Knowledge {
             }
         };
         self.watch_failed = false;
-        // A prefix's index also decreases when Consul forgets deleted keys. A request that was sent after the last
-        // answer is newer for sure.
+        // The index of a prefix also decreases when Consul forgets deleted keys. A request that was sent after the
+        // last answer is certainly newer.
         let newer = news.index >= self.listed.index || news.sent > self.listed.received;
         if !newer && !news.reset {
             return;
@@ -220,8 +221,8 @@ impl Knowledge {
         if differences.is_empty() {
             known.confirm(sent);
         } else {
-            // Writes of ours that it does not show yet stay as they are known: a prefix with thousands of holders is
-            // written to more often than it can be listed.
+            // Our own writes that the listing does not show yet are kept as they are known, because a prefix with
+            // thousands of holders is written to more often than it can be listed.
             #[cfg(test)]
             let anew = known.over(&entries, sent, self.own_writes.keys());
             known.update(differences, sent, self.own_writes.keys());
@@ -232,24 +233,24 @@ impl Knowledge {
         self.reading_works();
     }
 
-    /// Consul lost its data, or was restored from a backup.
+    /// Records that Consul lost its data, or was restored from a backup.
     pub(super) fn note_reset(&mut self) {
         self.went_back = true;
         self.own_writes.clear();
     }
 
-    /// Whether to read the prefix, because nothing is known of it and nothing prevents it.
+    /// Returns whether to read the prefix, because nothing is known of it and nothing prevents it.
     pub(super) fn is_to_be_read(&self, now: Moment) -> bool {
         let quiet = self.quiet_until.is_some_and(|until| until > now);
         self.reading.is_none() && !self.watch_failed && !quiet && !self.is_blocked(now)
     }
 
-    /// Makes the prefix be read again before anything else is decided from it.
+    /// Discards the reading, so that the prefix is read again before anything else is decided from it.
     pub(super) fn invalidate(&mut self) {
         self.outdated = self.reading.take().or(self.outdated.take());
     }
 
-    /// The prefix as it is known, or was when it was known last.
+    /// Returns the prefix as it is known, or as it was known last.
     pub(super) fn last_reading(&self) -> Option<&Reading> {
         self.reading.as_ref().or(self.outdated.as_ref())
     }
@@ -258,7 +259,7 @@ impl Knowledge {
     pub(super) fn accept(&mut self, listing: Listing, now: Now) {
         self.note_listing(listing.index, listing.sent, now);
         if !self.own_writes.is_empty() {
-            // What was written is not known any more: only a later listing can show it.
+            // The state after these writes is not known any more, and only a later listing can show it.
             return;
         }
         self.outdated = None;
@@ -280,12 +281,12 @@ impl Knowledge {
         self.troubles.reading = None;
     }
 
-    /// It is known whose the sessions of all contenders are.
+    /// Records that the owners of all contenders' sessions are known.
     pub(super) fn resolving_works(&mut self) {
         self.troubles.resolving = None;
     }
 
-    /// Takes over what a transaction of ours wrote that was sent then.
+    /// Takes over what a transaction of ours wrote, which was sent at `sent`.
     pub(super) fn committed(
         &mut self,
         transaction: &Transaction,
@@ -300,7 +301,8 @@ impl Knowledge {
         for session in grants.flat_map(|grant| grant.sessions.values()) {
             self.memory.mutex.took(session, now.moment);
         }
-        // Also when what is known was invalidated meanwhile: a listing from before shows none of it.
+        // The writes are recorded even if the reading was invalidated meanwhile, because a listing from before shows
+        // none of them.
         let keys = transaction.written_keys();
         self.own_writes.add(keys, answer, now.moment);
         if let Some(reading) = &mut self.reading {
@@ -315,11 +317,12 @@ impl Knowledge {
         }
     }
 
-    /// The transaction was refused because something in it had changed: the prefix is read again, after a pause that
-    /// grows with every time in a row. The pause stays short, because most often another program was faster and got what
-    /// it wanted, and with a long pause this queue would never get a slot beside programs that ask again at once. It is
-    /// counted also if only the part of another queue was refused, for example because its mutex is in its lock-delay:
-    /// then nobody got anything, and that queue, which waits for longer, keeps the joint transaction from being repeated.
+    /// Records that a transaction was refused because something in it had changed. The prefix is read again, after a
+    /// pause that grows with each conflict in a row. The pause stays short, because most often another program was
+    /// faster and got what it wanted, and with a long pause this queue would never get a slot beside programs that
+    /// ask again at once. A conflict also counts if only the part of another queue was refused, for example because
+    /// its mutex is in its lock-delay. Then nobody got anything, and that queue, which waits for longer, keeps the
+    /// joint transaction from being repeated.
     pub(super) fn lost_race(&mut self, now: Now) {
         self.invalidate();
         self.conflicts = self.conflicts.saturating_add(1);
@@ -327,12 +330,12 @@ impl Knowledge {
         self.quiet_until = Some(now.moment + longest.mul_f64(now.jitter));
     }
 
-    /// The mutex is in its lock-delay, because its last holder died: it is tried again after a pause.
+    /// Records that the mutex is in its lock-delay because its last holder died. It is tried again after a pause.
     pub(super) fn delayed(&mut self, now: Now) {
         self.memory.mutex.delay(now.moment, now.jitter);
     }
 
-    /// The prefix can't be read.
+    /// Records that the prefix can't be read.
     pub(super) fn read_failed(&mut self, error: consul::Error, now: Now) {
         // Nothing is granted while the prefix is unknown.
         self.invalidate();
@@ -342,13 +345,13 @@ impl Knowledge {
         note_failure(&mut self.troubles.reading, error, now);
     }
 
-    /// Consul did not say whose the sessions of some contenders are. What is known of the prefix stays: nothing is
-    /// decided from it before they are known.
+    /// Records that Consul did not tell the owners of some contenders' sessions. The reading stays, because nothing
+    /// is decided from it before the owners are known.
     pub(super) fn resolve_failed(&mut self, error: consul::Error, now: Now) {
         note_failure(&mut self.troubles.resolving, error, now);
     }
 
-    /// A transaction failed.
+    /// Records that a transaction failed.
     pub(super) fn transaction_failed(
         &mut self,
         transaction: &Transaction,
@@ -362,13 +365,14 @@ impl Knowledge {
         self.write_failed(error, now);
     }
 
-    /// A transaction has no answer but may have been applied: a listing requested before says nothing about that.
+    /// Records that a transaction has no answer but may have been applied. A listing requested before says nothing
+    /// about that.
     pub(super) fn transaction_lost(&mut self, transaction: &Transaction, now: Now) {
         let keys = transaction.written_keys();
         self.own_writes.add(keys, &[], now.moment);
     }
 
-    /// A write failed. If it may have been applied all the same, the prefix is read to find out.
+    /// Records that a write failed. If it may have been applied all the same, the prefix is read to find out.
     pub(super) fn write_failed(&mut self, error: consul::Error, now: Now) {
         if error.may_have_been_applied() {
             self.invalidate();
@@ -376,27 +380,27 @@ impl Knowledge {
         note_failure(&mut self.troubles.writing, error, now);
     }
 
-    /// Consul can be written to again, or nothing is left to write.
+    /// Records that Consul can be written to again, or that nothing is left to write.
     pub(super) fn writing_works(&mut self) {
         self.troubles.writing = None;
     }
 
-    /// The access to Consul has changed: an earlier problem may be over.
+    /// Records that the access to Consul has changed, so an earlier problem may be over.
     pub(super) fn start_anew(&mut self) {
         self.invalidate();
         self.troubles = Troubles::default();
         self.is_read_only = false;
     }
 
-    /// Whether Consul can be read and written, as far as is known, and what is at the lock key is understood. That a
-    /// write was denied is known until one is not, also while there is nothing to write.
+    /// Returns whether Consul can be read and written, as far as is known, and whether the lock key is understood. A
+    /// denied write counts until another transaction is not denied, even while there is nothing to write.
     pub(super) fn is_usable(&self) -> bool {
         let readable = self.reading.as_ref().is_none_or(Reading::is_readable);
         self.troubles.first().is_none() && !self.is_read_only && readable
     }
 
-    /// Invalidates what is known if this process, or its machine, has slept past the time when a running workload had
-    /// to be suspended: every answer that comes now was requested before. A new request has `patience` to be
+    /// Invalidates the reading if this process or its machine has slept past the time when a running workload had to
+    /// be suspended, because every answer that comes now was requested before. A new request has `patience` to be
     /// answered.
     pub(super) fn detect_sleep(&mut self, now: Moment, patience: Duration) {
         if self.deadline.is_some_and(|deadline| deadline + LATE < now) {
@@ -405,7 +409,7 @@ impl Knowledge {
         }
     }
 
-    /// Whether nobody takes part, and no lock key says who does.
+    /// Returns whether there is no contender, and no lock key of a semaphore or of a mutex.
     pub(super) fn is_unused(&self) -> bool {
         self.reading.as_ref().is_some_and(|reading| {
             let lock = matches!(
@@ -416,7 +420,7 @@ impl Knowledge {
         })
     }
 
-    /// Whether Consul is not to be used for now.
+    /// Returns whether Consul is not to be used for now.
     pub(super) fn is_blocked(&self, now: Moment) -> bool {
         self.troubles.due().any(|due| due > now)
     }
@@ -428,7 +432,7 @@ mod tests {
 
     use super::*;
 
-    /// Later than every moment before.
+    /// Returns a moment that is later than every one before.
     fn tick() -> Moment {
         static SECONDS: AtomicU64 = AtomicU64::new(1);
         Moment::from_boot(Duration::from_secs(SECONDS.fetch_add(1, Ordering::Relaxed)))
@@ -463,7 +467,7 @@ mod tests {
         assert_eq!(told(&known), None);
         let (before, after) = (tick(), tick());
         known.listed(Ok(news(9, before)), now());
-        // Each try fails.
+        // Both attempts fail.
         for _ in 0..2 {
             known.listed(Err(consul::Error::NoToken), now());
             assert!(known.reading.is_none());
@@ -526,7 +530,7 @@ mod tests {
         key(".lock", None, index, &body)
     }
 
-    /// A transaction that grants `new` a slot and releases that of `old`, and its answer.
+    /// Returns a transaction that grants `new` a slot and releases that of `old`, and its answer.
     fn hand_over(old: &str, new: &str, index: u64) -> (Transaction, Vec<Entry>) {
         let body = format!(r#"{{"Limit":9,"Holders":{{"{new}":true}}}}"#);
         let operations = vec![

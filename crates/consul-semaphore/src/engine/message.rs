@@ -1,4 +1,4 @@
-//! The engine's events, answers, actions and outcomes.
+//! Defines the engine's events, answers, actions and outcomes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,23 +11,23 @@ use crate::{
 };
 use consul_client::{self as consul, Entries, Entry, Listing, Session, SessionId, clock::Moment};
 
-/// The present, provided by the caller. The engine has no clock and no randomness of its own.
+/// Current time and randomness, provided by the caller. The engine has no clock and no randomness of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// For intervals.
+    /// Current time of the monotonic clock, for intervals.
     pub moment: Moment,
-    /// For people, and to compare with times that others wrote.
+    /// Current wall-clock time, for people, and to compare with times that others wrote.
     pub time: jiff::Timestamp,
-    /// A random number from 0 to 1: pauses get longer by up to this factor.
+    /// Random number from 0 to 1: pauses get longer by up to this factor.
     pub jitter: f64,
 }
 
-/// A call that the engine requested. Numbers are never reused.
+/// Id of a call that the engine requested. Ids are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId {
-    /// The queue that requested it.
+    /// Number of the queue that requested the call.
     pub(super) queue: u64,
-    /// The number of the call within that queue.
+    /// Number of the call within that queue.
     pub(super) number: u64,
 }
 
@@ -38,41 +38,43 @@ impl CallId {
     }
 }
 
-/// Something that happened.
+/// Event that the caller reports to a queue.
 #[derive(Debug)]
 pub enum Event {
     /// The spec was set.
     Spec {
-        /// What it asks for.
+        /// Settings that the spec asks for.
         settings: Box<Settings>,
-        /// Whether its generation has changed.
+        /// Whether the generation of the spec has changed.
         changed: bool,
     },
-    /// `status.appliedLimits`, as known to be recorded.
+    /// `status.appliedLimits` is known to be recorded with these limits.
     Recorded(Vec<u32>),
-    /// The same, with limits of another operator, which may be about to write them to Consul.
+    /// `status.appliedLimits` has these limits, including those of another operator, which may be about to write them
+    /// to Consul.
     Found(Vec<u32>),
-    /// Access to Consul has changed, with this many operations in a transaction; `None` means no access: nothing is
-    /// read or written.
+    /// Access to Consul has changed: a transaction may have this many operations. `None` means no access, so nothing
+    /// is read or written.
     Access(Option<usize>),
-    /// How many operations Consul accepts in a transaction, after it refused more.
+    /// Consul accepts this many operations in a transaction, after it refused more.
     Capacity(usize),
     /// A watch listed the prefix, or failed.
     Listed(Result<News, consul::Error>),
-    /// Nothing more happens in Consul: all sessions stay as they are.
+    /// The queue must do nothing more in Consul: all sessions stay as they are.
     Abandoned,
-    /// A call has ended. An answer that no call waits for is ignored, so one that comes late or twice does no harm.
+    /// A call has ended. An answer that no call waits for is ignored, so an answer that comes late or twice does no
+    /// harm.
     Answered(CallId, Answer),
 }
 
-/// What a watch brought for one lock key and the keys beside it.
+/// Listing by a watch of one lock key and the keys beside it.
 #[derive(Clone, Debug)]
 pub struct News {
-    /// What is below the prefix.
+    /// Entries below the prefix.
     pub entries: Entries,
-    /// The index that it was read at.
+    /// Index at which Consul read the entries.
     pub index: u64,
-    /// When the request for it was sent.
+    /// Time at which the request for the listing was sent.
     pub sent: Moment,
     /// Whether the index went back since the previous answer.
     pub reset: bool,
@@ -89,56 +91,58 @@ impl From<Listing> for News {
     }
 }
 
-/// How a call ended. Each call is answered eventually: one that timed out gets an error.
+/// Result of a call. Each call is answered eventually, because a call that timed out gets an error.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// Of [`Call::Read`].
+    /// Answer to [`Call::Read`].
     Listing(Result<Listing, consul::Error>),
-    /// Of [`Call::Transact`].
+    /// Answer to [`Call::Transact`].
     Transacted {
-        /// When it was sent.
+        /// Time at which the transaction was sent.
         sent: Moment,
-        /// The entries that it wrote.
+        /// Entries that the transaction wrote.
         result: Result<Vec<Entry>, consul::Error>,
     },
-    /// Of [`Call::Resolve`]: at least those of the sessions that belong to our node.
+    /// Answer to [`Call::Resolve`]: at least those of the sessions that belong to our node.
     Resolved(Result<Vec<Session>, consul::Error>),
-    /// Of [`Call::Describe`].
+    /// Answer to [`Call::Describe`].
     Described(Result<Option<Session>, consul::Error>),
-    /// Of [`Call::CreateSession`]. The caller renews the session from now on.
+    /// Answer to [`Call::CreateSession`]. The caller renews the session from now on.
     SessionMade(Result<SessionId, consul::Error>),
-    /// Of [`Call::Write`].
+    /// Answer to [`Call::Write`].
     Written(Written),
-    /// Of [`Call::Prove`]: the workload as it is now and its remaining pods, or why there is no answer.
+    /// Answer to [`Call::Prove`]: the workload as it is now and its remaining pods, or why there is no answer.
     Proof(Result<(Option<Arc<Workload>>, Vec<String>), String>),
-    /// Of [`Call::AskAccess`]: whether workloads may be written to; `None` if that is unknown.
+    /// Answer to [`Call::AskAccess`]: whether workloads may be written to; `None` if that is unknown.
     Access(Option<bool>),
 }
 
-/// How a write to a workload ended.
+/// Result of a write to a workload.
 #[derive(Clone, Debug)]
 pub enum Written {
-    /// It was done.
+    /// The write was done.
     Done,
-    /// The workload has changed since. The value is as read then, or `None` if it no longer exists.
+    /// The workload has changed since. The value is the workload as it was read then, or `None` if it no longer
+    /// exists.
     Outdated(Option<Arc<Workload>>),
-    /// It was not sent, because its answer could have come too late.
+    /// The write was not sent, because its answer could have come too late.
     NotSent,
-    /// The API server refused it.
+    /// The API server refused the write.
     Refused {
-        /// What it says.
+        /// Message of the API server.
         message: String,
-        /// Whether the operator may not write to any workload there.
+        /// Whether the refusal is not about this workload, because the operator may write to no workload in its
+        /// namespace.
         forbidden: bool,
     },
-    /// It was not answered, for this reason: it may still be applied.
+    /// The write was not answered, for this reason, and may still be applied.
     Unanswered(String),
 }
 
-/// Something to do.
+/// Action for the caller to carry out.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// A call whose end is reported with this id.
+    /// Make a call, and report its end with this id.
     Call(CallId, Call),
     /// Renew a session that was found, from now on.
     Adopt(SessionId),
@@ -150,79 +154,80 @@ pub enum Action {
     Report(Outcome),
 }
 
-/// A call whose answer matters.
+/// Call whose answer the queue needs.
 #[derive(Clone, Debug)]
 pub enum Call {
     /// Reads the prefix.
     Read {
-        /// When it counts as given up.
+        /// Time at which the call counts as given up.
         not_after: Option<Moment>,
     },
-    /// Writes to Consul: all of it or nothing.
+    /// Writes a transaction to Consul, as a whole or not at all.
     Transact {
-        /// What is written.
+        /// Transaction to write.
         transaction: Arc<Transaction>,
-        /// When it counts as given up, and must not be sent any more.
+        /// Time at which the call counts as given up, and must not be sent any more.
         not_after: Option<Moment>,
     },
-    /// Asks for the owners of these sessions. Only those of our own node can be ours.
+    /// Asks for the owners of these sessions. Only sessions of our own node can be ours.
     Resolve {
-        /// Which.
+        /// Sessions to ask about.
         sessions: Vec<SessionId>,
-        /// When it counts as given up.
+        /// Time at which the call counts as given up.
         not_after: Option<Moment>,
     },
-    /// Asks who a holder is, to show to people.
+    /// Asks who a holder is, to show it to people.
     Describe(SessionId),
     /// Makes a session.
     CreateSession {
-        /// Its name.
+        /// Name of the session.
         name: String,
-        /// How long it lives without a renewal; `None`: forever.
+        /// Time that the session lives without a renewal; `None` means forever.
         ttl: Option<Duration>,
-        /// How long nobody else may lock a key that it held when it ended.
+        /// Time in which nobody else may lock a key that the session held when it ended.
         lock_delay: Duration,
-        /// Whether nothing waits for it yet: something urgent at the same time may come first.
+        /// Whether nothing waits for the session yet, so that urgent calls at the same time may come first.
         ahead: bool,
     },
     /// Writes to a workload.
     Write {
-        /// What is written.
+        /// Write to make.
         write: Write,
-        /// How long it may take.
+        /// Time that the write may take.
         timeout: Duration,
-        /// When it must have been answered if it is sent at all.
+        /// Time by which the write must have been answered if it is sent at all.
         not_after: Option<Moment>,
     },
-    /// Asks whether pods of this workload are left: a GET of it and a LIST of its pods, never a cache.
+    /// Asks whether pods of this workload are left, by a GET of the workload and a LIST of its pods, never by a
+    /// cache.
     Prove(Arc<Identity>),
     /// Asks whether workloads may be written to.
     AskAccess,
 }
 
-/// A write to a workload.
+/// Write to a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// Starts it in its slot.
+    /// Starts the workload in its slots.
     Start(Start),
-    /// Suspends it.
+    /// Suspends the workload.
     Suspend(Suspend),
-    /// Makes it give its slot back.
+    /// Makes the workload give its slots back.
     GiveBack(GiveBack),
-    /// Sets its annotation to the session that holds its slot now.
+    /// Sets the workload's annotation to the sessions that hold its slots now.
     Rename(Rename),
-    /// Records beside it when its wait began.
+    /// Records the beginning of the workload's wait beside it.
     RecordWait(RecordWait),
-    /// Deletes it.
+    /// Deletes the workload.
     Skip(Skip),
-    /// Makes it fail without a start.
+    /// Makes the workload fail without a start.
     Fail(Fail),
-    /// Ends it while it runs.
+    /// Ends the workload while it runs.
     End(End),
 }
 
 impl Write {
-    /// The workload, at the version that was decided on.
+    /// Returns the workload, at the version that was decided on.
     pub fn target(&self) -> &Target {
         match self {
             Self::Start(Start { workload, .. })
@@ -236,10 +241,10 @@ impl Write {
         }
     }
 
-    /// Whether the workload, read again, shows that the write was done although its answer was lost.
+    /// Returns whether the workload, read again, shows that the write was done although its answer was lost.
     pub(super) fn is_done_in(&self, workload: Option<&Workload>) -> bool {
         match (self, workload) {
-            // A workload that lost its slot names the session in its template already, but does not report it.
+            // A workload that lost its slot already names the session in its template, but does not report it.
             (Self::Start(start), Some(workload)) => {
                 let mut sessions = start.sessions();
                 sessions.all(|session| workload.started_by(session)) && !workload.lost()
@@ -257,14 +262,14 @@ impl Write {
     }
 }
 
-/// What is reported to people. No decision depends on it.
+/// Outcome that is reported to people. No decision depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A slot was granted.
+    /// Slots were granted.
     Granted {
-        /// Which slots, to which workload and under which sessions.
+        /// Slots, with their workload and sessions.
         grant: Grant,
-        /// When, as its contender says.
+        /// Time of the grant, as the contender says.
         at: Option<jiff::Timestamp>,
         /// Whether a running workload had lost its slot, which was not reported before.
         lost: bool,
@@ -275,11 +280,11 @@ pub enum Outcome {
     GoesOn(Target),
     /// A slot was given back.
     Released {
-        /// By whom.
+        /// Contender that was released.
         release: Release,
-        /// When it had been granted, as its contender said.
+        /// Time at which the slot had been granted, as the contender said.
         granted: Option<jiff::Timestamp>,
-        /// When its workload was done, if it had a cooldown.
+        /// Time at which the workload was done, if it had a cooldown.
         done: Option<jiff::Timestamp>,
     },
     /// A slot begins to cool down.
@@ -288,66 +293,67 @@ pub enum Outcome {
     Pruned(SessionId),
     /// A limit was written.
     LimitWritten {
-        /// Which.
+        /// Limit that was written.
         limit: u32,
-        /// Whether it overwrote one that is not ours.
+        /// Whether the limit overwrote one that is not ours.
         enforced: bool,
     },
-    /// A limit was written over another one that others use.
+    /// A limit was written over another limit that others use.
     LimitMoved(Moved),
     /// The API server refused a write.
     Refused {
-        /// To which workload.
+        /// Workload of the write.
         workload: Target,
-        /// What it says.
+        /// Message of the API server.
         message: String,
     },
-    /// The transaction that would grant a workload all its slots has too many bytes: the `.lock`s are too large.
+    /// The transaction that would grant a workload all its slots has too many bytes, because the `.lock`s are too
+    /// large.
     TooLarge {
-        /// Which workload.
+        /// Workload that can't be granted its slots.
         workload: Target,
-        /// What Consul says.
+        /// Message of Consul.
         message: String,
     },
     /// A write was not answered, and is repeated.
     Unanswered {
-        /// To which workload.
+        /// Workload of the write.
         workload: Target,
-        /// Why there is no answer.
+        /// Reason why there is no answer.
         why: String,
     },
     /// A slot is kept because pods have not ended for a long time.
     PodsRemain {
-        /// Whose.
+        /// Identity of the contender that keeps the slot.
         identity: Arc<Identity>,
-        /// Which pods.
+        /// Names of the pods.
         pods: Vec<String>,
     },
-    /// It is unknown whether pods are left.
+    /// The proof that no pod of a workload is left failed, so pods may be left.
     PodsUnknown {
-        /// Whose.
+        /// Identity of the contender that keeps the slot.
         identity: Arc<Identity>,
-        /// Why.
+        /// Reason why there is no answer.
         why: String,
-        /// Whether that has been so for a long time.
+        /// Whether the proof has failed for a long time.
         overdue: bool,
     },
     /// A contender of ours was found, and its session is renewed.
     Adopted {
-        /// Whose.
+        /// Identity of the contender.
         identity: Arc<Identity>,
-        /// The session.
+        /// Session of the contender.
         session: SessionId,
     },
 }
 
-/// A limit that was written over another one, and the others that use that other one.
+/// Change of a limit that others still use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// The limit before.
+    /// Limit before the write.
     pub from: u32,
-    /// The limit now.
+    /// Limit after the write.
     pub to: u32,
-    /// How many contenders do not belong to this cluster.
+    /// Number of contenders that do not belong to this cluster.
     pub others: usize,
 }

@@ -1,6 +1,6 @@
-//! Sessions of a semaphore without a contender: the answer that created one was lost, or the process died before the
-//! session had a contender. A session with a TTL expires. This module searches for the others, for all lock keys at
-//! once, because an unused key has no queue.
+//! Searches for sessions of a semaphore without a contender. Such a session exists if the answer that created it was
+//! lost, or if the process died before the session had a contender. A session with a TTL expires. This module
+//! searches for the sessions without a TTL, for all lock keys at once, because an unused key has no queue.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,16 +8,16 @@ use super::{Now, Obstacle};
 use crate::{Identity, Settings, holding::Setback};
 use consul_client::{self as consul, Session, SessionId, clock::Moment};
 
-/// The sessions without a TTL and without a contender that were found, and when.
+/// Sessions without a TTL and without a contender that were found, and when.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Orphans {
     found: BTreeMap<SessionId, Moment>,
-    /// When the last search was.
+    /// Time of the last search.
     looked: Option<Moment>,
     setback: Option<Setback>,
-    /// Why the final search fails.
+    /// Reason why the final search fails.
     pub(super) obstacle: Option<Obstacle>,
-    /// Whether a search found none after everything else was deleted.
+    /// Whether a search found no session after everything else was deleted.
     pub(super) done: bool,
     asked: Option<Question>,
 }
@@ -26,12 +26,13 @@ pub(super) struct Orphans {
 #[derive(Clone, Copy, Debug)]
 struct Question {
     sent: Moment,
-    /// Whether nothing of this semaphore was left but these.
+    /// Whether nothing of this semaphore was left but such sessions.
     last: bool,
 }
 
 impl Orphans {
-    /// When to search again; `None` if there can be none. `last` says that nothing else of the semaphore is left.
+    /// Returns when to search again, or `None` if there can be no orphan. `last` says that nothing else of the
+    /// semaphore is left.
     pub(super) fn due(&self, settings: &Settings, last: bool) -> Option<Moment> {
         let any = settings.ttl.is_none() || !self.found.is_empty();
         if self.asked.is_some() || (last && self.done) || !(last || any) {
@@ -45,14 +46,14 @@ impl Orphans {
         Some(next)
     }
 
-    /// A question to Consul has been sent.
+    /// Records that a question to Consul has been sent.
     pub(super) fn ask(&mut self, now: Now, last: bool) {
         let sent = now.moment;
         self.asked = Some(Question { sent, last });
     }
 
-    /// How long an orphan must be known before it is ended: another replica may have just created it, except at the
-    /// end.
+    /// Returns how long an orphan must be known before it is ended. Another replica may have just created it, except
+    /// when nothing else of the semaphore is left.
     fn age(settings: &Settings, last: bool) -> Duration {
         if last {
             Duration::ZERO
@@ -61,7 +62,8 @@ impl Orphans {
         }
     }
 
-    /// Takes the answer, and returns which of these sessions to destroy. Those `in_use` belong to somebody.
+    /// Takes the answer, and returns which of these sessions to destroy. Sessions `in_use` belong to a contender or
+    /// to this process.
     pub(super) fn answered(
         &mut self,
         settings: &Settings,
@@ -97,7 +99,7 @@ impl Orphans {
                 self.found.insert(session.id, found);
             }
         }
-        // A session just found still exists: only a search that finds none shows that none is left.
+        // A session that was just found still exists. Only a search that finds none shows that none is left.
         self.done |= last && ends.is_empty();
         let obstacle = self.obstacle.take();
         if last && !ends.is_empty() {
@@ -151,7 +153,7 @@ mod tests {
         }
     }
 
-    /// Sessions of these names.
+    /// Returns sessions of these names.
     #[expect(clippy::unnecessary_wraps, reason = "as Consul answers")]
     fn sessions(names: &[&str]) -> Result<Vec<Session>, consul::Error> {
         let session = |name: &&str| Session {
@@ -166,7 +168,7 @@ mod tests {
         Ok(names.iter().map(session).collect())
     }
 
-    /// Searches at this minute; of the sessions that Consul returns only `kept` is in use.
+    /// Searches at this minute. Only `kept` of the sessions that Consul returns is in use.
     fn look(
         orphans: &mut Orphans,
         settings: &Settings,
@@ -212,7 +214,7 @@ mod tests {
     fn at_the_end_those_that_were_listed_are_not_taken_for_ended() {
         let (mut orphans, some) = (Orphans::default(), settings(Some(Duration::from_mins(2))));
         for asked in [2, 3] {
-            // Destroying it fails at first.
+            // Destroying the session fails at first.
             let ended = look(
                 &mut orphans,
                 &some,

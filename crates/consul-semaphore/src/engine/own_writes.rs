@@ -1,25 +1,25 @@
-//! Our own writes to a prefix, until a listing shows them.
+//! Keeps our own writes to a prefix until a listing shows them.
 
 use std::collections::BTreeMap;
 
 use consul_client::{Entry, clock::Moment};
 
-/// The keys that transactions of ours wrote or deleted and that no listing is known to show yet.
+/// Keys that transactions of ours wrote or deleted and that no listing is known to show yet.
 ///
 /// A listing takes longer the more holders there are, and may be older than writes that were answered meanwhile.
-/// Where it differs in these keys, the answers count.
+/// Where the listing differs in these keys, the answers count.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnWrites(BTreeMap<String, Written>);
 
 #[derive(Clone, Debug)]
 struct Written {
-    /// The raft index of the transaction; `None` if its answer names none, because it only deletes.
+    /// Raft index of the transaction; `None` if the answer has no index, because the transaction only deletes.
     index: Option<u64>,
     answered: Moment,
 }
 
 impl OwnWrites {
-    /// Records a successful transaction of ours. `answer` has the entries that it wrote.
+    /// Records a successful transaction of ours. `answer` has the entries that the transaction wrote.
     pub(super) fn add<'a>(
         &mut self,
         keys: impl Iterator<Item = &'a str>,
@@ -32,7 +32,7 @@ impl OwnWrites {
         }
     }
 
-    /// Forgets what a listing with this index, requested at this time, shows.
+    /// Forgets the writes that a listing shows which has this index and was requested at this time.
     pub(super) fn listed(&mut self, index: u64, sent: Moment) {
         self.0.retain(|_, written| {
             let shown = written.index.is_some_and(|written| written <= index);
@@ -40,7 +40,7 @@ impl OwnWrites {
         });
     }
 
-    /// Consul lost its data, including what was written.
+    /// Forgets all writes, because Consul lost its data.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
@@ -49,7 +49,7 @@ impl OwnWrites {
         self.0.is_empty()
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

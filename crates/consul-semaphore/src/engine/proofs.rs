@@ -1,5 +1,5 @@
-//! Proofs that no pod of a workload is left. Until there is one, pods are assumed to be left. An API server that does
-//! not answer delays only the slots that depend on it.
+//! Collects proofs that no pod of a workload is left. Until there is a proof, pods are assumed to be left. An API
+//! server that does not answer delays only the slots that depend on it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,23 +7,23 @@ use super::Now;
 use crate::{Identity, OwnContender, Phase, Workload, holding::Setback};
 use consul_client::{SessionId, clock::Moment, id::IdMap};
 
-/// How long pods are assumed to be left while none is seen to end.
+/// Time for which pods are assumed to be left while none is seen to end.
 const PROVE_AGAIN: Duration = Duration::from_secs(5);
 
-/// The same after one of them has ended: often many end at once.
+/// Time for which pods are assumed to be left after one of them has ended, because often many end at once.
 const PROVE_SOON: Duration = Duration::from_millis(250);
 
-/// How long after a start the absence of pods proves nothing: the Job controller may still make them, from a workload
-/// that it saw before it was suspended or deleted again.
+/// Time after a start in which the absence of pods proves nothing. The Job controller may still make pods, from a
+/// workload that it saw before the workload was suspended or deleted again.
 pub const START_SETTLE_TIME: Duration = Duration::from_secs(5);
 
-/// When to warn about pods that are left.
+/// Time after which the operator warns about pods that are left.
 const OVERDUE: Duration = Duration::from_secs(90);
 
-/// How many workloads to ask about at once.
+/// Largest number of workloads that the API server is asked about at once.
 const CONCURRENCY: usize = 16;
 
-/// The question: about the workload of a contender in a reading, at the version known then.
+/// Question about the workload of a contender in a reading, at the version that was known then.
 #[derive(Clone, Debug)]
 pub(super) struct Question {
     pub(super) session: SessionId,
@@ -32,17 +32,17 @@ pub(super) struct Question {
     asked: Moment,
 }
 
-/// A question about a workload, and its answer.
+/// Question about a workload, and its answer.
 #[derive(Clone, Debug)]
 struct Proof {
-    /// The version of the workload that the question was about.
+    /// Version of the workload that the question was about.
     of: Option<Arc<str>>,
     workload: Option<Arc<Workload>>,
-    /// The pods that are left, or that there was no answer.
+    /// Pods that are left, or the failure to get an answer.
     pods: Result<Vec<String>, Setback>,
     first: Moment,
     taken: Moment,
-    /// From when on the absence of pods counts.
+    /// Time from which the absence of pods counts.
     counts: Moment,
     /// Whether one of the pods has ended since.
     touched: bool,
@@ -50,7 +50,7 @@ struct Proof {
 }
 
 impl Proof {
-    /// When to take it again.
+    /// Returns when to ask again.
     fn due(&self) -> Option<Moment> {
         let again = match &self.pods {
             Err(setback) => setback.until,
@@ -71,26 +71,26 @@ impl Proof {
     }
 }
 
-/// What to report of an answer.
+/// Remark to report about an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Remark {
-    /// Pods that should have ended long ago.
+    /// Pods are left that should have ended long ago.
     Overdue(Vec<String>),
-    /// The first time without an answer, with the reason.
+    /// There is no answer for the first time, for this reason.
     Unknown(String),
-    /// There has been no answer for a long time, with the reason.
+    /// There has been no answer for a long time, for this reason.
     LongUnknown(String),
 }
 
-/// The proofs received, and those requested.
+/// Proofs that were received, and those that were requested.
 #[derive(Clone, Debug)]
 pub(crate) struct Proofs {
     brought: IdMap<SessionId, Proof>,
-    /// The contenders that are being asked about, and whether a pod of each has ended since.
+    /// Contenders whose workloads are being asked about, and whether a pod of each has ended since.
     asking: IdMap<SessionId, bool>,
-    /// Since when the workload of each of our contenders is known to have been started.
+    /// Times since which the workload of each of our contenders is known to have been started.
     starts: IdMap<SessionId, Moment>,
-    /// [`START_SETTLE_TIME`]; zero in the exhaustive search, which has no time for it.
+    /// Value of [`START_SETTLE_TIME`]; zero in the exhaustive search, which has no time for it.
     pub(crate) start_settle_time: Duration,
 }
 
@@ -106,26 +106,27 @@ impl Default for Proofs {
 }
 
 impl Proofs {
-    /// When to ask for one again.
+    /// Returns when to ask for a proof again.
     pub(crate) fn due(&self) -> impl Iterator<Item = Moment> {
         self.brought.values().filter_map(Proof::due)
     }
 
-    /// Forgets what was proved for a contender.
+    /// Forgets the proof for a contender.
     pub(super) fn forget(&mut self, session: &SessionId) {
         self.brought.remove(session);
     }
 
-    /// Forgets contenders that are gone; there are `ours` of them, and `is_there` says which.
+    /// Forgets contenders that are gone. `ours` is the number of contenders that exist, and `is_there` says which
+    /// ones do.
     pub(super) fn retain(&mut self, ours: usize, is_there: impl Fn(&SessionId) -> bool) {
         self.brought.retain(|session, _| is_there(session));
-        // Each session has one start, so the old ones are forgotten in batches.
+        // Each session has one start, so old starts are forgotten in batches.
         if self.starts.len() > 2 * ours {
             self.starts.retain(|session, _| is_there(session));
         }
     }
 
-    /// A pod of this contender's workload has ended.
+    /// Records that a pod of this contender's workload has ended.
     pub(super) fn touch(&mut self, session: &SessionId) {
         if let Some(proof) = self.brought.get_mut(session) {
             proof.touched = true;
@@ -135,8 +136,8 @@ impl Proofs {
         }
     }
 
-    /// Records since when workloads are known to have been started, which may have been a moment before. For a
-    /// workload deleted before it was seen started, that is now.
+    /// Records since when workloads are known to have been started; the start itself may have been a moment before.
+    /// For a workload deleted before it was seen started, the present counts.
     pub(super) fn note_starts(&mut self, ours: &[OwnContender], now: Moment) {
         for contender in ours {
             let session = &contender.session;
@@ -174,7 +175,7 @@ impl Proofs {
         }
     }
 
-    /// Records an answer; `known` is the workload as it is known without it.
+    /// Records an answer. `known` is the workload as it is known without the answer.
     pub(super) fn answered(
         &mut self,
         question: Question,
@@ -322,7 +323,7 @@ mod tests {
         assert_eq!(remarks, [None, None, overdue, None]);
     }
 
-    /// As when the operator may not read a kind any more.
+    /// The operator may not read a kind any more, for example.
     #[test]
     fn that_nothing_is_known_of_pods_for_long_is_warned_of_once() {
         let mut proofs = Proofs::default();

@@ -1,4 +1,4 @@
-//! The queue of one lock key: the only code that grants and releases its slots.
+//! Implements the queue of one lock key: the only code that grants and releases its slots.
 
 mod facts;
 #[cfg(test)]
@@ -41,27 +41,28 @@ use crate::{
 };
 use consul_client::{self as consul, Entry, OpError, Session, SessionId, clock::Moment};
 
-/// How long to wait when nothing is due.
+/// Time until the next pass when nothing is due.
 pub const IDLE: Duration = Duration::from_hours(1);
 
-/// The shortest time between passes caused only by the passing of time.
+/// Shortest time between two passes that are caused only by the passing of time.
 const SOONEST: Duration = Duration::from_millis(10);
 
-/// When to try again what no event announces.
+/// Time after which the queue tries again what no event announces.
 const SOON: Duration = Duration::from_secs(1);
 
-/// How long a call to Consul may take, however soon a running workload has to be suspended: less than what would make
-/// the next pass believe that it has slept.
+/// Least time that a call to Consul may take, however soon a running workload has to be suspended. A call that lasts
+/// longer than [`LATE`] would make the next pass believe that the process has slept.
 const LEAST: Duration = Duration::from_millis(500);
 
-/// How many sessions are made at once for a queue: about as many slots as one transaction grants. Each call takes memory
-/// while it waits for those before it, and thousands of workloads may be able to have a slot.
+/// Largest number of sessions that are made at once for a queue: about as many as the slots that one transaction
+/// grants. Each call takes memory while it waits for those before it, and thousands of workloads may be able to have
+/// a slot.
 const MADE_AT_ONCE: usize = 64;
 
-/// How long a write to a workload may take.
+/// Time that a write to a workload may take.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The result of a pass.
+/// Result of a pass.
 #[derive(Clone, Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -70,27 +71,27 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Conclusion {
     /// Whether the pass knew what Consul says; if not, the other fields mean nothing.
     pub certain: bool,
-    /// What `status.appliedLimits` must be before the limit can be written to Consul.
+    /// Value that `status.appliedLimits` must have before the limit can be written to Consul.
     pub record: Option<Vec<u32>>,
-    /// Whether the spec and Consul agree on the limit; `None` while `.lock` can't be read.
+    /// Agreement of the spec and Consul on the limit; `None` while `.lock` can't be read.
     pub agreement: Option<Agreement>,
     /// Whether the semaphore is being deleted and nothing of it is left in Consul.
     pub finished: bool,
-    /// The running workloads that continue without a slot.
+    /// Running workloads that continue without a slot.
     pub unheld: Vec<Target>,
     /// Whether no workload here runs in a slot or may have one.
     pub nothing_held: bool,
-    /// The limit, if nothing in Consul still depends on another limit of ours.
+    /// Limit, if nothing in Consul still depends on another limit of ours.
     pub settled: Option<u32>,
     /// Whether there is no waiting workload and no holder, and nothing is left to do.
     pub idle: bool,
-    /// The state here of workloads that also ask for slots at other lock keys and have not been started.
+    /// State here of workloads that also ask for slots at other lock keys and have not been started.
     pub parts: BTreeMap<Uid, Part>,
     /// Whether slots are granted here now.
     pub open: bool,
-    /// The waiting workloads that can have what they ask for here.
+    /// Waiting workloads that can have what they ask for here.
     pub in_reach: BTreeSet<Uid>,
-    /// How many slots others wait for that come before the first of the waiting workloads; `None` if none waits.
+    /// Number of slots that others wait for before the first of the waiting workloads; `None` if none waits.
     pub before: Option<usize>,
 }
 
@@ -98,9 +99,9 @@ pub struct Conclusion {
 #[derive(Clone, Debug)]
 pub struct Queue {
     settings: Settings,
-    /// How many operations a transaction may have; `None` while Consul can't be used.
+    /// Number of operations that a transaction may have; `None` while Consul can't be used.
     operations: Option<usize>,
-    /// Whether a transaction of it was too large, and the next ones have few operations.
+    /// Whether a transaction of this queue was too large, so that the next ones have few operations.
     cautious: bool,
     limits: Limits,
     pub(crate) knowledge: Knowledge,
@@ -108,15 +109,16 @@ pub struct Queue {
     pub(crate) held: Held,
     active: Active,
     pub(crate) writes: Writes,
-    /// What to do about workloads that ask for several slots and can't have all of them yet.
+    /// Stances towards workloads that ask for several slots and can't have all of them yet.
     stances: BTreeMap<Uid, Stance>,
-    /// The longest cooldown of all their semaphores, for those of them that must not wait.
+    /// Longest cooldown of all semaphores of a workload, for workloads that ask for several semaphores and must not
+    /// wait.
     longest_cooldowns: BTreeMap<Uid, Duration>,
-    /// All that workloads ask for that ask for slots at several lock keys.
+    /// Whole requests of workloads that ask for slots at several lock keys.
     requests: BTreeMap<Uid, Asked>,
-    /// What is not free of all that they ask for.
+    /// Part of the request of workloads that ask for several slots, as far as it is not free.
     lacking: BTreeMap<Uid, Vec<SlotRequest>>,
-    /// What the last pass decided about workloads that must not wait.
+    /// Failures of workloads that must not wait, as the last pass decided.
     fails: Vec<Fail>,
     calls: Calls,
     schedule: Schedule,
@@ -126,119 +128,121 @@ pub struct Queue {
     shadow: shadow::Shadow,
 }
 
-/// What is known of the limit.
+/// State of the limit, as far as it is known.
 #[derive(Clone, Debug, Default)]
 struct Limits {
-    /// `status.appliedLimits`: the limits that are ours.
+    /// Limits that are ours: `status.appliedLimits`.
     recorded: Vec<u32>,
-    /// What happened to the limit since the spec last changed.
+    /// Record of what happened to the limit since the spec last changed.
     defence: Defence,
     /// Whether `.lock` was written since a write of a limit was last sent.
     fenced: bool,
 }
 
-/// What is known of the held slots, and of those in their cooldown.
+/// State of the held slots, including those in their cooldown.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held {
     pub(crate) evidence: Evidence,
     pub(crate) cooldowns: Cooldowns,
-    /// The slots of a rate.
+    /// Slots of a rate.
     pub(crate) starts: Starts,
     pub(crate) proofs: Proofs,
-    /// The running workloads that were reported to continue without a slot.
+    /// Running workloads that were reported to continue without a slot.
     unheld: BTreeSet<Uid>,
-    /// The greatest fencing token seen.
+    /// Greatest fencing token that was seen.
     fencing_token: Option<u64>,
-    /// Who the foreign holders are.
+    /// Names of the foreign holders.
     foreign: ForeignHolders,
 }
 
-/// When passes are due.
+/// Times at which passes are due.
 #[derive(Clone, Copy, Debug, Default)]
 struct Schedule {
-    /// When the last pass over everything was.
+    /// Time of the last pass over everything.
     passed: Moment,
     next: Moment,
 }
 
-/// The writes to workloads.
+/// State of the writes to workloads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Writes {
-    /// The workloads that are being written to.
+    /// Workloads that are being written to.
     pub(crate) busy: BTreeSet<Uid>,
-    /// Those of them beside which only the beginning of their wait is recorded.
+    /// Workloads in `busy` for which the pending write only records the beginning of their wait.
     recorded: BTreeSet<Uid>,
     pub(crate) refusals: Refusals,
-    /// When to retry a write that could not be sent.
+    /// Time at which to retry a write that could not be sent.
     again: Option<Moment>,
 }
 
-/// What other modules can read.
+/// State that other modules can read.
 impl Queue {
-    /// The settings in force.
+    /// Returns the settings in force.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The prefix as Consul last showed it; `None` while it is unknown, or Consul fails to say whose its contenders are.
+    /// Returns the prefix as Consul last showed it, or `None` while it is unknown or Consul fails to tell the owners
+    /// of its contenders.
     pub fn reading(&self) -> Option<&Reading> {
         let reading = self.knowledge.reading.as_ref();
         reading.filter(|_| !self.knowledge.troubles.resolving_fails())
     }
 
-    /// The prefix as it was known last, for reports: nothing is decided from it while [`Self::reading`] is `None`.
+    /// Returns the prefix as it was known last, for reports. Nothing is decided from it while [`Self::reading`] is
+    /// `None`.
     pub fn last_reading(&self) -> Option<&Reading> {
         self.knowledge.last_reading()
     }
 
-    /// Why Consul can't be used, if it can't.
+    /// Returns why Consul can't be used, if it can't.
     pub fn trouble(&self) -> Option<&Trouble> {
         self.knowledge.troubles.first()
     }
 
-    /// Since when some kind of call to Consul has failed without a break.
+    /// Returns the time since which some kind of call to Consul has failed without a break.
     pub(super) fn troubled_since(&self) -> Option<Moment> {
         self.knowledge.troubles.since()
     }
 
-    /// The workload that a contender's session was made for, as far as that is known.
+    /// Returns the workload that a contender's session was made for, as far as that is known.
     pub fn owner(&self, session: &SessionId) -> Option<&Owner> {
         self.sessions.owners.get(session)
     }
 
-    /// The name and the node of another program's session, if Consul has said.
+    /// Returns the name and the node of another program's session, if Consul has answered.
     pub fn holder_name(&self, session: &SessionId) -> Option<&str> {
         self.held.foreign.name(session)
     }
 
-    /// When the slots of finished workloads become free.
+    /// Returns when the slots of finished workloads become free.
     pub fn cooldowns(&self) -> &Cooldowns {
         &self.held.cooldowns
     }
 
-    /// The sessions that are renewed for this queue.
+    /// Returns the sessions that are renewed for this queue.
     pub fn sessions(&self) -> impl Iterator<Item = &SessionId> {
         self.sessions.kept.iter()
     }
 
-    /// Those sessions that were made ahead and have no contender yet.
+    /// Returns the sessions that were made ahead and have no contender yet.
     pub fn sessions_ahead(&self) -> impl Iterator<Item = &SessionId> {
         self.sessions.ahead.values()
     }
 
-    /// Whether a session is being made.
+    /// Returns whether a session is being made.
     pub fn makes_sessions(&self) -> bool {
         !self.sessions.making.is_empty()
     }
 
-    /// Takes over what an earlier process recorded of the workloads that this one finds running.
+    /// Takes over what an earlier process recorded about the proofs of the workloads that this process finds running.
     pub(super) fn recall(&mut self, last: Option<LastProof>) {
         self.held.evidence = Evidence::after(last);
         #[cfg(test)]
         self.shadow.recall(last);
     }
 
-    /// The oldest proof of the running workloads.
+    /// Returns the oldest proof of the running workloads.
     pub(super) fn oldest_proof(
         &self,
         life: impl Fn(&SessionId) -> Option<SessionState>,
@@ -246,12 +250,12 @@ impl Queue {
         self.held.evidence.oldest(life)
     }
 
-    /// The absence of pods counts at once: no Job controller can still act on an older state.
+    /// Makes the absence of pods count at once, because no Job controller can still act on an older state.
     pub fn believe_at_once(&mut self) {
         self.held.proofs.start_settle_time = Duration::ZERO;
     }
 
-    /// The number that identifies the calls of this queue.
+    /// Returns the number that identifies the calls of this queue.
     pub(super) fn number(&self) -> u64 {
         self.calls.queue
     }
@@ -262,37 +266,39 @@ impl Queue {
         self
     }
 
-    /// Whether there was a pass over everything at this moment.
+    /// Returns whether there was a pass over everything at this moment.
     pub(super) fn has_passed(&self, now: Now) -> bool {
         self.schedule.passed == now.moment
     }
 
-    /// Whether it is a mutex in its lock-delay, because its last holder died.
+    /// Returns whether the lock key is a mutex in its lock-delay, because its last holder died.
     pub fn is_delayed(&self, now: Moment) -> bool {
         self.knowledge.memory.mutex.is_delayed(now)
     }
 
-    /// Nobody follows the prefix for a while.
+    /// Records that nobody follows the prefix for a while.
     pub(super) fn unfollowed(&mut self, now: Moment) {
         self.knowledge.memory.turns.interrupt(now);
     }
 
-    /// Whether the last try to lock the mutex was refused because of its lock-delay, and nobody has locked it since.
+    /// Returns whether the last try to lock the mutex was refused because of its lock-delay, and nobody has locked it
+    /// since.
     pub fn is_in_lock_delay(&self) -> bool {
         self.knowledge.memory.mutex.rests_until().is_some()
     }
 
-    /// Whether a workload is being written to.
+    /// Returns whether a workload is being written to.
     pub fn is_busy(&self, uid: &Uid) -> bool {
         self.writes.busy.contains(uid)
     }
 
-    /// Whether a workload is being written to, and its wait does not just go on meanwhile.
+    /// Returns whether a workload is being written to in a way that may end its wait: a record of the beginning of
+    /// its wait does not count.
     pub fn is_leaving(&self, uid: &Uid) -> bool {
         self.is_busy(uid) && !self.writes.recorded.contains(uid)
     }
 
-    /// Whether a slot is being granted to a workload.
+    /// Returns whether a slot is being granted to a workload.
     pub fn is_granting(&self, uid: &Uid) -> bool {
         let blocking = self.calls.blocking.as_ref();
         blocking.is_some_and(|blocking| match &blocking.what {
@@ -304,45 +310,45 @@ impl Queue {
         })
     }
 
-    /// What the API server said when it refused several starts in a row.
+    /// Returns what the API server said when it refused several starts in a row.
     pub fn refusal(&self) -> Option<&str> {
         self.writes.refusals.message()
     }
 
-    /// The greatest fencing token seen.
+    /// Returns the greatest fencing token that was seen.
     pub fn fencing_token(&self) -> Option<u64> {
         self.held.fencing_token
     }
 
-    /// Whether Consul's index went back.
+    /// Returns whether Consul's index went back.
     pub fn went_back(&self) -> bool {
         self.knowledge.went_back
     }
 
-    /// How many operations a transaction may have; `None` while Consul can't be used.
+    /// Returns how many operations a transaction may have, or `None` while Consul can't be used.
     pub fn operations(&self) -> Option<usize> {
         self.operations
     }
 
-    /// Whether an answer of Consul's is awaited before anything else is decided by its entries.
+    /// Returns whether an answer of Consul is awaited before anything else is decided from its entries.
     pub fn is_blocked(&self) -> bool {
         self.calls.blocking.is_some()
     }
 
-    /// The next thing to do.
+    /// Returns the next action.
     pub fn next_action(&mut self) -> Option<Action> {
         self.calls.actions.pop_front()
     }
 
-    /// When the next pass is due, if nothing happens before.
+    /// Returns when the next pass is due, if nothing happens before.
     pub fn next_timeout(&self) -> Moment {
         self.schedule.next
     }
 }
 
-/// Events.
+/// Events that the engine reports to the queue.
 impl Queue {
-    /// A queue that knows nothing yet and has no access to Consul.
+    /// Returns a queue that knows nothing yet and has no access to Consul.
     pub fn new(settings: Settings, recorded: Vec<u32>, defence: Defence) -> Self {
         let mut turns = Turns::new(settings.fair);
         turns.restrict(settings.limit, &settings.restrictions);
@@ -399,7 +405,7 @@ impl Queue {
                 self.operations = operations;
                 self.cautious = false;
                 self.calls.news = None;
-                // It is not sent again by the old path, but may have arrived.
+                // A pending transaction is not sent again over the old access, but it may have arrived.
                 if let Some(blocking) = self.calls.blocking.take()
                     && let Blocks::Transact(transaction) = blocking.what
                 {
@@ -422,7 +428,7 @@ impl Queue {
 
     fn abandon_sessions(&mut self) {
         self.active.look_at_all();
-        // A session that is being made is destroyed when it is there.
+        // A session that is being made is destroyed once its answer arrives.
         let others = &mut self.calls.others;
         others.retain(|_, pending| !matches!(pending, Pending::Session(_)));
         for session in std::mem::take(&mut self.sessions).kept {
@@ -462,7 +468,7 @@ impl Queue {
             (Some(Pending::Access), Answer::Access(may_write)) => {
                 self.writes.refusals.answered(may_write, now);
             }
-            // No call waits for it any more. If it made a session, nobody else destroys it.
+            // No call waits for this session any more, and nobody else would destroy it.
             (_, Answer::SessionMade(Ok(session))) if !self.sessions.kept.contains(&session) => {
                 self.calls.actions.push_back(Action::Destroy(session));
             }
@@ -470,7 +476,7 @@ impl Queue {
         }
     }
 
-    /// Nothing blocks any more: takes over what the watch brought in the meantime.
+    /// Takes over what the watch brought in the meantime, because no call blocks any more.
     fn catch_up(&mut self, now: Now) {
         if let Some(news) = self.calls.news.take() {
             self.knowledge.listed(news, now);
@@ -519,7 +525,7 @@ impl Queue {
             }
             Err(consul::Error::Conflict(errors)) => {
                 if errors.is_empty() {
-                    // It was one with more operations than every Consul takes.
+                    // The transaction had more operations than every Consul accepts.
                     self.be_cautious();
                 }
                 self.knowledge.lost_race(now);
@@ -543,14 +549,15 @@ impl Queue {
         self.operations = self.operations.and(Some(most));
     }
 
-    /// The next transactions of this queue have no more operations than every Consul takes: one with more was too
-    /// large, which may be because of its bytes.
+    /// Limits the next transactions of this queue to the number of operations that every Consul accepts. A
+    /// transaction with more operations was too large, and its bytes may be the reason.
     fn be_cautious(&mut self) {
         self.cautious = true;
         self.set_capacity(self.operations.unwrap_or(ALWAYS_TAKEN));
     }
 
-    /// A workload can't be granted its slots at several lock keys in one transaction. That is nobody else's trouble.
+    /// Records that a workload can't be granted its slots at several lock keys in one transaction. Other workloads
+    /// are not affected.
     fn too_large(&mut self, grant: &Grant, message: &str, now: Now) {
         if self.writes.refusals.too_large(&grant.workload.uid, now) {
             self.calls.report(Outcome::TooLarge {
@@ -588,7 +595,7 @@ impl Queue {
             .collect();
         self.knowledge.committed(transaction, answer, sent, now);
         self.limits.fenced |= transaction.writes_lock();
-        // Starts come first: others wait for them.
+        // Starts come first, because workloads wait for them.
         for start in transaction.starts(answer) {
             self.start(start, now, lookup);
         }
@@ -602,7 +609,7 @@ impl Queue {
         for (gone, session) in &transaction.replaced {
             let ahead = &mut self.sessions.ahead;
             ahead.retain(|_, other| other != session);
-            // Its slot was not released: it goes on under another session.
+            // The slot was not released, because another session holds it from now on.
             self.end_session(gone);
         }
         let cooldowns = transaction.cooldowns.iter().cloned().map(Outcome::Cools);
@@ -637,7 +644,7 @@ impl Queue {
         self.sessions.ahead.retain(|slot, ahead| {
             let granted = sessions.get(&slot.ordinal);
             let granted = granted.filter(|_| slot.workload == *workload);
-            // The contender of another operator may have it.
+            // The contender of another operator may have been granted the slot.
             others.extend(
                 granted
                     .filter(|granted| *granted != ahead)
@@ -658,13 +665,13 @@ impl Queue {
         self.calls.report(Outcome::Granted { grant, at, lost });
     }
 
-    /// What a contender says of itself.
+    /// Returns what a contender says of itself.
     fn body(&self, session: &SessionId) -> Option<ContenderBody> {
         let reading = self.knowledge.reading.as_ref()?;
         ContenderBody::read(&reading.contender(session)?.value)
     }
 
-    /// The outcome of a release, read while its contender still exists.
+    /// Returns the outcome of a release. The contender must still exist, because its body is read.
     fn release_of(&self, release: &Release) -> Outcome {
         let body = self.body(&release.session);
         Outcome::Released {
@@ -674,7 +681,7 @@ impl Queue {
         }
     }
 
-    /// The others that use the limit that a transaction replaces.
+    /// Returns the change of a limit that others use, if a transaction replaces such a limit.
     fn limit_moved_for(&self, transaction: &Transaction) -> Option<Moved> {
         let (to, reading) = (transaction.limit?, self.knowledge.reading.as_ref()?);
         let Lock::Semaphore { body, .. } = reading.lock() else {
@@ -709,7 +716,7 @@ impl Queue {
         }
     }
 
-    /// Stops renewing a session and ends it.
+    /// Stops renewing a session and destroys it.
     fn end_session(&mut self, session: &SessionId) {
         if self.sessions.remove(session) {
             let destroy = Action::Destroy(session.clone());
@@ -758,7 +765,7 @@ impl Queue {
         let identity = question.identity.clone();
         let known = lookup.workload(&identity.uid);
         let answer = answer.map(|(mut workload, pods)| {
-            // Something may be written to it as it was read for the proof.
+            // The workload as it was read for the proof may be written to, so it must know its wait.
             if let Some(workload) = &mut workload {
                 Arc::make_mut(workload).note_wait(known.as_deref(), now.time);
             }
@@ -782,7 +789,7 @@ impl Queue {
     }
 }
 
-/// Passes: observe, decide, apply.
+/// Passes: each observes, decides and applies.
 impl Queue {
     /// Decides what follows from all that is known, and returns the result. The effects come next, except for the
     /// transaction: see [`Self::transact`].
@@ -812,14 +819,14 @@ impl Queue {
         self.conclude(&facts, plan, lookup)
     }
 
-    /// Whether there is nothing to decide before Consul answers. This saves checking thousands of workloads each time
-    /// one of them changes, and never lasts long.
+    /// Returns whether there is nothing to decide before Consul answers. This saves checking thousands of workloads
+    /// each time one of them changes, and never lasts long.
     fn is_to_wait(&mut self, now: Now) -> bool {
         let Some(blocking) = &self.calls.blocking else {
             return false;
         };
-        // It is awaited past the deadline at its sending: its answer, or a listing that came meanwhile, may show what
-        // is needed.
+        // The call is awaited past the deadline at the time when it was sent, because its answer, or a listing that
+        // came meanwhile, may show what is needed.
         let given_up = blocking.until.or(self.knowledge.deadline);
         let looked = self.schedule.passed + LATE;
         let next = given_up.map_or(looked, |given_up| given_up.min(looked));
@@ -902,13 +909,14 @@ impl Queue {
         }
     }
 
-    /// Whether there is anything to decide about a workload that was started here: a rate leaves it alone while it
-    /// runs.
+    /// Returns whether there is anything to decide about a workload that was started here. A rate leaves a workload
+    /// alone while it runs.
     fn decides_about(&self, started: &Workload) -> bool {
         !self.settings.is_rate() || !matches!(started.phase, Phase::Running | Phase::Stopping)
     }
 
-    /// The sessions of those that wait for a rate that may end before a slot granted now does.
+    /// Returns the sessions of workloads that wait for a rate, if the sessions may end before a slot granted now
+    /// does.
     fn brief(&self, ours: &[OwnContender], now: Now, lookup: &impl Lookup) -> BTreeSet<SessionId> {
         let Some(period) = self.settings.period else {
             return BTreeSet::new();
@@ -925,7 +933,7 @@ impl Queue {
         brief.cloned().collect()
     }
 
-    /// Whether nothing is known yet of the session of one that waits, so that nothing can be granted.
+    /// Returns whether nothing is known yet of the session of a waiting workload, so that nothing can be granted.
     fn is_unsure(&self, ours: &[OwnContender], lookup: &impl Lookup) -> bool {
         let mut waiting = ours.iter().map(|ours| &ours.session);
         waiting.any(|session| {
@@ -934,8 +942,8 @@ impl Queue {
         })
     }
 
-    /// Gives up a call that has no answer when a running workload has to be suspended. A write may have been applied,
-    /// so the prefix is read again.
+    /// Gives up a call that has no answer at the time when a running workload has to be suspended. A write may have
+    /// been applied, so the prefix is read again.
     fn give_up(&mut self, now: Now) {
         let overdue =
             |blocking: &mut Blocking| blocking.until.is_some_and(|until| until <= now.moment);
@@ -956,7 +964,7 @@ impl Queue {
         self.catch_up(now);
     }
 
-    /// Until when to wait for a call that blocks.
+    /// Returns until when to wait for a call that blocks.
     fn patience_for_calls(&self, now: Now) -> Option<Moment> {
         let deadline = self.knowledge.deadline?;
         Some(deadline.max(now.moment + LEAST))
@@ -968,7 +976,7 @@ impl Queue {
         if let Some(reading) = &self.knowledge.reading
             && self.sessions.outlived(reading, &self.active.gone, lookup)
         {
-            // A renewal found this out before the watch did.
+            // A renewal found out before the watch that a session is gone.
             self.knowledge.invalidate();
         }
         let Some(reading) = &self.knowledge.reading else {
@@ -993,8 +1001,8 @@ impl Queue {
         false
     }
 
-    /// Renews the sessions of our contenders that are not renewed yet: after a start, before anything else. Those
-    /// whose contender is deleted are destroyed.
+    /// Renews the sessions of our contenders that are not renewed yet, as after a start of this process, before
+    /// anything else. Sessions whose contender is deleted are destroyed.
     fn adopt(&mut self, lookup: &impl Lookup) {
         let Some(reading) = &self.knowledge.reading else {
             return;
@@ -1018,8 +1026,8 @@ impl Queue {
     }
 
     /// Reports a slot that was released by a transaction whose answer was lost, or by hand. A contender that only
-    /// waited had nothing to give back, and a workload that has pods or was suspended because its slot was lost gave
-    /// nothing back.
+    /// waited had nothing to give back. A workload that has pods, or that was suspended because its slot was lost,
+    /// gave nothing back.
     fn report_if_given_back(&mut self, session: SessionId, named: bool, lookup: &impl Lookup) {
         let Some(Owner::Own(identity)) = self.owner(&session).cloned() else {
             return;
@@ -1060,7 +1068,8 @@ impl Queue {
         }
     }
 
-    /// The contenders of ours to check, each with its workload, and with a proof where its fate depends on one.
+    /// Returns the contenders of ours to check, each with its workload, and with a proof where its fate depends on
+    /// one.
     fn ours(&mut self, excluded: &Excluded, now: Now, lookup: &impl Lookup) -> Vec<OwnContender> {
         let Some(reading) = &self.knowledge.reading else {
             return Vec::new();
@@ -1104,8 +1113,8 @@ impl Queue {
         ours
     }
 
-    /// The waiting workloads that this pass decides about. What can't be granted now and keeps nothing does not count
-    /// against how far it reads.
+    /// Returns the waiting workloads that this pass decides about. A workload that can't be granted its slots now and
+    /// keeps nothing does not count against how far the pass reads.
     fn read_waiting(
         &self,
         ours: &[OwnContender],
@@ -1125,7 +1134,7 @@ impl Queue {
         })
     }
 
-    /// The workloads that are left alone for now, or can't be started.
+    /// Returns the workloads that are left alone for now, or can't be started.
     fn excluded(&self, now: Now) -> Excluded {
         let mut excluded = self.writes.refusals.excluded(now.moment);
         excluded.busy.extend(self.writes.busy.iter().cloned());
@@ -1209,7 +1218,7 @@ impl Queue {
         self.report_unheld(plan, certain);
     }
 
-    /// Whether the last pass decided to free slots, and that is not sent yet.
+    /// Returns whether the last pass decided to free slots with a transaction that is not sent yet.
     pub(super) fn is_to_free_slots(&self) -> bool {
         let unsent = self.calls.unsent.as_ref();
         unsent.is_some_and(|unsent| {
@@ -1218,7 +1227,7 @@ impl Queue {
         })
     }
 
-    /// Whether the last transaction that was sent is not known to have gone through.
+    /// Returns whether the last transaction that was sent is not known to have gone through.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.calls.in_doubt
     }
@@ -1236,13 +1245,14 @@ impl Queue {
         self.send(id, call);
     }
 
-    /// Whether Consul may be used now: no pause after a failure runs.
+    /// Returns whether Consul may be used now: the queue has access to Consul, and does not pause after a failure.
     fn may_use_consul(&self, now: Now) -> bool {
         self.operations.is_some() && !self.knowledge.is_blocked(now.moment)
     }
 
-    /// Blocks decisions based on Consul's data until this transaction has been answered, which is sent in place of what
-    /// the last pass decided on. Returns the id of the call that sends it, and when it counts as lost.
+    /// Blocks decisions based on Consul's data until this transaction has been answered. The transaction is sent in
+    /// place of the one that the last pass decided on. Returns the id of the call that sends it, and when the call
+    /// counts as lost.
     pub(super) fn await_transaction(
         &mut self,
         transaction: &Arc<Transaction>,
@@ -1279,17 +1289,17 @@ impl Queue {
         }
     }
 
-    /// A start in these slots is sent, by this queue or another one.
+    /// Notes that a start in these slots is sent, by this queue or another one.
     pub(super) fn note_start(&mut self, start: &Start) {
         self.held.starts.sent(start.sessions());
     }
 
-    /// What became of a start in these slots.
+    /// Notes the result of a start in these slots.
     pub(super) fn note_start_answer(&mut self, start: &Start, answer: StartAnswer) {
         self.held.starts.answered(start.sessions(), answer);
     }
 
-    /// The start that an answer is about, and what became of it.
+    /// Returns the start that an answer is about, and its result.
     pub(super) fn started_by(&self, id: CallId, answer: &Answer) -> Option<(Start, StartAnswer)> {
         match (self.calls.others.get(&id)?, answer) {
             (Pending::Write(write @ Write::Start(start)), Answer::Written(written)) => {
@@ -1307,8 +1317,8 @@ impl Queue {
         }
     }
 
-    /// Until when the evidence for these slots lasts in which a workload is to be started; `None` if that is not long
-    /// enough, so that it is tried again.
+    /// Returns until when the evidence lasts for the slots in which a workload is to be started. Returns `None` if
+    /// that is not long enough, and then schedules another try.
     pub(super) fn evidence_for<'a>(
         &mut self,
         workload: &Uid,
@@ -1322,8 +1332,8 @@ impl Queue {
         let grace = workload
             .as_ref()
             .map_or(Duration::ZERO, |workload| workload.grace);
-        // A workload that was suspended for want of evidence must not be started only to be suspended again: the
-        // evidence must last until the next proof is due.
+        // A workload that was suspended because evidence was missing must not be started only to be suspended again,
+        // so the evidence must last until the next proof is due.
         let lost = workload.is_some_and(|workload| workload.lost());
         let due = if lost { 3 } else { 8 };
         let enough = |sent: Moment, ttl: Duration| {
@@ -1346,7 +1356,8 @@ impl Queue {
         let soon_enough = |end: &Moment| *end > now.moment + self.write_timeout();
         let end = end.filter(soon_enough);
         if end.is_none() {
-            // Needed only if the reading is too old: a session proves itself again with its next renewal.
+            // A new reading is needed only if this one is too old, because a session proves itself again with its
+            // next renewal.
             if seen.is_none() {
                 self.knowledge.invalidate();
             }
@@ -1355,12 +1366,13 @@ impl Queue {
         end
     }
 
-    /// How long a write to a workload may take: short compared with the TTL, to leave time for it.
+    /// Returns how long a write to a workload may take: short compared with the TTL, so that the TTL leaves time for
+    /// it.
     pub(super) fn write_timeout(&self) -> Duration {
         WRITE_TIMEOUT.min(self.settings.span() / 4)
     }
 
-    /// Begins a write, unless one to this workload is already running.
+    /// Begins a write, unless another write to this workload is pending.
     fn write(&mut self, write: Write, not_after: Option<Moment>) {
         self.write_within(write, self.write_timeout(), not_after);
     }
@@ -1384,8 +1396,8 @@ impl Queue {
         self.calls.ask(Pending::Write(write), call);
     }
 
-    /// Requests a session for a slot of a workload, unless one is being made already or too many are: the pass after the
-    /// next answer requests it then.
+    /// Requests a session for a slot of a workload, unless one is being made already or too many are. In that case
+    /// the pass after the next answer requests the session.
     fn make_session(&mut self, request: &SessionRequest) {
         let making = &mut self.sessions.making;
         if making.len() >= MADE_AT_ONCE || !making.insert(request.slot()) {
@@ -1401,10 +1413,10 @@ impl Queue {
         self.calls.ask(Pending::Session(request.clone()), call);
     }
 
-    /// Deletes the workloads that must not wait, unless Consul has a problem: then they wait.
+    /// Deletes the workloads that must not wait. If Consul has a problem, they wait instead.
     ///
-    /// The event names the holders, and can't be completed after the workload is deleted: while Consul is being asked
-    /// for a name, the workload stays.
+    /// The event names the holders, and can't be completed after the workload is deleted, so the workload stays while
+    /// Consul is being asked for a name.
     fn skip(&mut self, skips: &[Skip]) {
         if self.trouble().is_some() {
             return;
@@ -1417,7 +1429,7 @@ impl Queue {
         }
     }
 
-    /// Names those who have the slots, as far as Consul has said; false while it is being asked.
+    /// Names the holders of the slots, as far as Consul has answered. Returns false while Consul is being asked.
     fn name_takers(&self, why: &mut Skipped) -> bool {
         let Skipped::Taken { by, .. } = why else {
             return true;
@@ -1433,8 +1445,8 @@ impl Queue {
         true
     }
 
-    /// Reports once of each running workload without a slot that it continues. That it has a slot again is known when
-    /// it was granted, and only while Consul's entries are.
+    /// Reports each running workload that continues without a slot, once. A workload is known to have a slot again
+    /// when one is granted to it, and only while Consul's entries are known.
     fn report_unheld(&mut self, plan: &Plan, certain: bool) {
         let mut known = std::mem::take(&mut self.held.unheld);
         for workload in &plan.unheld {
@@ -1454,13 +1466,13 @@ impl Queue {
         self.held.unheld = known;
     }
 
-    /// Schedules a retry soon.
+    /// Schedules another try soon.
     fn retry_soon(&mut self, now: Now) {
         self.writes.again = Some(now.moment + SOON);
         self.schedule.next = self.schedule.next.min(now.moment + SOON);
     }
 
-    /// When the next pass is due: the earliest of all times. Everything that was due by now is done.
+    /// Returns when the next pass is due, which is the earliest of all times. Everything that was due by now is done.
     fn next_time(&self, plan: &Plan, now: Now) -> Moment {
         let now = now.moment;
         let blocking = self.calls.blocking.iter();
@@ -1476,7 +1488,7 @@ impl Queue {
             .chain(self.held.proofs.due());
         let next = times.filter(|time| *time > now).min();
         let next = next.unwrap_or(now + IDLE).max(now + SOONEST);
-        // After a lost race it retries before anything else is due.
+        // After a lost race the queue tries again before anything else is due.
         let quiet = self.knowledge.quiet_until.filter(|until| *until > now);
         quiet.map_or(next, |quiet| quiet.min(next))
     }
@@ -1532,10 +1544,10 @@ impl Queue {
     }
 }
 
-/// What it can do for a workload that also asks for slots at other lock keys: see `joint`.
+/// Work for workloads that also ask for slots at other lock keys: see `joint`.
 impl Queue {
-    /// The transaction that grants a workload its slots here with at most this many operations; `None` if it can't be
-    /// granted them now.
+    /// Returns the transaction that grants a workload its slots here with at most this many operations, or `None` if
+    /// the slots can't be granted now.
     pub(super) fn share(
         &mut self,
         workload: &Uid,
@@ -1555,8 +1567,7 @@ impl Queue {
         has_it.then(|| Arc::new(transaction))
     }
 
-    /// What to do with free slots for this workload; `None`: that is not decided.
-    /// Returns whether that is new.
+    /// Sets the stance towards this workload, which is `None` if none is decided. Returns whether that is new.
     pub(super) fn take_stance(&mut self, workload: &Uid, stance: Option<Stance>) -> bool {
         let before = match stance {
             Some(stance) => self.stances.insert(workload.clone(), stance),
@@ -1565,12 +1576,12 @@ impl Queue {
         before != stance
     }
 
-    /// The longest cooldowns of workloads that ask for several slots and must not wait.
+    /// Takes over the longest cooldowns of workloads that ask for several slots and must not wait.
     pub(super) fn note_longest_cooldowns(&mut self, longest: BTreeMap<Uid, Duration>) {
         self.longest_cooldowns = longest;
     }
 
-    /// All that this workload asks for, at several lock keys; `None`: it is not known any more.
+    /// Takes over all that this workload asks for at several lock keys, or forgets it with `None`.
     pub(super) fn take_request(&mut self, workload: &Uid, asked: Option<&Asked>) {
         match asked {
             Some(asked) if self.requests.get(workload) == Some(asked) => {}
@@ -1579,7 +1590,8 @@ impl Queue {
         }
     }
 
-    /// What is not free of all that this workload asks for; nothing: that is not known. Returns whether that is new.
+    /// Takes over which part of this workload's request is not free. An empty list means that this is not known.
+    /// Returns whether that is new.
     pub(super) fn note_lacking(&mut self, workload: &Uid, lacking: &[SlotRequest]) -> bool {
         let before = if lacking.is_empty() {
             self.lacking.remove(workload)
@@ -1589,13 +1601,13 @@ impl Queue {
         before.unwrap_or_default() != lacking
     }
 
-    /// The waiting workloads that ask for several slots, and what is done with the free slots here for them.
+    /// Returns the waiting workloads that ask for several slots, with the stances towards them.
     pub(super) fn stances(&self) -> impl Iterator<Item = (&Uid, Stance)> {
         let stances = self.stances.iter();
         stances.map(|(workload, stance)| (workload, *stance))
     }
 
-    /// What is not free, here or elsewhere, of all that such a workload asks for.
+    /// Returns which part of such a workload's request is not free, here or elsewhere.
     pub fn lacking(&self, workload: &Uid) -> &[SlotRequest] {
         self.lacking.get(workload).map_or(&[], Vec::as_slice)
     }
@@ -1605,13 +1617,13 @@ impl Queue {
         self.calls.actions.push_back(Action::Call(id, call));
     }
 
-    /// Starts a workload in the slots of all its lock keys, if that can be answered in time. It may take no longer
-    /// than it may at any of them.
+    /// Starts a workload in the slots of all its lock keys, if that can be answered in time. The write may take no
+    /// longer than it may at any of the lock keys.
     pub(super) fn start_by(&mut self, start: Start, timeout: Duration, not_after: Moment) {
         self.write_within(Write::Start(start), timeout, Some(not_after));
     }
 
-    /// Has a workload give back what it holds here, because it lost a part of its request.
+    /// Makes a workload give back what it holds here, because it lost a part of its request.
     pub(super) fn give_back(&mut self, workload: &Workload, slots: &[Slot]) {
         let sessions = slots.iter().map(|slot| slot.session().clone());
         self.write(
@@ -1626,9 +1638,10 @@ impl Queue {
     }
 }
 
-/// What ends waits: see [`super::waits`].
+/// Work that ends waits: see [`super::waits`].
 impl Queue {
-    /// What the last pass decided about workloads that must not wait.
+    /// Takes the failures of workloads that must not wait, as the last pass decided. They are dropped if Consul has a
+    /// problem.
     pub(super) fn take_fails(&mut self) -> Vec<Fail> {
         if self.trouble().is_some() {
             self.fails.clear();
@@ -1636,7 +1649,7 @@ impl Queue {
         std::mem::take(&mut self.fails)
     }
 
-    /// Makes a workload that waits fail, once Consul has said who has the slots.
+    /// Makes a workload that waits fail, once Consul has answered who has the slots.
     pub(super) fn fail(&mut self, mut fail: Fail, now: Now) {
         let named = match &mut fail.why {
             Failed::Contended(why) => self.name_takers(why),
@@ -1653,7 +1666,7 @@ impl Queue {
         }
     }
 
-    /// Records beside a workload when its wait began.
+    /// Records the beginning of a workload's wait beside the workload.
     pub(super) fn record_wait(&mut self, record: RecordWait) {
         self.write(Write::RecordWait(record), None);
     }
@@ -1663,29 +1676,29 @@ impl Queue {
         self.write(Write::End(end), None);
     }
 
-    /// The contenders of ours whose workloads do not just run.
+    /// Returns the contenders of ours, except those of steady workloads.
     pub(super) fn own_contenders(&self) -> impl Iterator<Item = (&SessionId, &Identity)> {
         let contenders = self.active.contenders.iter();
         contenders.map(|(session, identity)| (session, &**identity))
     }
 
-    /// Whether a write to a workload failed, and it is left alone for now.
+    /// Returns whether a write to a workload failed, so that the workload is left alone for now.
     pub(super) fn is_troubled(&self, workload: &Uid, now: Now) -> bool {
         self.writes.refusals.is_troubled(workload, now.moment)
     }
 
-    /// Has the next pass read the prefix again.
+    /// Makes the next pass read the prefix again.
     pub(super) fn read_again(&mut self) {
         self.knowledge.invalidate();
     }
 
-    /// A pass is due by then.
+    /// Schedules a pass for this moment, unless one is due before.
     pub(super) fn wake_by(&mut self, due: Moment) {
         self.schedule.next = self.schedule.next.min(due);
     }
 }
 
-/// What became of a start.
+/// Returns the result of a start.
 fn answer_to(write: &Write, written: &Written) -> StartAnswer {
     match written {
         Written::Done => StartAnswer::Made,
@@ -1695,7 +1708,7 @@ fn answer_to(write: &Write, written: &Written) -> StartAnswer {
     }
 }
 
-/// When a workload in its cooldown was done.
+/// Returns when a workload in its cooldown was done.
 fn done(body: &ContenderBody) -> Option<Timestamp> {
     let cooldown = SignedDuration::from_secs(body.cooldown.try_into().ok()?);
     body.cools_until?.checked_sub(cooldown).ok()
@@ -1704,7 +1717,7 @@ fn done(body: &ContenderBody) -> Option<Timestamp> {
 /// State that tests compare.
 #[cfg(test)]
 impl Queue {
-    /// Which workloads are left alone, can't be started, or can't be changed at all.
+    /// Returns which workloads are left alone, can't be started, or can't be changed at all.
     pub(crate) fn excluded_now(&self, now: Moment) -> impl Fn(&Uid) -> [bool; 3] {
         let mut excluded = self.writes.refusals.excluded(now);
         excluded.busy.extend(self.writes.busy.iter().cloned());
@@ -1718,7 +1731,7 @@ impl Queue {
         }
     }
 
-    /// What happened to the limit, and whether `.lock` was written since a write of a limit was sent.
+    /// Returns what happened to the limit, and whether `.lock` was written since a write of a limit was sent.
     pub(crate) fn defended(&self) -> (Defence, bool) {
         (self.limits.defence, self.limits.fenced)
     }
