@@ -609,7 +609,7 @@ impl<'a> Together<'a> {
         }
     }
 
-    /// Returns the condition SlotsAvailable. If all slots of one key are held, that says nothing about other keys.
+    /// Returns the condition `SlotsAvailable`. If all slots of one key are held, that says nothing about other keys.
     fn slots_available(&self, limit: u32) -> Finding {
         let type_ = ConditionType::SlotsAvailable;
         let full = (type_, Phase::False, Reason::AllSlotsHeld);
