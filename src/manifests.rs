@@ -130,7 +130,7 @@ pub fn operator(kind: &Kind) -> String {
     for_account(&limits(kind), kind, &Account::default())
 }
 
-/// Returns the policy for a kind whose objects make workloads of this kind one after another, as a CronJob makes
+/// Returns the policy for a kind whose objects make workloads of this kind one after another, as a `CronJob` makes
 /// Jobs. The policy refuses the annotation in places from which the workloads don't get it. `None` if there is no
 /// such maker.
 pub fn maker(kind: &Kind) -> Option<String> {

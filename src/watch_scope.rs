@@ -26,7 +26,7 @@ use consul_semaphore_api::scope::Namespaces;
 pub(crate) enum WatchScope {
     /// All namespaces.
     Cluster,
-    /// This namespace.
+    /// The namespace of this name.
     Namespace(Arc<str>),
 }
 

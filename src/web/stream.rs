@@ -75,7 +75,7 @@ struct Begin<'a> {
     now: i64,
 }
 
-/// What the user of a page may see.
+/// The namespaces that the user of a page may see.
 struct Sight {
     /// Whether the user may see all namespaces.
     all: bool,
