@@ -32,7 +32,7 @@ pub(super) struct Picture {
     /// Last change of each semaphore, including deleted ones.
     changes: BTreeMap<u64, Name>,
     gone: VecDeque<(u64, Name)>,
-    /// Number of the last change whose deletion is forgotten, like all deletions before.
+    /// Number of the last deletion that is forgotten. All earlier deletions are forgotten, too.
     forgotten: u64,
     /// Problem of each watch; `None` once the watch has listed everything.
     watches: BTreeMap<String, Option<String>>,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
-/// Greatest age of the oldest sample, in seconds.
+/// Length of the time span that the samples cover, in seconds.
 const SPAN: i64 = 900;
 
 /// Least time between samples, in seconds. Of faster changes, only the last one is kept.
@@ -19,7 +19,7 @@ struct Sample(i64, i32, Option<i32>);
 pub(super) struct Trend(VecDeque<Sample>);
 
 impl Trend {
-    /// Adds the numbers of held slots and of slots from `now` on. If the clock was set back, time counts as standing
+    /// Adds the number of held slots and the total from `now` on. If the clock was set back, time counts as standing
     /// still.
     pub(super) fn add(&mut self, now: i64, held: i32, limit: Option<i32>) {
         let samples = &mut self.0;
