@@ -1,4 +1,4 @@
-//! What can go wrong with a call, and how it is read from Consul's answers.
+//! Defines the errors of a call, and reads them from Consul's answers.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -53,8 +53,8 @@ pub enum Error {
     /// The answer is longer than this client reads.
     #[error("Consul's answer has more than {} MiB", .0 >> 20)]
     AnswerTooLarge(usize),
-    /// What is below the prefix does not fit into the [`Budget`](super::Budget) of so many bytes, beside what is kept of
-    /// others.
+    /// The data below the prefix does not fit into the [`Budget`](super::Budget) of so many bytes, beside the data that
+    /// is kept of other prefixes.
     #[error("Consul's answer does not fit into the {} MiB that are kept of all its answers", .0 >> 20)]
     PrefixTooLarge(usize),
     /// A long answer came, and other long ones were read for so long that it could not be read in time.

@@ -24,21 +24,21 @@ pub struct WatchOptions {
     pub wait: Duration,
     /// Number of readings that may follow each other without a pause.
     pub burst: u32,
-    /// How many readings a second there may be in the long run: more than zero. Faster changes share a reading. A reading
-    /// counts once for each 25 entries, because Consul sends all of them for each change. It delays the next one by at
-    /// most half of `wait`.
+    /// Largest number of readings a second in the long run, more than zero. Faster changes share a reading. A reading
+    /// counts once for each 25 entries, because Consul sends all entries for each change. A reading delays the next one
+    /// by at most half of `wait`.
     pub rate: f64,
     /// Whether changes are urgent. A watch beyond [`Config::max_watches`](super::Config::max_watches) polls: every
     /// second if they are, and after `wait` if not.
     pub urgent: watch::Receiver<bool>,
-    /// How much time there is at least from one reading to the next, at most half of `wait`: changes meanwhile share
-    /// a reading. It may be made shorter at any time.
+    /// Shortest time from one reading to the next, at most half of `wait`. Changes within this time share a reading.
+    /// The sender may shorten the time whenever it likes.
     pub spacing: watch::Receiver<Duration>,
     /// Whether it takes one of the turns to watch that all programs of this machine share; without one it polls, as a
     /// watch beyond [`Config::max_watches`](super::Config::max_watches) does, and keeps no connection meanwhile. For
     /// programs of which hundreds may run on a machine.
     pub shares_turns: bool,
-    /// What is known of the prefix: of that, no second copy is made.
+    /// Entries of the prefix that are already known. The watch makes no second copy of them.
     pub known: Entries,
 }
 
