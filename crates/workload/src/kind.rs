@@ -71,7 +71,7 @@ impl From<Row> for Kind {
 }
 
 impl Kind {
-    /// Those that are known in code.
+    /// Kinds that are known in code.
     const CODED: [Self; 7] = [
         Self::Job,
         Self::JobSet,
@@ -88,7 +88,7 @@ impl Kind {
         Self::CODED.into_iter().chain(listed).collect()
     }
 
-    /// Its name, as in sessions, contenders, events and logs.
+    /// Returns the name of the kind, as in sessions, contenders, events and logs.
     pub fn name(&self) -> KindName {
         self.as_str().into()
     }
@@ -363,7 +363,7 @@ impl Kind {
 /// A field that the schema of a kind must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Needed {
-    /// Its path, as in `spec.suspend`. A step into a list is not named.
+    /// Path of the field, as in `spec.suspend`. The path does not name a step into a list.
     pub path: String,
     /// The least version of its controller that has it, for people; `None` of a user's row that does not say.
     pub since: Option<String>,
