@@ -82,7 +82,7 @@ struct Shares {
 #[derive(Debug, Default)]
 struct Share {
     taken: usize,
-    /// Number of the last turn that the account was given; 0 if it was never given one.
+    /// Number of the last turn that the owner was given; 0 if it was never given one.
     last: u64,
     waiting: VecDeque<oneshot::Sender<FairTurn>>,
 }
