@@ -259,9 +259,9 @@ impl Kind {
         }
     }
 
-    /// Whether a waiting one is made to fail by a write to its status, which may be refused though all others are
-    /// allowed: then it can be put on hold. A row's is first held to fail; all others fail by their specs, as they start;
-    /// and of a Workload of Kueue the hold is its owner's.
+    /// Whether a waiting workload is made to fail by a write to its status. The API server may refuse this write though
+    /// it allows all others: then the workload can be put on hold. A workload of a row's kind is first held to fail.
+    /// All other workloads fail by their specs, as they start. A Workload of Kueue is held by the hold of its owner.
     pub fn fails_by_status(&self) -> bool {
         matches!(self, Self::JobSet | Self::Pod)
     }

@@ -22,8 +22,8 @@ pub enum Shape {
     /// The user shut the workload down while it was held, so the workload is to fail; its controller does nothing about
     /// the shutdown while the workload is held.
     ShutDown,
-    /// The workload is suspended, and its status still has a start time, as before Kubernetes 1.36: its template can't be
-    /// changed.
+    /// The workload is suspended, and its status still has a start time, as before Kubernetes 1.36: its template can't
+    /// be changed.
     Started,
     /// Which of its admission checks are ours, and what its sets of pods are called.
     Checks {
