@@ -30,18 +30,19 @@ pub const REFUSE: &str = "refuse.consul-semaphore.io";
 /// The match conditions that name all operators: of a policy on all others, and on these.
 const OPERATORS: [&str; 2] = ["not-by-an-operator", "by-an-operator"];
 
-/// What a policy is for.
+/// Purpose of an admission policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It holds new workloads that name a semaphore: [`SUSPEND`].
+    /// The policy holds new workloads that name a semaphore: [`SUSPEND`].
     Hold,
-    /// It lets only the operator start workloads and report on them: [`GUARD`].
+    /// The policy lets only the operator start workloads and report on them: [`GUARD`].
     Guard,
-    /// It refuses what makes such workloads with the annotation where these don't get it: [`CRON_JOBS`].
+    /// The policy refuses objects that make such workloads if the annotation is at a place from which the workloads
+    /// don't get it: [`CRON_JOBS`].
     Makers,
-    /// It refuses workloads that are not held, or can't be: [`REFUSE`].
+    /// The policy refuses workloads that are not held or can't be held: [`REFUSE`].
     Refuse,
-    /// It limits what the operator may do.
+    /// The policy limits what the operator may do.
     Operator,
 }
 
@@ -206,9 +207,9 @@ pub enum Standing {
     InForce,
     /// Missing, or this Kubernetes has no such policies.
     Absent,
-    /// It exists, but no binding puts it in force.
+    /// The policy exists, but no binding puts it in force.
     Unbound,
-    /// It treats this operator, whose user name this is, as a user.
+    /// The policy treats this operator as a user; the value is the operator's user name.
     OperatorUnknown(String),
     /// Unknown, for this reason.
     Unknown(String),

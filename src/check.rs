@@ -52,9 +52,9 @@ pub struct Settings {
 /// The name of a `ConsulSemaphore`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// Its namespace.
+    /// Namespace of the `ConsulSemaphore`.
     pub namespace: String,
-    /// Its name there.
+    /// Name of the `ConsulSemaphore` in that namespace.
     pub name: String,
 }
 
@@ -105,7 +105,7 @@ pub async fn check(
 
 /// The operator's identity in Consul.
 struct Operator {
-    /// Its cluster; the id is empty if it is unknown.
+    /// Cluster of the operator; the id is empty if the cluster is unknown.
     cluster: algorithm::Cluster,
     /// The external node of its sessions, if known.
     node: Option<String>,

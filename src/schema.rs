@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Length to which an error is cut, in characters.
 const SHOWN: usize = 300;
 
-/// What a cluster's schema of a kind says about a field.
+/// The answer of a cluster's schema of a kind about a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) kind: Kind,

@@ -1,6 +1,6 @@
-//! How the operator reports its own state: metrics, traces and health.
+//! Reports the operator's own state: metrics, traces and health.
 //!
-//! It knows nothing of Kubernetes, Consul or semaphores: other modules pass plain values.
+//! This module knows nothing of Kubernetes, Consul or semaphores: other modules pass plain values.
 mod build;
 mod health;
 mod metrics;
@@ -17,8 +17,8 @@ pub use traces::{Span, SpanRef, Traces};
 pub struct Telemetry {
     /// Counters, gauges and histograms.
     pub metrics: Metrics,
-    /// What `/readyz` answers.
+    /// The answer of `/readyz`.
     pub health: Health,
-    /// Where traces of Jobs are sent.
+    /// The destination of traces of Jobs.
     pub traces: Traces,
 }

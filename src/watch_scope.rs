@@ -1,4 +1,4 @@
-//! The scope of a watch: the cluster or a namespace.
+//! Defines the scope of a watch: the cluster or a namespace.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -26,12 +26,12 @@ use consul_semaphore_api::scope::Namespaces;
 pub(crate) enum WatchScope {
     /// All namespaces.
     Cluster,
-    /// This namespace.
+    /// The namespace of this name.
     Namespace(Arc<str>),
 }
 
 impl WatchScope {
-    /// The scopes of the watches that together cover these namespaces.
+    /// Returns the scopes of the watches that together cover these namespaces.
     pub(crate) fn over(namespaces: &Namespaces) -> Vec<Self> {
         match namespaces {
             Namespaces::All => vec![Self::Cluster],
@@ -42,7 +42,7 @@ impl WatchScope {
         }
     }
 
-    /// The API for a kind in this scope.
+    /// Returns the API for a kind in this scope.
     fn api<K>(&self, client: Client) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType: Default>,
@@ -53,7 +53,7 @@ impl WatchScope {
         }
     }
 
-    /// The API for a resource in this scope.
+    /// Returns the API for a resource in this scope.
     fn api_of<K>(&self, client: Client, resource: &ApiResource) -> Api<K>
     where
         K: Resource<Scope = DynamicResourceScope, DynamicType = ApiResource>,
@@ -64,10 +64,10 @@ impl WatchScope {
         }
     }
 
-    /// Lists one object of a resource, to see whether that is possible.
+    /// Lists one object of a resource, to find out whether the operator can list it.
     ///
     /// # Errors
-    /// It is not, and the namespace is not deleted.
+    /// Fails if the operator can't list it, and the namespace is not deleted.
     pub(crate) async fn list_one(
         &self,
         client: &Client,
@@ -84,8 +84,8 @@ impl WatchScope {
         }
     }
 
-    /// The events of a watch of a kind. A deleted namespace takes its Roles with it, so the watch is refused instead
-    /// of reporting the deletions: this reports them.
+    /// Returns the events of a watch of a kind. A deleted namespace takes its Roles with it, so the API server
+    /// refuses the watch instead of reporting the deletions; this function reports them.
     pub(crate) fn watch<K>(
         &self,
         client: &Client,
@@ -103,8 +103,8 @@ impl WatchScope {
         self.of_api(client, move |client| scope.api::<K>(client), config)
     }
 
-    /// The same for a resource that the cluster may not have (any more): while it has none, there are no such objects.
-    /// `if_missing` is what the log then says, for people.
+    /// Returns the events of a watch like [`Self::watch`], for a resource that the cluster may not have (any more).
+    /// While the cluster has none, there are no such objects. `if_missing` is what the log then says, for people.
     pub(crate) fn watch_resource<K>(
         &self,
         client: &Client,
@@ -167,7 +167,7 @@ impl WatchScope {
         events.flat_map(stream::iter).boxed()
     }
 
-    /// Whether it includes a namespace.
+    /// Returns whether the scope includes a namespace.
     pub(crate) fn covers(&self, namespace: &str) -> bool {
         match self {
             Self::Cluster => true,
@@ -175,7 +175,7 @@ impl WatchScope {
         }
     }
 
-    /// Whether the namespace of this scope is deleted. If it can't be read, it counts as existing.
+    /// Returns whether the namespace of this scope is deleted. A namespace that can't be read counts as existing.
     async fn is_gone(&self, client: &Client) -> bool {
         match self {
             Self::Cluster => false,
@@ -186,7 +186,7 @@ impl WatchScope {
         }
     }
 
-    /// What is watched, for people: `jobs`, or `jobs in team-a`.
+    /// Returns the title of a watch in this scope, for people: `jobs`, or `jobs in team-a`.
     pub(crate) fn of(&self, what: &str) -> String {
         match self {
             Self::Cluster => what.to_owned(),
@@ -195,7 +195,7 @@ impl WatchScope {
     }
 }
 
-/// Whether the API server does not know the resource.
+/// Returns whether the API server does not know the resource.
 fn is_absent(error: &watcher::Error) -> bool {
     watch_refusal(error).is_some_and(|status| status.code == 404)
 }

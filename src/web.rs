@@ -1,7 +1,7 @@
-//! A page for people: who holds the slots of each semaphore, who waits and why, live.
+//! Serves a page for people: who holds the slots of each semaphore, who waits and why, live.
 //!
-//! It shows the status of each `ConsulSemaphore`, from its own watch. So every replica shows the same, leader or not,
-//! and the controller neither knows of the page nor waits for it.
+//! The page shows the status of each `ConsulSemaphore`, from its own watch. So every replica shows the same, leader
+//! or not, and the controller neither knows of the page nor waits for it.
 //!
 //! | module | subject |
 //! |---|---|
@@ -37,13 +37,13 @@ use crate::{
 };
 use consul_semaphore_api::scope::Scope;
 
-/// What users of the page show their tokens for.
+/// Purpose for which users of the page show their tokens.
 const PURPOSE: Purpose = Purpose {
     audience: "consul-semaphore-web",
     role: "config/web/role.yaml",
 };
 
-/// An open page reconnects before its connection is closed.
+/// Bounds of connections. An open page reconnects before its connection is closed.
 const BOUNDS: Bounds = Bounds {
     most: places::ALL + 32,
     head: Duration::from_secs(10),
@@ -51,26 +51,26 @@ const BOUNDS: Bounds = Bounds {
     grace: Duration::ZERO,
 };
 
-/// How long a connection to the API server may be silent before it is given up.
+/// Time for which a connection to the API server may be silent before it is closed.
 const SILENCE: Duration = Duration::from_mins(5);
 
 /// Settings of the page.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where it is served.
+    /// Address on which the page is served.
     pub address: SocketAddr,
-    /// Who may see it.
+    /// Users that may see the page.
     pub access: Access,
-    /// Which semaphores it shows.
+    /// Semaphores that the page shows.
     pub scope: Scope,
 }
 
-/// Who may see the page.
+/// The users that may see the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody with a token that the API server knows, as far as its user may list `ConsulSemaphores`.
+    /// Everybody with a token that the API server knows, as far as the user may list `ConsulSemaphores`.
     Kubernetes,
-    /// Everybody: only for loopback addresses.
+    /// Everybody may see the page. This is only for loopback addresses.
     Open,
 }
 
@@ -91,7 +91,7 @@ pub struct Page {
     settings: Settings,
 }
 
-/// What all open pages share.
+/// State that all open pages share.
 struct AppState {
     guard: Guard,
     picture: Arc<Shared>,
@@ -99,11 +99,11 @@ struct AppState {
     telemetry: Telemetry,
 }
 
-/// The picture, for one writer and many readers: each reads the current state when it has time.
+/// The picture, for one writer and many readers. Each reader reads the current state when it has time.
 type Shared = tokio::sync::watch::Sender<Picture>;
 
 impl Page {
-    /// Listens on the address; port 0 takes a free one.
+    /// Listens on the address; port 0 takes a free port.
     pub async fn bind(settings: Settings) -> Result<Self, BindError> {
         let address = settings.address;
         let listener = connections::listen(address).await;
@@ -111,15 +111,15 @@ impl Page {
         Ok(Self { listener, settings })
     }
 
-    /// Where it is served.
+    /// Returns the address on which the page is served.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves it until `shutdown` ends.
+    /// Serves the page until `shutdown` ends.
     ///
     /// # Errors
-    /// The cluster is not configured.
+    /// Fails if the cluster is not configured.
     pub async fn serve(
         self,
         telemetry: Telemetry,
@@ -133,9 +133,9 @@ impl Page {
         let mut config = kube::Config::infer()
             .await
             .context("no cluster is configured")?;
-        // No retries, so that the page shows at once what is wrong.
+        // Requests are not retried, so that the page shows at once what is wrong.
         config.default_retry = false;
-        // The API server ends a watch before that, so a longer silence means a dead connection.
+        // The API server ends a watch earlier than that, so a longer silence means a dead connection.
         config.read_timeout = Some(SILENCE);
         let client = kube::Client::try_from(config).context("the API server")?;
         let picture = Arc::new(Shared::default());

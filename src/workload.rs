@@ -1,4 +1,4 @@
-//! The workloads of a cluster in the API server: watched, read and written. Parsing them, and composing what is
+//! Watches, reads and writes the workloads of a cluster in the API server. Parsing them, and composing what is
 //! written to them, is in [`consul_semaphore_workload`].
 
 mod known;
@@ -47,21 +47,21 @@ use kube::{
 use serde_json::value::RawValue;
 use tokio::time::sleep;
 
-/// How many of the remaining pods are named.
+/// Number of remaining pods that are named.
 const NAMED: u32 = 10;
 
-/// How many parts of a workload are read at once.
+/// Number of parts of a workload that are read at once.
 const PAGE: u32 = 100;
 
-/// How many parts of a workload are ended with it, and how many at once.
+/// Largest number of parts of a workload that are ended with it, and how many of them at once.
 const MOST_BELOW: u32 = 500;
 const AT_ONCE: usize = 8;
 
-/// For how long the API server may still apply a start that was sent before a kind was switched off, also by another
-/// replica: its own bound on a request.
+/// Time for which the API server may still apply a start that was sent before a kind was switched off, even by
+/// another replica. It is the API server's own bound on a request.
 const STARTS_APPLIED: Duration = Duration::from_mins(1);
 
-/// A workload that something is said about.
+/// The workload that an event or a message is about.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject<'a> {
     pub(crate) kind: &'a KindName,
@@ -97,7 +97,7 @@ impl<'a> From<&'a Identity> for Subject<'a> {
     }
 }
 
-/// A workload as events refer to it.
+/// Returns the reference to a workload for events.
 pub(crate) fn reference<'a>(
     kinds: &KnownKinds,
     namespace: &str,
@@ -115,33 +115,34 @@ pub(crate) fn reference<'a>(
     }
 }
 
-/// How a write failed.
+/// The reason why a write failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WriteError {
     /// The workload has changed since; this is its current state (`None`: it was deleted).
     #[error("the Job has changed in the meantime")]
     Outdated(Option<Box<TrackedWorkload>>),
-    /// The API server refuses it, and would refuse every retry; or it accepts it, and nothing changes.
+    /// The API server refuses the write, and would refuse every retry; or it accepts the write, and nothing changes.
     #[error("{message}")]
     Refused {
         /// The API server's message.
         message: String,
-        /// Its HTTP status, if it gave one.
+        /// HTTP status of the refusal, if the API server gave one.
         code: Option<u16>,
-        /// Whether it is not about this workload: the operator may write to no workload there.
+        /// Whether the refusal is not about this workload: the operator may write to no workload there.
         forbidden: bool,
     },
-    /// It may have taken effect, or not.
+    /// The write may have taken effect, or not.
     #[error("{0}")]
     Unanswered(String),
-    /// It was not sent: the evidence that allows it would have ended before the answer.
+    /// The write was not sent, because the evidence that allows it would have ended before the answer.
     #[error("the evidence for the slot was too old to start the Job")]
     TooLate,
 }
 
 impl WriteError {
-    /// The API server's HTTP status, and what it said, if it wants no such write at all: the operator may not do it, the
-    /// resource has no such part, something finds what is written wrong, or nothing of it is kept.
+    /// Returns the HTTP status and the message if the API server does not accept such a write at all: the operator
+    /// may not make it, the resource has no such part, something finds the written values wrong, or the API server
+    /// keeps none of them.
     pub(crate) fn is_unwanted(&self) -> Option<(u16, &str)> {
         match self {
             Self::Refused {
@@ -157,22 +158,22 @@ impl WriteError {
 /// A write to a workload, ready to be sent.
 pub(crate) struct WorkloadWrite {
     pub(crate) namespace: Arc<str>,
-    /// The version that the decision is based on.
+    /// Version of the workload that the decision is based on.
     pub(crate) target: Target,
     pub(crate) request: Request,
-    /// What to end after it.
+    /// Parts of the workload to end after the write.
     pub(crate) below: Vec<EndBelow>,
     pub(crate) urgency: Urgency,
-    /// How long it may take.
+    /// Time limit of the write.
     pub(crate) timeout: Duration,
-    /// When the evidence that allows it ends; it is sent only if it can be answered before.
+    /// Moment at which the evidence that allows the write ends. The write is sent only if it can be answered before.
     pub(crate) deadline: Option<Moment>,
-    /// Whether the workload must not run any more after it.
+    /// Whether the workload must not run any more after the write.
     pub(crate) holds: bool,
 }
 
-/// Has the API server give a request up when its caller does, so that nothing comes of it later: a Job is started only as
-/// long as the evidence for its slot lasts, or its rate allows it.
+/// Makes the API server give a request up when its caller does, so that the request has no effect later: a Job may be
+/// started only as long as the evidence for its slot lasts, or its rate allows it.
 fn given_up_at(end: Moment, mut request: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
     let left = end.since(Moment::now()).as_millis().max(1);
     let uri = request.uri();
@@ -190,7 +191,7 @@ pub(crate) struct Workloads {
     kinds: KnownKinds,
     served: ServedKinds,
     turns: Turns,
-    /// What is known beside Workloads of Kueue.
+    /// Knowledge about Workloads of Kueue that is not in their objects.
     owners: Owners,
 }
 
@@ -210,17 +211,17 @@ impl Workloads {
         }
     }
 
-    /// The kind of this name, if it is known.
+    /// Returns the kind of this name, if it is known.
     pub(crate) fn kind(&self, name: &KindName) -> Option<Kind> {
         self.kinds.named(name)
     }
 
-    /// The kinds that are served.
+    /// Returns the kinds that are served.
     pub(crate) fn served(&self) -> &ServedKinds {
         &self.served
     }
 
-    /// Writes to a workload. Returns its current state: `None` once it is deleted.
+    /// Writes to a workload. Returns its current state, which is `None` once the workload is deleted.
     ///
     /// # Errors
     /// See [`WriteError`]. After any failure the workload is read again if possible.
@@ -238,7 +239,7 @@ impl Workloads {
             deadline,
             holds,
         } = write;
-        // The process may have slept between the decision and now, also while it waited for its turn.
+        // The process may have slept between the decision and now, even while it waited for its turn.
         let turn = self.turns.take(&namespace, urgency).await;
         let end = Moment::now() + timeout;
         if deadline.is_some_and(|deadline| end > deadline) {
@@ -254,12 +255,13 @@ impl Workloads {
         let mut answer = self.send_write(&of, &target, &request, end).await;
         let may_write = self.may_write_after(&of, answer.as_ref().err(), end).await;
         if may_write == Some(true) {
-            // The permission may have come back since. What is refused all the same is refused to this workload alone.
+            // The permission may have come back since. If the API server still refuses the write, the refusal is
+            // about this workload alone.
             answer = self.send_write(&of, &target, &request, end).await;
         }
         drop(turn);
         match answer {
-            // What is left of a deleted workload no longer concerns the operator.
+            // The rest of a deleted workload no longer concerns the operator.
             Ok(None) if !matches!(request, Request::Delete) => Err(WriteError::Outdated(None)),
             Ok(Some(now))
                 if !matches!(request, Request::Delete) && has_no_effect(&now, &target, holds) =>
@@ -290,8 +292,9 @@ impl Workloads {
         self.send(of.kind, request, end).await
     }
 
-    /// Whether the operator may write there at all, after this answer to a write; `None` if the answer does not raise
-    /// the question, or there is none. What is forbidden of another kind says nothing of Jobs in the same queue.
+    /// Returns whether the operator may write to Jobs of the namespace at all, after this error of a write. `None` if
+    /// the error does not raise the question, if there is no error, or if the question has no answer. A refusal for
+    /// another kind says nothing about Jobs in the same queue.
     async fn may_write_after(
         &self,
         of: &Resource<'_>,
@@ -306,7 +309,8 @@ impl Workloads {
         }
     }
 
-    /// Ends what an ended workload is made of. What goes on for all that ends by itself, and keeps the slot until then.
+    /// Ends the parts of an ended workload. A part that goes on in spite of this ends by itself, and keeps the slot
+    /// until then.
     async fn end_below(&self, namespace: &str, below: &EndBelow, end: Moment) {
         let EndBelow { kind, labels, .. } = below;
         let api: Api<Object> =
@@ -322,7 +326,7 @@ impl Workloads {
             let mut ends = stream::iter(ends).buffer_unordered(AT_ONCE);
             let mut failed = None;
             while let Some(ended) = ends.next().await {
-                // One that has ended meanwhile can't be changed any more.
+                // A part that has ended in the meantime can't be changed any more.
                 let has_ended = |error: &CallError| matches!(error.refusal(), Some((400 | 404, _)));
                 failed = failed.or(ended.err().filter(|error| !has_ended(error)));
             }
@@ -362,8 +366,8 @@ impl Workloads {
         read.map_err(|error| Box::new(kube::Error::SerdeError(error)).into())
     }
 
-    /// What a failed write means, given the current state of the workload. `forbidden` says whether the operator may
-    /// write to none. The API server has given the write up by `end`.
+    /// Returns the meaning of a failed write, given the current state of the workload. `forbidden` says whether the
+    /// operator may write to no workload. The API server has given the write up by `end`.
     async fn find_out(
         &self,
         of: &Resource<'_>,
@@ -382,8 +386,8 @@ impl Workloads {
             },
             _ => WriteError::Unanswered(error.to_string()),
         };
-        // A webhook may be away for long: all writes then fail with 500. One that has changed nothing when the API server
-        // has given it up never will.
+        // A webhook may be away for long: all writes then fail with 500. A write that has changed nothing by the time
+        // at which the API server has given it up never will.
         let shows = matches!(failed, WriteError::Unanswered(_));
         if shows {
             sleep(end.since(Moment::now())).await;
@@ -394,23 +398,24 @@ impl Workloads {
             Err(_) => return failed,
         };
         match now {
-            // Nothing shows whether it was applied before the workload went.
+            // Nothing shows whether the write was applied before the workload was deleted.
             None if !conflict => failed,
-            // A conflict although the version is still current: somebody refuses the write, such as a webhook.
+            // This is a conflict although the version is still current: somebody refuses the write, such as a
+            // webhook.
             Some(now) if target.is_still(&now.workload) && shows => WriteError::Refused {
                 message: error.to_string(),
                 code,
                 forbidden: false,
             },
             Some(now) if target.is_still(&now.workload) => failed,
-            // Another version answers the question; so does another workload under the same name.
+            // Another version answers the question, and so does another workload under the same name.
             now => WriteError::Outdated(now.map(Box::new)),
         }
     }
 
-    /// Whether the operator may write to Jobs of a namespace at all; `None` if that can't be determined by `end`.
-    /// Admission policies and webhooks refuse single workloads with 403, too: only the API server's authorizer can
-    /// tell the two apart.
+    /// Returns whether the operator may write to Jobs of a namespace at all; `None` if that can't be determined by
+    /// `end`. Admission policies and webhooks refuse single workloads with 403, too, and only the API server's
+    /// authorizer can tell the two apart.
     pub(crate) async fn may_write(&self, namespace: &str, end: Moment) -> Option<bool> {
         let jobs = Kind::Job.resource();
         let review = SelfSubjectAccessReview {
@@ -450,7 +455,7 @@ impl Workloads {
         Ok(found.filter(|found| found.workload.uid == *uid))
     }
 
-    /// The object of a workload as JSON; `None` if there is none under its name.
+    /// Reads the object of a workload as JSON; `None` if there is no object under its name.
     async fn read_text(&self, of: &Resource<'_>) -> Result<Option<String>, CallError> {
         let text = async { self.client.request_text(of.get()?).await };
         match call(text).await {
@@ -462,8 +467,8 @@ impl Workloads {
         }
     }
 
-    /// Whether there may be objects of a kind although the API server does not know the resource: a row may name it
-    /// wrongly, or a version that is served no more.
+    /// Returns whether there may be objects of a kind although the API server does not know the resource, because a
+    /// row may have a wrong resource name or a version that the API server no longer serves.
     async fn is_defined(&self, kind: &Kind) -> Result<bool, CallError> {
         let Kind::Listed(_) = kind else {
             return Ok(false);
@@ -473,7 +478,7 @@ impl Workloads {
         Ok(groups.iter().any(|known| known.name == group))
     }
 
-    /// The current state of the workload, and its remaining pods, for people. Never from a cache.
+    /// Reads the current state of the workload, and its remaining pods, for people. Never uses a cache.
     pub(crate) async fn prove(
         &self,
         identity: &Identity,
@@ -513,8 +518,9 @@ impl Workloads {
         prove.await.map_err(|error: CallError| error.to_string())
     }
 
-    /// What is left of a workload whose kind has been off since then, for people: itself, if it may still make pods, and
-    /// its pods. Its slot is released without a write to it: the operator may not change it any more.
+    /// Returns what is left, for people, of a workload whose kind has been off since `since`: the workload itself, if
+    /// it may still make pods, and its pods. Its slot is released without a write to the workload, because the
+    /// operator may not change it any more.
     async fn left_of_unserved(
         &self,
         of: &Resource<'_>,
@@ -522,7 +528,8 @@ impl Workloads {
         since: Moment,
     ) -> Result<Vec<String>, String> {
         if *of.kind == Kind::KueueWorkload {
-            // Only the watches of Kueue's objects tell what owns it, which may make pods when none is left.
+            // Only the watches of Kueue's objects tell which object owns the Workload, and the owner may make pods
+            // when none is left.
             return Err(format!(
                 "{} is not among --workloads",
                 Kind::KueueWorkload.switch()
@@ -545,7 +552,7 @@ impl Workloads {
         left.await.map_err(|error: CallError| error.to_string())
     }
 
-    /// The slots in which the pods of a workload run that have not ended, as they say.
+    /// Reads from the pods of a workload that have not ended in which slots they run.
     pub(crate) async fn slots_of_pods(
         &self,
         namespace: &str,
@@ -560,14 +567,15 @@ impl Workloads {
     }
 }
 
-/// Whether the API server has accepted a write that did not do what it was for: it drops fields that the schema of a kind
-/// does not have, and webhooks may set others back. A write that changes nothing leaves the version as it was.
+/// Returns whether the API server has accepted a write that did not do what it was for. The API server drops fields
+/// that the schema of a kind does not have, and webhooks may set other fields back. A write that changes nothing
+/// leaves the version as it was.
 fn has_no_effect(now: &TrackedWorkload, target: &Target, holds: bool) -> bool {
     target.is_still(&now.workload) || holds && now.workload.phase == Phase::Running
 }
 
-/// Whether an object of a kind that has been off since then may still make pods in its slot. One that is held makes none
-/// in it: who starts it now starts it without one.
+/// Returns whether an object of a kind that has been off since `since` may still make pods in its slot. An object
+/// that is held makes none: if somebody starts it now, it runs without a slot.
 fn may_run_on(kind: &Kind, object: &Object, since: Moment) -> bool {
     match kind.phase(object) {
         Ok(Phase::Finished { .. } | Phase::Deleting) => false,
@@ -576,7 +584,7 @@ fn may_run_on(kind: &Kind, object: &Object, since: Moment) -> bool {
     }
 }
 
-/// The API server keeps nothing of this request to a workload of this kind, and would keep nothing of every retry.
+/// Returns the error for a request of which the API server keeps nothing, and would keep nothing at every retry.
 fn no_effect(kind: &Kind, request: &Request) -> WriteError {
     let resource = kind.resource();
     let fields = request.fields().join(", ");
@@ -590,14 +598,14 @@ fn no_effect(kind: &Kind, request: &Request) -> WriteError {
     }
 }
 
-/// Nothing is known of workloads of this kind.
+/// Returns the error for workloads of a kind that is not known.
 fn unknown(kind: &KindName) -> WriteError {
     WriteError::Unanswered(format!(
         "this operator knows no kind {kind}: put its row back into the ConfigMap of --kinds until its slots are released"
     ))
 }
 
-/// Where the API server has a workload.
+/// The address of a workload in the API server, with its kind.
 struct Resource<'a> {
     kind: &'a Kind,
     namespace: &'a str,
@@ -621,8 +629,8 @@ impl<'a> Resource<'a> {
         request.map_err(kube::Error::BuildRequest)
     }
 
-    /// The request that writes to it. What is deleted is deleted in the version of the decision, and its pods after
-    /// it.
+    /// Returns the request that writes to the workload. A deletion names the version that the decision is based on,
+    /// and deletes the pods after the workload.
     fn write(&self, target: &Target, request: &Request) -> kube::Result<http::Request<Vec<u8>>> {
         let request = match request {
             Request::Patch(body) => {
@@ -653,7 +661,8 @@ impl<'a> Resource<'a> {
     }
 }
 
-/// The client makes JSON Patches only with types of another crate, which change nothing in their bytes.
+/// Turns a patch into a JSON Patch. The client makes JSON Patches only from types of another crate, which do not
+/// change their bytes.
 fn as_json_patch(mut patch: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
     let type_ = HeaderValue::from_static("application/json-patch+json");
     patch.headers_mut().insert(CONTENT_TYPE, type_);
@@ -689,7 +698,7 @@ mod tests {
         );
     }
 
-    /// A Job of this version, which may be suspended.
+    /// Returns a Job of this version, which may be suspended.
     fn job(version: &str, suspend: bool) -> String {
         serde_json::json!({
             "apiVersion": "batch/v1", "kind": "Job",
@@ -702,7 +711,7 @@ mod tests {
         .to_string()
     }
 
-    /// What comes of suspending one at version 1, if this is the API server's answer.
+    /// Returns the result of suspending a Job at version 1, if the API server gives this answer.
     async fn suspended(answer: String) -> Result<Option<TrackedWorkload>, WriteError> {
         let server = wiremock::MockServer::start().await;
         let answer = wiremock::ResponseTemplate::new(200).set_body_string(answer);
@@ -741,7 +750,7 @@ mod tests {
         workloads.write(write).await
     }
 
-    /// As the API server answers if a schema has no such field, or a webhook sets it back.
+    /// The API server answers like this if a schema has no such field, or a webhook sets it back.
     #[tokio::test]
     async fn a_write_that_has_no_effect_is_refused_and_names_its_fields() {
         for answer in [job("1", false), job("2", false)] {

@@ -27,7 +27,7 @@ impl Token {
         fits.then(|| Self(text.into()))
     }
 
-    /// Its text, only for the API server.
+    /// Returns the text of the token, only for the API server.
     pub(super) fn text(&self) -> &str {
         &self.0
     }

@@ -35,30 +35,30 @@ pub(super) struct Seen {
 /// A step of the operator in Consul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It registers the external node.
+    /// Registers the external node.
     Register,
-    /// It creates a session there.
+    /// Creates a session on the external node.
     Make,
-    /// It renews it.
+    /// Renews the session.
     Renew,
-    /// It lists and reads keys.
+    /// Lists and reads keys.
     List,
-    /// It writes keys, with and without a condition, and deletes them.
+    /// Writes keys, with and without a condition, and deletes the keys.
     Write,
-    /// It locks keys, and unlocks them.
+    /// Locks and unlocks keys.
     Lock,
-    /// It ends the session.
+    /// Ends the session.
     End,
 }
 
 /// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It was done.
+    /// The step was done.
     Done,
-    /// It was not tried, for this reason.
+    /// The step was not tried, for this reason.
     Untried(&'static str),
-    /// It was refused.
+    /// The step was refused.
     Refused(Error),
 }
 

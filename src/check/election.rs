@@ -27,14 +27,14 @@ pub(super) struct Sought {
     namespace: Namespace,
 }
 
-/// How the namespace of the Lease is known.
+/// Source from which the namespace of the Lease is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Namespace {
-    /// It was named, by its flag or with the account that is checked.
+    /// The namespace was named, by its flag or with the account that is checked.
     Named,
     /// This process runs in a pod there, as the operator or as anything else.
     Pod,
-    /// It is the default of the kubeconfig.
+    /// The namespace is the default of the kubeconfig.
     Guessed,
 }
 

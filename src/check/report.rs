@@ -13,13 +13,13 @@ const LONGEST: usize = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// As it should be.
+    /// The checked item is as it should be.
     Ok,
-    /// It is unknown.
+    /// The state of the checked item is unknown.
     Unknown,
-    /// It works, but somebody should know.
+    /// The checked item works, but somebody should know about its state.
     Warning,
-    /// It does not work.
+    /// The checked item does not work.
     Failed,
 }
 
@@ -35,7 +35,7 @@ impl Outcome {
         }
     }
 
-    /// Its ANSI colour on a terminal.
+    /// Returns the ANSI colour of the outcome on a terminal.
     const fn colour(self) -> &'static str {
         match self {
             Self::Ok => "32",
@@ -100,7 +100,7 @@ impl Line {
         }
     }
 
-    /// The same line with what to do.
+    /// Adds to the line what to do.
     pub(super) fn todo(self, todo: impl Display) -> Self {
         let todo = one_line(&todo.to_string(), LONGEST);
         Self {

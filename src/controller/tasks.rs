@@ -303,7 +303,7 @@ mod tests {
                     tasks.start(uid, "batch".into(), future::ready(()));
                 }
             }
-            // This is news of a deferred workload.
+            // There is news of a deferred workload.
             tasks.plan(&"c".into(), at(1));
             let Some((uid, ())) = tasks.next().await else {
                 break;

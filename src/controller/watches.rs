@@ -45,7 +45,7 @@ use consul_semaphore::engine::SemaphoreRef;
 use consul_semaphore_api::{ConsulSemaphore, scope::Namespaces};
 use consul_semaphore_workload::{Kind, Kinds, kueue::OWNERS};
 
-/// The reference to a semaphore.
+/// Returns the reference to a semaphore.
 pub(super) fn reference_of(semaphore: &impl Resource) -> SemaphoreRef {
     let metadata = semaphore.meta();
     SemaphoreRef {
@@ -240,7 +240,7 @@ pub(super) async fn run(
     worked
 }
 
-/// The next event of a watch, after reporting the watch's health. `None` when it ends.
+/// Returns the next event of a watch, after reporting the watch's health; `None` when the watch ends.
 pub(super) async fn next<K>(
     events: &mut (impl Stream<Item = watcher::Result<Event<K>>> + Unpin),
     watching: &mut Watching,

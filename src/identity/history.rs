@@ -109,7 +109,7 @@ impl LeaseHistory {
         let mut lease = found.unwrap_or_default();
         let mut history = History::of(&lease);
         history.note(version.clone());
-        // This has only strings and numbers, so writing it cannot fail.
+        // The history has only strings and numbers, so writing it cannot fail.
         let text = serde_json::to_string(&history).unwrap_or_default();
         let annotations = lease.metadata.annotations.get_or_insert_default();
         annotations.insert(ANNOTATION.to_owned(), text);

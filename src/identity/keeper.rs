@@ -292,7 +292,7 @@ impl Keeper {
             cluster: self.at.place.cluster.name.clone(),
             replica: self.at.place.replica.to_string(),
         };
-        // This has only strings and numbers, so writing it cannot fail.
+        // The mark has only strings and numbers, so writing it cannot fail.
         let value = serde_json::to_vec(&mark).unwrap_or_default();
         let written = self.consul().put(&self.key, &value, 0, mode).await?;
         if written {

@@ -54,7 +54,7 @@ pub(super) enum Hold {
     Spec(&'static str),
 }
 
-/// What the operator may write to a kind.
+/// The parts of a kind's objects that the operator may write.
 pub(super) struct Writes {
     /// Resources that the policy is about.
     pub(super) resources: Vec<String>,

@@ -164,14 +164,14 @@ mod tests {
         assert_eq!(watched(1200, 100).await, (vec![500, 500, 500], 1200));
     }
 
-    /// A page of 500 would have more than 15 MiB.
+    /// A page of 500 such objects would have more than 15 MiB.
     #[tokio::test]
     async fn large_objects_come_in_pages_that_fit() {
         let (asked, received) = watched(600, 32 * 1024).await;
         assert_eq!((asked, received), (vec![500, 250, 250, 250], 600));
     }
 
-    /// Two of them do not fit.
+    /// Two such objects do not fit into a page.
     #[tokio::test]
     async fn an_object_that_fits_in_no_page_comes_alone() {
         let (asked, received) = watched(2, 6 * 1024 * 1024).await;

@@ -1,4 +1,4 @@
-//! Which parts of the operator are ready.
+//! Records which parts of the operator are ready.
 use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _, sync::Arc};
 
 use tokio::sync::watch;
@@ -6,21 +6,21 @@ use tokio::sync::watch;
 /// The reason that a part gives before its first report.
 const STARTING: &str = "not synced yet";
 
-/// What a part reports.
+/// The state that a part reports.
 #[derive(Debug)]
 enum State {
     Ready,
-    /// With a remark.
+    /// The part is ready, and has a remark.
     ReadyAnd(Cow<'static, str>),
-    /// Why not.
+    /// The part is not ready, for this reason.
     Not(Cow<'static, str>),
 }
 
-/// What `/readyz` answers: ready when every named part is. Clones share one state.
+/// The readiness that `/readyz` shows: the operator is ready when every named part is. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct Health(Arc<watch::Sender<Parts>>);
 
-/// What each part reports, with a number that distinguishes it from an earlier part of the same name.
+/// The report of each part, with a number that distinguishes the part from an earlier one of the same name.
 type Parts = BTreeMap<Cow<'static, str>, (Arc<()>, State)>;
 
 impl Default for Health {
@@ -30,12 +30,12 @@ impl Default for Health {
 }
 
 impl Health {
-    /// No part is known yet, so it is not ready.
+    /// Creates a state without parts, which is not ready.
     pub fn new() -> Self {
         Self(Arc::new(watch::Sender::new(Parts::new())))
     }
 
-    /// Adds a part that has to be ready, and is not ready yet. A second part of the same name replaces the first.
+    /// Adds a part that has to be ready, and is not ready yet. It replaces an earlier part of the same name.
     pub fn part(&self, name: impl Into<Cow<'static, str>>) -> Part {
         let part = Part {
             name: name.into(),
@@ -49,12 +49,12 @@ impl Health {
         part
     }
 
-    /// Whether there are parts and all of them are ready.
+    /// Returns whether there are parts and all of them are ready.
     pub fn is_ready(&self) -> bool {
         self.obstacles().is_empty()
     }
 
-    /// One line for each part that is not ready, sorted by name: `jobs: not synced yet`. Empty when ready.
+    /// Returns one line for each part that is not ready, sorted by name: `jobs: not synced yet`. Empty when ready.
     pub fn obstacles(&self) -> String {
         let parts = self.0.borrow();
         if parts.is_empty() {
@@ -70,7 +70,7 @@ impl Health {
         lines
     }
 
-    /// One line for each part that is ready and has a remark.
+    /// Returns one line for each part that is ready and has a remark.
     pub fn remarks(&self) -> String {
         let mut lines = String::new();
         for (name, (_, state)) in self.0.borrow().iter() {
@@ -92,17 +92,17 @@ pub struct Part {
 }
 
 impl Part {
-    /// It works now.
+    /// Reports that the part works.
     pub fn ready(&self) {
         self.set(State::Ready);
     }
 
-    /// It works now, with this remark (one line, for people).
+    /// Reports that the part works, with this remark (one line, for people).
     pub fn ready_and(&self, remark: impl Into<Cow<'static, str>>) {
         self.set(State::ReadyAnd(remark.into()));
     }
 
-    /// It does not work now, for this reason (one line, for people).
+    /// Reports that the part does not work, for this reason (one line, for people).
     pub fn not_ready(&self, why: impl Into<Cow<'static, str>>) {
         self.set(State::Not(why.into()));
     }
@@ -117,7 +117,7 @@ impl Part {
         });
     }
 
-    /// Whether no other part has replaced it.
+    /// Returns whether the entry is this part's own, which no other part has replaced.
     fn is(&self, (part, _): &(Arc<()>, State)) -> bool {
         Arc::ptr_eq(part, &self.itself)
     }

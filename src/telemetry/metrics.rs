@@ -1,4 +1,4 @@
-//! The operator's metrics in Prometheus format (`OpenMetrics`).
+//! Counts and measures the operator's work, as metrics in Prometheus format (`OpenMetrics`).
 //!
 //! Names follow Prometheus' conventions: one prefix, base units, the unit at the end. Labels are bounded: the
 //! namespaces and names of existing semaphores, and fixed words.
@@ -42,7 +42,7 @@ pub struct SemaphoreLabels {
 }
 
 impl SemaphoreLabels {
-    /// The labels of the `ConsulSemaphore` of this name.
+    /// Returns the labels of the `ConsulSemaphore` of this name.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
             namespace: namespace.into(),
@@ -68,7 +68,7 @@ struct Resource {
     resource: Arc<str>,
 }
 
-/// The kind of a workload. There are few: they are switched on.
+/// The kind of a workload. There are few values, because every kind has to be switched on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WorkloadKind {
     kind: Arc<str>,
@@ -109,7 +109,7 @@ struct Inner {
     next_start: Family<SemaphoreLabels, Gauge>,
     window_opens: Family<SemaphoreLabels, Gauge>,
     ready: Family<Readiness, Gauge>,
-    /// The reason that each semaphore shows in `ready`.
+    /// Reason that each semaphore shows in `ready`.
     reasons: Mutex<HashMap<SemaphoreLabels, &'static str>>,
     watch_errors: Family<Resource, Counter>,
     sessions: Gauge,
@@ -120,11 +120,11 @@ struct Inner {
     spans_dropped: Family<Reason, Counter>,
     consul_memory: Gauge,
     consul_memory_limit: Gauge,
-    /// How much of it is in use, in bytes.
+    /// Reading of the bytes of this memory that are in use.
     consul_memory_now: OnceLock<Reading>,
 }
 
-/// Reads a figure when the metrics are encoded.
+/// A figure that is read when the metrics are encoded.
 struct Reading(Box<dyn Fn() -> usize + Send + Sync>);
 
 impl fmt::Debug for Reading {
@@ -140,7 +140,7 @@ impl Default for Metrics {
 }
 
 impl Inner {
-    /// The gauges of semaphores, apart from `ready`.
+    /// Returns the gauges of semaphores, apart from `ready`.
     fn gauges(&self) -> [&Family<SemaphoreLabels, Gauge>; 6] {
         [
             &self.held,
@@ -154,7 +154,7 @@ impl Inner {
 }
 
 impl Metrics {
-    /// A new set, all at zero.
+    /// Creates a new set of metrics, all at zero.
     pub fn new() -> Self {
         let mut all = Registry::default();
         all.register_collector(Box::new(Process::new()));
@@ -226,7 +226,7 @@ impl Metrics {
         Self(Arc::new(inner))
     }
 
-    /// A pass over a semaphore ended: successfully, or with a reason from the errors' bounded vocabulary.
+    /// Counts a pass over a semaphore that ended, successfully or with a reason from the errors' bounded vocabulary.
     pub fn pass(&self, took: Duration, result: Result<(), &'static str>) {
         self.0.reconciles.inc();
         self.0.reconcile_duration.observe(took.as_secs_f64());
@@ -238,7 +238,7 @@ impl Metrics {
         }
     }
 
-    /// A Job was granted all its slots of a semaphore after waiting this long.
+    /// Counts a grant: a Job got all its slots of a semaphore after waiting this long.
     pub fn granted(&self, semaphore: &SemaphoreLabels, slots: usize, waited: Duration) {
         let slots = slots.try_into().unwrap_or(u64::MAX);
         self.0.grants.get_or_create(semaphore).inc_by(slots);
@@ -248,25 +248,25 @@ impl Metrics {
             .observe(waited.as_secs_f64());
     }
 
-    /// A workload of this kind was started in its slots.
+    /// Counts a workload of this kind that was started in its slots.
     pub fn started(&self, kind: &str) {
         let kind = kind.into();
         let starts = &self.0.starts;
         starts.get_or_create(&WorkloadKind { kind }).inc();
     }
 
-    /// A Job gave its slot back.
+    /// Counts a slot that a Job gave back.
     pub fn released(&self, semaphore: &SemaphoreLabels) {
         self.0.releases.get_or_create(semaphore).inc();
     }
 
-    /// A running Job lost its slot.
+    /// Counts a slot that a running Job lost.
     pub fn lost(&self, semaphore: &SemaphoreLabels) {
         self.0.losses.get_or_create(semaphore).inc();
     }
 
-    /// What a pass saw of a semaphore: how many of its Jobs wait here, for how many of them a slot is free, and the
-    /// number of holders everywhere and the limit, if known.
+    /// Sets what a pass saw of a semaphore: how many of its Jobs wait here, for how many of them a slot is free, and
+    /// the number of holders everywhere and the limit, if known.
     pub fn semaphore(
         &self,
         semaphore: &SemaphoreLabels,
@@ -283,13 +283,14 @@ impl Metrics {
             self.0.held.remove(semaphore);
             self.0.limit.remove(semaphore);
         }
-        // A rate needs a zero to start from, or the first grant never shows.
+        // A counter must exist before its first event, because otherwise a rate never shows the first grant.
         for counters in [&self.0.grants, &self.0.releases, &self.0.losses] {
             drop(counters.get_or_create(semaphore));
         }
     }
 
-    /// When the next waiting Job of a semaphore is likely to start, and when its next window opens, if that is known.
+    /// Sets when the next waiting Job of a semaphore is likely to start, and when its next window opens, if that is
+    /// known.
     pub fn expects(
         &self,
         semaphore: &SemaphoreLabels,
@@ -309,8 +310,8 @@ impl Metrics {
         }
     }
 
-    /// Whether slots of a semaphore can be granted and released, and the reason, from a fixed set of words. There is
-    /// one series for each semaphore.
+    /// Sets whether slots of a semaphore can be granted and released, and the reason, from a fixed set of words.
+    /// There is one series for each semaphore.
     pub fn ready(&self, semaphore: &SemaphoreLabels, ready: bool, reason: &'static str) {
         let of = |reason| readiness(semaphore, reason);
         self.0.ready.get_or_create(&of(reason)).set(ready.into());
@@ -320,7 +321,7 @@ impl Metrics {
         }
     }
 
-    /// A semaphore was deleted: removes its series.
+    /// Removes the series of a semaphore that was deleted.
     pub fn forget(&self, semaphore: &SemaphoreLabels) {
         if let Some(reason) = self.0.reasons.lock().remove(semaphore) {
             self.0.ready.remove(&readiness(semaphore, reason));
@@ -334,7 +335,7 @@ impl Metrics {
         self.0.waits.remove(semaphore);
     }
 
-    /// Another replica reports on the semaphores from now on.
+    /// Removes the series of all semaphores, because another replica reports on them from now on.
     pub fn forget_all(&self) {
         self.0.reasons.lock().clear();
         self.0.ready.clear();
@@ -347,17 +348,18 @@ impl Metrics {
         self.0.waits.clear();
     }
 
-    /// How many sessions are renewed now.
+    /// Sets the number of sessions that are renewed.
     pub fn sessions(&self, count: usize) {
         self.0.sessions.set(gauge(count));
     }
 
-    /// Whether this replica leads.
+    /// Sets whether this replica leads.
     pub fn leader(&self, leads: bool) {
         self.0.leader.set(leads.into());
     }
 
-    /// A call to Consul ended. Both words are from the client's fixed sets: `txn`, `watch`; `ok`, `denied`.
+    /// Counts a call to Consul that ended. Both words are from the client's fixed sets: `txn`, `watch`; `ok`,
+    /// `denied`.
     pub fn consul_call(&self, kind: &'static str, result: &'static str, took: Duration) {
         self.0
             .consul_calls
@@ -369,26 +371,26 @@ impl Metrics {
             .observe(took.as_secs_f64());
     }
 
-    /// A watch of this resource failed, and is restarted.
+    /// Counts a failure of the watch of this resource, which is then restarted.
     pub fn watch_failed(&self, resource: &str) {
         let resource = resource.into();
         let errors = &self.0.watch_errors;
         errors.get_or_create(&Resource { resource }).inc();
     }
 
-    /// A Kubernetes event was not written, because its namespace had too many pending.
+    /// Counts a Kubernetes event that was not written, because its namespace had too many pending.
     pub fn events_dropped(&self) {
         self.0.events_dropped.inc();
     }
 
-    /// Spans are counted from now on. A rate needs a zero to start from.
+    /// Creates the counters of dropped spans. They must exist before their first event, for a rate to show it.
     pub fn count_spans(&self) {
         for reason in [traces::QUEUE_FULL, traces::NOT_TAKEN] {
             self.spans_dropped(0, reason);
         }
     }
 
-    /// Spans were dropped, for a reason from a fixed set of words.
+    /// Counts spans that were dropped, for a reason from a fixed set of words.
     pub(super) fn spans_dropped(&self, count: usize, reason: &'static str) {
         self.0
             .spans_dropped
@@ -396,8 +398,8 @@ impl Metrics {
             .inc_by(count.try_into().unwrap_or(u64::MAX));
     }
 
-    /// How much is kept of what Consul lists is read with each encoding, from now on; the limit does not change. Both in
-    /// bytes.
+    /// Sets the limit of the memory for what Consul lists, and `now`, which reads at each encoding how much of this
+    /// memory is in use. Both are in bytes.
     pub fn count_consul_memory(
         &self,
         limit: usize,
@@ -405,18 +407,18 @@ impl Metrics {
     ) {
         self.0.consul_memory_limit.set(gauge(limit));
         let now = Reading(Box::new(now));
-        // A process has one budget.
+        // A process has one memory budget, so a second reading is ignored.
         let _ = self.0.consul_memory_now.set(now);
     }
 
-    /// All metrics in the text format of `OpenMetrics` 1.0.
+    /// Returns all metrics in the text format of `OpenMetrics` 1.0.
     pub fn encode(&self) -> String {
         if let Some(Reading(now)) = self.0.consul_memory_now.get() {
             self.0.consul_memory.set(gauge(now()));
         }
         let mut page = String::new();
         if let Err(error) = text::encode(&mut page, &self.0.registry) {
-            // Writing to a String can't fail, so a metric is malformed.
+            // Writing to a String can't fail, so an error means that a metric is malformed.
             tracing::error!(%error, "metrics cannot be encoded");
         }
         page.shrink_to_fit();

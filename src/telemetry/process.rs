@@ -1,4 +1,5 @@
-//! Resources of the process: memory, CPU time, file descriptors; named as in Prometheus' own clients.
+//! Reads the resources of the process: memory, CPU time, file descriptors. They are named as in Prometheus' own
+//! clients.
 use std::{
     fmt, fs,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -12,15 +13,15 @@ use prometheus_client::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-/// Read from the system at each scrape. What can't be read is left out.
+/// The resources of the process, read from the system at each scrape. A value that can't be read is left out.
 #[derive(Debug)]
 pub(super) struct Process {
-    /// Seconds since 1970.
+    /// Time at which the process started, in seconds since 1970.
     started: f64,
 }
 
 impl Process {
-    /// For a process that has just started.
+    /// Creates the collector of a process that has just started.
     #[expect(clippy::disallowed_methods, reason = "for people")]
     pub(super) fn new() -> Self {
         let started = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -68,7 +69,7 @@ impl Collector for Process {
     }
 }
 
-/// The CPU time of all threads.
+/// Returns the CPU time of all threads.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -76,7 +77,7 @@ fn processor_time() -> Duration {
     Duration::new(seconds, nanos)
 }
 
-/// `VmRSS:  12345 kB` of proc(5)'s `status`, in bytes.
+/// Returns `VmRSS:  12345 kB` of proc(5)'s `status`, in bytes.
 fn resident_bytes() -> Option<i64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status

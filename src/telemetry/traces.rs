@@ -1,7 +1,7 @@
-//! Traces: spans, sent to an OpenTelemetry collector (OTLP over HTTP).
+//! Sends traces, which consist of spans, to an OpenTelemetry collector (OTLP over HTTP).
 //!
-//! A span is recorded when it is over, with times and ids that its caller chose, so there is no tracer here: only the
-//! library's exporter, which also reads the `OTEL_EXPORTER_OTLP_*` variables.
+//! A span is recorded when it is over, with times and ids that its caller chose, so this module has no tracer. It
+//! uses only the library's exporter, which also reads the `OTEL_EXPORTER_OTLP_*` variables.
 
 use std::{
     env,
@@ -29,66 +29,66 @@ use super::{Metrics, VERSION};
 
 const PROGRAM: &str = "consul-semaphore-operator";
 
-/// How many spans may be queued; more are dropped, and counted.
+/// Number of spans that may be queued; more are dropped, and counted.
 const QUEUE: usize = 2048;
 
-/// How many spans are sent at once.
+/// Number of spans that are sent at once.
 const BATCH: usize = 512;
 
-/// How long spans are collected for one export. Other work at the same time takes precedence.
+/// Time for which spans are collected for one export. Other work at the same time takes precedence.
 const COALESCE: Duration = Duration::from_millis(200);
 
-/// The longest timeout of an export, whatever the environment allows: all others wait for it.
+/// Longest timeout of an export, whatever the environment allows, because all other exports wait for it.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Why a span was dropped: the queue was full, because the collector did not accept spans.
+/// Reason for a dropped span: the queue was full, because the collector did not accept spans.
 pub(super) const QUEUE_FULL: &str = "queue_full";
 
-/// Why a span was dropped: the collector refused it.
+/// Reason for a dropped span: the collector refused it.
 pub(super) const NOT_TAKEN: &str = "not_taken";
 
 /// The identity of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanRef {
-    /// The trace.
+    /// Id of the trace.
     pub trace: u128,
-    /// The span in it.
+    /// Id of the span in the trace.
     pub id: u64,
 }
 
 /// A stage of work that is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Its identity.
+    /// Identity of the span.
     pub this: SpanRef,
-    /// The parent span, in the same trace.
+    /// Parent span, in the same trace.
     pub parent: Option<u64>,
-    /// Its name, a fixed word.
+    /// Name of the span, a fixed word.
     pub name: &'static str,
-    /// When it began.
+    /// Time at which the span began.
     pub start: Timestamp,
-    /// When it was over.
+    /// Time at which the span was over.
     pub end: Timestamp,
-    /// Its attributes.
+    /// Attributes of the span.
     pub attributes: Vec<(&'static str, String)>,
-    /// Events in it, with their times.
+    /// Events in the span, with their times.
     pub events: Vec<(&'static str, Timestamp)>,
-    /// Links to spans of other traces that it waited for.
+    /// Links to spans of other traces that this span waited for.
     pub links: Vec<SpanRef>,
-    /// Its error.
+    /// Error of the span.
     pub error: Option<&'static str>,
 }
 
-/// Where spans are recorded; clones share one queue. The default has no queue, and drops all spans.
+/// A handle that records spans; clones share one queue. The default has no queue, and drops all spans.
 #[derive(Clone, Debug, Default)]
 pub struct Traces(Option<(mpsc::Sender<Span>, Metrics)>);
 
 impl Traces {
-    /// A queue of spans, and the task that sends them to the collector that the environment names, until every handle
-    /// to the queue is dropped.
+    /// Creates a queue of spans, and a task that sends them to the collector that the environment names, until every
+    /// handle to the queue is dropped.
     ///
     /// # Errors
-    /// The environment variables are not valid.
+    /// Fails if the environment variables are not valid.
     pub fn otlp(
         metrics: &Metrics,
     ) -> Result<(Self, impl Future<Output = ()> + use<>), ExporterBuildError> {
@@ -100,12 +100,12 @@ impl Traces {
         Ok((Self(Some((queue, metrics.clone()))), sending))
     }
 
-    /// Whether spans are sent anywhere.
+    /// Returns whether spans are sent anywhere.
     pub fn are_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Records a span. It never waits: with a full queue the span is dropped, and counted.
+    /// Records a span, and never waits. If the queue is full, the span is dropped, and counted.
     pub fn emit(&self, span: Span) {
         if let Some((queue, metrics)) = &self.0
             && queue.try_send(span).is_err()
@@ -141,12 +141,12 @@ async fn send(exporter: SpanExporter, mut due: mpsc::Receiver<Span>, metrics: Me
     }
 }
 
-/// The error as text; the library omits addresses and headers.
+/// Returns the error as text; the library omits addresses and headers.
 fn problem(sent: OTelSdkResult) -> Option<String> {
     sent.err().map(|error| error.to_string())
 }
 
-/// The service name: this program, unless the environment says otherwise.
+/// Returns the resource with the service name: this program, unless the environment says otherwise.
 fn resource() -> Resource {
     let resource = Resource::builder_empty()
         .with_service_name(PROGRAM)

@@ -1,4 +1,4 @@
-//! Authentication and authorization.
+//! Authenticates and authorizes the users of the page.
 
 use std::sync::Arc;
 
@@ -16,36 +16,36 @@ const TOKEN: HeaderName = HeaderName::from_static("x-consul-semaphore-token");
 /// The header in which a browser states where a request comes from.
 const FETCHED_FROM: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Who decides what a client may see.
+/// The authority that decides what a client may see.
 pub(super) enum Guard {
-    /// The API server.
+    /// The API server decides.
     Asks(Box<Reviews>),
-    /// No check: everybody who can reach a loopback address is let in.
+    /// Nobody checks: everybody who can reach a loopback address is let in.
     Open,
 }
 
 /// An accepted client.
 pub(super) enum Pass {
-    /// With this token.
+    /// The client has shown this token.
     Bearer {
-        /// The token.
+        /// Token of the client.
         token: Token,
-        /// The address of the client that shows it.
+        /// Address of the client that shows the token.
         address: Arc<str>,
-        /// Its user.
+        /// User of the token.
         user: Arc<User>,
     },
-    /// Without a token.
+    /// The client has no token, and needs none.
     Anybody,
 }
 
-/// Why a client is refused.
+/// The reason why a client is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
-    /// The client is not known, or can't be.
+    /// The client is not known, or can't be authenticated now.
     #[error(transparent)]
     Auth(#[from] auth::Refusal),
-    /// The request is for another site, or from one.
+    /// The request is for another site, or comes from another site.
     #[error("{0}")]
     Foreign(&'static str),
     /// Too many pages are open.
@@ -75,7 +75,7 @@ impl Guard {
         }
     }
 
-    /// Whether an accepted client may see a namespace; `None`: all of them.
+    /// Returns whether an accepted client may see a namespace, or, with `None`, all namespaces.
     pub(super) async fn shows(
         &self,
         pass: &Pass,
@@ -109,7 +109,7 @@ impl Guard {
 }
 
 impl Pass {
-    /// The user, if known.
+    /// Returns the name of the user, if known.
     pub(super) fn user(&self) -> Option<Arc<str>> {
         match self {
             Self::Bearer { user, .. } => Some(user.name.clone()),
@@ -118,14 +118,15 @@ impl Pass {
     }
 }
 
-/// The token of a request. The page's header takes precedence, because a proxy may add a token of its own.
+/// Returns the token of a request. The page's own header takes precedence, because a proxy may add a token of its
+/// own.
 fn token(headers: &HeaderMap) -> Option<Token> {
     let of_page = headers.get(TOKEN).and_then(|value| value.to_str().ok());
     of_page.map_or_else(|| Token::bearer(headers), Token::parse)
 }
 
-/// Another site's page can make a browser send any request, though it can't read the answer: such requests are
-/// refused. Clients other than browsers don't set this header.
+/// Refuses requests that come from another site. Its page can make a browser send any request, though it can't read
+/// the answer. Clients other than browsers don't set this header.
 fn comes_from_here(headers: &HeaderMap) -> Result<(), Refusal> {
     match headers.get(FETCHED_FROM).map(http::HeaderValue::as_bytes) {
         None | Some(b"same-origin" | b"none") => Ok(()),
@@ -135,8 +136,8 @@ fn comes_from_here(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// A site can let its own name resolve to this machine (DNS rebinding), and read what a browser receives under that
-/// name.
+/// Refuses requests for a name that is not a loopback name. A site can let its own name resolve to this machine (DNS
+/// rebinding), and read what a browser receives under that name.
 fn is_for_loopback(headers: &HeaderMap) -> Result<(), Refusal> {
     let host = headers
         .get(header::HOST)

@@ -1,36 +1,37 @@
-//! Who holds a slot: the text in the status, in one of three forms, parsed for people. No decision depends on it,
-//! because anybody who may write a contender's key can claim any identity.
+//! Parses, for people, the text in the status that says who holds a slot, in one of three forms. No decision depends
+//! on the result, because anybody who may write a contender's key can claim any identity.
 
 use serde::Serialize;
 
-/// Who holds a slot.
+/// The holder of a slot, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Holder<'a> {
     kind: Kind,
-    /// The kind of a workload that is no Job.
+    /// Kind of a workload that is not a Job.
     #[serde(skip_serializing_if = "Option::is_none")]
     workload: Option<&'a str>,
-    /// Its name.
+    /// Name of the holder.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
-    /// Where it runs: the cluster of a workload, the host of a process, the Consul node of another program's session.
+    /// Place of the holder: the cluster of a workload, the host of a process, the Consul node of another program's
+    /// session.
     #[serde(skip_serializing_if = "Option::is_none")]
     place: Option<&'a str>,
 }
 
-/// What holds a slot.
+/// The kind of holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Kind {
-    /// A Job of a cluster with this operator.
+    /// A Job of a cluster with this operator holds the slot.
     Job,
-    /// Another workload of such a cluster.
+    /// Another workload of such a cluster holds the slot.
     Workload,
     /// A command that runs in a slot, by `consul-semaphore exec`.
     Process,
-    /// Another program.
+    /// Another program holds the slot.
     Program,
-    /// Only the session is known.
+    /// Only the session of the holder is known.
     Unknown,
 }
 
@@ -67,7 +68,7 @@ impl<'a> Holder<'a> {
     }
 }
 
-/// The kind and the name of a workload that is no Job: the kind is before its namespace.
+/// Returns the kind and the name of a workload that is not a Job. The kind is before the namespace.
 fn other_workload(name: &str) -> Option<(&str, &str)> {
     let (kind, name) = name.split_once(':')?;
     let is_kind = kind.starts_with(|first: char| first.is_ascii_uppercase()) && !kind.contains('/');
@@ -84,7 +85,7 @@ mod tests {
         (holder.kind, holder.name, holder.place)
     }
 
-    /// What this program writes into its own contenders is read back.
+    /// Checks that the text that this program writes into its own contenders is read back.
     #[test]
     fn jobs_and_processes_are_known_by_their_bodies() {
         let cluster = Cluster {

@@ -1,8 +1,8 @@
-//! The current state of all semaphores, and what changed since a reader's last read.
+//! Keeps the current state of all semaphores, and what changed since a reader's last read.
 //!
 //! Each change has a number. A reader passes the last number that it has seen, and gets what changed since, in its
-//! current state: what changed twice is sent once. So a slow browser misses intermediate states, and costs no more
-//! than a fast one.
+//! current state: a semaphore that changed twice is sent once. So a slow browser misses intermediate states, and
+//! costs no more than a fast one.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,7 +13,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::{trend::Trend, view::View};
 
-/// How many deleted semaphores are remembered. A reader that is further behind starts again.
+/// Number of deleted semaphores that are remembered. A reader that is further behind starts again.
 const GONE: usize = 1_000;
 
 /// The name of a semaphore.
@@ -26,26 +26,26 @@ pub(super) struct Name {
 /// All semaphores.
 #[derive(Default)]
 pub(super) struct Picture {
-    /// The number of the last change.
+    /// Number of the last change.
     number: u64,
     semaphores: BTreeMap<Name, Entry>,
-    /// The last change of each semaphore, including deleted ones.
+    /// Last change of each semaphore, including deleted ones.
     changes: BTreeMap<u64, Name>,
     gone: VecDeque<(u64, Name)>,
-    /// Deletions up to this change are forgotten.
+    /// Number of the last deletion that is forgotten. All earlier deletions are forgotten, too.
     forgotten: u64,
-    /// The problem of each watch; `None` once it has listed everything.
+    /// Problem of each watch; `None` once the watch has listed everything.
     watches: BTreeMap<String, Option<String>>,
 }
 
 struct Entry {
     number: u64,
-    /// `None`: it was deleted.
+    /// Text of the semaphore; `None` if the semaphore was deleted.
     shown: Option<Arc<Shown>>,
     trend: Trend,
 }
 
-/// A semaphore as it is sent.
+/// A semaphore in the form in which it is sent.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Shown {
     is: Box<RawValue>,
@@ -55,25 +55,25 @@ pub(super) struct Shown {
 /// Some of the changes, the oldest first.
 #[derive(Debug)]
 pub(super) struct Changes {
-    /// The number of the last of these changes.
+    /// Number of the last of these changes.
     pub(super) number: u64,
-    /// The current state of the semaphores; `None` for a deleted one.
+    /// Current state of the semaphores; `None` for a deleted one.
     pub(super) semaphores: Vec<(Name, Option<Arc<Shown>>)>,
 }
 
 impl Picture {
-    /// A watch is incomplete, for this reason.
+    /// Notes that a watch is incomplete, for this reason.
     pub(super) fn awaits(&mut self, watch: &str, why: &str) {
         let why = format!("{watch}: {why}");
         self.watches.insert(watch.to_owned(), Some(why));
     }
 
-    /// A watch is complete; returns whether that is a change.
+    /// Notes that a watch is complete; returns whether that is a change.
     pub(super) fn knows(&mut self, watch: &str) -> bool {
         self.watches.insert(watch.to_owned(), None) != Some(None)
     }
 
-    /// The problems of incomplete watches, one a line.
+    /// Returns the problems of incomplete watches, one a line.
     pub(super) fn trouble(&self) -> Option<String> {
         let lines: Vec<&str> = self
             .watches
@@ -87,7 +87,7 @@ impl Picture {
     /// Sets a semaphore's current state; returns whether it has changed.
     pub(super) fn put(&mut self, name: &Name, view: &View<'_>, now: i64) -> bool {
         let Ok(is) = to_raw_value(view) else {
-            // Text keys and plain values: writing them cannot fail.
+            // The keys are texts and the values plain, so writing them cannot fail.
             return false;
         };
         let before = self.semaphores.get(name);
@@ -104,7 +104,7 @@ impl Picture {
         true
     }
 
-    /// A semaphore was deleted; returns whether it was known.
+    /// Removes a semaphore that was deleted; returns whether it was known.
     pub(super) fn remove(&mut self, name: &Name) -> bool {
         let there = self.semaphores.get(name);
         if there.is_none_or(|entry| entry.shown.is_none()) {
@@ -116,7 +116,7 @@ impl Picture {
             && let Some((number, name)) = self.gone.pop_front()
         {
             self.forgotten = number;
-            // It may have been created again.
+            // The semaphore may have been created again.
             if self.changes.get(&number) == Some(&name) {
                 self.changes.remove(&number);
                 self.semaphores.remove(&name);
@@ -125,7 +125,7 @@ impl Picture {
         true
     }
 
-    /// The existing semaphores, in one namespace or in all.
+    /// Returns the names of the existing semaphores, in one namespace or in all.
     pub(super) fn names(&self, namespace: Option<&str>) -> Vec<Name> {
         let there = self.semaphores.iter();
         let there = there.filter(|(name, entry)| {
@@ -134,7 +134,8 @@ impl Picture {
         there.map(|(name, _)| name.clone()).collect()
     }
 
-    /// At most this many changes after this one; `None` if it is too old, so that the reader must start again.
+    /// Returns at most `most` changes after the one with this number; `None` if the number is too old, so that the
+    /// reader must start again.
     pub(super) fn after(&self, number: u64, most: usize) -> Option<Changes> {
         if number > 0 && number < self.forgotten {
             return None;
@@ -193,7 +194,7 @@ mod tests {
         picture.put(&name(called), &View::of(&semaphore, &none), now)
     }
 
-    /// Names with how many slots are held, and the number to continue from.
+    /// Returns names with how many slots are held, and the number to continue from.
     fn after(picture: &Picture, number: u64, most: usize) -> (Vec<(String, Option<i64>)>, u64) {
         let changes = picture.after(number, most).unwrap();
         let held = |shown: Arc<Shown>| {

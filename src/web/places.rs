@@ -1,22 +1,22 @@
-//! How many pages may be open: in total, and by one tenant.
+//! Limits how many pages may be open, in total and by one tenant.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use parking_lot::Mutex;
 
-/// How many pages may be open in total.
+/// Number of pages that may be open in total.
 pub(super) const ALL: usize = 64;
 
-/// How many of them one tenant may open. Without authentication all clients share them.
+/// Number of pages that one tenant may open. Without authentication, all clients may use all places.
 pub(super) const EACH: usize = 12;
 
 /// The prefix of every `ServiceAccount`'s user name, before its namespace.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
-/// Who shares places. Groups are not tenants: a user can be in many, and some contain everybody.
+/// The users that share places. Groups are not tenants, because a user can be in many, and some contain everybody.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Tenant {
-    /// All `ServiceAccounts` of a namespace: anybody who may create one there may create a hundred.
+    /// All `ServiceAccounts` of a namespace, because anybody who may create one there may create a hundred.
     Namespace(Arc<str>),
     /// A user.
     User(Arc<str>),
@@ -36,7 +36,7 @@ impl Tenant {
         }
     }
 
-    /// How many places it may have.
+    /// Returns the number of places that the tenant may have.
     fn most(&self) -> usize {
         match self {
             Self::Namespace(_) | Self::User(_) => EACH,
@@ -56,18 +56,18 @@ impl fmt::Display for Tenant {
     }
 }
 
-/// All places.
+/// All places for open pages.
 #[derive(Clone, Default)]
 pub(super) struct Places(Arc<Mutex<HashMap<Tenant, usize>>>);
 
-/// A place, until it is dropped.
+/// The place of one open page, until it is dropped.
 pub(super) struct Place {
     places: Places,
     tenant: Tenant,
 }
 
 impl Places {
-    /// A place for this user, or why there is none.
+    /// Takes a place for this user, or returns why there is none.
     pub(super) fn take(&self, user: Option<Arc<str>>) -> Result<Place, String> {
         let tenant = Tenant::of(user);
         let mut taken = self.0.lock();

@@ -1,4 +1,4 @@
-//! The paths of the page, and the headers of its answers. Only GET.
+//! Defines the paths of the page, and the headers of its answers. There is only GET.
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ const HTML: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// What a browser may do with an answer. The page consists of its three files only, and text can't become markup.
+/// Headers that restrict what a browser may do with an answer. The page consists of its three files only, and text
+/// can't become markup.
 const HEADERS: [(HeaderName, &str); 6] = [
     (
         header::CONTENT_SECURITY_POLICY,

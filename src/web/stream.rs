@@ -1,7 +1,7 @@
-//! One open page: server-sent events with what its user may see, and with its changes.
+//! Feeds one open page: server-sent events with what its user may see, and with its changes.
 //!
-//! Nothing is queued for a browser. When it has taken the last event, it gets what changed since, in its current
-//! state; so a slow browser delays nobody.
+//! Nothing is queued for a browser. When the browser has taken the last event, it gets what changed since, in its
+//! current state; so a slow browser delays nobody.
 //!
 //! | event | data |
 //! |---|---|
@@ -30,22 +30,22 @@ use super::{
 use crate::telemetry;
 use consul_client::clock::{self, Moment};
 
-/// How many semaphores one event has at most.
+/// Largest number of semaphores in one event.
 const CHUNK: usize = 32;
 
-/// The least time between two events with changes.
+/// Least time between two events with changes.
 const PACE: Duration = Duration::from_millis(250);
 
-/// How often the state of this replica is checked.
+/// Time between two checks of the state of this replica.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// How often the user's rights are checked. Answers are valid for a shorter time.
+/// Time between two checks of the user's rights. Answers of the API server are valid for a shorter time.
 const CHECK: Duration = Duration::from_secs(45);
 
-/// How often a comment shows that the connection lives.
+/// Time between two comments that show that the connection lives.
 const ALIVE: Duration = Duration::from_secs(10);
 
-/// When the browser reconnects: well before its connection is closed.
+/// Time after which the browser reconnects: well before its connection is closed.
 const LASTS: Duration = Duration::from_mins(10);
 
 /// A page that is open.
@@ -54,13 +54,13 @@ struct Open {
     pass: Pass,
     _place: Place,
     picture: watch::Receiver<Picture>,
-    /// Everything up to this change was sent.
+    /// Number of the last change that was sent.
     seen: u64,
     begun: bool,
     complete: bool,
-    /// Whether the next change waits for more.
+    /// Whether the next change waits a moment for more changes.
     pause: bool,
-    /// The last state of this replica that was sent.
+    /// Last state of this replica that was sent.
     told: Option<Operator>,
     sees: Sight,
     check: Moment,
@@ -75,11 +75,11 @@ struct Begin<'a> {
     now: i64,
 }
 
-/// What the user of a page may see.
+/// The namespaces that the user of a page may see.
 struct Sight {
-    /// Whether it is all namespaces.
+    /// Whether the user may see all namespaces.
     all: bool,
-    /// Single namespaces, as far as they were checked.
+    /// Single namespaces that were checked, and whether the user may see them.
     others: HashMap<Arc<str>, bool>,
 }
 
@@ -93,14 +93,14 @@ impl Sight {
     }
 }
 
-/// The state of this replica.
+/// The state of this replica, as the page shows it.
 #[derive(Clone, PartialEq, Eq, Serialize)]
 struct Operator {
-    /// Its problems.
+    /// Problems of the replica.
     obstacles: String,
-    /// Other remarks: who leads.
+    /// Other remarks, such as who leads.
     remarks: String,
-    /// The page's own problems.
+    /// Problems of the page itself.
     trouble: Option<String>,
 }
 
@@ -110,7 +110,7 @@ struct Change<'a> {
     gone: Vec<String>,
 }
 
-/// The events for an accepted client.
+/// Returns the events for an accepted client.
 pub(super) async fn open(app: Arc<AppState>, pass: Pass) -> Result<impl IntoResponse, Refusal> {
     let place = app.places.take(pass.user()).map_err(Refusal::Full)?;
     // A client that may see nothing is refused before the answer begins.
@@ -150,13 +150,13 @@ impl Open {
         })
     }
 
-    /// The next event; `None` to start again.
+    /// Returns the next event; `None` to start again.
     async fn next(&mut self) -> Result<Option<Event>, Refusal> {
         if !std::mem::replace(&mut self.begun, true) {
             return Ok(Some(self.begin()));
         }
         loop {
-            // No pause before everything was sent once.
+            // There is no pause before everything was sent once.
             if std::mem::take(&mut self.pause) {
                 sleep(PACE).await;
             }
@@ -205,7 +205,7 @@ impl Open {
         event("begin", &begin)
     }
 
-    /// The state of this replica, if it has changed.
+    /// Returns the state of this replica, if it has changed.
     fn operator(&mut self) -> Option<Event> {
         let health = &self.app.telemetry.health;
         let operator = Operator {
@@ -238,7 +238,7 @@ impl Open {
         Ok(())
     }
 
-    /// Whether the user is still accepted and may see the same as before. If not, everything is sent again.
+    /// Returns whether the user is still accepted and may see the same as before. If not, everything is sent again.
     async fn sees_the_same(&mut self) -> Result<bool, Refusal> {
         self.check = Moment::now() + CHECK;
         let guard = &self.app.guard;
@@ -263,7 +263,7 @@ impl Open {
         try_join_all(asked.map(|namespace| guard.shows(&self.pass, Some(namespace)))).await
     }
 
-    /// The part of these changes that the user may see, if any.
+    /// Returns the part of these changes that the user may see, if any.
     fn change(&self, changes: &Changes) -> Option<Event> {
         let mut change = Change {
             semaphores: Vec::new(),
@@ -286,7 +286,7 @@ impl Open {
 }
 
 impl Operator {
-    /// The same for a user who may see nothing: that there is a problem, but not which.
+    /// Returns the state for a user who may see nothing: that there is a problem, but not which.
     fn in_brief(self) -> Self {
         let is_fine = self.obstacles.is_empty();
         let obstacles = if is_fine {
@@ -302,7 +302,7 @@ impl Operator {
     }
 }
 
-/// JSON has line breaks only in escapes, so it fits in one line of an event.
+/// Makes an event. JSON has line breaks only in escapes, so it fits in one line of an event.
 fn event(kind: &str, data: &impl Serialize) -> Event {
     let data = serde_json::to_string(data).unwrap_or_default();
     Event::default().event(kind).data(data)

@@ -1,25 +1,25 @@
-//! The recent number of slots in use, in bounded memory however often it changes.
+//! Keeps the recent number of slots in use, in bounded memory however often it changes.
 
 use std::collections::VecDeque;
 
 use serde::Serialize;
 
-/// How long ago the oldest sample may be, in seconds.
+/// Length of the time span that the samples cover, in seconds.
 const SPAN: i64 = 900;
 
-/// The least time between samples, in seconds: of faster changes the last one is kept.
+/// Least time between samples, in seconds. Of faster changes, only the last one is kept.
 const STEP: i64 = 5;
 
-/// How many slots were held from this second on, and how many there were, if known.
+/// The second from which on a number of slots was held, that number, and the number of slots in total, if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct Sample(i64, i32, Option<i32>);
 
-/// The changes of a quarter of an hour.
+/// The changes of the last quarter of an hour.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Trend(VecDeque<Sample>);
 
 impl Trend {
-    /// Adds the numbers of held slots and of slots from `now` on. If the clock was set back, time counts as standing
+    /// Adds the number of held slots and the total from `now` on. If the clock was set back, time counts as standing
     /// still.
     pub(super) fn add(&mut self, now: i64, held: i32, limit: Option<i32>) {
         let samples = &mut self.0;

@@ -1,4 +1,4 @@
-//! One semaphore as the page shows it: its status as JSON.
+//! Makes the JSON of one semaphore, as the page shows it, from its status.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt as _;
@@ -12,7 +12,7 @@ use consul_semaphore_api::{
     waiting::{Line, Why},
 };
 
-/// How much is shown of text that others may have written, in characters.
+/// Length to which text is cut that others may have written, in characters.
 const LONGEST: usize = 1_000;
 
 /// A semaphore as the page shows it. Times are in seconds since 1970.
@@ -23,27 +23,27 @@ pub(super) struct View<'a> {
     name: String,
     prefix: String,
     mode: SemaphoreMode,
-    /// Of a rate, in seconds.
+    /// Period of a rate, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     period: Option<u64>,
     keyed: bool,
-    /// The condition Ready; missing until the operator has processed it.
+    /// Condition Ready; missing until the operator has processed the semaphore.
     #[serde(skip_serializing_if = "Option::is_none")]
     ready: Option<Said<'a>>,
-    /// The reason of the first condition that asks for help.
+    /// Reason of the first condition that asks for help.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<&'a str>,
-    /// What the other conditions say beyond Ready.
+    /// Text of the other conditions beyond Ready.
     remarks: Vec<Said<'a>>,
-    /// How many slots there are: Consul's limit, or the spec's before there is one.
+    /// Number of slots: Consul's limit, or the spec's before there is one.
     limit: i32,
     held: i32,
     held_here: i32,
     waiting: i32,
-    /// How many slots are granted in the window that is open, if these are fewer.
+    /// Number of slots that are granted in the open window, if these are fewer.
     #[serde(skip_serializing_if = "Option::is_none")]
     window_limit: Option<i32>,
-    /// When the next window opens, while none is open.
+    /// Time at which the next window opens, while none is open.
     #[serde(skip_serializing_if = "Option::is_none")]
     window_opens: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub(super) struct View<'a> {
     queue: Vec<Waiting<'a>>,
 }
 
-/// What a condition says.
+/// The text of a condition.
 #[derive(Debug, Serialize)]
 struct Said<'a> {
     status: &'a str,
@@ -84,20 +84,20 @@ struct Waiting<'a> {
     key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<i64>,
-    /// When it is likely to start.
+    /// Time at which the workload is likely to start.
     #[serde(skip_serializing_if = "Option::is_none")]
     expected: Option<i64>,
-    /// All that it asks for, if these are slots of several semaphores.
+    /// All slots that the workload asks for, if these are slots of several semaphores.
     #[serde(skip_serializing_if = "Option::is_none")]
     asks_for: Option<&'a str>,
-    /// How many slots it asks for here, if several.
+    /// Number of slots that the workload asks for here, if several.
     #[serde(skip_serializing_if = "Option::is_none")]
     slots: Option<i32>,
     why: String,
 }
 
 impl<'a> View<'a> {
-    /// What is shown; `none` replaces a missing status.
+    /// Returns the view of a semaphore; `none` replaces a missing status.
     pub(super) fn of(semaphore: &'a ConsulSemaphore, none: &'a ConsulSemaphoreStatus) -> Self {
         let status = semaphore.status.as_ref().unwrap_or(none);
         let ready = conditions::find(&status.conditions, ConditionType::Ready);
@@ -133,7 +133,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Records how many slots are held now. A keyed one has no total.
+    /// Adds the number of slots that are held now. A keyed semaphore has no total.
     pub(super) fn add_to(&self, trend: &mut Trend, now: i64) {
         trend.add(now, self.held, (!self.keyed).then_some(self.limit));
     }
@@ -149,7 +149,7 @@ impl<'a> Said<'a> {
     }
 }
 
-/// The conditions that the operator reports.
+/// Returns the conditions that the operator reports.
 fn of_ours(conditions: &[Condition]) -> impl Iterator<Item = &Condition> {
     let types = ConditionType::ALL.into_iter();
     types.filter_map(|type_| conditions::find(conditions, type_))
@@ -160,7 +160,8 @@ fn is_one_of(condition: &Condition, reasons: &[Reason]) -> bool {
     reasons.any(|reason| reason.as_str() == condition.reason)
 }
 
-/// Whether somebody has to do something: nobody does if it was meant, or if slots are merely all held.
+/// Returns whether somebody has to do something. Nobody has to if the state was intended, or if merely all slots are
+/// held.
 fn is_problem(condition: &Condition) -> bool {
     let meant = [Reason::Paused, Reason::Terminating];
     condition.status == ConditionStatus::False.as_str()
@@ -168,7 +169,7 @@ fn is_problem(condition: &Condition) -> bool {
         && !conditions::is_normal(condition)
 }
 
-/// Whether a condition says something that Ready does not.
+/// Returns whether a condition says something that Ready does not.
 fn says_more(condition: &Condition, ready: Option<&Condition>) -> bool {
     let plain = conditions::is_normal(condition)
         && !is_one_of(condition, &[Reason::OutsideWindow, Reason::Reserved]);
@@ -212,7 +213,7 @@ impl<'a> Waiting<'a> {
             reason: _,
         } = queued;
         let why = match why {
-            // The message is shown once, above.
+            // The message of the condition is shown once, above.
             Why::Stopped(ready) => format!("nothing is granted now: {}", ready.reason),
             why => why.message(),
         };
@@ -419,7 +420,7 @@ mod tests {
         assert_eq!(judged(&back), (None, "IndexWentBack".into()));
     }
 
-    /// The page writes it as text; here it stays unchanged, in one line.
+    /// The page writes the text as text; here it stays unchanged, in one line.
     #[test]
     fn what_others_write_stays_text() {
         let mut shown = semaphore();

@@ -1,4 +1,4 @@
-//! The watch of the `ConsulSemaphores`, which updates the picture.
+//! Watches the `ConsulSemaphores`, and updates the picture.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -23,15 +23,16 @@ use consul_semaphore_api::{
     scope::{Namespaces, Scope},
 };
 
-/// How much of an error is shown, in characters.
+/// Length to which an error is cut, in characters.
 const SHOWN: usize = 400;
 
-/// A watch that is quiet for this long after an error works again: no event says that nothing has changed.
+/// Time without an event after which a failed watch counts as working again, because no event says that nothing has
+/// changed.
 const QUIET: Duration = Duration::from_mins(2);
 
 type Semaphores = Api<DeserializeGuard<ConsulSemaphore>>;
 
-/// Those of a namespace, or of all.
+/// Returns the API for the semaphores of a namespace, or of all.
 fn semaphores(client: Client, namespace: Option<&str>) -> Semaphores {
     match namespace {
         Some(namespace) => Api::namespaced(client, namespace),
@@ -45,15 +46,15 @@ pub(super) struct Watch {
     namespace: Option<String>,
     selector: SemaphoreSelector,
     picture: Arc<Shared>,
-    /// Those seen so far in the current list.
+    /// Semaphores seen so far in the current list.
     listed: BTreeSet<Name>,
     /// Whether everything was listed once.
     synced: bool,
-    /// Whether it has failed since then, without a later event.
+    /// Whether the watch has failed since then, without a later event.
     fails: bool,
 }
 
-/// The watches that together cover this part of the cluster.
+/// Returns the watches that together cover this part of the cluster.
 pub(super) fn over(scope: &Scope, client: &Client, picture: &Arc<Shared>) -> Vec<Watch> {
     let namespaces: Vec<Option<String>> = match &scope.namespaces {
         Namespaces::All => vec![None],
@@ -69,7 +70,7 @@ pub(super) fn over(scope: &Scope, client: &Client, picture: &Arc<Shared>) -> Vec
             synced: false,
             fails: false,
         };
-        // Before the first reader, so that nobody takes an empty list for a complete one.
+        // This comes before the first reader, so that nobody takes an empty list for a complete one.
         watch.awaits("being listed");
         watch
     };
@@ -77,7 +78,7 @@ pub(super) fn over(scope: &Scope, client: &Client, picture: &Arc<Shared>) -> Vec
 }
 
 impl Watch {
-    /// Watches for ever.
+    /// Runs the watch, and never returns.
     pub(super) async fn run(mut self) {
         let namespace = self.namespace.clone();
         let api = move |client| semaphores(client, namespace.as_deref());
@@ -94,7 +95,7 @@ impl Watch {
             match event {
                 Some(Ok(event)) => self.on_event(event),
                 Some(Err(error)) => {
-                    // The controller's own watch tells the log what is wrong with both.
+                    // The controller's own watch logs what is wrong with both.
                     tracing::debug!(%error, "starting the page's watch again");
                     self.fails = self.synced;
                     let why = one_line(&error.to_string(), SHOWN);
@@ -105,7 +106,7 @@ impl Watch {
         }
     }
 
-    /// Its name, for people.
+    /// Returns the title of the watch, for people.
     fn title(&self) -> String {
         match &self.namespace {
             Some(namespace) => format!("ConsulSemaphores in {namespace}"),
@@ -148,13 +149,13 @@ impl Watch {
         }
     }
 
-    /// Everything was listed, and changes arrive.
+    /// Notes that everything was listed, and that changes arrive.
     fn works(&mut self) {
         self.fails = false;
         self.paint(|picture, watch| picture.knows(&watch.title()));
     }
 
-    /// The watch is incomplete.
+    /// Notes that the watch is incomplete.
     fn awaits(&self, why: &str) {
         self.paint(|picture, watch| {
             picture.awaits(&watch.title(), why);
@@ -162,7 +163,8 @@ impl Watch {
         });
     }
 
-    /// Whether it is shown. A semaphore that can't be read, or belongs to another operator, is not.
+    /// Puts a semaphore into the picture, and returns whether it is shown. A semaphore that can't be read, or belongs
+    /// to another operator, is not shown.
     fn put(&self, name: &Name, DeserializeGuard(read): DeserializeGuard<ConsulSemaphore>) -> bool {
         let semaphore = read.ok().filter(|it| self.selector.matches(it.labels()));
         let none = ConsulSemaphoreStatus::default();

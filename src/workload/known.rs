@@ -1,4 +1,4 @@
-//! The kinds that are known.
+//! Keeps the kinds that are known.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use consul_semaphore::KindName;
 use consul_semaphore_workload::{Kind, Kinds};
 use parking_lot::RwLock;
 
-/// The kinds that are known: those that come with the operator, on or not, and those of the table. One that is not
-/// served any more stays known, so that the pods of its workloads can be asked for. Clones share them.
+/// The kinds that are known: those that come with the operator, on or not, and those of the table. A kind that is not
+/// served any more stays known, so that the operator can ask for the pods of its workloads. Clones share one state.
 #[derive(Clone)]
 pub(crate) struct KnownKinds(Arc<RwLock<Kinds>>);
 
@@ -16,12 +16,12 @@ impl KnownKinds {
         Self(Arc::new(RwLock::new(Kinds::all())))
     }
 
-    /// The kind of this name.
+    /// Returns the kind of this name.
     pub(crate) fn named(&self, name: &KindName) -> Option<Kind> {
         self.0.read().named(name).cloned()
     }
 
-    /// From now on a name means this kind.
+    /// Makes the name of this kind mean this kind from now on.
     pub(crate) fn learn(&self, kind: Kind) {
         self.0.write().replace(kind);
     }

@@ -1,4 +1,5 @@
-//! What decides beside a Workload of Kueue what it means: which admission checks are ours, and what its owner says.
+//! Keeps the facts that a Workload of Kueue does not contain, but that decide what it means: which admission checks
+//! are the operator's, and what the owner of the Workload says.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -17,14 +18,14 @@ use consul_semaphore_workload::{
     kueue::{Beside, Earlier, Owner, owner},
 };
 
-/// A Workload by its namespace and name.
+/// The namespace and the name of a Workload.
 pub(crate) type Name = (String, String);
 
-/// What is known; clones share it.
+/// The facts about all Workloads of Kueue and their owners; clones share one state.
 #[derive(Clone, Debug)]
 pub(crate) struct Owners {
     known: Arc<Mutex<HashMap<Uid, Known>>>,
-    /// The names of our admission checks; `None` until they are listed.
+    /// Names of the operator's admission checks; `None` until they are listed.
     checks: watch::Sender<Option<Arc<BTreeSet<String>>>>,
 }
 
@@ -32,11 +33,11 @@ pub(crate) struct Owners {
 struct Known {
     owner: Owner,
     workload: Name,
-    /// `None` until they were read.
+    /// Annotations of the owner; `None` until they were read.
     annotations: Option<BTreeMap<String, String>>,
-    /// The slots in which it runs, or ran last.
+    /// Slots in which the Workload runs, or ran last.
     earlier: Earlier,
-    /// Whether its pods are to be asked for these.
+    /// Whether to ask the pods of the Workload for these slots.
     looks_back: bool,
     /// Whether the Workload is finished.
     is_over: bool,
@@ -52,13 +53,13 @@ impl Default for Owners {
 }
 
 impl Owners {
-    /// Nobody looks after them any more.
+    /// Forgets everything, because no watch of Kueue's objects keeps it current.
     pub(crate) fn forget_all(&self) {
         self.checks.send_replace(None);
         mem::take(&mut *self.known.lock());
     }
 
-    /// Our admission checks are these.
+    /// Sets the names of the operator's admission checks.
     pub(crate) fn set_checks(&self, names: &BTreeSet<String>) {
         self.checks.send_if_modified(|known| {
             let is_new = known.as_deref() != Some(names);
@@ -69,18 +70,18 @@ impl Owners {
         });
     }
 
-    /// The names of our admission checks, as they change.
+    /// Returns the names of the operator's admission checks, as they change.
     pub(crate) fn checks(&self) -> watch::Receiver<Option<Arc<BTreeSet<String>>>> {
         self.checks.subscribe()
     }
 
-    /// Puts beside a Workload what is known of its owner.
+    /// Puts the known facts about its owner beside a Workload.
     pub(crate) fn pair(&self, object: &mut Object) {
         let mut beside = Beside {
             checks: self.checks.borrow().clone().unwrap_or_default(),
             ..Beside::default()
         };
-        // A uid is in one namespace, but what names it may be in any.
+        // An object of one namespace has this uid, but a Workload of any namespace may name it.
         let namespace = object.metadata.namespace.as_deref();
         if let Ok(Owner { uid, .. }) = owner(object)
             && let Some(known) = self.known.lock().get(&uid)
@@ -92,10 +93,10 @@ impl Owners {
         object.beside = Some(Arc::new(beside));
     }
 
-    /// What the operator keeps of a Workload that was received at `seen`.
+    /// Returns what the operator keeps of a Workload that was received at `seen`.
     ///
     /// # Errors
-    /// If this is no Workload.
+    /// Fails if the object is not a Workload.
     pub(crate) fn track(
         &self,
         object: &mut Object,
@@ -107,7 +108,7 @@ impl Owners {
         Ok(tracked)
     }
 
-    /// Kueue resets what a grant wrote: then this is still known.
+    /// Remembers the slots of a Workload, because Kueue resets what a grant wrote into it.
     fn remember(&self, object: &Object, tracked: Option<&TrackedWorkload>) {
         let Ok(Owner { uid, .. }) = owner(object) else {
             return;
@@ -128,8 +129,8 @@ impl Owners {
         }
     }
 
-    /// A Workload has this owner; `looks_back` says whether its pods are to be asked in which slots they run. Returns
-    /// whether all that is to be read beside it is known.
+    /// Notes that a Workload has this owner; `looks_back` says whether to ask its pods in which slots they run.
+    /// Returns whether everything that has to be read beside the Workload is known.
     pub(crate) fn note(&self, workload: &Name, owner: &Owner, looks_back: bool) -> bool {
         let mut all = self.known.lock();
         let known = all.entry(owner.uid.clone()).or_insert_with(|| Known {
@@ -141,7 +142,7 @@ impl Owners {
             is_over: false,
         });
         if known.workload.0 != workload.0 {
-            // One of the two names an owner that is not its own: reading it shows which.
+            // One of the two Workloads names an owner that is not its own. Reading the owner shows which one.
             return false;
         }
         known.workload.clone_from(workload);
@@ -150,14 +151,14 @@ impl Owners {
         known.annotations.is_some() && !looks_back
     }
 
-    /// Whether the pods of the Workload of this owner are to be asked in which slots they run.
+    /// Returns whether to ask the pods of the Workload of this owner in which slots they run.
     pub(crate) fn looks_back(&self, uid: &Uid) -> bool {
         let all = self.known.lock();
         all.get(uid).is_some_and(|known| known.looks_back)
     }
 
-    /// An owner in this namespace was read and says this, unless a watch has told since; `earlier` is what its pods say,
-    /// if they were asked.
+    /// Notes the annotations of an owner in this namespace that was read, unless a watch has shown them since;
+    /// `earlier` has the slots that its pods name, if they were asked.
     pub(crate) fn read(
         &self,
         uid: &Uid,
@@ -178,7 +179,7 @@ impl Owners {
         }
     }
 
-    /// What an owner says is needed no more: its Workload is finished.
+    /// Forgets the annotations of an owner, because its Workload is finished.
     pub(crate) fn is_over(&self, uid: &Uid) {
         if let Some(known) = self.known.lock().get_mut(uid) {
             known.annotations = None;
@@ -186,14 +187,14 @@ impl Owners {
         }
     }
 
-    /// Whether this is the Workload of the owner with this uid.
+    /// Returns whether this is the Workload of the owner with this uid.
     pub(crate) fn is_of(&self, uid: &Uid, workload: &Name) -> bool {
         let all = self.known.lock();
         let known = all.get(uid);
         known.is_some_and(|known| known.workload == *workload)
     }
 
-    /// An owner says this now. Returns its Workload if that is news.
+    /// Notes the annotations that an owner has now. Returns its Workload if the annotations have changed.
     pub(crate) fn says(&self, uid: &Uid, annotations: BTreeMap<String, String>) -> Option<Name> {
         let mut all = self.known.lock();
         let known = all.get_mut(uid).filter(|known| !known.is_over)?;
@@ -201,7 +202,7 @@ impl Owners {
         (before != known.annotations).then(|| known.workload.clone())
     }
 
-    /// A Workload was deleted. Returns whether it was that of this owner.
+    /// Forgets a Workload that was deleted. Returns whether it was the Workload of this owner.
     pub(crate) fn forget(&self, uid: &Uid, workload: &Name) -> bool {
         let mut all = self.known.lock();
         let known = all.get(uid);
@@ -212,12 +213,12 @@ impl Owners {
         is_its
     }
 
-    /// The owner with this uid.
+    /// Returns the owner with this uid.
     pub(crate) fn owner(&self, uid: &Uid) -> Option<Owner> {
         self.known.lock().get(uid).map(|known| known.owner.clone())
     }
 
-    /// The owner as events refer to it: its user made that, and not the Workload.
+    /// Returns the reference to the owner for events, because its user made the owner, and not the Workload.
     pub(crate) fn reference(&self, namespace: &str, uid: &Uid) -> Option<ObjectReference> {
         let Owner { kind, name, .. } = self.owner(uid)?;
         Some(ObjectReference {
@@ -303,7 +304,7 @@ mod tests {
             "it stays the other one's"
         );
 
-        // It came first.
+        // The news of the owner came first.
         let late = Owners::default();
         late.note(&forged, &owner, false);
         assert!(!late.note(&name, &owner, false));
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(evicted.reported, ["t".into()]);
         let lost = track("Pending", &format!("{RESET}Retry"));
         assert_eq!((&lost.granted, lost.lost()), (&granted, true));
-        // It was told that it may wait again.
+        // The Workload was told that it may wait again.
         assert_eq!(track("Pending", "sessions t").granted, None);
         let about = owners.reference("batch", &owner.uid).unwrap();
         assert_eq!(

@@ -1,17 +1,17 @@
-//! All workloads of a namespace that concern the operator, for a single read.
+//! Lists all workloads of a namespace that concern the operator, for a single read.
 
 use kube::{Api, Client, api::ListParams};
 
 use consul_client::clock::Moment;
 use consul_semaphore_workload::{Job, TrackedWorkload};
 
-/// How many are read at once.
+/// Number of workloads in a page.
 const PAGE: u32 = 500;
 
-/// A list of them, page by page. The caller bounds each page's time.
+/// A list of workloads, page by page. The caller bounds each page's time.
 pub(crate) struct Pages {
     api: Api<Job>,
-    /// The parameters of the next page; `None` after the last page.
+    /// Parameters of the next page; `None` after the last page.
     next: Option<ListParams>,
 }
 
@@ -23,7 +23,7 @@ impl Pages {
         }
     }
 
-    /// The next page; `None` after the last one.
+    /// Reads the next page; `None` after the last one.
     pub(crate) async fn next(&mut self) -> kube::Result<Option<Vec<TrackedWorkload>>> {
         let Some(params) = self.next.take() else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! What is left of a workload: its pods, and what may still make more of them. Never from a cache.
+//! Finds what is left of a workload: its pods, and the objects that may still make more of them. Never uses a cache.
 
 use std::collections::HashMap;
 
@@ -14,16 +14,16 @@ use consul_semaphore_workload::{
     pods::{self, Belongs, OwnQuery, Pod},
 };
 
-/// How many controllers there are at most between a pod and the workload that it belongs to.
+/// Largest number of controllers between a pod and the workload that it belongs to.
 const CONTROLLERS: usize = 4;
 
-/// What was found so far.
+/// The remains that were found so far.
 pub(super) struct Remains<'a> {
     workloads: &'a Workloads,
     namespace: &'a str,
-    /// For people: at most about [`NAMED`] of each query.
+    /// Titles of the remains, for people: at most about [`NAMED`] of each query.
     pub(super) titles: Vec<String>,
-    /// Whether what these controllers made belongs to the workload that is asked about.
+    /// Controllers by uid, and whether the objects that they made belong to the workload of the query.
     controllers: HashMap<String, bool>,
 }
 
@@ -37,7 +37,8 @@ impl<'a> Remains<'a> {
         }
     }
 
-    /// What is left of this workload. What makes pods is listed first: what it has made by then is in the list of pods.
+    /// Adds what is left of this workload. The parts that make pods are listed first, so that the list of pods has
+    /// all pods that a part has made before it is gone.
     pub(super) async fn of(&mut self, kind: &Kind, workload: &Identity) -> Result<(), CallError> {
         for (part, query) in kind.parts(workload) {
             self.parts(&part, &query).await?;
@@ -48,7 +49,7 @@ impl<'a> Remains<'a> {
         Ok(())
     }
 
-    /// The owner of a Workload of Kueue, if it may still make pods: Kueue may not have suspended it yet.
+    /// Adds the owner of a Workload of Kueue, if the owner may still make pods: Kueue may not have suspended it yet.
     pub(super) async fn owner(&mut self, owner: &Owner) -> Result<(), CallError> {
         let Owner { kind, name, uid } = owner;
         let found = call(self.api::<Object>(kind).get_opt(name)).await?;
@@ -58,8 +59,8 @@ impl<'a> Remains<'a> {
         Ok(())
     }
 
-    /// The parts of a workload that may still make pods. Of a kind that the cluster does not have (any more), there are
-    /// none.
+    /// Adds the parts of a workload that may still make pods. There are none of a kind that the cluster does not have
+    /// (any more).
     async fn parts(&mut self, part: &Kind, query: &OwnQuery) -> Result<(), CallError> {
         let api = self.api::<Object>(part);
         let mut left = Vec::new();
@@ -84,7 +85,7 @@ impl<'a> Remains<'a> {
         Ok(())
     }
 
-    /// Some of the pods of a workload that have not ended; none if all have.
+    /// Adds some of the pods of a workload that have not ended; none if all have.
     async fn pods(&mut self, query: &OwnQuery) -> Result<(), CallError> {
         let client = self.workloads.client.clone();
         let api: Api<Pod> = Api::namespaced(client, self.namespace);
@@ -102,7 +103,7 @@ impl<'a> Remains<'a> {
             }
             let more = list.metadata.continue_.filter(|token| !token.is_empty());
             match more {
-                // Many may be of another workload.
+                // Many pods of the page may belong to another workload.
                 Some(token) if left.is_empty() => page = page.limit(PAGE).continue_token(&token),
                 _ => {
                     left.retain(|title| !self.titles.contains(title));
@@ -113,8 +114,8 @@ impl<'a> Remains<'a> {
         }
     }
 
-    /// Whether an object that says this belongs to the workload that a query is about: as its controllers say, or, where
-    /// one of them is gone or can't be read, as the object itself does.
+    /// Returns whether an object belongs to the workload that a query is about. The controllers of the object decide;
+    /// if one of them is gone or can't be read, the object itself does.
     async fn belongs(&mut self, query: &OwnQuery, said: Belongs) -> Result<bool, CallError> {
         match said {
             Belongs::Yes => Ok(true),
@@ -129,7 +130,7 @@ impl<'a> Remains<'a> {
         }
     }
 
-    /// Whether what this controller controls belongs to the workload; `None` if that can't be found out.
+    /// Returns whether the objects of this controller belong to the workload; `None` if that can't be found out.
     async fn made_by_it(
         &mut self,
         query: &OwnQuery,
@@ -161,7 +162,8 @@ impl<'a> Remains<'a> {
         Ok(Some(belongs))
     }
 
-    /// The metadata of what controls an object; `None` if it is gone, or of a kind that the operator may not read.
+    /// Reads the metadata of an object's controller; `None` if the controller is gone, or of a kind that the operator
+    /// may not read.
     async fn controller(
         &self,
         query: &OwnQuery,
@@ -208,7 +210,7 @@ mod tests {
     /// Objects by their paths in the API server.
     type Objects = BTreeMap<String, Vec<Value>>;
 
-    /// Whether an object has all labels of a selector, as in `a=b,c=d`.
+    /// Returns whether an object has all labels of a selector, as in `a=b,c=d`.
     fn has(object: &Value, selector: &str) -> bool {
         let mut labels = selector.split(',').filter(|label| !label.is_empty());
         labels.all(|label| {
@@ -244,8 +246,8 @@ mod tests {
             )
     }
 
-    /// What an API server with these objects says is left of the workload with this kind, name and uid, to an operator
-    /// that serves these kinds.
+    /// Returns the remains of the workload with this kind, name and uid in an API server with these objects, for an
+    /// operator that serves these kinds.
     async fn asked(
         objects: Objects,
         kinds: ServedKinds,
@@ -274,7 +276,7 @@ mod tests {
         Ok(left)
     }
 
-    /// The same to one that serves all kinds.
+    /// Returns the remains of a workload for an operator that serves all kinds.
     async fn left(objects: Objects, kind: &str, name: &str, uid: &str) -> Vec<String> {
         let served = ServedKinds::new(&Kinds::all());
         asked(objects, served, (kind, name, uid)).await.unwrap()
@@ -302,7 +304,7 @@ mod tests {
         })
     }
 
-    /// As Trainer makes them. Nothing of a `TrainJob` reaches what its `JobSet` makes.
+    /// The objects are as Trainer makes them. A `TrainJob` leaves no mark on the objects that its `JobSet` makes.
     #[tokio::test]
     async fn a_train_job_made_again_under_its_name_has_other_pods() {
         let named = json!({ "jobset.sigs.k8s.io/jobset-name": "t" });
@@ -312,7 +314,7 @@ mod tests {
         let none = json!([]);
         let objects = |old_pod: bool| {
             let mut pods = vec![object("new-pod", "np", &named, &by_job("t-node-0", "nj"))];
-            // Its Job and JobSet are gone already.
+            // The old pod's Job and JobSet are gone already.
             let old = || object("old-pod", "op", &named, &by_job("t-node-0", "oj"));
             pods.extend(old_pod.then(old));
             Objects::from([
@@ -340,7 +342,7 @@ mod tests {
         );
     }
 
-    /// As `KubeRay` makes its submitter: nothing of a `RayJob` reaches its pod.
+    /// The objects are as `KubeRay` makes them. A `RayJob` leaves no mark on the pod of its submitter.
     #[tokio::test]
     async fn a_ray_job_made_again_under_its_name_has_another_submitter() {
         let labels = json!({
@@ -370,8 +372,8 @@ mod tests {
         assert_eq!(left, ["Job r", "r-x on node (none yet)"]);
     }
 
-    /// The Jobs and pods of `MPIJob`s that were deleted while a launcher was between two pods, as the MPI operator makes
-    /// them: its Job has one label, which anybody may use.
+    /// The `MPIJob`s were deleted while a launcher was between two pods. Their Jobs and pods are as the MPI operator
+    /// makes them: the Job has one label, which anybody may use.
     #[tokio::test]
     async fn the_launcher_of_a_deleted_mpi_job_may_make_another_pod() {
         let app = json!({ "app": "m" });
@@ -418,7 +420,7 @@ mod tests {
         }
     }
 
-    /// As `JobSet` before v0.9 makes them: without the label `jobset-uid`.
+    /// The objects are as `JobSet` before v0.9 makes them: without the label `jobset-uid`.
     #[tokio::test]
     async fn the_pods_and_jobs_of_a_deleted_job_set_count_whatever_its_version() {
         let held = json!({
@@ -448,7 +450,7 @@ mod tests {
         assert_eq!(left(later, "JobSet", "a", "earlier").await, [""; 0]);
     }
 
-    /// A `JobSet` with these fields, and a pod of it.
+    /// Returns a `JobSet` with these fields, and a pod of it.
     fn job_set(fields: &Value, pod: bool) -> Objects {
         let mut itself = object("a", "u", &json!({}), &json!([]));
         for (name, value) in fields.as_object().unwrap() {
@@ -475,13 +477,13 @@ mod tests {
         let just_now = || ServedKinds::new(&Kinds::default());
         for (fields, has_pod, served, expected) in [
             (&runs, true, off(), &[itself, pod][..]),
-            // Its controller makes the next pod.
+            // The controller of the `JobSet` makes the next pod.
             (&runs, false, off(), &[itself]),
             (&stops, false, off(), &[itself]),
             (&ended, true, off(), &[pod]),
             (&ended, false, off(), &[]),
             (&held, false, off(), &[]),
-            // A start of it may still be on its way.
+            // A start of the `JobSet` may still be on its way.
             (&held, false, just_now(), &[itself]),
             (&ended, false, just_now(), &[]),
         ] {
@@ -492,7 +494,7 @@ mod tests {
         assert_eq!(another.unwrap(), [""; 0]);
     }
 
-    /// Its owner may be between two pods.
+    /// The owner of the Workload may be between two pods.
     #[tokio::test]
     async fn of_kueue_nothing_is_known_while_it_is_off() {
         let off = ServedKinds::of_old(&Kinds::default());

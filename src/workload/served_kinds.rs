@@ -1,4 +1,4 @@
-//! The kinds that are served in a term, and since when others are off.
+//! Records which kinds are served in a term, and since when others are off.
 
 use std::collections::BTreeMap;
 #[cfg(test)]
@@ -10,16 +10,17 @@ use consul_client::clock::Moment;
 use consul_semaphore::KindName;
 use consul_semaphore_workload::{Kind, Kinds};
 
-/// The kinds that are served. Workloads of a kind that is off keep their slots until they have ended, and are only read.
+/// The kinds that are served. Workloads of a kind that is off keep their slots until they have ended, and are only
+/// read.
 pub(crate) struct ServedKinds {
-    /// When the term began.
+    /// Moment at which the term began.
     begun: Moment,
-    /// Those that are served or were served in this term, the latter with the time at which they were switched off.
+    /// Kinds that are served or were served in this term, the latter with the moment at which they were switched off.
     kinds: Mutex<BTreeMap<KindName, Option<Moment>>>,
 }
 
 impl ServedKinds {
-    /// These kinds are served from the beginning of a term, which is now.
+    /// Creates the state at the beginning of a term, in which these kinds are served.
     pub(crate) fn new(kinds: &Kinds) -> Self {
         let kinds = kinds.iter().map(|kind| (kind.name(), None));
         Self {
@@ -28,7 +29,7 @@ impl ServedKinds {
         }
     }
 
-    /// Those of an earlier term, which began when the machine started.
+    /// Creates the state of an earlier term, which began when the machine started.
     #[cfg(test)]
     pub(super) fn of_old(kinds: &Kinds) -> Self {
         Self {
@@ -37,17 +38,18 @@ impl ServedKinds {
         }
     }
 
-    /// A kind is served from now on.
+    /// Notes that a kind is served from now on.
     pub(crate) fn begin(&self, kind: &Kind) {
         self.kinds.lock().insert(kind.name(), None);
     }
 
-    /// A kind is off from now on.
+    /// Notes that a kind is off from now on.
     pub(crate) fn end(&self, kind: &Kind) {
         self.kinds.lock().insert(kind.name(), Some(Moment::now()));
     }
 
-    /// Since when a kind is off: since the term began, unless it was served in it. `None` if it is served.
+    /// Returns the moment since which a kind is off: the beginning of the term, unless the kind was served in the
+    /// term. `None` if the kind is served.
     pub(super) fn off_since(&self, kind: &Kind) -> Option<Moment> {
         let kinds = self.kinds.lock();
         kinds.get(&kind.name()).copied().unwrap_or(Some(self.begun))

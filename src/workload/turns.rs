@@ -1,26 +1,26 @@
-//! Turns to write to workloads: they bound how many requests run at once.
+//! Gives out turns to write to workloads, which bound how many requests run at once.
 //!
-//! An admission webhook can block all writes in its namespace, so namespaces share the turns fairly ([`FairTurns`]). Writes
-//! that suspend a workload have turns of their own: they must not wait behind thousands of starts.
+//! An admission webhook can block all writes in its namespace, so namespaces share the turns fairly ([`FairTurns`]).
+//! Writes that suspend a workload have turns of their own: they must not wait behind thousands of starts.
 
 use std::sync::Arc;
 
 use consul_client::turns::{FairTurn, FairTurns};
 
-/// Writes of each urgency at once, over all namespaces. Both urgencies together leave room for the watches among the
-/// 100 requests that the API server accepts on one HTTP/2 connection.
+/// Number of writes of each urgency at once, over all namespaces. Both urgencies together leave room for the watches
+/// among the 100 requests that the API server accepts on one HTTP/2 connection.
 const ALL: usize = 40;
 
 /// Whether a write can wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// It suspends a workload that must not run.
+    /// The write suspends a workload that must not run.
     Suspends,
-    /// Anything else.
+    /// The write does anything else.
     Usual,
 }
 
-/// All turns.
+/// The turns of both urgencies.
 pub(super) struct Turns {
     suspending: FairTurns,
     usual: FairTurns,

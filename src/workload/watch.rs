@@ -1,4 +1,4 @@
-//! The watches of workloads, and of the pods of those that hold slots.
+//! Watches workloads, and the pods of those that hold slots.
 
 use futures::{Stream, StreamExt as _, stream::BoxStream};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -24,11 +24,12 @@ pub(crate) struct Sighting {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: Uid,
-    /// What the operator keeps of it; `None` if it does not concern the operator (any more).
+    /// State that the operator keeps of the workload; `None` if the workload does not concern the operator (any
+    /// more).
     pub(crate) tracked: Option<TrackedWorkload>,
-    /// The warning for its users about annotations that have no effect.
+    /// Warning for the users of the workload about annotations that have no effect.
     pub(crate) advice: Option<String>,
-    /// The warning for its users about effects that it has while it waits.
+    /// Warning for the users of the workload about effects that it has while it waits.
     pub(crate) caution: Option<String>,
 }
 
@@ -44,7 +45,7 @@ impl Sighting {
         Self::new(&Kind::Job, object.metadata, tracked, advice)
     }
 
-    /// Reads a workload of another kind that was just received. One that can't be read is left alone.
+    /// Reads a workload of another kind that was just received. A workload that can't be read is left alone.
     fn of_object(kind: &Kind, object: Object, kueue: bool) -> Option<Self> {
         let tracked = TrackedWorkload::read_object(kind, &object, Moment::now());
         let tracked = tracked.unwrap_or_else(|error| {
@@ -91,8 +92,8 @@ impl<'a> From<&'a Sighting> for Subject<'a> {
     }
 }
 
-/// The warning for the users of a Job in a queue of Kueue that asks for a slot and runs without one: what a grant writes
-/// would be in its template.
+/// Returns the warning for the users of a Job in a queue of Kueue that asks for a slot and runs without one. Such a
+/// Job has no grant, because a grant would be in its template.
 fn not_asked(job: &TrackedWorkload) -> Option<&'static str> {
     let TrackedWorkload { workload, .. } = job;
     (workload.phase == Phase::Running && workload.granted.is_none()).then_some(
@@ -101,8 +102,8 @@ fn not_asked(job: &TrackedWorkload) -> Option<&'static str> {
     )
 }
 
-/// The workloads of a kind in the scope. With `kueue`, what is in a queue of Kueue does not concern the operator.
-/// `if_missing` is what the log says while the cluster has no such kind.
+/// Watches the workloads of a kind in the scope. With `kueue`, workloads in a queue of Kueue do not concern the
+/// operator. `if_missing` is what the log says while the cluster has no such kind.
 pub(crate) fn watch(
     kind: &Kind,
     kueue: bool,
@@ -126,7 +127,7 @@ pub(crate) fn watch(
     }
 }
 
-/// The pods of workloads that hold slots, in the scope.
+/// Watches the pods of workloads that hold slots, in the scope.
 pub(crate) fn watch_pods(
     reach: &WatchScope,
     client: &Client,

@@ -5,19 +5,20 @@ use std::collections::BTreeMap;
 
 use super::annotations::{OF_THE_OPERATOR, OF_USERS, SEMAPHORE, WAITS_LABEL};
 
-/// The beginning of all these names.
+/// Domain of this program's annotations and labels, with the slash that begins every one of their names.
 const DOMAIN: &str = "consul-semaphore.io/";
 
-/// What a misspelt domain still contains. Only names with one of these are looked at closely.
+/// Words that a misspelt domain still contains. A name of another domain is compared with the known names only if its
+/// domain contains one of these words.
 const TRACES: [&str; 2] = ["consul", "semaphore"];
 
-/// How many mistakes one advice lists.
+/// Largest number of mistakes that one advice lists.
 const MOST: usize = 3;
 
 /// How similar a known name must be, from 0 to 1, to be suggested.
 const ALIKE: f64 = 0.7;
 
-/// How much of a name is quoted, in characters: one of another domain may have 317.
+/// Number of characters of a name that an advice quotes, because a name of another domain may have 317.
 const QUOTED: usize = 100;
 
 type Map = BTreeMap<String, String>;
@@ -25,21 +26,22 @@ type Map = BTreeMap<String, String>;
 /// The places in a workload where people write such names.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a> {
-    /// Its kind, as the advice names it.
+    /// Kind of the workload, as the advice names it.
     pub kind: &'a str,
     /// Where the annotations belong in an object that makes such workloads, for people: `in a CronJob: spec...`. Empty
     /// if there is no such object.
     pub made_by: &'a str,
-    /// Its annotations: the place where they are read.
+    /// Annotations of the workload, where the operator reads them.
     pub annotations: &'a Map,
-    /// Its labels.
+    /// Labels of the workload.
     pub labels: &'a Map,
-    /// The annotations of its pod template.
+    /// Annotations of the workload's pod template.
     pub template: &'a Map,
 }
 
-/// The advice about a workload's annotations that have no effect, for an event on it; `None` if there are none. It costs
-/// as much as looking the domain up in each place, and searching the names of its annotations for two words.
+/// Returns the advice about a workload's annotations that have no effect, for an event on the workload; `None` if there
+/// are none. The cost is that of one look-up of the domain in each place, and of a search for two words in the names of
+/// the annotations.
 pub fn advise(places: Places<'_>) -> Option<String> {
     let Places {
         kind,
@@ -78,7 +80,7 @@ pub fn advise(places: Places<'_>) -> Option<String> {
             if !OF_USERS.contains(&name) {
                 return unknown(what, name, places);
             }
-            // The same name on both is no mistake: it lets users select the pods.
+            // A name on both the workload and its pods is not a mistake, because it lets users select the pods.
             (!annotations.contains_key(name)).then(|| {
                 format!(
                     "{what} {name} {place}, where it has no effect: make it an annotation of the {kind} itself{made_by}"
@@ -117,7 +119,7 @@ fn ours(place: &Map) -> impl Iterator<Item = &str> {
         .take_while(|name| name.starts_with(DOMAIN))
 }
 
-/// What is wrong with a name of this program's domain that it does not know.
+/// Returns the advice about a name of this program's domain, if this program does not know the name.
 fn unknown(what: &str, name: &str, places: Places<'_>) -> Option<String> {
     if OF_USERS.contains(&name) || OF_THE_OPERATOR.contains(&name) {
         return None;
@@ -145,7 +147,7 @@ fn domain_name() -> &'static str {
     DOMAIN.trim_end_matches('/')
 }
 
-/// What to do about a name where `known` was meant.
+/// Returns what to do about a name that was probably meant to be `known`.
 fn correction(known: &str, places: Places<'_>) -> String {
     if places.annotations.contains_key(known) {
         format!("remove it, because the {} has {known}", places.kind)

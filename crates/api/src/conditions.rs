@@ -1,4 +1,4 @@
-//! The conditions of a `ConsulSemaphore`, after the Kubernetes API conventions.
+//! Defines the conditions of a `ConsulSemaphore`, which follow the Kubernetes API conventions.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -25,7 +25,7 @@ pub enum ConditionType {
 }
 
 impl ConditionType {
-    /// All of them, in their order in a status.
+    /// All condition types, in their order in a status.
     pub const ALL: [Self; 4] = [
         Self::Ready,
         Self::ConsulReachable,
@@ -51,7 +51,7 @@ pub enum ConditionStatus {
     True,
     /// The condition does not hold.
     False,
-    /// It is not known whether the condition holds.
+    /// Unknown: the operator could not determine the condition.
     Unknown,
 }
 
@@ -125,8 +125,8 @@ pub enum Reason {
     /// Another API server uses this cluster's identity in Consul: one of the two clusters is a copy, such as a restored
     /// backup or a cloned image. Give the operator of the copy an identity of its own with `--cluster-id`.
     IdentityConflict,
-    /// It is not known whether another API server uses this cluster's identity in Consul; the message says why. If it
-    /// lasts, check the operator's RBAC for the Lease.
+    /// The operator could not determine whether another API server uses this cluster's identity in Consul; the message
+    /// says why. If this lasts, check the operator's RBAC for the Lease.
     IdentityUnknown,
     /// The Secret of `spec.consul.tokenSecretRef` or its key does not exist or holds no token, or the operator may not
     /// read it. While `ConsulReachable` is True, the operator uses the token that it read before.
@@ -145,7 +145,7 @@ pub enum Reason {
     Terminating,
     /// A slot is free.
     SlotsFree,
-    /// It is outside all windows of the spec. The message says when the next one opens.
+    /// The current time is outside all windows of the spec. The message says when the next window opens.
     OutsideWindow,
     /// The only free slots are reserved for Jobs of the priority in the message.
     Reserved,
@@ -283,18 +283,18 @@ impl fmt::Display for Reason {
 /// The current state of one condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which condition.
+    /// Type of the condition.
     pub type_: ConditionType,
-    /// Whether it holds.
+    /// Whether the condition holds.
     pub status: ConditionStatus,
-    /// Why, for programs.
+    /// Reason for the status, as a word for programs.
     pub reason: Reason,
-    /// Why, and what to do, for people.
+    /// Explanation of the status for people, with what to do.
     pub message: String,
 }
 
 impl Finding {
-    /// A finding with these fields.
+    /// Makes a finding with these fields. The message is put on one line and shortened to 2048 characters.
     pub fn new(
         type_: ConditionType,
         status: impl Into<ConditionStatus>,
@@ -310,10 +310,10 @@ impl Finding {
     }
 }
 
-/// How long a message can be, in characters: it may quote texts of others.
+/// Largest length of a message in characters. A message needs a limit because it may quote texts of other programs.
 const MESSAGE: usize = 2048;
 
-/// The condition of this type.
+/// Returns the condition of this type, if there is one.
 pub fn find(conditions: &[Condition], type_: ConditionType) -> Option<&Condition> {
     conditions
         .iter()

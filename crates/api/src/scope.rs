@@ -1,4 +1,4 @@
-//! Which part of a cluster an operator works for.
+//! Describes the part of a cluster that an operator works for.
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
@@ -7,17 +7,18 @@ use super::{
     tenancy::{ALL, InvalidNamespace, namespaces},
 };
 
-/// Which part of a cluster an operator works for; all of it by default.
+/// Part of a cluster that an operator works for; the whole cluster by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// Where it works. It sees nothing of other namespaces.
+    /// Namespaces in which the operator works. The operator does not see anything in other namespaces.
     pub namespaces: Namespaces,
-    /// The `ConsulSemaphores` there that it manages. It knows that the others are another operator's.
+    /// Selector of the `ConsulSemaphores` that the operator manages in these namespaces. The operator treats all others
+    /// as those of another operator.
     pub semaphores: SemaphoreSelector,
 }
 
 impl Scope {
-    /// Whether it is the whole cluster.
+    /// Whether the scope is the whole cluster.
     pub fn is_whole(&self) -> bool {
         self.namespaces == Namespaces::All && self.semaphores.selects_all()
     }
@@ -29,12 +30,12 @@ pub enum Namespaces {
     /// All namespaces, including later ones.
     #[default]
     All,
-    /// These, at least one.
+    /// Only the namespaces with these names, of which there is at least one.
     Only(BTreeSet<String>),
 }
 
 impl Namespaces {
-    /// Whether this is one of them.
+    /// Whether `namespace` is one of the namespaces.
     pub fn contains(&self, namespace: &str) -> bool {
         match self {
             Self::All => true,

@@ -1,4 +1,4 @@
-//! Which `ConsulSemaphores` an operator manages, by their labels.
+//! Selects by label the `ConsulSemaphores` that an operator manages.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -6,8 +6,8 @@ use kube::core::{Expression, Selector, SelectorExt as _};
 
 use super::annotations::is_object_name;
 
-/// A label selector as `kubectl -l` accepts it: requirements joined by commas, all of which must be met. Without any,
-/// the default, it selects everything.
+/// A label selector as `kubectl -l` accepts it: requirements joined by commas, all of which an object must meet. The
+/// default has no requirements and selects every object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SemaphoreSelector(Selector);
 

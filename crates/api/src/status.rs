@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// How many holders, and how many waiting Jobs, a status lists at most.
+/// Largest number of holders, and of waiting Jobs, that a status lists.
 pub const LISTED: usize = 20;
 
 /// What the operator last saw of the semaphore. Fields are left out if unknown.
@@ -26,7 +26,7 @@ pub struct ConsulSemaphoreStatus {
     #[schemars(with = "i64")]
     pub observed_generation: Option<i64>,
 
-    /// The limit in Consul, if it has one.
+    /// The limit that is stored in Consul; left out if Consul has no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     pub limit: Option<i32>,
@@ -36,7 +36,7 @@ pub struct ConsulSemaphoreStatus {
     #[schemars(with = "i32")]
     pub window_limit: Option<i32>,
 
-    /// When the next window of the spec opens; left out while one is open, and if none ever does.
+    /// Time at which the next window of the spec opens; left out while a window is open, and if no window ever opens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub window_opens: Option<Time>,
@@ -46,7 +46,7 @@ pub struct ConsulSemaphoreStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub applied_limits: Vec<i32>,
 
-    /// The greatest fencing token granted here.
+    /// The greatest fencing token that the operator granted for this `ConsulSemaphore`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64")]
     pub fencing_token: Option<i64>,
@@ -63,7 +63,7 @@ pub struct ConsulSemaphoreStatus {
     #[serde(default)]
     pub waiting: i32,
 
-    /// How many keys of a keyed semaphore have a holder, or a waiting Job of this cluster.
+    /// Number of keys of a keyed semaphore that have a holder, or a waiting Job of this cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     pub keys_in_use: Option<i32>,
@@ -133,30 +133,30 @@ pub struct HolderStatus {
     #[schemars(with = "String")]
     pub holder: Option<String>,
 
-    /// When it got the slot, or when the operator first saw it.
+    /// Time at which the holder got the slot, or at which the operator first saw the holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub since: Option<Time>,
 
-    /// The end of its cooldown, once its Job is done.
+    /// End of the holder's cooldown; left out until the holder's Job is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub cools_until: Option<Time>,
 
-    /// Whether its session never expires, so that somebody must destroy it if the holder is lost.
+    /// Whether the holder's session never expires, so that somebody must destroy the session if the holder is lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub never_expires: bool,
 }
 
-/// A time in which no slot could be granted: the semaphore was paused, outside its windows or in conflict, or Consul or the operator was
-/// away.
+/// A time in which no slot could be granted, because the semaphore was paused, outside its windows or in conflict, or
+/// because Consul or the operator was not available.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockedStatus {
-    /// When it began.
+    /// Time at which the interval began.
     pub from: Time,
 
-    /// When it ended; left out while it lasts.
+    /// Time at which the interval ended; left out while the interval lasts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub to: Option<Time>,
@@ -174,7 +174,7 @@ pub struct WaiterStatus {
     #[schemars(with = "String")]
     pub key: Option<String>,
 
-    /// What waits: `<cluster> <namespace>/<name>` of a Job, `<host> <command>` of an exec.
+    /// Name of the contender: `<cluster> <namespace>/<name>` of a Job, `<host> <command>` of an exec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub waiter: Option<String>,

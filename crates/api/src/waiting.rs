@@ -19,27 +19,27 @@ pub enum Why<'a> {
     Unseen,
     /// Nothing is granted, as the condition Ready says: it is not True, or its reason is Paused.
     Stopped(&'a Condition),
-    /// It is first in the queue; this condition says what it waits for.
+    /// The Job is first in the queue; this condition says what the Job waits for.
     First(&'a Condition),
-    /// It is first in the queue, and fewer slots are free than it asks for.
+    /// The Job is first in the queue, and fewer slots are free than the Job asks for.
     Short(Slots<'a>),
     /// As many slots as it asks for are free for it. The Job is being started, or it waits for slots of other
     /// semaphores, too, or the slots are left to a contender elsewhere that has waited longer: the status does not say
     /// which, but the Job's events do.
     Free {
-        /// How many it asks for here.
+        /// Number of slots that the Job asks for in this semaphore.
         slots: u32,
-        /// Whether it is known to ask for nothing else.
+        /// Whether the Job is known to ask for slots of this semaphore only.
         alone: bool,
     },
-    /// It can't have all slots that it asks for yet.
+    /// The Job asks for slots of several semaphores, and can't have all of them yet.
     Several {
-        /// What becomes of free slots here.
+        /// What the operator does with free slots of this semaphore meanwhile.
         standing: Standing,
         /// What is not free of all that it asks for; `None`: only slots here.
         lacks: Option<&'a str>,
     },
-    /// This Job is before it.
+    /// Another Job, with this name, is before the Job in the queue.
     Behind(&'a str),
 }
 
@@ -84,7 +84,7 @@ impl fmt::Display for Slots<'_> {
 /// A Job in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asking<'a> {
-    /// Its name.
+    /// Name of the Job.
     pub name: &'a str,
     /// The key that it asks for.
     pub key: Option<&'a str>,
@@ -135,7 +135,7 @@ pub fn lack<'a>(semaphore: &'a ConsulSemaphore, asking: Asking<'a>) -> Option<Wh
 }
 
 impl Why<'_> {
-    /// A word for programs, like the reason of a condition.
+    /// Returns a word for programs, like the reason of a condition.
     pub fn reason(&self) -> &str {
         match self {
             Self::Unseen => "Unseen",
@@ -147,7 +147,7 @@ impl Why<'_> {
         }
     }
 
-    /// For people; without advice, unless the condition gives some.
+    /// Returns an explanation for people. The explanation contains advice only if the condition gives some.
     pub fn message(&self) -> String {
         match self {
             Self::Unseen => {

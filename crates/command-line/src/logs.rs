@@ -40,10 +40,10 @@ pub fn init(format: LogFormat, filter: EnvFilter) -> Result<(), TryInitError> {
     init_to(format, filter, io::stderr)
 }
 
-/// The same through a writer of the program's own, which must write to stderr.
+/// Starts to log like [`init`], but through a writer of the program's own, which must write to stderr.
 ///
 /// # Errors
-/// They already go somewhere else.
+/// Log lines of this process already go somewhere else.
 pub fn init_to<W: Write + 'static>(
     format: LogFormat,
     filter: EnvFilter,

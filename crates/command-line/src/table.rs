@@ -22,7 +22,7 @@ impl Table {
         }
     }
 
-    /// The same table, indented by this many columns.
+    /// Returns the table, indented by this many columns.
     #[must_use]
     pub fn indented(self, indent: usize) -> Self {
         Self { indent, ..self }
@@ -61,7 +61,7 @@ impl Table {
             .collect()
     }
 
-    /// One row, without trailing spaces.
+    /// Returns one row, without trailing spaces.
     fn line(&self, cells: &[Span], widths: &[usize]) -> Line {
         let end = cells
             .iter()

@@ -1,4 +1,4 @@
-//! Where the output goes: stdout, perhaps a terminal, and stderr.
+//! Describes where the output goes: stdout, which may be a terminal, and stderr.
 
 use std::{
     env,

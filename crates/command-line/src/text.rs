@@ -61,24 +61,24 @@ impl Span {
         Self::new(Tone::Plain, text)
     }
 
-    /// The same with more text, in the same tone.
+    /// Returns the span with more text at its end, in the same tone.
     #[must_use]
     pub fn followed_by(mut self, text: &str) -> Self {
         self.text.push_str(&one_line(text, LONGEST));
         self
     }
 
-    /// Whether it has no text.
+    /// Whether the span has no text.
     pub fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
 
-    /// Its width in columns of a terminal.
+    /// Returns the width of the text in columns of a terminal.
     pub fn width(&self) -> usize {
         self.text.width()
     }
 
-    /// As much as fits, with an ellipsis for the remainder.
+    /// Returns as much of the span as fits into `columns`, with an ellipsis in place of the remainder.
     fn cut(&self, columns: usize) -> Self {
         if self.width() <= columns {
             return self.clone();
@@ -87,7 +87,7 @@ impl Span {
         let mut text = String::new();
         for c in self.text.chars() {
             text.push(c);
-            // Not the sum of the characters' widths: some of them modify the one before.
+            // The width of the text is not the sum of its characters' widths, because some modify the one before.
             if text.width() > room {
                 text.pop();
                 break;
@@ -113,7 +113,7 @@ impl Span {
     }
 }
 
-/// One line.
+/// A line of spans.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line(pub Vec<Span>);
 
@@ -123,7 +123,7 @@ impl Line {
         Self(vec![Span::new(tone, text)])
     }
 
-    /// As much as fits into this many columns.
+    /// Returns as much of the line as fits into `columns`.
     #[must_use]
     pub fn cut(&self, columns: usize) -> Self {
         let mut room = columns;

@@ -12,7 +12,7 @@ pub struct Backoff {
 }
 
 impl Default for Backoff {
-    /// From 200 ms to half a minute.
+    /// Pauses from 200 ms to 30 s.
     fn default() -> Self {
         Self::new(Duration::from_millis(200), Duration::from_secs(30))
     }
@@ -45,12 +45,12 @@ impl Backoff {
         tokio::time::sleep(self.pause()).await;
     }
 
-    /// All pauses from here on, without end.
+    /// Returns all following pauses, as an iterator without end.
     pub fn pauses(mut self) -> impl Iterator<Item = Duration> {
         std::iter::repeat_with(move || self.pause())
     }
 
-    /// How many failures in a row it has seen.
+    /// Returns the number of failures in a row that have not been forgotten.
     pub const fn tries(&self) -> u32 {
         self.tries
     }

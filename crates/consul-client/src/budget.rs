@@ -1,4 +1,4 @@
-//! How much of Consul's answers is kept at once, over all prefixes.
+//! Limits how many bytes of Consul's answers are kept at once, over all prefixes.
 //!
 //! Anybody who can write below a prefix decides how much there is to keep of it. So every entry that is kept is counted
 //! when it is decoded, and no longer when it is dropped, whoever has it by then. When there is no room, whoever keeps
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// one more reader. Else they would come and go with each change.
 const SLACK: usize = 8;
 
-/// How many bytes of Consul's answers may be kept at once. Clones share it.
+/// A limit on the bytes of Consul's answers that are kept at once. Clones share the limit.
 #[derive(Clone)]
 pub struct Budget(Arc<Inner>);
 
@@ -44,14 +44,14 @@ struct State {
     accounts: BTreeMap<u64, Figures>,
 }
 
-/// What one account keeps.
+/// Counts of one account.
 struct Figures {
     owner: Arc<str>,
     prefix: Arc<str>,
     kept: usize,
-    /// It gives way: what it keeps is about to be dropped.
+    /// The account gives way: its entries are about to be dropped.
     leaving: bool,
-    /// It gave way, or there was no room for it, and it has kept no whole listing since.
+    /// The account gave way, or found no room, and has not kept a whole listing since.
     refused: bool,
     told: Arc<Notify>,
 }
@@ -67,7 +67,7 @@ enum Verdict {
 }
 
 impl Budget {
-    /// What is kept by default, in bytes.
+    /// Default size of the budget in bytes.
     pub const DEFAULT: usize = 64 << 20;
 
     /// A budget of this many bytes.
@@ -103,7 +103,7 @@ impl Budget {
         }))
     }
 
-    /// How many bytes are kept now.
+    /// Returns the number of bytes that are kept at present.
     pub fn kept(&self) -> usize {
         self.0.state.lock().kept
     }
@@ -345,7 +345,7 @@ impl Reader {
         admitted
     }
 
-    /// It has dropped what it read.
+    /// Records that the reader has dropped what it read.
     pub fn leave(&mut self) {
         self.charge.shrink_to(0);
     }

@@ -21,15 +21,15 @@ pub(super) struct Call {
     pub(super) changes: bool,
     /// Whether it may be sent again even though the first one may have been applied.
     pub(super) idempotent: bool,
-    /// For a blocking query.
+    /// Wait of a blocking query; `None` for any other call.
     pub(super) wait: Option<Wait>,
     /// For a listing, which is decoded while it is read.
     pub(super) listing: Option<Wanted>,
 }
 
-/// How long a blocking query waits.
+/// Wait of a blocking query.
 pub(super) struct Wait {
-    /// How long it may wait, on top of the client's timeout.
+    /// Longest time that the query may wait, in addition to the client's timeout.
     pub(super) most: Duration,
     /// The server that its index is from. Another server may not reach this index for a long time, so the query is
     /// never repeated there unchanged.
@@ -109,9 +109,9 @@ pub(super) struct Answer {
     pub(super) filtered: bool,
     /// The server's clock, to the second.
     pub(super) date: Option<HeaderValue>,
-    /// Its text; empty where it is a listing.
+    /// Text of the answer; empty if the answer is a listing.
     pub(super) body: Vec<u8>,
-    /// What is listed.
+    /// Entries of the listing.
     pub(super) entries: Entries,
     /// The turn to have a long answer in memory, which lasts until it is decoded.
     pub(super) _turn: Option<FairTurn>,

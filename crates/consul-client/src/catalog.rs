@@ -13,9 +13,9 @@ const EXTERNAL: (&str, &str) = ("external-node", "true");
 /// with their own sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExternalNode {
-    /// Its name, unique in the catalog. ACL rules for sessions name it.
+    /// Name of the node, unique in the catalog. ACL rules for sessions refer to this name.
     pub name: String,
-    /// Its address. Consul requires one; nothing connects to it.
+    /// Address of the node. Consul requires an address, although nothing connects to it.
     pub address: String,
 }
 

@@ -1,4 +1,4 @@
-//! How every call is made: deadline, attempts, retries, bounded answers.
+//! Makes the calls of Consul's HTTP API, with deadlines, retries and bounded answers.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ pub trait Observer: Send + Sync {
 
 /// Decides whether writes may be sent.
 pub trait Gate: Send + Sync {
-    /// Why no writes are sent, as calls fail then; `None` if they are sent.
+    /// Returns the error with which writes fail while the gate is closed; `None` if writes may be sent.
     fn refusal(&self) -> Option<Error>;
 }
 
@@ -55,7 +55,7 @@ pub struct Client {
     pub(super) account: Option<Account>,
 }
 
-/// What all clones, scopes and tokens of a client have in common.
+/// State that all clones, scopes and tokens of a client share.
 struct Shared {
     datacenters: Datacenters,
     /// Whether all addresses are on this machine.
@@ -140,7 +140,7 @@ impl Client {
         !matches!(*self.token, TokenSource::None)
     }
 
-    /// The same client for another datacenter, namespace or partition.
+    /// Returns this client for another datacenter, namespace or partition.
     #[must_use]
     pub fn scoped(&self, scope: Scope) -> Self {
         let scope = Scope {
@@ -212,13 +212,13 @@ impl Client {
         }
     }
 
-    /// The same client with another token. While there is none, all calls fail with [`Error::NoToken`].
+    /// Returns this client with another token. While there is no token, all calls fail with [`Error::NoToken`].
     #[must_use]
     pub fn with_token(&self, token: TokenCell) -> Self {
         self.with_source(TokenSource::Cell(token))
     }
 
-    /// The same client with this token.
+    /// Returns this client with the given token.
     pub(super) fn with_fixed(&self, token: Token) -> Self {
         self.with_source(TokenSource::Fixed(token))
     }
@@ -491,9 +491,9 @@ impl Client {
 struct Ready<'a> {
     token: Option<Token>,
     target: Arc<Target>,
-    /// Its turn among the calls of this client.
+    /// Turn of the call among the calls of this client.
     _turn: Option<Turn<'a>>,
-    /// Its turn among the programs of this machine.
+    /// Turn of the call among the programs of this machine.
     _shared: Option<SharedTurn>,
 }
 
@@ -503,7 +503,7 @@ struct Body<'a> {
     target: &'a Target,
     /// When the server must have sent it.
     until: Instant,
-    /// How many bytes were read.
+    /// Number of bytes that were read.
     length: usize,
     client: &'a Client,
     turn: Option<turns::FairTurn>,
@@ -574,10 +574,10 @@ impl Body<'_> {
 
 /// The time limits of one call.
 struct Time {
-    /// When it must be sent at the latest.
+    /// Latest time at which the call may be sent.
     latest: Instant,
     deadline: Instant,
-    /// How long one server may take.
+    /// Longest time that one server may take.
     patience: Duration,
 }
 

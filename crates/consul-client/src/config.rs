@@ -12,12 +12,12 @@ use super::{AuthMethod, Observer};
 pub struct ConfigError {
     /// The environment variable that carries the setting.
     pub variable: &'static str,
-    /// What is wrong with it and what is allowed. Never a secret value.
+    /// Description of the mistake and of what is allowed. The text never contains a secret value.
     pub problem: String,
 }
 
 impl ConfigError {
-    /// What is wrong with a setting.
+    /// Describes what is wrong with a setting.
     pub fn new(variable: &'static str, problem: impl Into<String>) -> Self {
         let problem = problem.into();
         Self { variable, problem }
@@ -72,7 +72,7 @@ pub struct Config {
     pub namespace: Option<String>,
     /// The admin partition, with Consul Enterprise (`CONSUL_PARTITION`).
     pub partition: Option<String>,
-    /// How long a call may take, with its retries. A blocking query adds its wait.
+    /// Longest time that a call may take, with its retries. A blocking query may take its wait in addition.
     pub timeout: Duration,
     /// How many blocking queries there may be at once, each on a connection of its own. Watches beyond that poll. All
     /// other calls use up to 86 more of the 200 connections that Consul accepts from one address

@@ -7,7 +7,7 @@ use super::Error;
 pub(super) struct Elements {
     /// The beginning of the current element.
     element: Vec<u8>,
-    /// How many brackets are open, that of the array included.
+    /// Number of open brackets, including that of the array.
     depth: usize,
     in_string: bool,
     escaped: bool,
@@ -15,7 +15,7 @@ pub(super) struct Elements {
 }
 
 impl Elements {
-    /// How many bytes of the current element there are.
+    /// Number of bytes of the current element so far.
     pub(super) fn pending(&self) -> usize {
         self.element.len()
     }

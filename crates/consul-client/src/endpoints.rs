@@ -1,4 +1,4 @@
-//! Which server is asked: one that works, until it fails.
+//! Chooses the server that is asked: a server that works is used until it fails.
 //!
 //! Each configured address is one target, or, if it is a name, one target for each address that the name resolves to:
 //! a headless Service has all servers behind one name, and a server that accepts connections but does not answer must
@@ -32,9 +32,9 @@ const MOST: usize = 32;
 /// The most connections to a server that are kept while they are not used.
 const IDLE: usize = 32;
 
-/// One server, with its own connections.
+/// A server, with its own connections.
 pub(super) struct Target {
-    /// For messages: the address, and what its name resolved to.
+    /// Name of the server in messages: its address, and the address that its host name resolved to.
     pub(super) name: String,
     pub(super) http: Client,
     /// Closes each connection after one call.

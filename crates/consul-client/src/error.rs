@@ -1,4 +1,4 @@
-//! What can go wrong with a call, and how it is read from Consul's answers.
+//! Defines the errors of a call, and reads them from Consul's answers.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -6,13 +6,13 @@ use serde::{Deserialize, Deserializer};
 
 use crate::text::one_line;
 
-/// How a call failed. Messages never contain a token.
+/// Failure of a call. Messages never contain a token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// No server answered: not found by name, refused, cut off, or silent for too long.
     #[error("Consul cannot be reached: {message}")]
     Unreachable {
-        /// Which server, and why not.
+        /// Name of the server and the cause of the failure.
         message: String,
         /// The request had been sent, so a write in it may have been applied.
         undecided: bool,
@@ -53,8 +53,8 @@ pub enum Error {
     /// The answer is longer than this client reads.
     #[error("Consul's answer has more than {} MiB", .0 >> 20)]
     AnswerTooLarge(usize),
-    /// What is below the prefix does not fit into the [`Budget`](super::Budget) of so many bytes, beside what is kept of
-    /// others.
+    /// The data below the prefix does not fit into the [`Budget`](super::Budget) of so many bytes, beside the data that
+    /// is kept of other prefixes.
     #[error("Consul's answer does not fit into the {} MiB that are kept of all its answers", .0 >> 20)]
     PrefixTooLarge(usize),
     /// A long answer came, and other long ones were read for so long that it could not be read in time.
@@ -89,7 +89,7 @@ pub enum Error {
     Decode(String),
 }
 
-/// Why a login failed.
+/// Cause of a failed login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoginFailure {
     /// The auth method, and why it failed.
@@ -105,10 +105,10 @@ impl Display for LoginFailure {
     }
 }
 
-/// Why one operation of a transaction failed.
+/// Failure of one operation of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct OpError {
-    /// Which operation: its place in the transaction, from 0.
+    /// Position of the operation in the transaction, from 0.
     #[serde(rename = "OpIndex")]
     pub operation: usize,
     /// Consul's words, such as `failed to set key "k", index is stale`.
@@ -139,7 +139,7 @@ fn list(errors: &[OpError]) -> String {
     errors.iter().map(each).collect::<Vec<_>>().join("; ")
 }
 
-/// How many characters of an answer's text a message quotes.
+/// Number of characters of an answer's text that a message quotes.
 const MESSAGE: usize = 512;
 
 impl Error {

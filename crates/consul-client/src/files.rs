@@ -20,17 +20,17 @@ use tokio::{
 
 use super::ConfigError;
 
-/// How often files are checked.
+/// Interval between two checks of the files.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a check may take: the disk may hang.
+/// Longest time that a check may take. The time is limited because the disk may hang.
 pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Which files, and what is read from them. Its methods may block.
 pub trait Source: Send + Sync + 'static {
     /// What is read.
     type Content: Clone + Send + 'static;
-    /// Its name, for the log.
+    /// Name of the files, for the log.
     const NAME: &'static str;
     /// The files.
     fn files(&self) -> Vec<PathBuf>;

@@ -33,7 +33,7 @@ pub struct Id {
 }
 
 impl Id {
-    /// Its text.
+    /// Returns the text of the id.
     pub fn as_str(&self) -> &str {
         &self.text
     }

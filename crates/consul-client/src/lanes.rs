@@ -1,4 +1,4 @@
-//! How many calls run at once: each kind has its own limit, so that no kind waits for another.
+//! Limits how many calls run at once. Each kind of call has its own limit, so that no kind waits for another.
 //!
 //! A renewal is answered from the leader's memory, and a read without a raft commit. If they waited for transactions,
 //! a slow raft would cost holders their locks.

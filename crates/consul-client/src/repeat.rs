@@ -1,4 +1,4 @@
-//! When a failed call is made again.
+//! Decides when a failed call is made again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{
 /// Between the attempts of one call.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
-/// How many pauses one call makes.
+/// Number of pauses that one call makes.
 const PAUSES: u32 = 5;
 
 /// The shortest pause after "too many requests".

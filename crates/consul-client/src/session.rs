@@ -32,7 +32,7 @@ pub struct NewSession {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Session {
-    /// Its id.
+    /// Id of the session.
     #[serde(rename = "ID")]
     pub id: SessionId,
     /// A name for people; may be empty.
@@ -40,13 +40,13 @@ pub struct Session {
     pub name: String,
     /// The node that it belongs to.
     pub node: String,
-    /// How long it lives without a renewal: may be longer than requested.
+    /// Time that the session lives without a renewal. Consul may choose a longer time than was requested.
     #[serde(rename = "TTL", default, deserialize_with = "ttl")]
     pub ttl: Option<Duration>,
-    /// How long keys that it held can't be locked by another session after its end.
+    /// Time after the session's end in which no other session can lock the keys that the session held (lock-delay).
     #[serde(default, deserialize_with = "nanoseconds")]
     pub lock_delay: Duration,
-    /// What happens to the keys that it holds when it ends.
+    /// Behavior for the keys that the session holds when it ends.
     #[serde(default)]
     pub behavior: Behavior,
     /// The raft index at which it was made.
@@ -57,10 +57,10 @@ pub struct Session {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Behavior {
-    /// They stay and are unlocked.
+    /// Consul keeps the keys and unlocks them.
     #[default]
     Release,
-    /// They are deleted.
+    /// Consul deletes the keys.
     Delete,
 }
 
@@ -156,7 +156,7 @@ impl Client {
         all(&answer)
     }
 
-    /// All sessions that the token may read.
+    /// Lists all sessions that the token may read.
     pub async fn sessions(&self) -> Result<Vec<Session>, Error> {
         let call = Call::get("session_list", "/v1/session/list".to_owned());
         all(&self.send(call.consistent()).await?)

@@ -1,4 +1,4 @@
-//! Which servers the client trusts over TLS, and its own certificate.
+//! Configures which servers the client trusts over TLS, and the client's own certificate.
 
 use std::{
     path::{Path, PathBuf},

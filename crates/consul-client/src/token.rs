@@ -55,7 +55,7 @@ pub enum InvalidToken {
     /// No header can carry it.
     #[error("holds characters that no token has")]
     Characters,
-    /// It is longer than any token.
+    /// The text is longer than any token can be.
     #[error("holds more than {} KiB, which no token has", LONGEST >> 10)]
     TooLong,
 }
@@ -104,7 +104,7 @@ impl fmt::Debug for TokenCell {
     }
 }
 
-/// Where the token comes from.
+/// Source of the token.
 pub(super) enum TokenSource {
     None,
     Fixed(Token),

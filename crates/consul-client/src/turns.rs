@@ -82,7 +82,7 @@ struct Shares {
 #[derive(Debug, Default)]
 struct Share {
     taken: usize,
-    /// When it was given its last turn, counted in turns; 0: never.
+    /// Number of the last turn that the owner was given; 0 if it was never given one.
     last: u64,
     waiting: VecDeque<oneshot::Sender<FairTurn>>,
 }

@@ -17,28 +17,28 @@ use super::{
     shared_turn::{Purpose, SharedTurn},
 };
 
-/// How a prefix is watched.
+/// Settings of the watch of a prefix.
 #[derive(Clone, Debug)]
 pub struct WatchOptions {
     /// The longest time between two readings without a change, at most 10 min. Consul adds up to a sixteenth.
     pub wait: Duration,
-    /// How many readings may follow each other without a pause.
+    /// Number of readings that may follow each other without a pause.
     pub burst: u32,
-    /// How many readings a second there may be in the long run: more than zero. Faster changes share a reading. A reading
-    /// counts once for each 25 entries, because Consul sends all of them for each change. It delays the next one by at
-    /// most half of `wait`.
+    /// Largest number of readings a second in the long run, more than zero. Faster changes share a reading. A reading
+    /// counts once for each 25 entries, because Consul sends all entries for each change. A reading delays the next one
+    /// by at most half of `wait`.
     pub rate: f64,
     /// Whether changes are urgent. A watch beyond [`Config::max_watches`](super::Config::max_watches) polls: every
     /// second if they are, and after `wait` if not.
     pub urgent: watch::Receiver<bool>,
-    /// How much time there is at least from one reading to the next, at most half of `wait`: changes meanwhile share
-    /// a reading. It may be made shorter at any time.
+    /// Shortest time from one reading to the next, at most half of `wait`. Changes within this time share a reading.
+    /// The sender may shorten the time whenever it likes.
     pub spacing: watch::Receiver<Duration>,
     /// Whether it takes one of the turns to watch that all programs of this machine share; without one it polls, as a
     /// watch beyond [`Config::max_watches`](super::Config::max_watches) does, and keeps no connection meanwhile. For
     /// programs of which hundreds may run on a machine.
     pub shares_turns: bool,
-    /// What is known of the prefix: of that, no second copy is made.
+    /// Entries of the prefix that are already known. The watch makes no second copy of them.
     pub known: Entries,
 }
 
@@ -56,7 +56,7 @@ impl Default for WatchOptions {
     }
 }
 
-/// How many entries a reading may have and still count once.
+/// Largest number of entries of a reading that counts once.
 const ENTRIES: u32 = 25;
 
 /// Between urgent readings of a watch that polls, shortened by up to a half.
@@ -150,7 +150,7 @@ struct Watch {
     wait: Duration,
     urgent: watch::Receiver<bool>,
     spacing: watch::Receiver<Duration>,
-    /// When the last reading came.
+    /// Time of the last reading.
     last: Option<Instant>,
     /// The index that a change must pass, and the server that it is from; `None`: do not wait.
     since: Option<(u64, Arc<Target>)>,

@@ -41,15 +41,16 @@ use self::{
 };
 use crate::stderr::Stderr;
 
-/// How long after the command's end a signal may be meant for the command: systemd and terminals send it to both.
+/// Time after the command's end in which a signal may still be meant for the command. A signal may arrive here as well,
+/// because systemd and terminals send it to both processes.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The command to run, and its slots.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The slots.
+    /// Slots that the command needs.
     pub(crate) slots: holder::Settings,
-    /// How long to wait for them; `None`: without a limit.
+    /// Longest time to wait for the slots; `None` for no limit.
     pub(crate) patience: Option<Duration>,
     /// Whether only what goes wrong is reported.
     pub(crate) quiet: bool,

@@ -71,7 +71,7 @@ impl From<Row> for Kind {
 }
 
 impl Kind {
-    /// Those that are known in code.
+    /// Kinds that are known in code.
     const CODED: [Self; 7] = [
         Self::Job,
         Self::JobSet,
@@ -88,7 +88,7 @@ impl Kind {
         Self::CODED.into_iter().chain(listed).collect()
     }
 
-    /// Its name, as in sessions, contenders, events and logs.
+    /// Returns the name of the kind, as in sessions, contenders, events and logs.
     pub fn name(&self) -> KindName {
         self.as_str().into()
     }
@@ -259,9 +259,9 @@ impl Kind {
         }
     }
 
-    /// Whether a waiting one is made to fail by a write to its status, which may be refused though all others are
-    /// allowed: then it can be put on hold. A row's is first held to fail; all others fail by their specs, as they start;
-    /// and of a Workload of Kueue the hold is its owner's.
+    /// Whether a waiting workload is made to fail by a write to its status. The API server may refuse this write though
+    /// it allows all others: then the workload can be put on hold. A workload of a row's kind is first held to fail.
+    /// All other workloads fail by their specs, as they start. A Workload of Kueue is held by the hold of its owner.
     pub fn fails_by_status(&self) -> bool {
         matches!(self, Self::JobSet | Self::Pod)
     }
@@ -363,7 +363,7 @@ impl Kind {
 /// A field that the schema of a kind must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Needed {
-    /// Its path, as in `spec.suspend`. A step into a list is not named.
+    /// Path of the field, as in `spec.suspend`. The path does not name a step into a list.
     pub path: String,
     /// The least version of its controller that has it, for people; `None` of a user's row that does not say.
     pub since: Option<String>,

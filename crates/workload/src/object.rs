@@ -13,7 +13,7 @@ use crate::kind::{job::Job, kueue::Beside};
 /// is left alone, and disturbs no other one.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Object {
-    /// Its metadata.
+    /// Metadata of the object.
     #[serde(default)]
     pub metadata: ObjectMeta,
     spec: Option<Box<RawValue>>,

@@ -8,7 +8,7 @@ use consul_semaphore_api::annotations::{AnnotationError, KEY};
 /// Why a workload that names a semaphore is not in its queue. Its text says why, and what to correct.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
-    /// Its annotations can't be read: it stays suspended until they are corrected.
+    /// The workload's annotations can't be read: the workload stays suspended until they are corrected.
     #[error(transparent)]
     Malformed(#[from] AnnotationError),
     /// Something else starts and stops it: it is left alone.
@@ -17,16 +17,17 @@ pub enum Obstacle {
     /// This made it, and decides when it runs: it is left alone.
     #[error("{0} made it, and decides when it runs")]
     Owned(String),
-    /// It runs without a slot, and its kind can't be held any more: it is left alone.
+    /// The workload runs without a slot, and its kind can't be held once it runs: the
+    /// operator leaves the workload alone.
     #[error(
         "it runs without a slot, and a {0} can't be held once it has started. Make it held, with its annotations, as the \
          admission policies do"
     )]
     Started(KindName),
-    /// Its kind's controller can't hold it as it is.
+    /// The controller of the workload's kind can't hold the workload as it is.
     #[error("{0}")]
     Unfit(String),
-    /// It can't be started by one patch.
+    /// The workload can't be started by one patch.
     #[error("{0}")]
     TooLarge(String),
     /// This semaphore is keyed, and the workload does not name the key.
@@ -51,7 +52,7 @@ pub enum Obstacle {
          can't be granted at once: ask for slots of semaphores that agree in it"
     )]
     Apart(Arc<str>, Arc<str>),
-    /// It asks for more slots of a semaphore than that ever has.
+    /// The workload asks for more slots of a semaphore than the semaphore ever has.
     #[error(
         "it asks for {slots} slots of {semaphore}, of which it can have {most} at most: ask for fewer, or raise the limit"
     )]

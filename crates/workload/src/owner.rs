@@ -10,7 +10,7 @@ use crate::Kind;
 pub struct OwnerKind {
     /// The group of its API.
     pub group: &'static str,
-    /// Its name.
+    /// Name of the kind.
     pub kind: &'static str,
 }
 

@@ -21,7 +21,7 @@ pub const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[resource(inherit = core::Pod, crates(kube_core = kube_core))]
 pub struct Pod {
-    /// Its metadata.
+    /// Metadata of the pod.
     #[serde(default, deserialize_with = "or_default")]
     pub metadata: ObjectMeta,
     #[serde(default, deserialize_with = "or_default")]
@@ -83,11 +83,11 @@ pub(crate) enum Which {
 /// A workload, as the objects that it makes refer to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Maker {
-    /// Its kind.
+    /// Kind of the workload.
     pub(crate) kind: KindName,
     /// The API group of its kind.
     pub(crate) group: String,
-    /// Its uid.
+    /// Uid of the workload.
     pub(crate) uid: Uid,
     /// The label in which its controller writes its uid, if there is one. Older controllers may not write it.
     pub(crate) uid_label: Option<&'static str>,
@@ -96,9 +96,9 @@ pub(crate) struct Maker {
 /// What an object says about whether it belongs to a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Belongs {
-    /// It does.
+    /// The object belongs to the workload.
     Yes,
-    /// It belongs to another workload.
+    /// The object belongs to another workload.
     No,
     /// As much as its controller does. If that can't be found out, `otherwise` says whether it counts.
     AsItsController {
@@ -221,7 +221,7 @@ pub fn group_of(api_version: &str) -> &str {
 /// A pod of a workload in a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnPod {
-    /// Its namespace, which is the workload's.
+    /// Namespace of the pod, which is the workload's.
     pub namespace: String,
     /// The workload that it belongs to.
     pub workload: Uid,

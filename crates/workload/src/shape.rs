@@ -17,11 +17,13 @@ pub enum Shape {
     Listed(Box<Listing>),
     /// At which place in its list of scheduling gates ours is.
     Gate(usize),
-    /// It is made of workloads of its own kind.
+    /// The workload is made of workloads of its own kind.
     Nested,
-    /// Its user shut it down while it was held, so it is to fail; its controller does nothing about that while it is held.
+    /// The user shut the workload down while it was held, so the workload is to fail; its controller does nothing about
+    /// the shutdown while the workload is held.
     ShutDown,
-    /// It is suspended, and its status still has a start time, as before Kubernetes 1.36: its template can't be changed.
+    /// The workload is suspended, and its status still has a start time, as before Kubernetes 1.36: its template can't
+    /// be changed.
     Started,
     /// Which of its admission checks are ours, and what its sets of pods are called.
     Checks {

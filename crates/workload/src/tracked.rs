@@ -15,7 +15,7 @@ use crate::{
 /// The stored part of a workload that asks for a slot, or was started in one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrackedWorkload {
-    /// Its namespace.
+    /// Namespace of the workload.
     pub namespace: Arc<str>,
     /// What the engine needs to know about it.
     pub workload: Arc<Workload>,

@@ -6,12 +6,12 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinitionVersion as Version, JSONSchemaProps as Schema, JSONSchemaPropsOrArray,
 };
 
-/// How an installed definition differs.
+/// Difference of an installed definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Difference {
-    /// It lacks this version, or does not store it.
+    /// The installed definition lacks this version, or does not store it.
     Version,
-    /// It lacks this property: the API server drops its values.
+    /// The installed definition lacks this property, so the API server drops the property's values.
     Property(String),
     /// Something else: a line of this program's YAML, and the installed line instead.
     Line { ours: String, theirs: String },

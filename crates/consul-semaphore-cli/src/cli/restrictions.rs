@@ -71,7 +71,7 @@ pub(super) fn window(text: &str) -> Result<WindowSpec, String> {
     }
 }
 
-/// How long a window stays open.
+/// Reads the time for which a window stays open.
 fn open_for(text: &str) -> Result<Duration, String> {
     let length = Seconds::<60, 604_800>::from_str(text);
     length.map(Seconds::get).map_err(|error| error.to_string())
@@ -97,10 +97,10 @@ pub(super) fn reserve(text: &str) -> Result<Reserved, String> {
     })
 }
 
-/// What both say of a semaphore with this limit.
+/// Returns the restrictions that the windows and the reserved slots put on a semaphore with this limit.
 ///
 /// # Errors
-/// There are too many windows, or more slots are reserved than there are.
+/// There are too many windows, or more slots are reserved than the limit.
 pub(super) fn restrictions(
     limit: u32,
     windows: Vec<WindowSpec>,

@@ -59,7 +59,7 @@ pub(crate) struct OfKueue {
 
 /// The semaphore that the workload names.
 pub(crate) enum Named<'a> {
-    /// It names none.
+    /// The workload names no semaphore.
     Nothing,
     /// None of that name exists, but these do.
     Missing(&'a [String]),
@@ -79,11 +79,11 @@ impl Asked<'_> {
 /// What the workload does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum State {
-    /// It is in the queue.
+    /// The workload is in the queue.
     Waiting,
-    /// It asks for a slot, and is not in the queue.
+    /// The workload asks for a slot, and is not in the queue.
     NotQueued,
-    /// It does not ask for a slot.
+    /// The workload does not ask for a slot.
     NotAnnotated,
     Running,
     Finished,

@@ -40,7 +40,7 @@ pub(super) fn resource() -> ApiResource {
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[resource(inherit = batch::Job, crates(kube_core = kube_core))]
 pub struct Job {
-    /// Its metadata.
+    /// Metadata of the Job.
     #[serde(default, deserialize_with = "or_default")]
     pub metadata: ObjectMeta,
     #[serde(default, deserialize_with = "or_default")]

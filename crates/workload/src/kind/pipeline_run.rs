@@ -34,7 +34,7 @@ pub(super) fn resource() -> ApiResource {
     super::resource("tekton.dev", "v1", "PipelineRun", "pipelineruns")
 }
 
-/// Its pods.
+/// Returns the queries for the pods of a `PipelineRun`.
 pub(super) fn pods(uid: &Uid) -> Vec<OwnQuery> {
     let own = format!("tekton.dev/pipelineRunUID={uid}");
     vec![own.into(), pods::of(uid).into()]

@@ -41,11 +41,11 @@ const MOST_NAME: usize = 63;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Row {
-    /// Its group and version.
+    /// API group and version of the kind.
     api_version: String,
-    /// Its name.
+    /// Name of the kind.
     kind: String,
-    /// Its name in URLs.
+    /// Name of the kind in URLs.
     plural: String,
     /// How it is held, and when it has ended.
     pub life: Life,
@@ -83,9 +83,9 @@ pub struct Life {
 pub struct Hold {
     /// The field of the spec.
     pub path: Path,
-    /// Its value while it is held.
+    /// Value of the field while the workload is held.
     pub held: Scalar,
-    /// Its value once it may run; without one, the field is removed.
+    /// Value of the field once the workload may run; without a value, the field is removed.
     pub started: Option<Scalar>,
 }
 
@@ -153,7 +153,7 @@ pub struct Failed {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FailedCondition {
-    /// Its type.
+    /// Type of the condition.
     #[serde(rename = "type")]
     pub type_: String,
     /// Its reason: why the operator ended it, if its controller does not demand another one.
@@ -188,7 +188,7 @@ pub struct Pods {
 pub struct ManagedBy {
     /// The field with the name of the controller.
     pub path: Path,
-    /// Its value for the kind's own controller.
+    /// Value of the field for the kind's own controller.
     pub own: String,
 }
 

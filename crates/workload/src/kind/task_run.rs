@@ -34,7 +34,7 @@ pub(super) fn resource() -> ApiResource {
     super::resource("tekton.dev", "v1", "TaskRun", "taskruns")
 }
 
-/// Its pods.
+/// Returns the queries for the pods of a `TaskRun`.
 pub(super) fn pods(uid: &Uid) -> Vec<OwnQuery> {
     let by_holder = OwnQuery {
         labels: pods::of(uid),

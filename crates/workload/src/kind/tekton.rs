@@ -27,11 +27,11 @@ pub(super) const LEAST: &str = "Tekton Pipelines 1.15";
 /// The value of `spec.managedBy` for Tekton's own controller.
 const CONTROLLER: &str = "tekton.dev/pipeline";
 
-/// The words of a kind of run for `spec.status`.
+/// Values of `spec.status` for a kind of run.
 pub(super) struct Words {
-    /// It is not to start.
+    /// Value for a run that is not to start.
     pub(super) pending: &'static str,
-    /// It is to end.
+    /// Value for a run that is to end.
     pub(super) cancelled: &'static str,
 }
 
@@ -177,8 +177,8 @@ pub(super) fn ends_below(workload: &Target, shape: &Shape) -> Vec<EndBelow> {
     ]
 }
 
-/// One patch lets it start, and writes the sequencers of its slots into its metadata, which Tekton copies to all that it
-/// makes. Its spec can't be changed.
+/// Starts a run by one patch, which also writes the sequencers of its slots into the run's metadata. Tekton copies the
+/// metadata to all objects that the run makes. The run's spec can't be changed.
 fn start(start: &Start) -> Request {
     let mut metadata = metadata(&start.workload, &record(start).into());
     metadata["labels"] = holder_label(start).into();

@@ -45,7 +45,7 @@ pub(super) fn resource() -> ApiResource {
     super::resource("argoproj.io", "v1alpha1", "Workflow", "workflows")
 }
 
-/// Its pods.
+/// Returns the queries for the pods of a Workflow.
 pub(super) fn pods(workload: &Identity) -> Vec<OwnQuery> {
     let uid = &workload.uid;
     let by_holder = OwnQuery {
