@@ -1,5 +1,6 @@
-//! What is wrong with annotations that have no effect: those of this program's domain that are misspelt, or in another
-//! place than on the workload, and those of a domain that was probably meant to be this one.
+//! Advises users about annotations that have no effect: misspelt annotations of this program's domain, annotations of
+//! this domain in another place than on the workload, and annotations of a domain that was probably meant to be this
+//! one.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ const TRACES: [&str; 2] = ["consul", "semaphore"];
 /// Largest number of mistakes that one advice lists.
 const MOST: usize = 3;
 
-/// How similar a known name must be, from 0 to 1, to be suggested.
+/// Least similarity, from 0 to 1, that a known name must have to be suggested.
 const ALIKE: f64 = 0.7;
 
 /// Number of characters of a name that an advice quotes, because a name of another domain may have 317.
@@ -28,8 +29,8 @@ type Map = BTreeMap<String, String>;
 pub struct Places<'a> {
     /// Kind of the workload, as the advice names it.
     pub kind: &'a str,
-    /// Where the annotations belong in an object that makes such workloads, for people: `in a CronJob: spec...`. Empty
-    /// if there is no such object.
+    /// Place of the annotations in an object that makes such workloads, for people: `in a CronJob: spec...`. Empty if
+    /// there is no such object.
     pub made_by: &'a str,
     /// Annotations of the workload, where the operator reads them.
     pub annotations: &'a Map,
@@ -166,7 +167,7 @@ fn nearest(word: &str) -> Option<&'static str> {
         .max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
 }
 
-/// How similar two words are, from 0 to 1.
+/// Returns the similarity of two words, from 0 to 1.
 fn alike(one: &str, other: &str) -> f64 {
     strsim::normalized_damerau_levenshtein(one, other)
 }
