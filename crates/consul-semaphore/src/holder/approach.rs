@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(last_of_sixty().left, 55);
         assert_eq!(left(0, &holds), Some(55));
         assert_eq!(left(2, &holds), Some(53));
-        // A session that was granted a slot, and still exists.
+        // The sessions were granted a slot, and still exist.
         assert_eq!(left(2, &lock(2, &["w2", "w3"])), Some(51));
         assert_eq!(left(21, &holds), Some(34), "still a long queue");
         assert_eq!(left(22, &holds), Some(21), "a short one");
