@@ -222,7 +222,7 @@ mod tests {
             proofs.note(second(now), [("a", proved(40))]);
         }
         assert_eq!(proofs.of(&"a"), Some(last(40, 52)));
-        // It is frozen for a minute, and then replaced by another process.
+        // The process is frozen for a minute, and then replaced by another process.
         proofs.note(second(152), [("a", proved(40))]);
         assert_eq!(proofs.of(&"a"), Some(last(40, 52 + 4)));
         let (complete, groups) = proofs.entries().unwrap();

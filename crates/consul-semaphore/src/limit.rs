@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    /// How often a limit is written again that is always overwritten.
+    /// Number of times that a limit is written again that is always overwritten.
     fn written_again(mut defence: Defence) -> usize {
         let enforced = Agreement::Write { enforced: true };
         let mut times = 0;

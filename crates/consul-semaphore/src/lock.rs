@@ -251,7 +251,7 @@ fn room(limit: u32, held: usize) -> usize {
 pub(super) struct LockDraft<'a> {
     body: Cow<'a, LockBody>,
     change: LockChange,
-    /// How many of the holders in the body are removed.
+    /// Number of holders in the body that are removed.
     removed: usize,
 }
 

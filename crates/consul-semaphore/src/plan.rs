@@ -257,18 +257,18 @@ pub enum Failed {
     Contended(Skipped),
     /// The workload has waited in the queue for as long as it may wait.
     TimedOut {
-        /// How long it may wait.
+        /// Time for which the workload may wait.
         timeout: Duration,
-        /// What it asks for, as in its annotation.
+        /// The slots that the workload asks for, as in its annotation.
         asked: String,
-        /// Who has the slots, for each of its semaphores by its name.
+        /// The contenders that have the slots, for each of the workload's semaphores by its name.
         taken: Vec<(String, Skipped)>,
     },
     /// The workload has waited for as long as it may wait, and something keeps it out of the queue.
     Unqueued {
-        /// How long it may wait.
+        /// Time for which the workload may wait.
         timeout: Duration,
-        /// What keeps it out of the queue.
+        /// The reason that keeps the workload out of the queue.
         why: String,
     },
     /// A newer workload that asks for the same slots supersedes this one.

@@ -10,7 +10,7 @@ use crate::{
 };
 use consul_client::{self as consul, SessionId, clock};
 
-/// How many holders a message names.
+/// Number of holders that a message names.
 const NAMED: usize = 5;
 
 /// The reason why there is no slot.
