@@ -81,7 +81,8 @@ pub fn advise(places: Places<'_>) -> Option<String> {
             if !OF_USERS.contains(&name) {
                 return unknown(what, name, places);
             }
-            // A name on both the workload and its pods is not a mistake, because it lets users select the pods.
+            // A name on both the workload and its pods is not a mistake, because on the pods it lets users select
+            // them.
             (!annotations.contains_key(name)).then(|| {
                 format!(
                     "{what} {name} {place}, where it has no effect: make it an annotation of the {kind} itself{made_by}"
@@ -112,7 +113,7 @@ pub fn advise(places: Places<'_>) -> Option<String> {
     Some(format!("{so_far}: {}", mistakes.join("; ")))
 }
 
-/// The names of this program's domain, in order.
+/// Returns the names of this program's domain, in order.
 fn ours(place: &Map) -> impl Iterator<Item = &str> {
     let names = place.range(DOMAIN.to_owned()..).map(|(name, _)| name);
     names
@@ -132,13 +133,13 @@ fn unknown(what: &str, name: &str, places: Places<'_>) -> Option<String> {
     Some(format!("{what} {name} is unknown: {advice}"))
 }
 
-/// The name of this program's domain that was probably meant by one of another domain.
+/// Returns the name of this program's domain that a name of another domain was probably meant to be.
 fn meant(name: &str) -> Option<&'static str> {
     let (domain, word) = name.split_once('/')?;
     if domain == domain_name() || !TRACES.iter().any(|trace| domain.contains(trace)) {
         return None;
     }
-    // Consul's own tools use its name in their domains, and none of the words below.
+    // Consul's own tools use Consul's name in their domains, and none of the words below.
     let nearest = nearest(word)?;
     let is_ours = domain.contains("consul-semaphore") || alike(domain, domain_name()) >= ALIKE;
     (is_ours || nearest == SEMAPHORE).then_some(nearest)
@@ -157,7 +158,7 @@ fn correction(known: &str, places: Places<'_>) -> String {
     }
 }
 
-/// The name for users whose word is the most like this one, if one is.
+/// Returns the name for users whose word is the most similar to this one, if one is similar enough.
 fn nearest(word: &str) -> Option<&'static str> {
     let word = word.to_lowercase();
     let likeness = |known: &&str| alike(&word, known.trim_start_matches(DOMAIN));
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(advice(&OF_USERS, &[], &[]), None);
         assert_eq!(advice(&OF_USERS, &[SEMAPHORE], &OF_USERS), None);
         assert_eq!(advice(&OF_USERS, &[WAITS_LABEL], &[]), None);
-        // What the operator wrote stays on a Job that no longer asks for a slot, and on its copies.
+        // The operator's names stay on a Job that no longer asks for a slot, and on its copies.
         assert_eq!(advice(&[SESSION], &[], &OF_THE_OPERATOR), None);
     }
 
@@ -277,7 +278,7 @@ mod tests {
             says(found, &["has no effect", name, "remove it"]);
             assert!(!advice.contains("write"), "{advice}");
         }
-        // The other one is not there.
+        // The annotation `consul-semaphore.io/priority` is not on the workload, so there is nothing to remove.
         let found = advice(&[SEMAPHORE, "consul.io/priority"], &[], &[]);
         assert_eq!(found, None, "it is not like ours");
         let found = advice(&[SEMAPHORE, "consul-semaphore/priority"], &[], &[]);
@@ -319,7 +320,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the annotations are, the advice fits into an event.
+        /// The advice fits into an event, whatever the annotations are.
         #[test]
         fn any_names_are_told_or_not(
             names in prop::collection::vec((0..3_usize, "[A-Za-z0-9._-]{1,63}"), 0..9),

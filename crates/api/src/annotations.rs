@@ -280,7 +280,7 @@ fn parse_on_contention(text: &str) -> Result<OnContention, AnnotationError> {
 }
 
 fn parse_wait_timeout(text: &str) -> Result<Duration, AnnotationError> {
-    // As long as the schema allows in the spec.
+    // This is the length that the schema allows in the spec.
     const LONGEST: usize = 32;
     let timeout = Some(text).filter(|text| text.len() <= LONGEST);
     let timeout = timeout.and_then(|text| text.parse().ok());

@@ -12,10 +12,10 @@ pub const DEFAULT_FILTER: &str = "info,kube=warn,kube_runtime::watcher=off,kube_
 /// The format of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people: time, level, target, message and fields; in colours on a terminal.
+    /// Lines for people: time, level, target, message and fields; in colours on a terminal.
     #[default]
     Text,
-    /// For machines: one JSON object a line, with the event's fields at its top level.
+    /// Lines for machines: one JSON object a line, with the event's fields at its top level.
     Json,
 }
 

@@ -37,7 +37,7 @@ pub trait Gate: Send + Sync {
     fn refusal(&self) -> Option<Error>;
 }
 
-/// Consul's HTTP API. Clones share connections, the token and the state of the servers.
+/// A client of Consul's HTTP API. Clones share connections, the token and the state of the servers.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -713,7 +713,7 @@ mod tests {
         assert!(!taken.is_empty());
         let error = busy.list("p/").await.unwrap_err();
         assert!(matches!(error, Error::NoTurn(_)), "{error}");
-        // That ends no wait at this server, and others have their turns.
+        // The taken turns end no wait at this server, and other owners have their turns.
         assert_eq!(other.list("p/").await.unwrap().entries.len(), 2000);
         assert!(readings.recv().now_or_never().is_none());
         assert_eq!(waits.load(Ordering::Relaxed), 1);

@@ -72,7 +72,7 @@ impl Client {
             return Err(answer.not_found());
         }
         if keys.is_empty() {
-            // The same check as for a listing: Consul denies reading a single key explicitly.
+            // Consul may not report that it left keys out, but it denies reading a single key explicitly.
             self.table_index("kv_keys", prefix).await?;
         }
         let complete = !answer.filtered;
@@ -251,7 +251,7 @@ pub(super) struct WireEntry<'a> {
 }
 
 impl WireEntry<'_> {
-    /// Whether the entry is locked by the session that its key is named after.
+    /// Whether the session that the entry's key is named after has locked the entry.
     pub(super) fn is_contender(&self) -> bool {
         let name = self.key.rsplit_once('/').map(|(_, name)| name);
         let session = self.session.as_ref().map(SessionId::as_str);

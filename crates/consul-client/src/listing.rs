@@ -363,7 +363,7 @@ mod tests {
         let contenders = 20;
         let listed = 256 + 7 + 5;
         let derived = 4096 + contenders * 1024;
-        // Room for the listing, two readers, and an eighth of it all.
+        // The budget has room for the listing, two readers, and an eighth of the whole budget.
         let budget = Budget::new((contenders * listed + 2 * derived) * 8 / 7 + 8);
         let (account, kept) = keep(&budget, "team", "p", contenders).await;
         let entries = kept.unwrap().unwrap();
@@ -373,7 +373,7 @@ mod tests {
             admitted.push(reader.admit(&entries).await.is_ok());
         }
         assert_eq!(admitted, [true, true, false]);
-        // The others go on, also with a larger listing.
+        // The other readers go on, even with a larger listing.
         drop(entries);
         let entries = keep_again(&account, contenders + 1).await.unwrap().unwrap();
         assert!(readers[0].admit(&entries).await.is_ok());

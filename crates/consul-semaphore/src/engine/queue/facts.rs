@@ -21,9 +21,10 @@ pub(super) struct Facts {
     pub(super) steady: usize,
     pub(super) waiting: Vec<Arc<Workload>>,
     pub(super) excluded: Excluded,
-    /// Sessions of contenders that wait for a rate that may end before a slot granted now does.
+    /// Sessions of workloads that wait for a rate, if the sessions may end before a slot granted now does.
     pub(super) brief: BTreeSet<SessionId>,
-    /// Whether such a session is still unknown, so that nothing can be granted.
+    /// Whether nothing is known yet of the session of a workload that waits for a rate, so that nothing can be
+    /// granted.
     pub(super) unsure: bool,
 }
 
