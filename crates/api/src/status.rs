@@ -32,7 +32,7 @@ pub struct ConsulSemaphoreStatus {
     #[schemars(with = "i32")]
     pub limit: Option<i32>,
 
-    /// Number of slots below which another slot is granted, in a window that allows fewer slots than the limit.
+    /// Number of held slots below which another slot is granted, in a window that allows fewer slots than the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     pub window_limit: Option<i32>,

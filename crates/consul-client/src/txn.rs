@@ -68,8 +68,8 @@ impl Client {
         }
     }
 
-    /// Asks whether Consul is Consul Enterprise. Without Enterprise, Consul refuses a namespace or a partition in
-    /// every call except a transaction, where Consul ignores them: the transaction would be applied in the wrong
+    /// Refuses a namespace or a partition unless Consul is Consul Enterprise. Without Enterprise, Consul refuses them
+    /// in every call except a transaction, where Consul ignores them: the transaction would be applied in the wrong
     /// place. So another call asks first.
     async fn refuse_without_enterprise(&self, key: &str) -> Result<(), Error> {
         let Scope {

@@ -257,8 +257,8 @@ async fn wait(
                 // If a signal asks to end in the moment in which a slot is granted, the command is not started.
                 signal = signals.asks_to_end() => return Err(Failure::Interrupted(signal)),
                 granted = &mut acquire => return Ok(granted?),
-                // A prepared process in the foreground is not started early, because the terminal would also signal
-                // or stop it. A start that fails is tried again once there are slots.
+                // A process in the foreground is not prepared early, because the terminal would also signal or stop
+                // it. A start that fails is tried again once there are slots.
                 () = near.notified(), if !settings.foreground && prepared.is_none() => {
                     prepared = Prepared::start(start).ok();
                 }
