@@ -1,5 +1,6 @@
-//! What is wrong with annotations that have no effect: those of this program's domain that are misspelt, or in another
-//! place than on the workload, and those of a domain that was probably meant to be this one.
+//! Advises users about annotations that have no effect: misspelt annotations of this program's domain, annotations of
+//! this domain in another place than on the workload, and annotations of a domain that was probably meant to be this
+//! one.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ const TRACES: [&str; 2] = ["consul", "semaphore"];
 /// Largest number of mistakes that one advice lists.
 const MOST: usize = 3;
 
-/// How similar a known name must be, from 0 to 1, to be suggested.
+/// Least similarity, from 0 to 1, that a known name must have to be suggested.
 const ALIKE: f64 = 0.7;
 
 /// Number of characters of a name that an advice quotes, because a name of another domain may have 317.
@@ -28,8 +29,8 @@ type Map = BTreeMap<String, String>;
 pub struct Places<'a> {
     /// Kind of the workload, as the advice names it.
     pub kind: &'a str,
-    /// Where the annotations belong in an object that makes such workloads, for people: `in a CronJob: spec...`. Empty
-    /// if there is no such object.
+    /// Place of the annotations in an object that makes such workloads, for people: `in a CronJob: spec...`. Empty if
+    /// there is no such object.
     pub made_by: &'a str,
     /// Annotations of the workload, where the operator reads them.
     pub annotations: &'a Map,
@@ -80,7 +81,8 @@ pub fn advise(places: Places<'_>) -> Option<String> {
             if !OF_USERS.contains(&name) {
                 return unknown(what, name, places);
             }
-            // A name on both the workload and its pods is not a mistake, because it lets users select the pods.
+            // A name on both the workload and its pods is not a mistake, because on the pods it lets users select
+            // them.
             (!annotations.contains_key(name)).then(|| {
                 format!(
                     "{what} {name} {place}, where it has no effect: make it an annotation of the {kind} itself{made_by}"
@@ -111,7 +113,7 @@ pub fn advise(places: Places<'_>) -> Option<String> {
     Some(format!("{so_far}: {}", mistakes.join("; ")))
 }
 
-/// The names of this program's domain, in order.
+/// Returns the names of this program's domain, in order.
 fn ours(place: &Map) -> impl Iterator<Item = &str> {
     let names = place.range(DOMAIN.to_owned()..).map(|(name, _)| name);
     names
@@ -131,13 +133,13 @@ fn unknown(what: &str, name: &str, places: Places<'_>) -> Option<String> {
     Some(format!("{what} {name} is unknown: {advice}"))
 }
 
-/// The name of this program's domain that was probably meant by one of another domain.
+/// Returns the name of this program's domain that a name of another domain was probably meant to be.
 fn meant(name: &str) -> Option<&'static str> {
     let (domain, word) = name.split_once('/')?;
     if domain == domain_name() || !TRACES.iter().any(|trace| domain.contains(trace)) {
         return None;
     }
-    // Consul's own tools use its name in their domains, and none of the words below.
+    // Consul's own tools use Consul's name in their domains, and none of the words below.
     let nearest = nearest(word)?;
     let is_ours = domain.contains("consul-semaphore") || alike(domain, domain_name()) >= ALIKE;
     (is_ours || nearest == SEMAPHORE).then_some(nearest)
@@ -156,7 +158,7 @@ fn correction(known: &str, places: Places<'_>) -> String {
     }
 }
 
-/// The name for users whose word is the most like this one, if one is.
+/// Returns the name for users whose word is the most similar to this one, if one is similar enough.
 fn nearest(word: &str) -> Option<&'static str> {
     let word = word.to_lowercase();
     let likeness = |known: &&str| alike(&word, known.trim_start_matches(DOMAIN));
@@ -166,7 +168,7 @@ fn nearest(word: &str) -> Option<&'static str> {
         .max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
 }
 
-/// How similar two words are, from 0 to 1.
+/// Returns the similarity of two words, from 0 to 1.
 fn alike(one: &str, other: &str) -> f64 {
     strsim::normalized_damerau_levenshtein(one, other)
 }
@@ -223,7 +225,7 @@ mod tests {
         assert_eq!(advice(&OF_USERS, &[], &[]), None);
         assert_eq!(advice(&OF_USERS, &[SEMAPHORE], &OF_USERS), None);
         assert_eq!(advice(&OF_USERS, &[WAITS_LABEL], &[]), None);
-        // What the operator wrote stays on a Job that no longer asks for a slot, and on its copies.
+        // The operator's names stay on a Job that no longer asks for a slot, and on its copies.
         assert_eq!(advice(&[SESSION], &[], &OF_THE_OPERATOR), None);
     }
 
@@ -276,7 +278,7 @@ mod tests {
             says(found, &["has no effect", name, "remove it"]);
             assert!(!advice.contains("write"), "{advice}");
         }
-        // The other one is not there.
+        // The annotation `consul-semaphore.io/priority` is not on the workload, so there is nothing to remove.
         let found = advice(&[SEMAPHORE, "consul.io/priority"], &[], &[]);
         assert_eq!(found, None, "it is not like ours");
         let found = advice(&[SEMAPHORE, "consul-semaphore/priority"], &[], &[]);
@@ -318,7 +320,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the annotations are, the advice fits into an event.
+        /// The advice fits into an event, whatever the annotations are.
         #[test]
         fn any_names_are_told_or_not(
             names in prop::collection::vec((0..3_usize, "[A-Za-z0-9._-]{1,63}"), 0..9),

@@ -1,4 +1,4 @@
-//! The names on a Job and its pod template, and what the user's annotations ask for.
+//! Names the annotations and labels on a Job and its pod template, and reads what the user's annotations ask for.
 
 use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
@@ -18,9 +18,9 @@ pub const HOLD: &str = "consul-semaphore.io/hold";
 /// letters, digits, `.`, `_` and `-`, not only dots, and not `.lock`.
 pub const KEY: &str = "consul-semaphore.io/key";
 /// On a Job, by its user: what happens if the Job can't have its slots at once. `Wait`, the default. `Skip`: the
-/// operator deletes the Job if all slots are held when it is created, or if it is too late. `Fail`: the same, but the Job
-/// fails. `ReplaceWaiting`: the newest Job that asks for the same slots waits, and the older ones with this policy fail.
-/// `ReplaceRunning`: the same, and the operator also ends running ones.
+/// operator deletes the Job if all slots are held when it is created, or if it is too late. `Fail`: the same, but the
+/// Job fails. `ReplaceWaiting`: the newest Job that asks for the same slots waits, and the older ones with this
+/// policy fail. `ReplaceRunning`: the same, and the operator also ends running ones.
 pub const ON_CONTENTION: &str = "consul-semaphore.io/on-contention";
 /// On a Job, by its user: how long the Job may wait before it fails: whole hours, minutes and seconds from 1s to 720h,
 /// such as `30m`. The default is the semaphore's `spec.waitTimeout`.
@@ -28,16 +28,16 @@ pub const WAIT_TIMEOUT: &str = "consul-semaphore.io/wait-timeout";
 /// On a Job, by the operator: why it makes the Job fail: `Contended`, `WaitTimedOut`, `Superseded` or `Replaced`
 /// (and, of a row, its uid).
 pub const FAILED: &str = "consul-semaphore.io/failed";
-/// On a Job, by the operator: since when its wait counts for `wait-timeout`, if nothing else says that, or `OnHold`. It is
-/// there if the Job was ever on hold, or has given its slots back before it was started.
+/// On a Job, by the operator: since when its wait counts for `wait-timeout`, if nothing else says that, or `OnHold`.
+/// It is there if the Job was ever on hold, or has given its slots back before it was started.
 pub const WAITS_SINCE: &str = "consul-semaphore.io/waits-since";
 /// On a Job and on its pod template, by the operator: the id of the Consul session that holds the slot, or held it.
 pub const SESSION: &str = "consul-semaphore.io/session";
-/// On the pod template, by the operator: the `Key` of Consul's sequencer, which the session has locked. In mode Semaphore
-/// it is the contender key, in mode Mutex the lock key.
+/// On the pod template, by the operator: the `Key` of Consul's sequencer, which the session has locked. In mode
+/// Semaphore it is the contender key, in mode Mutex the lock key.
 pub const LOCK_KEY: &str = "consul-semaphore.io/lock-key";
-/// On the pod template, by the operator: the `LockIndex` of Consul's sequencer. It does not order grants, because it starts
-/// again when the key is deleted.
+/// On the pod template, by the operator: the `LockIndex` of Consul's sequencer. It does not order grants, because it
+/// starts again when the key is deleted.
 pub const LOCK_INDEX: &str = "consul-semaphore.io/lock-index";
 /// On the pod template, by the operator: the raft index of the grant. Later grants have greater ones, in every cluster.
 pub const FENCING_TOKEN: &str = "consul-semaphore.io/fencing-token";
@@ -48,18 +48,18 @@ pub const SLOTS: &str = "consul-semaphore.io/slots";
 /// On the pod template, by the operator: the uid of the Job that got the slot.
 pub const GRANTED_TO: &str = "consul-semaphore.io/granted-to";
 
-/// A label on the pod template, by the operator: the uid of the Job that got the slot. The operator finds the Job's pods by
-/// it, even after the Job is deleted.
+/// A label on the pod template, by the operator: the uid of the Job that got the slot. The operator finds the Job's
+/// pods by it, even after the Job is deleted.
 pub const HOLDER_LABEL: &str = "consul-semaphore.io/holder";
 
 /// A label on a workload of another kind than Job, by its user: `"true"`, or the operator does not see the workload.
 pub const WAITS_LABEL: &str = "consul-semaphore.io/waits";
 
-/// What users write on a Job: every name whose comment says so.
+/// The names that users write on a Job: every name whose comment says so.
 pub const OF_USERS: [&str; 6] = [SEMAPHORE, PRIORITY, HOLD, KEY, ON_CONTENTION, WAIT_TIMEOUT];
 
-/// What the operator writes on a Job or on its pod template: every name whose comment says so. A copy of a Job may have
-/// them.
+/// The names that the operator writes on a Job or on its pod template: every name whose comment says so. A copy of a
+/// Job may have them.
 pub const OF_THE_OPERATOR: [&str; 9] = [
     FAILED,
     WAITS_SINCE,
@@ -75,25 +75,27 @@ pub const OF_THE_OPERATOR: [&str; 9] = [
 /// The finalizer on a `ConsulSemaphore`.
 pub const FINALIZER: &str = "consul-semaphore.io/finalizer";
 
-/// What a Job's annotations ask for.
+/// The request that a Job's annotations make.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// The slots, of at least one semaphore, each with the key that follows its name. None is there twice.
+    /// Slots that the Job asks for, of at least one semaphore, each with the key that follows the semaphore's name.
+    /// No combination of semaphore and key is listed twice.
     pub slots: Vec<SlotRequest>,
-    /// Higher goes first; 0 without the annotation.
+    /// Priority of the Job, 0 without the annotation. Jobs with a higher priority are granted first.
     pub priority: i32,
     /// Whether the Job stays out of the queue.
     pub hold: bool,
-    /// Which semaphore of a keyed `ConsulSemaphore`. An invalid key does not matter if the semaphore is not keyed.
+    /// Key of the semaphore, if the `ConsulSemaphore` is keyed. An invalid key does not matter if the
+    /// `ConsulSemaphore` is not keyed.
     pub key: Option<Result<Key, AnnotationError>>,
-    /// What happens to the Job if it can't have its slots at once.
+    /// Policy for the Job if it can't have its slots at once.
     pub on_contention: OnContention,
-    /// How long the Job may wait, if it says so.
+    /// Longest time that the Job may wait; `None` if the Job does not set one.
     pub wait_timeout: Option<Duration>,
 }
 
-/// Why a Job's annotations can't be followed. Each says what to do, for an event on the Job. It quotes only the
-/// beginning of the value, because an annotation may be longer than an event's note.
+/// A reason why a Job's annotations can't be followed. Each message says what to do, for an event on the Job, and
+/// quotes only the beginning of the value, because an annotation may be longer than an event's note.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum AnnotationError {
     /// [`SEMAPHORE`] is set, without a value.
@@ -140,7 +142,7 @@ pub enum AnnotationError {
          or \"ReplaceRunning\" make a new Job"
     )]
     OnContention(String),
-    /// [`WAIT_TIMEOUT`] is no length of time, or too short or too long.
+    /// [`WAIT_TIMEOUT`] is not a length of time, or is too short or too long.
     #[error(
         "annotation {WAIT_TIMEOUT} is {0:?}: set it to whole hours, minutes and seconds from 1s to 720h, such as \"30m\" or \
          \"1h30m\", or remove it"
@@ -148,13 +150,13 @@ pub enum AnnotationError {
     WaitTimeout(String),
 }
 
-/// What a Job's annotations ask for; `None` without [`SEMAPHORE`]: the Job is not ours.
+/// Returns what a Job's annotations ask for; `None` without [`SEMAPHORE`], because the operator ignores such a Job.
 pub fn parse(annotations: &BTreeMap<String, String>) -> Option<Result<Request, AnnotationError>> {
     let semaphore = annotations.get(SEMAPHORE)?;
     Some(parse_request(semaphore, annotations))
 }
 
-/// The slots that a Job's annotation asks for, even if another annotation can't be followed.
+/// Returns the slots that a Job's annotation [`SEMAPHORE`] asks for, even if another annotation can't be followed.
 pub fn slots(annotations: &BTreeMap<String, String>) -> Vec<SlotRequest> {
     let text = annotations.get(SEMAPHORE);
     let slots = text.and_then(|text| parse_slots(text).ok());
@@ -208,7 +210,7 @@ fn parse_slots(text: &str) -> Result<Vec<SlotRequest>, AnnotationError> {
     Ok(asked)
 }
 
-/// What people write between names, or before a number of slots, where `,` and `:` are meant.
+/// Characters that people write between names, or before a number of slots, where `,` and `:` are meant.
 const NOT_OURS: [char; 7] = ['=', ';', '|', '*', '@', '+', ' '];
 
 /// Reads `name[/key][:slots]`, a part of `text`.
@@ -278,7 +280,7 @@ fn parse_on_contention(text: &str) -> Result<OnContention, AnnotationError> {
 }
 
 fn parse_wait_timeout(text: &str) -> Result<Duration, AnnotationError> {
-    // As long as the schema allows in the spec.
+    // This is the length that the schema allows in the spec.
     const LONGEST: usize = 32;
     let timeout = Some(text).filter(|text| text.len() <= LONGEST);
     let timeout = timeout.and_then(|text| text.parse().ok());
@@ -287,7 +289,7 @@ fn parse_wait_timeout(text: &str) -> Result<Duration, AnnotationError> {
     Ok(timeout.get())
 }
 
-/// The part of a value that an error quotes.
+/// Returns the part of a value that an error quotes.
 fn beginning(text: &str) -> String {
     const SHOWN: usize = 64;
     match text.char_indices().nth(SHOWN) {
@@ -296,7 +298,7 @@ fn beginning(text: &str) -> String {
     }
 }
 
-/// Whether this is a DNS-1123 subdomain, as the names of most Kubernetes objects are.
+/// Whether the name is a DNS-1123 subdomain, as the names of most Kubernetes objects are.
 pub fn is_object_name(name: &str) -> bool {
     let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_label = |label: &str| {

@@ -9,12 +9,12 @@ use consul_client::text::one_line;
 /// The type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConditionType {
-    /// The summary. True: the semaphore does what its spec asks for; slots are granted and released, unless the reason
-    /// is `Paused` or `OutsideWindow`. False: nothing is granted; the reason says why. Unknown: the operator has just
-    /// started with this semaphore.
+    /// The summary. True: the semaphore does what its spec asks for; slots are granted and released, unless the
+    /// reason is `Paused` or `OutsideWindow`. False: nothing is granted; the reason says why. Unknown: the operator
+    /// has just started to manage this semaphore.
     Ready,
-    /// True: the operator can read and write below the prefix in Consul. False: it can't. Unknown: it has not
-    /// asked yet, or may not ask.
+    /// True: the operator can read and write below the prefix in Consul. False: the operator can't do that. Unknown:
+    /// the operator has not asked Consul yet, or may not ask.
     ConsulReachable,
     /// True: Consul has the limit of the spec. False: another program or cluster wrote another limit. Unknown: the
     /// lock key can't be read.
@@ -89,8 +89,8 @@ pub enum Reason {
     TooManyRequests,
     /// Consul, or a proxy before it, answered with the error in the message.
     UnexpectedAnswer,
-    /// Consul does not know the token, or the token lacks the rule that the message names. Add it to the token's
-    /// policy.
+    /// Consul does not know the token, or the token lacks the rule that the message names. Add the rule to the
+    /// token's policy.
     PermissionDenied,
     /// Consul has no datacenter of this name. Create another `ConsulSemaphore` that names an existing one.
     UnknownDatacenter,
@@ -99,24 +99,25 @@ pub enum Reason {
     EnterpriseOnly,
     /// Consul has the limit of the spec.
     LimitsMatch,
-    /// Another program or cluster wrote another limit to Consul. Set `spec.limit` to it, make all others use
+    /// Another program or cluster wrote another limit to Consul. Set `spec.limit` to that limit, make all others use
     /// yours, or set `spec.limitPolicy` to `Enforce`.
     LimitConflict,
     /// The limit in Consul is that of the spec, but the holder in the message counts starts by another period, or
-    /// does not count starts. At most `spec.limit` starts lie in `spec.period` only among those who use the same.
-    /// Give all of them the same period, or this one a prefix of its own.
+    /// does not count starts. The bound of `spec.limit` starts in `spec.period` holds only among those who use the
+    /// same period. Give all of them the same period, or give this semaphore a prefix of its own.
     PeriodDiffers,
     /// The lock key has another use, such as a mutex where the spec asks for a semaphore, or can't be read. The
     /// operator leaves it alone. Delete the key when nobody uses it, or create a `ConsulSemaphore` with another
     /// prefix.
     LockConflict,
-    /// The lock key is larger than Consul accepts in a transaction (about 380 KiB), or the data below the
-    /// prefix is larger than 16 MiB, or takes so much in memory. A semaphore with 5000 holders needs less: delete data
-    /// that does not belong to it.
+    /// The lock key is larger than Consul accepts in a transaction (about 380 KiB), or the data below the prefix is
+    /// larger than 16 MiB or takes that much memory. A semaphore with 5000 holders needs less: delete data that does
+    /// not belong to it.
     LockTooLarge,
-    /// What is below the prefix does not fit into the memory that the operator has for all prefixes
-    /// (`--consul-memory`), and this namespace takes most of it. Nothing is granted. Delete data that does not belong
-    /// to the semaphore, have fewer `ConsulSemaphores` with one prefix, or raise the flag and the memory limit.
+    /// The data below the prefix does not fit into the memory that the operator has for all prefixes
+    /// (`--consul-memory`), and this namespace takes most of that memory. Nothing is granted. Delete data that does
+    /// not belong to the semaphore, have fewer `ConsulSemaphores` with one prefix, or raise the flag and the memory
+    /// limit.
     PrefixTooLarge,
     /// This namespace may not use the prefix. Create another `ConsulSemaphore` with a prefix below the
     /// namespace's own folder, give this one its own token, or add the namespace to
@@ -201,8 +202,8 @@ impl Reason {
         }
     }
 
-    /// Whether nothing is granted again until somebody repairs something. An outage ends by itself, a pause was meant,
-    /// and slots are released.
+    /// Whether nothing is granted until somebody repairs something. An outage, a pause and a semaphore whose slots
+    /// are all held need no repair: an outage ends by itself, a pause is intended, and holders release their slots.
     pub const fn needs_repair(self) -> bool {
         match self {
             Self::PermissionDenied
@@ -239,14 +240,14 @@ impl Reason {
             | Self::IndexWentBack => false,
         }
     }
-    /// Whether nothing is granted because the spec asks for that: the semaphore is paused, or outside its windows. It
-    /// is Ready all the same, so that tools which wait for Ready continue.
+    /// Whether nothing is granted because the spec asks for that: the semaphore is paused, or outside its windows.
+    /// The semaphore is Ready all the same, so that tools which wait for Ready continue.
     pub const fn is_intended(self) -> bool {
         matches!(self, Self::Paused | Self::OutsideWindow)
     }
 }
 
-/// Whether a condition says only what happens when all is well, whatever its status: nobody needs to act.
+/// Whether a condition has a reason that needs no action, whatever its status.
 pub fn is_normal(condition: &Condition) -> bool {
     let normal = [
         Reason::Reconciled,
@@ -320,11 +321,11 @@ pub fn find(conditions: &[Condition], type_: ConditionType) -> Option<&Condition
         .find(|condition| condition.type_ == type_.as_str())
 }
 
-/// The conditions after `findings`, which were made at `now` on a spec of this generation.
+/// Returns the conditions after `findings`, which were made at `now` on a spec of this generation.
 ///
-/// `lastTransitionTime` changes only with the status. Our types come first, in the order of [`ConditionType::ALL`];
-/// one without a finding stays as it was. Conditions of other types are somebody else's: they stay after ours, in
-/// their order.
+/// `lastTransitionTime` changes only with the status. The operator's types come first, in the order of
+/// [`ConditionType::ALL`]; a condition without a finding stays as it was. Conditions of other types belong to other
+/// programs: they stay after the operator's conditions, in their order.
 pub fn merge(
     old: &[Condition],
     findings: &[Finding],

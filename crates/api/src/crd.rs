@@ -1,4 +1,4 @@
-//! The custom resource definition as released.
+//! Writes the custom resource definition as released.
 
 use super::{ConsulSemaphore, to_yaml};
 use kube::CustomResourceExt;
@@ -9,8 +9,8 @@ const HEADER: &str = "\
 # To write it anew: UPDATE_CRDS=1 cargo test --test crd_drift
 ";
 
-/// The `CustomResourceDefinition` of [`ConsulSemaphore`] as a YAML document, ready for
-/// `kubectl apply`, with a comment that says where it comes from.
+/// Returns the `CustomResourceDefinition` of [`ConsulSemaphore`] as a YAML document, ready for `kubectl apply`, with
+/// a comment that says where it comes from.
 pub fn crd_yaml() -> Result<String, SerializeError> {
     Ok(HEADER.to_owned() + &to_yaml(&ConsulSemaphore::crd())?)
 }
@@ -20,7 +20,7 @@ mod tests {
     use super::*;
     use serde_json::{Map, Value};
 
-    /// Every property of our schema, with its path.
+    /// Returns every property of the schema, with its path.
     fn properties() -> Vec<(String, Map<String, Value>)> {
         fn collect(path: &str, schema: &Value, into: &mut Vec<(String, Map<String, Value>)>) {
             if let Some(items) = schema.get("items") {
@@ -70,8 +70,8 @@ mod tests {
         }
     }
 
-    /// Where a null is not allowed, the API server drops it, as if the field was not set. Where it is allowed, it
-    /// would be a value that can be added and removed.
+    /// The API server drops a null where the schema does not allow null, as if the field was not set. Where the
+    /// schema allows null, it would be a value that can be added and removed.
     #[test]
     fn no_property_may_be_null() {
         let nullable = properties()

@@ -1,4 +1,5 @@
-//! The status of a `ConsulSemaphore`: what the operator last saw. It is a report, not the source of truth.
+//! Defines the status of a `ConsulSemaphore`: what the operator last saw. The status is a report, not the source of
+//! truth.
 
 #![expect(
     unreachable_pub,
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// Largest number of holders, and of waiting Jobs, that a status lists.
 pub const LISTED: usize = 20;
 
-/// What the operator last saw of the semaphore. Fields are left out if unknown.
+/// The state of the semaphore as the operator last saw it. Fields are left out if unknown.
 // Unknown fields are left out, so the status must be written whole, by server-side apply or replace: a merge patch
 // would keep the old value.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,7 +32,7 @@ pub struct ConsulSemaphoreStatus {
     #[schemars(with = "i32")]
     pub limit: Option<i32>,
 
-    /// How many slots may be held for one more to be granted, in a window that allows fewer than the limit.
+    /// Number of held slots below which another slot is granted, in a window that allows fewer slots than the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     pub window_limit: Option<i32>,
@@ -41,8 +42,8 @@ pub struct ConsulSemaphoreStatus {
     #[schemars(with = "Time")]
     pub window_opens: Option<Time>,
 
-    /// The limits that this `ConsulSemaphore` wrote to Consul or is about to write; others wrote any
-    /// other limit.
+    /// Limits that this `ConsulSemaphore` wrote to Consul or is about to write; any other limit was written by
+    /// another program or cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub applied_limits: Vec<i32>,
 
@@ -51,15 +52,15 @@ pub struct ConsulSemaphoreStatus {
     #[schemars(with = "i64")]
     pub fencing_token: Option<i64>,
 
-    /// Slots held, in all clusters and by all programs.
+    /// Number of slots that are held, in all clusters and by all programs.
     #[serde(default)]
     pub held: i32,
 
-    /// Slots held by Jobs of this cluster.
+    /// Number of slots that Jobs of this cluster hold.
     #[serde(default)]
     pub held_here: i32,
 
-    /// Waiting Jobs of this cluster.
+    /// Number of Jobs of this cluster that wait.
     #[serde(default)]
     pub waiting: i32,
 
@@ -86,13 +87,13 @@ pub struct ConsulSemaphoreStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub operators: Vec<String>,
 
-    /// The last times in which no slot could be granted, oldest first, at most 20: they don't count for
+    /// The last intervals in which no slot could be granted, oldest first, at most 20. They don't count for
     /// `wait-timeout`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocked: Vec<BlockedStatus>,
 
-    /// Up to when the operator counted how long Jobs wait, in steps of 5 minutes; left out while no Job
-    /// waits. The time without an operator after that does not count for `wait-timeout`.
+    /// Time up to which the operator counted how long Jobs wait, in steps of 5 minutes; left out while no Job waits.
+    /// The time without an operator after that does not count for `wait-timeout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub counted_to: Option<Time>,
@@ -104,7 +105,7 @@ pub struct ConsulSemaphoreStatus {
 }
 
 impl ConsulSemaphoreStatus {
-    /// The times in which no slot could be granted.
+    /// Returns the intervals in which no slot could be granted.
     pub fn blocked(&self) -> impl Iterator<Item = Interval> {
         let intervals = self.blocked.iter();
         intervals.map(|interval| Interval {
@@ -126,9 +127,8 @@ pub struct HolderStatus {
     #[schemars(with = "String")]
     pub key: Option<String>,
 
-    /// The holder: `<cluster> <namespace>/<name>` of a Job, with the kind before the namespace for another workload, as
-    /// in `prod-eu JobSet:batch/train`; for another program the name of its session
-    /// and its node.
+    /// Name of the holder: `<cluster> <namespace>/<name>` of a Job, with the kind before the namespace for another
+    /// workload, as in `prod-eu JobSet:batch/train`; for another program the name of its session and its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub holder: Option<String>,
@@ -148,8 +148,8 @@ pub struct HolderStatus {
     pub never_expires: bool,
 }
 
-/// A time in which no slot could be granted, because the semaphore was paused, outside its windows or in conflict, or
-/// because Consul or the operator was not available.
+/// An interval in which no slot could be granted, because the semaphore was paused, outside its windows or in
+/// conflict, or because Consul or the operator was not available.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockedStatus {
@@ -180,19 +180,19 @@ pub struct WaiterStatus {
     pub waiter: Option<String>,
 }
 
-/// Why a Job that asks for several slots is passed over, or what is done for it: the `reason` of a [`QueueStatus`].
+/// The treatment of a Job that asks for several slots and can't have them all: the `reason` of a [`QueueStatus`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Slots go to Jobs behind it, because slots of its other semaphores are missing.
+    /// Free slots go to Jobs behind the Job, because slots of its other semaphores are missing.
     PassedOver,
-    /// What becomes free is kept for it.
+    /// Free slots are kept for the Job.
     SlotsKept,
-    /// Slots go to Jobs behind it, because one of its other semaphores grants nothing.
+    /// Free slots go to Jobs behind the Job, because one of its other semaphores grants nothing.
     OthersStopped,
 }
 
 impl Standing {
-    /// The word in the status.
+    /// Returns the word in the status.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::PassedOver => "PassedOver",
@@ -201,7 +201,7 @@ impl Standing {
         }
     }
 
-    /// The reason of a [`QueueStatus`], if it is a known one.
+    /// Returns the standing that the `reason` of a [`QueueStatus`] names; `None` if the reason is missing or unknown.
     pub fn of(queued: &QueueStatus) -> Option<Self> {
         let all = [Self::PassedOver, Self::SlotsKept, Self::OthersStopped];
         let reason = queued.reason.as_deref()?;
@@ -224,36 +224,36 @@ pub struct QueueStatus {
     #[schemars(with = "String")]
     pub key: Option<String>,
 
-    /// How many slots it asks for here, if more than one.
+    /// Number of slots of this semaphore that the workload asks for, if more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     pub slots: Option<i32>,
 
-    /// All that it asks for, if these are slots of several semaphores, such as `db, licenses:2`.
+    /// All slots that the workload asks for, if they are slots of several semaphores, such as `db, licenses:2`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub asks_for: Option<String>,
 
-    /// What is not free of that, if it is near the head of a queue.
+    /// Slots that the workload asks for and that are not free, if the workload is near the head of a queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub lacks: Option<String>,
 
-    /// What becomes of free slots while it asks for several and can't have them all. `PassedOver`: they go to
-    /// Jobs behind it, because slots of its other semaphores are missing. `SlotsKept`: they are kept for it, because
-    /// it was passed over for long enough. `OthersStopped`: they go to Jobs behind it, because one of its other
-    /// semaphores grants nothing.
+    /// Use of the free slots while the workload asks for several slots and can't have them all. `PassedOver`: they go
+    /// to Jobs behind the workload, because slots of its other semaphores are missing. `SlotsKept`: they are kept for
+    /// the workload, because it was passed over for long enough. `OthersStopped`: they go to Jobs behind the
+    /// workload, because one of its other semaphores grants nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub reason: Option<String>,
 
-    /// When it was queued.
+    /// Time at which the workload was queued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub since: Option<Time>,
 
-    /// When it is likely to start, if slots are held for as long as the last ones here were. Never a promise:
-    /// left out while it is not known.
+    /// Time at which the workload is likely to start, if slots are held for as long as the last slots of this
+    /// semaphore were. The time is an estimate, not a promise, and is left out while it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub expected: Option<Time>,

@@ -1,4 +1,4 @@
-//! Which prefixes a namespace may use with the operator's own token.
+//! Decides which prefixes a namespace may use with the operator's own token.
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
@@ -27,7 +27,7 @@ impl TenantPrefix {
     /// The default: the folder of each `ConsulSemaphore` whose spec names no prefix.
     pub const DEFAULT: &'static str = "semaphores/{namespace}/";
 
-    /// The folder of this namespace, with a slash at its end.
+    /// Returns the folder of this namespace, with a slash at its end.
     fn of(&self, namespace: &str) -> String {
         format!("{}/", self.0.replace(NAMESPACE, namespace))
     }
@@ -52,8 +52,8 @@ impl fmt::Display for TenantPrefix {
     }
 }
 
-/// The namespaces whose `ConsulSemaphores` may use every prefix that the operator's token may:
-/// names joined by commas, or `*` for all.
+/// The namespaces whose `ConsulSemaphores` may use every prefix that the operator's token may use: names joined by
+/// commas, or `*` for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustedNamespaces(BTreeSet<String>);
 
@@ -76,7 +76,7 @@ impl FromStr for TrustedNamespaces {
     }
 }
 
-/// Names joined by commas, one of which may be [`ALL`].
+/// Reads names joined by commas, one of which may be [`ALL`].
 pub(super) fn namespaces(text: &str) -> Result<BTreeSet<String>, InvalidNamespace> {
     let names = text
         .split(',')
@@ -92,7 +92,7 @@ pub(super) fn namespaces(text: &str) -> Result<BTreeSet<String>, InvalidNamespac
     names.map(name).collect()
 }
 
-/// Whether this is a DNS label, as the names of namespaces are.
+/// Whether the name is a DNS label, as the names of namespaces are.
 pub fn is_namespace(name: &str) -> bool {
     let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=63).contains(&name.len())
@@ -101,7 +101,7 @@ pub fn is_namespace(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
-/// Which namespaces may use which prefixes with the operator's own token.
+/// The rules for which namespaces may use which prefixes with the operator's own token.
 #[derive(Clone, Debug)]
 pub struct Tenancy {
     /// The folder of each namespace.
@@ -110,7 +110,7 @@ pub struct Tenancy {
     pub trusted: TrustedNamespaces,
 }
 
-/// The prefix is outside the namespace's folder. Says what is allowed and what to do.
+/// The prefix is outside the namespace's folder. The message says what is allowed and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the prefix {prefix} is not below {folder}, where the semaphores of the namespace {namespace} live. Nothing is read \
@@ -126,13 +126,13 @@ pub struct PrefixNotAllowed {
 }
 
 impl Tenancy {
-    /// The folder of a namespace, with a slash at its end.
+    /// Returns the folder of a namespace, with a slash at its end.
     pub fn folder(&self, namespace: &str) -> String {
         self.prefix.of(namespace)
     }
 
-    /// The folder that contains the folders of all namespaces, with a slash at its end; empty if they have none in
-    /// common.
+    /// Returns the folder that contains the folders of all namespaces, with a slash at its end; empty if the folders
+    /// have no folder in common.
     pub fn common_folder(&self) -> String {
         let folder = self.prefix.to_string();
         let common = folder.split(NAMESPACE).next().unwrap_or_default();

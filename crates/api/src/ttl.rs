@@ -1,4 +1,4 @@
-//! How long a session outlives its last renewal.
+//! Defines the TTL of a session: how long the session outlives its last renewal.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr, time::Duration};
@@ -8,19 +8,19 @@ use consul_semaphore::{InvalidSeconds, Seconds};
 /// The text for no TTL at all.
 const NONE: &str = "None";
 
-/// The time to live of Consul sessions: whole seconds from 10s to 24h, which is what Consul allows
-/// (10 s is its `session_ttl_min`, unless its administrator raised that), or `None`.
+/// The time to live of Consul sessions: whole seconds from 10s to 24h, which is the range that Consul allows (10 s is
+/// Consul's `session_ttl_min`, unless an administrator raised it), or `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Ttl {
     /// Consul ends a session this long after its last renewal, or up to twice as long.
     After(Seconds<10, 86_400>),
-    /// A session never expires: it must be ended explicitly.
+    /// A session never expires: somebody must end it explicitly.
     Never,
 }
 
 impl Ttl {
-    /// As a duration of whole seconds; `None` if a session never expires.
+    /// Returns the TTL as a duration of whole seconds; `None` if a session never expires.
     pub const fn get(self) -> Option<Duration> {
         match self {
             Self::After(seconds) => Some(seconds.get()),

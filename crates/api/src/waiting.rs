@@ -1,7 +1,7 @@
-//! Why a queued Job has no slot yet, as far as the status of its semaphore says.
+//! Explains why a queued Job has no slot yet, as far as the status of its semaphore says.
 //!
-//! It repeats what the operator has published, and makes no judgement of its own: where the status does not say
-//! enough, this says less. The status lists twenty holders and the head of the queue.
+//! This module repeats what the operator has published, and makes no judgement of its own: where the status does not
+//! say enough, the explanation says less. The status lists twenty holders and the head of the queue.
 
 use std::{collections::HashMap, fmt};
 
@@ -12,7 +12,7 @@ use super::{
     conditions::{self, ConditionStatus, ConditionType, Reason},
 };
 
-/// Why one queued Job has no slot yet.
+/// The reason why one queued Job has no slot yet.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Why<'a> {
     /// The operator has not reported on the semaphore.
@@ -23,9 +23,9 @@ pub enum Why<'a> {
     First(&'a Condition),
     /// The Job is first in the queue, and fewer slots are free than the Job asks for.
     Short(Slots<'a>),
-    /// As many slots as it asks for are free for it. The Job is being started, or it waits for slots of other
-    /// semaphores, too, or the slots are left to a contender elsewhere that has waited longer: the status does not say
-    /// which, but the Job's events do.
+    /// As many slots as the Job asks for are free for it. The Job is being started, or it waits for slots of other
+    /// semaphores, too, or the slots are left to a contender elsewhere that has waited longer. The status does not
+    /// say which of these is the case, but the Job's events do.
     Free {
         /// Number of slots that the Job asks for in this semaphore.
         slots: u32,
@@ -34,30 +34,31 @@ pub enum Why<'a> {
     },
     /// The Job asks for slots of several semaphores, and can't have all of them yet.
     Several {
-        /// What the operator does with free slots of this semaphore meanwhile.
+        /// Use that the operator makes of free slots of this semaphore meanwhile.
         standing: Standing,
-        /// What is not free of all that it asks for; `None`: only slots here.
+        /// Slots that the Job asks for and that are not free; `None` if the status does not list them.
         lacks: Option<&'a str>,
     },
     /// Another Job, with this name, is before the Job in the queue.
     Behind(&'a str),
 }
 
-/// How much of what a Job asks for is free.
+/// The number of slots that are held, that exist and that a Job asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots<'a> {
-    /// The key, if the semaphore is keyed.
+    /// Key whose slots are counted, if the semaphore is keyed.
     pub key: Option<&'a str>,
-    /// How many slots are held, of the key or of the semaphore; unknown if not all holders of a keyed one are listed.
+    /// Number of held slots of the key or of the semaphore; unknown if the status does not list all holders of a
+    /// keyed semaphore.
     pub held: Option<u32>,
-    /// How many slots there are.
+    /// Number of slots that exist.
     pub limit: u32,
-    /// How many slots the Job asks for.
+    /// Number of slots that the Job asks for.
     pub asked: u32,
 }
 
 impl Slots<'_> {
-    /// How many more slots must become free, if that is known.
+    /// Returns the number of slots that must still become free, if that number is known.
     pub fn missing(self) -> Option<u32> {
         let free = self.limit.saturating_sub(self.held?);
         Some(self.asked.saturating_sub(free))
@@ -86,22 +87,22 @@ impl fmt::Display for Slots<'_> {
 pub struct Asking<'a> {
     /// Name of the Job.
     pub name: &'a str,
-    /// The key that it asks for.
+    /// Key that the Job asks for.
     pub key: Option<&'a str>,
-    /// How many slots it asks for here.
+    /// Number of slots of this semaphore that the Job asks for.
     pub slots: u32,
-    /// Whether it is known to ask for slots of this semaphore only.
+    /// Whether the Job is known to ask for slots of this semaphore only.
     pub alone: bool,
-    /// Its priority, if that is known. If not, it counts as one that reserved slots are not for.
+    /// Priority of the Job, if it is known. A Job of unknown priority may not use reserved slots.
     pub priority: Option<i32>,
-    /// What becomes of free slots while it can't have all that it asks for, as its semaphore's status says.
+    /// Use of free slots while the Job can't have all slots that it asks for, as the status of its semaphore says.
     pub standing: Option<Standing>,
-    /// What is not free of all that it asks for, as its semaphore's status says.
+    /// Slots that the Job asks for and that are not free, as the status of its semaphore says.
     pub lacks: Option<&'a str>,
 }
 
 impl<'a> Asking<'a> {
-    /// A Job that asks for so many slots, of which the status says nothing.
+    /// Makes a Job that asks for so many slots, and about which the status says nothing else.
     pub fn new(name: &'a str, key: Option<&'a str>, slots: u32) -> Self {
         Self {
             name,
@@ -126,7 +127,8 @@ impl<'a> From<&'a QueueStatus> for Asking<'a> {
     }
 }
 
-/// How much of what a Job asks for is free in a semaphore, as its status says, if that is too little.
+/// Returns why a semaphore lacks slots that a Job asks for, as the status of the semaphore says; `None` if enough
+/// slots are free or if the number of held slots is unknown.
 pub fn lack<'a>(semaphore: &'a ConsulSemaphore, asking: Asking<'a>) -> Option<Why<'a>> {
     match Line::of(semaphore).next(asking) {
         Why::Free { .. } | Why::Short(Slots { held: None, .. }) => None,
@@ -193,9 +195,9 @@ pub struct Line<'a> {
     limit: u32,
     reserved: Option<ReservedSlots>,
     status: Option<&'a ConsulSemaphoreStatus>,
-    /// How many slots are free for the next Jobs, if nobody elsewhere is before them.
+    /// Number of slots that are free for the next Jobs, if no contender elsewhere is before them.
     free: u32,
-    /// The last Job so far of each key, or of all.
+    /// Last Job so far of each key, or of the semaphore if it is not keyed.
     last: HashMap<Option<&'a str>, &'a str>,
 }
 
@@ -224,7 +226,7 @@ impl<'a> Line<'a> {
         line
     }
 
-    /// Why nothing at all is granted.
+    /// Returns why the semaphore grants nothing at all; `None` if it grants slots.
     pub fn stop(&self) -> Option<Why<'a>> {
         match self.condition(ConditionType::Ready) {
             None => Some(Why::Unseen),
@@ -238,7 +240,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Why the next Job waits.
+    /// Returns why the next Job of the queue waits.
     pub fn next(&mut self, asking: Asking<'a>) -> Why<'a> {
         if let Some(stop) = self.stop() {
             return stop;
@@ -269,7 +271,7 @@ impl<'a> Line<'a> {
             self.free -= slots;
             return Why::Free { slots, alone };
         }
-        // What is free now is kept for this one, if it waits for long.
+        // The free slots are kept for this Job, if it waits for long.
         self.free = if key.is_none() { 0 } else { self.free };
         match before {
             Some(before) => Why::Behind(before),
@@ -277,7 +279,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// How many of the free slots are reserved for others.
+    /// Returns how many of the free slots are reserved for other Jobs.
     fn withheld_from(&self, asking: Asking<'_>) -> u32 {
         let of_others = |reserved: &ReservedSlots| {
             let priority = asking.priority;
@@ -287,7 +289,8 @@ impl<'a> Line<'a> {
         reserved.map_or(0, |reserved| number(reserved.slots))
     }
 
-    /// Why the first Job waits, where no slot or too few are free. Some may be `reserved` for others.
+    /// Returns why the first Job waits, where no slot or too few slots are free. Some free slots may be `reserved`
+    /// for others.
     fn first(&self, asked: u32, reserved: bool) -> Why<'a> {
         let Some(available) = self.condition(ConditionType::SlotsAvailable) else {
             return Why::Unseen;
@@ -306,8 +309,8 @@ impl<'a> Line<'a> {
         })
     }
 
-    /// What the conditions say about slots does not apply to a single key. Some keys may be in trouble, and Ready
-    /// says so.
+    /// Returns why the first Job of a key waits. The condition `SlotsAvailable` does not apply to a single key. Some
+    /// keys may be in trouble, and the condition Ready says so.
     fn first_of(&self, key: &'a str, asking: Asking<'a>) -> Why<'a> {
         let ready = self.condition(ConditionType::Ready);
         if let Some(ready) = ready.filter(|ready| ready.reason != Reason::Reconciled.as_str()) {
@@ -354,7 +357,7 @@ mod tests {
 
     use super::*;
 
-    /// The reason and message for each Job of the queue.
+    /// Returns the reason and message for each Job of the queue.
     fn reported(spec: &Value, status: &Value) -> Vec<String> {
         let semaphore: ConsulSemaphore = serde_json::from_value(json!({
             "apiVersion": "consul-semaphore.io/v1alpha1",
@@ -447,7 +450,7 @@ mod tests {
                 format!(
                     "TooFewSlotsFree: {held} of 3 slots are held, and it asks for 2: {missing} more must become free"
                 ),
-                // What is free is kept for the first.
+                // The free slots are kept for the first Job.
                 "Behind: behind a".to_owned(),
             ];
             assert_eq!(of(held), expected);
@@ -529,11 +532,11 @@ mod tests {
         let lack = lack_of(plain, status.clone(), None, 2).unwrap();
         assert!(lack.ends_with("1 more must become free"), "{lack}");
         let keyed = json!({ "limit": 3, "keyed": true });
-        // Not all of its holders are listed.
+        // The status does not list all holders of the semaphore.
         assert_eq!(lack_of(keyed, status, Some("k"), 2), None);
     }
 
-    /// It is free, but nobody can lock it.
+    /// The mutex is free, but nobody can lock it.
     #[test]
     fn a_mutex_in_its_lock_delay_says_so() {
         let status = json!({

@@ -1,4 +1,4 @@
-//! Durations, as kubectl writes them.
+//! Writes durations as kubectl writes them.
 
 use jiff::Timestamp;
 
@@ -7,12 +7,13 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// How long ago that was; `-` if unknown. Clocks of two machines differ: a time in the future counts as now.
+/// Returns how long ago the time `since` was; `-` if it is unknown. The clocks of two machines may differ, so a time
+/// in the future counts as the present.
 pub fn age(since: Option<Timestamp>, now: Timestamp) -> String {
     since.map_or_else(|| "-".to_owned(), |since| seconds(now, since))
 }
 
-/// The duration until then.
+/// Returns the duration from `now` to `then`.
 pub fn until(then: Timestamp, now: Timestamp) -> String {
     seconds(then, now)
 }
@@ -21,7 +22,7 @@ fn seconds(later: Timestamp, earlier: Timestamp) -> String {
     short(later.as_second().saturating_sub(earlier.as_second()).max(0))
 }
 
-/// At most two units: next to a large one, a small one says little.
+/// Writes at most two units, because a small unit says little next to a large one.
 fn short(seconds: i64) -> String {
     let two = |large: i64, name: char, small: i64, small_name: char| {
         let rest = (seconds % large) / small;

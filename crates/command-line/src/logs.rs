@@ -1,28 +1,29 @@
-//! Logs on stderr, for people or for machines.
+//! Writes logs to stderr, for people or for machines.
 use std::io::{self, IsTerminal as _, Write};
 
 use super::lines::OneLine;
 use tracing_subscriber::{EnvFilter, filter::ParseError, fmt, prelude::*, util::TryInitError};
 
-/// The default filter: our own lines, and warnings of libraries, without kube's log of each failed call, because we
-/// log the error that the call returns.
+/// The default filter: lines of this program, and warnings of libraries, without kube's log of each failed call,
+/// because this program logs the error that the call returns.
 pub const DEFAULT_FILTER: &str = "info,kube=warn,kube_runtime::watcher=off,kube_client::client=off,\
      kube_client::client::tls=warn,hyper=warn,h2=warn,reqwest=warn,rustls=warn,tower=warn";
 
 /// The format of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people: time, level, target, message and fields; in colours on a terminal.
+    /// Lines for people: time, level, target, message and fields; in colours on a terminal.
     #[default]
     Text,
-    /// For machines: one JSON object a line, with the event's fields at its top level.
+    /// Lines for machines: one JSON object a line, with the event's fields at its top level.
     Json,
 }
 
-/// Parses a filter in the syntax of `RUST_LOG`: `info`, or `info,consul_semaphore_operator=debug`. Empty means the default.
+/// Parses a filter in the syntax of `RUST_LOG`: `info`, or `info,consul_semaphore_operator=debug`. An empty filter
+/// means the default.
 ///
 /// # Errors
-/// The text is not such a filter.
+/// The text is not a valid filter.
 pub fn parse_filter(filter: &str) -> Result<EnvFilter, ParseError> {
     let filter = if filter.trim().is_empty() {
         DEFAULT_FILTER
@@ -35,7 +36,7 @@ pub fn parse_filter(filter: &str) -> Result<EnvFilter, ParseError> {
 /// Sends the process's logs to stderr.
 ///
 /// # Errors
-/// They already go somewhere else.
+/// Logs of this process already go somewhere else.
 pub fn init(format: LogFormat, filter: EnvFilter) -> Result<(), TryInitError> {
     init_to(format, filter, io::stderr)
 }

@@ -1,4 +1,4 @@
-//! Words with a tone, and lines of them.
+//! Makes words with a tone, and lines of such words.
 
 use std::fmt::Write as _;
 
@@ -6,24 +6,24 @@ use anstyle::{AnsiColor, Style};
 use consul_client::text::one_line;
 use unicode_width::UnicodeWidthStr as _;
 
-/// How much of a foreign text is shown: more than the longest message of a condition.
+/// Number of characters of a foreign text that are shown: more than the longest message of a condition has.
 const LONGEST: usize = 2048;
 
-/// What the colour of a word says, where there is colour.
+/// The tone of a word, which its colour shows where there is colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
-    /// Nothing in particular.
+    /// The word has no particular tone.
     #[default]
     Plain,
-    /// A heading.
+    /// The word is part of a heading.
     Strong,
-    /// Of less importance.
+    /// The word is of less importance.
     Dim,
-    /// As it should be.
+    /// The word describes something that is as it should be.
     Good,
-    /// Not yet known, or worth a check.
+    /// The word describes something that is not yet known, or worth a check.
     Doubt,
-    /// Not as it should be.
+    /// The word describes something that is not as it should be.
     Bad,
 }
 
@@ -40,7 +40,7 @@ impl Tone {
     }
 }
 
-/// A piece of a line. Whatever its text was, it moves no cursor and ends no line.
+/// A piece of a line. Its text moves no cursor and ends no line, because control characters are replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     text: String,
@@ -48,7 +48,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// A piece with this tone.
+    /// Makes a piece with this tone.
     pub fn new(tone: Tone, text: impl AsRef<str>) -> Self {
         Self {
             text: one_line(text.as_ref(), LONGEST),
@@ -56,7 +56,7 @@ impl Span {
         }
     }
 
-    /// A piece without a tone.
+    /// Makes a piece without a tone.
     pub fn plain(text: impl AsRef<str>) -> Self {
         Self::new(Tone::Plain, text)
     }
@@ -118,7 +118,7 @@ impl Span {
 pub struct Line(pub Vec<Span>);
 
 impl Line {
-    /// A line with a single piece.
+    /// Makes a line with a single piece.
     pub fn of(tone: Tone, text: impl AsRef<str>) -> Self {
         Self(vec![Span::new(tone, text)])
     }
@@ -140,7 +140,7 @@ impl Line {
         Self(spans)
     }
 
-    /// The line, without a newline.
+    /// Returns the text of the line, without a newline.
     pub fn render(&self, colour: bool) -> String {
         let mut out = String::new();
         for span in &self.0 {
@@ -150,7 +150,7 @@ impl Line {
     }
 }
 
-/// Lines.
+/// A text of several lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text {
     /// The lines, in order.
@@ -174,7 +174,7 @@ impl Text {
         self.push(Line::of(Tone::Strong, title));
     }
 
-    /// The whole text, with a newline after each line.
+    /// Returns the whole text, with a newline after each line.
     pub fn render(&self, colour: bool) -> String {
         let lines = self.lines.iter();
         lines.map(|line| line.render(colour) + "\n").collect()

@@ -1,4 +1,4 @@
-//! Pauses between attempts of something that fails.
+//! Computes the pauses between attempts of something that fails.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ pub struct Backoff {
 }
 
 impl Default for Backoff {
-    /// Pauses from 200 ms to 30 s.
+    /// Makes pauses from 200 ms to 30 s.
     fn default() -> Self {
         Self::new(Duration::from_millis(200), Duration::from_secs(30))
     }
 }
 
 impl Backoff {
-    /// The first pause, and the longest, both before their jitter.
+    /// Makes pauses from the shortest to the longest, both before their jitter.
     pub const fn new(shortest: Duration, longest: Duration) -> Self {
         Self {
             shortest,
@@ -28,12 +28,12 @@ impl Backoff {
         }
     }
 
-    /// The pause after one more failure.
+    /// Counts one more failure, and returns the pause after it.
     pub fn pause(&mut self) -> Duration {
         self.pause_with(fastrand::f64())
     }
 
-    /// The same, with this share of it added: from 0 to 1.
+    /// Counts one more failure, and returns the pause after it with this share of the pause added: from 0 to 1.
     pub fn pause_with(&mut self, jitter: f64) -> Duration {
         let doubled = self.shortest.saturating_mul(1 << self.tries.min(16));
         self.tries = self.tries.saturating_add(1);

@@ -1,8 +1,8 @@
 //! Limits how many bytes of Consul's answers are kept at once, over all prefixes.
 //!
-//! Anybody who can write below a prefix decides how much there is to keep of it. So every entry that is kept is counted
-//! when it is decoded, and no longer when it is dropped, whoever has it by then. When there is no room, whoever keeps
-//! most gives way: of the owner that keeps most over all its prefixes, the largest prefix.
+//! Anybody who can write below a prefix decides how much there is to keep of the prefix. So every entry that is kept
+//! is counted from the time when it is decoded until it is dropped, whoever has the entry by then. When there is no
+//! room, a prefix gives way: the largest prefix of the owner that keeps most over all its prefixes.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry as Slot},
@@ -19,11 +19,12 @@ use tokio::{
 
 use super::{Entries, Entry, Error};
 
-/// How long the room of a prefix that gives way is waited for, before its owner is told that there is none.
+/// Longest time to wait for the room of a prefix that gives way, before the owner that needs room is told that there
+/// is none.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Which part of the budget must be free, beside what is asked for, before a prefix that gave way is kept again, or has
-/// one more reader. Else they would come and go with each change.
+/// Divisor of the budget: this part of it must be free, beside the room that is asked for, before a prefix that gave
+/// way is kept again, or has one more reader. Otherwise prefixes and readers would come and go with each change.
 const SLACK: usize = 8;
 
 /// A limit on the bytes of Consul's answers that are kept at once. Clones share the limit.
@@ -56,13 +57,13 @@ struct Figures {
     told: Arc<Notify>,
 }
 
-/// Who gives way.
+/// The decision about who gives way.
 enum Verdict {
-    /// Nobody: there is room.
+    /// Nobody gives way: there is room.
     Room,
-    /// Others, who are told: there will be room when they have dropped what they keep.
+    /// Other accounts give way and are told so: there will be room when they have dropped what they keep.
     Soon,
-    /// This account.
+    /// The account that asks for room gives way.
     Refused,
 }
 
@@ -70,7 +71,7 @@ impl Budget {
     /// Default size of the budget in bytes.
     pub const DEFAULT: usize = 64 << 20;
 
-    /// A budget of this many bytes.
+    /// Makes a budget of this many bytes.
     pub fn new(limit: usize) -> Self {
         Self(Arc::new(Inner {
             limit,
@@ -79,7 +80,8 @@ impl Budget {
         }))
     }
 
-    /// An account for what is kept of a prefix. It gives way with the other prefixes of its owner.
+    /// Opens an account for the entries that are kept of a prefix. The account gives way with the other prefixes of
+    /// its owner.
     pub fn account(&self, owner: &Arc<str>, prefix: &str) -> Account {
         let mut state = self.0.state.lock();
         let number = state.next;
@@ -118,7 +120,7 @@ impl fmt::Debug for Budget {
     }
 }
 
-/// What is kept of one prefix. Clones share it.
+/// An account of the bytes that are kept of one prefix. Clones share the account.
 #[derive(Clone, Debug)]
 pub struct Account(Arc<Opened>);
 
@@ -138,7 +140,7 @@ impl Drop for Opened {
 }
 
 impl Account {
-    /// Whose it is.
+    /// Returns the owner of the account.
     pub(super) fn owner(&self) -> &Arc<str> {
         &self.0.owner
     }
@@ -158,8 +160,8 @@ impl Account {
         })
     }
 
-    /// Waits until this many bytes more are free, if others give way; fails if it is this account that does. The caller
-    /// drops what it has kept in vain only after that.
+    /// Waits until this many bytes more are free, if other accounts give way; fails if this account must give way.
+    /// The caller drops the entries that it has kept in vain only after this method returns.
     pub(super) async fn room(&self, bytes: usize) -> Result<(), Error> {
         let inner = &self.0.budget.0;
         let until = Instant::now() + PATIENCE;
@@ -177,22 +179,22 @@ impl Account {
         }
     }
 
-    /// Returns when this account gives way to others: what is kept of the prefix is to be dropped.
+    /// Returns when this account gives way to others: the caller must then drop what is kept of the prefix.
     pub async fn gives_way(&self) {
         self.0.told.notified().await;
     }
 
-    /// The limit of the whole budget, in bytes.
+    /// Returns the limit of the whole budget, in bytes.
     pub(super) fn limit(&self) -> usize {
         self.0.budget.0.limit
     }
 
-    /// What was kept has been dropped, and the prefix is about to be read again.
+    /// Records that the entries of the prefix have been dropped, and that the prefix is about to be read again.
     pub(super) fn come_back(&self) {
         self.change(|figures| figures.leaving = false);
     }
 
-    /// A whole listing was kept, or there was no room for it.
+    /// Records whether a whole listing was kept, or there was no room for it.
     pub(super) fn settle(&self, kept: bool) {
         self.change(|figures| figures.refused = !kept);
     }
@@ -212,7 +214,7 @@ impl Account {
 }
 
 impl Figures {
-    /// What must stay free beside it.
+    /// Returns the number of bytes that must stay free beside the account.
     fn slack(&self, limit: usize) -> usize {
         if self.refused { limit / SLACK } else { 0 }
     }
@@ -233,7 +235,7 @@ impl State {
         }
     }
 
-    /// Decides who gives way so that an account may keep this much more, and tells them.
+    /// Decides who gives way so that an account may keep this much more, and tells the accounts that give way.
     fn judge(&mut self, asks: u64, more: usize, limit: usize) -> Verdict {
         let staying = self.accounts.get(&asks).filter(|asks| !asks.leaving);
         let Some(slack) = staying.map(|asks| asks.slack(limit)) else {
@@ -262,8 +264,8 @@ impl State {
         Verdict::Refused
     }
 
-    /// The largest account of the owner that keeps most, if the one that asks had what it asks for. Equal ones are
-    /// told apart by their names, so that the same one gives way each time.
+    /// Returns the largest account of the owner that would keep most if the account that asks had what it asks for.
+    /// Accounts of equal size are told apart by their names, so that the same one gives way each time.
     fn largest(&self, asks: u64, more: usize, slack: usize) -> Option<u64> {
         let staying = || self.accounts.iter().filter(|(_, figures)| !figures.leaving);
         let size = |number: u64, figures: &Figures| match number {
@@ -289,7 +291,7 @@ impl State {
     }
 }
 
-/// Bytes of a budget that are taken until this is dropped.
+/// Bytes of a budget that are taken until the charge is dropped.
 #[derive(Debug)]
 pub(super) struct Charge {
     account: Account,
@@ -303,20 +305,20 @@ impl Drop for Charge {
 }
 
 impl Charge {
-    /// Counts no more than this many bytes from now on.
+    /// Reduces the charge to this many bytes, if it is larger.
     fn shrink_to(&mut self, bytes: usize) {
         let back = self.bytes.saturating_sub(bytes);
         self.bytes -= back;
         self.account.give_back(back);
     }
 
-    /// Counts what another charge of the same account counted, too.
+    /// Adds the bytes of another charge of the same account.
     fn absorb(&mut self, mut other: Self) {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 }
 
-/// One of those who derive something from the listings of a prefix, which counts, too.
+/// A reader that derives something from the listings of a prefix. The derived bytes count, too.
 #[derive(Debug)]
 pub struct Reader {
     account: Account,
@@ -324,7 +326,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader that has read nothing yet.
+    /// Makes a reader that has read nothing yet.
     pub fn new(account: &Account) -> Self {
         Self {
             account: account.clone(),
@@ -335,8 +337,9 @@ impl Reader {
         }
     }
 
-    /// It is about to read these entries instead of what it read before; fails if there is no room for what it would
-    /// derive from them, and no other prefix gives way. Then it must drop what it has.
+    /// Admits the reader to read these entries instead of the entries that it read before. Fails if there is no room
+    /// for what the reader would derive from them, and no other prefix gives way. Then the reader must drop what it
+    /// has.
     pub async fn admit(&mut self, entries: &Entries) -> Result<(), Error> {
         let admitted = self.make_room(entries.derived_size()).await;
         if admitted.is_err() {
@@ -357,7 +360,7 @@ impl Reader {
             return Ok(());
         }
         let limit = self.account.limit();
-        // A new one leaves room for what comes to the listings of those that are there.
+        // A new reader leaves room for what is added to the listings of the existing readers.
         let new = self.charge.bytes == 0;
         let slack = if new { limit / SLACK } else { 0 };
         self.account.room(more + slack).await?;
@@ -368,22 +371,24 @@ impl Reader {
     }
 }
 
-/// What an entry takes besides its texts: itself, and the overhead of its allocations.
+/// Bytes that an entry takes besides its texts: the entry itself, and the overhead of its allocations.
 const ENTRY: usize = 256;
 
-/// What a contender takes in what is derived from a listing: who holds, who waits, whose it is.
+/// Bytes that a contender takes in the data that a reader derives from a listing: who holds, who waits, and whose the
+/// contender is.
 const CONTENDER: usize = 1024;
 
-/// What any other key takes there.
+/// Bytes that any other key takes in the derived data.
 const KEY: usize = 128;
 
-/// What a folder with a lock key or a contender takes there: with keys, each has a queue.
+/// Bytes that a folder with a lock key or a contender takes in the derived data: in a keyed semaphore each folder has
+/// a queue.
 const FOLDER: usize = 4 << 10;
 
-/// What a holder takes there, or anything else between two commas of a lock key's value.
+/// Bytes that a holder, or anything else between two commas of a lock key's value, takes in the derived data.
 const HOLDER: usize = 640;
 
-/// What an entry takes itself.
+/// Returns the bytes that an entry takes itself.
 pub(super) fn own_size(entry: &Entry) -> usize {
     let session = entry
         .session
@@ -392,11 +397,11 @@ pub(super) fn own_size(entry: &Entry) -> usize {
     ENTRY + entry.key.len() + entry.value.len() + session
 }
 
-/// How much a reader derives from the entries of a listing.
+/// The amount of data that a reader derives from the entries of a listing.
 #[derive(Default)]
 pub(super) struct Derived {
     size: usize,
-    /// The folder of the last lock key or contender. Those of one folder come together.
+    /// Folder of the last lock key or contender. All keys of one folder come one after the other.
     folder: String,
 }
 
@@ -425,7 +430,7 @@ impl Derived {
     }
 }
 
-/// Whether this is the name of a lock key.
+/// Whether the key is a lock key.
 pub(super) fn is_lock(key: &str) -> bool {
     key.ends_with("/.lock")
 }

@@ -1,4 +1,4 @@
-//! A request and its answer.
+//! Describes a request to Consul and its answer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,20 +10,21 @@ use crate::{clock::Moment, turns::FairTurn};
 /// One call of the API.
 pub(super) struct Call {
     pub(super) kind: &'static str,
-    /// Which other calls it may have to wait for. A blocking query has a separate turn.
+    /// Lane of the call, which decides for which other calls it may have to wait. A blocking query has a separate
+    /// turn.
     pub(super) lane: Lane,
     pub(super) method: Method,
-    /// From `/v1/` on, escaped.
+    /// Path of the request, from `/v1/` on, escaped.
     pub(super) path: String,
     pub(super) query: Vec<(&'static str, String)>,
     pub(super) body: Option<Vec<u8>>,
-    /// Whether it changes anything in Consul. Renewing a session does not.
+    /// Whether the call changes anything in Consul. Renewing a session does not.
     pub(super) changes: bool,
-    /// Whether it may be sent again even though the first one may have been applied.
+    /// Whether the call may be sent again even though the first request may have been applied.
     pub(super) idempotent: bool,
     /// Wait of a blocking query; `None` for any other call.
     pub(super) wait: Option<Wait>,
-    /// For a listing, which is decoded while it is read.
+    /// Listing that the call asks for, which is decoded while it is read; `None` for any other call.
     pub(super) listing: Option<Wanted>,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct Wait {
 }
 
 impl Call {
-    /// A read.
+    /// Makes a read.
     pub(super) fn get(kind: &'static str, path: String) -> Self {
         Self {
             kind,
@@ -53,7 +54,7 @@ impl Call {
         }
     }
 
-    /// A write that is done at most once.
+    /// Makes a write that is done at most once.
     pub(super) fn put(kind: &'static str, path: String, body: Vec<u8>) -> Self {
         Self {
             lane: Lane::Write,
@@ -65,7 +66,7 @@ impl Call {
         }
     }
 
-    /// A write that may be repeated: the second one changes nothing.
+    /// Makes a write that may be repeated, because the second one changes nothing.
     pub(super) fn put_again(kind: &'static str, path: String, body: Vec<u8>) -> Self {
         Self {
             idempotent: true,
@@ -73,13 +74,13 @@ impl Call {
         }
     }
 
-    /// This read, answered by a leader that has replayed its whole log. Otherwise a new leader answers from what it
-    /// has replayed so far, which may be nothing for seconds after all servers were down.
+    /// Returns this read, to be answered by a leader that has replayed its whole log. Otherwise a new leader answers
+    /// from the part that it has replayed so far, which may be nothing for seconds after all servers were down.
     pub(super) fn consistent(self) -> Self {
         self.with("consistent", "")
     }
 
-    /// This read, whose answer is a listing.
+    /// Returns this read as one whose answer is a listing.
     pub(super) fn listing(self, wanted: Wanted) -> Self {
         Self {
             listing: Some(wanted),
@@ -87,7 +88,7 @@ impl Call {
         }
     }
 
-    /// Whether this is a blocking query that must not be sent to this server.
+    /// Whether the call is a blocking query that must not be sent to this server.
     pub(super) fn is_for_another(&self, server: &Arc<Target>) -> bool {
         let wait = self.wait.as_ref();
         wait.is_some_and(|wait| !wait.server.is_same_server(server))
@@ -102,12 +103,12 @@ impl Call {
 /// An answer with status 200, or with a 404 that means something to the call.
 pub(super) struct Answer {
     pub(super) found: bool,
-    /// `X-Consul-Index`, at least 1.
+    /// The header `X-Consul-Index`, at least 1.
     pub(super) index: Option<u64>,
-    /// Entries were left out because the token may not read them. Consul reports that since 1.11, and only if there
-    /// is a token.
+    /// Whether entries were left out because the token may not read them. Consul reports that since 1.11, and only if
+    /// there is a token.
     pub(super) filtered: bool,
-    /// The server's clock, to the second.
+    /// Time of the server's clock, to the second.
     pub(super) date: Option<HeaderValue>,
     /// Text of the answer; empty if the answer is a listing.
     pub(super) body: Vec<u8>,
@@ -128,7 +129,7 @@ impl Answer {
         serde_json::from_slice(&self.body).map_err(|error| Error::decode(&error))
     }
 
-    /// The `true` of a call that can only succeed.
+    /// Checks that the answer is the `true` of a call that can only succeed.
     pub(super) fn done(&self) -> Result<(), Error> {
         if self.json()? {
             Ok(())
@@ -137,7 +138,7 @@ impl Answer {
         }
     }
 
-    /// A 404 from something other than Consul, such as a proxy.
+    /// Returns the error for a 404 from something other than Consul, such as a proxy.
     pub(super) fn not_found(&self) -> Error {
         match Error::from_answer(404, &self.body) {
             Error::Unexpected { status, message } if message.is_empty() => Error::Unexpected {

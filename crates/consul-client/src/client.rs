@@ -37,7 +37,7 @@ pub trait Gate: Send + Sync {
     fn refusal(&self) -> Option<Error>;
 }
 
-/// Consul's HTTP API. Clones share connections, the token and the state of the servers.
+/// A client of Consul's HTTP API. Clones share connections, the token and the state of the servers.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -49,9 +49,9 @@ pub struct Client {
     token: Arc<TokenSource>,
     /// Whether connections are kept for further calls.
     keeps_connections: bool,
-    /// When all calls end, in addition to the timeout.
+    /// Moment by which all calls end, in addition to the timeout.
     by: Moment,
-    /// What is kept of listings counts here.
+    /// Account that counts what is kept of listings.
     pub(super) account: Option<Account>,
 }
 
@@ -63,19 +63,20 @@ struct Shared {
     http_auth: Option<HttpAuth>,
     timeout: Duration,
     observer: Option<Arc<dyn Observer>>,
-    /// Who has the turns of a client without an account.
+    /// Owner of the turns of a client without an account.
     owner: Arc<str>,
 }
 
-/// How many tenths of its time may have passed when a call is sent. After that it would hardly be answered in time,
-/// so it is not sent and others go first.
+/// Tenths of a call's time that may have passed when the call is sent. After that the call would hardly be answered
+/// in time, so it is not sent and others go first.
 const LATEST: u32 = 9;
 
 /// The longest answer that is read, in bytes. A prefix with 5000 holders takes some 10 MiB: a contender each, with a
 /// body of up to 1 KiB, which grows by a third in transit.
 const LONGEST: usize = 16 << 20;
 
-/// The longest entry of a listing that is read, in bytes: Consul takes values of 512 KiB unless it is told otherwise.
+/// The longest entry of a listing that is read, in bytes: Consul accepts values of 512 KiB unless it is configured
+/// otherwise.
 const LONGEST_ENTRY: usize = 2 << 20;
 
 /// Answers of more than this many bytes are read a few at a time, so that what others write below their prefixes does
@@ -83,7 +84,7 @@ const LONGEST_ENTRY: usize = 2 << 20;
 const LONG: usize = 64 << 10;
 
 impl Client {
-    /// Reads the files that the settings name. The first call connects.
+    /// Makes a client, and reads the files that the settings name. The first call connects.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         install_crypto();
         config.validate()?;
@@ -135,7 +136,7 @@ impl Client {
         self.shared.local
     }
 
-    /// Whether its calls have a token: others don't have its rights.
+    /// Whether the client's calls have a token. Calls without a token have only the rights of the anonymous token.
     pub fn has_token(&self) -> bool {
         !matches!(*self.token, TokenSource::None)
     }
@@ -157,8 +158,8 @@ impl Client {
         }
     }
 
-    /// The same client, with calls that wait for no others: for an election, which makes one call after the other
-    /// beside one watch.
+    /// Returns this client with calls that wait for no other calls: for an election, which makes one call after the
+    /// other beside one watch.
     #[must_use]
     pub fn apart(&self) -> Self {
         Self {
@@ -167,17 +168,17 @@ impl Client {
         }
     }
 
-    /// The same client, whose calls end by then. A call that could only be answered later is not sent:
-    /// [`Error::NotSent`].
+    /// Returns this client with calls that end by the given moment. A call that could only be answered later is not
+    /// sent: [`Error::NotSent`].
     #[must_use]
     pub fn by(&self, by: Moment) -> Self {
         Self { by, ..self.clone() }
     }
 
-    /// The same client, which closes a connection after each call, except between blocking queries, and which opens one
-    /// only in a turn that it shares with all such clients of this machine: for programs of which thousands may use one
-    /// agent, and that have little to ask. Consul accepts 200 connections from one address
-    /// (`limits.http_max_conns_per_client`), also of those that are idle.
+    /// Returns this client in a form that closes a connection after each call, except between blocking queries, and
+    /// that opens a connection only in a turn that it shares with all such clients of this machine. This form is for
+    /// programs of which thousands may use one agent, and that have little to ask: Consul accepts 200 connections
+    /// from one address (`limits.http_max_conns_per_client`), and counts idle connections, too.
     #[must_use]
     pub fn without_idle_connections(&self) -> Self {
         Self {
@@ -186,8 +187,9 @@ impl Client {
         }
     }
 
-    /// The same client, which keeps of what it lists only what fits into a budget, beside what is kept of others:
-    /// [`Error::PrefixTooLarge`]. Its long answers are read in the turns of the account's owner.
+    /// Returns this client with an account, so that it keeps of a listing only what fits into the account's budget,
+    /// beside what is kept of other listings; otherwise it fails with [`Error::PrefixTooLarge`]. The client reads
+    /// long answers in the turns of the account's owner.
     #[must_use]
     pub fn charged(&self, account: Account) -> Self {
         Self {
@@ -196,14 +198,14 @@ impl Client {
         }
     }
 
-    /// Whose turns it takes.
+    /// Returns the owner whose turns the client takes.
     fn owner(&self) -> &Arc<str> {
         let account = self.account.as_ref();
         account.map_or(&self.shared.owner, Account::owner)
     }
 
-    /// The same client, which sends no writes while the gate is closed: they fail with its refusal, which is
-    /// [`Error::Withheld`] as a rule.
+    /// Returns this client with a gate. While the gate is closed, the client sends no writes: they fail with the
+    /// gate's refusal, which is [`Error::Withheld`] as a rule.
     #[must_use]
     pub fn gated(&self, gate: Arc<dyn Gate>) -> Self {
         Self {
@@ -230,15 +232,16 @@ impl Client {
         }
     }
 
-    /// Gives back the token from a login ([`Config::login`]); from then on calls fail with [`Error::NoToken`]. Takes
-    /// at most two seconds. Does nothing with any other token.
+    /// Gives back the token from a login ([`Config::login`]); from then on calls fail with [`Error::NoToken`]. This
+    /// takes at most two seconds, and does nothing with any other token.
     pub async fn log_out(&self) {
         if let TokenSource::Login(login) = &*self.token {
             login.end().await;
         }
     }
 
-    /// Makes the call. Retries, also at other servers, where that is safe and may help, until its time is up.
+    /// Makes the call. Retries it, also at other servers, where that is safe and may help, until the call's time is
+    /// up.
     pub(super) async fn send(&self, call: Call) -> Result<Answer, Error> {
         let began = Instant::now();
         let wait = call.wait.as_ref().map(|wait| wait.most);
@@ -255,7 +258,7 @@ impl Client {
             },
         };
         let mut repeat = Repeat::new(time.latest);
-        // Only once: if Consul denies the token again, it really does not know it.
+        // The token is checked only once: if Consul denies it again, Consul really does not know it.
         let mut rechecked = false;
         loop {
             let error = match self.attempt(&call, &mut repeat, &time).await {
@@ -286,12 +289,12 @@ impl Client {
         let began = Instant::now();
         let result = match self.prepare(call, time).await {
             Ok(ready) if call.is_for_another(&ready.target) => {
-                // Nothing was asked, so there is nothing to count.
+                // No request was sent, so there is nothing to count.
                 return Err(interrupted("another server is asked now"));
             }
             Ok(ready) => {
                 repeat.tried.push(ready.target.clone());
-                // Starts here: a wait for other calls says nothing about the server.
+                // The server's time starts here, because a wait for other calls says nothing about the server.
                 let until = time.deadline.min(Instant::now() + time.patience);
                 self.ask_there(&ready.target, call, ready.token, until)
                     .await
@@ -310,7 +313,7 @@ impl Client {
 
     /// Waits for all that a call needs.
     async fn prepare(&self, call: &Call, time: &Time) -> Result<Ready<'_>, Error> {
-        // Before it takes a turn: a login that all calls wait for needs one, too.
+        // The token comes before the turn, because a login that all calls wait for needs a turn, too.
         let token = timeout_at(time.latest, self.token.current()).await;
         let token = token.map_err(|_| interrupted("there was no token in time"))??;
         let turn = async {
@@ -346,7 +349,7 @@ impl Client {
         Some(SharedTurn::wait(Purpose::of(call.lane), target.base()).await)
     }
 
-    /// Asks one server, and remembers a failure of it.
+    /// Asks one server, and remembers a failure of the server.
     async fn ask_there(
         &self,
         target: &Arc<Target>,
@@ -359,7 +362,7 @@ impl Client {
             let servers = &self.datacenter.servers;
             tokio::select! {
                 result = asked => result,
-                // This is nothing new about the server, so it does not count against it.
+                // The loss is already known, so it does not count against the server again.
                 () = target.lost.notified() => return Err(interrupted("the server is lost")),
                 () = servers.lost.notified() => return Err(interrupted("the datacenter is silent")),
             }
@@ -385,13 +388,13 @@ impl Client {
                 servers.leave(target);
             }
             Error::Unreachable { .. } => self.shared.datacenters.leave(target),
-            // It has answered.
+            // The server has answered.
             Error::NoTurn(_) => {}
             _ => servers.leave(target),
         }
     }
 
-    /// One request to one server.
+    /// Sends one request to one server.
     async fn ask(
         &self,
         target: &Arc<Target>,
@@ -431,7 +434,7 @@ impl Client {
         if let Some(body) = &call.body {
             request = request.body(body.clone());
         }
-        // As late as possible: everything before this may have taken long.
+        // The gate is asked as late as possible, because everything before this may have taken long.
         if call.changes
             && let Some(refusal) = self.gate.as_ref().and_then(|gate| gate.refusal())
         {
@@ -487,7 +490,7 @@ impl Client {
     }
 }
 
-/// What a call needs.
+/// The token, server and turns that a call needs.
 struct Ready<'a> {
     token: Option<Token>,
     target: Arc<Target>,
@@ -501,7 +504,7 @@ struct Ready<'a> {
 struct Body<'a> {
     response: reqwest::Response,
     target: &'a Target,
-    /// When the server must have sent it.
+    /// Time by which the server must have sent the body.
     until: Instant,
     /// Number of bytes that were read.
     length: usize,
@@ -510,7 +513,7 @@ struct Body<'a> {
 }
 
 impl Body<'_> {
-    /// The next bytes of it.
+    /// Returns the next bytes of the body.
     async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         let part = timeout_at(self.until, self.response.chunk()).await;
         let part = part.map_err(|_| silent(self.target))?;
@@ -524,7 +527,8 @@ impl Body<'_> {
         Ok(part)
     }
 
-    /// Takes a turn for a long answer, unless it has one. The server is not charged with the time that this takes.
+    /// Takes a turn for a long answer, unless the body has one. The time that this takes does not count against the
+    /// server.
     async fn take_turn(&mut self, turns: &turns::FairTurns) -> Result<(), Error> {
         if self.turn.is_some() || self.length <= LONG {
             return Ok(());
@@ -539,7 +543,7 @@ impl Body<'_> {
         Ok(())
     }
 
-    /// All of it as text.
+    /// Reads the whole body as text.
     async fn text(&mut self) -> Result<Vec<u8>, Error> {
         let mut text = Vec::new();
         while let Some(part) = self.next().await? {
@@ -549,7 +553,7 @@ impl Body<'_> {
         Ok(text)
     }
 
-    /// The entries of a listing.
+    /// Reads the entries of a listing.
     async fn list(&mut self, wanted: &Wanted) -> Result<Entries, Error> {
         let (mut elements, mut decoder) = (Elements::default(), wanted.decoder());
         while let Some(part) = self.next().await? {
@@ -595,7 +599,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// The call ends before a server could decide about it.
+/// Makes the error of a call that ends before a server could decide about it.
 fn interrupted(message: &str) -> Error {
     Error::Unreachable {
         message: message.to_owned(),
@@ -603,7 +607,7 @@ fn interrupted(message: &str) -> Error {
     }
 }
 
-/// The server has not answered in time.
+/// Makes the error for a server that has not answered in time.
 fn silent(target: &Target) -> Error {
     Error::Unreachable {
         message: format!("{}: no answer in time", target.name),
@@ -623,7 +627,7 @@ fn unreachable(target: &Target, error: &reqwest::Error) -> Error {
     }
 }
 
-/// TLS must know its cryptography provider before the first client is made.
+/// Installs the cryptography provider for TLS, which must be known before the first client is made.
 pub(super) fn install_crypto() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // `Err` means that a provider is already installed.
@@ -645,7 +649,8 @@ mod tests {
     use super::*;
     use crate::{Budget, WatchOptions};
 
-    /// A Consul with a long listing, and how often it was asked to wait for a change of it, which never comes.
+    /// Starts a Consul with a long listing, and counts how often it was asked to wait for a change of the listing,
+    /// which never comes.
     async fn consul_with_a_long_listing() -> (Config, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -708,7 +713,7 @@ mod tests {
         assert!(!taken.is_empty());
         let error = busy.list("p/").await.unwrap_err();
         assert!(matches!(error, Error::NoTurn(_)), "{error}");
-        // That ends no wait at this server, and others have their turns.
+        // The taken turns end no wait at this server, and other owners have their turns.
         assert_eq!(other.list("p/").await.unwrap().entries.len(), 2000);
         assert!(readings.recv().now_or_never().is_none());
         assert_eq!(waits.load(Ordering::Relaxed), 1);

@@ -1,4 +1,4 @@
-//! Moments on a clock that never jumps and that also runs while the machine sleeps.
+//! Defines moments on a clock that never jumps and that also runs while the machine sleeps.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment(Duration);
 
-/// How long before the boot of the machine the first moment is, so that there are moments before the boot: what was
-/// recorded then by another process may still count. Ten years.
+/// Time from the first moment to the boot of the machine: ten years. There are moments before the boot because what
+/// another process recorded before the boot may still count.
 const BEFORE_BOOT: Duration = Duration::from_hours(10 * 365 * 24);
 
 impl Moment {
-    /// The end of time.
+    /// The last moment that exists.
     pub const END: Self = Self(Duration::MAX);
 
-    /// The present.
+    /// Returns the present moment.
     pub fn now() -> Self {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -25,25 +25,25 @@ impl Moment {
         Self(BEFORE_BOOT + Duration::new(seconds, nanos))
     }
 
-    /// The moment this long after the first one: for tests and models, which have a clock of their own.
+    /// Returns the moment this long after the first one: for tests and models, which have a clock of their own.
     pub const fn from_boot(since: Duration) -> Self {
         Self(since)
     }
 
-    /// The moment this long before, at the earliest the first one, years before the machine booted.
+    /// Returns the moment this long before `self`, at the earliest the first one, years before the machine booted.
     #[must_use]
     pub fn before(self, time: Duration) -> Self {
         Self(self.0.saturating_sub(time))
     }
 
-    /// How long before `self` the moment `earlier` was; zero if it was not before.
+    /// Returns the time from the moment `earlier` to `self`; zero if `earlier` is not before `self`.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// The wall-clock time, for people: in status, events, bodies and logs. What may be decided by it is listed in
-/// `docs/guarantees.md`, under "Clocks".
+/// Returns the wall-clock time, for people: in status, events, bodies and logs. `docs/guarantees.md` lists under
+/// "Clocks" what may be decided by this time.
 #[expect(clippy::disallowed_methods, reason = "the one place for the others")]
 pub fn time() -> jiff::Timestamp {
     jiff::Timestamp::now()

@@ -1,4 +1,4 @@
-//! The settings, and the environment variables that they are read from.
+//! Defines the settings of a client, and reads them from environment variables.
 
 use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use reqwest::Url;
 
 use super::{AuthMethod, Observer};
 
-/// A setting that cannot be used: which one, and what is allowed.
+/// A setting that cannot be used, with its name and what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{variable}: {problem}")]
 pub struct ConfigError {
@@ -57,16 +57,16 @@ pub struct Config {
     /// A file with the ACL token, read again when it changes (`CONSUL_HTTP_TOKEN_FILE`). It takes precedence over
     /// `token`, as in Consul's own tools.
     pub token_file: Option<PathBuf>,
-    /// Whether the file may appear later, as that of an optional Secret. Until then `token` is used, or none. Its
-    /// folder must exist.
+    /// Whether the file may appear later, as that of an optional Secret. Until then the client uses `token`, or no
+    /// token. The folder of the file must exist.
     pub token_file_may_come: bool,
-    /// The login for the token; `token` and `token_file` are not used then.
+    /// Login for the token; then `token` and `token_file` are not used.
     pub login: Option<AuthMethod>,
     /// TLS.
     pub tls: Tls,
     /// Basic authentication, for a proxy before Consul (`CONSUL_HTTP_AUTH`).
     pub http_auth: Option<HttpAuth>,
-    /// The datacenter; `None`: that of the server that is asked.
+    /// Datacenter of the client; `None` is the datacenter of the server that is asked.
     pub datacenter: Option<String>,
     /// The namespace, with Consul Enterprise (`CONSUL_NAMESPACE`).
     pub namespace: Option<String>,
@@ -74,8 +74,8 @@ pub struct Config {
     pub partition: Option<String>,
     /// Longest time that a call may take, with its retries. A blocking query may take its wait in addition.
     pub timeout: Duration,
-    /// How many blocking queries there may be at once, each on a connection of its own. Watches beyond that poll. All
-    /// other calls use up to 86 more of the 200 connections that Consul accepts from one address
+    /// Largest number of concurrent blocking queries, each on a connection of its own. Watches beyond that number
+    /// poll. All other calls use up to 86 more of the 200 connections that Consul accepts from one address
     /// (`limits.http_max_conns_per_client`).
     pub max_watches: u32,
     /// Receives every request.
@@ -85,13 +85,13 @@ pub struct Config {
 /// Settings of TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// HTTPS also for addresses without `https://` (`CONSUL_HTTP_SSL`).
+    /// Whether addresses without `https://` use HTTPS, too (`CONSUL_HTTP_SSL`).
     pub enabled: bool,
     /// Whether the server's certificate is verified (`CONSUL_HTTP_SSL_VERIFY`).
     pub verify: bool,
     /// A file of PEM certificates to trust instead of the system's (`CONSUL_CACERT`).
     pub ca_file: Option<PathBuf>,
-    /// A folder of such files, if there is no `ca_file` (`CONSUL_CAPATH`).
+    /// Folder of files with PEM certificates to trust, if there is no `ca_file` (`CONSUL_CAPATH`).
     pub ca_path: Option<PathBuf>,
     /// The client's certificate chain in PEM (`CONSUL_CLIENT_CERT`); needs `client_key`.
     pub client_cert: Option<PathBuf>,
@@ -148,7 +148,7 @@ impl FromStr for Address {
         let refuse = |why: &str| format!("{text:?} {ADDRESS_FORMS}{why}");
         let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
         if scheme != "unix" && rest.contains('@') {
-            // The message does not quote it: it is a password.
+            // The message does not quote the text, because it is a password.
             return Err(format!(
                 "an address {ADDRESS_FORMS}; a user and a password belong into CONSUL_HTTP_AUTH"
             ));
@@ -297,8 +297,8 @@ impl Config {
     /// connections that Consul accepts from one address.
     pub const MAX_WATCHES: u32 = 100;
 
-    /// The settings from the environment variables of Consul's own tools, with the same meaning. An empty variable counts
-    /// as not set.
+    /// Returns the settings from the environment variables of Consul's own tools, with the same meaning. An empty
+    /// variable counts as not set.
     pub fn from_env() -> Result<Self, ConfigError> {
         for name in VARIABLES {
             if let Err(std::env::VarError::NotUnicode(_)) = std::env::var(name) {
@@ -308,7 +308,8 @@ impl Config {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
 
-    /// The same, from the variables that `lookup` returns.
+    /// Returns the settings from the variables that `lookup` returns, as [`Self::from_env`] does from the
+    /// environment.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let text = |name: &str| lookup(name).filter(|value| !value.is_empty());
         let path = |name: &str| text(name).map(PathBuf::from);
@@ -377,7 +378,7 @@ impl Config {
 }
 
 impl Address {
-    /// Whether it is on this machine, where an agent is expected.
+    /// Whether the address is on this machine, where an agent is expected.
     pub fn is_local(&self) -> bool {
         match &self.0 {
             Place::Unix(_) => true,
@@ -400,7 +401,7 @@ impl Address {
 }
 
 impl HttpAuth {
-    /// `user:password`, or `user` with an empty password.
+    /// Reads `user:password`, or `user` with an empty password.
     fn parse(value: &str) -> Self {
         let (username, password) = value.split_once(':').unwrap_or((value, ""));
         Self {
@@ -418,7 +419,7 @@ fn parse_addresses(list: &str) -> Result<Vec<Address>, ConfigError> {
         .map_err(|problem: String| ConfigError::new(HTTP_ADDR, problem))
 }
 
-/// The words that Consul's tools, which are written in Go, accept as a boolean.
+/// Reads the words that Consul's tools, which are written in Go, accept as a boolean.
 fn parse_bool(value: &str) -> Result<bool, String> {
     match value {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),

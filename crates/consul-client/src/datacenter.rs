@@ -1,4 +1,4 @@
-//! The state of each datacenter, kept apart so that one that hangs does not affect the others.
+//! Keeps the state of each datacenter apart, so that a datacenter that hangs does not affect the others.
 //!
 //! The server that is asked forwards a call to another datacenter. A missing answer says nothing about this server,
 //! so it counts against that datacenter only.
@@ -21,28 +21,28 @@ use super::{
 };
 use crate::turns::FairTurns;
 
-/// The state of one datacenter. All its clients share this.
+/// The state of one datacenter. All clients of the datacenter share it.
 pub(super) struct Datacenter {
-    /// Which server is asked.
+    /// Choice of the server that is asked.
     pub(super) servers: Choice,
     pub(super) lanes: Arc<Lanes>,
     /// Turns to have a long answer in memory.
     pub(super) long: Long,
-    /// How many operations a transaction may have.
+    /// Number of operations that a transaction may have.
     pub(super) capacity: AtomicUsize,
-    /// It has accepted a namespace or a partition.
+    /// Whether the datacenter has accepted a namespace or a partition.
     pub(super) enterprise: AtomicBool,
 }
 
-/// How many long listings are read at once: one of each owner. Of each, one entry at a time is in memory as text, and
-/// what is decoded of it until it proves too large.
+/// Number of long listings that are read at once: one of each owner. Of each listing, one entry at a time is in
+/// memory as text, besides the entries that were decoded until the listing proves too large.
 const LISTINGS: usize = 2;
 
 /// Turns to have a long answer in memory. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct Long {
     pub(super) listings: FairTurns,
-    /// For any other answer, all of which is in memory as text.
+    /// Turns for any other answer, all of which is in memory as text.
     pub(super) others: FairTurns,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Datacenters {
     known: Mutex<HashMap<Option<String>, Weak<Datacenter>>>,
     watches: Arc<Semaphore>,
     elsewhere: Arc<Semaphore>,
-    /// Of the client's own datacenter, and of all others, one of which may hang.
+    /// Turns of the client's own datacenter, and turns of all other datacenters, one of which may hang.
     long: [Long; 2],
 }
 
@@ -79,7 +79,7 @@ impl Datacenters {
         }
     }
 
-    /// The datacenter of this name; `None`: that of the server that is asked.
+    /// Returns the datacenter of this name; `None` is the datacenter of the server that is asked.
     pub(super) fn get(&self, name: Option<&String>) -> Arc<Datacenter> {
         let mut known = self.known.lock();
         let name = name.cloned();
@@ -106,7 +106,7 @@ impl Datacenters {
         datacenter
     }
 
-    /// The server itself does not work: no datacenter uses it any more.
+    /// Moves all datacenters away from a server that itself does not work.
     pub(super) fn leave(&self, target: &Arc<Target>) {
         target.lost.notify_waiters();
         let known = self.known.lock();

@@ -1,8 +1,9 @@
-//! The elements of a JSON array, one by one while it is read: no more than one of them is in memory as text.
+//! Splits a JSON array into its elements while it is read, so that no more than one element is in memory as text.
 
 use super::Error;
 
-/// Cuts an array into its elements. It only finds where they end; whether they are valid is for their reader.
+/// A splitter that cuts an array into its elements. The splitter only finds where the elements end; their reader
+/// decides whether they are valid.
 #[derive(Debug, Default)]
 pub(super) struct Elements {
     /// The beginning of the current element.
@@ -15,12 +16,12 @@ pub(super) struct Elements {
 }
 
 impl Elements {
-    /// Number of bytes of the current element so far.
+    /// Returns the number of bytes of the current element so far.
     pub(super) fn pending(&self) -> usize {
         self.element.len()
     }
 
-    /// Reads on up to the end of an element, and returns it; `None` if it does not end in these bytes.
+    /// Reads on up to the end of an element, and returns the element; `None` if it does not end in these bytes.
     pub(super) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<&[u8]>, Error> {
         if self.depth == 1 {
             self.forget();
@@ -56,11 +57,11 @@ impl Elements {
 
     fn forget(&mut self) {
         self.element.clear();
-        // A long one is rare.
+        // A long element is rare, so its memory is given back.
         self.element.shrink_to(4 << 10);
     }
 
-    /// A byte outside of all elements.
+    /// Takes a byte outside of all elements.
     fn between(&mut self, byte: u8) -> Result<(), Error> {
         match (byte, self.depth) {
             (b' ' | b'\t' | b'\r' | b'\n', _) | (b',', 1) => {}
@@ -72,12 +73,12 @@ impl Elements {
         Ok(())
     }
 
-    /// How many of these bytes belong to the current element.
+    /// Returns how many of these bytes belong to the current element, and follows their strings and brackets.
     fn inside(&mut self, bytes: &[u8]) -> usize {
         let mut position = 0;
         while let Some(byte) = bytes.get(position) {
             if self.in_string && !self.escaped {
-                // Values are long.
+                // Values are long, so the search skips to the next special byte.
                 let rest = bytes.get(position..).unwrap_or_default();
                 let Some(found) = memchr::memchr2(b'"', b'\\', rest) else {
                     return bytes.len();
@@ -115,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// The elements of a text that comes in parts of this length.
+    /// Returns the elements of a text that comes in parts of this length.
     fn cut(text: &[u8], part: usize) -> Result<Vec<Vec<u8>>, Error> {
         let mut elements = Elements::default();
         let mut all = Vec::new();

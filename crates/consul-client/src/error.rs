@@ -14,7 +14,7 @@ pub enum Error {
     Unreachable {
         /// Name of the server and the cause of the failure.
         message: String,
-        /// The request had been sent, so a write in it may have been applied.
+        /// Whether the request had been sent, so that a write in it may have been applied.
         undecided: bool,
     },
     /// Nothing was sent, because the calls before it took so long that too little time was left.
@@ -25,10 +25,10 @@ pub enum Error {
     NoLeader {
         /// Consul's words.
         message: String,
-        /// The leader was lost while it committed, so a write may have been applied.
+        /// Whether the leader was lost while it committed, so that a write may have been applied.
         undecided: bool,
     },
-    /// The token is unknown or lacks a rule, which is named as by Consul.
+    /// The token is unknown or lacks a rule. The message names the rule as Consul does.
     #[error("Consul denies it: {0}")]
     Denied(String),
     /// There is no token because the login for one fails, with the reason. No call was made.
@@ -43,10 +43,10 @@ pub enum Error {
     /// A transaction was refused as a whole; these of its operations failed.
     #[error("the transaction was refused: {}", list(.0))]
     Conflict(Vec<OpError>),
-    /// The session does not exist (any more): it expired or was destroyed.
+    /// The session does not exist: it expired, was destroyed, or never existed.
     #[error("the session is gone")]
     Gone,
-    /// More operations or bytes than Consul takes at once; see
+    /// The transaction has more operations or bytes than Consul takes at once; see
     /// [`Client::transaction_capacity`](super::Client::transaction_capacity).
     #[error("too large for Consul: {0}")]
     TooLarge(String),
@@ -57,7 +57,7 @@ pub enum Error {
     /// is kept of other prefixes.
     #[error("Consul's answer does not fit into the {} MiB that are kept of all its answers", .0 >> 20)]
     PrefixTooLarge(usize),
-    /// A long answer came, and other long ones were read for so long that it could not be read in time.
+    /// A long answer could not be read in time, because other long answers were being read.
     #[error("Consul's answer was not read: {0}")]
     NoTurn(String),
     /// A namespace or a partition was named, and this Consul is not Consul Enterprise.
@@ -69,8 +69,9 @@ pub enum Error {
     /// The node of the session is not registered.
     #[error("the session's node is not registered in Consul's catalog")]
     MissingNode,
-    /// A key that Consul would take for another one, because it has empty segments or segments of dots, or that it
-    /// refuses: since 1.22 with a space at either end, since 1.21.5 with more. It is the key, or Consul's words.
+    /// The key is one that Consul would take for another key, because it has empty segments or segments of dots, or
+    /// one that Consul refuses: since 1.22 with a space at either end, since 1.21.5 with more. The text is the key,
+    /// or Consul's words.
     #[error("Consul takes no such key: {0}")]
     InvalidKey(String),
     /// The client's [`Gate`](super::Gate) is closed, for this reason; nothing was sent.
@@ -84,7 +85,7 @@ pub enum Error {
         /// The beginning of the answer's text.
         message: String,
     },
-    /// An answer that reports success and can't be understood.
+    /// The answer reports success and can't be understood.
     #[error("Consul's answer cannot be understood: {0}")]
     Decode(String),
 }
@@ -92,10 +93,10 @@ pub enum Error {
 /// Cause of a failed login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoginFailure {
-    /// The auth method, and why it failed.
+    /// Name of the auth method, and the reason why it failed.
     pub(super) why: String,
-    /// Whether it may be temporary: Consul, a proxy before it, or the service that checks the bearer token for Consul
-    /// failed and did not clearly refuse.
+    /// Whether the failure may be temporary: Consul, a proxy before it, or the service that checks the bearer token
+    /// for Consul failed and did not clearly refuse.
     pub(super) passing: bool,
 }
 
@@ -123,13 +124,13 @@ impl OpError {
         self.what.ends_with("due to lock delay")
     }
 
-    /// Whether the session that a key was to be locked with is gone.
+    /// Whether the session with which the key should have been locked is gone.
     pub fn is_invalid_session(&self) -> bool {
         self.what.contains("invalid session")
     }
 }
 
-/// Consul's words may repeat a key, which may hold anything.
+/// Reads Consul's words as one short line, because they may repeat a key, which may hold anything.
 fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     String::deserialize(deserializer).map(|words| text(words.as_bytes()))
 }
@@ -143,17 +144,17 @@ fn list(errors: &[OpError]) -> String {
 const MESSAGE: usize = 512;
 
 impl Error {
-    /// An answer that can't be understood.
+    /// Makes the error for an answer that can't be understood.
     pub(super) fn decode(problem: &impl ToString) -> Self {
         Self::Decode(text(problem.to_string().as_bytes()))
     }
 
-    /// A key, or a part of a path, that can't be sent.
+    /// Makes the error for a key, or a part of a path, that can't be sent.
     pub(super) fn invalid_key(key: &str) -> Self {
         Self::InvalidKey(text(format!("{key:?}").as_bytes()))
     }
 
-    /// The kind of error in one CamelCase word, of a fixed set: for metrics and conditions.
+    /// Returns the kind of error in one CamelCase word, of a fixed set: for metrics and conditions.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Unreachable { .. } => "ConsulUnreachable",
@@ -178,8 +179,8 @@ impl Error {
         }
     }
 
-    /// Whether a write that failed like this may have been applied: true unless it is certain that nothing was written.
-    /// Means nothing for a read.
+    /// Whether a write that failed with this error may have been applied: true unless it is certain that nothing was
+    /// written. The result means nothing for a read.
     pub fn may_have_been_applied(&self) -> bool {
         match self {
             Self::Unreachable { undecided, .. } | Self::NoLeader { undecided, .. } => *undecided,
@@ -204,7 +205,7 @@ impl Error {
         }
     }
 
-    /// Whether nothing is kept of a listing because there is too much of it.
+    /// Whether nothing is kept of a listing because the listing is too large.
     pub fn is_too_much_to_keep(&self) -> bool {
         matches!(self, Self::AnswerTooLarge(_) | Self::PrefixTooLarge(_))
     }
@@ -215,12 +216,12 @@ impl Error {
         matches!(self, Self::Denied(message) if message.contains(UNKNOWN_TOKEN))
     }
 
-    /// Whether it may help to ask again later: no server answers or leads, one fails or has too much to do, or the login
-    /// was not clearly refused.
+    /// Whether it may help to ask again later: no server answers or leads, a server fails or has too much to do, or
+    /// the login was not clearly refused.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::LoginFailed(failure) => failure.passing,
-            // A TTL is refused with the status of a server that fails.
+            // Consul refuses a TTL with the status of a server that fails.
             error => error.is_transient() && error.shortest_ttl().is_none(),
         }
     }
@@ -238,8 +239,8 @@ impl Error {
         }
     }
 
-    /// The error in an answer other than success. Consul distinguishes errors by their text more than by their
-    /// status, and a server that forwarded the request puts words before that text.
+    /// Returns the error in an answer other than success. Consul distinguishes errors by their text more than by
+    /// their status, and a server that forwarded the request puts words before that text.
     pub(super) fn from_answer(status: u16, body: &[u8]) -> Self {
         if status == 409
             && let Some(error) = refused_transaction(body)
@@ -272,7 +273,7 @@ impl Error {
     }
 }
 
-/// What servers without a leader answer before anything was written.
+/// Texts with which servers without a leader answer before anything was written.
 const NO_LEADER: [&str; 7] = [
     "No cluster leader",
     "rpc error getting client",
@@ -283,14 +284,14 @@ const NO_LEADER: [&str; 7] = [
     "leadership transfer in progress",
 ];
 
-/// What servers answer to an unknown token.
+/// Text with which servers answer to an unknown token.
 const UNKNOWN_TOKEN: &str = "ACL not found";
 
 fn is_denial(message: &str) -> bool {
     message.contains("Permission denied") || message.contains(UNKNOWN_TOKEN)
 }
 
-/// The errors of a refused transaction may contain a denial.
+/// Reads the errors of a refused transaction, which may contain a denial.
 fn refused_transaction(body: &[u8]) -> Option<Error> {
     #[derive(Deserialize)]
     struct Refusal {
@@ -304,7 +305,7 @@ fn refused_transaction(body: &[u8]) -> Option<Error> {
     Some(Error::Conflict(errors))
 }
 
-/// The beginning of an answer, as one line for a log.
+/// Returns the beginning of an answer, as one line for a log.
 fn text(body: &[u8]) -> String {
     one_line(String::from_utf8_lossy(body).trim(), MESSAGE)
 }

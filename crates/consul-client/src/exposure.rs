@@ -1,20 +1,20 @@
-//! Settings by which others on the way to Consul can read tokens, or pass for Consul.
+//! Finds settings with which others on the way to Consul can read tokens, or pass for Consul.
 
 use std::fmt;
 
 use super::{Address, Config};
 
-/// What others on the way to Consul can do, because of a client's settings.
+/// A danger from others on the way to Consul, because of a client's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exposure {
-    /// They can read the token on its way to this address, which is neither on this machine nor with TLS.
+    /// Others can read the token on its way to this address, which is neither on this machine nor with TLS.
     PlainText(Address),
-    /// They can pass for Consul, because its certificate is not verified.
+    /// Others can pass for Consul, because the client does not verify Consul's certificate.
     Unverified,
 }
 
 impl Exposure {
-    /// What they can do, for a message.
+    /// Returns a text for a message about what others can do.
     pub fn problem(&self) -> String {
         match self {
             Self::PlainText(address) => format!(
@@ -27,7 +27,7 @@ impl Exposure {
         }
     }
 
-    /// What to do about it.
+    /// Returns a text for a message about how to remove the danger.
     pub fn advice(&self) -> &'static str {
         match self {
             Self::PlainText(_) => "use an https:// address, or an agent on this machine",
@@ -45,8 +45,8 @@ impl fmt::Display for Exposure {
 }
 
 impl Config {
-    /// What others on the way to Consul can do because of these settings. Text is plain only for a client that has
-    /// credentials.
+    /// Returns the dangers of these settings from others on the way to Consul. Plain text is a danger only for a
+    /// client that has credentials.
     pub fn exposures(&self) -> Vec<Exposure> {
         let plain_text = self.plain_text().filter(|_| self.has_credentials());
         let uses_tls = self.addresses.iter().any(|address| self.uses_tls(address));
@@ -54,7 +54,8 @@ impl Config {
         plain_text.into_iter().chain(unverified).collect()
     }
 
-    /// Where anybody's token would be sent in plain text; `None` if it would not be.
+    /// Returns the exposure at the address to which a token would be sent in plain text; `None` if there is no such
+    /// address.
     pub fn plain_text(&self) -> Option<Exposure> {
         let mut addresses = self.addresses.iter();
         let plain = addresses.find(|address| !address.is_local() && !self.uses_tls(address));
@@ -77,7 +78,7 @@ impl Config {
 mod tests {
     use super::*;
 
-    /// The exposures with these variables.
+    /// Returns the exposures with these variables.
     fn exposures(variables: &[(&str, &str)]) -> Vec<String> {
         let config = Config::from_lookup(|name| {
             let found = variables.iter().find(|(key, _)| *key == name);

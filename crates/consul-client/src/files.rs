@@ -1,4 +1,4 @@
-//! Files that are read again when they change: a token, certificates.
+//! Reads files again when they change: a token, certificates.
 //!
 //! The last valid content is kept until something valid replaces it: a file that is being replaced is missing or half
 //! written for a moment, and a certificate may arrive before its key.
@@ -26,23 +26,23 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Longest time that a check may take. The time is limited because the disk may hang.
 pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Which files, and what is read from them. Its methods may block.
+/// The files to read, and the content to read from them. The methods may block.
 pub trait Source: Send + Sync + 'static {
-    /// What is read.
+    /// Content that is read from the files.
     type Content: Clone + Send + 'static;
     /// Name of the files, for the log.
     const NAME: &'static str;
-    /// The files.
+    /// Returns the paths of the files.
     fn files(&self) -> Vec<PathBuf>;
-    /// Reads them, and makes sure that their content is usable.
+    /// Reads the files, and makes sure that their content is usable.
     fn read(&self) -> Result<Self::Content, ConfigError>;
 }
 
-/// What was last read from files.
+/// The content that was last read from files.
 pub struct Files<S: Source> {
     source: Arc<S>,
     last: Mutex<Last<S::Content>>,
-    /// The content was found to be unusable since the last check.
+    /// Whether the content was found to be unusable since the last check.
     invalidated: AtomicBool,
 }
 
@@ -50,28 +50,28 @@ struct Last<C> {
     content: C,
     stamps: Vec<Stamp>,
     checked_at: Instant,
-    /// A check that is running, even if the call that began it was given up.
+    /// Check that is running, even if the call that began it was given up.
     check: Option<JoinHandle<Check<C>>>,
-    /// What was wrong with the files at the last check.
+    /// Problem of the files at the last check.
     problem: Option<String>,
 }
 
-/// What changes when a file is written or, as Kubernetes does with Secrets, replaced.
+/// The values that change when a file is written or, as Kubernetes does with Secrets, replaced.
 type Stamp = (PathBuf, Option<(SystemTime, u64)>);
 
-/// The files as they are now, and their content; `None`: unchanged.
+/// The current stamps of the files, and their content; `None` if the files are unchanged.
 type Check<C> = Option<(Vec<Stamp>, Result<C, ConfigError>)>;
 
 impl<S: Source> Files<S> {
     /// Reads the files for the first time.
     pub fn read(source: S) -> Result<Self, ConfigError> {
-        // Taken before the content, so that anything written in between is read again.
+        // The stamps are taken before the content, so that anything written in between is read again.
         let stamps = stamps(&source.files());
         let content = source.read()?;
         Ok(Self::new(source, content, stamps))
     }
 
-    /// Files that do not exist yet, and what is used until they do.
+    /// Makes a reader of files that do not exist yet, with the content to use until they do.
     pub(super) fn expected(source: S, until_then: S::Content) -> Self {
         let missing = source.files().into_iter().map(|file| (file, None));
         let missing = missing.collect();
@@ -93,7 +93,7 @@ impl<S: Source> Files<S> {
         }
     }
 
-    /// The content. The files are checked once a second.
+    /// Returns the content. The files are checked once a second.
     pub async fn current(&self) -> S::Content {
         let mut last = self.last.lock().await;
         let invalidated = self.invalidated.swap(false, Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl<S: Source> Files<S> {
         last.content.clone()
     }
 
-    /// The content is unusable: the files are checked before it is used again.
+    /// Records that the content is unusable, so the files are checked before the content is used again.
     pub(super) fn invalidate(&self) {
         self.invalidated.store(true, Ordering::Relaxed);
     }
@@ -210,7 +210,7 @@ mod tests {
         fs::remove_file(&file).unwrap();
     }
 
-    /// Its files are on a disk that hangs after the first read.
+    /// A source with files on a disk that hangs after the first read.
     struct Hangs {
         looks: Arc<AtomicUsize>,
         disk: parking_lot::Mutex<mpsc::Receiver<()>>,

@@ -1,4 +1,4 @@
-//! Keys and values.
+//! Reads, writes and deletes keys and values.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -21,41 +21,42 @@ use super::{
 /// The condition for writing a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PutMode {
-    /// None.
+    /// No condition.
     Set,
-    /// If the key was last written at this index; 0: if it does not exist.
+    /// The key was last written at this index; 0: the key does not exist.
     Cas(u64),
-    /// If no other session holds it; then this one does.
+    /// No other session holds the key; then this session does.
     Acquire(SessionId),
-    /// If this session holds it; then none does.
+    /// This session holds the key; then no session does.
     Release(SessionId),
 }
 
 impl Client {
-    /// All keys that begin with `prefix`, taken literally: end it with `/` to list one folder. If there are none, the
-    /// listing is empty and has an index. The read is consistent: no change that was answered before this call is
-    /// missing.
+    /// Returns all entries whose keys begin with `prefix`, taken literally: end it with `/` to list one folder. If
+    /// there are none, the listing is empty and has an index. The read is consistent: no change that was answered
+    /// before this call is missing.
     ///
-    /// If the token may not read some of the entries it fails with [`Error::Denied`]: an incomplete listing would
-    /// pass for a complete one.
+    /// If the token may not read some of the entries, the call fails with [`Error::Denied`], because an incomplete
+    /// listing would pass for a complete one.
     ///
     /// Only lock keys (`/.lock`), contenders (locked by the session that they are named after) and the key `prefix`
-    /// itself have their values. [`Error::AnswerTooLarge`] if there is more than 5000 holders need, and
-    /// [`Error::PrefixTooLarge`] if it does not fit into the budget of [`Self::charged`].
+    /// itself have their values. The call fails with [`Error::AnswerTooLarge`] if there is more than 5000 holders
+    /// need, and with [`Error::PrefixTooLarge`] if the listing does not fit into the budget of [`Self::charged`].
     pub async fn list(&self, prefix: &str) -> Result<Listing, Error> {
         self.list_over(prefix, &Entries::default()).await
     }
 
-    /// The same, with the copy of each entry that is known already.
+    /// Lists the prefix like [`Self::list`], with the copy of each entry that is already known.
     pub async fn list_over(&self, prefix: &str, known: &Entries) -> Result<Listing, Error> {
         let call = Call::get("kv_list", list_path(prefix)?).consistent();
         Ok(self.list_with(prefix, known, call).await?.0)
     }
 
-    /// The keys that begin with `prefix` and end like this, without their values: much less than [`Self::list`] reads
-    /// where others keep large values, or many. An empty `prefix` is the whole store.
+    /// Returns the keys that begin with `prefix` and end with `ending`, without their values. This reads much less
+    /// than [`Self::list`] where others keep large or many values. An empty `prefix` is the whole store.
     ///
-    /// Keys that the token may not read are left out, see [`Keys::complete`]; [`Error::Denied`] if it may read none.
+    /// Keys that the token may not read are left out, see [`Keys::complete`]; the call fails with [`Error::Denied`]
+    /// if the token may read none.
     pub async fn keys(&self, prefix: &str, ending: &str) -> Result<Keys, Error> {
         let call = Call::get("kv_keys", list_path(prefix)?).consistent();
         let answer = self.send(call.with("keys", "")).await?;
@@ -71,14 +72,14 @@ impl Client {
             return Err(answer.not_found());
         }
         if keys.is_empty() {
-            // As for a listing.
+            // Consul may not report that it left keys out, but it denies reading a single key explicitly.
             self.table_index("kv_keys", prefix).await?;
         }
         let complete = !answer.filtered;
         Ok(Keys { keys, complete })
     }
 
-    /// The value of one key, if there is one.
+    /// Returns the entry of one key, if there is one.
     pub async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
         let call = Call::get("kv_get", key_path(key)?).consistent();
         let answer = self.send(call).await?;
@@ -89,8 +90,8 @@ impl Client {
         wire.into_iter().next().map(WireEntry::decode).transpose()
     }
 
-    /// Writes a key; false if the condition does not hold. Not repeated when its answer was lost. [`Error::Gone`] if
-    /// the acquiring session is gone.
+    /// Writes a key; returns false if the condition does not hold. The call is not repeated when its answer was lost.
+    /// It fails with [`Error::Gone`] if the acquiring session is gone.
     pub async fn put(
         &self,
         key: &str,
@@ -110,8 +111,8 @@ impl Client {
             .json()
     }
 
-    /// Deletes a key, with `cas` only if it was last written at that index; false if it was not.
-    /// Without `cas` a missing key is success.
+    /// Deletes a key, with `cas` only if the key was last written at that index; returns false if it was not. Without
+    /// `cas` a missing key is success.
     pub async fn delete(&self, key: &str, cas: Option<u64>) -> Result<bool, Error> {
         let mut call = Call {
             lane: Lane::Write,
@@ -126,7 +127,7 @@ impl Client {
         self.send(call).await?.json()
     }
 
-    /// The listing that this call reads of the prefix, and the server that answered.
+    /// Returns the listing that this call reads of the prefix, and the server that answered.
     pub(super) async fn list_with(
         &self,
         prefix: &str,
@@ -145,8 +146,8 @@ impl Client {
                 "the token lacks permission 'key:read' on some keys below {prefix:?}"
             )));
         }
-        // Something other than Consul, such as a proxy, answers with 404, too. Taking that for "there are no keys"
-        // would lose every lock.
+        // Something other than Consul, such as a proxy, answers with 404, too. If that counted as "there are no
+        // keys", every lock would be lost.
         let index = match answer.index {
             Some(index) => index,
             None if answer.found => return Err(Error::Decode("no X-Consul-Index".to_owned())),
@@ -165,9 +166,9 @@ impl Client {
         Ok((listing, answer.server))
     }
 
-    /// The index of the whole store; denied if the token may not read the prefix. It goes back only when Consul loses
-    /// data, while the index of a prefix also goes back when Consul forgets, after some minutes, that keys below it
-    /// were deleted.
+    /// Returns the index of the whole store; fails if the token may not read the prefix. The index goes back only
+    /// when Consul loses data, while the index of a prefix also goes back when Consul forgets, after some minutes,
+    /// that keys below the prefix were deleted.
     pub(super) async fn table_index(&self, kind: &'static str, prefix: &str) -> Result<u64, Error> {
         let absent = key_path(&format!("{prefix}.absent"))?;
         let answer = self.send(Call::get(kind, absent).consistent()).await?;
@@ -250,7 +251,7 @@ pub(super) struct WireEntry<'a> {
 }
 
 impl WireEntry<'_> {
-    /// Whether the session that it is named after has locked it.
+    /// Whether the session that the entry's key is named after has locked the entry.
     pub(super) fn is_contender(&self) -> bool {
         let name = self.key.rsplit_once('/').map(|(_, name)| name);
         let session = self.session.as_ref().map(SessionId::as_str);
@@ -277,8 +278,8 @@ mod tests {
 
     use super::*;
 
-    /// The key that Consul looks up for a request with this URL, which it unescapes once and normalizes; `None` if
-    /// something on the way would do so before.
+    /// Returns the key that Consul looks up for a request with this URL, which Consul unescapes once and normalizes;
+    /// `None` if something on the way would normalize it before.
     fn routed(path: &str) -> Option<String> {
         let url = reqwest::Url::parse(&format!("http://consul{path}")).ok()?;
         let decoded = percent_encoding::percent_decode_str(url.path())

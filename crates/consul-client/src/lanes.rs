@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 pub(super) enum Lane {
     /// Renews a session.
     Renew,
-    /// Reads, and does not wait for a change.
+    /// Reads without a wait for a change.
     Read,
     /// Makes or ends a session. Thousands may be due at once, as when a namespace is deleted.
     Session,
@@ -26,7 +26,7 @@ pub(super) enum Lane {
     Write,
 }
 
-/// The lanes of one datacenter, or of a client with lanes of its own.
+/// Lanes of one datacenter, or of a client with lanes of its own.
 #[derive(Debug)]
 pub(super) struct Lanes {
     renew: Semaphore,
@@ -36,7 +36,7 @@ pub(super) struct Lanes {
     write: Semaphore,
     /// Turns to wait for changes.
     watches: Arc<Semaphore>,
-    /// Shared by all datacenters except the client's own.
+    /// Turns that all datacenters except the client's own share.
     elsewhere: Option<Arc<Semaphore>>,
 }
 
@@ -47,7 +47,7 @@ pub(super) type Turn<'a> = (SemaphorePermit<'a>, Option<SemaphorePermit<'a>>);
 pub(super) const ELSEWHERE: usize = 48;
 
 impl Lanes {
-    /// For the client's own datacenter.
+    /// Makes the lanes for the client's own datacenter.
     pub(super) fn at_home(watches: Arc<Semaphore>) -> Self {
         Self {
             renew: Semaphore::new(6),
@@ -60,7 +60,7 @@ impl Lanes {
         }
     }
 
-    /// For another datacenter: 16 in all.
+    /// Makes the lanes for another datacenter, with 16 turns in all.
     pub(super) fn elsewhere(watches: Arc<Semaphore>, all: Arc<Semaphore>) -> Self {
         Self {
             renew: Semaphore::new(4),
@@ -73,7 +73,7 @@ impl Lanes {
         }
     }
 
-    /// For an election, which makes one call after the other beside a watch and a renewal.
+    /// Makes the lanes for an election, which makes one call after the other beside a watch and a renewal.
     pub(super) fn apart() -> Self {
         Self {
             renew: Semaphore::new(1),
@@ -103,7 +103,7 @@ impl Lanes {
         Some((turn, shared))
     }
 
-    /// A turn to wait for changes; `None` if all are in use.
+    /// Takes a turn to wait for changes; `None` if all turns are in use.
     pub(super) fn watch_turn(&self) -> Option<SemaphorePermit<'_>> {
         self.watches.try_acquire().ok()
     }
@@ -131,7 +131,7 @@ mod tests {
         let watches = shared(Config::MAX_WATCHES as usize);
         let home = calls(&Lanes::at_home(watches.clone()));
         let apart = Lanes::apart();
-        // One call after the other, beside a renewal and a watch.
+        // An election makes one call after the other, beside a renewal and a watch.
         let election = 3 + apart.watches.available_permits();
         let most = watches.available_permits() + home + election + ELSEWHERE;
         assert_eq!((home, most), (34, 186));

@@ -1,7 +1,7 @@
-//! A listing, decoded while it is read.
+//! Decodes a listing while it is read.
 //!
-//! Only one entry at a time is in memory as text. What nobody needs of it is not decoded, and an entry that is known
-//! already is kept only once. What is kept is counted before it is kept.
+//! Only one entry at a time is in memory as text. Parts of an entry that nobody needs are not decoded, and an entry
+//! that is already known is kept only once. Bytes are counted before they are kept.
 
 use std::{borrow::Cow, cmp::Ordering};
 
@@ -13,35 +13,35 @@ use super::{
     kv::WireEntry,
 };
 
-/// The most that is kept of one prefix, with what a reader derives from it, in bytes. 5000 holders with a body of 1 KiB
-/// each need 15 MiB.
+/// Largest number of bytes that are kept of one prefix, with what a reader derives from it. 5000 holders with a body
+/// of 1 KiB each need 15 MiB.
 const LARGEST: usize = 16 << 20;
 
-/// The longest value of a contender, in bytes. A longer one is left out: this program and `consul lock` write less.
+/// The longest value of a contender, in bytes. A longer value is left out: this program and `consul lock` write less.
 const LONGEST_VALUE: usize = 16 << 10;
 
-/// What a listing is decoded for.
+/// The prefix of a listing, with what the decoder needs to know about the prefix.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// What all keys begin with.
+    /// Prefix with which all keys begin.
     pub(super) prefix: String,
-    /// What is known of it.
+    /// Entries of the prefix that are already known.
     pub(super) known: Entries,
-    /// What is kept counts here.
+    /// Account that counts the entries that are kept.
     pub(super) account: Option<Account>,
 }
 
 /// The entries of a listing, while it is read.
 pub(super) struct Decoder<'a> {
     wanted: &'a Wanted,
-    /// What is known of the keys that come next.
+    /// Known entries of the keys that come next.
     known: &'a [Listed],
     kept: Vec<Listed>,
-    /// What is kept takes so much.
+    /// Number of bytes that the kept entries take.
     size: usize,
-    /// What is derived from it.
+    /// Amount of data that a reader derives from the entries.
     derived: Derived,
-    /// So many bytes found no room: nothing is kept any more, only counted.
+    /// Number of bytes for which there was no room. If it is not zero, entries are only counted and not kept.
     missing: usize,
 }
 
@@ -89,8 +89,8 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// The listing, once all of it was taken. If there was too little room, waits until others give way: then it is to
-    /// be read again (`None`).
+    /// Returns the listing, once all of it was taken. If there was too little room, waits until other prefixes give
+    /// way and returns `None`: then the listing must be read again.
     pub(super) async fn finish(self) -> Result<Option<Entries>, Error> {
         if let Some(account) = &self.wanted.account {
             if self.missing > 0 {
@@ -105,7 +105,7 @@ impl Decoder<'_> {
         Ok(Some(self.kept.into()))
     }
 
-    /// The same entry, if it is known.
+    /// Returns the known copy of the entry, if the entry is already known.
     fn known(&mut self, entry: &Entry) -> Option<Listed> {
         while let Some((first, rest)) = self.known.split_first() {
             match first.key.cmp(&entry.key) {
@@ -117,8 +117,8 @@ impl Decoder<'_> {
         None
     }
 
-    /// The entry, without its value if nobody needs that: others may have written anything beside lock keys, contenders
-    /// and the one key that was asked for.
+    /// Decodes an entry, without its value if nobody needs the value: others may have written anything beside lock
+    /// keys, contenders and the one key that was asked for.
     fn decode(&self, mut wire: WireEntry<'_>) -> Result<Entry, Error> {
         let Wanted { prefix, .. } = self.wanted;
         if wire.key != *prefix && !is_lock(&wire.key) {
@@ -131,7 +131,7 @@ impl Decoder<'_> {
     }
 }
 
-/// The bytes of a value as Consul writes it; `None` if it is not base64.
+/// Returns the bytes of a value that is written as Consul writes it; `None` if the text is not base64.
 pub(super) fn bytes(value: Option<&serde_json::value::RawValue>) -> Option<Vec<u8>> {
     let text: Cow<'_, str> = match value {
         Some(value) => serde_json::from_str::<Option<Cow<'_, str>>>(value.get())
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(kept.unwrap().unwrap().len(), 5001);
     }
 
-    /// A prefix with so many contenders, listed for an owner; whether it is kept.
+    /// Lists a prefix with so many contenders for an owner, and tells whether the listing is kept.
     async fn keep(
         budget: &Budget,
         owner: &str,
@@ -296,7 +296,7 @@ mod tests {
         read(&wanted(Some(account), Entries::default()), &entries).await
     }
 
-    /// What one of those contenders takes.
+    /// Bytes that one contender takes.
     const EACH: usize = 256 + 7 + 5;
 
     #[tokio::test]
@@ -307,7 +307,7 @@ mod tests {
         let (_medium, kept_medium) = keep(&budget, "a", "medium", 30).await;
         let all = [&kept_small, &kept_large, &kept_medium];
         assert!(all.iter().all(|kept| matches!(kept, Ok(Some(_)))));
-        // The largest is told; there is room as soon as it is dropped.
+        // The largest prefix is told to give way; there is room as soon as it is dropped.
         let told = tokio::spawn({
             let large = large.clone();
             async move {
@@ -319,7 +319,7 @@ mod tests {
         assert!(matches!(kept, Ok(None)), "to be read again");
         told.await.unwrap();
         assert!(matches!(keep_again(&another, 40).await, Ok(Some(_))));
-        // It is the largest again, so nobody gives way to it.
+        // The prefix is the largest again, so no other prefix gives way to it.
         let error = keep_again(&large, 50).await;
         assert_eq!(error, Err(Error::PrefixTooLarge(100 * EACH)));
     }
@@ -347,7 +347,7 @@ mod tests {
         let telling = small.iter().map(|(account, _)| account.clone());
         let accounts: Vec<_> = telling.collect();
         let watching = tokio::spawn(async move {
-            // The last one by name, as all are equal.
+            // The last prefix by name gives way, because all are equal.
             accounts[5].gives_way().await;
             drop(small.pop());
             small
@@ -363,7 +363,7 @@ mod tests {
         let contenders = 20;
         let listed = 256 + 7 + 5;
         let derived = 4096 + contenders * 1024;
-        // Room for the listing, two readers, and an eighth of it all.
+        // The budget has room for the listing, two readers, and an eighth of the whole budget.
         let budget = Budget::new((contenders * listed + 2 * derived) * 8 / 7 + 8);
         let (account, kept) = keep(&budget, "team", "p", contenders).await;
         let entries = kept.unwrap().unwrap();
@@ -373,7 +373,7 @@ mod tests {
             admitted.push(reader.admit(&entries).await.is_ok());
         }
         assert_eq!(admitted, [true, true, false]);
-        // The others go on, also with a larger listing.
+        // The other readers go on, even with a larger listing.
         drop(entries);
         let entries = keep_again(&account, contenders + 1).await.unwrap().unwrap();
         assert!(readers[0].admit(&entries).await.is_ok());

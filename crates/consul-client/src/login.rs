@@ -1,7 +1,7 @@
-//! Login: Consul exchanges a bearer token for an ACL token, by one of its auth methods.
+//! Logs in to Consul, which exchanges a bearer token for an ACL token by one of its auth methods.
 //!
-//! One task logs in for all clones of the client: when a token is first needed, when Consul does not know the token
-//! any more, and before the token expires. Calls that need a token wait for the task.
+//! One task logs in for all clones of the client: when a token is first needed, when Consul no longer knows the
+//! token, and before the token expires. Calls that need a token wait for the task.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -25,39 +25,39 @@ use crate::clock::Moment;
 /// The auth method of a login, and what it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthMethod {
-    /// The auth method's name in Consul.
+    /// Name of the auth method in Consul.
     pub name: String,
-    /// The file of the bearer token. It is read for each login, because Kubernetes replaces it.
+    /// File of the bearer token. The file is read for each login, because Kubernetes replaces it.
     pub bearer_token_file: PathBuf,
-    /// What Consul adds to the description of the token, for people.
+    /// Text that Consul adds to the description of the token, for people.
     pub meta: BTreeMap<String, String>,
 }
 
 impl AuthMethod {
-    /// Where Kubernetes puts the token of a pod's `ServiceAccount`.
+    /// Path at which Kubernetes puts the token of a pod's `ServiceAccount`.
     pub const BEARER_TOKEN_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 }
 
-/// The variable that has the file's name.
+/// Environment variable that has the name of the bearer token's file.
 const BEARER_TOKEN_FILE: &str = "CONSUL_BEARER_TOKEN_FILE";
 
-/// Between logins that fail, or whose tokens are lost at once.
+/// Pauses between logins that fail, or whose tokens are lost at once.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(30));
 
-/// A token that is lost after this time did work before.
+/// Age from which a lost token counts as one that did work before.
 const LASTING: Duration = Duration::from_secs(30);
 
-/// Between checks whether the server that is asked knows a new token. It usually takes some 100 ms, and an agent that
-/// is asked too early caches for 30 s that the token does not exist.
+/// Pauses between checks whether the server that is asked knows a new token. The server usually knows the token after
+/// some 100 ms. An agent that is asked too early caches for 30 s that the token does not exist.
 const PROBES: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_millis(500));
 
-/// How many checks there are.
+/// Number of checks whether the server knows a new token.
 const LOOKS: usize = 10;
 
 /// The shortest time between checks of a token that was denied.
 const RECHECK: Duration = Duration::from_millis(250);
 
-/// How long giving the token back may take.
+/// Longest time that giving the token back may take.
 const LOGOUT: Duration = Duration::from_secs(2);
 
 /// The login of a client and all its clones.
@@ -69,10 +69,10 @@ pub(super) struct Login {
 /// The state of the task.
 struct Worker {
     method: AuthMethod,
-    /// It sends no token.
+    /// Client that sends no token.
     client: Client,
     state: watch::Sender<State>,
-    /// Consul has answered that it does not know the token.
+    /// Notifies the task when Consul has answered that it does not know the token.
     denied: Notify,
 }
 
@@ -83,11 +83,11 @@ enum State {
     Idle,
     /// A login is in progress.
     Asking,
-    /// This is the token.
+    /// The login succeeded, with this token.
     In(Token),
-    /// There is no token; why the last attempt failed.
+    /// There is no token; the error is the cause of the last failure.
     Out(Error),
-    /// The token was given back, and there will be no other one.
+    /// The token was given back, and there will be no other token.
     Over,
 }
 
@@ -95,12 +95,12 @@ enum State {
 struct Held {
     token: Token,
     since: Moment,
-    /// How long Consul keeps it valid; `None`: for ever.
+    /// Time for which Consul keeps the token valid; `None`: for ever.
     life: Option<Duration>,
 }
 
 impl Login {
-    /// A login that begins when a token is first needed, by a client without a token.
+    /// Makes a login that begins when a token is first needed, by a client without a token.
     pub(super) fn new(client: Client, method: AuthMethod) -> Result<Self, ConfigError> {
         let file = method.bearer_token_file.display();
         let problem = match std::fs::read_to_string(&method.bearer_token_file) {
@@ -123,7 +123,7 @@ impl Login {
         })
     }
 
-    /// The token, or why there is none. Waits while a login is in progress.
+    /// Returns the token, or the reason why there is none. Waits while a login is in progress.
     pub(super) async fn token(&self) -> Result<Token, Error> {
         self.begin();
         let mut state = self.worker.state.subscribe();
@@ -135,8 +135,8 @@ impl Login {
         }
     }
 
-    /// Consul does not know the token. Waits until there is another one or none, or until Consul does know it.
-    /// Returns whether to retry the call.
+    /// Reports that Consul does not know the token. Waits until there is another token or none, or until Consul does
+    /// know the token. Returns whether to retry the call.
     pub(super) async fn recheck(&self) -> bool {
         let mut state = self.worker.state.subscribe();
         if matches!(*state.borrow_and_update(), State::Over) {
@@ -146,7 +146,7 @@ impl Login {
         state.changed().await.is_ok()
     }
 
-    /// Gives the token back. From then on there is none.
+    /// Gives the token back. From then on there is no token.
     pub(super) async fn end(&self) {
         self.worker.state.send_replace(State::Over);
         let task = self.task.lock().take();
@@ -182,7 +182,7 @@ impl Drop for Login {
 }
 
 impl Worker {
-    /// Keeps a valid token until none is needed any more, and gives the last one back.
+    /// Keeps a valid token until the login is over, and gives the last token back.
     async fn run(self: Arc<Self>) {
         let mut held: Option<Held> = None;
         let mut relapses = BACKOFF;
@@ -208,7 +208,7 @@ impl Worker {
         }
     }
 
-    /// Logs in until that works, and gives the previous token back; false if no token is needed any more.
+    /// Logs in until that works, and gives the previous token back; returns false if the login is over before that.
     async fn renew(&self, held: &mut Option<Held>) -> bool {
         let mut backoff = BACKOFF;
         let mut last_logged = None;
@@ -242,12 +242,13 @@ impl Worker {
         false
     }
 
-    /// Waits until another token is needed: true if Consul does not know this one any more, false if
-    /// it will soon expire.
+    /// Waits until another token is needed: returns true if Consul no longer knows this token, false if the token
+    /// will soon expire.
     async fn until_due(&self, held: &Held) -> bool {
         let expires = async {
             match held.life {
-                // After 70 to 85 % of it: replicas that started together spread out.
+                // The token is renewed after 70 to 85 % of its life, so that replicas that started together spread
+                // out.
                 Some(life) => sleep(life.mul_f64(fastrand::f64().mul_add(0.15, 0.7))).await,
                 None => std::future::pending().await,
             }
@@ -268,7 +269,7 @@ impl Worker {
         }
     }
 
-    /// One login, until the server that is asked knows the token.
+    /// Logs in once, and waits until the server that is asked knows the token.
     async fn log_in(&self) -> Result<Held, Error> {
         #[derive(Serialize)]
         #[serde(rename_all = "PascalCase")]
@@ -293,7 +294,7 @@ impl Worker {
             bearer_token: bearer.expose(),
             meta: &self.method.meta,
         };
-        // Strings only: writing them cannot fail.
+        // The request has strings only, so writing it cannot fail.
         let body = serde_json::to_vec(&request).unwrap_or_default();
         let since = Moment::now();
         let answer = self.client.send(post("acl_login", "/v1/acl/login", body));
@@ -359,7 +360,7 @@ impl Worker {
         }
     }
 
-    /// A failure of the login, for the calls that wait for a token.
+    /// Makes the error of a failed login, for the calls that wait for a token.
     fn explain(&self, error: Error, bearer: &Secret) -> Error {
         // A proxy may quote anything.
         let hide = |text: &str| text.replace(bearer.expose(), "<hidden>");
@@ -401,7 +402,7 @@ impl Worker {
         matches!(*self.state.borrow(), State::Over)
     }
 
-    /// The result of this, or `None` if the login is over before that.
+    /// Returns the result of `doing`, or `None` if the login is over before that.
     async fn unless_over<T>(&self, doing: impl Future<Output = T>) -> Option<T> {
         let mut state = self.state.subscribe();
         tokio::select! {
@@ -411,7 +412,7 @@ impl Worker {
     }
 }
 
-/// What Consul knows about the client's token.
+/// Makes the call that reads what Consul knows about the client's token.
 fn own_token() -> Call {
     Call {
         lane: Lane::Login,
@@ -419,7 +420,7 @@ fn own_token() -> Call {
     }
 }
 
-/// A login or logout. Never repeated when its answer was lost.
+/// Makes the call of a login or logout, which is never repeated when its answer was lost.
 fn post(kind: &'static str, path: &str, body: Vec<u8>) -> Call {
     Call {
         method: Method::POST,
@@ -433,7 +434,7 @@ mod tests {
     use super::*;
     use crate::Config;
 
-    /// The message for these answers to a login.
+    /// Returns the error for these answers to a login.
     fn explained(status: u16, body: &str) -> Error {
         let worker = Worker {
             method: AuthMethod {

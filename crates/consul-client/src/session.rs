@@ -1,4 +1,4 @@
-//! Sessions, which hold locks while they live.
+//! Creates, renews, reads and destroys sessions, which hold locks while they live.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ use crate::clock::Moment;
 pub struct NewSession {
     /// A name for people.
     pub name: String,
-    /// The node that it belongs to, which must be registered (see [`Client::register_node`]). Then the session has no
-    /// checks: only its TTL and its node end it. `None`: the node of the agent that is asked. Its health
-    /// (`serfHealth`) ends the session, too, as soon as gossip considers that machine dead.
+    /// Node that the session belongs to, which must be registered (see [`Client::register_node`]). Then the session
+    /// has no checks: only its TTL and its node end it. `None` is the node of the agent that is asked. The health of
+    /// that node (`serfHealth`) ends the session, too, as soon as gossip considers the machine dead.
     pub node: Option<String>,
-    /// How long it lives without a renewal, from 10 s (or Consul's configured minimum) to 24 h. Consul takes up to
-    /// twice as long to notice. `None`: for ever.
+    /// Time that the session lives without a renewal, from 10 s (or Consul's configured minimum) to 24 h. Consul
+    /// takes up to twice as long to notice. `None`: for ever.
     pub ttl: Option<Duration>,
-    /// How long a key that it held can't be locked by another session after its end, at most 60 s.
+    /// Time after the session's end in which no other session can lock a key that the session held, at most 60 s.
     pub lock_delay: Duration,
 }
 
@@ -38,7 +38,7 @@ pub struct Session {
     /// A name for people; may be empty.
     #[serde(default)]
     pub name: String,
-    /// The node that it belongs to.
+    /// Node that the session belongs to.
     pub node: String,
     /// Time that the session lives without a renewal. Consul may choose a longer time than was requested.
     #[serde(rename = "TTL", default, deserialize_with = "ttl")]
@@ -49,11 +49,11 @@ pub struct Session {
     /// Behavior for the keys that the session holds when it ends.
     #[serde(default)]
     pub behavior: Behavior,
-    /// The raft index at which it was made.
+    /// Raft index at which the session was made.
     pub create_index: u64,
 }
 
-/// What happens to the keys that a session holds when it ends.
+/// The behavior for the keys that a session holds when it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Behavior {
@@ -69,13 +69,14 @@ pub enum Behavior {
 pub struct Renewed {
     /// The session as Consul stores it.
     pub session: Session,
-    /// When the answered request was sent, the last one of its call: the session lives for its TTL from then on.
+    /// Time at which the answered request, the last one of its call, was sent. The session lives for its TTL from
+    /// then on.
     pub sent: Moment,
 }
 
 impl Client {
-    /// Creates a session. [`Error::MissingNode`] if its node is not registered. Not repeated when its answer was lost:
-    /// [`Client::node_sessions`] finds such a session.
+    /// Creates a session. Returns [`Error::MissingNode`] if the session's node is not registered. The call is not
+    /// repeated when its answer was lost: [`Client::node_sessions`] finds such a session.
     pub async fn create_session(&self, request: &NewSession) -> Result<SessionId, Error> {
         #[derive(Deserialize)]
         struct Created {
@@ -91,8 +92,8 @@ impl Client {
         Ok(created.id)
     }
 
-    /// As [`Self::create_session`], but registers an external node if Consul does not know it yet. Consul requires an
-    /// address for it, and nothing connects to it.
+    /// Creates a session like [`Self::create_session`], but registers an external node if Consul does not know the
+    /// node yet. Consul requires an address for the node, and nothing connects to that address.
     pub async fn create_session_on_node(&self, request: &NewSession) -> Result<SessionId, Error> {
         let created = self.create_session(request).await;
         let (Some(name), Err(Error::MissingNode)) = (&request.node, &created) else {
@@ -102,10 +103,11 @@ impl Client {
         self.create_session(request).await
     }
 
-    /// Renews a session. [`Error::Gone`] if there is none, which is final: ids are never used again.
+    /// Renews a session. Returns [`Error::Gone`] if there is no such session, which is final: ids are never used
+    /// again.
     ///
-    /// After all servers were down, a new leader answers a renewal from what it has replayed of its log so far, so it
-    /// may not know a live session. A consistent read confirms that a session is missing.
+    /// After all servers were down, a new leader answers a renewal from the part of its log that it has replayed so
+    /// far, so the leader may not know a live session. A consistent read confirms that a session is missing.
     pub async fn renew_session(&self, id: &SessionId) -> Result<Renewed, Error> {
         match self.renew_once(id).await {
             Err(Error::Gone) if self.look_up(id, Lane::Renew).await?.is_some() => {
@@ -132,7 +134,7 @@ impl Client {
         Ok(Renewed { session, sent })
     }
 
-    /// A session, if there is one; [`Error::Denied`] as for [`Self::node_sessions`].
+    /// Returns a session, if there is one; [`Error::Denied`] as for [`Self::node_sessions`].
     pub async fn session(&self, id: &SessionId) -> Result<Option<Session>, Error> {
         self.look_up(id, Lane::Read).await
     }
@@ -147,8 +149,8 @@ impl Client {
         first(&answer)
     }
 
-    /// All sessions of a node, or [`Error::Denied`] if Consul reports that it has left some out (before 1.12 it
-    /// doesn't).
+    /// Returns all sessions of a node, or [`Error::Denied`] if Consul reports that it has left some out (before 1.12
+    /// Consul does not report that).
     pub async fn node_sessions(&self, node: &str) -> Result<Vec<Session>, Error> {
         let path = format!("/v1/session/node/{}", segment(node)?);
         let call = Call::get("session_node", path).consistent();
@@ -162,7 +164,7 @@ impl Client {
         all(&self.send(call.consistent()).await?)
     }
 
-    /// Destroys a session. A missing one is success.
+    /// Destroys a session. Succeeds if the session is missing.
     pub async fn destroy_session(&self, id: &SessionId) -> Result<(), Error> {
         let path = format!("/v1/session/destroy/{}", segment(id.as_str())?);
         let call = Call {
@@ -174,7 +176,7 @@ impl Client {
 }
 
 impl Error {
-    /// The shortest TTL that this Consul allows (`session_ttl_min`), if it refused a shorter one.
+    /// Returns the shortest TTL that this Consul allows (`session_ttl_min`), if Consul refused a shorter one.
     pub fn shortest_ttl(&self) -> Option<Duration> {
         let Self::Unexpected { message, .. } = self else {
             return None;
@@ -185,7 +187,7 @@ impl Error {
     }
 }
 
-/// The answer, if it is complete.
+/// Returns the answer, if it is complete.
 fn readable(answer: Answer, of: &str) -> Result<Answer, Error> {
     if answer.filtered {
         let message = format!("the token lacks permission 'session:read' on {of:?}");
@@ -231,12 +233,12 @@ impl NewSession {
             lock_delay: write_duration(*lock_delay),
             behavior: "delete",
         };
-        // Strings only: writing them cannot fail.
+        // The request has strings only, so writing it cannot fail.
         serde_json::to_vec(&wire).unwrap_or_default()
     }
 }
 
-/// A duration as Go reads it.
+/// Writes a duration as Go reads it.
 pub(super) fn write_duration(duration: Duration) -> String {
     match duration.subsec_millis() {
         0 => format!("{}s", duration.as_secs()),
@@ -244,7 +246,7 @@ pub(super) fn write_duration(duration: Duration) -> String {
     }
 }
 
-/// A duration as Go writes it: `1h0m0s`, `1m30s`, `1.5s`.
+/// Reads a duration as Go writes it: `1h0m0s`, `1m30s`, `1.5s`.
 fn read_duration(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut total = 0.0;

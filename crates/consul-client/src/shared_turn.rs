@@ -1,30 +1,32 @@
-//! Turns to use a server that all programs of a machine share.
+//! Gives turns to use a server; all programs of a machine share these turns.
 //!
-//! Consul counts connections by the address that they come from. A program can't count those of others, so a turn is
-//! the name of a unix socket without a file (`unix(7)`, "abstract"): one process at a time can bind it. The name is free
-//! again when the process ends, however that happens, and names are apart where addresses are, in network namespaces.
-//! Another user of the machine can take all turns, as it can open all connections.
+//! Consul counts connections by the address that they come from. A program can't count the connections of other
+//! programs, so a turn is the name of a unix socket without a file (`unix(7)`, "abstract"): one process at a time can
+//! bind the name. The name is free again when the process ends, however the process ends. Network namespaces separate
+//! the names just as they separate the addresses. Another user of the machine can take all turns, just as that user
+//! can open all connections.
 
 use std::time::Duration;
 
 use super::{Backoff, lanes::Lane};
 
-/// What a program takes a turn for. Each has turns of its own, so that nothing waits for the others.
+/// The purpose for which a program takes a turn. Each purpose has turns of its own, so that no purpose waits for the
+/// others.
 ///
-/// Consul accepts 200 connections from one address (`limits.http_max_conns_per_client`). These are 128, which leaves
-/// the others to programs that know no turns.
+/// Consul accepts 200 connections from one address (`limits.http_max_conns_per_client`). The purposes have 128 turns
+/// together, which leaves the other connections to programs that do not take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To wait for changes.
+    /// A wait for changes.
     Watch,
-    /// To renew a session, which must not wait for those who arrive.
+    /// A renewal of a session, which must not wait for programs that have just started.
     Renew,
-    /// To make any other call.
+    /// Any other call.
     Call,
 }
 
 impl Purpose {
-    /// What a call of this kind needs a turn for.
+    /// Returns the purpose of a call of this kind.
     pub(super) const fn of(lane: Lane) -> Self {
         match lane {
             Lane::Renew => Self::Renew,
@@ -32,7 +34,7 @@ impl Purpose {
         }
     }
 
-    /// How many programs of a machine have a turn at one server at once.
+    /// Returns how many programs of a machine may have a turn of this purpose at one server at once.
     const fn turns(self) -> usize {
         match self {
             Self::Watch => 48,
@@ -50,14 +52,14 @@ impl Purpose {
     }
 }
 
-/// How many names are tried before a pause. A thousand programs that wait try some thousand names a second, which costs
-/// little, and find one that comes free within milliseconds.
+/// Number of names that are tried before a pause. A thousand waiting programs try some thousand names a second. That
+/// costs little, and they find a name that becomes free within milliseconds.
 const TRIES: usize = 4;
 
-/// Between such attempts.
+/// Pauses between the attempts to find a free name.
 const PAUSE: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
 
-/// A turn, which ends when this is dropped.
+/// A turn, which ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct SharedTurn {
     #[cfg(target_os = "linux")]
@@ -65,7 +67,7 @@ pub(super) struct SharedTurn {
 }
 
 impl SharedTurn {
-    /// Takes a turn at the server with this address; `None` if all are taken.
+    /// Takes a turn at the server with this address; returns `None` if all turns are taken.
     pub(super) fn take(purpose: Purpose, server: &str) -> Option<Self> {
         Self::take_of(purpose, server, purpose.turns())
     }
@@ -81,7 +83,8 @@ impl SharedTurn {
         }
     }
 
-    /// Takes one of the turns, after so many tries. Where there are no such names everybody has a turn.
+    /// Takes one of the turns, after at most so many tries. On a system without such socket names every program has a
+    /// turn.
     #[cfg(target_os = "linux")]
     fn take_of(purpose: Purpose, server: &str, tries: usize) -> Option<Self> {
         use std::os::{linux::net::SocketAddrExt as _, unix::net};
@@ -89,7 +92,7 @@ impl SharedTurn {
         let turns = purpose.turns();
         let first = fastrand::usize(..turns);
         for number in (first..first + tries).map(|number| number % turns) {
-            // There is room for 107 bytes.
+            // A socket name has room for 107 bytes.
             let end = server.len().saturating_sub(64);
             let server = String::from_utf8_lossy(&server.as_bytes()[end..]);
             let name = format!("consul-semaphore/{}/{number}/{server}", purpose.word());
@@ -116,7 +119,8 @@ mod tests {
 
     use super::*;
 
-    /// A server that no other program of the machine asks, which runs other tests at the same time.
+    /// Returns the name of a server that no other program of the machine asks, because other tests run at the same
+    /// time.
     fn nobody_elses(name: &str) -> String {
         format!("{name}.test:{}", std::process::id())
     }

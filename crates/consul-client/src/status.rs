@@ -1,21 +1,21 @@
-//! The state of a server and its cluster.
+//! Reads the state of a server and its cluster.
 
 use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
 use serde::Deserialize;
 
 use super::{Client, Error, call::Call};
 
-/// What a server answers with any token, or with none.
+/// The part of a server's state that the server tells with any token, or with none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// The address of the leader; `None` during an election.
     pub leader: Option<String>,
-    /// The server's clock, to the second, if the answer has it.
+    /// Time of the server's clock, to the second, if the answer has it.
     pub time: Option<Timestamp>,
 }
 
 impl Client {
-    /// The leader, and the server's clock.
+    /// Returns the leader and the time of the server's clock.
     pub async fn status(&self) -> Result<Status, Error> {
         let call = Call::get("status_leader", "/v1/status/leader".to_owned());
         let answer = self.send(call).await?;
@@ -30,7 +30,7 @@ impl Client {
         })
     }
 
-    /// The version of the server or agent that is asked. Needs `agent:read`.
+    /// Returns the version of the server or agent that is asked. The token needs `agent:read`.
     pub async fn version(&self) -> Result<String, Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]

@@ -67,8 +67,8 @@ impl Trust {
         })
     }
 
-    /// Whether connections can use it: the certificate and the key may not match if one file was replaced before the
-    /// other.
+    /// Checks that connections can use the certificate and the key. They may not match if one file was replaced
+    /// before the other.
     fn check(&self) -> Result<(), ConfigError> {
         let Some(identity) = &self.identity else {
             return Ok(());
@@ -84,7 +84,7 @@ impl Trust {
         })
     }
 
-    /// Sets it up for connections with TLS.
+    /// Configures connections with TLS to use these certificates and keys.
     pub(super) fn apply(&self, mut builder: ClientBuilder) -> ClientBuilder {
         if let Some(roots) = &self.roots {
             builder = builder.tls_certs_only(roots.clone());
@@ -95,8 +95,8 @@ impl Trust {
         builder.tls_danger_accept_invalid_certs(!self.verify)
     }
 
-    /// For connections without TLS. It does not load the system's certificates: a small image may have none, which
-    /// would be an error.
+    /// Configures connections without TLS. The configuration does not load the system's certificates, because a small
+    /// image may have none, which would be an error.
     pub(super) fn none(builder: ClientBuilder) -> ClientBuilder {
         builder.tls_certs_only([])
     }
@@ -117,7 +117,7 @@ fn certificates(variable: &'static str, file: &Path) -> Result<Vec<Certificate>,
     Ok(found)
 }
 
-/// All files in the folder, without the folders and links that Kubernetes makes in a mounted Secret.
+/// Returns all files in the folder, without the folders and links that Kubernetes makes in a mounted Secret.
 fn files_below(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(folder)?;
     let mut files: Vec<_> = entries

@@ -1,4 +1,5 @@
-//! The ACL token: fixed, from a file that is read again when it changes, set by its owner, or from a login.
+//! Provides the ACL token, which is fixed, is read from a file again when the file changes, is set by its owner, or
+//! comes from a login.
 
 use std::{
     fmt,
@@ -40,19 +41,19 @@ impl Token {
         self.header.clone()
     }
 
-    /// The message without the token, in case a proxy has quoted it.
+    /// Returns the message without the token, in case a proxy has quoted the token.
     pub(super) fn hide_in(&self, message: &str) -> String {
         message.replace(self.secret.expose(), "<hidden>")
     }
 }
 
-/// The longest token, in bytes. Consul's have 36 characters, and tokens from a login some thousand.
+/// The longest token, in bytes. Consul's own tokens have 36 characters, and tokens from a login have some thousand.
 const LONGEST: usize = 16 << 10;
 
-/// Why a text can't be sent as a token. The message does not quote it.
+/// A reason why a text can't be sent as a token. The message does not quote the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidToken {
-    /// No header can carry it.
+    /// The text has characters that no header can carry.
     #[error("holds characters that no token has")]
     Characters,
     /// The text is longer than any token can be.
@@ -60,7 +61,7 @@ pub enum InvalidToken {
     TooLong,
 }
 
-/// A token that its owner sets and may replace at any time. Clones share it.
+/// A token that its owner sets and may replace at any time. Clones share the token.
 #[derive(Clone, Default)]
 pub struct TokenCell(Arc<Cell>);
 
@@ -87,7 +88,7 @@ impl TokenCell {
         self.get().is_some()
     }
 
-    /// Waits until Consul has denied something to the token since the previous call of this.
+    /// Waits until Consul has denied something to the token since the previous call of this method.
     pub async fn denied(&self) {
         self.0.denied.notified().await;
     }
@@ -117,8 +118,8 @@ pub(super) enum TokenSource {
 pub(super) struct TokenFile(PathBuf);
 
 impl Source for TokenFile {
-    /// `None` while there is no token, as in a file that was empty at the start: calls are made without one, as
-    /// Consul's tools do.
+    /// Token in the file. `None` stands for no token, as while the file is still as empty as it was at the start;
+    /// then calls are made without a token, as by Consul's own tools.
     type Content = Option<Token>;
     const NAME: &'static str = "the Consul token";
 
@@ -132,7 +133,7 @@ impl Source for TokenFile {
         let text = std::fs::read_to_string(path)
             .map_err(|error| fail(format!("cannot read {}: {error}", path.display())))?;
         let problem = match text.trim() {
-            // Or it is just being written.
+            // An empty file may just be in the middle of a write.
             "" => "is empty".to_owned(),
             text => match Token::parse(text) {
                 Ok(token) => return Ok(Some(token)),
@@ -166,8 +167,8 @@ impl TokenSource {
         Files::read(file).map(Self::File)
     }
 
-    /// The current token; `None` if calls are made without one.
-    /// [`Error::NoToken`] or [`Error::LoginFailed`] if they need one and there is none.
+    /// Returns the current token; `None` if calls are made without a token, and [`Error::NoToken`] or
+    /// [`Error::LoginFailed`] if calls need a token and there is none.
     pub(super) async fn current(&self) -> Result<Option<Token>, Error> {
         match self {
             Self::None => Ok(None),
@@ -178,18 +179,19 @@ impl TokenSource {
         }
     }
 
-    /// The token was denied: checks the file before the next call, or notifies its owner.
+    /// Records that the token was denied: the file is checked before the next call, or the owner of the token is
+    /// notified.
     pub(super) fn invalidate(&self) {
         match self {
             Self::File(file) => file.invalidate(),
             Self::Cell(cell) => cell.0.denied.notify_one(),
-            // The next login would lack the same rule.
+            // The token of another login would lack the same rule.
             Self::None | Self::Fixed(_) | Self::Login(_) => {}
         }
     }
 
-    /// Consul does not know the token. Waits for another one, for as long as the caller allows. Returns whether to
-    /// retry the call.
+    /// Reports that Consul does not know the token. Waits for another token, for as long as the caller allows.
+    /// Returns whether to retry the call.
     pub(super) async fn recheck(&self) -> bool {
         match self {
             Self::Login(login) => login.recheck().await,

@@ -1,8 +1,8 @@
-//! Fair turns, which bound how many of a kind run at once, and are shared fairly among their owners.
+//! Gives fair turns, which limit how many operations of a kind run at once and are shared fairly among their owners.
 //!
-//! An owner takes another turn only while more are free than it has: alone it gets half of them, and each owner whose
-//! turns hang leaves half of the rest to the others (the dynamic threshold of Choudhury and Hahne for shared buffers,
-//! <https://doi.org/10.1109/90.664262>).
+//! An owner takes another turn only while more turns are free than the owner has: an owner that is alone gets half of
+//! the turns, and each owner whose turns hang leaves half of the rest to the others (the dynamic threshold of
+//! Choudhury and Hahne for shared buffers, <https://doi.org/10.1109/90.664262>).
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -19,7 +19,7 @@ pub struct FairTurns {
 }
 
 impl FairTurns {
-    /// This many turns.
+    /// Makes this many turns.
     pub fn new(all: usize) -> Self {
         Self {
             shares: Arc::new(Mutex::new(Shares {
@@ -30,20 +30,20 @@ impl FairTurns {
         }
     }
 
-    /// Waits for a turn of this owner. Of one owner, the first to ask gets the first turn.
+    /// Waits for a turn of this owner. The turns of one owner are given in the order in which they were asked for.
     pub async fn take(&self, owner: &Arc<str>) -> FairTurn {
         loop {
             let (sender, receiver) = oneshot::channel();
             self.shares.lock().ask(owner, sender);
             self.give_out();
-            // The sender is dropped only if the receiver seemed to be.
+            // The sender is dropped only if the receiver seemed to be dropped.
             if let Ok(turn) = receiver.await {
                 return turn;
             }
         }
     }
 
-    /// Gives out the turns that are free. A turn that nobody waits for any more returns when it is dropped.
+    /// Gives out the turns that are free. A turn whose receiver has stopped waiting returns when it is dropped.
     fn give_out(&self) {
         loop {
             let Some((owner, waiter)) = self.shares.lock().next() else {
@@ -55,7 +55,7 @@ impl FairTurns {
     }
 }
 
-/// A turn, until it is dropped.
+/// A turn, which ends when it is dropped.
 #[derive(Debug)]
 pub struct FairTurn {
     turns: FairTurns,
@@ -69,13 +69,13 @@ impl Drop for FairTurn {
     }
 }
 
-/// Who has turns, and who waits for one.
+/// The owners that have turns or wait for one.
 #[derive(Debug)]
 struct Shares {
     free: usize,
-    /// How many were given out so far.
+    /// Number of turns that were given out so far.
     given: u64,
-    /// Those who have a turn or wait for one.
+    /// Owners that have a turn or wait for one.
     owners: BTreeMap<Arc<str>, Share>,
 }
 
@@ -93,8 +93,8 @@ impl Shares {
         share.waiting.push_back(waiter);
     }
 
-    /// Takes the next turn, if one is free: for the owner that has the fewest, and of these for the one that was given its
-    /// last turn first.
+    /// Takes the next turn, if one is free: for the owner that has the fewest turns, and among such owners for the
+    /// one that was given its last turn first.
     fn next(&mut self) -> Option<(Arc<str>, oneshot::Sender<FairTurn>)> {
         let waiting = self.owners.iter_mut().filter_map(|(owner, share)| {
             while share
@@ -135,12 +135,12 @@ mod tests {
 
     use super::*;
 
-    /// A turn, if one is free.
+    /// Takes a turn, if one is free.
     fn take(turns: &FairTurns, owner: &str) -> Option<FairTurn> {
         turns.take(&owner.into()).now_or_never()
     }
 
-    /// All turns that an owner can take.
+    /// Takes all turns that an owner can take.
     fn take_all(turns: &FairTurns, owner: &str) -> Vec<FairTurn> {
         std::iter::from_fn(|| take(turns, owner)).collect()
     }
@@ -209,7 +209,7 @@ mod tests {
         }
         drop(gone);
         taken.pop();
-        // It was given its turn, and does not take it.
+        // The owner was given its turn, and does not take it.
         drop(given);
         assert!(last.now_or_never().is_some());
     }

@@ -1,4 +1,4 @@
-//! Transactions: several operations in one raft entry, all or none of them.
+//! Makes transactions: several operations in one raft entry, of which all or none are applied.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Client, Entry, Error, Op, Scope, call::Call, kv::WireEntry};
 
-/// What Consul accepts since 1.14.
+/// Number of operations that Consul accepts in a transaction since 1.14.
 pub(super) const CAPACITY: usize = 128;
 
 impl Client {
@@ -15,9 +15,9 @@ impl Client {
     /// that were read have a value. Deleted keys, and keys that must not exist, have no entry, so look entries up by
     /// their key and not by their place.
     ///
-    /// [`Error::Conflict`] lists every operation that failed. [`Error::TooLarge`] means: retry with at most
-    /// [`Client::transaction_capacity`] operations; if there were no more, the values are too large, in all or one of
-    /// them. Not repeated when its answer was lost.
+    /// [`Error::Conflict`] lists every operation that failed. After [`Error::TooLarge`], retry with at most
+    /// [`Client::transaction_capacity`] operations; if there were no more, then one of the values, or all of them
+    /// together, are too large. The call is not repeated when its answer was lost.
     pub async fn transaction(&self, operations: &[Op]) -> Result<Vec<Entry>, Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
@@ -48,14 +48,15 @@ impl Client {
         entries.map(WireEntry::decode).collect()
     }
 
-    /// How many operations a transaction may have: 128 until Consul names another limit, as it does before 1.14: 64. All
-    /// clients of the datacenter share what was learned.
+    /// Returns how many operations a transaction may have: 128 until Consul names another limit. Consul before 1.14
+    /// names 64. All clients of the datacenter share what was learned.
     pub fn transaction_capacity(&self) -> usize {
         self.datacenter.capacity.load(Ordering::Relaxed)
     }
 
-    /// `Transaction contains too many operations (65 > 64)` names the limit. Too many bytes, or a proxy's message, name
-    /// none: they say something of this transaction, and nothing of those of others.
+    /// Learns the limit that a message such as `Transaction contains too many operations (65 > 64)` names. A message
+    /// about too many bytes, or of a proxy, names no limit: it says something about this transaction only, and
+    /// nothing about other transactions.
     fn learn_capacity(&self, operations: usize, message: &str) {
         let Some((words, limit)) = message.rsplit_once("> ") else {
             return;
@@ -67,8 +68,9 @@ impl Client {
         }
     }
 
-    /// Consul without Enterprise refuses a namespace or a partition in every call but this one, where it ignores them:
-    /// the transaction would be applied in the wrong place. So another call asks first.
+    /// Refuses a namespace or a partition unless Consul is Consul Enterprise. Without Enterprise, Consul refuses them
+    /// in every call except a transaction, where Consul ignores them: the transaction would be applied in the wrong
+    /// place. So another call asks first.
     async fn refuse_without_enterprise(&self, key: &str) -> Result<(), Error> {
         let Scope {
             datacenter: _,
@@ -90,7 +92,7 @@ impl Client {
 }
 
 impl Op {
-    /// The check that a key still has this `ModifyIndex`; 0: that it does not exist.
+    /// Makes the check that a key still has this `ModifyIndex`; 0 checks that the key does not exist.
     pub fn unchanged(key: String, index: u64) -> Self {
         match index {
             0 => Self::CheckNotExists { key },
@@ -98,7 +100,7 @@ impl Op {
         }
     }
 
-    /// Whether it writes or deletes its key.
+    /// Whether the operation writes or deletes its key.
     pub fn writes(&self) -> bool {
         match self {
             Self::Set { .. }
@@ -114,7 +116,7 @@ impl Op {
         }
     }
 
-    /// The key that the operation is about.
+    /// Returns the key that the operation is about.
     pub fn key(&self) -> &str {
         match self {
             Self::Set { key, .. }
@@ -165,7 +167,7 @@ fn wire(operations: &[Op], scope: &Scope) -> Vec<u8> {
         },
     };
     let wire: Vec<_> = operations.iter().map(place).collect();
-    // Strings and numbers only: writing them cannot fail.
+    // The request has strings and numbers only, so writing it cannot fail.
     serde_json::to_vec(&wire).unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! Blocking queries as a stream of listings.
+//! Turns blocking queries into a stream of listings.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,14 +29,14 @@ pub struct WatchOptions {
     /// by at most half of `wait`.
     pub rate: f64,
     /// Whether changes are urgent. A watch beyond [`Config::max_watches`](super::Config::max_watches) polls: every
-    /// second if they are, and after `wait` if not.
+    /// second if changes are urgent, and after `wait` if not.
     pub urgent: watch::Receiver<bool>,
     /// Shortest time from one reading to the next, at most half of `wait`. Changes within this time share a reading.
     /// The sender may shorten the time whenever it likes.
     pub spacing: watch::Receiver<Duration>,
-    /// Whether it takes one of the turns to watch that all programs of this machine share; without one it polls, as a
-    /// watch beyond [`Config::max_watches`](super::Config::max_watches) does, and keeps no connection meanwhile. For
-    /// programs of which hundreds may run on a machine.
+    /// Whether the watch takes one of the turns to watch that all programs of this machine share. Without a turn the
+    /// watch polls, as a watch beyond [`Config::max_watches`](super::Config::max_watches) does, and keeps no
+    /// connection meanwhile. This setting is for programs of which hundreds may run on a machine.
     pub shares_turns: bool,
     /// Entries of the prefix that are already known. The watch makes no second copy of them.
     pub known: Entries,
@@ -59,16 +59,16 @@ impl Default for WatchOptions {
 /// Largest number of entries of a reading that counts once.
 const ENTRIES: u32 = 25;
 
-/// Between urgent readings of a watch that polls, shortened by up to a half.
+/// Pause between urgent readings of a watch that polls, shortened by up to a half.
 const POLL: Duration = Duration::from_millis(1500);
 
 /// The longest wait that Consul allows.
 const LONGEST: Duration = Duration::from_mins(10);
 
-/// Between readings that fail.
+/// Pauses between readings that fail.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(4));
 
-/// After a reading that is too large: reading it again costs as much.
+/// Pause after a reading that is too large: reading the prefix again costs as much.
 const TOO_LARGE: Backoff = Backoff::new(Duration::from_secs(15), Duration::from_secs(15));
 
 impl Client {
@@ -113,8 +113,8 @@ impl Client {
 }
 
 impl Client {
-    /// As [`Self::watch`], polled by a separate task until the receiver is dropped: a stream that is not polled could
-    /// hold a lock that other calls of this client wait for.
+    /// Watches like [`Self::watch`], in a separate task that polls until the receiver is dropped: a stream that is
+    /// not polled could hold a lock that other calls of this client wait for.
     pub fn readings(
         &self,
         prefix: &str,
@@ -141,10 +141,10 @@ impl Client {
 
 struct Watch {
     client: Client,
-    /// Makes the calls that wait for nothing.
+    /// Client for the calls that do not wait for a change.
     poller: Client,
     shares_turns: bool,
-    /// The turn that it has among the programs of this machine.
+    /// Turn that the watch has among the programs of this machine.
     shared_turn: Option<SharedTurn>,
     prefix: String,
     wait: Duration,
@@ -152,7 +152,8 @@ struct Watch {
     spacing: watch::Receiver<Duration>,
     /// Time of the last reading.
     last: Option<Instant>,
-    /// The index that a change must pass, and the server that it is from; `None`: do not wait.
+    /// Index that a change must pass, and the server that the index is from; `None` if the next reading does not
+    /// wait.
     since: Option<(u64, Arc<Target>)>,
     /// The index of the last reading.
     seen: u64,
@@ -163,7 +164,7 @@ struct Watch {
     failures: Option<Backoff>,
     /// The longest pauses after failed waits.
     lost_waits: Backoff,
-    /// What the last reading showed: most of it is in the next one, too.
+    /// Entries of the last reading: most of them are in the next one, too.
     known: Entries,
 }
 
@@ -199,7 +200,7 @@ impl Watch {
         reading
     }
 
-    /// The next reading, after the pauses that must be before it.
+    /// Returns the next reading, after the pauses that must be before it.
     async fn read_in_time(&mut self) -> Result<Listing, Error> {
         if let Some(failures) = &mut self.failures {
             failures.wait().await;
@@ -222,7 +223,7 @@ impl Watch {
             let due = last + spacing.min(self.wait / 2);
             let shortened = async {
                 if self.spacing.changed().await.is_err() {
-                    // Nobody can change it any more.
+                    // The sender is dropped, so the spacing does not change.
                     std::future::pending::<()>().await;
                 }
             };
@@ -232,7 +233,7 @@ impl Watch {
         }
     }
 
-    /// Whether it may watch at this server, beside the other programs of this machine.
+    /// Whether the watch may wait at this server, beside the other programs of this machine.
     fn has_shared_turn(&mut self, server: &Target) -> bool {
         if self.shared_turn.is_none() {
             self.shared_turn = SharedTurn::take(Purpose::Watch, server.base());
@@ -262,7 +263,7 @@ impl Watch {
             Some(Err(error)) if !error.is_transient() => return Err(error),
             Some(Err(_)) => {
                 // Only the wait failed: a plain read may work, perhaps at another server. All watches of a server
-                // fail together, and may fail again.
+                // fail together, and may fail together again.
                 let pause = self.lost_waits.pause().min(self.wait);
                 sleep(pause.mul_f64(fastrand::f64())).await;
                 self.list_now().await?
@@ -281,13 +282,13 @@ impl Watch {
         Ok(listing)
     }
 
-    /// The current listing, without a wait.
+    /// Returns the current listing, without a wait.
     async fn list_now(&self) -> Result<(Listing, Arc<Target>), Error> {
         let call = self.call()?.consistent();
         self.poller.list_with(&self.prefix, &self.known, call).await
     }
 
-    /// Waits while nothing is urgent, at most for `wait`.
+    /// Waits while no change is urgent, at most for `wait`.
     async fn pause(&mut self) {
         let shortened = |pause: Duration| pause.mul_f64(1.0 - fastrand::f64() / 2.0);
         let poll = POLL.min(self.wait);
@@ -299,7 +300,7 @@ impl Watch {
         let _ = timeout(shortened(self.wait), rest).await;
     }
 
-    /// The blocking query.
+    /// Makes the blocking query.
     async fn wait_for_change(
         &self,
         index: u64,
@@ -338,8 +339,8 @@ impl Bucket {
         }
     }
 
-    /// How many times a reading of this size counts. It causes a pause of at most half of `wait`, since readings are
-    /// evidence, and there must be one in each `wait`.
+    /// Returns how many times a reading of this size counts. The reading causes a pause of at most half of `wait`,
+    /// because readings are evidence, and there must be one in each `wait`.
     fn cost(&self, entries: u32, wait: Duration) -> f64 {
         let size = f64::from(entries) / f64::from(ENTRIES);
         let most = self.rate * wait.as_secs_f64() / 2.0;

@@ -1,4 +1,4 @@
-//! A command in slots: like `consul lock`, with a [`consul_semaphore::holder`].
+//! Runs a command in slots, like `consul lock`, with a [`consul_semaphore::holder`].
 //!
 //! | file | subject |
 //! |---|---|
@@ -85,7 +85,7 @@ pub(crate) async fn exec(settings: Settings, consul: consul::Config, stderr: &St
     let relies = ran.is_ok() && settings.slots.on_slot_lost != OnSlotLost::Continue;
     let mut code = ran.unwrap_or_else(failed);
     let words = Words::of(&settings);
-    // The clock counts until now: this program may have slept.
+    // The loss is judged at this moment, because this program may have slept.
     let lost = holder.lost();
     leave(words, &mut holder, &mut signals, stderr).await;
     if relies && let Some(lost) = lost.or_else(|| holder.lost()) {
@@ -101,7 +101,7 @@ fn set_up(consul: consul::Config) -> Result<(Signals, Client), Failure> {
     Ok((signals, Client::new(consul)?))
 }
 
-/// A holder that reports on stderr what happens. It notifies `near` when its turn is near.
+/// Makes a holder that reports on stderr what happens, and that notifies `near` when its turn is near.
 fn hold(settings: &Settings, consul: Client, stderr: &Stderr, near: Arc<Notify>) -> Holder {
     let (words, stderr) = (Words::of(settings), stderr.clone());
     let quiet = settings.quiet;
@@ -123,7 +123,7 @@ fn hold(settings: &Settings, consul: Client, stderr: &Stderr, near: Arc<Notify>)
     Holder::new(settings.slots.clone(), consul, on_notice)
 }
 
-/// What is reported, in words: with one slot nobody asks which.
+/// The words of a report, which name a slot's prefix only if there are several slots.
 #[derive(Clone, Copy)]
 struct Words {
     several: bool,
@@ -136,7 +136,7 @@ impl Words {
         }
     }
 
-    /// A slot at this prefix.
+    /// Returns the words for a slot at this prefix.
     fn slot(self, prefix: &Prefix) -> String {
         if self.several {
             format!("a slot of {prefix}")
@@ -188,7 +188,7 @@ impl Words {
         }
     }
 
-    /// A loss that shows only after the command has ended.
+    /// Returns the words for a loss that shows only after the command has ended.
     fn of_late_loss(self, lost: &Lost) -> String {
         let slot = self.slot(&lost.prefix);
         match lost.why {
@@ -238,7 +238,7 @@ async fn run(
     attend(settings, holder, process, signals, stderr).await
 }
 
-/// Waits for the slots. Once its turn is near, it starts what only has to be given them.
+/// Waits for the slots. Once the holder's turn is near, starts the process that only has to be given the slots.
 async fn wait(
     settings: &Settings,
     holder: &mut Holder,
@@ -254,11 +254,11 @@ async fn wait(
         loop {
             tokio::select! {
                 biased;
-                // A command that is not to run any more is not started in a slot that was granted in this moment.
+                // If a signal asks to end in the moment in which a slot is granted, the command is not started.
                 signal = signals.asks_to_end() => return Err(Failure::Interrupted(signal)),
                 granted = &mut acquire => return Ok(granted?),
-                // A terminal would also signal, or stop, what waits in the foreground. What fails is tried again once
-                // there are slots.
+                // A process in the foreground is not prepared early, because the terminal would also signal or stop
+                // it. A start that fails is tried again once there are slots.
                 () = near.notified(), if !settings.foreground && prepared.is_none() => {
                     prepared = Prepared::start(start).ok();
                 }
@@ -271,7 +271,7 @@ async fn wait(
     }
 }
 
-/// The error if the slots were not granted within the time to wait.
+/// Returns the error for slots that were not granted within the time to wait.
 fn out_of_patience(settings: &Settings, holder: &Holder) -> Failure {
     match (holder.why_waiting(), settings.patience) {
         (AcquireError::Taken(missing), Some(patience)) => {
@@ -304,7 +304,7 @@ async fn attend(
             code = process.end_by(killed) => {
                 return Err(Failure::Lost(code.map_err(Failure::System)?));
             }
-            // Somebody may want it to end sooner.
+            // Somebody may want the process to end sooner.
             signal = signals.next() => process.forward(signal),
         }
     }

@@ -1,4 +1,4 @@
-//! The workload that a session and a contender key were made for.
+//! Names the workload that a session and a contender key were made for.
 
 use std::sync::Arc;
 
@@ -20,20 +20,21 @@ pub(crate) const PROGRAM_KIND: &str = "Program";
 /// The prefix of the name of every session of this program.
 const PROGRAM: &str = "consul-semaphore-operator";
 
-/// Replaces a namespace and a `ConsulSemaphore`, which a process on a host does not have. No Kubernetes object can
-/// have this name.
+/// The stand-in for the namespace and the `ConsulSemaphore`, which a process on a host does not have. No Kubernetes
+/// object can have this name.
 pub const NONE: &str = "-";
 
 /// The Kubernetes cluster that an operator works for; for a process, the host that it runs on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
-    /// Its name for people, shown beside each holder.
+    /// Name of the cluster for people, shown beside each holder.
     pub name: String,
-    /// The uid of its namespace kube-system, which is unique without configuration. For a host, its name.
+    /// The uid of the cluster's namespace kube-system, which is unique without configuration. For a host, the name of
+    /// the host.
     pub id: String,
 }
 
-/// The text as part of an [`Identity`]: `-` replaces the characters that are not allowed.
+/// Returns the text as part of an [`Identity`]: `-` replaces the characters that are not allowed.
 pub fn name_of(text: &str) -> String {
     let allowed = |c: char| if is_in_names(c) { c } else { '-' };
     let name: String = text.chars().take(LONGEST_NAME).map(allowed).collect();
@@ -46,8 +47,8 @@ pub fn name_of(text: &str) -> String {
 
 /// The workload or process that a session was made for, and the semaphore that it was made on.
 ///
-/// It is written into the session's name, which only a token with `session:write` on our node can choose. That makes
-/// it the proof of who holds. The contender's body can be changed by anyone who may write the key, and is only
+/// The identity is written into the session's name, which only a token with `session:write` on our node can choose,
+/// so the name proves who holds. The contender's body can be changed by anyone who may write the key, and is only
 /// informative.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
@@ -65,7 +66,7 @@ pub struct Identity {
     pub workload: Arc<str>,
     /// The workload's uid.
     pub uid: Uid,
-    /// The number of the slot among those that the workload asks for there, from 0.
+    /// The number of the slot among the slots of this semaphore that the workload asks for, from 0.
     pub ordinal: u32,
 }
 
@@ -75,7 +76,7 @@ impl Identity {
         self.uid == other.uid && self.ordinal == other.ordinal
     }
 
-    /// The slot that the session is for.
+    /// Returns the slot that the session is for.
     pub fn slot(&self) -> SlotId {
         SlotId {
             workload: self.uid.clone(),
@@ -83,9 +84,9 @@ impl Identity {
         }
     }
 
-    /// The name of the session. By Kubernetes' rules on names none of its parts can have a slash, and the name of an
-    /// object can't have a colon, which separates the name of a keyed semaphore from the key, and the kind of a
-    /// workload, if that is no Job, from its name.
+    /// Returns the name of the session. By Kubernetes' rules on names, none of the parts can have a slash, and the
+    /// name of an object can't have a colon. So a colon separates the name of a keyed semaphore from the key, and the
+    /// kind of a workload, if that is no Job, from the workload's name.
     pub fn session_name(&self) -> String {
         let Self {
             cluster,
@@ -107,7 +108,7 @@ impl Identity {
         format!("{PROGRAM}/{cluster}/{namespace}/{semaphore}{key}/{kind}{workload}/{uid}{ordinal}")
     }
 
-    /// The kind of the holder: the workload's, `Process` for a command of `exec`, or `Program`.
+    /// Returns the kind of the holder: the workload's kind, `Process` for a command of `exec`, or `Program`.
     pub fn holder_kind(&self) -> &str {
         match self.kind.unusual() {
             None if &*self.namespace == NONE => PROCESS,
@@ -115,7 +116,7 @@ impl Identity {
         }
     }
 
-    /// Reads the name of a session; `None` if it is not one of this program's.
+    /// Reads the name of a session; `None` if the name is not one of this program's.
     pub fn parse(session_name: &str) -> Option<Self> {
         let parts: Vec<&str> = session_name.splitn(8, '/').collect();
         let (&[PROGRAM, cluster, namespace, semaphore, workload, uid], further) =
@@ -168,7 +169,7 @@ fn ordinal_of(text: &str) -> Option<u32> {
     (ordinal > 0 && ordinal.to_string() == text).then_some(ordinal)
 }
 
-/// Whether this can be the name or the uid of a Kubernetes object: it is written into logs and events.
+/// Whether the text can be the name or the uid of a Kubernetes object. The text is written into logs and events.
 fn is_name(part: &str) -> bool {
     (1..=253).contains(&part.len()) && part.chars().all(is_in_names)
 }
@@ -180,10 +181,10 @@ fn is_in_names(c: char) -> bool {
 /// The longest name of a host or a process.
 const LONGEST_NAME: usize = 63;
 
-/// How much of a body's claim about its holder is shown: more than Kubernetes names need.
+/// The longest part of a body's claim about its holder that is shown: more than Kubernetes names need.
 const LONGEST_HOLDER: usize = 256;
 
-/// The body of a contender key of ours, as JSON: who holds, for people who look at Consul.
+/// The body of a contender key of ours, as JSON, which tells people who look at Consul who the holder is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContenderBody {
@@ -191,8 +192,9 @@ pub struct ContenderBody {
     pub cluster: String,
     /// The cluster's id.
     pub cluster_id: String,
-    /// The workload's kind, such as `Job`; `Process` for a command of `exec`, `Program` for a program with this library.
-    /// The host of these two is their cluster, and they have neither a namespace nor a `ConsulSemaphore`.
+    /// The workload's kind, such as `Job`; `Process` for a command of `exec`, `Program` for a program with this
+    /// library. For `Process` and `Program` the cluster is the host, and there is neither a namespace nor a
+    /// `ConsulSemaphore`.
     pub kind: String,
     /// The workload's namespace.
     pub namespace: String,
@@ -202,12 +204,12 @@ pub struct ContenderBody {
     pub uid: String,
     /// The `ConsulSemaphore`'s name.
     pub semaphore: String,
-    /// When the slot was granted, by the operator's clock.
+    /// Time at which the slot was granted, by the operator's clock.
     pub time: jiff::Timestamp,
-    /// The number of the slot among those that the workload has there; left out for the first.
+    /// The number of the slot among the slots that the workload has at this lock key; left out for the first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ordinal: u32,
-    /// All that the workload asked for together with this slot; left out if that was this slot alone.
+    /// All slots that the workload asked for together with this one; left out if that was this slot alone.
     #[serde(default, skip_serializing_if = "Asked::is_one")]
     pub request: Asked,
     /// Whether the session never expires, so that it ends only if someone destroys it.
@@ -216,14 +218,15 @@ pub struct ContenderBody {
     /// The cooldown in seconds, as requested when the slot was granted.
     #[serde(default, skip_serializing_if = "is_none")]
     pub cooldown: u64,
-    /// Of a rate's slot: the period in seconds, as requested when the slot was granted.
+    /// The period in seconds of a rate's slot, as requested when the slot was granted.
     #[serde(default, skip_serializing_if = "is_none")]
     pub period: u64,
-    /// Until when the slot stays held although its workload has ended, by the clock of the operator that saw that.
-    /// Left out until then. A rate's slot has it from the grant on.
+    /// Time until which the slot stays held although its workload has ended, by the clock of the operator that saw
+    /// the end. The field is left out while the workload runs, except for a rate's slot, which has the field from the
+    /// grant on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cools_until: Option<jiff::Timestamp>,
-    /// Its claim to a place in the queue, before it holds a slot.
+    /// The contender's claim to a place in the queue, before it holds a slot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Claim>,
 }
@@ -238,21 +241,22 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// What decides a waiting contender's place in the queue, besides its name and uid.
+/// The data that decides a waiting contender's place in the queue, besides its name and uid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
-    /// Higher priorities are served first.
+    /// Priority of the contender. Higher priorities are served first.
     pub priority: i32,
-    /// When it joined the queue, in whole seconds.
+    /// Time at which the contender joined the queue, in whole seconds.
     pub since: jiff::Timestamp,
-    /// Whether it held a slot and lost it, and so comes before all others.
+    /// Whether the contender held a slot and lost it, and so comes before all others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lost: bool,
-    /// How many slots it waits for here.
+    /// Number of slots that the contender waits for at this lock key.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub slots: u32,
-    /// How many slots others are to keep for it here, for [`KEPT`](crate::turns::KEPT) after each writing.
+    /// Number of slots that others are to keep for the contender at this lock key, for [`KEPT`](crate::turns::KEPT)
+    /// after each writing.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub keeps: u32,
 }
@@ -267,7 +271,7 @@ fn is_one(slots: &u32) -> bool {
 }
 
 impl Claim {
-    /// The claim of this workload to so many slots.
+    /// Returns the claim of this workload to so many slots.
     pub fn of(workload: &Workload, slots: u32) -> Self {
         Self {
             priority: workload.priority,
@@ -280,12 +284,13 @@ impl Claim {
 }
 
 impl ContenderBody {
-    /// Reads the value of a contender key; `None` if it is not one of this program's.
+    /// Reads the value of a contender key; `None` if the value is not one of this program's.
     pub fn read(value: &[u8]) -> Option<Self> {
         serde_json::from_slice(value).ok()
     }
 
-    /// Its place in the queue, if it waits. Anyone with write access to the key can claim any place.
+    /// Returns the contender's place in the queue, if the contender waits. Anyone with write access to the key can
+    /// claim any place.
     pub fn place(&self) -> Option<Place> {
         let claim = self.waiting.as_ref()?;
         Some(Place::new(
@@ -297,20 +302,20 @@ impl ContenderBody {
         ))
     }
 
-    /// How many slots it waits for. Anyone with write access to the key can claim any number, so no more than a
-    /// workload may ask for counts.
+    /// Returns how many slots the contender waits for. Anyone with write access to the key can claim any number, so
+    /// the result is at most the number that a workload may ask for.
     pub fn slots_awaited(&self) -> u32 {
         let claimed = self.waiting.as_ref().map_or(1, |claim| claim.slots);
         claimed.clamp(1, MOST_SLOTS)
     }
 
-    /// How many slots others are to keep for it. No more than a workload may ask for count here, either.
+    /// Returns how many slots others are to keep for the contender, at most the number that a workload may ask for.
     pub fn slots_kept(&self) -> u32 {
         let claimed = self.waiting.as_ref().map_or(0, |claim| claim.keeps);
         claimed.min(MOST_SLOTS)
     }
 
-    /// The body for a workload that was granted a slot at this time.
+    /// Returns the body for a workload that was granted a slot at this time.
     pub fn new(
         cluster: &Cluster,
         identity: &Identity,
@@ -336,8 +341,8 @@ impl ContenderBody {
         }
     }
 
-    /// The holder in a few words, as the status of a `ConsulSemaphore` shows it. Everyone who may write the key may
-    /// have written anything there.
+    /// Returns the holder in a few words, as the status of a `ConsulSemaphore` shows it. The text can't be trusted:
+    /// everyone who may write the key may have written anything there.
     pub fn holder(&self) -> String {
         let Self {
             cluster,

@@ -1,4 +1,5 @@
-//! When slots of running workloads were last proved to be held, for the next process that finds these workloads.
+//! Records when slots of running workloads were last proved to be held, for the next process that finds these
+//! workloads.
 //!
 //! A restart renews no evidence: a workload that a new process finds running was proved to hold its slots when an
 //! earlier process last proved it. So each process keeps a record of its last proofs where the next one can read it,
@@ -12,32 +13,32 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::evidence::LATE;
 use consul_client::clock::Moment;
 
-/// How much time of one operator counts between two updates of the record. An operator updates it more often than
-/// that unless its process or its machine stops, and a stopped operator does not ask Consul.
+/// The most time of one operator that counts between two updates of the record. An operator updates the record more
+/// often than that unless its process or its machine stops, and a stopped operator does not ask Consul.
 const AWAKE: Duration = LATE.saturating_mul(4);
 
 /// The oldest of the last proofs of some running workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastProof {
-    /// When it was sent.
+    /// Time at which the proof was sent.
     pub sent: Moment,
-    /// The shortest TTL of the sessions that hold the slots; `None`: as their semaphore asks for.
+    /// The shortest TTL of the sessions that hold the slots; `None`: the TTL that their semaphore asks for.
     pub ttl: Option<Duration>,
-    /// For how long operators have run since then, and could ask Consul for another proof.
+    /// Time for which operators have run since the proof, in which they could ask Consul for another proof.
     pub ran: Duration,
 }
 
-/// What is known now of the running workloads of one semaphore.
+/// The latest knowledge of the running workloads of one semaphore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proved {
-    /// When the oldest of their last proofs was sent.
+    /// Time at which the oldest of the workloads' last proofs was sent.
     pub sent: Moment,
-    /// The shortest TTL of the sessions that hold their slots.
+    /// The shortest TTL of the sessions that hold the workloads' slots.
     pub ttl: Duration,
 }
 
 impl Proved {
-    /// The older proof and the shorter TTL.
+    /// Returns the older proof and the shorter TTL of both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -50,9 +51,9 @@ impl Proved {
 /// The last proofs of all running workloads of an operator, by group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastProofs<K> {
-    /// When they were last known to be complete; `None` if nothing was ever recorded.
+    /// Time at which the entries were last known to be complete; `None` if nothing was ever recorded.
     complete: Option<Moment>,
-    /// When this process last updated them.
+    /// Time at which this process last updated the entries.
     noted: Option<Moment>,
     groups: BTreeMap<K, LastProof>,
 }
@@ -68,7 +69,7 @@ impl<K> Default for LastProofs<K> {
 }
 
 impl<K: Clone + Ord> LastProofs<K> {
-    /// What an earlier process recorded at `complete`.
+    /// Returns the record that an earlier process completed at `complete`.
     pub fn recorded(complete: Moment, groups: impl IntoIterator<Item = (K, LastProof)>) -> Self {
         Self {
             complete: Some(complete),
@@ -77,11 +78,11 @@ impl<K: Clone + Ord> LastProofs<K> {
         }
     }
 
-    /// Takes over what an earlier process or another replica recorded. Both records are true, so the later proof of a
-    /// group counts. This process runs from now on.
+    /// Takes over the record of an earlier process or of another replica. Both records are true, so the later proof
+    /// of a group counts. The running time of this process counts from the first take-over or update on.
     ///
-    /// If the other record was complete later, the groups that it lacks are forgotten here: its writer knew this record,
-    /// and would have kept an entry for them if they still needed one.
+    /// If the other record was complete later, the groups that it lacks are forgotten here: the writer of the other
+    /// record knew this record, and would have kept an entry for these groups if they still needed one.
     pub fn take_over(&mut self, now: Moment, recorded: Self) {
         self.noted.get_or_insert(now);
         if self.complete < recorded.complete {
@@ -96,7 +97,7 @@ impl<K: Clone + Ord> LastProofs<K> {
         }
     }
 
-    /// Updates the record with what is known now of the running workloads.
+    /// Updates the record with the latest knowledge of the running workloads.
     ///
     /// The entry of a group without known running workloads is kept for two TTLs in which an operator runs, because a
     /// process that has just started has not seen all workloads yet.
@@ -125,7 +126,7 @@ impl<K: Clone + Ord> LastProofs<K> {
         self.complete = Some(now);
     }
 
-    /// What is known from before of the workloads of a group; `None` if nothing was ever recorded.
+    /// Returns the recorded proof of the workloads of a group; `None` if nothing was ever recorded.
     ///
     /// A group without an entry had no running workload when the record was complete, so its workloads were started
     /// after that.
@@ -140,12 +141,12 @@ impl<K: Clone + Ord> LastProofs<K> {
         })
     }
 
-    /// Whether there is an entry for this group.
+    /// Whether the record has an entry for this group.
     pub fn has(&self, group: &K) -> bool {
         self.groups.contains_key(group)
     }
 
-    /// When the record was last complete, and its entries; `None` if there is nothing to record.
+    /// Returns the time at which the record was last complete, and its entries; `None` if there is nothing to record.
     pub fn entries(&self) -> Option<(Moment, &BTreeMap<K, LastProof>)> {
         self.complete.map(|complete| (complete, &self.groups))
     }
@@ -221,7 +222,7 @@ mod tests {
             proofs.note(second(now), [("a", proved(40))]);
         }
         assert_eq!(proofs.of(&"a"), Some(last(40, 52)));
-        // It is frozen for a minute, and then replaced by another process.
+        // The process is frozen for a minute, and then replaced by another process.
         proofs.note(second(152), [("a", proved(40))]);
         assert_eq!(proofs.of(&"a"), Some(last(40, 52 + 4)));
         let (complete, groups) = proofs.entries().unwrap();

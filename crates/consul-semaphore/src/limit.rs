@@ -1,23 +1,25 @@
-//! The three-way rule on limits: the spec's, Consul's, and those that we wrote before.
+//! Applies the three-way rule on limits, which compares the spec's limit, Consul's limit, and the limits that we
+//! wrote before.
 
 use crate::LimitPolicy;
 
-/// If an enforced limit is overwritten this often, it is intended: the limit is not written again.
+/// Number of times that an enforced limit is overwritten before the operator takes that for intended, and does not
+/// write the limit again.
 const OVERWRITTEN: u32 = 2;
 
-/// What happened to the limit in Consul since the spec last changed, so that two that enforce different limits don't
-/// overwrite each other for ever.
+/// The history of the limit in Consul since the spec last changed, which ensures that two operators that enforce
+/// different limits don't overwrite each other for ever.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Defence {
-    /// Whether the limit was last known to be in Consul.
+    /// Whether Consul was last known to have the spec's limit.
     there: bool,
-    /// How often another limit replaced it and was overwritten.
+    /// Number of times that another limit replaced the spec's limit and was overwritten.
     overwritten: u32,
 }
 
 impl Defence {
-    /// What an operator that starts knows of it: whether the limit is recorded as ours, and whether enforcing it was
-    /// given up.
+    /// Returns the history as an operator that starts knows it: whether the limit is recorded as ours, and whether
+    /// enforcing the limit was given up.
     pub fn resumed(recorded: bool, given_up: bool) -> Self {
         Self {
             there: recorded,
@@ -25,7 +27,7 @@ impl Defence {
         }
     }
 
-    /// The limit is in Consul. `enforced` says whether it overwrote one that is not ours.
+    /// Records that Consul has the spec's limit. `enforced` says whether that limit overwrote one that is not ours.
     pub fn holds(&mut self, enforced: bool) {
         if enforced {
             self.overwritten = self.losses();
@@ -33,7 +35,7 @@ impl Defence {
         self.there = true;
     }
 
-    /// How often it was overwritten, if another limit is in Consul now.
+    /// Returns how many times the spec's limit was overwritten, if Consul has another limit at present.
     fn losses(self) -> u32 {
         self.overwritten + u32::from(self.there)
     }
@@ -46,10 +48,10 @@ pub enum Agreement {
     Agreed,
     /// The spec's limit has to be written to Consul.
     Write {
-        /// Whether that overwrites a limit that is not ours.
+        /// Whether the write overwrites a limit that is not ours.
         enforced: bool,
     },
-    /// Consul has this other limit: grant nothing.
+    /// Consul has this other limit, so nothing is granted.
     Conflict {
         /// Consul's limit.
         theirs: u32,
@@ -79,16 +81,16 @@ pub fn agree(
     }
 }
 
-/// What `status.appliedLimits` becomes once no lock key in Consul has another limit than the spec's: then this
-/// `ConsulSemaphore` may no longer replace any other. The spec's own limit stays only if it was written here; one
-/// that was in Consul before is agreed with, and not ours.
+/// Returns the new `status.appliedLimits` once no lock key in Consul has another limit than the spec's. This
+/// `ConsulSemaphore` may not replace any other limit after that. The spec's own limit stays in the list only if it
+/// was written here; a limit that was in Consul before is agreed with, and is not ours.
 pub fn settled(applied: &[u32], limit: u32) -> Vec<u32> {
     let applied = applied.iter().copied();
     applied.filter(|applied| *applied == limit).collect()
 }
 
-/// The limits that are ours, once others are found in `status.appliedLimits`: another operator of this
-/// `ConsulSemaphore` recorded those, and may have written them to Consul.
+/// Returns the limits that are ours, once others are found in `status.appliedLimits`: another operator of this
+/// `ConsulSemaphore` recorded the others, and may have written them to Consul.
 pub fn with_found(applied: &[u32], found: &[u32]) -> Vec<u32> {
     let news = found.iter().filter(|limit| !applied.contains(limit));
     applied.iter().chain(news).copied().collect()
@@ -134,7 +136,7 @@ mod tests {
         }
     }
 
-    /// How often a limit is written again that is always overwritten.
+    /// Number of times that a limit is written again that is always overwritten.
     fn written_again(mut defence: Defence) -> usize {
         let enforced = Agreement::Write { enforced: true };
         let mut times = 0;

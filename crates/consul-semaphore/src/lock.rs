@@ -1,4 +1,5 @@
-//! `.lock`: the one key that says who holds, by its body or, for a mutex, by the session that has locked it.
+//! Reads and writes `.lock`, the one key that names the holders: by its body or, for a mutex, by the session that has
+//! locked the key.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -15,10 +16,10 @@ pub(super) const MUTEX_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
 const LIMIT: &str = "Limit";
 const HOLDERS: &str = "Holders";
 
-/// The error for `Holders` that list anything else.
+/// The error for `Holders` that list anything other than sessions.
 const NO_SESSION: &str = "`Holders` lists something else than sessions";
 
-/// The error for `Holders` that list more than any semaphore has.
+/// The error for `Holders` that list more sessions than any semaphore has.
 const TOO_MANY: &str = "`Holders` lists more than 10,000 sessions";
 
 /// The error for a body that could be read in several ways.
@@ -27,23 +28,23 @@ const TWICE: &str = "a name stands in it twice";
 /// The most holders that are read from a body: more sessions than Consul takes in a value.
 const MOST_HOLDERS: usize = 10_000;
 
-/// The longest that a session's id can be; Consul's have 36 characters.
+/// The greatest length of a session's id; Consul's ids have 36 characters.
 const LONGEST_ID: usize = 128;
 
 /// The value that the Go client writes for each holder.
 const YES: &str = "true";
 
-/// Who holds, in the format that the client wrote; that format is kept.
+/// The holders, in the format that the client wrote; that format is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Holders {
     /// `{"<session>": true}`: the Go client and `consul lock`. Any value other than `true` is kept as it is.
     Map(BTreeMap<SessionId, Option<Verbatim>>),
     /// `["<session>"]`: the form of the guide in Consul's documentation; the Go client can't read it. An entry may
-    /// occur twice; it is counted twice, as its writer would.
+    /// occur twice, and counts twice, because its writer would count it twice.
     Array(Vec<SessionId>),
 }
 
-/// The body of `.lock`, understood: its limit and its holders. Everything else in it is kept as it is.
+/// The parsed body of `.lock`: its limit and its holders. All other fields of the body are kept as they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockBody {
     limit: u32,
@@ -52,7 +53,7 @@ pub struct LockBody {
     flags: u64,
 }
 
-/// What a transaction changes in a body.
+/// The changes that a transaction makes to a body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockChange {
     limit: u32,
@@ -61,14 +62,14 @@ pub struct LockChange {
 }
 
 impl LockChange {
-    /// The sessions that are added or removed.
+    /// Returns the sessions that are added or removed.
     pub(super) fn sessions(&self) -> impl Iterator<Item = &SessionId> {
         self.removed.iter().chain(&self.added)
     }
 }
 
 impl LockBody {
-    /// A body without holders, in the format that every Consul client can read.
+    /// Returns a body without holders, in the format that every Consul client can read.
     pub fn new(limit: u32, flags: u64) -> Self {
         Self {
             limit,
@@ -78,12 +79,12 @@ impl LockBody {
         }
     }
 
-    /// How many may hold a slot at once.
+    /// Returns how many sessions may hold a slot at once.
     pub fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// How many hold a slot, dead holders included.
+    /// Returns how many sessions hold a slot, dead holders included.
     pub fn held(&self) -> usize {
         match &self.holders {
             Holders::Map(holders) => holders.len(),
@@ -91,12 +92,12 @@ impl LockBody {
         }
     }
 
-    /// How many slots are free.
+    /// Returns how many slots are free.
     pub fn room(&self) -> usize {
         room(self.limit, self.held())
     }
 
-    /// Who holds a slot, dead holders included.
+    /// Returns the sessions that hold a slot, dead holders included.
     pub fn holders(&self) -> impl Iterator<Item = &SessionId> {
         let (map, array) = match &self.holders {
             Holders::Map(holders) => (Some(holders.keys()), None),
@@ -110,7 +111,7 @@ impl LockBody {
         self.times(session) > 0
     }
 
-    /// How many times it is listed.
+    /// Returns how many times the session is listed.
     fn times(&self, session: &SessionId) -> usize {
         match &self.holders {
             Holders::Map(holders) => usize::from(holders.contains_key(session)),
@@ -124,13 +125,13 @@ impl LockBody {
         matches!(self.holders, Holders::Array(_))
     }
 
-    /// The KV flags to write this body with: the existing ones.
+    /// Returns the KV flags to write this body with: the existing ones, if the key exists.
     pub fn flags(&self) -> u64 {
         self.flags
     }
 
-    /// Changes it as a transaction made for it did. The result is what that transaction wrote, and need not be parsed
-    /// again.
+    /// Changes the body as a transaction made for this body did. The result is the body that the transaction wrote,
+    /// and need not be parsed again.
     pub(super) fn apply(&mut self, change: &LockChange) {
         let LockChange {
             limit,
@@ -156,7 +157,7 @@ impl LockBody {
         }
     }
 
-    /// The body as JSON.
+    /// Returns the body as JSON.
     pub fn encode(&self) -> Vec<u8> {
         LockDraft::of(self).encode()
     }
@@ -183,7 +184,7 @@ impl LockBody {
             None => Holders::Map(BTreeMap::new()),
             Some(holders) => Self::decode_holders(&holders)?,
         };
-        // Go clients treat these as the same name.
+        // Go clients take names that differ only in case for the same name.
         let alike = |name: &str| matches!(name.to_uppercase().as_str(), "LIMIT" | "HOLDERS");
         if unknown.keys().any(|name| alike(name)) {
             return Err(Unreadable::OtherShape(TWICE));
@@ -208,7 +209,8 @@ impl LockBody {
 
     fn decode_holders(value: &Verbatim) -> Result<Holders, Unreadable> {
         let other = || Unreadable::OtherShape(NO_SESSION);
-        // Before anything is kept of them: each takes far more in memory than the few bytes that it may have here.
+        // This check comes before any holder is kept, because each takes far more in memory than the few bytes that
+        // it may have here.
         let text = value.raw().get();
         if text.bytes().filter(|byte| *byte == b',').count() >= MOST_HOLDERS {
             return Err(Unreadable::OtherShape(TOO_MANY));
@@ -249,17 +251,17 @@ fn room(limit: u32, held: usize) -> usize {
 pub(super) struct LockDraft<'a> {
     body: Cow<'a, LockBody>,
     change: LockChange,
-    /// How many of the holders in the body are removed.
+    /// Number of holders in the body that are removed.
     removed: usize,
 }
 
 impl<'a> LockDraft<'a> {
-    /// A draft without changes.
+    /// Returns a draft without changes.
     pub(super) fn of(body: &'a LockBody) -> Self {
         Self::new(Cow::Borrowed(body))
     }
 
-    /// A new body without holders.
+    /// Returns a draft of a new body without holders.
     pub(super) fn fresh(limit: u32, flags: u64) -> Self {
         Self::new(Cow::Owned(LockBody::new(limit, flags)))
     }
@@ -276,17 +278,17 @@ impl<'a> LockDraft<'a> {
         }
     }
 
-    /// The KV flags to write it with.
+    /// Returns the KV flags to write the body with.
     pub(super) fn flags(&self) -> u64 {
         self.body.flags
     }
 
-    /// How many hold a slot after the change.
+    /// Returns how many sessions hold a slot after the change.
     pub(super) fn held(&self) -> usize {
         self.body.held() - self.removed + self.change.added.len()
     }
 
-    /// How many slots are free after the change, if this many holders leave.
+    /// Returns how many slots are free after the change, if this many holders leave.
     pub(super) fn room(&self, freed: usize) -> usize {
         room(self.change.limit, self.held() - freed)
     }
@@ -297,7 +299,7 @@ impl<'a> LockDraft<'a> {
         added.contains(session) || (!removed.contains(session) && self.body.holds(session))
     }
 
-    /// Changes the limit; no holder loses a slot by it.
+    /// Changes the limit; no holder loses a slot because of a lower limit.
     pub(super) fn set_limit(&mut self, limit: u32) {
         self.change.limit = limit;
     }
@@ -315,8 +317,8 @@ impl<'a> LockDraft<'a> {
 
     /// Adds a holder if there is room, and returns whether there was.
     ///
-    /// Only this adds a holder, so no body of ours has more holders than its limit allowed when the last one was
-    /// added.
+    /// No other function adds a holder, so no body of ours has more holders than its limit allowed when the last one
+    /// was added.
     #[must_use]
     pub(super) fn add(&mut self, session: SessionId) -> bool {
         let room = self.room(0) > 0;
@@ -326,16 +328,16 @@ impl<'a> LockDraft<'a> {
         room
     }
 
-    /// The change.
+    /// Returns the change.
     pub(super) fn change(self) -> LockChange {
         self.change
     }
 
-    /// The body as JSON, after the change.
+    /// Returns the body as JSON, after the change.
     pub(super) fn encode(&self) -> Vec<u8> {
         let unknown = self.body.unknown.iter();
         let unknown = unknown.map(|(name, value)| (name.as_str(), Some(value)));
-        // Sorted by name.
+        // The fields are sorted by name.
         let fields: BTreeMap<&str, Option<&Verbatim>> =
             unknown.chain([(LIMIT, None), (HOLDERS, None)]).collect();
         let mut json = Vec::with_capacity(64 + 48 * self.held());
@@ -408,13 +410,13 @@ fn write_text(json: &mut Vec<u8>, text: &str) {
     let _ = serde_json::to_writer(json, text);
 }
 
-/// The id as a session, if it may be one.
+/// Returns the id as a session, if it may be the id of one.
 fn session(id: String) -> Option<SessionId> {
     let id = SessionId::from(id);
     is_session(&id).then_some(id)
 }
 
-/// Whether this may be the id of a session. Anything else names no contender key below the prefix, and could be used
+/// Whether this may be the id of a session. Any other text names no contender key below the prefix, and could be used
 /// to fill logs and status with arbitrary text.
 fn is_session(id: &SessionId) -> bool {
     let id: &str = id.as_ref();
@@ -425,14 +427,15 @@ fn is_session(id: &SessionId) -> bool {
         && id != ".lock"
 }
 
-/// Why an existing `.lock` can't be used in the mode asked for; such a key is never written to.
+/// The reason why an existing `.lock` can't be used in the mode asked for. Such a key is never written to, and only a
+/// key that is left over from a mutex is deleted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// The key is a mutex, by its flags or because a session has locked it.
     #[error("it is used as a mutex (`consul lock -n 1`, api.Lock or ?acquire)")]
     Mutex,
-    /// It was a mutex, by its flags, and is no longer locked. Its value means nothing to anybody, so it may be
-    /// deleted after the lock-delay.
+    /// The key was a mutex, by its flags, and is not locked. The value of the key means nothing to anybody, so the
+    /// key may be deleted after the lock-delay.
     #[error("it is left over from a mutex that nobody holds")]
     LeftOver {
         /// The key's `ModifyIndex`.
@@ -457,19 +460,19 @@ pub enum Unreadable {
     OtherShape(&'static str),
 }
 
-/// `.lock` as it was read.
+/// The state of `.lock` as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lock {
     /// The key does not exist, or has no value, which the Go client treats as a new one.
     Absent {
         /// The key's `ModifyIndex`; 0 if there is no key. The CAS that creates the body uses it.
         index: u64,
-        /// The flags to create it with: the existing ones, or a semaphore's.
+        /// The flags to create the key with: the existing ones, or a semaphore's.
         flags: u64,
     },
     /// A semaphore.
     Semaphore {
-        /// Its body.
+        /// The body of the semaphore.
         body: LockBody,
         /// The key's `ModifyIndex`.
         index: u64,
@@ -480,10 +483,10 @@ pub enum Lock {
         holder: Option<SessionId>,
         /// The key's `ModifyIndex`; 0 if there is no key.
         index: u64,
-        /// The flags to lock it with: the existing ones, or a mutex's.
+        /// The flags to lock the key with: the existing ones, or a mutex's.
         flags: u64,
     },
-    /// Something else, which is left alone.
+    /// The key can't be used in the mode asked for, and is never written to.
     Unreadable(Unreadable),
 }
 
@@ -532,7 +535,7 @@ impl Lock {
         }
     }
 
-    /// The value of a mutex is its holder's choice, and flags 0 are those of a plain `?acquire`.
+    /// Reads a mutex. The value of a mutex is its holder's choice, and flags 0 are those of a plain `?acquire`.
     fn read_mutex(entry: Option<&Entry>) -> Self {
         let Some(entry) = entry else {
             return Self::Mutex {
@@ -545,7 +548,8 @@ impl Lock {
             if entry.session.is_some() || entry.value.is_empty() {
                 return None;
             }
-            // A semaphore without holders: its users may come back, and would overwrite a mutex.
+            // The value is of a semaphore without holders: the users of the semaphore may come back, and would
+            // overwrite a mutex.
             if LockBody::is_meant(&entry.value) {
                 return Some(Unreadable::Semaphore);
             }

@@ -1,4 +1,4 @@
-//! What is remembered of a mutex between passes, because its key does not show it: those who wait for a mutex own
+//! Remembers the facts about a mutex, between passes, that its key does not show: the contenders for a mutex own
 //! nothing that can be seen, and the lock-delay of a dead holder shows only when somebody tries to lock the key.
 
 use std::time::Duration;
@@ -9,26 +9,28 @@ use super::{
 };
 use consul_client::{SessionId, clock::Moment};
 
-/// How often in a row this operator takes the key while others may be waiting for it.
+/// Number of times in a row that this operator takes the key while others may be waiting for it.
 pub const IN_A_ROW: u32 = 8;
 
-/// How long the key is then left to others: many times what a waiting client needs to see it free.
+/// Time for which the key is left to others after so many turns in a row: many times what a waiting client needs to
+/// see that the key is free.
 const LEFT: Duration = Duration::from_millis(500);
 
 /// The pauses between tries to lock a key in its lock-delay: from the first to the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
-/// What is remembered of a mutex.
+/// The remembered facts about one mutex.
 #[derive(Clone, Debug, Default)]
 pub struct MutexMemory {
-    /// Since when the key is unlocked, or the semaphore there is unused, by its index, as far as was seen.
+    /// The index of the key while the key is unlocked or the semaphore there is unused, and the time since when this
+    /// was seen.
     unused: Option<(u64, Moment)>,
-    /// The session that this operator last locked it with.
+    /// The session with which this operator last locked the key.
     last: Option<SessionId>,
-    /// How often in a row it did.
+    /// Number of times in a row that this operator locked the key.
     in_a_row: u32,
-    /// Consul refused to lock the key because its last holder died: until when not to try again, and how long the
-    /// pause was.
+    /// The time until which not to try the key again, and the length of the pause, if Consul refused to lock the key
+    /// because its last holder died.
     delayed: Option<(Moment, Duration)>,
 }
 
@@ -86,22 +88,22 @@ impl MutexMemory {
         self.rests_until().is_some_and(|until| until > now)
     }
 
-    /// Until when the key is not tried, because of its lock-delay.
+    /// Returns the time until which the key is not tried, because of its lock-delay.
     pub(super) fn rests_until(&self) -> Option<Moment> {
         self.delayed.map(|(until, _)| until)
     }
 
-    /// Since when the key is unlocked, or the semaphore there is unused, as far as was seen.
+    /// Returns the time since when the key is unlocked, or the semaphore there is unused, as far as was seen.
     pub(super) fn unused_since(&self) -> Option<Moment> {
         self.unused.map(|(_, since)| since)
     }
 
-    /// Whether others have not had a turn for long.
+    /// Whether this operator has taken the key so many times in a row that it is the others' turn.
     pub(super) fn is_others_turn(&self) -> bool {
         self.in_a_row >= IN_A_ROW
     }
 
-    /// Until when the key is left to others, if it is their turn; `None` while it is locked.
+    /// Returns the time until which the key is left to others, if it is their turn; `None` while the key is locked.
     pub(super) fn left_until(&self) -> Option<Moment> {
         self.unused_since().map(|since| since + LEFT)
     }

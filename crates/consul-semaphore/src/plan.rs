@@ -1,4 +1,4 @@
-//! What a pass decides to do.
+//! Decisions of a pass: the types that say what is to be done, and to which workloads and keys.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +27,7 @@ pub struct Target {
     pub name: Arc<str>,
     /// The workload's uid.
     pub uid: Uid,
-    /// Its `resourceVersion`: the action is refused if the workload has changed since.
+    /// `resourceVersion` of the workload: the API server refuses the action if the workload has changed since.
     pub version: Arc<str>,
 }
 
@@ -49,19 +49,19 @@ impl From<&Workload> for Target {
 }
 
 impl Target {
-    /// Whether the workload, read again, is unchanged since the decision. Then a failed write was refused; otherwise
-    /// it came too late, whatever the error said.
+    /// Whether the workload, read again, is unchanged since the decision. If it is unchanged, a failed write was
+    /// refused; otherwise the write came too late, whatever the error said.
     pub fn is_still(&self, now: &Workload) -> bool {
         self.uid == now.uid && self.version == now.version
     }
 }
 
-/// A slot that Consul says is held. Its key, index and session are a sequencer
+/// A slot that Consul says is held. The key, the index and the session of a slot are a sequencer
 /// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>), with which a client checks that it
 /// still has the lock that it was given.
 ///
-/// There is one way to make it, from an entry of Consul's for the contender key, so nothing that needs a slot can be
-/// done without one.
+/// A slot can only be made from Consul's entry for the contender key, so nothing that needs a slot can be done
+/// without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
     key: String,
@@ -80,7 +80,7 @@ impl Slot {
         }
     }
 
-    /// The key that the session has locked: its contender, or the mutex.
+    /// The key that the session has locked: the contender key of the session, or the mutex.
     pub fn key(&self) -> &str {
         &self.key
     }
@@ -90,7 +90,7 @@ impl Slot {
         &self.session
     }
 
-    /// That key's `LockIndex`. It restarts when the key is deleted.
+    /// The `LockIndex` of the key that the session has locked. Consul restarts the index when the key is deleted.
     pub fn lock_index(&self) -> u64 {
         self.lock_index
     }
@@ -101,19 +101,19 @@ impl Slot {
     }
 }
 
-/// A workload to be started in its slots.
+/// A workload to be started in the slots that it was granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
     /// The workload.
     pub workload: Target,
-    /// The first of its slots.
+    /// The first of the workload's slots.
     pub slot: Slot,
-    /// The others, grouped by lock key, in the order of their ordinals.
+    /// The workload's other slots, grouped by lock key, in the order of their ordinals.
     pub others: Vec<Slot>,
 }
 
 impl Start {
-    /// Starts a workload in these slots; `None` if there are none.
+    /// Returns the start of a workload in these slots; `None` if there are none.
     pub(super) fn new(workload: Target, slots: Vec<Slot>) -> Option<Self> {
         let mut slots = slots.into_iter();
         let slot = slots.next()?;
@@ -125,12 +125,12 @@ impl Start {
         })
     }
 
-    /// All of its slots.
+    /// Returns all slots of the workload.
     pub fn slots(&self) -> impl Iterator<Item = &Slot> + Clone {
         [&self.slot].into_iter().chain(&self.others)
     }
 
-    /// The grant as the workload's template records it.
+    /// Returns the grant as the workload's template records it.
     pub fn granted(&self) -> Granted {
         let slots = self.slots().map(|slot| GrantedSlot {
             lock_key: lock_key_of(slot.key()).into(),
@@ -141,32 +141,32 @@ impl Start {
         }
     }
 
-    /// The sessions that the workload's own annotation names.
+    /// Returns the sessions that the workload's own annotation names.
     pub fn sessions(&self) -> impl Iterator<Item = &SessionId> {
         self.slots().map(Slot::session)
     }
 }
 
-/// Why a workload is suspended.
+/// The reason why a workload is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspended {
-    /// It lost its slot, and there is no other one.
+    /// The workload lost its slot, and there is no other one for it.
     SlotLost,
-    /// Nothing has shown for too long that its slot is still held.
+    /// Nothing has shown for too long that the workload's slot is still held.
     Unproved,
 }
 
-/// A workload to be suspended that was started in a slot. Its annotation is cleared, which marks it as the first in
-/// the queue.
+/// A workload to be suspended that was started in a slot. The operator clears the workload's annotation, which makes
+/// the workload the first in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspend {
     /// The workload.
     pub workload: Target,
-    /// Why.
+    /// The reason for the suspension.
     pub why: Suspended,
-    /// The session that holds, or held, its slot.
+    /// The session that holds, or held, the workload's slot.
     pub session: Option<SessionId>,
-    /// When it was started, in seconds since 1970.
+    /// Time at which the workload was started, in seconds since 1970.
     pub since: i64,
 }
 
@@ -182,62 +182,62 @@ impl Suspend {
     }
 }
 
-/// A workload to be suspended because it runs although no grant started it. This depends on no semaphore and not on
-/// Consul, so no pending request delays it.
+/// A workload to be suspended because it runs although no grant started it. The decision depends on no semaphore and
+/// not on Consul, so no pending request delays it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stop {
     /// The workload.
     pub workload: Target,
-    /// Whether its hold is removed.
+    /// Whether the workload's hold is removed.
     pub unhold: bool,
 }
 
 impl Stop {
-    /// The order to stop the workload, if it runs without a grant and can be stopped. What can't be was never this
-    /// operator's to end.
+    /// Returns the order to stop the workload, if it runs without a grant and can be suspended. A workload that can't
+    /// be suspended never belonged to this operator, so this operator does not end it.
     pub fn of(workload: &Workload) -> Option<Self> {
         let runs = workload.phase == Phase::Running && workload.granted.is_none();
         let runs = runs && workload.traits.can_be_suspended;
         runs.then(|| Self {
             workload: workload.into(),
-            // Its user unsuspended it, which queues it again. A workload that was created running and on hold was
-            // never suspended before, and stays out of the queue.
+            // If it was suspended before, its user unsuspended it, and removing the hold queues it again. A workload
+            // that was created running and on hold was never suspended before, and stays out of the queue.
             unhold: workload.hold && workload.was_suspended,
         })
     }
 }
 
-/// A workload that will not run in the slot that it has. Its PATCH comes before the release: it changes the
-/// workload's version, so that no earlier decision can start the workload once the slot is free.
+/// A workload that will not run in the slot that it has. The PATCH of the workload comes before the release: the
+/// PATCH changes the workload's version, so that no earlier decision can start the workload once the slot is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GiveBack {
     /// The workload.
     pub workload: Target,
-    /// The sessions that hold, or held, its slots here.
+    /// The sessions that hold, or held, the workload's slots at this lock key.
     pub sessions: Vec<SessionId>,
-    /// Whether the workload is put on hold: its user suspended it while it ran.
+    /// Whether the workload is put on hold, because its user suspended it while it ran.
     pub hold: bool,
-    /// When its wait began, which goes on; `None`: a start has ended it.
+    /// Time at which the workload's wait began, if the wait goes on; `None` if a start has ended the wait.
     pub began: Option<WaitBegan>,
 }
 
-/// A workload beside which is recorded when its wait began.
+/// A workload whose object is to record when its wait began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordWait {
     /// The workload.
     pub workload: Target,
-    /// What is recorded.
+    /// The beginning of the wait, as it is recorded.
     pub began: WaitBegan,
 }
 
-/// A workload that must not wait: it is deleted.
+/// A workload that is deleted because it must not wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip {
     /// The workload.
     pub workload: Target,
     /// The `CronJob` that made it.
     pub cron_job: Option<Arc<CronJob>>,
-    /// Why.
+    /// The reason why the workload is deleted.
     pub why: Skipped,
 }
 
@@ -246,40 +246,40 @@ pub struct Skip {
 pub struct Fail {
     /// The workload.
     pub workload: Target,
-    /// Why.
+    /// The reason why the workload fails.
     pub why: Failed,
 }
 
-/// Why a workload fails instead of waiting on.
+/// The reason why a workload fails instead of waiting on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failed {
-    /// It must not wait.
+    /// The workload must not wait, and can't be started at once.
     Contended(Skipped),
-    /// It has waited for so long.
+    /// The workload has waited in the queue for as long as it may wait.
     TimedOut {
-        /// How long it may wait.
+        /// Time for which the workload may wait.
         timeout: Duration,
-        /// What it asks for, as in its annotation.
+        /// The slots that the workload asks for, as in its annotation.
         asked: String,
-        /// Who has the slots, for each of its semaphores by its name.
+        /// The contenders that have the slots, for each of the workload's semaphores by its name.
         taken: Vec<(String, Skipped)>,
     },
-    /// It has waited for so long, and is in no queue for this reason.
+    /// The workload has waited for as long as it may wait, and something keeps it out of the queue.
     Unqueued {
-        /// How long it may wait.
+        /// Time for which the workload may wait.
         timeout: Duration,
-        /// What keeps it out of the queue.
+        /// The reason that keeps the workload out of the queue.
         why: String,
     },
-    /// This newer workload asks for the same.
+    /// A newer workload that asks for the same slots supersedes this one.
     Superseded {
-        /// Its kind, namespace and name.
+        /// Kind, namespace and name of the newer workload.
         by: String,
     },
 }
 
 impl Failed {
-    /// The reason in one word, as in the workload's annotation.
+    /// Returns the reason in one word, as in the workload's annotation.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Contended(_) => "Contended",
@@ -289,36 +289,37 @@ impl Failed {
     }
 }
 
-/// A running workload that is ended: it fails.
+/// A running workload that is ended, and fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
     /// The workload.
     pub workload: Target,
-    /// Why.
+    /// The reason why the workload is ended.
     pub why: Ended,
 }
 
 impl End {
-    /// Whether it is ended for want of a slot.
+    /// Whether the workload is ended for want of a slot.
     pub fn is_lost(&self) -> bool {
         matches!(self.why, Ended::Lost(_))
     }
 }
 
-/// Why a running workload is ended.
+/// The reason why a running workload is ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// A newer one that asks for the same replaces it.
+    /// A newer workload that asks for the same slots replaces this one.
     Replaced {
         /// The kind, the namespace and the name of the newer one.
         by: String,
     },
-    /// It would be suspended like this for want of a slot, and can't be.
+    /// The workload lost its slot and can't be suspended. The value is the suspension that would be due if the
+    /// workload could be suspended.
     Lost(Box<Suspend>),
 }
 
 impl Ended {
-    /// The reason in one word, as in the workload's annotation.
+    /// Returns the reason in one word, as in the workload's annotation.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Replaced { .. } => "Replaced",
@@ -327,36 +328,36 @@ impl Ended {
     }
 }
 
-/// Why a workload that must not wait is deleted, or fails.
+/// The reason why a workload that must not wait is deleted, or fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Skipped {
-    /// All slots are taken, by these.
+    /// All slots are taken.
     Taken {
-        /// Who takes them, oldest first; no more than are shown to people.
+        /// The takers of the slots, oldest first; no more than are shown to people.
         by: Vec<Taker>,
-        /// How many others do.
+        /// Number of takers beyond those in `by`.
         others: usize,
     },
-    /// It is later than its scheduled time by this much, which exceeds the cooldown: another cluster may have done
-    /// its work, and nothing would show that any more.
+    /// The workload is later than its scheduled time by this much, which exceeds the cooldown: another cluster may
+    /// have done the same work, and after the cooldown nothing would show that.
     Late(Duration),
 }
 
-/// Who takes a slot.
+/// A session that takes a slot, and what is known of the session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taker {
     /// The session in `Holders`.
     pub session: SessionId,
-    /// Who that is, if its contender says so.
+    /// The holder in a few words, if the contender of the session names it.
     pub holder: Option<String>,
-    /// Whether it is dead, and its slot waits for the lock-delay.
+    /// Whether the holder is dead, so that its slot waits for the lock-delay.
     pub rests: bool,
-    /// Until when its slot cools down, if its workload is finished.
+    /// Time until which the slot cools down, if the holder's workload is finished.
     pub cools_until: Option<jiff::Timestamp>,
 }
 
 impl Taker {
-    /// What is known of this session from its contender, if that exists.
+    /// Returns what is known of this session from its contender, if the contender exists.
     pub fn new(session: &SessionId, contender: Option<&Entry>) -> Self {
         let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
         Self {
@@ -367,7 +368,8 @@ impl Taker {
         }
     }
 
-    /// Who it is and the state of its slot, for people; by this name if it does not name itself.
+    /// Describes the taker and the state of its slot, for people; `name` stands for a taker that does not name
+    /// itself.
     pub fn describe(&self, name: Option<String>) -> String {
         let session = self.session.shown();
         let who = match self.holder.clone().or(name) {
@@ -385,12 +387,12 @@ impl Taker {
     }
 }
 
-/// A running workload whose annotation must name the sessions that hold its slots now.
+/// A running workload whose annotation must name other sessions, because those hold its slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rename {
     /// The workload.
     pub workload: Target,
-    /// The sessions, in the order of its slots.
+    /// The sessions, in the order of the workload's slots.
     pub sessions: Vec<SessionId>,
 }
 
@@ -399,14 +401,15 @@ pub struct Rename {
 pub struct Grant {
     /// The workload.
     pub workload: Target,
-    /// The sessions that will hold the slots, by ordinal: all that the workload waits for, or one that it lost.
+    /// The sessions that will hold the slots, by ordinal: all that the workload waits for, or one that replaces a
+    /// lost one.
     pub sessions: BTreeMap<u32, SessionId>,
-    /// Whether the workload waits for them; otherwise it already runs and had lost one.
+    /// Whether the workload waits for the slots; otherwise the workload already runs and had lost one.
     pub starts: bool,
-    /// Whether they are all that it asks for. If not, the other lock keys' parts are granted in the same transaction,
-    /// and the workload is started in all of them.
+    /// Whether these slots are all that the workload asks for. If not, the parts of the other lock keys are granted
+    /// in the same transaction, and the workload is started in all of them.
     pub whole: bool,
-    /// When the workload joined the queue, in seconds since 1970.
+    /// Time at which the workload joined the queue, in seconds since 1970.
     pub since: i64,
 }
 
@@ -415,14 +418,14 @@ pub struct Grant {
 pub struct SessionRequest {
     /// The workload.
     pub workload: Target,
-    /// The ordinal of the slot that it is for.
+    /// The ordinal of the slot that the session is for.
     pub ordinal: u32,
-    /// Whether no slot is free for it yet, so that it is not urgent.
+    /// Whether no slot is free for the workload yet, so that the session is not urgent.
     pub ahead: bool,
 }
 
 impl SessionRequest {
-    /// The slot that it is for.
+    /// Returns the slot that the session is for.
     pub fn slot(&self) -> SlotId {
         SlotId {
             workload: self.workload.uid.clone(),
@@ -434,60 +437,60 @@ impl SessionRequest {
 /// A slot, or only a contender key, that the transaction gives back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// Who had it.
+    /// The workload that had the slot or the key.
     pub identity: Arc<Identity>,
     /// The session, to be destroyed once the transaction has gone through.
     pub session: SessionId,
-    /// Whether it held a slot.
+    /// Whether the session held a slot.
     pub held: bool,
 }
 
 /// A slot that begins to cool down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cooling {
-    /// Who has it.
+    /// The workload that has the slot.
     pub identity: Arc<Identity>,
     /// The session that holds it.
     pub session: SessionId,
-    /// Until when it stays held.
+    /// Time until which the slot stays held.
     pub until: jiff::Timestamp,
 }
 
-/// One write to Consul: all of it or nothing.
+/// One write to Consul, which is applied as a whole or not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
     /// The operations, in order.
     pub operations: Vec<Op>,
-    /// What it grants.
+    /// The slots that the transaction grants.
     pub grants: Vec<Grant>,
-    /// What it gives back.
+    /// The slots and contender keys that the transaction gives back.
     pub releases: Vec<Release>,
-    /// Whose cooldown it starts.
+    /// The slots whose cooldown the transaction starts.
     pub cooldowns: Vec<Cooling>,
-    /// The sessions of a rate's slots that it has count from their start.
+    /// The sessions of a rate's slots whose period the transaction counts from the start of their workload.
     pub stamped: Vec<SessionId>,
-    /// The sessions of a rate's slots that are gone, each with the one that takes its slot over.
+    /// The dead sessions of a rate's slots, each with the session that takes its slot over.
     pub replaced: Vec<(SessionId, SessionId)>,
-    /// The dead holders that it prunes.
+    /// The dead holders that the transaction prunes.
     pub prunes: Vec<SessionId>,
-    /// The limit that it writes, if it is a new one.
+    /// The limit that the transaction writes, if that is a new one.
     pub limit: Option<u32>,
-    /// Whether that limit overwrites one that is not ours.
+    /// Whether the new limit overwrites one that is not ours.
     pub enforced: bool,
-    /// Whether it deletes `.lock` itself.
+    /// Whether the transaction deletes `.lock` itself.
     pub removes_lock: bool,
-    /// What it changes in the body of `.lock`, if it writes one.
+    /// The change to the body of `.lock`, if the transaction writes a body.
     pub lock: Option<LockChange>,
 }
 
 impl Transaction {
-    /// Whether it writes `.lock`, by a CAS.
+    /// Whether the transaction writes `.lock`, by a CAS.
     pub fn writes_lock(&self) -> bool {
         let mut operations = self.operations.iter();
         operations.any(|operation| matches!(operation, Op::Cas { .. }))
     }
 
-    /// The keys that it writes or deletes.
+    /// Returns the keys that the transaction writes or deletes.
     pub fn written_keys(&self) -> impl Iterator<Item = &str> {
         let writes = self
             .operations
@@ -496,13 +499,14 @@ impl Transaction {
         writes.map(Op::key)
     }
 
-    /// What it grants as a part of a grant at several lock keys.
+    /// Returns the first grant that is only a part of what a workload waits for, because the other parts are at other
+    /// lock keys.
     pub fn part(&self) -> Option<&Grant> {
         let mut grants = self.grants.iter();
         grants.find(|grant| grant.starts && !grant.whole)
     }
 
-    /// Whether it grants a workload slots at several lock keys.
+    /// Whether the transaction grants a workload slots at several lock keys.
     pub fn is_joint(&self) -> bool {
         let of: BTreeSet<&Uid> = self
             .grants
@@ -512,7 +516,8 @@ impl Transaction {
         of.len() < self.grants.len()
     }
 
-    /// The sessions that Consul found missing when it refused this, before their renewal did.
+    /// Returns the sessions that Consul found missing when it refused this transaction, before their renewal found
+    /// out.
     pub fn gone_sessions<'a>(
         &'a self,
         errors: &'a [OpError],
@@ -524,9 +529,9 @@ impl Transaction {
         })
     }
 
-    /// What it granted, each with its slots, now that Consul has answered. `answer` has the entries that were
-    /// written: a slot's entry is the last one that its session has locked, because a mutex may have been another's
-    /// before.
+    /// Returns the grants of the transaction, each with its slots, after Consul has accepted the transaction.
+    /// `answer` has the entries that were written: a slot's entry is the last one that its session has locked,
+    /// because another session may have held a mutex before.
     pub fn slots<'a>(
         &'a self,
         answer: &'a [Entry],
@@ -542,7 +547,7 @@ impl Transaction {
         })
     }
 
-    /// The workloads to start now that Consul has given this answer.
+    /// Returns the workloads to start after Consul has given this answer.
     pub fn starts(&self, answer: &[Entry]) -> Vec<Start> {
         let granted = self.slots(answer);
         let granted = granted.filter(|(grant, _)| grant.starts && grant.whole);
@@ -552,60 +557,64 @@ impl Transaction {
     }
 }
 
-/// The state at one lock key of a workload that asks for several slots, here or at several lock keys, and has not been
-/// started.
+/// The state, at one lock key, of a workload that asks for several slots, at this lock key or at several, and has not
+/// been started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// It waits here.
+    /// The workload waits at this lock key.
     Waits(Waits),
-    /// It can't be started for now, because the API server refused that.
+    /// The workload can't be started for the time being, because the API server refused the start.
     Barred,
-    /// It holds what it asks for here: these slots.
+    /// The workload holds all slots that it asks for at this lock key, which are these.
     Held(Vec<Slot>),
-    /// It is being written to: the next step is decided when that is done.
+    /// The workload is being written to, and its next step is decided when the write is done.
     Busy,
 }
 
-/// What a workload that waits for several slots finds at a lock key.
+/// The situation of a workload that waits for several slots, at one lock key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waits {
-    /// Whether enough slots are free for it here.
+    /// Whether enough slots are free for the workload at this lock key.
     pub free: bool,
-    /// Whether its sessions are made, and those of all before it that nobody may pass.
+    /// Whether the sessions of the workload are made, and the sessions of all contenders before the workload that
+    /// nobody may pass.
     pub ready: bool,
-    /// Whether nobody waits before it.
+    /// Whether no other contender waits before the workload.
     pub first: bool,
-    /// When it can have enough slots at the earliest.
+    /// The earliest time at which the workload can have enough slots.
     pub enough: Enough,
 }
 
-/// When a workload that waits for several slots can have enough of them at a lock key, at the earliest.
+/// The earliest time at which a workload that waits for several slots can have enough of them at a lock key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enough {
-    /// Before [`Settings::pass_over`] has gone by.
+    /// The workload can have enough slots before [`Settings::pass_over`] has gone by.
     Soon,
-    /// Later: the others cool down.
+    /// The workload can have enough slots only after [`Settings::pass_over`] has gone by, because the other slots
+    /// cool down.
     Late,
-    /// Not while this limit is in force.
+    /// The workload can't have enough slots while this limit is in force.
     Never,
 }
 
-/// What a queue does with its free slots for a workload that asks for several.
+/// The use that a queue makes of its free slots when a workload that asks for several waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stance {
-    /// The workload is granted them if there are enough: nothing is missing elsewhere.
+    /// The queue grants the workload its slots if enough are free, because no slots are missing at its other lock
+    /// keys.
     Grants,
-    /// They go to those behind it, because slots are missing elsewhere.
+    /// The queue grants the slots to the contenders behind the workload, because slots are missing at its other lock
+    /// keys.
     PassedOver,
-    /// They are kept for it while it is the first: it was passed over for long enough, and is the first in all of its
-    /// other queues, too.
+    /// The queue keeps the slots for the workload while the workload is the first: it was passed over for long
+    /// enough, and is the first in all of its other queues, too.
     Keeps,
-    /// As `PassedOver`, and it is in nobody's way, because one of its queues can't grant it enough before
-    /// [`Settings::pass_over`] has gone by.
+    /// The queue passes the workload over as for `PassedOver`, and the workload blocks nobody, because one of its
+    /// queues can't grant it enough slots before [`Settings::pass_over`] has gone by.
     Stopped,
 }
 
-/// What a pass decides to do, in the order in which it is done.
+/// The decisions of a pass, in the order in which they are carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// `status.appliedLimits` to be written before anything else: the transaction that changes the limit comes in a
@@ -621,7 +630,7 @@ pub struct Plan {
     pub ends: Vec<End>,
     /// Workloads that give their slot back.
     pub give_backs: Vec<GiveBack>,
-    /// Running workloads that continue without a slot, or with one that could not be proved for too long.
+    /// Running workloads that continue without a slot, or with a slot that could not be proved for too long.
     pub unheld: Vec<Target>,
     /// Workloads whose annotation names an earlier session.
     pub renames: Vec<Rename>,
@@ -629,43 +638,45 @@ pub struct Plan {
     pub skips: Vec<Skip>,
     /// Workloads that must not wait, and fail.
     pub fails: Vec<Fail>,
-    /// The waiting workloads that can have what they ask for here, now or as soon as their sessions are made.
+    /// The waiting workloads that can have all slots that they ask for at this lock key, at once or as soon as their
+    /// sessions are made.
     pub in_reach: BTreeSet<Uid>,
-    /// How many slots others wait for that come before the first of the waiting workloads; `None` if none waits.
+    /// Number of slots for which others wait before the first of the waiting workloads; `None` if no workload waits.
     pub before: Option<usize>,
-    /// Whether slots are granted here now.
+    /// Whether slots are granted at this lock key at present.
     pub open: bool,
-    /// The state here of workloads that ask for several slots.
+    /// The state, at this lock key, of workloads that ask for several slots.
     pub parts: BTreeMap<Uid, Part>,
     /// Sessions to make, in queue order.
     pub sessions: Vec<SessionRequest>,
-    /// Slots whose session, made ahead, is not needed.
+    /// Slots whose session was made ahead and is not needed.
     pub surplus: Vec<SlotId>,
-    /// `status.appliedLimits` once all of this is done.
+    /// `status.appliedLimits` once all of this plan is done.
     pub applied: Vec<u32>,
     /// Whether spec and Consul agree on the limit; `None` while `.lock` can't be read.
     pub agreement: Option<Agreement>,
     /// Whether the prefix must be read again before the rest can be decided.
     pub reread: bool,
-    /// When to decide again if nothing changes before.
+    /// Time at which to decide again if nothing changes before.
     pub wake: Option<Moment>,
-    /// When to write the contenders anew for which others keep slots. This goes on for as long as they wait, so it is
-    /// no work that is left to do.
+    /// Time at which to write again the contenders for which others keep slots. The writing goes on for as long as
+    /// they wait, so it does not count as work that is left to do.
     pub anew: Option<Moment>,
-    /// When a running workload is suspended unless something new is learned of its slot before.
+    /// Time at which a running workload is suspended unless something new is learned of its slot before.
     pub deadline: Option<Moment>,
     /// Whether the semaphore that is being deleted has left nothing behind.
     pub finished: bool,
 }
 
 impl Plan {
-    /// A running workload must not run without its slot: it is suspended, or ended if it can't be.
+    /// Plans that a running workload stops because it has lost its slot: it is suspended, or ended if it can't be
+    /// suspended.
     pub(super) fn stop(&mut self, workload: &Workload, why: Suspended) {
         let suspend = Suspend::new(workload, why);
         if workload.traits.can_be_suspended {
             return self.suspends.push(suspend);
         }
-        // Its controller ends it already.
+        // The controller of the workload is already ending it.
         if workload.wait.failing {
             return;
         }
@@ -675,13 +686,13 @@ impl Plan {
         });
     }
 
-    /// Whether nothing at this lock key depends on a limit other than the spec's that was written here, and no write
-    /// of such a limit can still arrive: see [`limit::settled`].
+    /// Whether nothing at this lock key depends on a limit that was written here and differs from the spec's, and no
+    /// write of such a limit can still arrive: see [`limit::settled`].
     pub fn settles(&self, lock: &Lock, settings: &Settings) -> bool {
         match (self.agreement, lock) {
             (None, _) => false,
             (Some(Agreement::Conflict { .. }), _) => true,
-            // One lock key of many has a limit in Consul only while it is used.
+            // The lock key of a transient semaphore exists, and has a limit, only while it is used.
             (Some(Agreement::Write { .. }), Lock::Absent { .. }) => {
                 settings.transient && self.record.is_none()
             }

@@ -1,5 +1,5 @@
-//! `--window "SCHEDULE,duration=DURATION[,timeZone=ZONE][,limit=N]"` and `--reserve SLOTS,minPriority=N`: when the slots
-//! of a semaphore are granted, and to whom.
+//! Reads `--window "SCHEDULE,duration=DURATION[,timeZone=ZONE][,limit=N]"` and `--reserve SLOTS,minPriority=N`, which
+//! say when the slots of a semaphore are granted, and to whom.
 
 use std::{str::FromStr, time::Duration};
 
@@ -17,18 +17,18 @@ const LONGEST: usize = 256;
 /// The most windows of a semaphore.
 const MOST_WINDOWS: usize = 20;
 
-/// What is allowed for a window.
+/// Text that says what is allowed for a window.
 const WINDOW: &str = "write SCHEDULE,duration=DURATION and, where needed, timeZone=ZONE and limit=N, with commas between \
                       them, such as \"0 22 * * 1,3,duration=6h,timeZone=Europe/Berlin\". The schedule is the five fields \
                       of cron, and may have commas of its own";
 
-/// What is allowed for reserved slots.
+/// Text that says what is allowed for reserved slots.
 const RESERVE: &str = "write SLOTS,minPriority=N, such as 1,minPriority=100";
 
 /// Reads one window. For clap's `value_parser`.
 ///
 /// # Errors
-/// It can't be read, or never opens; the error says what is allowed.
+/// The window can't be read, or never opens; the error says what is allowed.
 pub(super) fn window(text: &str) -> Result<WindowSpec, String> {
     if text.len() > LONGEST {
         return Err(format!("it is longer than {LONGEST} characters: {WINDOW}"));
@@ -80,7 +80,7 @@ fn open_for(text: &str) -> Result<Duration, String> {
 /// Reads reserved slots. For clap's `value_parser`.
 ///
 /// # Errors
-/// They can't be read; the error says what is allowed.
+/// The reserved slots can't be read; the error says what is allowed.
 pub(super) fn reserve(text: &str) -> Result<Reserved, String> {
     let (slots, priority) = text
         .split_once(',')

@@ -1,5 +1,5 @@
-//! `--semaphore prefix=P,limit=N[,slots=K][,key=K][,mode=MODE][,period=T][,window=(...)][,reserve=(...)]`: slots of one of several
-//! semaphores.
+//! Reads slots of one of several semaphores: `--semaphore
+//! prefix=P,limit=N[,slots=K][,key=K][,mode=MODE][,period=T][,window=(...)][,reserve=(...)]`.
 
 use std::{fmt::Display, num::NonZeroU32, str::FromStr};
 
@@ -16,10 +16,10 @@ use super::{
 /// The longest text that is read: a prefix, a key and the other words are shorter.
 const LONGEST: usize = 2048;
 
-/// The greatest limit: as of `--limit`.
+/// The greatest limit, which is the same as for `--limit`.
 pub(super) const MOST: u32 = 5000;
 
-/// What is allowed.
+/// Text that says what is allowed.
 const ALLOWED: &str = "write prefix=PREFIX,limit=N and, where needed, slots=N, key=KEY, mode=semaphore, mode=mutex or \
                        mode=rate with period=DURATION, window=(SCHEDULE,duration=DURATION) as for --window, \
                        reserve=(SLOTS,minPriority=N) as for --reserve, with commas between them";
@@ -40,7 +40,7 @@ struct Words {
 /// Reads one `--semaphore`. For clap's `value_parser`.
 ///
 /// # Errors
-/// It can't be read; the error says what is allowed.
+/// The text can't be read; the error says what is allowed.
 pub(super) fn parse(text: &str) -> Result<SlotsOf, String> {
     if text.len() > LONGEST {
         return Err(format!("it is longer than {LONGEST} characters: {ALLOWED}"));
@@ -99,7 +99,7 @@ impl Words {
     }
 }
 
-/// The text between commas, except those in brackets.
+/// Splits a text at its commas, except those in brackets.
 fn parts(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_i32;
     text.split(move |sign| {
@@ -112,7 +112,7 @@ fn parts(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The text in brackets.
+/// Returns the text in brackets.
 fn bracketed<'a>(word: &str, text: &'a str) -> Result<&'a str, String> {
     let inside = text
         .strip_prefix('(')
@@ -120,7 +120,7 @@ fn bracketed<'a>(word: &str, text: &'a str) -> Result<&'a str, String> {
     inside.ok_or_else(|| format!("put it in brackets, {word}=(...): {ALLOWED}"))
 }
 
-/// The prefix of a semaphore, or of one key of it.
+/// Returns the prefix of a semaphore, or of one key of a semaphore.
 pub(super) fn below(prefix: Prefix, key: Option<&Key>) -> Result<Prefix, String> {
     let Some(key) = key else {
         return Ok(prefix);
@@ -129,7 +129,7 @@ pub(super) fn below(prefix: Prefix, key: Option<&Key>) -> Result<Prefix, String>
     below.map_err(|error| format!("prefix and key: {error}"))
 }
 
-/// Sets a word that may be there once; `allowed` says what may be written.
+/// Sets a word that may be given once; `allowed` says what may be written.
 pub(super) fn once<T, E: Display>(
     known: &mut Option<T>,
     word: &str,

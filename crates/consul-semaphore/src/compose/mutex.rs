@@ -6,11 +6,11 @@ use consul_client::{Op, SessionId};
 /// State of the mutex as the transaction leaves it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The key is used for something else.
+    /// Another program uses the key for something else.
     Unusable,
     /// A session has locked the key.
     Held,
-    /// Nobody holds the key, or it does not exist.
+    /// Nobody holds the key, or the key does not exist.
     Free,
     /// This transaction unlocks the key.
     Unlocked,
@@ -64,13 +64,13 @@ impl Mutex {
         }
     }
 
-    /// Returns whether this many slots are free; a mutex has one.
+    /// Returns whether this many slots are free; a mutex has one slot.
     pub(super) fn has_room(&self, needed: usize) -> bool {
         needed <= 1 && matches!(self.state, State::Free | State::Unlocked)
     }
 
-    /// Locks the key, provided that it is still as it was read. The lock operation alone would overwrite the body of
-    /// a semaphore that was created in the meantime.
+    /// Locks the key, provided that the key is still as it was read. The lock operation alone would overwrite the
+    /// body of a semaphore that was created in the meantime.
     pub(super) fn lock(&mut self, session: SessionId, value: Vec<u8>) {
         if self.state == State::Free {
             self.guard = Some(Op::unchanged(self.key.clone(), self.index));

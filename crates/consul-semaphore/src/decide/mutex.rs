@@ -1,4 +1,4 @@
-//! Decides by the rules for a mutex that go beyond those for every lock key.
+//! Applies the rules for a mutex that go beyond the rules for every lock key.
 
 use super::{Observed, Pass};
 use crate::Mode;
@@ -18,8 +18,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Does not try to lock a mutex that is under Consul's lock-delay, and schedules a pass for the end of that
-    /// delay, because the end triggers no watch.
+    /// Keeps the pass from locking a mutex that is under Consul's lock-delay, and schedules a pass for the end of
+    /// that delay, because the end triggers no watch.
     pub(super) fn let_rest(&mut self) {
         let rests = self.observed.mutex.rests_until();
         if let Some(until) = rests.filter(|until| *until > self.observed.now) {

@@ -1,19 +1,20 @@
-//! How semaphores and their queues are named.
+//! Names semaphores and their queues.
 
 use std::{fmt, sync::Arc};
 
 use crate::Key;
 
-/// A semaphore by its namespace and name.
+/// The reference to a semaphore, by its namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SemaphoreRef {
-    /// Only workloads of this namespace use it.
+    /// Namespace of the semaphore. Only workloads of this namespace use the semaphore.
     pub namespace: Arc<str>,
-    /// Its name there.
+    /// Name of the semaphore in its namespace.
     pub name: Arc<str>,
 }
 
-/// The queue for the slots of one lock key: the only one of a semaphore, or that of one key of a keyed semaphore.
+/// The reference to the queue for the slots of one lock key: the only lock key of a semaphore, or the lock key of one
+/// key of a keyed semaphore.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueRef {
     /// The semaphore.
@@ -23,7 +24,7 @@ pub struct QueueRef {
 }
 
 impl QueueRef {
-    /// The queue of this key.
+    /// Makes the reference to the queue of this key.
     pub fn new(semaphore: &SemaphoreRef, key: Option<Key>) -> Self {
         Self {
             semaphore: semaphore.clone(),
@@ -31,7 +32,7 @@ impl QueueRef {
         }
     }
 
-    /// Its name for people who know the namespace: `name`, or `name (key k)`.
+    /// Returns the name of the queue for people who know the namespace: `name`, or `name (key k)`.
     pub fn title(&self) -> String {
         let name = &self.semaphore.name;
         match &self.key {

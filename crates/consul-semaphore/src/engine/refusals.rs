@@ -1,5 +1,5 @@
-//! What the API server refused to do to workloads, and what follows: for each workload, and for all of them when the
-//! refusals have nothing to do with the workload.
+//! Remembers what the API server refused to do to workloads, and decides what follows: for each workload, and for all
+//! of them when the refusals have nothing to do with the workload.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,14 +10,15 @@ use super::{Now, message::Write};
 use crate::{Uid, holding::Setback};
 use consul_client::clock::Moment;
 
-/// How long the API server may still apply a request that it has not answered: its own bound on a request.
+/// Time for which the API server may still apply a request that it has not answered: the API server's own limit for a
+/// request.
 const UNDECIDED: Duration = Duration::from_mins(1);
 
-/// How long a workload that can't be changed at all is left alone: long compared with the time for which it keeps a
-/// slot before that is known.
+/// Time for which a workload that can't be changed at all is left alone. It is long compared with the time for which
+/// the workload keeps a slot before the operator knows that.
 const LEFT_ALONE: Duration = Duration::from_mins(10);
 
-/// After this many refused starts in a row the workloads are not the cause.
+/// Number of refused starts in a row after which the workloads do not count as the cause.
 const IN_A_ROW: u32 = 3;
 
 /// A workload that could not be written to.
@@ -27,15 +28,16 @@ struct Trouble {
     why: Why,
 }
 
-/// Why a write failed.
+/// The reason why a write failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
-    /// Somebody else had changed the workload.
+    /// Another program had changed the workload.
     Conflict,
-    /// It has no answer.
+    /// The write has no answer.
     Unanswered,
     Refused(Refused),
-    /// Consul refuses the transaction that would grant it all its slots: that has too many bytes.
+    /// Consul refuses the transaction that would grant the workload all its slots, because the transaction has too
+    /// many bytes.
     TooLarge,
 }
 
@@ -48,19 +50,21 @@ impl Why {
     }
 }
 
-/// What the API server refused.
+/// The writes to a workload that the API server refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refused {
-    /// Starting the workload.
+    /// The API server refuses to start the workload.
     Start,
-    /// Since then having it give its slot back, and perhaps starting it before.
+    /// The API server has refused since this moment to let the workload give its slot back, and perhaps refused to
+    /// start the workload before.
     GiveBack(Moment),
-    /// The same, for so long that no start sent before can still be in flight, not even another replica's.
+    /// The API server has refused to let the workload give its slot back for so long that no start sent before can
+    /// still be in flight, not even one that another replica sent.
     Everything,
 }
 
 impl Refused {
-    /// What is refused after this write was refused, too.
+    /// Returns what the API server refuses after it has refused this write, too.
     fn after(before: Option<Self>, write: &Write, now: Moment) -> Option<Self> {
         match (write, before) {
             (Write::Start(_), _) => Some(Self::Start),
@@ -68,7 +72,7 @@ impl Refused {
             (Write::GiveBack(_), Some(Self::GiveBack(since))) if since + UNDECIDED <= now => {
                 Some(Self::Everything)
             }
-            // It is not known any more that only a start of it fails.
+            // Other writes than a start fail, too, so the start is not the only one that the API server refuses.
             (Write::Fail(_) | Write::RecordWait(_), Some(Self::Start)) => None,
             (_, before) => before,
         }
@@ -78,22 +82,24 @@ impl Refused {
 /// The workloads that are not written to as usual.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Excluded {
-    /// They are being written to, or are left alone for now.
+    /// Workloads that are being written to, or are left alone for now.
     pub(super) busy: BTreeSet<Uid>,
-    /// They can't be started for now, and give back their slot.
+    /// Workloads that can't be started for now, and give back their slot.
     pub(super) barred: BTreeSet<Uid>,
-    /// The barred workloads whose slot is released without a write to them, because that write is refused, too.
+    /// Barred workloads whose slot is released without a write to them, because the API server refuses that write,
+    /// too.
     pub(super) immovable: BTreeSet<Uid>,
 }
 
-/// No workload is started for now.
+/// The state in which no workload is started for now.
 #[derive(Clone, Debug)]
 struct Closed {
-    /// When the next workload may be tried, or the permission is checked again.
+    /// Pause until the next workload may be tried, or the permission is checked again.
     setback: Setback,
-    /// What the API server said.
+    /// Message of the API server.
     message: String,
-    /// Whether the operator may not write to any workload: none is tried until it may.
+    /// Whether the operator lacks the permission to write to any workload. Then no workload is tried until the
+    /// operator has the permission.
     forbidden: bool,
 }
 
@@ -101,13 +107,13 @@ struct Closed {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals {
     troubles: BTreeMap<Uid, Trouble>,
-    /// How many starts were refused in a row.
+    /// Number of starts that were refused in a row.
     in_a_row: u32,
     closed: Option<Closed>,
 }
 
 impl Refusals {
-    /// The workloads that are left alone for now, or can't be started.
+    /// Returns the workloads that are left alone for now, or can't be started.
     pub(super) fn excluded(&self, now: Moment) -> Excluded {
         let mut excluded = Excluded::default();
         for (uid, trouble) in &self.troubles {
@@ -135,34 +141,36 @@ impl Refusals {
         excluded
     }
 
-    /// Whether a workload is left alone for now. One that only can't be started may fail, or its wait may be recorded.
+    /// Whether a workload is left alone for now. A workload that only can't be started is not left alone: the
+    /// operator may make it fail, or record its wait.
     pub(super) fn is_troubled(&self, workload: &Uid, now: Moment) -> bool {
         let trouble = self.troubles.get(workload);
         let trouble = trouble.filter(|trouble| trouble.why != Why::Refused(Refused::Start));
         trouble.is_some_and(|trouble| trouble.setback.until > now)
     }
 
-    /// Whether no workload is started for now, because several starts in a row were refused or all would be.
+    /// Whether no workload is started for now, because several starts in a row were refused or all starts would be
+    /// refused.
     pub(super) fn is_closed(&self, now: Moment) -> bool {
         let closed = self.closed.as_ref();
         closed.is_some_and(|closed| closed.forbidden || closed.setback.until > now)
     }
 
-    /// Whether to ask again now if the operator may write to workloads.
+    /// Whether to ask the API server again if the operator may write to workloads.
     pub(super) fn is_to_ask(&self, now: Moment) -> bool {
         let closed = self.closed.as_ref();
         closed.is_some_and(|closed| closed.forbidden && closed.setback.until <= now)
     }
 
-    /// Records the answer. Missing permission is held against no workload: once it is granted, all are as before, in
-    /// the same order.
+    /// Records the answer to the question whether the operator may write to workloads. Missing permission is held
+    /// against no workload: once the permission is granted, all workloads are as before, in the same order.
     pub(super) fn answered(&mut self, may_write: Option<bool>, now: Now) {
         match (may_write, &mut self.closed) {
             (Some(false), Some(closed)) => {
                 closed.setback =
                     Setback::with_jitter(Some(&closed.setback), now.moment, now.jitter);
             }
-            // Unknown: a start will show it.
+            // The answer is unknown: a start will show it.
             (None, Some(closed)) => closed.forbidden = false,
             (_, closed) => {
                 *closed = None;
@@ -172,13 +180,14 @@ impl Refusals {
         }
     }
 
-    /// What the API server said when it refused several starts in a row.
+    /// Returns the message with which the API server refused several starts in a row, or a write that the operator
+    /// may not make.
     pub(crate) fn message(&self) -> Option<&str> {
         let closed = self.closed.as_ref();
         closed.map(|closed| closed.message.as_str())
     }
 
-    /// When something is retried.
+    /// Returns the moments at which something is retried.
     pub(crate) fn due(&self) -> impl Iterator<Item = Moment> {
         let workloads = self.troubles.values().map(|trouble| trouble.setback.until);
         workloads.chain(self.closed.iter().map(|closed| closed.setback.until))
@@ -188,7 +197,7 @@ impl Refusals {
     pub(super) fn done(&mut self, write: &Write) {
         let uid = &write.target().uid;
         match self.troubles.get_mut(uid) {
-            // Giving its slot back is no reason to start it again at once.
+            // A workload that has given its slot back is not started again at once.
             Some(trouble)
                 if trouble.why.refused().is_some() && matches!(write, Write::GiveBack(_)) =>
             {
@@ -202,8 +211,9 @@ impl Refusals {
         }
     }
 
-    /// Takes note of a write that came too late: the workload has changed, and what was refused before may not
-    /// be any more. Who changes it all the time costs one try after another, so these have pauses too.
+    /// Records a write that came too late: the workload has changed, and the API server may accept what it refused
+    /// before. A program that changes the workload all the time causes one try after another, so these tries have
+    /// pauses, too.
     pub(super) fn lost_race(&mut self, uid: &Uid, now: Now) {
         let before = self.troubles.remove(uid);
         let before = before.filter(|before| before.why == Why::Conflict);
@@ -216,8 +226,9 @@ impl Refusals {
         self.troubles.insert(uid.clone(), Trouble { setback, why });
     }
 
-    /// Takes note of who has contenders here. Without one there is nothing to give back any more, for example because
-    /// the write that gave it back was applied although it had no answer, so no write to come will show that.
+    /// Records which workloads have contenders here. A workload without a contender has nothing to give back, for
+    /// example because the write that gave the slot back was applied although it had no answer. No later write would
+    /// show that.
     pub(super) fn contend(&mut self, contends: impl Fn(&Uid) -> bool) {
         for (uid, trouble) in &mut self.troubles {
             if matches!(trouble.why, Why::Refused(Refused::GiveBack(_))) && !contends(uid) {
@@ -231,9 +242,10 @@ impl Refusals {
         self.troubles.retain(|uid, _| matters(uid));
     }
 
-    /// Records a refused write. If every start is refused, there is no point in trying all workloads one after another.
-    /// What the operator may not do at all closes the queue whichever write shows it, also one that was sent before the
-    /// permission came back: it is asked about again, and held against no workload then.
+    /// Records a refused write. If every start is refused, there is no point in trying all workloads one after
+    /// another. A write that the operator has no permission for closes the queue, whichever write it is, even if it
+    /// was sent before the permission came back: then the operator asks about the permission again, and the refusal
+    /// is held against no workload.
     pub(super) fn refused(&mut self, write: &Write, message: String, forbidden: bool, now: Now) {
         self.failed(write, true, now);
         let starts = matches!(write, Write::Start(_));
@@ -251,8 +263,8 @@ impl Refusals {
         }
     }
 
-    /// Consul refuses to grant a workload all its slots in one transaction, because of its size. That may change with
-    /// the number of holders. Returns whether that is news.
+    /// Records that Consul refuses to grant a workload all its slots in one transaction, because of the transaction's
+    /// size. The size may change with the number of holders. Returns whether the refusal is news.
     pub(super) fn too_large(&mut self, uid: &Uid, now: Now) -> bool {
         let before = self.troubles.get(uid);
         let news = before.is_none_or(|before| before.why != Why::TooLarge);
@@ -263,7 +275,7 @@ impl Refusals {
         news
     }
 
-    /// Notes a write that was not done. One that was not refused may still be applied.
+    /// Records a write that was not done. A write that was not refused may still be applied.
     pub(super) fn failed(&mut self, write: &Write, refused: bool, now: Now) {
         let before = self.troubles.get(&write.target().uid);
         let mut setback =
@@ -271,7 +283,7 @@ impl Refusals {
         let known = before.and_then(|before| before.why.refused());
         let refused = match write {
             write if refused => Refused::after(known, write, now.moment),
-            // Whether it is refused is unknown again.
+            // Without an answer, it is unknown whether the API server refuses the write.
             Write::Start(_) | Write::Fail(_) | Write::RecordWait(_) => None,
             _ => known,
         };
@@ -287,7 +299,7 @@ impl Refusals {
 /// State that tests compare.
 #[cfg(test)]
 impl Refusals {
-    /// How often writes to a workload failed, and the last reason; and how many starts were refused in a row.
+    /// Returns how often writes to a workload failed, and the last reason; and how many starts were refused in a row.
     pub(crate) fn history(&self, uid: &Uid) -> impl std::hash::Hash + use<> {
         let trouble = self.troubles.get(uid);
         let trouble = trouble.map(|trouble| {
@@ -354,7 +366,7 @@ mod tests {
         let later = first + Duration::from_secs(59);
         assert_eq!(again(told, later), told);
         assert_eq!(again(told, first + UNDECIDED), Some(Refused::Everything));
-        // Its user suspended it, or this process has just begun.
+        // The user suspended the workload, or this process has just begun.
         assert_eq!(again(None, later), Some(Refused::GiveBack(later)));
     }
 
@@ -390,7 +402,8 @@ mod tests {
         }
     }
 
-    /// Its write had no answer but was applied, or its slot was lost: no other write to it clears this.
+    /// The write to the workload had no answer but was applied, or the workload's slot was lost: no other write to
+    /// the workload clears the refusal.
     #[test]
     fn what_has_nothing_to_give_back_any_more_can_be_started_after_its_pause() {
         let now = Moment::from_boot(Duration::from_secs(100));
@@ -449,7 +462,7 @@ mod tests {
             .troubles
             .insert("a".into(), Trouble { setback, why });
 
-        // It ends when the API server says so, however long that takes.
+        // The closure ends when the API server says so, however long that takes.
         let later = now + Duration::from_hours(1);
         assert!(refusals.is_closed(later) && refusals.is_to_ask(later));
         refusals.answered(Some(false), at(later));
@@ -472,14 +485,14 @@ mod tests {
 
         let later = now + Duration::from_hours(1);
         assert!(refusals.is_closed(later) && refusals.is_to_ask(later));
-        // It could give its slot back in the meantime. Nobody else gets that before the answer.
+        // The workload could give its slot back in the meantime. No other workload gets the slot before the answer.
         refusals.done(&give_back());
         assert!(refusals.is_closed(later));
         refusals.answered(Some(true), at(later));
         assert!(!refusals.is_closed(later) && refusals.excluded(now).barred.is_empty());
     }
 
-    /// Or there would be no answer while writes are refused.
+    /// Otherwise there would be no answer while writes are refused.
     #[test]
     fn a_refusal_does_not_put_off_the_question_whether_all_are_forbidden() {
         let now = Moment::from_boot(Duration::from_secs(100));

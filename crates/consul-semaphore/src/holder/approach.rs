@@ -1,8 +1,9 @@
-//! How a program waits whose turn is far: it looks now and then how many of those before it are left.
+//! Lets a program whose turn is far wait: the program looks at intervals how many contenders are still before it.
 //!
-//! A look reads `.lock` and, if that has changed, the keys below the prefix, without the values that make a full reading
-//! large. Both say who does not wait any more: who was granted a slot is in `.lock`, and who is gone has no key. The
-//! connection is closed after each look. Once the turn is near the program watches the prefix.
+//! A look reads `.lock` and, if that has changed, the keys below the prefix, without the values that make a full
+//! reading large. Both show which contenders have stopped waiting: `.lock` names the contenders that were granted a
+//! slot, and a contender that is gone has no key. The connection is closed after each look. Once the turn is near the
+//! program watches the prefix.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,55 +16,59 @@ use super::{program::Program, request::SlotsOf, watched::News};
 use crate::{ContenderBody, Lock, Reading, reading::LOCK};
 use consul_client::{self as consul, Backoff, Client, SessionId};
 
-/// Those before whom others wait for at most this many slots are near, whatever the limit is: enough to be ready while
-/// the first ones are served.
+/// A program is near its turn if others wait before it for at most this many slots, whatever the limit is. The number
+/// is enough to be ready while the first ones are served.
 pub(super) const NEAR: usize = 4;
 
-/// Where the limit is greater so are the numbers of those who are near, up to this. In a queue that is not long, it is
-/// this many: all of them see at once that a queue that stood still begins to move.
+/// The most slots for which others may wait before a program that is near its turn. In a long queue the number is the
+/// limit, between [`NEAR`] and this; in a queue that is not long it is this many, so that all these programs see at
+/// once that a queue that stood still begins to move.
 pub(super) const MOST_NEAR: usize = 16;
 
-/// A queue of more contenders than this is long: Consul sends them all for each change.
+/// A queue of more contenders than this is long: Consul sends all of them for each change.
 pub(super) const LONG: usize = 40;
 
-/// How long it takes for a slot to come free in the fastest queue. A queue that stands still may begin to move at any time,
+/// Time in which one slot comes free in the fastest queue. A queue that stands still may begin to move at any time,
 /// and a turn that is not taken passes after [`WINDOW`](crate::turns::WINDOW).
 const FASTEST: Duration = Duration::from_millis(30);
 
-/// The shortest time from one look to the next, while the queue moves and while it stands still, and the longest.
+/// The shortest pause between two looks while the queue moves, the shortest one while it stands still, and the
+/// longest.
 const MOVING: Duration = Duration::from_millis(100);
 const STILL: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// After so many looks that found `.lock` unchanged the keys are read all the same: others may have left the queue.
+/// Number of looks in a row that find `.lock` unchanged before the keys are read all the same, because others may
+/// have left the queue.
 const UNCHANGED: u32 = 4;
 
-/// Between looks that fail. Consul may be busy because of those who look.
+/// Pauses between looks that fail. Consul may be busy because of the many programs that look.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), LONGEST);
 
-/// After so many failures in a row the program is told.
+/// Number of failures in a row after which the program is told.
 const TOLD_AFTER: u32 = 3;
 
-/// Those who wait at the prefix, when the program found that others are before it.
+/// The contenders at the prefix, as the program found them when others were before it.
 #[derive(Debug)]
 pub(super) struct Ahead {
-    /// For how many slots others wait before.
+    /// Number of slots for which others wait before the program.
     before: usize,
-    /// How many slots must come free until the turn is near.
+    /// Number of slots that must come free until the turn is near.
     left: usize,
-    /// For how many slots each of the others waits, also those who come after.
+    /// Number of slots for which each of the other contenders waits, including the contenders behind the program.
     waiting: BTreeMap<SessionId, usize>,
     /// The program's own contender.
     own: SessionId,
-    /// `None` while `.lock` can't be read.
+    /// The limit in that reading; `None` while `.lock` can't be read.
     limit: Option<usize>,
-    /// How many slots were free in that reading. The program could not have them, as when a window is closed.
+    /// Number of slots that were free in the reading. The program could not have these slots, for example because a
+    /// window is closed.
     free: usize,
 }
 
 impl Ahead {
-    /// What a reading shows to a program before which others wait for this many slots; `None` if it does not show the
-    /// program's contender yet, or if there is no order.
+    /// Returns what a reading shows to a program before which others wait for `before` slots; `None` if the reading
+    /// does not show the program's contender yet, or if there is no order.
     pub(super) fn of(reading: &Reading, before: usize, program: &Program) -> Option<Self> {
         if !has_order(reading.lock()) {
             return None;
@@ -93,9 +98,9 @@ impl Ahead {
         }
     }
 
-    /// How many slots must come free until the turn is near, given the keys below the prefix and `.lock`; `None`: it is
-    /// near, or only a reading can tell. Everyone who does not wait any more counts as one who came before: that is too
-    /// soon rather than too late.
+    /// Returns how many slots must come free until the turn is near, given the keys below the prefix and `.lock`;
+    /// `None` if the turn is near, or if only a reading can tell. Every contender that has stopped waiting counts as
+    /// one that came before the program, so the turn is found near too soon rather than too late.
     fn left(&self, keys: &[String], lock: &Lock) -> Option<usize> {
         let names = keys.iter().filter_map(|key| Some(key.rsplit_once('/')?.1));
         let there: BTreeSet<&str> = names.filter(|name| *name != LOCK).collect();
@@ -121,12 +126,12 @@ impl Ahead {
     }
 }
 
-/// Whether those who wait are served in an order, as far as is known.
+/// Whether the contenders at the lock key are served in an order, as far as is known.
 pub(super) fn has_order(lock: &Lock) -> bool {
     matches!(lock, Lock::Semaphore { .. } | Lock::Unreadable(_))
 }
 
-/// The limit that says how many are near; `None` while `.lock` can't be read.
+/// Returns the limit, which decides how many contenders are near; `None` while `.lock` can't be read.
 pub(super) fn limit_of(lock: &Lock) -> Option<usize> {
     match lock {
         Lock::Semaphore { body, .. } => Some(usize::try_from(body.limit()).unwrap_or(usize::MAX)),
@@ -134,7 +139,7 @@ pub(super) fn limit_of(lock: &Lock) -> Option<usize> {
     }
 }
 
-/// How many slots are free.
+/// Returns how many slots are free.
 pub(super) fn free(lock: &Lock) -> usize {
     match lock {
         Lock::Semaphore { body, .. } => body.room(),
@@ -142,7 +147,8 @@ pub(super) fn free(lock: &Lock) -> usize {
     }
 }
 
-/// In a queue of so many contenders, those before whom others wait for at most this many slots are near.
+/// Returns the number of slots for which others may wait before a program that is near its turn, in a queue of so
+/// many contenders.
 pub(super) fn near(contenders: usize, lock: &Lock) -> usize {
     if contenders > LONG {
         limit_of(lock).unwrap_or(0).clamp(NEAR, MOST_NEAR)
@@ -151,10 +157,10 @@ pub(super) fn near(contenders: usize, lock: &Lock) -> usize {
     }
 }
 
-/// How long until the next look.
+/// The pause until the next look.
 #[derive(Debug)]
 struct Pause {
-    /// How many slots must come free until the turn is near.
+    /// Number of slots that must come free until the turn is near.
     left: usize,
     shortest: Duration,
 }
@@ -167,7 +173,7 @@ impl Pause {
         }
     }
 
-    /// So many slots must come free now.
+    /// Records that `left` slots must still come free until the turn is near.
     fn note(&mut self, left: usize) {
         self.shortest = if self.left == left {
             (self.shortest * 2).min(STILL)
@@ -177,7 +183,8 @@ impl Pause {
         self.left = left;
     }
 
-    /// The time in which the turn can't come near, shortened by up to a quarter so that not all look at once.
+    /// Returns the time in which the turn can't come near, shortened by up to a quarter so that the programs do not
+    /// all look at once.
     fn length(&self, jitter: f64) -> Duration {
         let left = u32::try_from(self.left).unwrap_or(u32::MAX);
         let pause = FASTEST.saturating_mul(left);
@@ -186,8 +193,8 @@ impl Pause {
     }
 }
 
-/// Begins to approach the turn. What is received closes once the turn is near, or where only a reading can tell more;
-/// before that, an error comes if Consul can't be asked for long.
+/// Begins to approach the turn. The returned channel closes once the turn is near, or when only a reading can tell
+/// more; before that, the channel gets an error if Consul has not answered for long.
 pub(super) fn begin(consul: &Client, asked: &SlotsOf, ahead: Ahead) -> mpsc::Receiver<News> {
     let (news, receiver) = mpsc::channel(1);
     let approach = Approach {
@@ -212,24 +219,25 @@ struct Approach {
     seen: Seen,
 }
 
-/// `.lock` as the last looks have seen it.
+/// The state of `.lock` at the last looks.
 #[derive(Default)]
 struct Seen {
-    /// Its `ModifyIndex`.
+    /// The `ModifyIndex` of `.lock`.
     index: u64,
-    /// How often it was unchanged since the keys were read.
+    /// Number of looks since the keys were read that found `.lock` unchanged.
     times: u32,
 }
 
 impl Approach {
-    /// Looks now and then until the turn is near.
+    /// Looks at intervals until the turn is near.
     async fn look_until_near(mut self, news: &mpsc::Sender<News>) {
         let mut pause = Pause::new(self.ahead.left);
         let (mut failures, mut told) = (BACKOFF, false);
         loop {
             sleep(pause.length(fastrand::f64())).await;
             match self.look(pause.left).await {
-                // Whoever was told of a failure is to know that it is over.
+                // A program that was told of a failure must learn that the failure is over, and it does when the
+                // channel closes.
                 Ok(Some(left)) if !told => {
                     failures.reset();
                     pause.note(left);
@@ -239,7 +247,7 @@ impl Approach {
                     let wait = failures.pause();
                     if failures.tries() >= TOLD_AFTER {
                         told = true;
-                        // An error means that nobody wants to know any more, which ends this.
+                        // Sending fails only if the receiver is gone, and then the approach ends anyway.
                         let _ = news.send(Err(error)).await;
                     }
                     sleep(wait).await;
@@ -248,8 +256,8 @@ impl Approach {
         }
     }
 
-    /// How many slots must come free until the turn is near, where it was so many at the last look; `None`: it is near,
-    /// or only a reading can tell.
+    /// Returns how many slots must come free until the turn is near, where `left` slots had to at the last look;
+    /// `None` if the turn is near, or if only a reading can tell.
     async fn look(&mut self, left: usize) -> Result<Option<usize>, consul::Error> {
         let prefix = &self.asked.prefix;
         let entry = self.consul.get(&prefix.lock_key()).await?;
@@ -263,8 +271,8 @@ impl Approach {
         self.seen = Seen { index, times: 0 };
         let lock = Lock::read(self.asked.mode, entry.as_ref());
         if is_unchanged && free(&lock) > 0 && left <= MOST_NEAR {
-            // Those who are near do not take what is free: they may ask for more slots. While a window is closed nobody
-            // does, so those further behind go on looking.
+            // The programs that are near do not take the free slots, perhaps because they ask for more slots. While a
+            // window is closed no program takes a slot, so the programs further behind go on looking.
             return Ok(None);
         }
         Ok(self.ahead.left(&keys.keys, &lock))
@@ -319,7 +327,8 @@ mod tests {
         Ahead::behind(&reading, 59, &"w59".into())
     }
 
-    /// How many slots must come free until the turn of the last of sixty is near, once so many of those before are gone.
+    /// Returns how many slots must come free until the turn of the last of sixty is near, once so many of the
+    /// contenders before it are gone.
     fn left(gone: usize, lock: &Lock) -> Option<usize> {
         let mut names = waiting(60).split_off(gone);
         names.extend(["h", "i", ".lock"].map(str::to_owned));
@@ -342,7 +351,7 @@ mod tests {
         assert_eq!(last_of_sixty().left, 55);
         assert_eq!(left(0, &holds), Some(55));
         assert_eq!(left(2, &holds), Some(53));
-        // Granted, and there.
+        // The sessions were granted a slot, and still exist.
         assert_eq!(left(2, &lock(2, &["w2", "w3"])), Some(51));
         assert_eq!(left(21, &holds), Some(34), "still a long queue");
         assert_eq!(left(22, &holds), Some(21), "a short one");

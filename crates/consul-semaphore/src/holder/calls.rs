@@ -1,4 +1,4 @@
-//! The calls to Consul: each is a task with a time limit, and none waits for another one.
+//! Makes the calls to Consul: each is a task with a time limit, and none waits for another one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,17 +19,18 @@ use consul_client::{self as consul, Client, NewSession, SessionId, clock::Moment
 pub(super) enum Done {
     /// The answer for the engine.
     Answer(Answer),
-    /// A session was made, in this state.
+    /// A session was made, and is in this state.
     Session(Result<(SessionId, SessionState), consul::Error>),
 }
 
 /// The pending calls.
 pub(super) struct Calls {
     pub(super) consul: Client,
-    /// The same client, for a program that has little to ask for now: see [`Self::keep_connections`].
+    /// A client like `consul` that keeps no idle connections, for a program that makes few calls: see
+    /// [`Self::keep_connections`].
     sparing: Client,
     keeps_connections: bool,
-    /// The external node that owns the sessions; `None`: the agent's.
+    /// The external node that owns the sessions; `None`: the node of the agent.
     node: Option<String>,
     under_way: JoinSet<(CallId, Done)>,
     /// Sessions that are being ended.
@@ -51,8 +52,8 @@ impl Calls {
         }
     }
 
-    /// Whether to keep connections for further calls. Those who wait far behind keep none: there may be thousands of them
-    /// at one agent, and only a few connections.
+    /// Sets whether connections are kept for further calls. Programs that wait far behind keep none, because
+    /// thousands of them may share one agent, which accepts only a few connections.
     pub(super) fn keep_connections(&mut self, keeps: bool) {
         self.keeps_connections = keeps;
     }
@@ -129,7 +130,7 @@ impl Calls {
     pub(super) fn renew(&self, session: SessionId, life: SessionState) -> Renewal {
         let changed = self.changed.clone();
         let on_change = Arc::new(move || changed.notify_one());
-        // A third of a TTL lies between two renewals.
+        // A third of a TTL lies between two renewals, too long for a connection to be kept.
         Renewal::start(self.sparing.clone(), session, life, on_change)
     }
 
@@ -155,7 +156,7 @@ impl Calls {
         }
     }
 
-    /// A client whose calls end by then.
+    /// Returns a client whose calls end by `not_after`.
     fn by(&self, not_after: Option<Moment>) -> Client {
         match not_after {
             Some(not_after) => self.client().by(not_after),
@@ -164,8 +165,8 @@ impl Calls {
     }
 }
 
-/// The result of a task. A panic in it is a bug, and is propagated. A task that was cancelled has no result: the runtime
-/// shuts down, and with it whoever waits here.
+/// Returns the result of a task. A panic in the task is a bug, and is propagated. A task that was cancelled has no
+/// result: the runtime shuts down, and the caller that waits here ends with it.
 async fn whole<T>(ended: Result<T, JoinError>) -> T {
     match ended.map_err(JoinError::try_into_panic) {
         Ok(result) => result,

@@ -1,4 +1,4 @@
-//! Why there is no slot, or none yet.
+//! Explains why there is no slot, or none yet.
 
 use super::{program::Program, request::SlotsOf, watched::Watched};
 use crate::{
@@ -10,13 +10,13 @@ use crate::{
 };
 use consul_client::{self as consul, SessionId, clock};
 
-/// How many holders a message names.
+/// Number of holders that a message names.
 const NAMED: usize = 5;
 
-/// Why there is no slot.
+/// The reason why there is no slot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AcquireError {
-    /// Others hold the slots of these semaphores, or come first.
+    /// Other contenders hold the slots of these semaphores, or come first.
     #[error("{}", sentences(.0))]
     Taken(Vec<Missing>),
     /// Consul does not answer, or has no leader.
@@ -28,7 +28,7 @@ pub enum AcquireError {
     /// Nobody uses the prefix, but [`Settings::must_exist`](super::Settings::must_exist) is set.
     #[error("there is no semaphore at {0} now: nobody holds a slot there or waits for one")]
     Absent(Prefix),
-    /// Others use another limit.
+    /// The other users of the prefix have another limit.
     #[error(
         "the limit of {prefix} is {theirs} in Consul, not {ours}: all who use the prefix must have the same limit"
     )]
@@ -40,12 +40,12 @@ pub enum AcquireError {
         /// The limit in Consul.
         theirs: u32,
     },
-    /// The prefix is used for something else.
+    /// The prefix is used for another purpose.
     #[error("{prefix}/.lock: {why}")]
     Unusable {
         /// The prefix.
         prefix: Prefix,
-        /// Why.
+        /// The reason why `.lock` can't be used.
         why: Unreadable,
     },
 }
@@ -55,12 +55,12 @@ pub enum AcquireError {
 pub struct Missing {
     /// The semaphore, and how many of its slots were asked for.
     pub of: SlotsOf,
-    /// Who holds them, for people.
+    /// The holders of the slots, or the reason why the slots are missing, for people.
     pub holders: String,
 }
 
 impl Missing {
-    /// What there is not, for people: `no slot of shared/db`, or `no 2 slots of shared/db`.
+    /// Returns the missing slots in words, for people: `no slot of shared/db`, or `no 2 slots of shared/db`.
     pub fn none(&self) -> String {
         let SlotsOf { prefix, slots, .. } = &self.of;
         match slots.get() {
@@ -83,7 +83,7 @@ fn sentences(missing: &[Missing]) -> String {
 }
 
 impl AcquireError {
-    /// Whether waiting may help against this error.
+    /// Returns the error of a failed call: `Unreachable` if waiting may help, otherwise `Refused`.
     pub(super) fn of(error: &consul::Error) -> Self {
         if error.may_pass() {
             Self::Unreachable(error.clone())
@@ -92,7 +92,7 @@ impl AcquireError {
         }
     }
 
-    /// Consul has not said anything yet.
+    /// Returns the error while Consul has not answered yet.
     pub(super) fn unanswered() -> Self {
         Self::Unreachable(consul::Error::Unreachable {
             message: "it has not answered yet".to_owned(),
@@ -100,7 +100,8 @@ impl AcquireError {
         })
     }
 
-    /// Whether the prefix is used in another way than was asked for: all users must agree.
+    /// Returns the error if the prefix is used in another way than was asked for, because all users of a prefix must
+    /// agree.
     pub(super) fn conflict(view: &View<'_>, agreement: Option<Agreement>) -> Option<Self> {
         let SlotsOf { prefix, limit, .. } = view.asked;
         let prefix = prefix.clone();
@@ -120,22 +121,22 @@ impl AcquireError {
     }
 }
 
-/// What the program sees of one of its semaphores.
+/// The state of one of the program's semaphores, as the program sees it.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     asked: &'a SlotsOf,
     /// The prefix as it was last read, if it was.
     reading: Option<&'a Reading>,
     program: &'a Program,
-    /// Whether slots are granted now, by its windows.
+    /// Whether the windows of the semaphore allow a grant at present.
     opening: Opening,
-    /// What the last pass found, if it knew what Consul says.
+    /// The conclusion of the last pass, if the pass knew what Consul says.
     conclusion: Option<&'a Conclusion>,
-    /// Whether it is a mutex that Consul does not let anybody lock yet, because its last holder died.
+    /// Whether the semaphore is a mutex that Consul does not let anybody lock yet, because the last holder died.
     is_in_lock_delay: bool,
 }
 
-/// The result of a queue's last pass, if it knew what Consul says.
+/// Returns the conclusion of a queue's last pass, if the pass knew what Consul says.
 pub(super) fn conclusion<'a>(engine: &'a Engine, queue: &QueueRef) -> Option<&'a Conclusion> {
     let semaphore = engine.semaphore(&queue.semaphore)?;
     let (conclusion, _) = semaphore.queues().get(&queue.key)?.concluded.as_ref()?;
@@ -159,7 +160,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether nothing is granted here because it is outside the windows.
+    /// Whether the semaphore grants nothing because it is outside its windows.
     pub(super) fn is_closed(&self) -> bool {
         !self.opening.is_open() && !self.is_held()
     }
@@ -169,19 +170,20 @@ impl<'a> View<'a> {
         self.reading.is_some() && self.conclusion.is_some()
     }
 
-    /// Whether the program has a slot here.
+    /// Whether the program has a slot of the semaphore.
     pub(super) fn is_held(&self) -> bool {
         self.reading
             .is_some_and(|reading| self.program.is_among(reading))
     }
 
-    /// Whether the prefix is unused; `None` if it was not read, or the reading has this program's own slot.
+    /// Whether the prefix is unused; `None` if the prefix was not read, or if the reading has this program's own
+    /// slot.
     pub(super) fn is_unused(&self) -> Option<bool> {
         let reading = self.reading.filter(|_| !self.is_held())?;
         Some(matches!(reading.lock(), Lock::Absent { .. }) && !self.others_contend(reading))
     }
 
-    /// Whether somebody prevents slots here, as far as is known.
+    /// Whether other contenders prevent the program's slots, as far as is known.
     pub(super) fn is_taken(&self) -> bool {
         let Some(reading) = self.reading else {
             return false;
@@ -197,7 +199,7 @@ impl<'a> View<'a> {
         !free && !self.is_held()
     }
 
-    /// Whether so many free slots are enough for the program, beside those that are left to others who come before it.
+    /// Whether `room` free slots are enough for the program and for the contenders that come before it.
     fn is_enough(&self, room: usize) -> bool {
         let before = self.conclusion.and_then(|last| last.before);
         room >= self
@@ -205,8 +207,9 @@ impl<'a> View<'a> {
             .saturating_add(before.unwrap_or_default())
     }
 
-    /// Whether slots are blocked only by what dead holders have left, which is removed after the lock-delay. A holder
-    /// that does not wait for slots waits for that, too: otherwise nobody might ever remove it.
+    /// Whether slots are blocked only by what dead holders have left, which is removed after the lock-delay. Even a
+    /// program that does not wait for slots waits for this removal, because otherwise nobody might ever remove the
+    /// remains.
     pub(super) fn rests(&self) -> bool {
         let Some(reading) = self.reading else {
             return false;
@@ -222,7 +225,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The slots that are missing here.
+    /// Returns the slots of the semaphore that are missing.
     pub(super) fn missing(&self) -> Missing {
         Missing {
             of: self.asked.clone(),
@@ -230,7 +233,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Why they are missing, and the holders of the slots, for people.
+    /// Returns the reason why slots are missing, and the holders of the slots, for people.
     fn holders(&self) -> String {
         if let Opening::Closed { until } = self.opening {
             return until.map_or_else(
@@ -269,7 +272,7 @@ impl<'a> View<'a> {
         )
     }
 
-    /// Why not all free slots are for this program.
+    /// Returns the reason why not all free slots are for this program, for people.
     fn withheld_in_words(&self) -> String {
         let SlotsOf {
             limit,
@@ -293,13 +296,13 @@ impl<'a> View<'a> {
         words
     }
 
-    /// How many slots must be free for the program to get those that it asks for.
+    /// Returns how many slots must be free for the program to get the slots that it asks for.
     fn room_needed(&self) -> usize {
         let slots = usize::try_from(self.asked.slots.get()).unwrap_or(usize::MAX);
         slots.saturating_add(self.withheld())
     }
 
-    /// How many slots stay free for others when the program has those that it asks for.
+    /// Returns how many slots stay free for others when the program has the slots that it asks for.
     fn withheld(&self) -> usize {
         let SlotsOf {
             limit,
@@ -311,7 +314,7 @@ impl<'a> View<'a> {
         usize::try_from(withheld).unwrap_or(usize::MAX)
     }
 
-    /// Whether others hold slots at the prefix or wait for them, visibly.
+    /// Whether other contenders are visible at the prefix, which hold slots or wait for them.
     fn others_contend(&self, reading: &Reading) -> bool {
         let mut contenders = reading.contenders();
         contenders.any(|(session, _)| !self.program.sessions.contains_key(session))

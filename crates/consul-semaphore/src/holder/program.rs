@@ -1,4 +1,4 @@
-//! The program as the engine sees it: a workload that only this process starts or stops, and its sessions.
+//! Presents the program to the engine: as a workload that only this process starts or stops, with its sessions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,41 +24,41 @@ use consul_client::{
     clock::{self, Moment},
 };
 
-/// The slots that a [`Holder`](super::Holder) takes, and how it holds them.
+/// The slots that a [`Holder`](super::Holder) takes, and the way in which it holds them.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The slots: it gets all of them at once, or none.
+    /// The slots to take: the program gets all of them at once, or none.
     pub request: Request,
-    /// Higher priorities are served first.
+    /// Priority of the program. Higher priorities are served first.
     pub priority: i32,
-    /// Whether slots are granted by priority and age among all who wait at the prefix.
+    /// Whether slots are granted by priority and age among all contenders at the prefix.
     pub fair: bool,
-    /// Whether to wait for a slot. The lock-delay of a dead holder is waited for in any case.
+    /// Whether to wait for a slot. A program waits for the lock-delay of a dead holder in any case.
     pub wait: bool,
-    /// Whether somebody must use each prefix already; if not, the first one creates the semaphore.
+    /// Whether each prefix must already be in use; if not, the first program creates the semaphore.
     pub must_exist: bool,
-    /// What holds the slots.
+    /// The kind of the holder.
     pub kind: HolderKind,
-    /// What this host is called in Consul, for people: only what a Consul key may have, no slash
+    /// Name of this host in Consul, for people: only characters that a Consul key may have, no slash
     /// ([`identity::name_of`]).
     pub host: String,
-    /// The name of the program there.
+    /// Name of the program in Consul.
     pub program: String,
     /// The session that holds the slot.
     pub session: SessionSettings,
-    /// How long the slot stays held once the work has ended.
+    /// Time for which the slot stays held once the work has ended.
     pub cooldown: Duration,
-    /// What happens to the work when its slot is lost.
+    /// The action on the work when its slot is lost.
     pub on_slot_lost: OnSlotLost,
-    /// How long the work takes at most to end once [`Holder::hold`](super::Holder::hold) returns; less than half the
-    /// TTL.
+    /// The longest time that the work takes to end once [`Holder::hold`](super::Holder::hold) returns; less than half
+    /// the TTL.
     pub grace: Duration,
 }
 
-/// What holds the slots, for people who look at Consul.
+/// The kind of the holder, for people who look at Consul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HolderKind {
-    /// A command that is run in them, as by `consul-semaphore exec`.
+    /// A command that runs in the slots, as by `consul-semaphore exec`.
     Command,
     /// The program itself.
     Program,
@@ -76,17 +76,17 @@ impl HolderKind {
 /// The session that holds a slot.
 #[derive(Clone, Debug)]
 pub struct SessionSettings {
-    /// The external node that owns it; `None`: the node of the agent that is asked, whose checks also end the
-    /// session.
+    /// The external node that owns the session; `None`: the node of the agent that is asked, whose checks also end
+    /// the session.
     pub node: Option<String>,
-    /// How long it outlives its last renewal, 10 s to 24 h.
+    /// Time that the session lives after its last renewal, 10 s to 24 h.
     pub ttl: Duration,
-    /// How long a dead holder's slot is not used again, 60 s at the most.
+    /// Time for which a dead holder's slot is not used again, 60 s at the most.
     pub lock_delay: Duration,
 }
 
 impl Settings {
-    /// The TTL of the session that lives longest.
+    /// Returns the TTL of the session that lives longest.
     fn longest_ttl(&self) -> Duration {
         let periods = self.request.semaphores().iter();
         let periods = periods.filter_map(|semaphore| semaphore.period);
@@ -94,13 +94,14 @@ impl Settings {
         rates.max().unwrap_or_default().max(self.session.ttl)
     }
 
-    /// How long what is not given back stays in Consul, at most: it ends a session between one and two TTLs after it was
-    /// last renewed.
+    /// Returns the longest time that a slot that was not given back stays in Consul: Consul ends a session between
+    /// one and two TTLs after its last renewal.
     pub(crate) fn expires(&self) -> Duration {
         self.longest_ttl() * 2
     }
 
-    /// How long slots stay held once the work has ended: not those of a rate, which stay held anyway.
+    /// Returns the time for which slots stay held once the work has ended. A request for slots of rates alone has
+    /// none, because a rate's slots stay held anyway.
     pub(super) fn cooldown(&self) -> Duration {
         let mut semaphores = self.request.semaphores().iter();
         if semaphores.any(|semaphore| semaphore.period.is_none()) {
@@ -110,7 +111,7 @@ impl Settings {
         }
     }
 
-    /// A semaphore for the engine. A program has neither a namespace nor an object of Kubernetes.
+    /// Returns the settings of a semaphore for the engine. A program has neither a namespace nor a Kubernetes object.
     pub(super) fn semaphore(&self, watched: &Watched) -> settings::Settings {
         let SlotsOf {
             prefix,
@@ -152,7 +153,7 @@ impl Settings {
 /// The program, and the sessions that are renewed for it.
 pub(super) struct Program {
     pub(super) workload: Arc<Workload>,
-    /// One for each slot, and two while a lost slot is replaced.
+    /// The sessions of the program: one for each slot, and two while a lost slot is replaced.
     pub(super) sessions: BTreeMap<SessionId, Renewal>,
 }
 
@@ -172,7 +173,7 @@ impl Program {
             version: Arc::default(),
             seen: Moment::now(),
             requests: watched::requests(&settings.request),
-            // No session is made ahead for a program that does not wait.
+            // A program that does not wait has no session made ahead.
             on_contention: if settings.wait {
                 OnContention::Wait
             } else {
@@ -204,7 +205,8 @@ impl Program {
         workload.version = format!("{:?}", Moment::now()).into();
     }
 
-    /// The proof for the engine: a program that waits or leaves does no work.
+    /// Returns the proof for the engine that shows whether the program does any work. A program that waits or leaves
+    /// does none.
     pub(super) fn proof(&self) -> Answer {
         let left = !matches!(self.workload.phase, Phase::Idle | Phase::Deleting);
         let left = left.then(|| "the program".to_owned());
@@ -214,12 +216,13 @@ impl Program {
         )))
     }
 
-    /// Whether one of its sessions has a slot.
+    /// Whether one of the program's sessions holds a slot in the reading.
     pub(super) fn is_among(&self, reading: &Reading) -> bool {
         self.sessions.keys().any(|own| reading.holds(own))
     }
 
-    /// It does not start in the slots of these sessions, because other slots that it asks for were lost.
+    /// Marks the slots of these sessions as not to be started in, because other slots that the program asks for were
+    /// lost.
     pub(super) fn give_back(&mut self, sessions: Vec<SessionId>) {
         let kept = self.sessions.keys().cloned().collect::<BTreeSet<_>>();
         self.change(|workload| {
@@ -228,12 +231,13 @@ impl Program {
         });
     }
 
-    /// Its workload, if that is so.
+    /// Returns the program's workload if `there` is set, and nothing otherwise.
     fn only_if(&self, there: bool) -> Vec<Arc<Workload>> {
         there.then(|| self.workload.clone()).into_iter().collect()
     }
 
-    /// Stops renewing a session, and returns whether to destroy it: not if it is known to be gone.
+    /// Stops renewing a session, and returns whether to destroy it: a session that is known to be gone is not
+    /// destroyed.
     pub(super) fn forget(&mut self, session: &SessionId) -> bool {
         self.sessions.remove(session).is_some_and(|renewal| {
             renewal.stop();

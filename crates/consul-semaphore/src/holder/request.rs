@@ -7,23 +7,23 @@ use crate::{MOST_SEMAPHORES, MOST_SLOTS, Mode, Prefix, Restrictions};
 /// A semaphore, and how many of its slots a program asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotsOf {
-    /// Where it is in Consul.
+    /// The prefix of the semaphore in Consul.
     pub prefix: Prefix,
-    /// How it is stored in Consul.
+    /// The form in which the semaphore is stored in Consul.
     pub mode: Mode,
-    /// Of a rate: the time in which at most `limit` programs and workloads start; `None`: the limit is on how many
-    /// run. The same for all users of the prefix.
+    /// For a rate, the time in which at most `limit` programs and workloads start; `None` if the limit is on how many
+    /// run. All users of the prefix must have the same period.
     pub period: Option<Duration>,
-    /// How many slots it has: the same for all users of the prefix; 1 for a mutex.
+    /// Number of slots of the semaphore; 1 for a mutex. All users of the prefix must have the same limit.
     pub limit: u32,
-    /// How many of them are asked for.
+    /// Number of slots that the program asks for.
     pub slots: NonZeroU32,
-    /// When they are granted, and to whom.
+    /// The restrictions on when slots are granted, and to which programs.
     pub restrictions: Restrictions,
 }
 
 impl SlotsOf {
-    /// The slots that are asked for, for people: `a slot of shared/db`, or `2 of 3 slots of shared/db`.
+    /// Returns the slots that are asked for, for people: `a slot of shared/db`, or `2 of 3 slots of shared/db`.
     pub fn asked(&self) -> String {
         let Self {
             prefix,
@@ -37,8 +37,9 @@ impl SlotsOf {
         }
     }
 
-    /// Whether the program would be granted its slots if all holders ended now, where others wait before for this many
-    /// slots. Those of a rate do not end, and those of a mutex have no order.
+    /// Whether the program would be granted its slots if all holders ended now, where others wait before it for
+    /// `before` slots. This is never so for a rate, whose slots do not end, or for a mutex, whose slot is granted in
+    /// no order.
     pub(super) fn is_ready_behind(&self, before: usize) -> bool {
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
         let own = usize::try_from(self.slots.get()).unwrap_or(usize::MAX);
@@ -46,43 +47,43 @@ impl SlotsOf {
     }
 }
 
-/// All slots that a program asks for: all of them are granted at once, or none. Each semaphore can grant its part,
-/// and none is there twice.
+/// All slots that a program asks for: all of them are granted at once, or none. Each semaphore has enough slots to
+/// grant its part, and no semaphore occurs twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request(Vec<SlotsOf>);
 
 /// Slots that can't be asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRequest {
-    /// None, or too many.
+    /// The request names no semaphore, or too many.
     #[error("ask for slots of 1 to {MOST_SEMAPHORES} semaphores, not of {0}")]
     Semaphores(usize),
-    /// Too many slots of all semaphores together.
+    /// The request is for too many slots of all semaphores together.
     #[error("ask for at most {MOST_SLOTS} slots in all, not for {0}")]
     Slots(u64),
-    /// Two parts name one lock key.
+    /// Two parts of the request name one lock key.
     #[error("{0} is there twice: name it once, with the number of its slots")]
     Twice(Prefix),
-    /// No semaphore has a limit of 0.
+    /// The limit is 0, and no semaphore has that limit.
     #[error("the limit of {0} is 0: give at least 1")]
     NoSlots(Prefix),
-    /// A mutex has one slot.
+    /// The limit of a mutex is not 1, although a mutex has one slot.
     #[error("{0} is a mutex, which has one slot: give it the limit 1")]
     Mutex(Prefix),
-    /// A mutex is held as long as its holder runs.
+    /// A mutex has a period, although a mutex is held as long as its holder runs.
     #[error("{0} is a mutex, which has no period: leave it out, or have a semaphore")]
     MutexPeriod(Prefix),
-    /// More slots than the semaphore has.
+    /// The request is for more slots than the semaphore has.
     #[error("{prefix} has {limit} slots: ask for at most as many, not for {slots}")]
     BeyondLimit {
         /// The semaphore.
         prefix: Prefix,
-        /// How many slots it has.
+        /// Number of slots of the semaphore.
         limit: u32,
-        /// How many are asked for.
+        /// Number of slots that are asked for.
         slots: u32,
     },
-    /// More slots than windows and reserved slots ever leave for it.
+    /// The request is for more slots than windows and reserved slots ever leave for the program.
     #[error(
         "{prefix} grants this program at most {most} slots, because of its windows and of the slots that it reserves \
          for higher priorities: ask for at most as many, not for {slots}"
@@ -90,15 +91,15 @@ pub enum InvalidRequest {
     OutOfReach {
         /// The semaphore.
         prefix: Prefix,
-        /// How many it may have.
+        /// The most slots that the program may have.
         most: u32,
-        /// How many are asked for.
+        /// Number of slots that are asked for.
         slots: u32,
     },
 }
 
 impl Request {
-    /// One slot of one semaphore.
+    /// Returns a request for one slot of one semaphore.
     ///
     /// # Errors
     /// The limit is impossible.
@@ -113,10 +114,10 @@ impl Request {
         }])
     }
 
-    /// Checks that a program of this priority can have all of it at some time.
+    /// Checks that a program of this priority can have all requested slots at some time.
     ///
     /// # Errors
-    /// Windows and reserved slots always leave less.
+    /// Windows and reserved slots always leave fewer slots than requested.
     pub fn check_reach(&self, priority: i32) -> Result<(), InvalidRequest> {
         for semaphore in &self.0 {
             let (limit, slots) = (semaphore.limit, semaphore.slots.get());
@@ -133,10 +134,10 @@ impl Request {
         Ok(())
     }
 
-    /// Slots of these semaphores.
+    /// Returns a request for slots of these semaphores.
     ///
     /// # Errors
-    /// They can never be granted together.
+    /// The slots can never be granted together.
     pub fn new(semaphores: Vec<SlotsOf>) -> Result<Self, InvalidRequest> {
         if !(1..=MOST_SEMAPHORES).contains(&semaphores.len()) {
             return Err(InvalidRequest::Semaphores(semaphores.len()));
@@ -158,17 +159,17 @@ impl Request {
         Ok(Self(semaphores))
     }
 
-    /// The semaphores, at least one, in the order in which they were asked for.
+    /// Returns the semaphores, at least one, in the order in which they were asked for.
     pub fn semaphores(&self) -> &[SlotsOf] {
         &self.0
     }
 
-    /// The one that was named first.
+    /// Returns the semaphore that was named first.
     pub(crate) fn first(&self) -> &SlotsOf {
         &self.0[0]
     }
 
-    /// How many slots are asked for in all.
+    /// Returns how many slots are asked for in all.
     pub fn slots(&self) -> u32 {
         let slots = self.0.iter().map(|semaphore| semaphore.slots.get());
         slots.sum()

@@ -1,4 +1,4 @@
-//! Whether slots still count as held, for whoever asks: by the clock, and not by when a task last ran.
+//! Tells whether slots still count as held: by the clock, and not by the time at which a task last ran.
 
 use std::{future::poll_fn, pin::pin, time::Duration};
 
@@ -8,15 +8,16 @@ use super::Lost;
 use crate::{Prefix, Reading, SessionState, evidence::tenure, holding::KnownLife, plan::Suspended};
 use consul_client::{SessionId, clock::Moment};
 
-/// What is known of the slots that a program works in; clones share it. A slot that is lost stays lost.
+/// The knowledge of the slots that a program works in, which all clones share. A slot that is lost stays lost.
 #[derive(Clone, Debug)]
 pub(crate) struct Standing(watch::Sender<State>);
 
 #[derive(Debug)]
 struct State {
-    /// How long the work takes to end.
+    /// Time that the work takes to end.
     grace: Duration,
-    /// Those that can be lost: the slots of a rate only say that something may start.
+    /// The slots that can be lost. The slots of a rate are not among them, because they only say that something may
+    /// start.
     slots: Vec<Held>,
     begun: bool,
     lost: Option<Lost>,
@@ -27,14 +28,14 @@ struct State {
 pub(super) struct Held {
     pub(super) prefix: Prefix,
     pub(super) session: SessionId,
-    /// Renewals count as soon as they are answered.
+    /// State of the session. A renewal counts as soon as it is answered.
     pub(super) life: KnownLife,
-    /// When the last reading was sent that shows that the session holds it.
+    /// Time at which the last reading was sent that shows that the session holds the slot.
     pub(super) shown: Moment,
 }
 
 impl Held {
-    /// Why it does not count as held any more, if it does not.
+    /// Returns the reason why the slot has stopped counting as held; `None` if the slot still counts as held.
     fn lost(&self, now: Moment, grace: Duration) -> Option<Suspended> {
         match self.life.get() {
             SessionState::Renewed { sent, ttl } => {
@@ -64,7 +65,7 @@ impl State {
 }
 
 impl Standing {
-    /// For work that takes so long to end. It has no slots yet.
+    /// Returns the standing of work that takes so long to end, with no slots yet.
     pub(super) fn new(grace: Duration) -> Self {
         Self(watch::Sender::new(State {
             grace,
@@ -74,7 +75,7 @@ impl Standing {
         }))
     }
 
-    /// The work begins in these slots, or is about to.
+    /// Records that the work begins in these slots, or is about to begin.
     pub(super) fn begin(&self, slots: Vec<Held>) {
         self.0.send_modify(|state| {
             state.slots = slots;
@@ -82,7 +83,7 @@ impl Standing {
         });
     }
 
-    /// Whether there are slots to work in: those of a rate alone can't be lost, but they count here.
+    /// Whether there are slots to work in. The slots of a rate count here, although they can't be lost.
     pub(super) fn has_begun(&self) -> bool {
         self.0.borrow().begun
     }
@@ -98,7 +99,7 @@ impl Standing {
         });
     }
 
-    /// A slot is known to be lost. The first one that was lost is returned.
+    /// Records that a slot is known to be lost, and returns the slot that was lost first.
     pub(super) fn lose(&self, lost: Lost) -> Lost {
         let known = lost.clone();
         self.0.send_if_modified(|state| {
@@ -109,22 +110,22 @@ impl Standing {
         self.0.borrow().lost.clone().unwrap_or(lost)
     }
 
-    /// What was lost first, if anything is, now.
+    /// Returns the slot that was lost first, if any slot is lost at present.
     pub(crate) fn lost(&self) -> Option<Lost> {
         self.0.send_if_modified(|state| state.judge(Moment::now()));
         self.0.borrow().lost.clone()
     }
 
-    /// What was known to be lost when the work ended: then the clock no longer counts.
+    /// Returns the slot that was known to be lost when the work ended, after which the clock does not count.
     pub(crate) fn lost_before(&self) -> Option<Lost> {
         self.0.borrow().lost.clone()
     }
 
-    /// Waits until a slot is lost. Each time that this is polled it reads the clock.
+    /// Waits until a slot is lost. The clock is read each time that the future is polled.
     pub(crate) async fn until_lost(&self) -> Lost {
         let mut states = self.0.subscribe();
         let mut changes = pin!(async {
-            // The sender is in `self`.
+            // The sender is in `self`, so the channel does not close.
             while states.changed().await.is_ok() {
                 if let Some(lost) = self.lost() {
                     return lost;

@@ -1,8 +1,9 @@
-//! One of the semaphores that a program asks for, and how its prefix is followed.
+//! Follows the prefix of one of the semaphores that a program asks for.
 //!
-//! Consul accepts 200 connections from one address, and sends a whole prefix for each change of it. A thousand programs
-//! on one machine that all watch the prefix would keep each other, and every other program there, from Consul. So those
-//! watch it whose turn is near, and those that hold slots. All others [approach](super::approach) their turn.
+//! Consul accepts 200 connections from one address, and sends a whole prefix for each change of it. A thousand
+//! programs on one machine that all watch the prefix would keep each other, and every other program there, from
+//! Consul. So a program watches the prefix only if its turn is near, or if it holds slots or does not wait. All other
+//! programs [approach](super::approach) their turn.
 
 use std::{
     future::poll_fn,
@@ -29,44 +30,47 @@ use consul_client::{self as consul, Client, Listing, WatchOptions, clock::Moment
 pub(super) struct Watched {
     pub(super) asked: SlotsOf,
     pub(super) queue: QueueRef,
-    /// Whether the prefix was unused when it was last read, before there was a slot.
+    /// Whether the prefix was unused when it was last read, before the program had a slot.
     pub(super) unused: bool,
-    /// Whether the prefix was unused when it was first read.
+    /// Whether the prefix was unused when it was first read; `None` before that.
     absent: Option<bool>,
-    /// Whether it is to be watched, because the turn is near, or the program holds slots or does not wait.
+    /// Whether the prefix is to be watched, because the turn is near, or the program holds slots or does not wait.
     is_near: bool,
     follows: Follows,
-    /// How far apart the readings of the watch are at least.
+    /// The shortest time between two readings of the watch.
     spacing: watch::Sender<Duration>,
-    /// Whether the program waits in an order, so that nobody else takes the slot that is for it.
+    /// Whether the program waits in an order, so that no other program takes the slot that is for it.
     is_awaited: watch::Sender<bool>,
-    /// When the reading was sent by which the turn was last found to be far. Only a later one can say so again.
+    /// Time at which the reading was sent by which the turn was last found to be far. Only a later reading can say so
+    /// again.
     far_at: Option<Moment>,
 }
 
-/// How the prefix is followed.
+/// The way in which the prefix is followed.
 enum Follows {
-    /// Not yet, or not any more.
+    /// The prefix is not followed.
     No,
-    /// By a watch.
+    /// The prefix is watched.
     Closely(mpsc::Receiver<News>),
-    /// By looks at `.lock` until the turn is near, which closes this.
+    /// The program looks at `.lock` at intervals until the turn is near, which closes the channel.
     FromAfar(mpsc::Receiver<News>),
 }
 
-/// How far apart the readings of a program are that holds its slots, in a long queue: it learns from them that a slot is
-/// lost, and what `.lock` is when it gives one back.
+/// The shortest time between two readings of a program that holds its slots, in a long queue. The program learns from
+/// the readings that a slot is lost, and the state of `.lock` when it gives a slot back.
 const HOLDING: Duration = Duration::from_secs(1);
 
-/// How far apart the readings are of a program that waits, for each slot that must come free before it may be next.
+/// The shortest time between two readings of a program that waits, for each slot that must come free before the
+/// program may be next.
 const WAITING: Duration = Duration::from_millis(25);
 
-/// How far apart they are at most: a slot stays free for so long if all who wait before leave at once.
+/// The longest value of the time between two readings of a program that waits: a slot stays free for so long if all
+/// contenders before the program leave at once.
 const MOST: Duration = Duration::from_millis(200);
 
-/// How far apart the readings of a holder are in a queue of so many, beside sessions that live this long. Two blocking
-/// queries, of a fifth of the TTL and a sixteenth of that each, and the pause between them must end within half of it, or
-/// the slot counts as lost.
+/// Returns the shortest time between two readings of a holder in a queue of so many contenders, with sessions of this
+/// TTL. Two blocking queries, of a fifth of the TTL and a sixteenth of that each, and the pause between them must end
+/// within half of the TTL, or the slot counts as lost.
 fn holding(contenders: usize, ttl: Option<Duration>) -> Duration {
     if contenders > approach::LONG {
         ttl.map_or(HOLDING, |ttl| HOLDING.min(ttl / 40))
@@ -75,19 +79,20 @@ fn holding(contenders: usize, ttl: Option<Duration>) -> Duration {
     }
 }
 
-/// How far apart the readings of a program are that waits, where others wait before for so many slots. Only those who
-/// may be next when all holders end must see each change at once, and all of them are on one machine.
+/// Returns the shortest time between two readings of a program that waits, where others wait before it for `before`
+/// slots. All waiting programs may be on one machine, so only a program that may be next when all holders end sees
+/// each change at once.
 fn waiting(before: usize, lock: &Lock) -> Duration {
     let further = before.saturating_sub(approach::limit_of(lock).unwrap_or(0));
     let further = u32::try_from(further).unwrap_or(u32::MAX);
     WAITING.saturating_mul(further).min(MOST)
 }
 
-/// What comes of following a prefix.
+/// The results of following a prefix.
 pub(super) type News = Result<Listing, consul::Error>;
 
 impl Watched {
-    /// Those of a request, in its order.
+    /// Returns the semaphores of a request, in the order of the request.
     pub(super) fn all(request: &Request) -> Vec<Self> {
         let asked = request.semaphores().iter().enumerate();
         let watched = asked.map(|(place, asked)| Self {
@@ -104,7 +109,8 @@ impl Watched {
         watched.collect()
     }
 
-    /// Whether nobody used the prefix when it was first read. Those who leave it later have used it.
+    /// Whether the prefix was unused when it was first read. A prefix that its users leave after that does not count
+    /// as absent.
     pub(super) fn is_absent(&self) -> bool {
         self.absent == Some(true)
     }
@@ -117,8 +123,8 @@ impl Watched {
         }
     }
 
-    /// Follows the prefix as the last pass says: closely while the turn is near or the program does not wait, and otherwise
-    /// from afar. Returns whether that is closely.
+    /// Follows the prefix as the last pass says: closely while the turn is near or the program does not wait, and
+    /// otherwise from afar. Returns whether the prefix is followed closely.
     pub(super) fn follow(
         &mut self,
         engine: &mut Engine,
@@ -149,7 +155,8 @@ impl Watched {
                 }
             }
             Some(before) if self.far_at.is_none_or(|far_at| far_at < reading.sent) => {
-                // Otherwise its contender is to be written first, which shows its place.
+                // If the reading does not show the program's contender, the contender is to be written first, because
+                // it shows the program's place.
                 if let Some(ahead) = Ahead::of(reading, before, program) {
                     (self.is_near, self.far_at) = (false, Some(reading.sent));
                     self.follows = Follows::FromAfar(approach::begin(consul, &self.asked, ahead));
@@ -163,8 +170,9 @@ impl Watched {
         self.is_near
     }
 
-    /// Whether others wait before for so many slots that the turn is far. Once it is near it stays so until a few more have
-    /// come before, and while a slot is free: those before may let their turn pass, or ask for more slots.
+    /// Whether others wait before the program for so many slots that its turn is far. Once the turn is near it stays
+    /// near until contenders for a few more slots have come before the program, or for still more while a slot is
+    /// free, because the contenders before the program may let their turn pass, or ask for more slots.
     fn is_far(&self, before: usize, reading: &Reading) -> bool {
         let lock = reading.lock();
         let near = approach::near(reading.count_of_contenders(), lock);
@@ -177,13 +185,14 @@ impl Watched {
         is_far && approach::has_order(lock)
     }
 
-    /// Whether all who wait at the prefix can be seen, and are served in an order.
+    /// Whether all contenders at the prefix can be seen, and are served in an order.
     fn has_order(&self, engine: &Engine) -> bool {
         let settings = engine.queue(&self.queue).map(Queue::settings);
         self.asked.mode == Mode::Semaphore && settings.is_some_and(|of| of.fair.is_some())
     }
 
-    /// Begins to watch the prefix if the turn is near, with blocking queries of this length, unless it is watched.
+    /// Begins to watch the prefix, with blocking queries of this length, if the turn is near and the prefix is not
+    /// followed yet.
     pub(super) fn watch(&mut self, consul: &Client, wait: Duration) {
         if self.is_near && matches!(self.follows, Follows::No) {
             let options = WatchOptions {
@@ -210,8 +219,9 @@ impl Watched {
     }
 }
 
-/// Waits for the next reading of any of them; `None`: one of them has come near, and is to be watched. None comes before
-/// the others each time, however much happens there.
+/// Waits for the next reading of any of the semaphores; `None` if the turn at one of them has come near, so that its
+/// prefix is to be watched. The semaphores are polled from a random one on, so that none comes before the others each
+/// time, however much happens there.
 pub(super) async fn next_reading(watched: &mut [Watched]) -> (SemaphoreRef, Option<News>) {
     poll_fn(|context| {
         let (before, from) = watched.split_at_mut(fastrand::usize(..=watched.len()));
@@ -225,7 +235,7 @@ pub(super) async fn next_reading(watched: &mut [Watched]) -> (SemaphoreRef, Opti
     .await
 }
 
-/// What the workload asks for, for the engine.
+/// Returns the workload's requests for the engine.
 pub(super) fn requests(request: &Request) -> Vec<SlotRequest> {
     let asked = request.semaphores().iter().enumerate();
     let requests = asked.map(|(place, asked)| SlotRequest {
@@ -236,8 +246,8 @@ pub(super) fn requests(request: &Request) -> Vec<SlotRequest> {
     requests.collect()
 }
 
-/// The name for the engine of the semaphore at this place. It is part of the sessions' names: a session of one prefix
-/// counts under no other one.
+/// Returns the engine's name for the semaphore at this place of the request. The name is part of the sessions' names,
+/// so that a session of one prefix counts under no other prefix.
 fn reference(place: usize) -> SemaphoreRef {
     let name = match place {
         0 => identity::NONE.to_owned(),

@@ -1,4 +1,4 @@
-//! The renewal of a session.
+//! Renews a session.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,14 +9,14 @@ use tokio::{task::AbortHandle, time::sleep};
 use crate::SessionState;
 use consul_client::{self as consul, Backoff, Client, Renewed, SessionId, clock::Moment};
 
-/// The longest pause between tries to renew a session of unknown state: short beside the shortest TTL.
+/// The longest pause between tries to renew a session of unknown state, which is short beside the shortest TTL.
 const UNKNOWN_PAUSE: Duration = Duration::from_secs(2);
 
 /// The longest sleep until a renewal is due. Timers stand still while the machine sleeps, and the session does not, so
 /// the boot-time clock is read again that often.
 const STEP: Duration = Duration::from_secs(1);
 
-/// Called when something about a session has changed.
+/// A function that is called when something about a session has changed.
 pub type OnChange = Arc<dyn Fn() + Send + Sync>;
 
 /// A session with a TTL that a task renews until it no longer exists or [`Renewal::stop`] is called.
@@ -27,8 +27,8 @@ pub struct Renewal {
 }
 
 impl Renewal {
-    /// Starts to renew a session whose state is `life`; one of unknown state at once. `on_change` is called when the
-    /// state changes.
+    /// Starts to renew a session whose state is `life`. A session of unknown state is renewed at once. `on_change` is
+    /// called when the state was unknown before, or when the session is gone.
     pub fn start(consul: Client, id: SessionId, life: SessionState, on_change: OnChange) -> Self {
         let life = KnownLife::new(life);
         let renewer = Renewer {
@@ -41,12 +41,12 @@ impl Renewal {
         Self { life, task }
     }
 
-    /// What is known of the session.
+    /// Returns what is known of the session.
     pub fn life(&self) -> SessionState {
         self.life.get()
     }
 
-    /// When the last good renewal was sent; if there was none, long ago.
+    /// Returns the time at which the last good renewal was sent; if there was none, a time long ago.
     pub(crate) fn sent(&self) -> Moment {
         match self.life() {
             SessionState::Renewed { sent, .. } => sent,
@@ -54,57 +54,57 @@ impl Renewal {
         }
     }
 
-    /// What is known of the session, for others who ask, while it is renewed.
+    /// Returns a handle from which others can read what is known of the session while it is renewed.
     pub fn known_life(&self) -> KnownLife {
         self.life.clone()
     }
 
-    /// Stops renewing it, which leaves it in Consul.
+    /// Stops renewing the session, and leaves it in Consul.
     pub fn stop(&self) {
         self.task.abort();
     }
 
-    /// A handle that only stops it.
+    /// Returns a handle that can only stop the renewal.
     pub fn handle(&self) -> AbortHandle {
         self.task.clone()
     }
 }
 
-/// What is known of a session that is renewed; clones share it.
+/// The state of a session that is renewed, as far as it is known. All clones share the state.
 #[derive(Clone, Debug)]
 pub struct KnownLife(Arc<Mutex<SessionState>>);
 
 impl KnownLife {
-    /// What is known at first.
+    /// Returns a handle whose first state is `life`.
     pub fn new(life: SessionState) -> Self {
         Self(Arc::new(Mutex::new(life)))
     }
 
-    /// Whether both belong to the same renewal.
+    /// Whether both handles belong to the same renewal.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// What is known now.
+    /// Returns what is known of the session at present.
     pub fn get(&self) -> SessionState {
         *self.0.lock()
     }
 
-    /// Replaces it.
+    /// Replaces the state of the session.
     #[cfg(test)]
     pub(crate) fn set(&self, life: SessionState) {
         self.replace(life);
     }
 
-    /// Replaces it, and returns what was known before.
+    /// Replaces the state of the session, and returns the state that was known before.
     fn replace(&self, life: SessionState) -> SessionState {
         let mut known = self.0.lock();
         std::mem::replace(&mut known, life)
     }
 }
 
-/// Waits until the boot-time clock, which `now` reads, shows this moment. That is at most [`STEP`] late, even if the
-/// machine sleeps meanwhile.
+/// Waits until the boot-time clock, which `now` reads, shows this moment. The wait ends at most [`STEP`] late, even
+/// if the machine sleeps meanwhile.
 async fn until(moment: Moment, now: impl Fn() -> Moment) {
     loop {
         let left = moment.since(now());
@@ -129,8 +129,9 @@ impl Renewer {
         loop {
             match self.life.get() {
                 SessionState::Unknown => {}
-                // At most a third of the TTL, with jitter so that sessions made together spread out. Like the TTL, it
-                // counts from when the last renewal was sent: a late answer leaves that much less time.
+                // The pause is at most a third of the TTL, with jitter so that sessions made together spread out. The
+                // pause, like the TTL, counts from the time at which the last renewal was sent, so a late answer
+                // leaves that much less time.
                 SessionState::Renewed { sent, ttl } => {
                     let due = sent + (ttl / 3).mul_f64(fastrand::f64().mul_add(0.1, 0.9));
                     until(due, Moment::now).await;
@@ -167,8 +168,8 @@ impl Renewer {
         }
     }
 
-    /// A client whose calls end when the session may have expired. From then on a renewal only finds out whether it
-    /// has, and has all the time of a call.
+    /// Returns a client whose calls end when the session may have expired. After that time a renewal only finds out
+    /// whether the session has expired, and may take the whole time of a call.
     fn in_time(&self) -> Client {
         match self.life.get().end() {
             Some(end) if end > Moment::now() => self.consul.by(end),
@@ -184,7 +185,7 @@ impl Renewer {
     }
 }
 
-/// The pauses between attempts of a call about a session: they grow to `longest`.
+/// Returns the pauses between attempts of a call about a session: the pauses grow to `longest`.
 pub fn backoff(longest: Duration) -> Backoff {
     let shortest = Duration::from_millis(200);
     Backoff::new(shortest, longest.max(shortest * 2))

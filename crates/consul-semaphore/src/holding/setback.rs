@@ -1,26 +1,27 @@
-//! When to retry something that failed.
+//! Decides when to retry after a failure.
 
 use consul_client::{Backoff, clock::Moment};
 
-/// After this many lost races the pauses no longer grow.
+/// Number of lost races after which the pauses stop growing.
 const OUTRUN: u32 = 3;
 
-/// Failures in a row, and when the next attempt is due.
+/// The failures in a row, and the time at which the next attempt is due.
 #[derive(Clone, Copy, Debug)]
 pub struct Setback {
     backoff: Backoff,
-    /// When the next attempt is due.
+    /// Time at which the next attempt is due.
     pub until: Moment,
 }
 
 impl Setback {
     /// Records one more failure: the pause grows from 200 ms to half a minute, with jitter. Failures during a pause
-    /// count as one failure, because they all began before it.
+    /// count as one failure, because all of them began before the pause.
     pub fn after(before: Option<&Self>, now: Moment) -> Self {
         Self::with_jitter(before, now, fastrand::f64())
     }
 
-    /// The same, with the pause longer by this share of it: from 0 to 1.
+    /// Records one more failure like [`Self::after`], with a given jitter from 0 to 1: the share by which the pause
+    /// is longer.
     pub fn with_jitter(before: Option<&Self>, now: Moment, jitter: f64) -> Self {
         if let Some(before) = before.filter(|before| before.until > now) {
             return *before;
@@ -31,12 +32,13 @@ impl Setback {
     }
 
     /// Records a lost race: the next attempt is due at once the first time, then after pauses that grow to a few
-    /// seconds. They stay short because each time another client got something done.
+    /// seconds. The pauses stay short because each time another client got something done.
     pub fn outrun(before: Option<&Self>, now: Moment) -> Self {
         Self::outrun_with_jitter(before, now, fastrand::f64())
     }
 
-    /// The same, with the pause longer by this share of it.
+    /// Records a lost race like [`Self::outrun`], with a given jitter from 0 to 1: the share by which the pause is
+    /// longer.
     pub fn outrun_with_jitter(before: Option<&Self>, now: Moment, jitter: f64) -> Self {
         let Some(mut before) = before.copied() else {
             return Self {
@@ -48,7 +50,7 @@ impl Setback {
         Self::with_jitter(Some(&before), now, jitter)
     }
 
-    /// How many failures there were in a row.
+    /// Returns how many failures there were in a row.
     #[cfg(test)]
     pub(crate) fn attempts(&self) -> u32 {
         self.backoff.tries()
@@ -60,7 +62,7 @@ impl Setback {
     }
 }
 
-/// Asks until there is an answer, after growing pauses. A problem is reported when it is not the one before.
+/// Asks until there is an answer, after growing pauses. A problem is reported when it differs from the one before.
 pub async fn retry_until_ok<T, E: PartialEq, A>(
     mut ask: impl FnMut() -> A,
     report: impl Fn(&E),

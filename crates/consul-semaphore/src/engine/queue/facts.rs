@@ -1,4 +1,4 @@
-//! The facts that a pass decides by.
+//! Collects the facts that a pass decides by.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -14,21 +14,22 @@ pub(super) struct Facts {
     pub(super) now: Now,
     /// Whether Consul's entries and their owners are known, and no write is under way.
     pub(super) certain: bool,
-    /// Our contenders and the workloads that were started here, except the steady ones.
+    /// Contenders of this process and the workloads that were started here, except the steady ones.
     pub(super) ours: Vec<OwnContender>,
     pub(super) bound: Vec<Arc<Workload>>,
-    /// How many are steady.
+    /// Number of workloads that are steady.
     pub(super) steady: usize,
     pub(super) waiting: Vec<Arc<Workload>>,
     pub(super) excluded: Excluded,
-    /// Sessions of those that wait for a rate that may end before a slot granted now does.
+    /// Sessions of workloads that wait for a rate, if the sessions may end before a slot granted now does.
     pub(super) brief: BTreeSet<SessionId>,
-    /// Whether nothing is known yet of such a session, so that nothing can be granted.
+    /// Whether nothing is known yet of the session of a workload that waits for a rate, so that nothing can be
+    /// granted.
     pub(super) unsure: bool,
 }
 
 impl Facts {
-    /// The facts for a pass that grants this workload its slots together with its other lock keys.
+    /// Returns the facts for a pass that grants this workload its slots together with its other lock keys.
     pub(super) fn observed<'a>(&'a self, queue: &'a Queue, joint: Option<&'a Uid>) -> Observed<'a> {
         let Memory {
             deaths,
