@@ -2,12 +2,12 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-/// The name of one semaphore of a keyed `ConsulSemaphore`: one segment of a prefix, from 1 to
-/// [`Key::MAX_LENGTH`] letters, digits, '.', '_' and '-'; neither only dots nor `.lock`.
+/// The name of one semaphore of a keyed `ConsulSemaphore`: one segment of a prefix. A key has from 1 to
+/// [`Key::MAX_LENGTH`] letters, digits, '.', '_' and '-'. It does not consist of dots only, and it is not `.lock`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
-/// The text is not a [`Key`].
+/// Error: the text is not a [`Key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a key is from 1 to {max} letters, digits, '.', '_' and '-', and neither only dots nor .lock",
@@ -16,7 +16,7 @@ pub struct Key(Arc<str>);
 pub struct InvalidKey;
 
 impl Key {
-    /// The maximum length in characters: the same as for a label's value.
+    /// The maximum length of a key in characters: the same as for a label's value.
     pub const MAX_LENGTH: usize = 63;
 }
 

@@ -1,5 +1,5 @@
-//! Distributed semaphores in [Consul](https://developer.hashicorp.com/consul): at most so many programs at a time do
-//! something, on however many machines.
+//! Distributed semaphores in [Consul](https://developer.hashicorp.com/consul): a semaphore limits how many programs
+//! do something at the same time, on however many machines.
 //!
 //! ```no_run
 //! use consul_semaphore::{Semaphore, consul};
@@ -34,21 +34,21 @@
 //! At most `limit` slots are held, among all who use the prefix. No lock can stop work that goes on without one, so
 //! this is up to you:
 //!
-//! - **End the work when [`Slot::lost`] says so**, within [`Builder::grace`]. If Consul can't be reached, that is early
-//!   enough for the work to have ended before anybody else can have the slot. If somebody has destroyed the session, the
-//!   slot is lost at once. Programs with this crate, `consul-semaphore exec` and operators take it after
-//!   [their own lock-delay](Builder::lock_delay), Go's client and `consul lock -n` at once. Only the lock-delay of a
-//!   mutex is Consul's own, which holds for everybody.
-//! - **Let the resource check [`Slot::fencing_token`]**, if it can: a machine that sleeps, or a process that is stopped,
-//!   does not notice that its slot is lost.
-//! - **Don't block the runtime.** The tasks that renew sessions run there. Work that uses the processor for long belongs
-//!   in [`tokio::task::spawn_blocking`].
+//! - **End the work when [`Slot::lost`] says so**, within [`Builder::grace`]. If Consul can't be reached, the slot is
+//!   lost early enough for the work to end before anybody else can have the slot. If somebody destroys the session, the
+//!   slot is lost at once. Programs with this crate, `consul-semaphore exec` and operators then take the slot after
+//!   [their own lock-delay](Builder::lock_delay), but Go's client and `consul lock -n` take it at once. Only the
+//!   lock-delay of a mutex is Consul's own, which holds for everybody.
+//! - **Let the resource check [`Slot::fencing_token`]**, if it can: a machine that sleeps, or a process that is
+//!   stopped, does not notice that its slot is lost.
+//! - **Don't block the runtime.** The tasks that renew sessions run there. Work that uses the processor for long
+//!   belongs in [`tokio::task::spawn_blocking`].
 //!
-//! A program that is killed keeps its slot for its TTL, to twice that. One that ends gives slots back if it waits for
-//! [`Slot::release`] or [`Semaphore::all_released`].
+//! If a program is killed, its slot stays taken for one to two times its TTL. A program that ends in order gives its
+//! slots back if it waits for [`Slot::release`] or [`Semaphore::all_released`].
 //!
-//! It needs a [tokio](https://docs.rs/tokio) runtime with time and IO enabled, as `#[tokio::main]` has. The handles
-//! can be awaited anywhere.
+//! The crate needs a [tokio](https://docs.rs/tokio) runtime with time and IO enabled, as `#[tokio::main]` has. The
+//! handles can be awaited anywhere.
 //!
 //! # Beside others
 //!
@@ -69,9 +69,9 @@
 //!
 //! # The parts
 //!
-//! Programs need nothing of what follows: the operator is built of it. Except for [`handle`], [`holder`] and [`holding`]
-//! it is pure: no IO, no clock, no async. Time is an argument, and the result is a [`Plan`] that says what to write to
-//! Consul and to workloads.
+//! Programs need nothing of what follows, which is what the operator is built of. Except for [`handle`], [`holder`]
+//! and [`holding`] these modules are pure: no IO, no clock, no async. Time is an argument, and the result is a
+//! [`Plan`] that says what to write to Consul and to workloads.
 //!
 //! - [`settings`]: what a user asked for
 //! - [`lock`]: the body of `.lock`
@@ -143,7 +143,7 @@ pub use prefix::Prefix;
 pub use sequencer::Sequencer;
 pub use windows::WindowSpec;
 
-// Short names of what is in the modules, for the operator's crates.
+// Short names of the modules' items, for the operator's crates.
 #[doc(hidden)]
 pub use {
     asked::Asked,

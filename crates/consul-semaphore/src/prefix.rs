@@ -1,4 +1,4 @@
-//! Where in Consul's key-value store a semaphore is.
+//! Names the place of a semaphore in Consul's key-value store.
 
 use super::Key;
 use serde::{Deserialize, Serialize};
@@ -8,36 +8,39 @@ use std::{fmt, str::FromStr};
 const LOCK_SEGMENT: &str = ".lock";
 
 /// The prefix of a semaphore's keys: segments of `[A-Za-z0-9._-]` joined by `/`, with no slash at either end. No
-/// segment consists of dots only, because HTTP clients and Consul itself resolve those away, and none is `.lock`, the
-/// name of the lock key itself. So Consul takes each prefix as it is, also with its own checks of names since 1.22.
+/// segment consists of dots only, because HTTP clients and Consul itself resolve such segments away, and none is
+/// `.lock`, the name of the lock key itself. So Consul takes each prefix as it is, even with its own checks of names
+/// since 1.22.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Prefix(String);
 
 impl Prefix {
-    /// The maximum length in bytes. With a [`Key`] and a session's id appended, a key stays below 512.
+    /// The maximum length of a prefix in bytes. With a [`Key`] and a session's id appended, a key in Consul stays
+    /// below 512 bytes.
     pub const MAX_LENGTH: usize = 400;
 
     /// The prefix of a `ConsulSemaphore` whose spec gives none: `semaphores/<namespace>/<name>`.
     ///
-    /// Both are Kubernetes object names, which are always valid segments.
+    /// The namespace and the name are Kubernetes object names, which are always valid segments.
     pub fn of_object(namespace: &str, name: &str) -> Self {
         Self(format!("semaphores/{namespace}/{name}"))
     }
 
-    /// The prefix of one key of a keyed semaphore at this prefix. It may be longer than the limit for users.
+    /// Returns the prefix of one key of the keyed semaphore at this prefix. The result may be longer than the limit
+    /// for users.
     #[must_use]
     pub fn of_key(&self, key: &Key) -> Self {
         Self(format!("{self}/{key}"))
     }
 
-    /// The prefix as it is in keys, without a slash at its end.
+    /// Returns the prefix as it is in keys, without a slash at its end.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// The text is not a [`Prefix`].
+/// Error: the text is not a [`Prefix`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "prefix {0:?} is not valid: it must be segments of letters, digits, '.', '_' and '-' joined by '/', none of only dots, \
@@ -58,10 +61,10 @@ impl TryFrom<String> for Prefix {
     }
 }
 
-/// Whether this can be a segment of a prefix.
+/// Whether this text can be a segment of a prefix.
 fn is_segment(segment: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    // An empty segment counts as one of only dots, too.
+    // An empty segment also counts as one of only dots.
     segment.bytes().all(allowed)
         && segment.bytes().any(|byte| byte != b'.')
         && segment != LOCK_SEGMENT

@@ -1,8 +1,8 @@
-//! A rate: a semaphore whose slots count starts. At most `limit` of them lie in any period.
+//! Keeps the slots of a rate: a semaphore whose slots count starts, so that at most `limit` starts lie in any period.
 //!
 //! Each slot is held from its grant until its stamp, whatever its workload does in the meantime. The stamp stands in
-//! the contender's body: first as late as the start can be, plus the period; once the start is known to have been
-//! made, a period from then. Nothing is judged by whether the workload runs.
+//! the contender's body. At first it is the latest possible time of the start plus the period. Once the start is
+//! known to have been made, the stamp is one period after that. Whether the workload runs decides nothing.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -19,24 +19,24 @@ use consul_client::{SessionId, clock::Moment};
 /// For how long after its grant a workload may be started in a slot.
 pub const START_WITHIN: Duration = Duration::from_secs(30);
 
-/// How far the clocks of two operators of one cluster may be apart: a slot that another process stamped is held for
+/// How far the clocks of two operators of one cluster may be apart. A slot that another process stamped is held for
 /// so much longer.
 pub const CLOCKS_APART: Duration = Duration::from_secs(30);
 
 /// The longest TTL of Consul's sessions.
 const LONGEST_TTL: Duration = Duration::from_hours(24);
 
-/// The TTL of the sessions of a rate: when an operator stops, they outlive the stamps of their slots.
+/// Returns the TTL of the sessions of a rate: when an operator stops, its sessions outlive the stamps of their slots.
 pub fn ttl(period: Duration) -> Duration {
     (period * 2 + START_WITHIN * 2).min(LONGEST_TTL)
 }
 
-/// Until when a slot is held.
+/// The time until which a slot is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
-    /// As it is written.
+    /// The end in the wall-clock time of the contender's body.
     until: Timestamp,
-    /// By the clock of this process, which nobody can set.
+    /// The end by the clock of this process, which nobody can set.
     end: Moment,
 }
 
@@ -49,12 +49,12 @@ impl Stamp {
     }
 }
 
-/// The stamp of a slot that is granted now.
+/// Returns the stamp of a slot that is granted at `time`.
 pub(super) fn stamp_of_grant(time: Timestamp, period: Duration) -> Timestamp {
     later(time, START_WITHIN + period)
 }
 
-/// The stamp of a slot whose start is known now.
+/// Returns the stamp of a slot whose start became known at `time`.
 pub(super) fn stamp_of_start(time: Timestamp, period: Duration) -> Timestamp {
     later(time, period)
 }
@@ -66,72 +66,73 @@ fn later(time: Timestamp, duration: Duration) -> Timestamp {
 /// How far the start in a slot has come, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
-    /// It was not sent, or surely not made.
+    /// The start was not sent, or surely not made.
     Unsent,
-    /// It is sent.
+    /// The start is sent.
     Sent,
-    /// Whether it was made is not known: there was no answer, or another process may have sent it.
+    /// The start may have been made: there was no answer, or another process may have sent it.
     Unknown,
-    /// It was made.
+    /// The start was made.
     Made,
 }
 
-/// What became of a start that was sent.
+/// The outcome of a start that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StartAnswer {
-    /// It was made.
+    /// The start was made.
     Made,
-    /// It was surely not made: the API server refused it, or it was never sent.
+    /// The start was surely not made: the API server refused it, or it was never sent.
     NotMade,
-    /// There was no answer.
+    /// The start had no answer, so it may have been made.
     Unknown,
 }
 
 /// A slot of a rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RateSlot {
-    /// Who was granted it.
+    /// The owner of the session that was granted the slot.
     pub(super) identity: Arc<Identity>,
-    /// When, by the clock of the operator that granted it.
+    /// Time of the grant, by the clock of the operator that granted the slot.
     granted: Timestamp,
     /// The period of the grant.
     period: Duration,
     stamp: Stamp,
     /// A stamp that is being written.
     moved: Option<Stamp>,
-    /// Until when the workload may be started in it.
+    /// Time until which the workload may be started in the slot.
     start_by: Moment,
     stage: Stage,
-    /// The version of the contender that this was read from; 0 before it was read.
+    /// The version of the contender that this slot was read from; 0 before it was read.
     index: u64,
 }
 
 impl RateSlot {
-    /// When it is free.
+    /// Time at which the slot is free.
     pub(super) fn end(&self) -> Moment {
         self.stamp.end
     }
 
-    /// Whether a workload may still be started in it, as far as time goes and as no start is known to have been made.
+    /// Whether a workload may still be started in the slot: there is time, and no start is known to have been made.
     pub(super) fn may_start(&self, now: Moment) -> bool {
         self.stage != Stage::Made && now < self.start_by
     }
 
-    /// Whether surely no start was made in it, and none is under way.
+    /// Whether surely no start was made in the slot, and none is under way.
     pub(super) fn is_unused(&self) -> bool {
         self.stage == Stage::Unsent
     }
 
-    /// A stamp that is earlier than the one that is written, once the start is known. By that time it was made. Stamps
-    /// are compared as written: of two operators each holds what the other one has stamped for longer than that, and
-    /// they would take turns to write it anew for ever.
+    /// Returns a stamp that is earlier than the written one, if the start is known to have been made, which it was by
+    /// `time`. This compares stamps as they are written, and not the ends of the slots. Each of two operators holds a
+    /// slot that the other one stamped for longer than the stamp says, so they would take turns to write the stamp
+    /// anew for ever.
     pub(super) fn earlier_stamp(&self, time: Timestamp) -> Option<Timestamp> {
         let until = stamp_of_start(time, self.period);
         let earlier = self.stage == Stage::Made && later(until, WORTH) < self.stamp.until;
         earlier.then_some(until)
     }
 
-    /// The body for a contender that takes this slot over from a session that is gone.
+    /// Returns the body for a contender that takes this slot over from a session that is gone.
     pub(super) fn body(&self, mut body: ContenderBody) -> ContenderBody {
         body.time = self.granted;
         body.period = self.period.as_secs();
@@ -139,7 +140,8 @@ impl RateSlot {
         body
     }
 
-    /// A slot that another process granted, or that this one did so late that it had given it up.
+    /// Creates a slot that another process granted, or that this process granted so late that it had given the slot
+    /// up.
     fn found(
         identity: &Arc<Identity>,
         body: Option<&ContenderBody>,
@@ -168,7 +170,7 @@ impl RateSlot {
         }
     }
 
-    /// Takes over what the contender says now.
+    /// Takes over what the contender's body says at this reading.
     fn read(&mut self, body: Option<&ContenderBody>, clock: (Moment, Timestamp), index: u64) {
         let until = body.and_then(|body| body.cools_until);
         let known = [Some(self.stamp), self.moved];
@@ -177,8 +179,8 @@ impl RateSlot {
         if let Some(stamp) = same {
             self.stamp = stamp;
         } else {
-            // Somebody else wrote it, or an earlier transaction of this process did that came late: its stamp is for an
-            // earlier start than the one that was to follow.
+            // Another process wrote the body, or an earlier transaction of this process wrote it late: the stamp is
+            // for an earlier start than the one that was to follow.
             let found = Self::found(&self.identity, body, clock, self.period);
             *self = Self {
                 start_by: self.start_by.min(found.start_by),
@@ -191,18 +193,18 @@ impl RateSlot {
     }
 }
 
-/// A stamp that is written anew is earlier by at least this.
+/// The least by which a stamp must be earlier than the written one to be written anew.
 const WORTH: Duration = Duration::from_secs(1);
 
-/// How long until then; zero if it is over.
+/// Returns how long it is until then; zero if that time is past.
 fn time_left(until: Timestamp, time: Timestamp) -> Duration {
     let left: SignedDuration = until.duration_since(time);
     Duration::try_from(left).unwrap_or_default()
 }
 
 impl ContenderBody {
-    /// The period of the rate that granted this slot; no more than a spec can ask for, because everyone who may write
-    /// the key may have written anything there. `None` if it was not granted by a rate.
+    /// Returns the period of the rate that granted this slot; `None` if no rate granted it. The result is no more
+    /// than a spec can ask for, because everybody who may write the key may have written anything there.
     pub fn rate_period(&self) -> Option<Duration> {
         let seconds = self.period.min(LONGEST_PERIOD);
         (seconds > 0).then(|| Duration::from_secs(seconds))
@@ -218,12 +220,12 @@ impl Starts {
         self.0.get(session)
     }
 
-    /// When each of them is free.
+    /// Returns the time at which each slot is free, by session.
     pub fn ends(&self) -> impl Iterator<Item = (&SessionId, Moment)> {
         self.0.iter().map(|(session, slot)| (session, slot.end()))
     }
 
-    /// Those whose session is gone, although they are still held: the sessions that held them.
+    /// Returns the sessions that are gone although their slots are still held, each with its slot.
     pub(super) fn orphaned<'a>(
         &'a self,
         reading: &'a Reading,
@@ -232,7 +234,7 @@ impl Starts {
         slots.filter(|(session, _)| reading.is_named(session) && !reading.holds(session))
     }
 
-    /// A transaction is sent that grants a slot to this session.
+    /// Records that a transaction is sent that grants a slot to this session.
     pub(super) fn granting(
         &mut self,
         session: SessionId,
@@ -253,14 +255,14 @@ impl Starts {
         self.0.insert(session, slot);
     }
 
-    /// A transaction is sent that writes the stamp of a start that is known now.
+    /// Records that a transaction is sent that writes the stamp of a start that has become known.
     pub(super) fn moving(&mut self, session: &SessionId, (now, time): (Moment, Timestamp)) {
         if let Some(slot) = self.0.get_mut(session) {
             slot.moved = Some(Stamp::after(slot.period, now, time));
         }
     }
 
-    /// A transaction is sent that gives a slot to another session, because the first one is gone.
+    /// Records that a transaction is sent that gives a slot to another session, because the first session is gone.
     pub(super) fn replacing(&mut self, gone: &SessionId, by: SessionId) {
         if let Some(slot) = self.0.get(gone) {
             let slot = RateSlot {
@@ -271,7 +273,7 @@ impl Starts {
         }
     }
 
-    /// Records what this reading says, and forgets the slots that are no longer held.
+    /// Records what this reading says, and forgets the slots that are not held any more.
     pub fn observe(
         &mut self,
         reading: &Reading,
@@ -306,7 +308,8 @@ impl Starts {
         }
     }
 
-    /// Until when a start in these slots may be answered; `None` if they are no slots of this rate.
+    /// Returns the time by which a start in these slots must have been made; `None` if they are no slots of this
+    /// rate.
     pub(super) fn start_by<'a>(
         &self,
         sessions: impl Iterator<Item = &'a SessionId>,
@@ -317,7 +320,7 @@ impl Starts {
             .min()
     }
 
-    /// A start in these slots is sent.
+    /// Records that a start in these slots is sent.
     pub(super) fn sent<'a>(&mut self, sessions: impl Iterator<Item = &'a SessionId>) {
         for session in sessions {
             if let Some(slot) = self.0.get_mut(session)
@@ -328,7 +331,8 @@ impl Starts {
         }
     }
 
-    /// What became of it. That a later start was not made says nothing of an earlier one without an answer.
+    /// Records the outcome of the start in these slots. If a later start was not made, that says nothing of an
+    /// earlier start without an answer.
     pub(super) fn answered<'a>(
         &mut self,
         sessions: impl Iterator<Item = &'a SessionId>,

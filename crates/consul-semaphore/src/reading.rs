@@ -1,4 +1,4 @@
-//! A semaphore's prefix as it was read from Consul.
+//! Parses a semaphore's prefix as it was read from Consul.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,24 +9,24 @@ use consul_client::{Entry, Listed, Listing, Op, SessionId, clock::Moment, id::Id
 /// The name of the lock key below a prefix.
 pub(super) const LOCK: &str = ".lock";
 
-/// The keys of a semaphore at a prefix: `a/b` means `a/b/.lock` and the contenders beside it.
+/// Names of a semaphore's keys at a prefix: `a/b` means `a/b/.lock` and the contenders beside it.
 impl Prefix {
-    /// The semaphore's lock key.
+    /// Returns the semaphore's lock key.
     pub fn lock_key(&self) -> String {
         format!("{self}/{LOCK}")
     }
 
-    /// The contender key of a session.
+    /// Returns the contender key of a session.
     pub fn contender_key(&self, session: &SessionId) -> String {
         format!("{self}/{session}")
     }
 
-    /// The folder to list: with the slash, so that `a` does not include `ab`.
+    /// Returns the folder to list. It ends with a slash, so that `a` does not include `ab`.
     pub fn folder(&self) -> String {
         format!("{self}/")
     }
 
-    /// The name of a direct child of this prefix; `None` for every other key.
+    /// Returns the name of a direct child of this prefix; `None` for every other key.
     fn child<'a>(&self, key: &'a str) -> Option<&'a str> {
         let name = key.strip_prefix(self.as_str())?.strip_prefix('/')?;
         (!name.is_empty() && !name.contains('/')).then_some(name)
@@ -36,26 +36,26 @@ impl Prefix {
 /// The parsed keys of a prefix.
 ///
 /// Only direct children that are locked by the session they are named after are contenders. Every other key is
-/// ignored, so that `a` and `a/b` can both be semaphores. Of a mutex only the lock key counts: its holder is the only
-/// contender that can be seen.
+/// ignored, so that `a` and `a/b` can both be semaphores. For a mutex only the lock key counts: its holder is the
+/// only contender that can be seen.
 ///
-/// What is known is updated by our writes and by later listings, in proportion to what changed: a prefix may have
-/// thousands of holders.
+/// Our writes and later listings update the reading, at a cost in proportion to what changed, because a prefix may
+/// have thousands of holders.
 #[derive(Clone, Debug)]
 pub struct Reading {
     prefix: Prefix,
     mode: Mode,
     /// The lock key.
     lock_entry: Option<Listed>,
-    /// The other direct children of the prefix, by name. The name of a contender is its session.
+    /// The direct children of the prefix other than the lock key, by name. The name of a contender is its session.
     entries: BTreeMap<SessionId, Listed>,
     lock: Lock,
     roles: Roles,
-    /// When the request for it was sent: it shows what was true at that time or later.
+    /// Time at which the request for this reading was sent: the reading shows what was true at that time or later.
     pub sent: Moment,
 }
 
-/// The session that a direct child is named after: the entry's own copy where it is the one that has locked it.
+/// Returns the session that a direct child is named after: the entry's own copy if that session has locked the entry.
 fn named(name: &str, entry: &Entry) -> SessionId {
     let locks = entry.session.as_ref();
     match locks.filter(|session| session.as_str() == name) {
@@ -64,25 +64,25 @@ fn named(name: &str, entry: &Entry) -> SessionId {
     }
 }
 
-/// Who holds and who waits. It is asked for constantly, so it must not cost a search.
+/// The holders and the contenders that wait. They are asked for constantly, so finding them must not cost a search.
 #[derive(Clone, Debug, Default)]
 struct Roles {
-    /// Who is in `Holders`, or has locked the mutex, and whether the contender lives.
+    /// The sessions in `Holders`, or the one that has locked the mutex, each with whether its contender lives.
     holders: IdMap<SessionId, bool>,
-    /// Those of them without a live contender.
+    /// The holders without a live contender.
     dead: BTreeSet<SessionId>,
     /// The live contenders that are not in `Holders`.
     waiting: BTreeSet<SessionId>,
-    /// The sessions whose entry or role may have changed since this was last taken.
+    /// The sessions whose entry or role may have changed since this field was last taken.
     changed: Changed,
 }
 
 /// The sessions that may have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Changed {
-    /// Nothing is known of the state before.
+    /// All sessions: nothing is known of the state before.
     All,
-    /// Only these.
+    /// Only these sessions.
     Only(BTreeSet<SessionId>),
 }
 
@@ -90,7 +90,7 @@ pub(super) enum Changed {
 #[derive(Clone, Debug)]
 pub(super) struct Difference<'a> {
     key: String,
-    /// As it is listed; `None` if it is not.
+    /// The key as the listing shows it; `None` if the listing does not have it.
     listed: Option<&'a Listed>,
 }
 
@@ -101,7 +101,7 @@ impl Default for Changed {
 }
 
 impl Roles {
-    /// The role of a session: whether it is in `Holders`, and whether its contender lives.
+    /// Sets the role of a session: whether it is in `Holders`, and whether its contender lives.
     fn set(&mut self, session: &SessionId, named: bool, lives: bool) {
         if named {
             self.holders.insert(session.clone(), lives);
@@ -150,8 +150,8 @@ impl Reading {
         reading
     }
 
-    /// The same in the mode that the lock key itself shows: that of a mutex if it can't be a semaphore's because it is
-    /// one's.
+    /// Reads a listing in the mode that the lock key itself shows: as a mutex if the lock key can't be read as a
+    /// semaphore's because it is a mutex's.
     pub fn found(prefix: Prefix, listing: Listing) -> Self {
         let key = prefix.lock_key();
         let entry = listing.entries.iter().find(|entry| entry.key == key);
@@ -177,7 +177,7 @@ impl Reading {
         };
     }
 
-    /// Who is in `Holders`, or has locked the mutex.
+    /// Returns the sessions in `Holders`, or the one that has locked the mutex.
     fn named(&self) -> impl Iterator<Item = &SessionId> {
         let (body, holder) = match &self.lock {
             Lock::Semaphore { body, .. } => (Some(body.holders()), None),
@@ -187,12 +187,12 @@ impl Reading {
         body.into_iter().flatten().chain(holder)
     }
 
-    /// The sessions whose entry or role may have changed since this was last taken.
+    /// Takes the sessions whose entry or role may have changed since they were last taken.
     pub(super) fn take_changed(&mut self) -> Changed {
         std::mem::take(&mut self.roles.changed)
     }
 
-    /// The same, without taking it.
+    /// Returns the sessions like [`Self::take_changed`], but leaves them in place.
     pub(super) fn changed(&self) -> &Changed {
         &self.roles.changed
     }
@@ -202,7 +202,7 @@ impl Reading {
         self.roles.changed = Changed::All;
     }
 
-    /// The live contenders whose entry or role may have changed.
+    /// Returns the live contenders whose entry or role may have changed.
     pub(super) fn changed_contenders(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
         let (all, only) = match &self.roles.changed {
             Changed::All => (Some(self.contenders()), None),
@@ -213,13 +213,13 @@ impl Reading {
         all.into_iter().flatten().chain(only)
     }
 
-    /// Whether these entries are the whole prefix: nothing has been written to it since.
+    /// Whether these entries are the whole prefix, so that nothing has been written to it since.
     pub fn shows(&self, entries: &[Listed]) -> bool {
         self.differences(entries).is_empty()
     }
 
-    /// Another request showed the same. It may have been sent before this was read: it takes nothing back that is
-    /// known to have been true since.
+    /// Records that another request showed the same. That request may have been sent before this reading was read, so
+    /// it takes nothing back that is known to have been true since.
     pub fn confirm(&mut self, sent: Moment) {
         self.sent = self.sent.max(sent);
     }
@@ -229,28 +229,28 @@ impl Reading {
         &self.prefix
     }
 
-    /// The mode that it was read in.
+    /// The mode that the prefix was read in.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The lock key.
+    /// The lock key, as it was read.
     pub fn lock(&self) -> &Lock {
         &self.lock
     }
 
-    /// The lock key's value, as it is in Consul.
+    /// The value of the lock key, as it is in Consul.
     pub(super) fn lock_value(&self) -> Option<&[u8]> {
         let lock = self.lock_entry.as_ref()?;
         Some(&lock.value)
     }
 
-    /// Whether the lock key says who holds: it is in the expected format, or does not exist.
+    /// Whether the lock key says who holds slots: it is in the expected format, or does not exist.
     pub fn is_readable(&self) -> bool {
         !matches!(self.lock, Lock::Unreadable(_))
     }
 
-    /// The live contenders: each one's key is locked by its session.
+    /// Returns the live contenders. The key of each one is locked by its session.
     pub fn contenders(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
         let (mutex, others) = match self.mode {
             Mode::Semaphore => (None, Some(&self.entries)),
@@ -266,13 +266,13 @@ impl Reading {
         mutex.chain(others)
     }
 
-    /// The live contenders that hold no slot.
+    /// Returns the live contenders that hold no slot.
     pub fn waiting(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
         let waiting = self.roles.waiting.iter();
         waiting.filter_map(|session| Some((session, self.contender(session)?)))
     }
 
-    /// How many live contenders there are.
+    /// Returns the number of live contenders.
     pub(super) fn count_of_contenders(&self) -> usize {
         let Roles {
             holders,
@@ -283,7 +283,7 @@ impl Reading {
         holders.len() - dead.len() + waiting.len()
     }
 
-    /// The live contender of a session.
+    /// Returns the live contender of a session.
     pub fn contender(&self, session: &SessionId) -> Option<&Entry> {
         let entry = match self.mode {
             Mode::Semaphore => self.entries.get(session).map(|entry| &**entry),
@@ -297,7 +297,7 @@ impl Reading {
         self.roles.holders.contains_key(session)
     }
 
-    /// The key that a session locks: a contender key of its own, or the mutex.
+    /// Returns the key that a session locks: its contender key, or the key of the mutex.
     pub(super) fn key_of(&self, session: &SessionId) -> String {
         match self.mode {
             Mode::Semaphore => self.prefix.contender_key(session),
@@ -311,8 +311,8 @@ impl Reading {
         self.roles.holders.get(session) == Some(&true)
     }
 
-    /// The holders whose contender is deleted or has no session, each with the check that fails a transaction if that
-    /// has changed. A mutex has none: Consul itself frees it.
+    /// Returns the holders whose contender is deleted or has no session, each with the check that fails a transaction
+    /// if that has changed. A mutex has no dead holders, because Consul itself frees it.
     pub fn dead_holders(&self) -> BTreeMap<SessionId, Op> {
         let dead = self.roles.dead.iter();
         dead.map(|session| {
@@ -324,8 +324,9 @@ impl Reading {
         .collect()
     }
 
-    /// The transaction that removes a dead holder from `Holders`, without waiting for the lock-delay; `None` if the
-    /// session is none. It fails if the holder lives by then, or anybody has written `.lock`.
+    /// Returns the transaction that removes a dead holder from `Holders`, without waiting for the lock-delay; `None`
+    /// if the session is no dead holder. The transaction fails if the holder lives by then, or anybody has written
+    /// `.lock`.
     pub fn prune(&self, session: &SessionId) -> Option<Vec<Op>> {
         let Lock::Semaphore { body, index } = &self.lock else {
             return None;
@@ -342,19 +343,19 @@ impl Reading {
         Some(vec![check, write])
     }
 
-    /// This reading after a successful transaction of ours.
+    /// Returns this reading after a successful transaction of ours.
     #[must_use]
     pub fn after(mut self, operations: &[Op], answer: &[Entry], sent: Moment) -> Self {
         self.write(operations, None, answer, sent);
         self
     }
 
-    /// Applies a transaction of ours that went through, so that there is no need to wait for the watch.
+    /// Applies a successful transaction of ours, so that there is no need to wait for the watch.
     ///
-    /// `answer` has the written entries, without their values (the last one of a key that is written twice counts),
-    /// and `sent` is when the transaction was sent. It counts as the reading's time only if `.lock` was written,
-    /// because the check in that write proves that nobody else has changed it since it was read. `change` is the
-    /// change of the body of `.lock`, which then need not be read.
+    /// `answer` has the written entries, without their values (the last one of a key that is written twice counts).
+    /// `sent` is when the transaction was sent. That time counts as the reading's time only if the transaction wrote
+    /// `.lock`, because the check in that write proves that nobody else has changed `.lock` since it was read.
+    /// `change` is the change of the body of `.lock`, so that the body need not be parsed again.
     pub(super) fn write(
         &mut self,
         operations: &[Op],
@@ -392,13 +393,13 @@ impl Reading {
         }
     }
 
-    /// Whether there is a body that was last written at this index.
+    /// Whether the lock key has a body that was last written at this index.
     fn is_body_at(&self, at: u64) -> bool {
         matches!(self.lock, Lock::Semaphore { index, .. } if index == at)
     }
 
-    /// Applies a later listing, by its [`Self::differences`]: what it shows of each key, except those that were
-    /// `written` here after it was read. They stay as they are known.
+    /// Applies a later listing, by its [`Self::differences`]: each key becomes what the listing shows, except the
+    /// keys that this process has `written` after the listing was read. Those keys stay as they are known.
     pub(super) fn update<'a>(
         &mut self,
         differences: Vec<Difference<'_>>,
@@ -406,7 +407,7 @@ impl Reading {
         written: impl IntoIterator<Item = &'a str>,
     ) {
         let written: BTreeSet<&str> = written.into_iter().collect();
-        // As after the write itself: its check proves that nobody else has written the key since.
+        // The same holds as after the write itself: its check proves that nobody else has written the key since.
         self.sent = if written.contains(self.prefix.lock_key().as_str()) {
             self.sent.max(sent)
         } else {
@@ -419,7 +420,8 @@ impl Reading {
         }
     }
 
-    /// The keys that a listing shows differently from what is known: nothing has been written to the others since.
+    /// Returns the keys that a listing shows differently from what is known. Nothing has been written to the other
+    /// keys since.
     pub(super) fn differences<'a>(&self, listing: &'a [Listed]) -> Vec<Difference<'a>> {
         let mut differences = Vec::new();
         let mut differ = |known: Option<&Listed>, listed: Option<&'a Listed>| {
@@ -430,10 +432,10 @@ impl Reading {
             }
         };
         let mut lock = None;
-        // Both are sorted by key.
+        // Both lists are sorted by key.
         let mut known = self.entries.values().peekable();
         for entry in listing {
-            // Nearly all are unchanged.
+            // Nearly all entries are unchanged.
             if let Some(same) = known.next_if(|known| known.key == entry.key) {
                 differ(Some(same), Some(entry));
                 continue;
@@ -455,8 +457,8 @@ impl Reading {
         differences
     }
 
-    /// Sets the state of a key; `None` means that it does not exist. `change` is what the write changed in the body
-    /// of `.lock`, if known.
+    /// Sets the state of a key; `None` means that the key does not exist. `change` is what the write changed in the
+    /// body of `.lock`, if that is known.
     fn put(&mut self, key: &str, entry: Option<Listed>, change: Option<&LockChange>) {
         match self.prefix.child(key) {
             Some(LOCK) => self.put_lock(entry, change),
@@ -522,12 +524,12 @@ impl Reading {
 /// Checks for tests.
 #[cfg(test)]
 impl Reading {
-    /// Panics unless it equals a fresh reading of the same entries.
+    /// Panics unless this reading equals a fresh one of the same entries.
     pub(super) fn check(&self) {
         self.check_against(&self.over(&[], self.sent, self.keys()));
     }
 
-    /// Panics unless it equals another one that was read from scratch.
+    /// Panics unless this reading equals another one that was read from scratch.
     pub(super) fn check_against(&self, anew: &Self) {
         let roles = |of: &Self| {
             let Roles {
@@ -550,7 +552,8 @@ impl Reading {
         entries.map(|entry| entry.key.as_str())
     }
 
-    /// A listing with the keys in `written` as this shows them: the expected result of [`Self::update`].
+    /// Returns a listing with the keys in `written` as this reading shows them: the expected result of
+    /// [`Self::update`].
     pub(super) fn over<'a>(
         &self,
         listing: &[Listed],
@@ -578,7 +581,7 @@ impl Reading {
     }
 }
 
-/// When each dead holder was first seen dead: its slot is free after the lock-delay from then on.
+/// The times at which dead holders were first seen dead. The slot of a dead holder is free one lock-delay after that.
 ///
 /// Consul's own lock-delay guards only a key that the dead session had locked, and the `.lock` of a semaphore is not
 /// locked.
@@ -586,7 +589,7 @@ impl Reading {
 pub struct Deaths(BTreeMap<SessionId, Moment>);
 
 impl Deaths {
-    /// Records who is dead in this reading, and forgets the others.
+    /// Records which holders are dead in this reading, and forgets all other holders.
     pub fn observe(&mut self, reading: &Reading, now: Moment) {
         let dead = &reading.roles.dead;
         self.0.retain(|session, _| dead.contains(session));
@@ -595,7 +598,7 @@ impl Deaths {
         }
     }
 
-    /// When this holder was first seen dead.
+    /// Returns when this holder was first seen dead.
     pub fn since(&self, session: &SessionId) -> Option<Moment> {
         self.0.get(session).copied()
     }

@@ -1,4 +1,4 @@
-//! Small values for the tests of this module.
+//! Makes small values for the tests of this crate.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use consul_client::{Entry, clock::Moment};
 
 pub(super) const LOCK_KEY: &str = "p/.lock";
 
-/// A key of a semaphore, as Consul has it, locked by this session.
+/// Returns a key of a semaphore, as Consul has it, locked by this session.
 pub(super) fn entry(key: &str, session: Option<&str>, value: &str) -> Entry {
     Entry {
         key: key.into(),
@@ -30,7 +30,7 @@ pub(super) fn entry(key: &str, session: Option<&str>, value: &str) -> Entry {
     }
 }
 
-/// A program that asks for these slots.
+/// Returns the settings of a program that asks for these slots.
 pub(super) fn program(request: Request) -> holder::Settings {
     holder::Settings {
         request,
@@ -80,7 +80,7 @@ pub(super) fn workload(
     }
 }
 
-/// A wall-clock time, this many seconds after some moment.
+/// Returns a wall-clock time, this many seconds after a fixed moment.
 pub(super) fn time(seconds: u64) -> jiff::Timestamp {
     let since = i64::try_from(seconds).unwrap_or(i64::MAX);
     jiff::Timestamp::from_second(1_000_000 + since).unwrap_or(jiff::Timestamp::MAX)

@@ -1,24 +1,24 @@
-//! Lengths of time as users write them.
+//! Parses lengths of time as users write them.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr, time::Duration};
 
 /// A length of time in whole seconds, from `MIN` to `MAX` of them.
 ///
-/// Written like a Kubernetes duration ([Go's syntax](https://pkg.go.dev/time#ParseDuration)),
-/// with whole hours, minutes and seconds: `120s`, `2m`, `1h30m`. It serializes as seconds, so that Consul gets
-/// exactly the number used here, with nothing rounded.
+/// Users write it like a Kubernetes duration ([Go's syntax](https://pkg.go.dev/time#ParseDuration)), with whole
+/// hours, minutes and seconds: `120s`, `2m`, `1h30m`. It serializes as seconds, so that Consul gets exactly the
+/// number used here, with nothing rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Seconds<const MIN: u64, const MAX: u64>(u64);
 
 impl<const MIN: u64, const MAX: u64> Seconds<MIN, MAX> {
-    /// The shortest.
+    /// The shortest length of time of this type.
     pub const MIN: Self = Self(MIN);
-    /// The longest.
+    /// The longest length of time of this type.
     pub const MAX: Self = Self(MAX);
 
-    /// This many seconds; `None` if that is too short or too long.
+    /// Creates a length of this many seconds; `None` if that is too short or too long.
     pub const fn new(seconds: u64) -> Option<Self> {
         if MIN <= seconds && seconds <= MAX {
             Some(Self(seconds))
@@ -27,20 +27,20 @@ impl<const MIN: u64, const MAX: u64> Seconds<MIN, MAX> {
         }
     }
 
-    /// As a duration.
+    /// Returns the length as a [`Duration`].
     pub const fn get(self) -> Duration {
         Duration::from_secs(self.0)
     }
 }
 
 impl<const MIN: u64, const MAX: u64> Default for Seconds<MIN, MAX> {
-    /// The shortest.
+    /// Returns the shortest length of time of this type.
     fn default() -> Self {
         Self::MIN
     }
 }
 
-/// The text is not such a length of time.
+/// Error: the text is not a valid length of time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not valid: it must be whole hours, minutes and seconds from {min}s to {max}s, such as 30s, 2m or 1h30m"
@@ -65,7 +65,7 @@ impl<const MIN: u64, const MAX: u64> FromStr for Seconds<MIN, MAX> {
     }
 }
 
-/// One or more `<whole number><h, m or s>`; `None` for anything else and on overflow.
+/// Parses one or more `<whole number><h, m or s>`; `None` for anything else and on overflow.
 fn parse(mut text: &str) -> Option<u64> {
     let mut seconds: u64 = 0;
     while let Some(end) = text.find(|c: char| !c.is_ascii_digit()) {

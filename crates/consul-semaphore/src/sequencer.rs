@@ -1,4 +1,4 @@
-//! A slot as the programs that run in it know it.
+//! Describes a slot to the programs that run in it.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,18 +6,18 @@ use crate::plan::{Slot, Start};
 use consul_client::SessionId;
 
 /// A slot as the programs that run in it know it: Consul's sequencer
-/// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>) and the fencing token. A list of these
-/// as JSON is what a workload with several slots gets.
+/// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>) and the fencing token. A workload with
+/// several slots gets a JSON list of sequencers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sequencer {
-    /// The key that the session has locked: its contender, or the mutex.
+    /// The key that the session has locked: its contender key, or the key of the mutex.
     pub lock_key: String,
-    /// The session.
+    /// The session that holds the slot.
     pub session: SessionId,
     /// The key's `LockIndex` at the grant.
     pub lock_index: u64,
-    /// The raft index of the grant.
+    /// The raft index of the grant, as a fencing token.
     pub fencing_token: u64,
 }
 
@@ -33,16 +33,16 @@ impl From<&Slot> for Sequencer {
 }
 
 impl Sequencer {
-    /// All slots in which a workload is started, as JSON, in the order in which it asks for them.
+    /// Returns all slots in which a workload is started, as JSON, in the order in which the workload asks for them.
     pub fn list(start: &Start) -> String {
         let slots: Vec<Self> = start.slots().map(Self::from).collect();
         serde_json::to_string(&slots).unwrap_or_default()
     }
 
-    /// Reads such a list.
+    /// Reads a list that [`Self::list`] wrote.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is no such list.
     pub fn read_list(text: &str) -> serde_json::Result<Vec<Self>> {
         serde_json::from_str(text)
     }

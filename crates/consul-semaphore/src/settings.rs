@@ -1,4 +1,4 @@
-//! What a user asks for, with what the operator adds to it.
+//! Holds what a user asks for, with what the operator adds to it.
 
 use std::time::Duration;
 
@@ -12,10 +12,11 @@ use crate::{
     windows::{Opening, Windows},
 };
 
-/// Stands in for the TTL of sessions without one, wherever else a duration is derived from the TTL.
+/// The duration that stands in for the TTL of sessions without one, wherever another duration is derived from the
+/// TTL.
 const UNTIMED: Duration = Duration::from_mins(5);
 
-/// In which order those who wait are served, for all semaphores of an operator.
+/// The order in which contenders are served, for all semaphores of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     /// See [`Settings::fair`].
@@ -27,36 +28,37 @@ pub struct Order {
 /// The last free slots, for workloads of some priority and above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserved {
-    /// How many.
+    /// The number of reserved slots.
     pub slots: u32,
-    /// The least priority of a workload that may have them.
+    /// The least priority of a workload that may have the reserved slots.
     pub min_priority: i32,
 }
 
-/// When the slots of a semaphore are granted, and to whom. The operators and programs that are told so go by it; all
-/// others on the same prefix do not.
+/// Rules for when the slots of a semaphore are granted, and to whom. Only the operators and programs that are given
+/// these rules follow them; all others on the same prefix do not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restrictions {
-    /// Outside all of them nothing is granted.
+    /// The windows in which slots are granted. Outside all of them nothing is granted.
     pub windows: Windows,
-    /// Slots that are not for everybody.
+    /// The slots that are not for everybody.
     pub reserved: Option<Reserved>,
 }
 
 impl Restrictions {
-    /// How many slots of a semaphore with this limit may be held after a grant to a workload of this priority.
+    /// Returns how many slots of a semaphore with this limit may be held after a grant to a workload of this
+    /// priority.
     pub fn limit(&self, limit: u32, opening: Opening, priority: i32) -> u32 {
         let limit = opening.limit(limit);
         limit.saturating_sub(self.reserved_from(priority))
     }
 
-    /// The same, in the window that allows most.
+    /// Returns what [`Self::limit`] returns in the window that allows the most slots.
     pub fn most(&self, limit: u32, priority: i32) -> u32 {
         let limit = self.windows.most(limit);
         limit.saturating_sub(self.reserved_from(priority))
     }
 
-    /// How many slots are not for a workload of this priority.
+    /// Returns how many slots are not for a workload of this priority.
     pub fn reserved_from(&self, priority: i32) -> u32 {
         let reserved = self
             .reserved
@@ -65,33 +67,33 @@ impl Restrictions {
     }
 }
 
-/// What a user asks for, with what the operator adds to it.
+/// The settings of a semaphore: what a user asks for, with what the operator adds to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The operator's cluster.
     pub cluster: Cluster,
     /// The namespace of the `ConsulSemaphore` and of its workloads.
     pub namespace: String,
-    /// Its name.
+    /// The name of the `ConsulSemaphore`.
     pub name: String,
     /// The key of a keyed `ConsulSemaphore`.
     pub key: Option<Key>,
-    /// Where it is in Consul; a key of a keyed one has its own prefix.
+    /// The place of the semaphore in Consul. Each key of a keyed semaphore has its own prefix.
     pub prefix: Prefix,
     /// How the semaphore is stored in Consul.
     pub mode: Mode,
-    /// Of a rate, which limits how many workloads start: the time in which at most `limit` of them do. `None`: the
-    /// limit is on how many run.
+    /// The period of a rate, in which at most `limit` workloads start. `None`: the semaphore is no rate, and `limit`
+    /// is how many workloads run.
     pub period: Option<Duration>,
-    /// How many may hold a slot at once.
+    /// How many slots may be held at once.
     pub limit: u32,
-    /// When they are granted, and to whom.
+    /// When slots are granted, and to whom.
     pub restrictions: Restrictions,
     /// What to do about another limit in Consul.
     pub policy: LimitPolicy,
-    /// Whether to grant nothing more.
+    /// Whether the semaphore grants nothing more.
     pub paused: bool,
-    /// For how long a free slot is left to others elsewhere whose turn it is; `None`: not at all.
+    /// For how long a free slot is left to contenders elsewhere whose turn it is; `None`: not at all.
     pub fair: Option<Duration>,
     /// For how long a workload that asks for several slots is passed over once it is the first in a queue.
     pub pass_over: Duration,
@@ -105,23 +107,23 @@ pub struct Settings {
     pub lock_delay: Duration,
     /// How long a slot stays taken after its workload is finished.
     pub cooldown: Duration,
-    /// `.lock` exists only while it is used: the first holder creates it, and the last one deletes it.
+    /// Whether `.lock` exists only while it is used: the first holder creates it, and the last one deletes it.
     pub transient: bool,
-    /// What ends waits.
+    /// The settings for the ends of waits.
     pub wait: WaitSettings,
 }
 
-/// What ends waits for a semaphore.
+/// The settings of a semaphore for the ends of waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitSettings {
-    /// How long a workload may wait that does not say so itself; `None`: for ever.
+    /// How long a workload may wait if it does not say so itself; `None`: for ever.
     pub timeout: Option<Duration>,
     /// How long a holder is left alone before another workload may replace it.
     pub replace_after: Duration,
 }
 
 impl Settings {
-    /// These settings for one key of a keyed semaphore, at its own prefix.
+    /// Returns these settings for one key of a keyed semaphore, at its own prefix.
     #[must_use]
     pub fn of_key(self, key: &Key) -> Self {
         Self {
@@ -132,25 +134,26 @@ impl Settings {
         }
     }
 
-    /// Whether its slots count starts: then a workload is not judged by its slots any more once it is started.
+    /// Whether the slots of the semaphore count starts. If so, a workload is not judged by its slots any more once it
+    /// is started.
     pub fn is_rate(&self) -> bool {
         self.period.is_some()
     }
 
-    /// How long a reading of the prefix may be relied on: the TTL.
+    /// Returns how long a reading of the prefix may be relied on: the TTL.
     pub fn span(&self) -> Duration {
         self.ttl.unwrap_or(UNTIMED)
     }
 
-    /// How long a running workload that lost its slot may continue while another one is requested from Consul: many
-    /// times what that takes when nothing is wrong. All that time it may run beside the one that took its slot, so a
-    /// TTL of more than five minutes does not make it longer.
+    /// Returns how long a running workload that lost its slot may continue while the operator requests another slot
+    /// from Consul: many times what the request takes when nothing is wrong. All that time the workload may run
+    /// beside the one that took its slot, so a TTL of more than five minutes does not make this time longer.
     pub fn patience(&self) -> Duration {
         self.span().min(UNTIMED) / 8
     }
 
-    /// Consul's own lock-delay for what a session of ours had locked when it died. Of a semaphore that is the
-    /// contender key, which nobody else wants; the slot waits until the holder is pruned.
+    /// Returns Consul's own lock-delay for the keys that a session of ours had locked when it died. For a semaphore
+    /// that key is the contender key, which nobody else wants; the slot waits until the holder is pruned.
     pub fn session_lock_delay(&self) -> Duration {
         match self.mode {
             Mode::Semaphore => Duration::ZERO,
@@ -158,7 +161,7 @@ impl Settings {
         }
     }
 
-    /// The identity for a session made for this slot of a workload.
+    /// Returns the identity for a session that is made for this slot of a workload.
     pub fn identity(&self, workload: &Target, ordinal: u32) -> Identity {
         Identity {
             cluster: self.cluster.id.as_str().into(),
@@ -172,7 +175,7 @@ impl Settings {
         }
     }
 
-    /// What a workload asks for from this semaphore.
+    /// Returns what a workload asks for from this semaphore.
     pub fn request<'a>(&self, workload: &'a Workload) -> Option<&'a SlotRequest> {
         workload.asks_for(&self.name, self.key.as_ref())
     }
@@ -182,7 +185,7 @@ impl Settings {
         self.owns_of_any_key(identity) && identity.key == self.key
     }
 
-    /// Whether a session with this name belongs to the same `ConsulSemaphore`, to any of its keys.
+    /// Whether a session with this identity belongs to the same `ConsulSemaphore`, to any of its keys.
     pub fn owns_of_any_key(&self, identity: &Identity) -> bool {
         *identity.cluster == *self.cluster.id
             && *identity.namespace == *self.namespace

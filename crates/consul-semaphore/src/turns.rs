@@ -1,9 +1,10 @@
-//! Whose turn it is among those who wait for a slot at one prefix: the fair order of `docs/protocol.md`.
+//! Decides whose turn it is among the contenders that wait for a slot at one prefix: the fair order of
+//! `docs/protocol.md`.
 //!
 //! Every program that waits has a live contender that is not in `Holders`. Programs that follow this protocol leave a
-//! free slot to the one before them in the order, but only for a while: one that does not take it then is passed
-//! over. For one that asks for several slots and says so, they keep as many as come free, for as long as it goes on
-//! saying so.
+//! free slot to the contender before them in the order, but only for a while: a contender that does not take the slot
+//! by then is passed over. If a contender asks for several slots and says so, the other programs keep as many slots
+//! as come free for it, for as long as it goes on saying so.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,18 +13,18 @@ use super::{
 };
 use consul_client::{Entry, SessionId, clock::Moment};
 
-/// For how long a free slot is left to those before, by default: many times what it takes to learn of it and to write
-/// once.
+/// For how long a free slot is left to the contenders before, by default: many times what it takes to learn of the
+/// slot and to write once.
 pub const WINDOW: Duration = Duration::from_secs(2);
 
-/// For how many windows a contender that let its turn pass is passed over: one that was only asleep gets its next
-/// turn, and one that is dead costs a window now and then.
+/// For how many windows a contender that let its turn pass is passed over. A contender that was only asleep gets its
+/// next turn after that, and a dead one costs a window now and then.
 const PASSED: u32 = 30;
 
-/// For how long slots are kept for a contender that asks for that, after each time that it was written.
+/// For how long slots are kept for a contender that asks for that, after each time that the contender was written.
 pub const KEPT: Duration = Duration::from_mins(1);
 
-/// How often a contender that asks for that is written anew: two writes may come too late.
+/// How often a contender for which slots are kept is written anew: two writes may come too late.
 pub const ANEW: Duration = Duration::from_secs(20);
 
 /// When the turn of each waiting contender ends, once a slot was free for it.
@@ -31,7 +32,7 @@ pub const ANEW: Duration = Duration::from_secs(20);
 pub struct Turns {
     /// How long a turn lasts; `None`: there are no turns.
     window: Option<Duration>,
-    /// What operators go by, and of how many slots.
+    /// The restrictions of the semaphore, which operators follow, and its limit.
     restrictions: Restrictions,
     limit: u32,
     /// How many slots were free at the last reading.
@@ -44,18 +45,18 @@ pub struct Turns {
 /// How many slots a waiting contender asks others to keep.
 #[derive(Clone, Copy, Debug)]
 struct Keep {
-    /// The contender's `ModifyIndex`, and when it was first seen: each writing counts from then, by this clock alone.
+    /// The contender's `ModifyIndex`, and when it was first seen. Each writing counts from then, by this clock alone.
     index: u64,
     seen: Moment,
-    /// When it first asked for any.
+    /// When the contender first asked others to keep slots.
     first: Option<Moment>,
     slots: u32,
-    /// Whether its session is of another semaphore of this cluster.
+    /// Whether the contender's session is of another semaphore of this cluster.
     neighbour: bool,
 }
 
 impl Keep {
-    /// What a contender asks for that was seen now and, if it is known, was seen `before`.
+    /// Returns what a contender asks for that is seen now. `before` is what was known of it, if anything.
     fn of(contender: &Entry, before: Option<Self>, now: Moment) -> Self {
         let index = contender.modify_index;
         if let Some(same) = before.filter(|before| before.index == index) {
@@ -78,8 +79,8 @@ impl Keep {
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     ends: Moment,
-    /// The contender's `ModifyIndex` when a slot was last free: one that writes its key anew after that shows that it
-    /// is alive.
+    /// The contender's `ModifyIndex` when a slot was last free. If the contender writes its key anew after that, it
+    /// shows that it is alive.
     index: u64,
 }
 
@@ -90,7 +91,7 @@ impl Turn {
 }
 
 impl Turns {
-    /// Turns of this length; `None`: there are no turns.
+    /// Creates turns of this length; `None`: there are no turns.
     pub fn new(window: Option<Duration>) -> Self {
         Self {
             window,
@@ -98,14 +99,15 @@ impl Turns {
         }
     }
 
-    /// A slot that a contender may not have, because of these restrictions of a semaphore with this limit, does not
-    /// count as free for it. Only those that say their priority, as operators do, go by them.
+    /// Sets the restrictions of a semaphore with this limit. A slot that a contender may not have because of them
+    /// does not count as free for it. Only contenders that say their priority follow the restrictions, as operators
+    /// do.
     pub fn restrict(&mut self, limit: u32, restrictions: &Restrictions) {
         self.limit = limit;
         self.restrictions = restrictions.clone();
     }
 
-    /// How many slots must be free beside those that a contender can have.
+    /// Returns how many slots must be free beside those that a contender can have.
     fn withheld_from(&self, contender: &Entry, opening: Opening) -> usize {
         if self.restrictions == Restrictions::default() {
             return 0;
@@ -117,8 +119,8 @@ impl Turns {
         usize::try_from(self.limit - most).unwrap_or(usize::MAX)
     }
 
-    /// Records a reading: while a slot is free it is the turn of all who wait. A contender that let its turn pass is
-    /// passed over for a while, unless it holds a slot or writes its contender again.
+    /// Records a reading. While a slot is free, all contenders that wait have their turn. A contender that let its
+    /// turn pass is passed over for a while, unless it holds a slot or writes its contender key again.
     pub fn observe(&mut self, reading: &Reading, now: Moment, time: jiff::Timestamp) {
         let Some(window) = self.window else {
             return;
@@ -162,22 +164,23 @@ impl Turns {
         self.keeps = keeps.collect();
     }
 
-    /// Forgets whose turn has begun and not ended, because the prefix is not followed for a while: a slot that is free
-    /// afterwards need not have been free all the time, so nobody has let its turn pass.
+    /// Forgets the turns that have begun and not ended, because the prefix is not followed for a while. A slot that
+    /// is free afterwards need not have been free all the time, so no contender has let its turn pass.
     pub(super) fn interrupt(&mut self, now: Moment) {
         self.began.retain(|_, turn| turn.ends <= now);
         self.room = 0;
     }
 
-    /// Records which contenders are those of other semaphores of this cluster, by their sessions.
+    /// Records which contenders belong to other semaphores of this cluster, by their sessions.
     pub(super) fn note_neighbours(&mut self, is_neighbour: impl Fn(&SessionId) -> bool) {
         for (session, keep) in &mut self.keeps {
             keep.neighbour = is_neighbour(session);
         }
     }
 
-    /// How many slots are kept for this contender, and until when. One that `claims` to be of this cluster and is not
-    /// may be a copy of what our operator wrote once: it is believed only once, however often it is written.
+    /// Returns how many slots are kept for this contender, and until when. A contender that `claims` to be of this
+    /// cluster and is not may be a copy of what our operator wrote once. Such a contender is believed only once,
+    /// however often it is written.
     pub fn kept(&self, session: &SessionId, claims: bool) -> Option<(u32, Moment)> {
         let keep = self.keeps.get(session).filter(|keep| keep.slots > 0)?;
         let doubted = claims && !keep.neighbour;
@@ -185,12 +188,13 @@ impl Turns {
         Some((keep.slots, since + KEPT))
     }
 
-    /// When a contender must be written anew so that others go on keeping slots for it.
+    /// Returns when a contender must be written anew so that others go on keeping slots for it.
     pub fn anew(&self, session: &SessionId) -> Option<Moment> {
         self.keeps.get(session).map(|keep| keep.seen + ANEW)
     }
 
-    /// When the turn of this contender ends, if a slot is free for it: until then those after it take none.
+    /// Returns when the turn of this contender ends, if a slot is free for it. The contenders after it take no slot
+    /// before that.
     pub fn ends(&self, session: &SessionId) -> Option<Moment> {
         self.began.get(session).map(|turn| turn.ends)
     }
@@ -208,7 +212,7 @@ impl Turns {
         self.room > 0
     }
 
-    /// The contender's `ModifyIndex` when a slot was last free.
+    /// Returns the contender's `ModifyIndex` when a slot was last free.
     #[cfg(test)]
     pub(super) fn index(&self, session: &SessionId) -> Option<u64> {
         self.began.get(session).map(|turn| turn.index)
@@ -225,12 +229,12 @@ mod tests {
         Moment::from_boot(Duration::from_secs(since))
     }
 
-    /// A prefix with one slot, which this session holds, and where `w` waits with a contender of this index.
+    /// Returns a prefix with one slot, which this session holds, and where `w` waits with a contender of this index.
     fn reading(holder: Option<&str>, index: u64) -> Reading {
         reading_with(holder, index, "")
     }
 
-    /// The same with this body of the contender.
+    /// Returns the same prefix as `reading`, with this body of the contender.
     fn reading_with(holder: Option<&str>, index: u64, waiter: &str) -> Reading {
         let entry = |key: &str, session: Option<&str>, value: &str| Entry {
             modify_index: index,

@@ -1,4 +1,4 @@
-//! Foreign JSON, kept exactly as it was written: no number is rounded, whatever its size.
+//! Keeps foreign JSON exactly as it was written: no number is rounded, whatever its size.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -14,22 +14,22 @@ use serde_json::value::RawValue;
 pub(super) struct Verbatim(Box<RawValue>);
 
 impl Verbatim {
-    /// Reads the text of a value; `None` if it is not JSON. It does not recurse, however deep the value is.
+    /// Reads the text of a value; `None` if it is not JSON. The parser does not recurse, however deep the value is.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         serde_json::from_slice(text).ok()
     }
 
-    /// The value as a `T`, if it is one.
+    /// Returns the value as a `T`, if it is one.
     pub(super) fn read<T: DeserializeOwned>(&self) -> Option<T> {
         serde_json::from_str(self.0.get()).ok()
     }
 
-    /// Whether it is an object; only its beginning is read.
+    /// Whether the value is an object. This reads only its beginning.
     pub(super) fn is_object(&self) -> bool {
         self.0.get().starts_with('{')
     }
 
-    /// The text.
+    /// Returns the text of the value.
     pub(super) fn raw(&self) -> &RawValue {
         &self.0
     }
@@ -47,7 +47,7 @@ impl Eq for Verbatim {}
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fields {
     pub(super) by_name: BTreeMap<String, Verbatim>,
-    /// Whether a name occurs twice: readers differ in which of the two they use.
+    /// Whether a name occurs twice: readers differ in which of the two values they use.
     pub(super) twice: bool,
 }
 

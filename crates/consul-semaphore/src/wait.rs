@@ -1,9 +1,9 @@
-//! What ends a workload's wait, other than its slots, and when that wait began.
+//! Finds out what ends a workload's wait, other than its slots, and when that wait began.
 //!
-//! A wait counts from when the workload came in the queue: when it was made, or when its user took it off hold. Nothing
-//! in Kubernetes says when a hold was taken off, nor whether a workload that has given its slots back had been started
-//! in them, so the operator records both beside the workload. A workload that gave its slots back and bears no such
-//! record counts as started: its wait ends too late rather than too early.
+//! A wait counts from the time at which the workload joined the queue: when it was made, or when its user took it off
+//! hold. Nothing in Kubernetes says when a hold was taken off, nor whether a workload that has given its slots back
+//! had been started in them, so the operator records both beside the workload. If a workload gave its slots back and
+//! bears no such record, it counts as started, because its wait should rather end too late than too early.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -11,47 +11,49 @@ use jiff::Timestamp;
 
 use crate::{Blocked, Workload};
 
-/// What ends a workload's wait, other than its slots.
+/// The facts that end a workload's wait, other than its slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wait {
-    /// How long it may wait before it fails, by its own annotation.
+    /// How long the workload may wait before it fails, by its own annotation.
     pub timeout: Option<Duration>,
-    /// When it was created, in seconds since 1970: of two that ask for the same, the later one is the newer.
+    /// Time at which the workload was created, in seconds since 1970. Of two workloads that ask for the same slots,
+    /// the one with the later time is the newer.
     pub created: i64,
-    /// Whether this operator has made it fail: it has not ended yet.
+    /// Whether this operator has made the workload fail, and the workload has not ended yet.
     pub failing: bool,
-    /// Whether something else than a hold keeps it out of the queue for a while, in which its phase is that of one that
-    /// has ended.
+    /// Whether something other than a hold keeps the workload out of the queue for a while. During that time the
+    /// workload's phase is that of a workload that has ended.
     pub interrupted: bool,
-    /// When its wait began, as this operator recorded beside it.
+    /// The beginning of the wait, as this operator recorded it beside the workload.
     pub recorded: Option<WaitBegan>,
-    /// When its wait began, as [`Workload::note_wait`] found; `None`: when it joined the queue.
+    /// The beginning of the wait, as [`Workload::note_wait`] found it; `None`: the time at which the workload joined
+    /// the queue.
     pub began: Option<WaitBegan>,
-    /// The times since then in which its wait was interrupted, while it was known here.
+    /// The times since the beginning in which the wait was interrupted, while this operator knew the workload.
     pub kept_out: Blocked,
 }
 
-/// When the wait of a workload began that was never started.
+/// The beginning of the wait of a workload that was never started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WaitBegan {
-    /// At this time, in seconds since 1970.
+    /// The wait began at this time, in seconds since 1970.
     At(i64),
-    /// It has not begun: the workload is on hold, or was when the operator last saw it.
+    /// The wait has not begun: the workload is on hold, or was when the operator last saw it.
     OnHold,
 }
 
 impl WaitBegan {
-    /// How a hold is recorded.
+    /// The text that records a hold.
     const ON_HOLD: &str = "OnHold";
 }
 
-/// As it is recorded.
+/// Writes the beginning as it is recorded.
 impl fmt::Display for WaitBegan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::At(seconds) => match Timestamp::from_second(*seconds) {
                 Ok(time) => write!(f, "{time}"),
-                // No time that was read is out of range.
+                // No time that was read is out of range, so this does not happen.
                 Err(_) => f.write_str(Self::ON_HOLD),
             },
             Self::OnHold => f.write_str(Self::ON_HOLD),
@@ -59,7 +61,7 @@ impl fmt::Display for WaitBegan {
     }
 }
 
-/// A text that records no wait.
+/// Error: the text records no beginning of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidWaitBegan;
 
@@ -75,18 +77,20 @@ impl FromStr for WaitBegan {
     }
 }
 
-/// The wait of a workload.
+/// Methods for the wait of a workload.
 impl Workload {
-    /// Whether it may have been started in its slots: that ends its wait for good.
+    /// Whether the workload may have been started in its slots, which ends its wait for good.
     pub fn may_have_been_started(&self) -> bool {
         let given_back = !self.reported.is_empty() && self.wait.recorded.is_none();
         self.granted.is_some() || given_back
     }
 
-    /// Finds when its wait began, given the version of it that was known before, if one was.
+    /// Finds when the workload's wait began, given the version of the workload that was known before, if there was
+    /// one.
     ///
-    /// A hold ends the wait, and the next one begins when the operator sees that it was taken off. What only interrupts the
-    /// wait does not: when the workload joined the queue last says nothing then.
+    /// A hold ends the wait, and the next wait begins when the operator sees that the hold was taken off. An
+    /// interruption does not end the wait, so the time at which the workload last joined the queue says nothing after
+    /// one.
     pub fn note_wait(&mut self, earlier: Option<&Self>, now: Timestamp) {
         self.wait.began = None;
         self.wait.kept_out = Blocked::default();
@@ -94,7 +98,7 @@ impl Workload {
             return;
         }
         let earlier = earlier.filter(|earlier| earlier.may_wait());
-        // What was found before counts until it is recorded.
+        // The beginning that was found before counts until it is recorded.
         let recorded = self.wait.recorded;
         let found = match earlier {
             Some(earlier) if earlier.wait.recorded == recorded => earlier.began_before(self.since),
@@ -111,39 +115,42 @@ impl Workload {
         self.wait.kept_out.note(self.wait.interrupted, now);
     }
 
-    /// Whether it was never started and has not ended.
+    /// Whether the workload was never started and has not ended.
     fn may_wait(&self) -> bool {
         !self.may_have_been_started() && (self.wait.interrupted || !self.has_ended())
     }
 
-    /// When its wait began, if a later version of it joined the queue at `since`.
+    /// Returns when the wait began, if a later version of the workload joined the queue at `since`.
     fn began_before(&self, since: i64) -> Option<WaitBegan> {
         let moved = self.since != since && !self.wait.interrupted;
         let first = moved.then_some(WaitBegan::At(self.since));
         self.wait.began.or(first)
     }
 
-    /// From when on its wait counts, in seconds since 1970; `None` if it has ended with a start or does not count now.
+    /// Returns the time from which the workload's wait counts, in seconds since 1970; `None` if a start has ended the
+    /// wait, or if the wait does not count at the moment.
     pub fn waits_since(&self) -> Option<i64> {
         if self.may_have_been_started() || self.hold {
             return None;
         }
         match self.wait.began.or(self.wait.recorded) {
             None => Some(self.since),
-            // A record that somebody else wrote may say anything.
+            // A record may say anything if somebody else wrote it.
             Some(WaitBegan::At(began)) => Some(began.max(self.wait.created)),
             Some(WaitBegan::OnHold) => None,
         }
     }
 
-    /// What is to be recorded beside it of its wait; `None` if that is there.
+    /// Returns the beginning of the wait that is to be recorded beside the workload; `None` if it is recorded
+    /// already.
     pub fn wait_to_record(&self) -> Option<WaitBegan> {
         let is_open = self.traits.bears_a_record && !self.has_ended();
         let began = self.wait.began.filter(|_| is_open);
         began.filter(|began| self.wait.recorded != Some(*began))
     }
 
-    /// What is recorded beside it of its wait when it gives its slots back: nothing if it was started in them.
+    /// Returns what is recorded of the wait when the workload gives its slots back: nothing if it was started in
+    /// them.
     pub fn wait_given_back(&self) -> Option<WaitBegan> {
         let Wait {
             began, recorded, ..
@@ -169,17 +176,17 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    /// A workload that was made at second 100.
+    /// Returns a workload that was made at second 100.
     fn made() -> Workload {
         let mut workload = samples::workload("a", Phase::Idle, None, None);
         (workload.since, workload.wait.created) = (100, 100);
         workload
     }
 
-    /// How a user changes a workload.
+    /// A change that a user makes to a workload.
     type Change<'a> = &'a dyn Fn(&mut Workload);
 
-    /// What an operator knows that sees these versions at these seconds, one after the other.
+    /// Returns what an operator knows that sees these versions at these seconds, one after the other.
     fn seen(versions: &[(i64, Change<'_>)]) -> Workload {
         let (mut read, mut known) = (made(), None);
         for (second, change) in versions {
@@ -213,7 +220,7 @@ mod tests {
         assert_eq!(anew.waits_since(), Some(140));
     }
 
-    /// The write that records it may fail for as long as it likes.
+    /// The write that records the hold may fail for as long as it likes.
     #[test]
     fn a_hold_that_could_not_be_recorded_does_not_count_either() {
         let mut known = made();
@@ -244,7 +251,7 @@ mod tests {
         assert_eq!(given_back.wait_given_back(), None, "and ever after");
     }
 
-    /// As what Kueue evicts.
+    /// Kueue evicts workloads in this way.
     #[test]
     fn what_leaves_the_queue_for_a_while_goes_on_waiting_when_it_is_back() {
         let away = |workload: &mut Workload| {
@@ -290,7 +297,7 @@ mod tests {
         Hold(bool),
         /// A grant is given back before the first start.
         GivenBack,
-        /// The operator looks, and records what it is to record.
+        /// The operator looks at the workload, and records the beginning if `records` is set.
         Looks {
             records: bool,
         },
@@ -307,9 +314,9 @@ mod tests {
     }
 
     proptest! {
-        /// An operator that looks after each change and records what it is to record knows the same after a restart at
-        /// any point as one that never restarts, and no give-back before the first start changes when the wait ends.
-        /// While its records fail, a restart makes the wait end later, and never earlier.
+        /// An operator that looks after each change and records the beginning knows the same after a restart at any
+        /// point as one that never restarts. Giving slots back before the first start does not change when the wait
+        /// ends. While the records fail, a restart makes the wait end later, and never earlier.
         #[test]
         fn neither_a_restart_nor_a_give_back_changes_when_a_wait_ends(
             steps in prop::collection::vec((1..50_i64, happens()), 0..40),

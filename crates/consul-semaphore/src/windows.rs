@@ -1,8 +1,8 @@
-//! When slots are granted: in windows that open by a schedule.
+//! Decides when slots are granted: in windows that open by a schedule.
 //!
 //! A schedule is read as the clock on a wall in its time zone shows the time, so a change to or from daylight saving
-//! time neither skips nor doubles a window: a time that does not exist that day is the moment of the change, and one
-//! that comes twice is the first of the two, also for a schedule of every hour.
+//! time neither skips nor doubles a window. If a time does not exist on a day, the window opens at the moment of the
+//! change. If a time comes twice, the window opens at the first of the two, even with a schedule of every hour.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use jiff::{
     tz::{AmbiguousOffset, TimeZone},
 };
 
-/// How often the wall clock is read while a window is awaited to open or close: somebody may set the clock.
+/// How often the wall clock is read while a window is about to open or close, because somebody may set the clock.
 const CLOCK_IS_READ_AGAIN: Duration = Duration::from_mins(5);
 
 /// The longest text of a schedule, in bytes.
@@ -22,17 +22,17 @@ pub const LONGEST_SCHEDULE: usize = 100;
 /// A window, as a user writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowSpec {
-    /// When it opens: the five fields of cron.
+    /// The schedule by which the window opens: the five fields of cron.
     pub schedule: String,
-    /// How long it stays open.
+    /// How long the window stays open.
     pub duration: Duration,
     /// The name of the schedule's time zone in the IANA database; `None`: UTC.
     pub time_zone: Option<String>,
-    /// How many slots may be held for one more to be granted in it; `None`: as many as the semaphore has.
+    /// How many slots may be held after a grant in the window; `None`: as many as the semaphore has.
     pub limit: Option<u32>,
 }
 
-/// Why a window never opens.
+/// The reason why a window never opens.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NeverOpens {
     /// The schedule can't be read.
@@ -53,7 +53,7 @@ pub enum NeverOpens {
 /// A window whose schedule was understood.
 #[derive(Clone, Debug)]
 struct Window {
-    /// On a clock that knows no time zone.
+    /// The schedule, on a clock that knows no time zone.
     schedule: Crontab,
     zone: TimeZone,
     duration: SignedDuration,
@@ -63,9 +63,9 @@ struct Window {
 /// The windows of a semaphore. Without any, slots are always granted.
 #[derive(Clone, Debug, Default)]
 pub struct Windows {
-    /// Each key of a semaphore has a clone.
+    /// The windows as they were read, which the clones of all keys of a semaphore share.
     read: Arc<Read>,
-    /// What was last evaluated, and for which time: it holds until it may change.
+    /// The last result, and the time for which it was evaluated. The result holds until it may change.
     known: Option<(Timestamp, Opening)>,
 }
 
@@ -74,7 +74,7 @@ pub struct Windows {
 struct Read {
     specs: Vec<WindowSpec>,
     understood: Vec<Window>,
-    /// Those that never open, by their place in the list.
+    /// The windows that never open, by their place in the list.
     invalid: Vec<(usize, NeverOpens)>,
 }
 
@@ -89,18 +89,18 @@ impl Eq for Windows {}
 /// Whether slots are granted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// They are, at any time: there are no windows.
+    /// Slots are granted at any time, because there are no windows.
     Always,
-    /// They are: a window is open.
+    /// Slots are granted, because a window is open.
     Open {
-        /// How many slots may be held for one more to be granted; `None`: as many as the semaphore has.
+        /// How many slots may be held after a grant; `None`: as many as the semaphore has.
         limit: Option<u32>,
-        /// When this may change.
+        /// Time at which this state may change.
         until: Timestamp,
     },
-    /// They are not.
+    /// Slots are not granted, because no window is open.
     Closed {
-        /// When the next window opens, if one ever does.
+        /// Time at which the next window opens, if one ever does.
         until: Option<Timestamp>,
     },
 }
@@ -111,7 +111,7 @@ impl Opening {
         !matches!(self, Self::Closed { .. })
     }
 
-    /// How many slots of a semaphore with this limit may be held for one more to be granted.
+    /// Returns how many slots of a semaphore with this limit may be held after a grant.
     pub fn limit(&self, limit: u32) -> u32 {
         match self {
             Self::Always | Self::Open { limit: None, .. } => limit,
@@ -127,8 +127,8 @@ impl Opening {
         !matches!(self, Self::Closed { until: None })
     }
 
-    /// How long until this may change, and until the wall clock is read again meanwhile, which somebody may set; `None`:
-    /// it never changes.
+    /// Returns how long it takes until this state may change, or until the wall clock must be read again, because
+    /// somebody may set it; `None`: the state never changes.
     pub fn changes_in(&self, now: Timestamp) -> Option<Duration> {
         let left = self.until()?.duration_since(now);
         Some(
@@ -138,7 +138,7 @@ impl Opening {
         )
     }
 
-    /// When this may change; `None`: never.
+    /// Returns when this state may change; `None`: never.
     pub fn until(&self) -> Option<Timestamp> {
         match self {
             Self::Always => None,
@@ -149,7 +149,7 @@ impl Opening {
 }
 
 impl Windows {
-    /// Reads windows. Those that can't be read never open.
+    /// Reads windows. A window that can't be read never opens.
     pub fn new(specs: Vec<WindowSpec>, now: Timestamp) -> Self {
         let (mut understood, mut invalid) = (Vec::new(), Vec::new());
         for (place, spec) in specs.iter().enumerate() {
@@ -169,37 +169,37 @@ impl Windows {
         }
     }
 
-    /// The windows that never open, by their place in the list, which begins at 0.
+    /// Returns the windows that never open, by their place in the list, which begins at 0.
     pub fn invalid(&self) -> &[(usize, NeverOpens)] {
         &self.read.invalid
     }
 
-    /// Whether there are any.
+    /// Whether there are no windows.
     pub fn is_empty(&self) -> bool {
         self.read.specs.is_empty()
     }
 
-    /// The largest limit of any window, of a semaphore with this limit.
+    /// Returns the largest number of slots that any window allows, of a semaphore with this limit.
     pub fn most(&self, limit: u32) -> u32 {
         let limits = self.read.understood.iter();
         let limits = limits.map(|window| window.limit.map_or(limit, |here| here.min(limit)));
         limits.max().unwrap_or(limit)
     }
 
-    /// Whether slots are granted at this time. Of several open windows the largest limit counts.
+    /// Whether slots are granted at this time. If several windows are open, the largest of their limits counts.
     pub fn at(&self, now: Timestamp) -> Opening {
         self.known_at(now).unwrap_or_else(|| self.evaluate(now))
     }
 
-    /// Evaluates the schedules, unless the last result still holds. Until it changes, [`Self::at`] then evaluates
-    /// nothing, however many ask.
+    /// Evaluates the schedules, unless the last result still holds. Until the result changes, [`Self::at`] then
+    /// evaluates nothing, however often it is called.
     pub fn refresh(&mut self, now: Timestamp) {
         if self.known_at(now).is_none() {
             self.known = Some((now, self.evaluate(now)));
         }
     }
 
-    /// The last result, if it holds at this time, too. Somebody may have set the clock back.
+    /// Returns the last result, if it also holds at this time. Somebody may have set the clock back.
     fn known_at(&self, now: Timestamp) -> Option<Opening> {
         if self.is_empty() {
             return Some(Opening::Always);
@@ -265,15 +265,16 @@ impl Window {
         }
     }
 
-    /// The first time at which it opens that is not over by `now`: it is open then, or opens next.
+    /// Returns the first opening of the window that is not over by `now`: the window is open then, or opens next.
     fn first_open_after(&self, now: Timestamp) -> Option<Timestamp> {
         let begun = now.checked_sub(self.duration).unwrap_or(Timestamp::MIN);
         self.opens_after(begun)
     }
 
-    /// The first time after this at which it opens.
+    /// Returns the first time after this one at which the window opens.
     fn opens_after(&self, after: Timestamp) -> Option<Timestamp> {
-        // What the clock shows now and all before that it has shown already. It may have shown more, if it was set back.
+        // The clock has already shown this time and all times before it. It may have shown later ones, if it was set
+        // back.
         let shown = self.zone.to_datetime(after);
         let from = TimeZone::UTC.to_timestamp(shown).ok()?;
         let times = self.schedule.iter_after(MakeTimestamp(from)).ok()?;
@@ -282,7 +283,7 @@ impl Window {
         opens.find(|opens| *opens > after)
     }
 
-    /// When the clock on the wall first shows this time, or passes it over.
+    /// Returns when the clock on the wall first shows this time, or passes it over.
     fn on_the_clock(&self, time: DateTime) -> Option<Timestamp> {
         let ambiguous = self.zone.to_ambiguous_timestamp(time);
         match ambiguous.offset() {
@@ -298,7 +299,8 @@ impl Window {
     }
 }
 
-/// Whether a field has numbers, names and signs of cron, as in a `CronJob`, and no extension such as `L` or `#`.
+/// Whether a field consists of numbers, names and signs of cron, as in a `CronJob`, and has no extension such as `L`
+/// or `#`.
 fn is_of_cron(field: &str) -> bool {
     let mut words = field.split(['*', ',', '-', '/']);
     words.all(|word| {
@@ -382,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_set_forward_skips_no_window() {
-        // In Berlin 02:00 becomes 03:00.
+        // Berlin's clocks go from 02:00 to 03:00.
         let early = windows([window("30 2 * * *", 1, "Europe/Berlin", None)]);
         assert_eq!(
             early.at(time("2026-03-29T00:00:00Z")),
@@ -398,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_set_back_doubles_no_window() {
-        // In Berlin 03:00 becomes 02:00.
+        // Berlin's clocks go from 03:00 back to 02:00.
         let early = windows([window("30 2 * * *", 1, "Europe/Berlin", None)]);
         assert_eq!(
             early.at(time("2026-10-25T00:00:00Z")),
@@ -433,7 +435,7 @@ mod tests {
             );
             assert_eq!(kept.at(now), anew.at(now), "{now}");
         }
-        // Each day it opens and closes, and on one of them another window does.
+        // Each day one window opens and closes, and on one of the days another window does, too.
         assert_eq!(evaluated, 3 * 2 + 2 + 1);
         // The clock was set back.
         let back = time("2026-06-05T21:00:00Z");

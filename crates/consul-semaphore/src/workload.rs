@@ -1,4 +1,4 @@
-//! What the algorithm must know of a workload.
+//! Describes a workload as far as the algorithm must know it.
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -28,21 +28,21 @@ impl fmt::Display for Uid {
     }
 }
 
-/// The name of a workload's kind, as Kubernetes has it: `Job`. The algorithm knows no kinds: it only says to whom a
-/// session belongs, and where a write goes.
+/// The name of a workload's kind, as Kubernetes has it: `Job`. The algorithm treats all kinds alike: the name only
+/// says to whom a session belongs, and where a write goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KindName(Option<Arc<str>>);
 
 impl KindName {
-    /// The kind that is meant where none is named.
+    /// The kind that is meant if none is named.
     const USUAL: &str = "Job";
 
-    /// The name.
+    /// Returns the name of the kind.
     pub fn as_str(&self) -> &str {
         self.unusual().unwrap_or(Self::USUAL)
     }
 
-    /// The name, unless it is the one that is meant where none is named.
+    /// Returns the name, unless it is the kind that is meant if none is named.
     pub fn unusual(&self) -> Option<&str> {
         self.0.as_deref()
     }
@@ -63,42 +63,42 @@ impl fmt::Display for KindName {
 /// What a workload is doing, as its spec and status show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Suspended and shown as such, with no pod active or terminating: it can be started.
+    /// The workload is suspended and shown as such, with no pod active or terminating: it can be started.
     Idle,
-    /// Suspended, but its status does not show yet that no pod is left; or unsuspended by a user, but its status does
-    /// not show that yet.
+    /// The workload is suspended, but its status does not show yet that no pod is left. Or a user unsuspended it, but
+    /// its status does not show that yet.
     Stopping,
-    /// Not suspended, and not finished.
+    /// The workload is neither suspended nor finished.
     Running,
-    /// Complete or Failed.
+    /// The workload is Complete or Failed.
     Finished {
-        /// Whether its status shows that no pod is active or terminating.
+        /// Whether the status of the workload shows that no pod is active or terminating.
         at_rest: bool,
     },
-    /// Marked for deletion.
+    /// The workload is marked for deletion.
     Deleting,
 }
 
-/// How many semaphores a workload may ask for slots of.
+/// The most semaphores that a workload may ask for slots of.
 pub const MOST_SEMAPHORES: usize = 8;
 
-/// How many slots a workload may ask for, of all its semaphores together.
+/// The most slots that a workload may ask for, of all its semaphores together.
 pub const MOST_SLOTS: u32 = 50;
 
-/// How many slots of one semaphore a workload asks for. Its whole request is a list of these, and all of it is
-/// granted at once or nothing.
+/// How many slots of one semaphore a workload asks for. The whole request of a workload is a list of these, of which
+/// all are granted at once or none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SlotRequest {
-    /// The `ConsulSemaphore`, in the workload's namespace.
+    /// The name of the `ConsulSemaphore`, in the workload's namespace.
     pub semaphore: Arc<str>,
-    /// Which key of a keyed semaphore.
+    /// The key, if the semaphore is keyed.
     pub key: Option<Key>,
-    /// How many slots.
+    /// The number of slots.
     pub slots: NonZeroU32,
 }
 
 impl SlotRequest {
-    /// One slot of a semaphore, or of one key of it.
+    /// Creates a request for one slot of a semaphore, or of one key of it.
     pub fn one(semaphore: impl Into<Arc<str>>, key: Option<Key>) -> Self {
         Self {
             semaphore: semaphore.into(),
@@ -107,7 +107,7 @@ impl SlotRequest {
         }
     }
 
-    /// The semaphore, and the key if it has one: `tasks/customer-42`.
+    /// Returns the semaphore's name, and the key if there is one: `tasks/customer-42`.
     pub fn place(&self) -> String {
         match &self.key {
             Some(key) => format!("{}/{key}", self.semaphore),
@@ -117,7 +117,7 @@ impl SlotRequest {
 }
 
 impl fmt::Display for SlotRequest {
-    /// As in the annotation: `licenses:2`.
+    /// Writes the request as in the annotation: `licenses:2`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.place())?;
         match self.slots.get() {
@@ -132,7 +132,7 @@ impl fmt::Display for SlotRequest {
 pub struct SlotId {
     /// The workload's uid.
     pub workload: Uid,
-    /// Its number among the workload's slots at this lock key, from 0.
+    /// The number of the slot among the workload's slots at this lock key, from 0.
     pub ordinal: u32,
 }
 
@@ -140,7 +140,7 @@ pub struct SlotId {
 /// ordinals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// At least one.
+    /// The granted slots: at least one.
     pub slots: Vec<GrantedSlot>,
 }
 
@@ -149,12 +149,13 @@ pub struct Granted {
 pub struct GrantedSlot {
     /// The lock key of the semaphore that granted it.
     pub lock_key: Arc<str>,
-    /// The session that held it.
+    /// The session that held the slot.
     pub session: SessionId,
 }
 
 impl Granted {
-    /// Reads the sequencer of a grant of one slot: the session locked a contender key, and the lock key is beside it.
+    /// Creates a grant of one slot from the key in its sequencer: the session locked a contender key, and the lock
+    /// key is beside it.
     pub fn by(key: &str, session: &str) -> Self {
         let slot = GrantedSlot {
             lock_key: lock_key_of(key).into(),
@@ -165,7 +166,7 @@ impl Granted {
 }
 
 impl Granted {
-    /// The sessions that held its slots last: those that are named beside it, or at first its own.
+    /// Returns the sessions that last held these slots: the sessions in `reported`, or at first the grant's own.
     pub fn latest(&self, reported: &[SessionId]) -> Vec<SessionId> {
         if reported.is_empty() {
             self.slots.iter().map(|slot| slot.session.clone()).collect()
@@ -174,7 +175,7 @@ impl Granted {
         }
     }
 
-    /// The lock keys, for people.
+    /// Returns the lock keys as a text for people.
     pub fn lock_keys(&self) -> String {
         let mut keys: Vec<&str> = self.slots.iter().map(|slot| &*slot.lock_key).collect();
         keys.dedup();
@@ -182,14 +183,14 @@ impl Granted {
     }
 }
 
-/// The lock key beside a contender key.
+/// Returns the lock key beside a contender key.
 pub fn lock_key_of(contender: &str) -> String {
     let prefix = contender.rsplit_once('/').map_or("", |(prefix, _)| prefix);
     format!("{prefix}/{LOCK}")
 }
 
-/// The prefix of a lock key; and, if its last segment can be a key of a keyed semaphore, that semaphore's prefix and
-/// the key. `None` if this is no lock key.
+/// Splits a lock key: returns its prefix and, if the last segment of the prefix can be a key of a keyed semaphore,
+/// the prefix of that semaphore and the key. Returns `None` if this is no lock key.
 pub fn lock_key_parts(lock_key: &str) -> Option<(&str, Option<(&str, Key)>)> {
     let prefix = lock_key.strip_suffix(LOCK)?.strip_suffix('/')?;
     let above = prefix.rsplit_once('/');
@@ -199,15 +200,15 @@ pub fn lock_key_parts(lock_key: &str) -> Option<(&str, Option<(&str, Key)>)> {
 
 /// A workload in the queue: the order of this type is the order of the queue.
 ///
-/// Workloads that lost their slot come first, then higher priority, then whichever joined the queue earlier (within a
-/// second by name, then by uid), so that the order is the same after a restart.
+/// Workloads that lost their slot come first, then higher priorities, then workloads that joined the queue earlier
+/// (within a second by name, then by uid), so that the order is the same after a restart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place(
-    /// Shared, because it is in several lists of its queue.
+    /// The parts are shared, because a place is in several lists of its queue.
     Arc<PlaceParts>,
 );
 
-/// What a place is decided by, the most important first.
+/// The parts that decide the order of places, the most important first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PlaceParts {
     lost: Reverse<bool>,
@@ -217,23 +218,23 @@ struct PlaceParts {
     uid: Uid,
 }
 
-/// What is known of the `CronJob` that made a workload, or of another kind's like it: `CronWorkflow`.
+/// The `CronJob` that made a workload, or an object of another kind like it: `CronWorkflow`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CronJob {
-    /// The version of the API that its kind is in: `batch/v1`.
+    /// The version of the API that the kind is in: `batch/v1`.
     pub api_version: String,
-    /// Its kind.
+    /// Kind of the object.
     pub kind: String,
-    /// Its name; the namespace is the workload's.
+    /// Name of the object, whose namespace is the workload's.
     pub name: String,
-    /// Its uid.
+    /// Uid of the object.
     pub uid: String,
-    /// The scheduled time that it made the workload for, if recorded.
+    /// The scheduled time that the workload was made for, if that is recorded.
     pub scheduled: Option<jiff::Timestamp>,
 }
 
 impl Place {
-    /// The place of a workload that was queued at `since`, in seconds since 1970.
+    /// Creates the place of a workload that was queued at `since`, in seconds since 1970.
     pub(super) fn new(lost: bool, priority: i32, since: i64, name: Arc<str>, uid: Uid) -> Self {
         Self(Arc::new(PlaceParts {
             lost: Reverse(lost),
@@ -244,7 +245,7 @@ impl Place {
         }))
     }
 
-    /// Whose place it is.
+    /// The uid of the workload that has this place.
     pub fn uid(&self) -> &Uid {
         &self.0.uid
     }
@@ -253,17 +254,17 @@ impl Place {
 /// What the algorithm must know of a workload's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Traits {
-    /// Whether it can be suspended while it runs. What can't be is ended instead.
+    /// Whether the workload can be suspended while it runs. The operator ends a workload that can't be suspended.
     pub can_be_suspended: bool,
-    /// Whether it may run again, as it is, after it has finished. So its grant is taken from it before its slot is
-    /// released: what runs again then runs without one.
+    /// Whether the workload may run again, as it is, after it has finished. If so, the operator takes the grant from
+    /// the workload before it releases the slot, so that the workload then runs without a grant.
     pub runs_again: bool,
-    /// Whether the operator can record beside it when its wait began.
+    /// Whether the operator can record beside the workload when its wait began.
     pub bears_a_record: bool,
 }
 
 impl Default for Traits {
-    /// Those of a Job.
+    /// Returns the traits of a Job.
     fn default() -> Self {
         Self {
             can_be_suspended: true,
@@ -276,50 +277,52 @@ impl Default for Traits {
 /// A workload that asks for a slot, or that this operator started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// Its kind.
+    /// Kind of the workload.
     pub kind: KindName,
-    /// Its name; the namespace is the semaphore's.
+    /// Name of the workload, whose namespace is the semaphore's.
     pub name: Arc<str>,
-    /// Its uid.
+    /// Uid of the workload.
     pub uid: Uid,
-    /// The `resourceVersion` that all of this was read from.
+    /// The `resourceVersion` from which the workload was read.
     pub version: Arc<str>,
-    /// When that version was received: older facts about Consul can't be used against it.
+    /// Time at which that version was received: older facts about Consul can't be used against it.
     pub seen: Moment,
-    /// What it asks for; empty if its annotations ask for nothing valid.
+    /// The slots that the workload asks for; empty if its annotations ask for nothing valid.
     pub requests: Vec<SlotRequest>,
-    /// What happens to it if all slots are taken when it comes.
+    /// What happens to the workload if all slots are taken when it comes.
     pub on_contention: OnContention,
-    /// The `CronJob` that made it, if it must not wait.
+    /// The `CronJob` that made the workload, if the workload must not wait.
     pub cron_job: Option<Arc<CronJob>>,
-    /// Higher priorities are served first.
+    /// The priority of the workload. Higher priorities are served first.
     pub priority: i32,
-    /// Whether it stays out of the queue.
+    /// Whether the workload is on hold, and so stays out of the queue.
     pub hold: bool,
-    /// When it joined the queue, in seconds since 1970: when it was created, or last suspended if it was started
-    /// before.
+    /// Time at which the workload joined the queue, in seconds since 1970: when it was created, or last suspended if
+    /// it was started before.
     pub since: i64,
-    /// What it is doing.
+    /// What the workload is doing.
     pub phase: Phase,
-    /// How long its pods may take to end once they are asked to.
+    /// How long the workload's pods may take to end once they are asked to.
     pub grace: Duration,
-    /// Whether it has ever been suspended.
+    /// Whether the workload has ever been suspended.
     pub was_suspended: bool,
-    /// What follows from its kind.
+    /// The traits that follow from the workload's kind.
     pub traits: Traits,
-    /// The grant by which we started it, if its template names one made for this very workload.
+    /// The grant by which this operator started the workload, if the workload's template names a grant that was made
+    /// for this very workload.
     pub granted: Option<Granted>,
-    /// The sessions in its own annotation, each for the slot at the same position in `granted`. They are a report of
-    /// what this operator did last: no session beside a grant means that it suspended the workload because a slot was
-    /// lost, a session without a grant that its slots were given back.
+    /// The sessions in the workload's own annotation, each for the slot at the same position in `granted`. They
+    /// report what this operator did last. A grant without sessions means that the operator suspended the workload
+    /// because a slot was lost. Sessions without a grant mean that the workload's slots were given back.
     pub reported: Vec<SessionId>,
-    /// What ends its wait.
+    /// The facts that end the workload's wait.
     pub wait: Wait,
 }
 
 impl Workload {
-    /// What its annotation must name when it gives back the slots of these sessions: those that it has given back at
-    /// other lock keys before are not taken back by that. No more than it may have slots.
+    /// Returns the sessions that the annotation must name when the workload gives back the slots of `sessions`. They
+    /// include the sessions whose slots the workload has given back at other lock keys before, because those slots
+    /// stay given back. The result has no more sessions than a workload may have slots.
     pub(super) fn given_back_with(&self, mut sessions: Vec<SessionId>) -> Vec<SessionId> {
         if self.granted.is_none() {
             let before = self.reported.iter();
@@ -333,7 +336,7 @@ impl Workload {
         sessions
     }
 
-    /// Its place in the queue.
+    /// Returns the workload's place in the queue.
     pub fn place(&self) -> Place {
         Place::new(
             self.lost(),
@@ -344,65 +347,68 @@ impl Workload {
         )
     }
 
-    /// Whether it can be granted a slot of the semaphore that it asks for.
+    /// Whether the workload can be granted a slot of the semaphore that it asks for.
     pub fn is_queued(&self) -> bool {
         self.phase == Phase::Idle && !self.hold && self.asks()
     }
 
-    /// Whether only a hold keeps it out of the queue, once its last pods are gone.
+    /// Whether only a hold keeps the workload out of the queue, once its last pods are gone.
     pub fn is_held_back(&self) -> bool {
         matches!(self.phase, Phase::Idle | Phase::Stopping) && self.hold && self.asks()
     }
 
-    /// Whether it asks for a slot and has none.
+    /// Whether the workload asks for a slot and has none.
     fn asks(&self) -> bool {
         let free = self.granted.is_none() || self.lost();
         !self.requests.is_empty() && free
     }
 
-    /// Whether it is finished or being deleted.
+    /// Whether the workload is finished or being deleted.
     pub fn has_ended(&self) -> bool {
         matches!(self.phase, Phase::Finished { .. } | Phase::Deleting)
     }
 
-    /// Whether this operator suspended it because its slot was lost.
+    /// Whether this operator suspended the workload because its slot was lost.
     pub fn lost(&self) -> bool {
         self.granted.is_some() && self.reported.is_empty()
     }
 
-    /// Whether it is deleted or fails instead of having to wait: it asks for that, and has never had a slot.
+    /// Whether the workload is deleted or fails instead of having to wait: it asks for that, and has never had a
+    /// slot.
     pub fn is_skippable(&self) -> bool {
         self.on_contention.is_hasty() && self.was_never_granted()
     }
 
-    /// Whether no grant was ever written to it.
+    /// Whether no grant was ever written to the workload.
     pub fn was_never_granted(&self) -> bool {
         self.granted.is_none() && self.reported.is_empty()
     }
 
-    /// Whether a newer one that asks for the same may replace it, or it an older one, while it waits.
+    /// Whether a newer workload that asks for the same slots may replace this one, or this one an older workload,
+    /// while it waits.
     pub fn is_replaceable(&self) -> bool {
         self.on_contention.replaces() && self.is_queued() && self.was_never_granted()
     }
 
-    /// By which of two that ask for the same is the newer: the later one in this order.
+    /// Returns the age of the workload. Of two workloads that ask for the same slots, the one that is later in this
+    /// order is the newer.
     pub fn age(&self) -> (i64, Arc<str>, Uid) {
         (self.wait.created, self.name.clone(), self.uid.clone())
     }
 
-    /// The names of the semaphores that it asks for, for people.
+    /// Returns the names of the semaphores that the workload asks for, for people.
     pub fn semaphores(&self) -> String {
         let names = self.requests.iter().map(|request| &*request.semaphore);
         names.collect::<Vec<_>>().join(", ")
     }
 
-    /// What it asks for, for people: as in the annotation.
+    /// Returns the slots that the workload asks for, for people: as in the annotation.
     pub fn asked(&self) -> String {
         let requests = self.requests.iter().map(ToString::to_string);
         requests.collect::<Vec<_>>().join(", ")
     }
 
-    /// How many slots it asks for, of all semaphores together.
+    /// Returns how many slots the workload asks for, of all semaphores together.
     pub fn slots_asked(&self) -> u32 {
         self.requests
             .iter()
@@ -410,17 +416,17 @@ impl Workload {
             .sum()
     }
 
-    /// Whether it asks for more than one slot.
+    /// Whether the workload asks for more than one slot.
     pub fn asks_for_many(&self) -> bool {
         self.slots_asked() > 1
     }
 
-    /// Whether it asks for slots at several lock keys, which are all granted in one transaction.
+    /// Whether the workload asks for slots at several lock keys, which are all granted in one transaction.
     pub fn asks_for_several(&self) -> bool {
         self.requests.len() > 1
     }
 
-    /// What it asks for at a semaphore, or at one key of it.
+    /// Returns the slots that the workload asks for at a semaphore, or at one key of it.
     pub fn asks_for(&self, semaphore: &str, key: Option<&Key>) -> Option<&SlotRequest> {
         let mut requests = self.requests.iter();
         requests.find(|request| {
@@ -428,7 +434,7 @@ impl Workload {
         })
     }
 
-    /// Its slots, each with the session that its annotation names for it, if any.
+    /// Returns the workload's slots, each with the session that its annotation names for it, if any.
     fn slots(&self) -> impl Iterator<Item = (&GrantedSlot, Option<&SessionId>)> {
         let granted = self.granted.iter().flat_map(|granted| &granted.slots);
         granted
@@ -436,14 +442,14 @@ impl Workload {
             .map(|(place, slot)| (slot, self.reported.get(place)))
     }
 
-    /// Whether a grant of a slot at this lock key started it.
+    /// Whether a grant of a slot at this lock key started the workload.
     pub fn started_at(&self, lock_key: &str) -> bool {
         self.slots().any(|(slot, _)| *slot.lock_key == *lock_key)
     }
 
-    /// The slots at this lock key that it was started in, by ordinal: the sessions that held each of them while it
-    /// ran, the latest first. Its annotation names a different session than its template if it got its slot again
-    /// without being stopped.
+    /// Returns the slots at this lock key in which the workload was started, by ordinal. Each slot has the sessions
+    /// that held it while the workload ran, the latest first. The annotation names a different session than the
+    /// template if the workload got its slot again without being stopped.
     pub fn slots_at(
         &self,
         lock_key: &str,
@@ -453,8 +459,8 @@ impl Workload {
         here.map(|(slot, reported)| reported.into_iter().chain([&slot.session]))
     }
 
-    /// The sessions that its annotation must name when these hold its slots at this lock key, by ordinal; `None` if
-    /// it names them already.
+    /// Returns the sessions that the annotation must name when `held` has the sessions that hold the workload's slots
+    /// at this lock key, by ordinal; `None` if the annotation names them already.
     pub fn renamed(
         &self,
         lock_key: &str,
@@ -471,27 +477,27 @@ impl Workload {
         (named != self.reported).then_some(named)
     }
 
-    /// Whether another version of the same workload replaces this one. Versions order what the watch and the answers
-    /// to writes bring. What was requested after this one was received replaces it, whatever its version: etcd may
-    /// have been restored from a backup.
+    /// Whether `other`, another version of the same workload, replaces this one. Versions order what the watch and
+    /// the answers to writes bring. If `other` was requested after this one was received, it replaces this one
+    /// whatever its version, because etcd may have been restored from a backup.
     pub fn is_replaced_by(&self, other: &Self, asked: Option<Moment>) -> bool {
         let asked_later = asked.is_some_and(|asked| asked > self.seen);
         asked_later || !is_older(&other.version, &self.version)
     }
 
-    /// Whether the grant of this session started it.
+    /// Whether the grant of this session started the workload.
     pub fn started_by(&self, session: &SessionId) -> bool {
         self.slots().any(|(slot, _)| slot.session == *session)
     }
 
-    /// The sessions that held its slots while it ran, the latest first.
+    /// Returns the sessions that held the workload's slots while it ran, the latest first.
     pub fn held_by(&self) -> impl Iterator<Item = &SessionId> {
         self.slots()
             .flat_map(|(slot, reported)| reported.into_iter().chain([&slot.session]))
     }
 }
 
-/// Whether one version is older than the other: the API server's versions of one object increase, and may be compared
+/// Whether one version is older than the other. The API server's versions of one object increase, and may be compared
 /// as numbers if they are numbers (KEP-5504).
 fn is_older(version: &str, than: &str) -> bool {
     match (version.parse::<u64>(), than.parse::<u64>()) {
