@@ -93,7 +93,10 @@ async fn explains_fields(server: &ApiServer) {
             "from 10s to 24h, such as 120s, 2m or 1h30m.",
         ),
         ("csem.spec.consul.namespace", "Needs Consul Enterprise"),
-        ("csem.status.queue.since", "When it was queued."),
+        (
+            "csem.status.queue.since",
+            "Time at which the workload was queued.",
+        ),
     ] {
         // The schema for `explain` is published a moment after the resource.
         let args = ["explain", field];
